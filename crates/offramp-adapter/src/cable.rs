@@ -1,0 +1,324 @@
+//! A line between two adapters: a rate, a delay and a bounded queue in each direction.
+//!
+//! Frames travel in batches. A transmitter fills a batch of its own, and `flush` hands it over whole:
+//! one lock per batch, none per frame. The receiver hands the empty batch back, and the last one
+//! handed back is the next one filled, so that its bytes are still in the cache.
+//!
+//! A line with a rate gives each frame the moment at which its last bit arrives: preamble, FCS and
+//! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
+
+use crate::config::frame_len_max;
+use crate::port::WirePort;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// Preamble and start delimiter (8), FCS (4) and inter-frame gap (12) in byte times (IEEE 802.3).
+pub const LINE_OVERHEAD_LEN: usize = 24;
+/// Shortest frame without FCS; shorter ones take as long (IEEE 802.3 4.2.3.3).
+pub const LINE_FRAME_LEN_MIN: usize = 60;
+/// Frames of one batch: a 64 KiB super-frame at MSS 1448 makes 45.
+const BATCH_FRAMES_MAX: usize = 64;
+/// Bytes of one batch, unless a single frame needs more: two super-frames stay in the second-level
+/// cache on both sides.
+const BATCH_BYTES: usize = 128 * 1024;
+/// Batches of a line without delay, each way: the one that is filled, the one that is emptied, and
+/// what waits between.
+const BATCHES: usize = 8;
+/// Frames start at multiples of a cache line.
+const FRAME_ALIGN: usize = 64;
+/// A batch of at most this many frames is appended to the one waiting before it, to spare a buffer.
+const APPENDED_FRAMES_MAX: usize = 4;
+const NANOSECONDS: u128 = 1_000_000_000;
+
+/// What a line is like; both directions are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CableConfig {
+    /// IP bytes that a frame may carry.
+    pub mtu: usize,
+    /// Bits per second; `None` for a line that is never the limit.
+    pub rate_bps: Option<u64>,
+    /// Time that a bit is under way.
+    pub delay_ns: u64,
+    /// Bytes that may wait for a line with a rate before the transmitter is told to hold.
+    pub queue_bytes: usize,
+}
+
+impl Default for CableConfig {
+    fn default() -> Self {
+        Self { mtu: crate::config::MTU_DEFAULT, rate_bps: None, delay_ns: 0, queue_bytes: 256 * 1024 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    start: usize,
+    len: usize,
+    arrival_ns: u64,
+}
+
+/// Frames that change hands together.
+#[derive(Debug)]
+struct Batch {
+    bytes: Box<[u8]>,
+    frames: Vec<Slot>,
+    next: usize,
+    used: usize,
+}
+
+impl Batch {
+    fn new(frame_len_max: usize) -> Self {
+        let bytes = frame_len_max.max(BATCH_BYTES).next_multiple_of(FRAME_ALIGN);
+        Self {
+            bytes: vec![0; bytes].into_boxed_slice(),
+            frames: Vec::with_capacity(BATCH_FRAMES_MAX),
+            next: 0,
+            used: 0,
+        }
+    }
+
+    fn has_room_for(&self, len: usize) -> bool {
+        self.frames.len() < BATCH_FRAMES_MAX && self.used + len <= self.bytes.len()
+    }
+
+    fn push(&mut self, len: usize, arrival_ns: u64) {
+        self.frames.push(Slot { start: self.used, len, arrival_ns });
+        self.used = (self.used + len).next_multiple_of(FRAME_ALIGN);
+    }
+
+    fn append(&mut self, other: &Self) {
+        for slot in &other.frames {
+            self.bytes[self.used..self.used + slot.len]
+                .copy_from_slice(&other.bytes[slot.start..slot.start + slot.len]);
+            self.push(slot.len, slot.arrival_ns);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.frames.clear();
+        self.next = 0;
+        self.used = 0;
+    }
+}
+
+/// One direction, shared by its two ends.
+#[derive(Debug)]
+struct Lane {
+    state: Mutex<LaneState>,
+    /// Set while the receiver sleeps and wants to hear of frames.
+    receiver_waits: AtomicBool,
+    /// Set while the transmitter sleeps and wants to hear of room.
+    transmitter_waits: AtomicBool,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    full: VecDeque<Batch>,
+    free: Vec<Batch>,
+    receiver: Option<Waker>,
+    transmitter: Option<Waker>,
+}
+
+impl Lane {
+    fn new(config: &CableConfig) -> Self {
+        let len_max = frame_len_max(config.mtu);
+        let batches = BATCHES + batches_under_way(config, len_max);
+        Self {
+            state: Mutex::new(LaneState {
+                full: VecDeque::with_capacity(batches),
+                free: (0..batches).map(|_| Batch::new(len_max)).collect(),
+                receiver: None,
+                transmitter: None,
+            }),
+            receiver_waits: AtomicBool::new(false),
+            transmitter_waits: AtomicBool::new(false),
+        }
+    }
+
+    /// A panic elsewhere leaves a batch lost at worst, never a state that cannot be used.
+    fn lock(&self) -> MutexGuard<'_, LaneState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wake_receiver(&self) {
+        if self.receiver_waits.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &self.lock().receiver
+        {
+            waker.wake_by_ref();
+        }
+    }
+
+    fn wake_transmitter(&self) {
+        if self.transmitter_waits.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &self.lock().transmitter
+        {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// Batches that a line with a rate and a delay holds besides those of its ends.
+fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
+    let Some(rate_bps) = config.rate_bps else { return 0 };
+    let line_bytes = u128::from(rate_bps) / 8 * u128::from(config.delay_ns) / NANOSECONDS;
+    let held_bytes = line_bytes as usize + config.queue_bytes;
+    held_bytes.div_ceil(BATCH_BYTES.max(frame_len_max) / 2)
+}
+
+/// One end of a cable: transmits into one lane, receives from the other.
+#[derive(Debug)]
+pub struct CableEnd {
+    config: CableConfig,
+    out: Arc<Lane>,
+    filling: Option<Batch>,
+    /// When the last bit put so far will have left.
+    line_free_ns: u64,
+    into: Arc<Lane>,
+    emptying: Option<Batch>,
+}
+
+/// Makes a cable and returns its two ends.
+pub fn cable(config: &CableConfig) -> (CableEnd, CableEnd) {
+    let (there, back) = (Arc::new(Lane::new(config)), Arc::new(Lane::new(config)));
+    let end = |out: &Arc<Lane>, into: &Arc<Lane>| CableEnd {
+        config: *config,
+        out: Arc::clone(out),
+        filling: None,
+        line_free_ns: 0,
+        into: Arc::clone(into),
+        emptying: None,
+    };
+    (end(&there, &back), end(&back, &there))
+}
+
+impl CableEnd {
+    /// Time that a frame occupies the line.
+    fn line_time_ns(&self, len: usize) -> u64 {
+        let Some(rate_bps) = self.config.rate_bps else { return 0 };
+        let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
+        (bits * NANOSECONDS / u128::from(rate_bps)) as u64
+    }
+
+    fn queue_time_ns(&self) -> u64 {
+        let Some(rate_bps) = self.config.rate_bps else { return u64::MAX };
+        (self.config.queue_bytes as u128 * 8 * NANOSECONDS / u128::from(rate_bps)) as u64
+    }
+
+    /// When a line that is held back by its rate takes frames again; `None` when it takes them now,
+    /// or when only the receiver can make room.
+    pub fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
+        let at = self.line_free_ns.checked_sub(self.queue_time_ns())?;
+        (at > now_ns).then_some(at)
+    }
+
+    /// Asks for `waker` to be called when a frame was put at the other end, or room was made there.
+    /// The caller must poll once more before it sleeps.
+    pub fn register(&self, waker: &Waker) {
+        self.into.lock().receiver = Some(waker.clone());
+        self.out.lock().transmitter = Some(waker.clone());
+        self.into.receiver_waits.store(true, Ordering::SeqCst);
+        self.out.transmitter_waits.store(true, Ordering::SeqCst);
+    }
+
+    /// Takes back what [`CableEnd::register`] asked for.
+    pub fn unregister(&self) {
+        self.into.receiver_waits.store(false, Ordering::SeqCst);
+        self.out.transmitter_waits.store(false, Ordering::SeqCst);
+    }
+
+    /// Whether frames wait that the transmitter has handed over, arrived or not.
+    pub fn is_idle(&self) -> bool {
+        self.emptying.is_none() && self.into.lock().full.is_empty()
+    }
+
+    fn recycle(&mut self) {
+        if let Some(mut batch) = self.emptying.take() {
+            batch.clear();
+            self.into.lock().free.push(batch);
+            self.into.wake_transmitter();
+        }
+    }
+}
+
+impl WirePort for CableEnd {
+    fn room(&mut self, now_ns: u64) -> usize {
+        if self.line_free_ns.saturating_sub(now_ns) > self.queue_time_ns() {
+            return 0;
+        }
+        match &self.filling {
+            Some(batch) => BATCH_FRAMES_MAX - batch.frames.len(),
+            None => {
+                self.filling = self.out.lock().free.pop();
+                if self.filling.is_some() { BATCH_FRAMES_MAX } else { 0 }
+            }
+        }
+    }
+
+    fn lend(&mut self, len: usize) -> Option<&mut [u8]> {
+        if self.filling.as_ref().is_some_and(|batch| !batch.has_room_for(len)) {
+            self.flush();
+        }
+        if self.filling.is_none() {
+            self.filling = self.out.lock().free.pop();
+        }
+        let batch = self.filling.as_mut().filter(|batch| batch.has_room_for(len))?;
+        let start = batch.used;
+        Some(&mut batch.bytes[start..start + len])
+    }
+
+    fn put(&mut self, len: usize, now_ns: u64) {
+        self.line_free_ns = self.line_free_ns.max(now_ns) + self.line_time_ns(len);
+        let arrival_ns = self.line_free_ns + self.config.delay_ns;
+        if let Some(batch) = &mut self.filling {
+            batch.push(len, arrival_ns);
+            if batch.frames.len() == BATCH_FRAMES_MAX {
+                self.flush();
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(mut batch) = self.filling.take_if(|batch| !batch.frames.is_empty()) else { return };
+        let mut lane = self.out.lock();
+        match lane.full.back_mut() {
+            Some(last)
+                if batch.frames.len() <= APPENDED_FRAMES_MAX
+                    && last.frames.len() + batch.frames.len() <= BATCH_FRAMES_MAX
+                    && last.used + batch.used <= last.bytes.len() =>
+            {
+                last.append(&batch);
+                batch.clear();
+                lane.free.push(batch);
+            }
+            _ => lane.full.push_back(batch),
+        }
+        drop(lane);
+        self.out.wake_receiver();
+    }
+
+    fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
+        if self.emptying.as_ref().is_some_and(|batch| batch.next == batch.frames.len()) {
+            self.recycle();
+        }
+        if self.emptying.is_none() {
+            self.emptying = self.into.lock().full.pop_front();
+        }
+        let batch = self.emptying.as_mut()?;
+        let slot = *batch.frames.get(batch.next)?;
+        if slot.arrival_ns > now_ns {
+            return None;
+        }
+        batch.next += 1;
+        Some(&mut batch.bytes[slot.start..slot.start + slot.len])
+    }
+
+    fn next_arrival_ns(&self) -> Option<u64> {
+        if let Some(batch) = &self.emptying
+            && let Some(slot) = batch.frames.get(batch.next)
+        {
+            return Some(slot.arrival_ns);
+        }
+        self.into.lock().full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
+    }
+}

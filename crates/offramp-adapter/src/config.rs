@@ -1,0 +1,79 @@
+//! Every size and limit of an adapter, with unit, default and source.
+
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::CoalesceConfig;
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
+use offramp_offload::segment::IdRange;
+
+/// Smallest MTU: what every IPv4 link must carry (RFC 791 3.2).
+pub const MTU_MIN: usize = 68;
+/// Largest MTU: an Ethernet frame of 65,535 bytes, header included.
+pub const MTU_MAX: usize = 65_535 - ETHERNET_HEADER_LEN;
+/// Ethernet's own MTU.
+pub const MTU_DEFAULT: usize = 1500;
+
+/// What an adapter is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct AdapterConfig {
+    /// IP bytes that the line carries in one frame.
+    pub mtu: usize,
+    /// What the user allows; may be changed while the adapter runs.
+    pub offloads: Offloads,
+    /// How IPv4 IDs run in segments.
+    pub id_range: IdRange,
+    /// Bytes taken from the host before the line is served again. One super-frame at a time keeps
+    /// its bytes in the second-level cache until they are on the other side.
+    pub transmit_batch_bytes: usize,
+    /// Frames taken from the line before the host is served again.
+    pub receive_batch_frames: usize,
+    /// How frames are joined.
+    pub coalesce: CoalesceConfig,
+    /// Queues that received frames are spread over.
+    pub queues: u16,
+}
+
+impl Default for AdapterConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MTU_DEFAULT,
+            offloads: Offloads::all(),
+            id_range: IdRange::default(),
+            transmit_batch_bytes: 64 * 1024,
+            receive_batch_frames: 256,
+            coalesce: CoalesceConfig::default(),
+            queues: 1,
+        }
+    }
+}
+
+/// Why a configuration is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// The MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
+    #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
+    Mtu(usize),
+    /// No queue at all.
+    #[error("queues is 0; use at least 1")]
+    Queues,
+}
+
+impl AdapterConfig {
+    /// Checks what a user may get wrong.
+    ///
+    /// # Errors
+    /// One line that names the setting, its value and its range.
+    pub fn check(&self) -> Result<(), ConfigError> {
+        if !(MTU_MIN..=MTU_MAX).contains(&self.mtu) {
+            return Err(ConfigError::Mtu(self.mtu));
+        }
+        if self.queues == 0 {
+            return Err(ConfigError::Queues);
+        }
+        Ok(())
+    }
+}
+
+/// Longest frame of a line of that MTU, with VLAN tags, without FCS.
+pub fn frame_len_max(mtu: usize) -> usize {
+    mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
+}

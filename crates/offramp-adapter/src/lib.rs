@@ -1,0 +1,23 @@
+//! The adapter itself, without I/O: what a frame goes through, what is counted, and the cable.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`port`] | the two traits: the host's side and the line's side of an adapter |
+//! | [`transmit`] | host to line: plan, cut, put |
+//! | [`receive`] | line to host: parse, verify, steer, join, indicate |
+//! | [`pair`] | one queue pair: both directions over one host port and one wire port |
+//! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
+//! | [`stats`] | counters per queue, with a reason for every frame that is lost |
+//! | [`config`] | every size, limit and default |
+//!
+//! No system call, no clock, no thread: time is an argument, in nanoseconds since any fixed moment.
+
+#![forbid(unsafe_code)]
+
+pub mod cable;
+pub mod config;
+pub mod pair;
+pub mod port;
+pub mod receive;
+pub mod stats;
+pub mod transmit;

@@ -1,0 +1,73 @@
+//! The two sides of an adapter: a host, and a line.
+//!
+//! The owner of a buffer lends it: a host port lends the frame it last took, a wire port lends the
+//! buffer into which the next frame is written and the frame that arrived last. Nothing is copied to
+//! change hands, and nothing is allocated per frame. Time is an argument, in nanoseconds since any
+//! fixed moment.
+
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{RxMeta, TxMeta};
+
+/// Why a port could not do what was asked. The frame is lost and is counted by the caller.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PortError {
+    /// The other side has no room now.
+    #[error("no room")]
+    Full,
+    /// The other side refuses this frame (its error number).
+    #[error("refused (error number {0})")]
+    Refused(i32),
+    /// The other side is gone and will not come back; the port is of no more use.
+    #[error("closed (error number {0})")]
+    Closed(i32),
+}
+
+/// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
+pub trait HostPort {
+    /// Takes the next frame that the host sends, and whether there was one.
+    ///
+    /// The frame is lent by [`HostPort::taken`] until the next call.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame that the port
+    /// cannot express (it is lost).
+    fn take(&mut self) -> Result<bool, PortError>;
+
+    /// The frame last taken and what the host asks for it; empty before the first.
+    fn taken(&self) -> (TxMeta, &[u8]);
+
+    /// Hands a frame to the host.
+    ///
+    /// # Errors
+    /// When the host has no room, refuses the frame or is gone. The frame is lost.
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
+
+    /// What the host can ask for and can be told now.
+    fn accepts(&self) -> Offloads;
+
+    /// Whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good).
+    /// A Linux TAP does not: it takes only a partial checksum as a verdict.
+    fn takes_verdicts(&self) -> bool;
+}
+
+/// The line's side of one queue pair.
+pub trait WirePort {
+    /// How many more frames the line takes now; 0 holds the host back.
+    fn room(&mut self, now_ns: u64) -> usize;
+
+    /// Lends the buffer for the next frame to leave, at least `len` bytes; `None` when the line is
+    /// full or the frame is too long for it.
+    fn lend(&mut self, len: usize) -> Option<&mut [u8]>;
+
+    /// Puts the first `len` bytes of the lent buffer on the line, behind all that were put before.
+    fn put(&mut self, len: usize, now_ns: u64);
+
+    /// Ends a batch: everything that was put is on its way.
+    fn flush(&mut self);
+
+    /// Takes the next frame that has arrived by `now_ns`, lent until the next call.
+    fn take(&mut self, now_ns: u64) -> Option<&mut [u8]>;
+
+    /// When the next frame will have arrived, if one is on its way.
+    fn next_arrival_ns(&self) -> Option<u64>;
+}

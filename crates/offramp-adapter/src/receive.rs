@@ -1,0 +1,150 @@
+//! Line to host: parse, verify, steer, join, indicate.
+
+use crate::config::{AdapterConfig, frame_len_max};
+use crate::port::{HostPort, PortError, WirePort};
+use crate::stats::{Direction, Loss};
+use crate::transmit::Progress;
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::layout::{FrameLayout, LengthFrom, Malformed};
+use offramp_offload::meta::{ChecksumState, RxMeta};
+use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
+
+/// Which of the host's queues a flow goes to (receive-side scaling).
+#[derive(Debug)]
+struct Steering {
+    hash: Toeplitz,
+    table: IndirectionTable,
+}
+
+impl Steering {
+    /// None for a single queue: there is nothing to choose.
+    fn new(queues: u16) -> Option<Self> {
+        let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok()?;
+        (queues > 1).then(|| Self { hash: Toeplitz::default(), table })
+    }
+}
+
+/// The receive pipeline of one queue pair.
+#[derive(Debug)]
+pub struct Receive {
+    coalescer: Coalescer,
+    steering: Option<Steering>,
+    enabled: Offloads,
+    mtu: usize,
+    batch_frames: usize,
+    hold_ns: u64,
+}
+
+impl Receive {
+    /// An empty pipeline.
+    ///
+    /// `takes_verdicts` is what the host port says of itself ([`HostPort::takes_verdicts`]).
+    pub fn new(config: &AdapterConfig, takes_verdicts: bool) -> Self {
+        let telling = if takes_verdicts { Telling::Verdict } else { Telling::PartialSum };
+        Self {
+            coalescer: Coalescer::new(CoalesceConfig { telling, ..config.coalesce }),
+            steering: Steering::new(config.queues),
+            enabled: Offloads::empty(),
+            mtu: config.mtu,
+            batch_frames: config.receive_batch_frames,
+            hold_ns: config.coalesce.hold_ns,
+        }
+    }
+
+    /// Frames that are held to be joined.
+    pub fn held(&self) -> usize {
+        self.coalescer.held()
+    }
+
+    /// When held frames are due, if any are.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        self.coalescer.next_deadline_ns()
+    }
+
+    /// Moves frames until the line has none or a batch is full, then ends the batch.
+    ///
+    /// `enabled` is what is on at this moment; what was held under other settings is handed over
+    /// first, so that a switch neither loses nor reorders a frame.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone.
+    pub fn poll(
+        &mut self,
+        host: &mut impl HostPort,
+        wire: &mut impl WirePort,
+        enabled: Offloads,
+        stats: &Direction,
+        now_ns: u64,
+    ) -> Result<Progress, PortError> {
+        let mut closed = None;
+        let steering = &self.steering;
+        let mut give = |meta: &RxMeta, frame: &mut [u8]| {
+            let queue = steering.as_ref().zip(meta.hash).map_or(0, |(steering, hash)| steering.table.queue(hash));
+            indicate(host, &RxMeta { queue, ..*meta }, frame, stats, &mut closed);
+        };
+        if enabled != self.enabled {
+            self.coalescer.flush(&mut give);
+            self.enabled = enabled;
+        }
+        let mut frames = 0;
+        while frames < self.batch_frames {
+            let Some(frame) = wire.take(now_ns) else { break };
+            frames += 1;
+            stats.frames_in.add(1);
+            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+            if let Some(reason) = refuse(frame, &layout, self.mtu) {
+                stats.lose(reason, 1);
+                continue;
+            }
+            let known = steering.as_ref().zip(layout.as_ref().ok());
+            let hash = known.and_then(|(steering, layout)| steering.hash.hash_frame(frame, layout));
+            self.coalescer.offer(frame, &layout, enabled, hash, now_ns, &mut give);
+        }
+        if self.hold_ns == 0 {
+            self.coalescer.flush(&mut give);
+        } else {
+            self.coalescer.flush_expired(now_ns, &mut give);
+        }
+        match closed {
+            Some(error) => Err(error),
+            None => Ok(Progress { moved: frames > 0, more: frames == self.batch_frames }),
+        }
+    }
+
+}
+
+fn refuse(frame: &[u8], layout: &Result<FrameLayout, Malformed>, mtu: usize) -> Option<Loss> {
+    match layout {
+        Ok(layout) if frame.len() > layout.network_start + mtu => Some(Loss::TooLong),
+        Err(Malformed::Runt) => Some(Loss::Malformed),
+        Err(_) if frame.len() > frame_len_max(mtu) => Some(Loss::TooLong),
+        _ => None,
+    }
+}
+
+fn indicate(
+    host: &mut impl HostPort,
+    meta: &RxMeta,
+    frame: &mut [u8],
+    stats: &Direction,
+    closed: &mut Option<PortError>,
+) {
+    let frames = usize::from(meta.segments);
+    if meta.checksum == ChecksumState::Bad {
+        stats.bad_checksum.add(frames as u64);
+    }
+    match host.give(meta, frame) {
+        Ok(()) => {
+            stats.frames_out.add(frames as u64);
+            stats.bytes_out.add(frame.len() as u64);
+            stats.host_frames.add(1);
+        }
+        Err(PortError::Full) => stats.lose(Loss::Drop, frames),
+        Err(PortError::Refused(_)) => stats.lose(Loss::HostRefused, frames),
+        Err(error @ PortError::Closed(_)) => {
+            stats.lose(Loss::HostRefused, frames);
+            *closed = Some(error);
+        }
+    }
+}

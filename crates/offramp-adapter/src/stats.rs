@@ -1,0 +1,115 @@
+//! Counters per queue and direction, with a reason for every frame that does not arrive.
+//!
+//! Both directions count frames of the line: a super-frame of 45 segments is 45 frames, so that
+//! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
+//! One thread writes a counter, any thread may read it.
+
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Why a frame did not arrive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Loss {
+    /// No room: the new frame is lost.
+    Drop,
+    /// Longer than the MTU allows.
+    TooLong,
+    /// Not a frame: shorter than an Ethernet header, or a request on headers that do not parse.
+    Malformed,
+    /// The host asked for an offload that cannot be done on these bytes.
+    BadRequest,
+    /// The host refused the frame.
+    HostRefused,
+}
+
+impl Loss {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 5] = [Self::Drop, Self::TooLong, Self::Malformed, Self::BadRequest, Self::HostRefused];
+
+    /// The name under which it is reported.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Drop => "drop",
+            Self::TooLong => "too_long",
+            Self::Malformed => "malformed",
+            Self::BadRequest => "bad_request",
+            Self::HostRefused => "host_refused",
+        }
+    }
+}
+
+/// A counter that one thread writes.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    /// Adds without a locked instruction: there is one writer.
+    pub fn add(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed) + n, Relaxed);
+    }
+
+    /// The count now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
+/// One direction of one queue.
+#[derive(Debug, Default)]
+pub struct Direction {
+    /// Frames of the line that came in (transmit: as many as the super-frame makes).
+    pub frames_in: Counter,
+    /// Frames of the line that went out (receive: as many as were joined).
+    pub frames_out: Counter,
+    /// Bytes that went out, Ethernet header included, FCS not.
+    pub bytes_out: Counter,
+    /// Frames as the host saw them: super-frames taken, joined frames given.
+    pub host_frames: Counter,
+    /// Receive: frames whose checksum was wrong (they are passed on, not lost).
+    pub bad_checksum: Counter,
+    /// Receive: frames that could not be parsed (they are passed on, not lost).
+    pub unparsed: Counter,
+    lost: [Counter; Loss::ALL.len()],
+}
+
+impl Direction {
+    /// Counts frames that are lost.
+    pub fn lose(&self, reason: Loss, frames: usize) {
+        self.lost[reason as usize].add(frames as u64);
+    }
+
+    /// Frames lost for a reason.
+    pub fn lost(&self, reason: Loss) -> u64 {
+        self.lost[reason as usize].get()
+    }
+
+    /// Frames lost for any reason.
+    pub fn lost_total(&self) -> u64 {
+        self.lost.iter().map(Counter::get).sum()
+    }
+}
+
+/// Both directions of one queue pair.
+#[derive(Debug, Default)]
+pub struct QueueStats {
+    /// Host to line.
+    pub transmit: Direction,
+    /// Line to host.
+    pub receive: Direction,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_reason_has_its_own_counter() {
+        let d = Direction::default();
+        for (n, reason) in Loss::ALL.into_iter().enumerate() {
+            d.lose(reason, n + 1);
+        }
+        for (n, reason) in Loss::ALL.into_iter().enumerate() {
+            assert_eq!(d.lost(reason), n as u64 + 1, "{}", reason.name());
+        }
+        assert_eq!(d.lost_total(), 15);
+    }
+}

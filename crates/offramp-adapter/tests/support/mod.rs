@@ -1,0 +1,102 @@
+//! A host in memory, and frames to feed it with.
+
+#![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
+
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum;
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use std::collections::VecDeque;
+
+/// A host that sends what is queued and keeps what it is given.
+#[derive(Default)]
+pub struct MemoryHost {
+    pub to_send: VecDeque<(TxMeta, Vec<u8>)>,
+    pub taken: (TxMeta, Vec<u8>),
+    pub given: Vec<(RxMeta, Vec<u8>)>,
+    /// Refuse this many frames before taking one again.
+    pub refuse: usize,
+    pub takes_verdicts: bool,
+}
+
+impl HostPort for MemoryHost {
+    fn take(&mut self) -> Result<bool, PortError> {
+        match self.to_send.pop_front() {
+            Some(frame) => {
+                self.taken = frame;
+                Ok(true)
+            }
+            None => Ok(false),
+        }
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        (self.taken.0, &self.taken.1)
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        if self.refuse > 0 {
+            self.refuse -= 1;
+            return Err(PortError::Full);
+        }
+        self.given.push((*meta, frame.to_vec()));
+        Ok(())
+    }
+
+    fn accepts(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        self.takes_verdicts
+    }
+}
+
+/// A TCP frame of IPv4 with the pseudo-header sum in its checksum field.
+pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) {
+    let mut frame = vec![0; 54];
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
+    frame[12..14].copy_from_slice(&[8, 0]);
+    frame[14] = 0x45;
+    frame[16..18].copy_from_slice(&((40 + payload.len()) as u16).to_be_bytes());
+    frame[20] = 0x40;
+    frame[22..24].copy_from_slice(&[64, 6]);
+    frame[26..34].copy_from_slice(&[10, 0, 0, 1, 10, 0, 0, 2]);
+    let header_sum = checksum::sum(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&header_sum.to_be_bytes());
+    frame[34..36].copy_from_slice(&(1000 + flow).to_be_bytes());
+    frame[36..38].copy_from_slice(&80_u16.to_be_bytes());
+    frame[38..42].copy_from_slice(&sequence.to_be_bytes());
+    frame[46] = 0x50;
+    frame[47] = 0x10;
+    frame[48..50].copy_from_slice(&[0x20, 0]);
+    frame.extend_from_slice(payload);
+    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
+    let pseudo = checksum::pseudo_header(&frame, &layout, layout.transport_len() as u32).fold();
+    frame[50..52].copy_from_slice(&pseudo.to_be_bytes());
+    (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
+}
+
+/// The same, to be cut at `size`.
+pub fn tcp_super_frame(flow: u16, sequence: u32, payload: &[u8], size: u16) -> (TxMeta, Vec<u8>) {
+    let (meta, frame) = tcp_frame(flow, sequence, payload);
+    let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false });
+    (TxMeta { segmentation, ..meta }, frame)
+}
+
+pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
+    (0..len as u64).map(|i| ((seed + i).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
+}
+
+/// The payload of a TCP frame that was given, after checking what is claimed of it.
+pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
+    let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
+    assert!(checksum::ipv4_header_is_good(frame, &layout));
+    let mut completed = frame.to_vec();
+    if let ChecksumState::Partial(partial) = meta.checksum {
+        checksum::complete(&mut completed, partial, layout.packet_end).unwrap();
+    }
+    assert_eq!(checksum::verify(&completed, &layout), ChecksumState::Good);
+    &frame[layout.payload_start..layout.packet_end]
+}

@@ -1,0 +1,163 @@
+//! Published claims that the lab's experiments bear on: what was said, of which machine, in our own words.
+//!
+//! A claim keeps its number for good. `M`: Microsoft's text on performance in network adapters, of about 2001, whose
+//! machines are nowhere disclosed. `H`: segmentation offload in Linux 2.5.33 with Intel's gigabit adapter, linux-kernel
+//! mailing list, 2 September 2002. `I`: the performance part of the Linux Ethernet HOWTO.
+
+/// One published claim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Claim {
+    /// Its number.
+    pub id: &'static str,
+    /// The machine and the setting that it speaks of.
+    pub configuration: &'static str,
+    /// What was measured or stated.
+    pub metric: &'static str,
+    /// The value or the statement.
+    pub published: &'static str,
+    /// What follows from it, or limits it.
+    pub note: &'static str,
+}
+
+/// The claim of that number; `None` of a number that no experiment of the lab bears on.
+pub fn claim(id: &str) -> Option<&'static Claim> {
+    CLAIMS.iter().find(|claim| claim.id == id)
+}
+
+/// The claims that the lab's experiments bear on, in the order of their numbers.
+pub static CLAIMS: [Claim; 16] = [
+    Claim {
+        id: "M1",
+        configuration: "Windows performance lab, network-intensive load, checksum offload on against off",
+        metric: "TCP throughput",
+        published: "+19 %",
+        note: "The host was bound by its processor, so the gain equals 16 % less processor time for the same work.",
+    },
+    Claim {
+        id: "M2",
+        configuration: "the machine of M1",
+        metric: "what the gain of M1 is made of",
+        published: "11 % from the shorter path, 8 % from the cache",
+        note: "Fewer instructions for each byte, and fewer lines pushed out of the cache by reading the payload.",
+    },
+    Claim {
+        id: "M3",
+        configuration: "Windows TCP/IP without offload",
+        metric: "rank of the checksum among the stack's functions",
+        published: "the costliest single function; it churns the cache mostly when sending",
+        note: "A ranking, without a figure.",
+    },
+    Claim {
+        id: "M4",
+        configuration: "receive checksum offload",
+        metric: "throughput, or response time",
+        published: "as much as for sending; more on a machine that both serves and asks, such as a proxy",
+        note: "A client with time to spare gains response time, not throughput.",
+    },
+    Claim {
+        id: "M5",
+        configuration: "large send offload",
+        metric: "how it works",
+        published: "the stack sees a segment size of up to 64 K; the adapter and its driver cut it",
+        note: "The frames on the line stay the same; the host pays its price per packet only once for all of them.",
+    },
+    Claim {
+        id: "M6",
+        configuration: "large send offload, test of nothing but the network",
+        metric: "throughput",
+        published: "little gain where the processor outruns the adapter",
+        note: "The adapter must be able to do the extra work, or it becomes the limit.",
+    },
+    Claim {
+        id: "M7",
+        configuration: "large send offload, business workload",
+        metric: "throughput of the whole system",
+        published: "up to +9 %",
+        note: "Equals 8 % less processor time for the same work, of which networking is only a part.",
+    },
+    Claim {
+        id: "M11",
+        configuration: "an adapter without any offload",
+        metric: "interrupts",
+        published: "one for each frame received, and one for each send completed",
+        note: "Each costs time and pushes lines out of the cache.",
+    },
+    Claim {
+        id: "M20",
+        configuration: "frames of 9000 bytes against 1514",
+        metric: "TCP throughput",
+        published: "+20 %, and far less processor time",
+        note: "Only a host bound by its processor can gain that: at the limit of a 1 Gbit/s line the gain is 4.4 %.",
+    },
+    Claim {
+        id: "H1",
+        configuration: "dual Pentium 4, 1 Gbit/s, files sent both ways at once, Linux 2.5.32 against 2.5.33 with TSO",
+        metric: "throughput, and share of the processors",
+        published: "1500 Mbit/s at 82 % became 1633 Mbit/s at 75 %",
+        note: "+9 % of throughput at 0.84 of the processor time for each bit.",
+    },
+    Claim {
+        id: "H2",
+        configuration: "the machine of H1, sending only",
+        metric: "throughput, and share of the processors",
+        published: "940 Mbit/s at 40 % became 940 Mbit/s at 19 %",
+        note: "0.475 of the processor time for each bit.",
+    },
+    Claim {
+        id: "H3",
+        configuration: "TSO in Linux 2.5.33",
+        metric: "how it works",
+        published: "64 kB are handed down and cut into frames of 1500 bytes on the card",
+        note: "The same as M5.",
+    },
+    Claim {
+        id: "H4",
+        configuration: "the machine of H1, sending only",
+        metric: "what limits it",
+        published: "the line was full without TSO; all the gain is processor time",
+        note: "940 Mbit/s is what TCP can carry on a line of 1 Gbit/s.",
+    },
+    Claim {
+        id: "H5",
+        configuration: "Linux 2.5.32 against 2.5.33, dual Pentium 4, traffic of the Chariot benchmark",
+        metric: "how H1 and H2 were measured",
+        published: "two versions of the kernel were compared, not one with a switch",
+        note: "What else changed between the two versions is part of the published difference.",
+    },
+    Claim {
+        id: "H6",
+        configuration: "TSO in Linux 2.5.33",
+        metric: "effect on UDP",
+        published: "none: the fragmentation of UDP was not offloaded",
+        note: "The switch of TSO must change nothing for UDP.",
+    },
+    Claim {
+        id: "I20",
+        configuration: "any machine of the HOWTO",
+        metric: "how to measure",
+        published: "ttcp, or a file of more than 1 MB fetched twice and thrown away",
+        note: "From memory to memory, in the steady state, without a disk.",
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_claim_is_found_by_its_number_and_says_something() {
+        for expected in &CLAIMS {
+            assert_eq!(claim(expected.id), Some(expected), "numbers are unique");
+            let texts = [expected.configuration, expected.metric, expected.published, expected.note];
+            assert!(texts.iter().all(|text| !text.is_empty()), "{}", expected.id);
+        }
+        assert_eq!(claim("M99"), None);
+    }
+
+    #[test]
+    fn all_claims_of_the_experiments_are_here() {
+        let ids = ["M1", "M2", "M3", "M4", "M5", "M6", "M7", "M11", "M20", "H1", "H2", "H3", "H4", "H5", "H6", "I20"];
+        assert!(ids.iter().all(|id| claim(id).is_some()));
+        assert_eq!(ids.len(), CLAIMS.len());
+    }
+}

@@ -1,0 +1,498 @@
+//! Statistics of the samples: medians, spread, and the verdict on a difference.
+//!
+//! Two rules keep a verdict honest. Samples are compared **in pairs of one round**, so what drifts slowly in the
+//! machine cancels out. And only **like with like**: a virtual machine's two processors may be near or far from each
+//! other, from one second to the next, and results that need both change several times with it. So the distance is
+//! sampled before and after each sample, and a pair counts only where both samples saw the same class of it.
+
+use statrs::distribution::{ContinuousCDF, StudentsT};
+
+use crate::model::{Sample, Variant, Verdict};
+
+/// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
+pub const NEAR_BELOW_NS: f64 = 120.0;
+/// One-way time of a cache line above which two processors are far from each other (two sockets), in nanoseconds.
+pub const FAR_ABOVE_NS: f64 = 450.0;
+/// Probability that the confidence interval holds the true ratio.
+pub const CONFIDENCE: f64 = 0.95;
+/// Pairs without which there is no interval, and so no verdict.
+pub const PAIRS_MIN: usize = 2;
+/// Bytes of the "GB" in processor time per GB.
+pub const GB: f64 = 1e9;
+
+/// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
+pub const METRICS: [&str; 15] = [
+    "throughput_bps",
+    "transactions_per_s",
+    "host_cpu_s_per_gb",
+    "adapter_cpu_s_per_gb",
+    "machine_cpu_s_per_gb",
+    "host_cpu_percent",
+    "adapter_cpu_percent",
+    "rtt_p50_us",
+    "rtt_p99_us",
+    "rtt_awake_p50_us",
+    "rtt_awake_p99_us",
+    "retransmits",
+    "wire_frames",
+    "host_frames",
+    "lost_frames",
+];
+
+/// How the samples of one metric lie.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Spread {
+    /// Smallest value.
+    pub min: f64,
+    /// Middle value; the mean of the two middle ones where their number is even.
+    pub median: f64,
+    /// Largest value.
+    pub max: f64,
+    /// Median absolute deviation from the median.
+    pub mad: f64,
+}
+
+impl Spread {
+    /// The spread of `values`; `None` of no values. Values that are not finite are left out.
+    pub fn of(values: &[f64]) -> Option<Self> {
+        let sorted = sorted_finite(values);
+        let median = middle(&sorted)?;
+        let deviations: Vec<f64> = sorted.iter().map(|value| (value - median).abs()).collect();
+        let mad = middle(&sorted_finite(&deviations))?;
+        Some(Self { min: *sorted.first()?, median, max: *sorted.last()?, mad })
+    }
+}
+
+/// The median of `values`; `None` of no values. Values that are not finite are left out.
+pub fn median(values: &[f64]) -> Option<f64> {
+    middle(&sorted_finite(values))
+}
+
+fn sorted_finite(values: &[f64]) -> Vec<f64> {
+    let mut sorted: Vec<f64> = values.iter().copied().filter(|value| value.is_finite()).collect();
+    sorted.sort_by(f64::total_cmp);
+    sorted
+}
+
+fn middle(sorted: &[f64]) -> Option<f64> {
+    let half = sorted.len() / 2;
+    let upper = *sorted.get(half)?;
+    if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
+}
+
+/// The value of a metric in one sample, under the name and in the unit of its field in [`Variant`].
+///
+/// Shares are of one processor: 200 % are two of them. `None` where the sample did not measure it, where the value is
+/// not finite, and of an unknown name.
+pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
+    let per_gb = |cpu_s: Option<f64>| (sample.bytes > 0).then_some(cpu_s? * GB / sample.bytes as f64);
+    let percent = |cpu_s: Option<f64>| (sample.seconds > 0.0).then_some(cpu_s? * 100.0 / sample.seconds);
+    let count = |frames: Option<u64>| frames.map(|frames| frames as f64);
+    let value = match metric {
+        "throughput_bps" => sample.throughput_bps,
+        "transactions_per_s" => sample.transactions_per_s,
+        "host_cpu_s_per_gb" => per_gb(sample.host_cpu_s),
+        "adapter_cpu_s_per_gb" => per_gb(sample.adapter_cpu_s),
+        "machine_cpu_s_per_gb" => per_gb(sample.machine_cpu_s),
+        "host_cpu_percent" => percent(sample.host_cpu_s),
+        "adapter_cpu_percent" => percent(sample.adapter_cpu_s),
+        "rtt_p50_us" => sample.rtt_p50_us,
+        "rtt_p99_us" => sample.rtt_p99_us,
+        "rtt_awake_p50_us" => sample.rtt_awake_p50_us,
+        "rtt_awake_p99_us" => sample.rtt_awake_p99_us,
+        "retransmits" => count(sample.retransmits),
+        "wire_frames" => count(sample.wire_frames),
+        "host_frames" => count(sample.host_frames),
+        "lost_frames" => count(sample.lost_frames),
+        _ => None,
+    };
+    value.filter(|value| value.is_finite())
+}
+
+/// The spread of a metric over the samples of a variant; `None` where no sample measured it.
+pub fn spread(variant: &Variant, metric: &str) -> Option<Spread> {
+    Spread::of(&values(&variant.samples, metric))
+}
+
+fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
+    samples.iter().filter_map(|sample| metric_value(sample, metric)).collect()
+}
+
+/// The medians of `samples`, each taken over the samples' own values: what is per GB or a share is worked out for each
+/// sample first.
+pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
+    let of = |metric: &str| median(&values(&samples, metric));
+    Variant {
+        name: name.to_owned(),
+        throughput_bps: of("throughput_bps"),
+        transactions_per_s: of("transactions_per_s"),
+        host_cpu_s_per_gb: of("host_cpu_s_per_gb"),
+        adapter_cpu_s_per_gb: of("adapter_cpu_s_per_gb"),
+        machine_cpu_s_per_gb: of("machine_cpu_s_per_gb"),
+        host_cpu_percent: of("host_cpu_percent"),
+        adapter_cpu_percent: of("adapter_cpu_percent"),
+        rtt_p50_us: of("rtt_p50_us"),
+        rtt_p99_us: of("rtt_p99_us"),
+        rtt_awake_p50_us: of("rtt_awake_p50_us"),
+        rtt_awake_p99_us: of("rtt_awake_p99_us"),
+        retransmits: of("retransmits"),
+        wire_frames: of("wire_frames"),
+        host_frames: of("host_frames"),
+        lost_frames: of("lost_frames"),
+        samples,
+    }
+}
+
+/// How far apart the two processors were during a sample.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Distance {
+    /// Nobody looked.
+    Unknown,
+    /// Below [`NEAR_BELOW_NS`].
+    Near,
+    /// From [`NEAR_BELOW_NS`] to [`FAR_ABOVE_NS`].
+    Mid,
+    /// Above [`FAR_ABOVE_NS`].
+    Far,
+    /// One class before the sample, another after it.
+    Moved,
+}
+
+impl Distance {
+    /// The class of a sample, from the distance before and after it.
+    pub fn of(sample: &Sample) -> Self {
+        let Some([before, after]) = sample.line_distance_ns else { return Self::Unknown };
+        let (before, after) = (Self::of_ns(before), Self::of_ns(after));
+        if before == after { before } else { Self::Moved }
+    }
+
+    fn of_ns(one_way_ns: f64) -> Self {
+        match one_way_ns {
+            ns if ns.is_nan() => Self::Unknown,
+            ns if ns < NEAR_BELOW_NS => Self::Near,
+            ns if ns > FAR_ABOVE_NS => Self::Far,
+            _ => Self::Mid,
+        }
+    }
+
+    /// Two samples of these classes can be compared: the classes are the same, and neither moved.
+    pub fn is_like(self, other: Self) -> bool {
+        self == other && self != Self::Moved
+    }
+}
+
+/// The logarithms of the rounds' ratios, and how they were chosen.
+struct Pairs {
+    /// ln(variant / base), one of each pair that counts.
+    log_ratios: Vec<f64>,
+    /// Pairs that were taken at a like distance.
+    like: usize,
+    /// Pairs in all.
+    all: usize,
+}
+
+impl Pairs {
+    fn of(base: &Variant, variant: &Variant, metric: &str) -> Self {
+        let pairs: Vec<(f64, bool)> = base
+            .samples
+            .iter()
+            .filter_map(|of_base| {
+                let of_variant = variant.samples.iter().find(|sample| sample.round == of_base.round)?;
+                let log_ratio = log_ratio(metric_value(of_base, metric)?, metric_value(of_variant, metric)?)?;
+                Some((log_ratio, Distance::of(of_base).is_like(Distance::of(of_variant))))
+            })
+            .collect();
+        let like = pairs.iter().filter(|(_, like)| *like).count();
+        let take_all = like < PAIRS_MIN;
+        let log_ratios = pairs.iter().filter(|(_, like)| *like || take_all).map(|(log_ratio, _)| *log_ratio).collect();
+        Self { log_ratios, like, all: pairs.len() }
+    }
+
+    /// Too few like pairs: the unlike ones were taken too.
+    fn mixes_distances(&self) -> bool {
+        self.like < PAIRS_MIN && self.all > self.like
+    }
+}
+
+/// A ratio exists only between values above 0.
+fn log_ratio(base: f64, variant: f64) -> Option<f64> {
+    let log_ratio = variant.ln() - base.ln();
+    (base > 0.0 && variant > 0.0 && log_ratio.is_finite()).then_some(log_ratio)
+}
+
+/// What `variant` is worth against `base` in a metric (a name of [`METRICS`]).
+///
+/// The ratio is the median of the rounds' ratios, taken on their logarithms, so that swapping the two gives exactly
+/// the reciprocal. Its 95 % interval is Student's t-interval of the mean logarithm, widened to hold the median where
+/// the samples are so skewed that it would not. Rounds count as [`Distance::is_like`] says; where fewer than
+/// [`PAIRS_MIN`] do, all are taken and [`note`] says so.
+///
+/// `None` where fewer than [`PAIRS_MIN`] rounds have a value above 0 on both sides.
+pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdict> {
+    let log_ratios = Pairs::of(base, variant, metric).log_ratios;
+    let ratio = median(&log_ratios)?;
+    let (low, high) = t_interval(&log_ratios)?;
+    let ci95 = [low.min(ratio).exp(), high.max(ratio).exp()];
+    Some(Verdict {
+        metric: metric.to_owned(),
+        base: base.name.clone(),
+        variant: variant.name.clone(),
+        ratio: ratio.exp(),
+        ci95,
+        significant: ci95[0] > 1.0 || ci95[1] < 1.0,
+        rounds: log_ratios.len(),
+    })
+}
+
+/// What a reader must know of the pairs behind [`verdict`]: that unlike ones had to be taken, or that some were left
+/// out. `None` where all pairs counted.
+pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
+    let pairs = Pairs::of(base, variant, metric);
+    let (name, base) = (&variant.name, &base.name);
+    if pairs.mixes_distances() && pairs.all >= PAIRS_MIN {
+        return Some(format!(
+            "{name} against {base}: the distance between the processors changed, and only {} of {} rounds were taken \
+             at a like distance; all rounds are compared, and the interval holds the change as noise.",
+            pairs.like, pairs.all
+        ));
+    }
+    (pairs.like >= PAIRS_MIN && pairs.like < pairs.all).then(|| {
+        format!(
+            "{name} against {base}: {} of {} rounds are left out, as the distance between the processors was not the \
+             same in both samples.",
+            pairs.all - pairs.like,
+            pairs.all
+        )
+    })
+}
+
+/// Student's t-interval of the mean; `None` of fewer than two values.
+fn t_interval(values: &[f64]) -> Option<(f64, f64)> {
+    if values.len() < PAIRS_MIN {
+        return None;
+    }
+    let count = values.len() as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+    let student = StudentsT::new(0.0, 1.0, count - 1.0).ok()?;
+    let half_width = student.inverse_cdf(f64::midpoint(1.0, CONFIDENCE)) * (variance / count).sqrt();
+    Some((mean - half_width, mean + half_width))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const NEAR: Option<[f64; 2]> = Some([55.0, 60.0]);
+    const MID: Option<[f64; 2]> = Some([280.0, 300.0]);
+    const MOVED: Option<[f64; 2]> = Some([55.0, 280.0]);
+
+    fn variant(name: &str, throughputs: &[f64]) -> Variant {
+        with_distances(name, &throughputs.iter().map(|value| (*value, None)).collect::<Vec<_>>())
+    }
+
+    fn with_distances(name: &str, samples: &[(f64, Option<[f64; 2]>)]) -> Variant {
+        let sample = |(round, (value, line_distance_ns)): (usize, &(f64, Option<[f64; 2]>))| Sample {
+            round,
+            seconds: 1.0,
+            throughput_bps: Some(*value),
+            line_distance_ns: *line_distance_ns,
+            ..Sample::default()
+        };
+        summarise(name, samples.iter().enumerate().map(sample).collect())
+    }
+
+    fn throughput(base: &Variant, variant: &Variant) -> Option<Verdict> {
+        verdict(base, variant, "throughput_bps")
+    }
+
+    fn close(found: f64, expected: f64) -> bool {
+        (found - expected).abs() <= 1e-9 * expected.abs().max(1e-12)
+    }
+
+    #[test]
+    fn medians_and_spread_have_their_known_values() {
+        assert_eq!(median(&[]), None);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), Some(2.5));
+        let spread = Spread::of(&[1.0, 1.0, 2.0, 2.0, 4.0, 6.0, 9.0, f64::NAN]).expect("values");
+        assert_eq!(spread, Spread { min: 1.0, median: 2.0, max: 9.0, mad: 1.0 });
+    }
+
+    #[test]
+    fn figures_per_gb_are_worked_out_for_each_sample_before_the_median() {
+        let sample = |bytes, host_cpu_s| Sample {
+            bytes,
+            seconds: 2.0,
+            host_cpu_s: Some(host_cpu_s),
+            adapter_cpu_s: Some(1.0),
+            ..Sample::default()
+        };
+        let samples = vec![sample(1_000_000_000, 1.0), sample(2_000_000_000, 4.0), sample(4_000_000_000, 2.0)];
+        let variant = summarise("on", samples);
+        assert_eq!(variant.host_cpu_s_per_gb, Some(1.0));
+        assert_eq!(variant.adapter_cpu_s_per_gb, Some(0.5));
+        assert_eq!(variant.host_cpu_percent, Some(100.0), "2 s in 2 s");
+        assert_eq!(variant.adapter_cpu_percent, Some(50.0));
+        assert_eq!(variant.machine_cpu_s_per_gb, None);
+        assert_eq!(variant.samples.len(), 3);
+    }
+
+    #[test]
+    fn nothing_is_said_per_gb_where_nothing_arrived() {
+        let sample = Sample { host_cpu_s: Some(1.0), ..Sample::default() };
+        assert_eq!(metric_value(&sample, "host_cpu_s_per_gb"), None);
+        assert_eq!(metric_value(&sample, "host_cpu_percent"), None);
+        assert_eq!(metric_value(&sample, "no such metric"), None);
+    }
+
+    #[test]
+    fn every_metric_is_a_field_of_the_variant_and_is_summarised() {
+        let sample = Sample {
+            seconds: 1.0,
+            bytes: 1,
+            throughput_bps: Some(1.0),
+            transactions_per_s: Some(1.0),
+            host_cpu_s: Some(1.0),
+            adapter_cpu_s: Some(1.0),
+            machine_cpu_s: Some(1.0),
+            rtt_p50_us: Some(1.0),
+            rtt_p99_us: Some(1.0),
+            rtt_awake_p50_us: Some(1.0),
+            rtt_awake_p99_us: Some(1.0),
+            retransmits: Some(1),
+            wire_frames: Some(1),
+            host_frames: Some(1),
+            lost_frames: Some(1),
+            ..Sample::default()
+        };
+        let variant = serde_json::to_value(summarise("x", vec![sample])).expect("an object");
+        assert!(METRICS.iter().all(|metric| variant[metric].is_f64()), "{variant}");
+        assert_eq!(variant.as_object().expect("an object").len(), METRICS.len() + 2, "and name and samples");
+    }
+
+    /// ln 2, ln 2.2 and ln 1.8 by hand: mean 0.68980, deviation 0.10038, t(2; 0.975) = 4.30265.
+    #[test]
+    fn the_interval_is_students_t_of_the_log_ratios() {
+        let verdict = throughput(&variant("off", &[1.0, 1.0, 1.0]), &variant("on", &[2.0, 2.2, 1.8])).expect("three");
+        assert!(close(verdict.ratio, 2.0), "{verdict:?}");
+        assert!((verdict.ci95[0] - 1.55340).abs() < 1e-5, "{verdict:?}");
+        assert!((verdict.ci95[1] - 2.55780).abs() < 1e-5, "{verdict:?}");
+        assert!(verdict.significant);
+        assert_eq!((verdict.rounds, verdict.base.as_str(), verdict.variant.as_str()), (3, "off", "on"));
+    }
+
+    #[test]
+    fn one_round_gives_no_verdict_and_two_give_one() {
+        assert!(throughput(&variant("off", &[1.0]), &variant("on", &[2.0])).is_none());
+        let verdict = throughput(&variant("off", &[1.0, 1.0]), &variant("on", &[2.0, 2.0])).expect("two");
+        assert!(verdict.significant && close(verdict.ratio, 2.0));
+    }
+
+    #[test]
+    fn identical_samples_are_no_difference() {
+        let samples = [31.7e9, 33.1e9, 29.9e9, 35.0e9];
+        let verdict = throughput(&variant("off", &samples), &variant("on", &samples)).expect("four");
+        assert_eq!((verdict.ratio, verdict.ci95, verdict.significant), (1.0, [1.0, 1.0], false));
+    }
+
+    #[test]
+    fn noise_larger_than_the_difference_is_no_difference() {
+        let base = variant("off", &[10.0, 14.0, 8.0, 12.0, 9.0]);
+        let verdict = throughput(&base, &variant("on", &[13.0, 10.0, 11.0, 9.0, 12.5])).expect("five");
+        assert!(!verdict.significant, "{verdict:?}");
+    }
+
+    #[test]
+    fn pairing_by_round_cancels_what_drifts() {
+        let drift = [1.0, 2.0, 4.0, 8.0];
+        let base = variant("off", &drift);
+        let verdict = throughput(&base, &variant("on", &drift.map(|value| value * 1.1))).expect("four");
+        assert!(verdict.significant && close(verdict.ratio, 1.1), "{verdict:?}");
+    }
+
+    #[test]
+    fn samples_of_rounds_that_the_other_lacks_are_left_out() {
+        let mut other = variant("on", &[2.0, 2.0, 2.0]);
+        other.samples[2].round = 7;
+        assert_eq!(throughput(&variant("off", &[1.0, 1.0, 1.0]), &other).expect("two").rounds, 2);
+    }
+
+    #[test]
+    fn a_count_of_zero_has_no_ratio() {
+        assert!(throughput(&variant("off", &[0.0, 0.0, 1.0]), &variant("on", &[1.0, 2.0, 2.0])).is_none());
+    }
+
+    #[test]
+    fn only_samples_of_a_like_distance_are_compared() {
+        let base = with_distances("off", &[(10.0, NEAR), (10.0, NEAR), (4.0, MID), (7.0, MOVED), (10.0, NEAR)]);
+        let other = with_distances("on", &[(11.0, NEAR), (4.4, MID), (4.4, MID), (7.7, MOVED), (11.0, NEAR)]);
+        let verdict = throughput(&base, &other).expect("three");
+        assert!(verdict.rounds == 3 && close(verdict.ratio, 1.1), "{verdict:?}");
+        let note = note(&base, &other, "throughput_bps").expect("a note");
+        assert!(note.contains("2 of 5 rounds are left out"), "{note}");
+    }
+
+    #[test]
+    fn where_nothing_is_alike_all_is_compared_and_a_note_says_so() {
+        let base = with_distances("off", &[(10.0, NEAR), (10.0, MOVED), (10.0, None)]);
+        let other = with_distances("on", &[(5.0, MID), (5.0, MOVED), (5.0, NEAR)]);
+        assert_eq!(throughput(&base, &other).expect("three").rounds, 3);
+        let note = note(&base, &other, "throughput_bps").expect("a note");
+        assert!(note.contains("only 0 of 3 rounds"), "{note}");
+    }
+
+    #[test]
+    fn there_is_no_note_where_every_round_is_alike_or_nobody_looked() {
+        let looked = with_distances("off", &[(10.0, NEAR), (10.0, MID)]);
+        assert_eq!(note(&looked, &looked, "throughput_bps"), None);
+        let blind = variant("off", &[10.0, 10.0]);
+        assert_eq!(note(&blind, &blind, "throughput_bps"), None);
+    }
+
+    #[test]
+    fn the_classes_of_distance_have_their_bounds() {
+        let class =
+            |before, after| Distance::of(&Sample { line_distance_ns: Some([before, after]), ..Sample::default() });
+        assert_eq!(class(119.9, 10.0), Distance::Near);
+        assert_eq!(class(120.0, 450.0), Distance::Mid);
+        assert_eq!(class(450.1, 900.0), Distance::Far);
+        assert_eq!(class(119.9, 120.0), Distance::Moved);
+        assert_eq!(class(f64::NAN, f64::NAN), Distance::Unknown);
+        assert_eq!(Distance::of(&Sample::default()), Distance::Unknown);
+        assert!(!Distance::Moved.is_like(Distance::Moved) && Distance::Unknown.is_like(Distance::Unknown));
+    }
+
+    proptest! {
+        #[test]
+        fn swapping_the_two_gives_the_reciprocal(pairs in prop::collection::vec((1e-3..1e12f64, 1e-3..1e12f64), 2..12)) {
+            let base = variant("a", &pairs.iter().map(|pair| pair.0).collect::<Vec<_>>());
+            let other = variant("b", &pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
+            let there = throughput(&base, &other).expect("two or more");
+            let back = throughput(&other, &base).expect("two or more");
+            prop_assert!(close(there.ratio * back.ratio, 1.0));
+            prop_assert!(close(there.ci95[0] * back.ci95[1], 1.0));
+            prop_assert_eq!(there.significant, back.significant);
+        }
+
+        #[test]
+        fn the_interval_holds_the_ratio(pairs in prop::collection::vec((1.0..1e6f64, 1.0..1e6f64), 2..12)) {
+            let base = variant("a", &pairs.iter().map(|pair| pair.0).collect::<Vec<_>>());
+            let other = variant("b", &pairs.iter().map(|pair| pair.1).collect::<Vec<_>>());
+            let verdict = throughput(&base, &other).expect("two or more");
+            prop_assert!(verdict.ci95[0] <= verdict.ratio && verdict.ratio <= verdict.ci95[1]);
+        }
+
+        #[test]
+        fn the_unit_does_not_matter(values in prop::collection::vec((1.0..1e6f64, 1.0..1e6f64), 2..8), unit in 1e-6..1e6f64) {
+            let scaled = |scale: f64| {
+                let base = variant("a", &values.iter().map(|pair| pair.0 * scale).collect::<Vec<_>>());
+                let other = variant("b", &values.iter().map(|pair| pair.1 * scale).collect::<Vec<_>>());
+                throughput(&base, &other).expect("two or more").ratio
+            };
+            prop_assert!((scaled(1.0) / scaled(unit) - 1.0).abs() < 1e-9);
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! The on/off matrix on an interface that exists: its features are switched one at a time, traffic
+//! with a peer is measured, and every setting is put back.
+//!
+//! Only the interface that was named is touched. How it was found stands in a state file before the
+//! first change; it is put back when the run ends, fails, panics or is stopped, and by [`restore`] when
+//! the process was killed. A run must be called in the interface's network namespace: by a thread that
+//! is in it, without [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave it.
+
+use std::path::PathBuf;
+use std::sync::atomic::AtomicBool;
+
+use offramp_ports::sys::ethtool::Features;
+
+use crate::compare;
+use crate::error::LabError;
+use crate::model::{Experiment, Sample, Variant, Verdict};
+
+mod error;
+pub mod gso;
+mod matrix;
+mod measure;
+mod restore;
+mod state;
+
+pub use error::DeviceError;
+pub use matrix::experiments;
+pub use restore::restore;
+pub use state::default_state_dir;
+
+use matrix::{Plan, VariantPlan};
+use measure::Bench;
+use restore::{Guard, explained, on_off, switch};
+use state::State;
+
+/// The metric of every main verdict. The line may be the limit of an adapter, so that throughput stays
+/// the same; what the machine spends on it does not.
+const METRIC: &str = "machine_cpu_s_per_gb";
+/// Metrics that are compared besides.
+const OTHER_METRICS: [&str; 4] = ["throughput_bps", "host_cpu_s_per_gb", "rtt_p50_us", "rtt_p99_us"];
+
+/// What is to be measured, and how.
+#[derive(Clone, Debug)]
+pub struct DeviceConfig {
+    /// The interface, in the calling thread's network namespace.
+    pub interface: String,
+    /// The machine at its other end, where `offramp ttcp --serve` runs: `host`, `host:port`, or
+    /// `[IPv6 address]:port`.
+    pub peer: String,
+    /// Samples of each variant; 1 or more. A verdict needs two, a useful one five.
+    pub repeats: usize,
+    /// Measured time of each sample, in seconds.
+    pub seconds: f64,
+    /// Streams in the measured direction.
+    pub streams: usize,
+    /// TCP congestion control, set on each socket.
+    pub congestion: String,
+    /// Directory of the state file; see [`default_state_dir`].
+    pub state_dir: PathBuf,
+    /// Experiments to make, by name ([`experiments`]) or by a feature's name as ethtool knows it; all
+    /// that the interface allows when empty.
+    pub only: Vec<String>,
+}
+
+/// Runs the matrix. `stop` ends it after the test that is under way; `progress` is told what happens, a
+/// line each.
+///
+/// An experiment whose traffic fails is returned with the samples it has and a note. An interface that
+/// an earlier run left changed is put back first.
+///
+/// # Errors
+/// When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot
+/// be reached or not through it, another run uses it, the run was stopped, or something could not be put
+/// back. In all cases but the last the interface is as it was found.
+pub fn run(
+    config: &DeviceConfig,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Experiment>, LabError> {
+    let bench = Bench::new(config, stop)?;
+    let interface = config.interface.as_str();
+    Features::read(interface).map_err(|e| explained(interface, e))?;
+    let left = state::path_of(&config.state_dir, interface, state::net_namespace()?);
+    restore::restore_one(&left, progress)?;
+    let found = State::read(interface)?;
+    let plans = plans(config, &found)?;
+    check_permission(&found)?;
+    progress(&format!("{interface} (driver {}): {}", found.identity.driver, names(&plans)));
+    bench.probe()?;
+    let guard = Guard::new(&config.state_dir, found)?;
+    let measured = measure(&bench, &guard, &plans, config.repeats, progress);
+    // That something is not as it was is worse than that nothing was measured.
+    let changed = guard.finish()?;
+    let mut experiments = measured?;
+    progress(&format!("{interface}: every setting is back"));
+    for line in changed {
+        progress(&format!("{interface}: yet {line}"));
+        for experiment in &mut experiments {
+            experiment.notes.push(format!("After the run {line}."));
+        }
+    }
+    Ok(experiments)
+}
+
+fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, LabError> {
+    let has_gso_limit = found.gso_segs_max.is_some_and(|segs| gso::set_segs_max(&found.interface, segs).is_ok());
+    let changeable = |feature: &str| found.is_changeable(feature);
+    matrix::plans(&found.interface, &found.identity.driver, &changeable, has_gso_limit, &config.only)
+}
+
+/// Asks the kernel for a state that a feature has already: it refuses who may not change it.
+fn check_permission(found: &State) -> Result<(), LabError> {
+    let setting = found.requested.iter().next();
+    setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
+}
+
+fn names(plans: &[Plan]) -> String {
+    plans.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ")
+}
+
+/// Every experiment in turn. One that fails for its traffic does not keep the others from being made.
+fn measure(
+    bench: &Bench,
+    guard: &Guard,
+    plans: &[Plan],
+    repeats: usize,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Experiment>, LabError> {
+    let (mut experiments, mut failures) = (Vec::new(), Vec::new());
+    for plan in plans {
+        let mut experiment = Running::new(plan);
+        let outcome = experiment.measure(bench, guard, repeats, progress);
+        if let Err(LabError::Traffic(reason)) = outcome {
+            progress(&format!("{}: {reason}", plan.name));
+            experiment.note(format!("Cut off: {reason}."));
+            failures.push(reason);
+        } else {
+            outcome?;
+        }
+        experiments.push(experiment.conclude());
+    }
+    match failures.into_iter().next() {
+        Some(first) if experiments.iter().all(|e| e.variants.iter().all(|v| v.samples.is_empty())) => {
+            Err(DeviceError::NothingMeasured(first).into())
+        }
+        _ => Ok(experiments),
+    }
+}
+
+/// An experiment under way.
+struct Running<'a> {
+    plan: &'a Plan,
+    samples: Vec<Vec<Sample>>,
+    notes: Vec<String>,
+}
+
+impl<'a> Running<'a> {
+    fn new(plan: &'a Plan) -> Self {
+        Self { plan, samples: vec![Vec::new(); plan.variants.len()], notes: plan.notes.clone() }
+    }
+
+    fn note(&mut self, note: String) {
+        if !self.notes.contains(&note) {
+            self.notes.push(note);
+        }
+    }
+
+    /// Samples of all variants in turn; every second round goes backwards, so that what drifts does not
+    /// favour one of them.
+    fn measure(
+        &mut self,
+        bench: &Bench,
+        guard: &Guard,
+        repeats: usize,
+        progress: &mut dyn FnMut(&str),
+    ) -> Result<(), LabError> {
+        let (plan, count) = (self.plan, self.plan.variants.len());
+        for round in 0..repeats {
+            for turn in 0..count {
+                bench.check_stop()?;
+                let index = if round % 2 == 0 { turn } else { count - 1 - turn };
+                let variant = &plan.variants[index];
+                progress(&format!("{} {}/{}: {}", plan.name, round * count + turn + 1, repeats * count, variant.name));
+                let features = guard.apply(&variant.change)?;
+                for note in effects(variant, guard.found(), &features) {
+                    self.note(note);
+                }
+                self.samples[index].push(bench.sample(round, plan.traffic)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn conclude(self) -> Experiment {
+        let named = self.plan.variants.iter().zip(self.samples);
+        let variants: Vec<Variant> =
+            named.map(|(variant, samples)| compare::summarise(variant.name, samples)).collect();
+        let (base, others) = (&variants[0], &variants[1..]);
+        let verdict = others.first().and_then(|variant| compare::verdict(base, variant, METRIC));
+        let further = others.iter().skip(1).filter_map(|variant| compare::verdict(base, variant, METRIC));
+        let of_others = |metric| others.iter().filter_map(move |variant| compare::verdict(base, variant, metric));
+        let verdicts: Vec<Verdict> = further.chain(OTHER_METRICS.iter().flat_map(|metric| of_others(metric))).collect();
+        Experiment {
+            name: self.plan.name.to_owned(),
+            question: self.plan.question.to_owned(),
+            claims: Vec::new(),
+            fixed: format!(
+                "{}; switched: {}; host: this program, machine: all that ran on this machine",
+                self.plan.fixed,
+                self.plan.features.join(", ")
+            ),
+            variants,
+            verdict,
+            verdicts,
+            notes: self.notes,
+        }
+    }
+}
+
+/// What the kernel made of a variant beyond, or short of, what was asked for.
+fn effects(variant: &VariantPlan, found: &State, now: &Features) -> Vec<String> {
+    let change = &variant.change;
+    let mut effects: Vec<String> = change
+        .features
+        .iter()
+        .filter(|(feature, on)| now.active(feature).is_some_and(|active| active != *on))
+        .map(|(feature, on)| {
+            format!("\"{}\": {feature} was asked to be {} and is {}.", variant.name, on_off(*on), on_off(!*on))
+        })
+        .collect();
+    let is_asked = |feature: &str| change.features.iter().any(|(asked, _)| *asked == feature);
+    let follows = |on: bool| {
+        let turned =
+            |(feature, was): &(&String, &bool)| !is_asked(feature) && **was != on && now.active(feature) == Some(on);
+        found.active.iter().filter(turned).map(|(feature, _)| feature.as_str()).collect::<Vec<_>>()
+    };
+    for on in [false, true] {
+        let followers = follows(on);
+        if !followers.is_empty() {
+            effects.push(format!("\"{}\" also turned {} {}.", variant.name, on_off(on), followers.join(", ")));
+        }
+    }
+    effects
+}

@@ -1,0 +1,315 @@
+//! What is asked of an interface: which features each experiment switches, and under which traffic.
+
+use super::error::DeviceError;
+use super::gso::ONE_FRAME;
+use crate::error::LabError;
+
+/// Segmentation of TCP by the adapter, over IPv4 and IPv6.
+const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];
+/// Segmentation by the host, just above the driver.
+const GSO: &[&str] = &["tx-generic-segmentation"];
+/// Checksums on the way out; an adapter has the first or the other two.
+const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
+/// Drivers of interfaces that lie on others: the kernel takes LRO from all of those when it goes off
+/// here, and does not give it back (`NETIF_F_UPPER_DISABLES`). They were not named, so it stays.
+const SPREADING_DRIVERS: &[&str] = &["bonding", "team", "bridge"];
+/// The feature that those drivers would spread.
+const LRO: &str = "rx-lro";
+
+/// What flows while a variant is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Traffic {
+    /// TCP to the peer.
+    TcpSend,
+    /// TCP from the peer.
+    TcpReceive,
+    /// UDP to the peer, many datagrams with each call (`UDP_SEGMENT`).
+    UdpSend,
+    /// UDP from the peer, to a socket that takes one datagram at a time.
+    UdpReceive,
+}
+
+impl Traffic {
+    fn text(self) -> &'static str {
+        match self {
+            Self::TcpSend => "TCP to the peer",
+            Self::TcpReceive => "TCP from the peer",
+            Self::UdpSend => "UDP to the peer, many datagrams with each call",
+            Self::UdpReceive => "UDP from the peer, one datagram with each call",
+        }
+    }
+
+    /// Says whether this machine sends.
+    pub(super) fn sends(self) -> bool {
+        matches!(self, Self::TcpSend | Self::UdpSend)
+    }
+}
+
+/// What a variant changes; all else is as it was found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Change {
+    /// Features and the state that they are to have.
+    pub features: Vec<(&'static str, bool)>,
+    /// The host's own segmentation limit.
+    pub gso_segs_max: Option<u32>,
+}
+
+/// One setting of an experiment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct VariantPlan {
+    /// What is different, in a word or two.
+    pub name: &'static str,
+    /// What is switched.
+    pub change: Change,
+}
+
+/// One question about the interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Plan {
+    /// Short name, as `--only` takes it.
+    pub name: &'static str,
+    /// The question.
+    pub question: &'static str,
+    /// What flows.
+    pub traffic: Traffic,
+    /// Features that the question is about, of those that can be changed here.
+    pub features: Vec<&'static str>,
+    /// The first is the base.
+    pub variants: Vec<VariantPlan>,
+    /// What is the same in all variants.
+    pub fixed: String,
+    /// What a reader must know.
+    pub notes: Vec<String>,
+}
+
+/// A question before it is known what the interface can do.
+struct Entry {
+    name: &'static str,
+    question: &'static str,
+    features: &'static [&'static str],
+    traffic: Traffic,
+}
+
+/// Every question, in the order of a full run.
+const ENTRIES: &[Entry] = &[
+    Entry {
+        name: "tso",
+        question: "What is TCP segmentation by the adapter (TSO) worth on this interface?",
+        features: TSO,
+        traffic: Traffic::TcpSend,
+    },
+    Entry {
+        name: "gso",
+        question: "What is segmentation by the host, just above the driver (GSO), worth where the adapter does none?",
+        features: GSO,
+        traffic: Traffic::TcpSend,
+    },
+    Entry {
+        name: "tx-checksum",
+        question: "What are checksums by the adapter worth on the way out?",
+        features: TX_CHECKSUM,
+        traffic: Traffic::TcpSend,
+    },
+    Entry {
+        name: "sg",
+        question: "What is it worth that the adapter gathers a frame from several places (scatter-gather)?",
+        features: &["tx-scatter-gather"],
+        traffic: Traffic::TcpSend,
+    },
+    Entry {
+        name: "rx-checksum",
+        question: "What is it worth that the adapter verifies the checksums of what comes in?",
+        features: &["rx-checksum"],
+        traffic: Traffic::TcpReceive,
+    },
+    Entry {
+        name: "gro",
+        question: "What is receive coalescing by the host (GRO) worth?",
+        features: &["rx-gro"],
+        traffic: Traffic::TcpReceive,
+    },
+    Entry {
+        name: "lro",
+        question: "What is receive coalescing by the adapter (LRO) worth?",
+        features: &[LRO],
+        traffic: Traffic::TcpReceive,
+    },
+    Entry {
+        name: "gro-hw",
+        question: "What is receive coalescing by the adapter by the rules of GRO worth?",
+        features: &["rx-gro-hw"],
+        traffic: Traffic::TcpReceive,
+    },
+    Entry {
+        name: "uso",
+        question: "What is UDP segmentation by the adapter (USO) worth?",
+        features: &["tx-udp-segmentation"],
+        traffic: Traffic::UdpSend,
+    },
+    Entry {
+        name: "udp-gro",
+        question: "What is it worth to coalesce UDP that no socket asked to be coalesced (meant for forwarding)?",
+        features: &["rx-udp-gro-forwarding"],
+        traffic: Traffic::UdpReceive,
+    },
+];
+
+/// The names that `only` takes, in the order of a full run.
+pub fn experiments() -> impl Iterator<Item = &'static str> {
+    ENTRIES.iter().map(|entry| entry.name)
+}
+
+/// What can be asked of an interface: `changeable` says which features it lets be switched, and
+/// `has_gso_limit` whether the host's own segmentation limit can be set. `only` names experiments or
+/// features; all are asked when it is empty.
+///
+/// # Errors
+/// When `only` names something unknown, or nothing is left.
+pub(super) fn plans(
+    interface: &str,
+    driver: &str,
+    changeable: &dyn Fn(&str) -> bool,
+    has_gso_limit: bool,
+    only: &[String],
+) -> Result<Vec<Plan>, LabError> {
+    if let Some(name) = only.iter().find(|name| !ENTRIES.iter().any(|entry| entry.is_named(name))) {
+        let known = experiments().collect::<Vec<_>>().join(", ");
+        return Err(LabError::UnknownExperiment { name: name.clone(), known });
+    }
+    let asked = || ENTRIES.iter().filter(|entry| only.is_empty() || only.iter().any(|name| entry.is_named(name)));
+    let can = |feature: &str| changeable(feature) && !(feature == LRO && SPREADING_DRIVERS.contains(&driver));
+    let plans: Vec<Plan> = asked().filter_map(|entry| entry.plan(&can, has_gso_limit)).collect();
+    if plans.is_empty() {
+        let asked = asked().map(|entry| entry.name).collect::<Vec<_>>().join(", ");
+        let (interface, driver) = (interface.to_owned(), driver.to_owned());
+        return Err(DeviceError::NothingToChange { interface, driver, asked }.into());
+    }
+    Ok(plans)
+}
+
+impl Entry {
+    /// By the experiment's short name or that of one of its features.
+    fn is_named(&self, name: &str) -> bool {
+        self.name == name || self.features.contains(&name)
+    }
+
+    /// `None` when the interface does not let any of its features be switched.
+    fn plan(&self, can: &dyn Fn(&str) -> bool, has_gso_limit: bool) -> Option<Plan> {
+        let of = |features: &[&'static str]| features.iter().copied().filter(|f| can(f)).collect::<Vec<_>>();
+        let features = of(self.features);
+        if features.is_empty() {
+            return None;
+        }
+        let (tso, gso) = (of(TSO), of(GSO));
+        let mut notes = Vec::new();
+        let (variants, held) = match self.name {
+            "tso" => (tso_variants(&tso, &gso, has_gso_limit), "the host's own segmentation off unless named"),
+            "gso" => (gso_variants(&tso, &gso, has_gso_limit), "segmentation by the adapter off"),
+            "tx-checksum" => (checksum_variants(&features, &tso), "all else as found"),
+            _ => {
+                (vec![variant("off", &[(&features, false)]), variant("on", &[(&features, true)])], "all else as found")
+            }
+        };
+        if matches!(self.name, "tso" | "gso") && !has_gso_limit {
+            notes.push(
+                "This kernel does not let the GSO limit be set, and its TCP builds super-frames whatever \
+                 tx-generic-segmentation says: \"off\" is a host that segments in software."
+                    .to_owned(),
+            );
+        }
+        let fixed = format!("{}; {held}", self.traffic.text());
+        Some(Plan { name: self.name, question: self.question, traffic: self.traffic, features, variants, fixed, notes })
+    }
+}
+
+fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan {
+    let features = parts.iter().flat_map(|(features, on)| features.iter().map(|feature| (*feature, *on))).collect();
+    VariantPlan { name, change: Change { features, gso_segs_max: None } }
+}
+
+/// The host then sends one frame at a time: see [`gso`](super::gso) why the feature alone is not enough.
+fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
+    variant.change.gso_segs_max = has_gso_limit.then_some(ONE_FRAME);
+    variant
+}
+
+fn tso_variants(tso: &[&'static str], gso: &[&'static str], has_gso_limit: bool) -> Vec<VariantPlan> {
+    vec![
+        without_host_gso(variant("off", &[(tso, false), (gso, false)]), has_gso_limit),
+        variant("on", &[(tso, true), (gso, false)]),
+        variant("off, host GSO", &[(tso, false), (gso, true)]),
+    ]
+}
+
+fn gso_variants(tso: &[&'static str], gso: &[&'static str], has_gso_limit: bool) -> Vec<VariantPlan> {
+    vec![
+        without_host_gso(variant("off", &[(tso, false), (gso, false)]), has_gso_limit),
+        variant("on", &[(tso, false), (gso, true)]),
+    ]
+}
+
+/// Without checksums the kernel takes segmentation away too; the third variant keeps the two apart.
+fn checksum_variants(checksum: &[&'static str], tso: &[&'static str]) -> Vec<VariantPlan> {
+    let mut variants = vec![variant("off", &[(checksum, false)]), variant("on", &[(checksum, true)])];
+    if !tso.is_empty() {
+        variants.push(variant("on, TSO off", &[(checksum, true), (tso, false)]));
+    }
+    variants
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn names(changeable: &[&str], driver: &str, only: &[&str]) -> Result<Vec<&'static str>, LabError> {
+        let only: Vec<String> = only.iter().map(|&name| name.to_owned()).collect();
+        let plans = plans("eth0", driver, &|feature| changeable.contains(&feature), true, &only)?;
+        Ok(plans.iter().map(|plan| plan.name).collect())
+    }
+
+    #[test]
+    fn only_what_can_be_changed_is_asked() {
+        let changeable = ["tx-checksum-ipv4", "tx-checksum-ipv6", "rx-gro", "rx-lro"];
+        assert_eq!(names(&changeable, "veth", &[]).unwrap(), ["tx-checksum", "gro", "lro"]);
+        assert_eq!(names(&changeable, "veth", &["gro"]).unwrap(), ["gro"]);
+        assert_eq!(names(&changeable, "veth", &["tx-checksum-ipv6"]).unwrap(), ["tx-checksum"]);
+    }
+
+    #[test]
+    fn lro_that_the_kernel_would_take_from_other_interfaces_is_left_alone() {
+        assert_eq!(names(&["rx-lro", "rx-gro"], "bonding", &[]).unwrap(), ["gro"]);
+    }
+
+    #[test]
+    fn what_cannot_be_asked_is_refused_in_one_line() {
+        let refused = |changeable: &[&str], only: &[&str]| names(changeable, "igb", only).unwrap_err().to_string();
+        assert_eq!(
+            refused(&["rx-gro"], &["tos"]),
+            "no experiment \"tos\"; there are: tso, gso, tx-checksum, sg, rx-checksum, gro, lro, gro-hw, uso, udp-gro"
+        );
+        assert_eq!(
+            refused(&["rx-gro"], &["tso", "sg"]),
+            "none of the features asked for (tso, sg) can be changed on interface \"eth0\" (driver igb)"
+        );
+    }
+
+    #[test]
+    fn tso_is_compared_with_a_host_that_sends_one_frame_at_a_time() {
+        let can = |feature: &str| feature != "tx-tcp6-segmentation";
+        let plans = plans("eth0", "igb", &can, true, &["tso".to_owned()]).unwrap();
+        let [plan] = &plans[..] else { panic!("one plan") };
+        assert_eq!(plan.features, ["tx-tcp-segmentation"]);
+        let change =
+            |segs, features: &[(&'static str, bool)]| Change { features: features.to_vec(), gso_segs_max: segs };
+        let (tso, gso) = ("tx-tcp-segmentation", "tx-generic-segmentation");
+        let changes: Vec<_> = plan.variants.iter().map(|variant| variant.change.clone()).collect();
+        assert_eq!(
+            changes,
+            [
+                change(Some(1), &[(tso, false), (gso, false)]),
+                change(None, &[(tso, true), (gso, false)]),
+                change(None, &[(tso, false), (gso, true)]),
+            ]
+        );
+    }
+}

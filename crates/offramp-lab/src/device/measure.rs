@@ -1,0 +1,308 @@
+//! One measurement on the interface: traffic with the peer from threads of this process, and what the
+//! processors did meanwhile.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use offramp_ports::sys::cpu::{self, CpuTimes};
+use offramp_ports::sys::link;
+
+use super::DeviceConfig;
+use super::error::DeviceError;
+use super::matrix::Traffic;
+use super::restore::explained;
+use crate::error::LabError;
+use crate::model::Sample;
+use crate::traffic::{
+    Amount, BulkParams, Direction, Flow, PORT_DEFAULT, Params, Report, TrafficError, TransactionParams, UdpParams,
+    WARMUP_DEFAULT_USECS, Workload, run_client,
+};
+
+/// Payload of a datagram in bytes: fits an Ethernet frame over IPv6 and in a tunnel as well.
+const DATAGRAM_BYTES: u32 = 1400;
+/// Datagrams of one UDP super-frame: just below 64 KiB.
+const DATAGRAMS: u32 = 44;
+/// Longest round-trip test, in seconds; shorter samples have as short a one.
+const RTT_SECONDS_MAX: f64 = 0.5;
+/// Warm-up of a round-trip test, in microseconds.
+const RTT_WARMUP_USECS: u64 = 50_000;
+/// Longest test of the way to the peer, in seconds.
+const PROBE_SECONDS_MAX: f64 = 0.2;
+/// Warm-up of that test, in microseconds.
+const PROBE_WARMUP_USECS: u64 = 20_000;
+/// Longest time for a link to come back after a change: some drivers reset the adapter.
+const SETTLE_MAX: Duration = Duration::from_secs(15);
+/// Pause between two attempts, and between two looks at counters that may lag.
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
+/// How long an interface's counters may lag behind: some drivers read them from the adapter once a second.
+const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
+const NANOSECONDS: f64 = 1e9;
+const MICROSECONDS: f64 = 1e6;
+
+/// The peer, and how it is to be measured with.
+#[derive(Debug)]
+pub(super) struct Bench<'a> {
+    config: &'a DeviceConfig,
+    host: String,
+    port: u16,
+    stop: &'a AtomicBool,
+}
+
+/// What was read at one end of the measured window.
+struct Reading {
+    at: Instant,
+    processors: CpuTimes,
+    process_ns: u64,
+}
+
+impl Reading {
+    fn take() -> Result<Self, LabError> {
+        Ok(Self { at: Instant::now(), processors: CpuTimes::read()?, process_ns: cpu::process_cpu_ns() })
+    }
+}
+
+impl<'a> Bench<'a> {
+    /// Takes the peer's address apart and checks every parameter of the traffic.
+    ///
+    /// # Errors
+    /// When the peer's port is no number, or a parameter is out of range.
+    pub(super) fn new(config: &'a DeviceConfig, stop: &'a AtomicBool) -> Result<Self, LabError> {
+        if config.repeats == 0 {
+            return Err(DeviceError::Setting("repeats: 0 is not within 1 to any number".to_owned()).into());
+        }
+        let (host, port) = split_peer(&config.peer)?;
+        let bench = Self { config, host, port, stop };
+        bench.params(Traffic::TcpSend).check().map_err(DeviceError::Setting)?;
+        Ok(bench)
+    }
+
+    /// Tests that the peer answers and that the way to it leads through the interface.
+    ///
+    /// # Errors
+    /// When it does not.
+    pub(super) fn probe(&self) -> Result<(), LabError> {
+        let interface = &self.config.interface;
+        let counted = || {
+            let counted = link::statistics(interface).map_err(|e| explained(interface, e))?;
+            Ok::<_, LabError>(counted.tx_bytes + counted.rx_bytes)
+        };
+        let before = counted()?;
+        let mut params = self.params(Traffic::TcpSend);
+        params.amount = usecs(self.config.seconds.min(PROBE_SECONDS_MAX));
+        params.warmup_usecs = PROBE_WARMUP_USECS;
+        let report = self.run(&params, &mut |_| Ok(()))?;
+        let sent = report.send.map_or(0, |flow| flow.sender.bytes);
+        let deadline = Instant::now() + COUNTER_LAG_MAX;
+        loop {
+            let counted = counted()?.saturating_sub(before);
+            if counted >= sent / 2 {
+                return Ok(());
+            }
+            if Instant::now() >= deadline {
+                let (interface, peer) = (interface.clone(), self.host.clone());
+                return Err(DeviceError::OtherRoute { interface, peer, counted, sent }.into());
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    /// Measures once: the traffic, then round trips. The link may need a while after a change.
+    ///
+    /// # Errors
+    /// When the peer is gone, or the run is stopped.
+    pub(super) fn sample(&self, round: usize, traffic: Traffic) -> Result<Sample, LabError> {
+        let (mut start, mut end) = (None, None);
+        let report = self.settled(&self.params(traffic), &mut |event| {
+            match event {
+                Window::Start => start = Some(Reading::take()?),
+                Window::End => end = Some(Reading::take()?),
+            }
+            Ok(())
+        })?;
+        let (Some(start), Some(end)) = (start, end) else {
+            return Err(LabError::Traffic("the measured window has no begin or no end".to_owned()));
+        };
+        let mut sample = sample_of(traffic, &report, &start, &end)?;
+        sample.round = round;
+        (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip()?;
+        Ok(sample)
+    }
+
+    fn round_trip(&self) -> Result<(Option<f64>, Option<f64>), LabError> {
+        let params = Params {
+            workload: Workload::Transaction(TransactionParams::default()),
+            direction: Direction::Send,
+            streams: 1,
+            amount: usecs(self.config.seconds.min(RTT_SECONDS_MAX)),
+            warmup_usecs: RTT_WARMUP_USECS,
+            ..self.params(Traffic::TcpSend)
+        };
+        let report = self.run(&params, &mut |_| Ok(()))?;
+        let latency = report.transactions.map(|t| t.latency).filter(|latency| latency.count > 0);
+        Ok((latency.map(|l| l.p50_us), latency.map(|l| l.p99_us)))
+    }
+
+    fn params(&self, traffic: Traffic) -> Params {
+        let udp = |gso_segments| UdpParams { datagram_bytes: DATAGRAM_BYTES, gso_segments, gro: false, rate_bps: 0 };
+        Params {
+            workload: match traffic {
+                Traffic::TcpSend | Traffic::TcpReceive => Workload::Bulk(BulkParams::default()),
+                Traffic::UdpSend | Traffic::UdpReceive => Workload::Udp(udp(DATAGRAMS)),
+            },
+            direction: if traffic.sends() { Direction::Send } else { Direction::Receive },
+            streams: u32::try_from(self.config.streams).unwrap_or(u32::MAX),
+            amount: usecs(self.config.seconds),
+            warmup_usecs: WARMUP_DEFAULT_USECS,
+            congestion: self.config.congestion.clone(),
+            ..Params::default()
+        }
+    }
+
+    /// Runs the traffic as soon as the peer can be reached again.
+    fn settled(
+        &self,
+        params: &Params,
+        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
+    ) -> Result<Report, LabError> {
+        let deadline = Instant::now() + SETTLE_MAX;
+        loop {
+            match self.attempt(params, on_window) {
+                Ok(report) => return complete(report),
+                Err(Attempt::Traffic(TrafficError::Connect { .. })) if Instant::now() < deadline => {}
+                Err(error) => return Err(error.into()),
+            }
+            thread::sleep(RETRY_PAUSE);
+        }
+    }
+
+    fn run(
+        &self,
+        params: &Params,
+        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
+    ) -> Result<Report, LabError> {
+        complete(self.attempt(params, on_window)?)
+    }
+
+    fn attempt(
+        &self,
+        params: &Params,
+        on_window: &mut dyn FnMut(Window) -> Result<(), LabError>,
+    ) -> Result<Report, Attempt> {
+        self.check_stop().map_err(Attempt::Lab)?;
+        let mut trouble = Ok(());
+        let report = run_client(&self.host, self.port, params, &mut |event| {
+            let window = match event {
+                crate::traffic::Event::Start => Window::Start,
+                crate::traffic::Event::End => Window::End,
+                _ => return,
+            };
+            if trouble.is_ok() {
+                trouble = on_window(window);
+            }
+        });
+        let report = report.map_err(Attempt::Traffic)?;
+        trouble.map_err(Attempt::Lab)?;
+        self.check_stop().map_err(Attempt::Lab)?;
+        Ok(report)
+    }
+
+    /// # Errors
+    /// When the run is to end.
+    pub(super) fn check_stop(&self) -> Result<(), LabError> {
+        if self.stop.load(Ordering::Relaxed) { Err(LabError::Stopped) } else { Ok(()) }
+    }
+}
+
+/// The two ends of the measured window.
+enum Window {
+    Start,
+    End,
+}
+
+/// Why one attempt failed.
+enum Attempt {
+    Traffic(TrafficError),
+    Lab(LabError),
+}
+
+impl From<Attempt> for LabError {
+    fn from(attempt: Attempt) -> Self {
+        match attempt {
+            Attempt::Traffic(error) => Self::Traffic(error.to_string()),
+            Attempt::Lab(error) => error,
+        }
+    }
+}
+
+fn complete(report: Report) -> Result<Report, LabError> {
+    if report.is_complete() {
+        return Ok(report);
+    }
+    let errors: Vec<&str> = report.ends().flat_map(|end| end.errors.iter().map(String::as_str)).collect();
+    Err(LabError::Traffic(format!("not every stream came to its end: {}", errors.join("; "))))
+}
+
+fn usecs(seconds: f64) -> Amount {
+    Amount::Usecs((seconds * MICROSECONDS) as u64)
+}
+
+/// Figures of this machine's end; datagrams that were lost on the way count for the one that sent them.
+fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) -> Result<Sample, LabError> {
+    let flow: Option<&Flow> = if traffic.sends() { report.send.as_ref() } else { report.receive.as_ref() };
+    let flow = flow.ok_or_else(|| LabError::Traffic("the report lacks the direction that was asked for".to_owned()))?;
+    let own = if traffic.sends() { &flow.sender } else { &flow.receiver };
+    let elapsed_s = (end.at - start.at).as_secs_f64();
+    let is_tcp = matches!(traffic, Traffic::TcpSend | Traffic::TcpReceive);
+    Ok(Sample {
+        seconds: elapsed_s,
+        throughput_bps: Some(flow.throughput_bps),
+        host_cpu_s: Some(end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS),
+        machine_cpu_s: Some(busy_s(&end.processors.since(&start.processors), elapsed_s)),
+        // The end's own window and the one between the readings differ by a moment.
+        bytes: if own.seconds > 0.0 { (own.bytes as f64 / own.seconds * elapsed_s) as u64 } else { 0 },
+        retransmits: is_tcp.then_some(flow.retransmits),
+        lost_frames: (!is_tcp).then_some(flow.datagrams_lost),
+        ..Sample::default()
+    })
+}
+
+/// Time that the machine's processors were neither idle nor lent to another machine by the hypervisor.
+fn busy_s(processors: &CpuTimes, elapsed_s: f64) -> f64 {
+    let away_s = |time: &cpu::CpuTime| (time.idle_us + time.steal_us) as f64 / MICROSECONDS;
+    processors.all().iter().map(|time| (elapsed_s - away_s(time)).clamp(0.0, elapsed_s)).sum()
+}
+
+/// `host`, `host:port`, an IPv6 address, or `[address]:port`.
+fn split_peer(peer: &str) -> Result<(String, u16), DeviceError> {
+    let wrong = || DeviceError::Setting(format!("peer \"{peer}\" is not a host, host:port, or [IPv6 address]:port"));
+    let (host, port) = if let Some(rest) = peer.strip_prefix('[') {
+        let (host, port) = rest.split_once(']').ok_or_else(wrong)?;
+        (host, if port.is_empty() { None } else { Some(port.strip_prefix(':').ok_or_else(wrong)?) })
+    } else if peer.matches(':').count() == 1 {
+        peer.split_once(':').map(|(host, port)| (host, Some(port))).ok_or_else(wrong)?
+    } else {
+        (peer, None)
+    };
+    let port = port.map_or(Ok(PORT_DEFAULT), |port| port.parse().map_err(|_| wrong()))?;
+    if host.is_empty() || port == 0 { Err(wrong()) } else { Ok((host.to_owned(), port)) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_peer_is_a_host_with_or_without_a_port() {
+        let split = |peer: &str| split_peer(peer).ok();
+        let is = |host: &str, port| Some((host.to_owned(), port));
+        assert_eq!(split("b.example"), is("b.example", PORT_DEFAULT));
+        assert_eq!(split("10.0.0.2:7"), is("10.0.0.2", 7));
+        assert_eq!(split("fd00::2"), is("fd00::2", PORT_DEFAULT));
+        assert_eq!(split("[fd00::2]:7"), is("fd00::2", 7));
+        assert_eq!(split("[fd00::2]"), is("fd00::2", PORT_DEFAULT));
+        for wrong in ["", ":7", "b:", "b:0", "b:65536", "[fd00::2", "[fd00::2]7", "[]:7"] {
+            assert_eq!(split(wrong), None, "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Switching an interface, and putting it back as it was found.
+
+use std::path::Path;
+
+use offramp_ports::sys::ethtool::{self, Features};
+use offramp_ports::sys::{SysError, link};
+
+use super::error::DeviceError;
+use super::gso;
+use super::matrix::Change;
+use super::state::{self, Identity, State, StateFile};
+use crate::error::LabError;
+
+/// An interface that is being changed. Dropping it puts everything back, and so does the state file
+/// when nobody is left to drop it.
+#[derive(Debug)]
+pub(super) struct Guard {
+    // `None` when all has been put back.
+    file: Option<StateFile>,
+}
+
+impl Guard {
+    /// Writes down how the interface is; it may be changed from now on.
+    ///
+    /// # Errors
+    /// When the state file cannot be written.
+    pub(super) fn new(dir: &Path, state: State) -> Result<Self, DeviceError> {
+        Ok(Self { file: Some(StateFile::create(dir, state)?) })
+    }
+
+    /// The interface as it was found.
+    pub(super) fn found(&self) -> &State {
+        self.file.as_ref().expect("only finish takes the file, and it takes the guard too").state()
+    }
+
+    /// Makes the interface as found but for `change`. Returns what it is like then.
+    ///
+    /// # Errors
+    /// When the interface is gone or may not be changed.
+    pub(super) fn apply(&self, change: &Change) -> Result<Features, LabError> {
+        let mut wanted = self.found().clone();
+        for (feature, on) in &change.features {
+            wanted.requested.insert((*feature).to_owned(), *on);
+        }
+        wanted.gso_segs_max = change.gso_segs_max.or(wanted.gso_segs_max);
+        make(&wanted)
+    }
+
+    /// Puts everything back and removes the state file. Returns what is on or off although it was not,
+    /// with every setting back.
+    ///
+    /// # Errors
+    /// When something could not be put back; the state file stays then.
+    pub(super) fn finish(mut self) -> Result<Vec<String>, LabError> {
+        self.file.take().map_or(Ok(Vec::new()), put_back)
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        if let Some(file) = self.file.take() {
+            // Nobody is there to be told; the file stays if it fails.
+            let _ = put_back(file);
+        }
+    }
+}
+
+/// Puts back what a state file says and removes it.
+fn put_back(file: StateFile) -> Result<Vec<String>, LabError> {
+    let state = file.state();
+    let now = make(state)?;
+    let left = left_over(state, &now, gso::segs_max(&state.interface)?);
+    if !left.is_empty() {
+        let (interface, path) = (state.interface.clone(), file.path().to_owned());
+        return Err(DeviceError::NotRestored { interface, left: left.join(", "), path }.into());
+    }
+    let changed = differences(state, &now);
+    file.remove()?;
+    Ok(changed)
+}
+
+/// Makes the interface's settings what `wanted` says, touching only those that differ. What does not
+/// take its state shows in the features that are returned.
+fn make(wanted: &State) -> Result<Features, LabError> {
+    let interface = wanted.interface.as_str();
+    let now = Features::read(interface).map_err(|e| explained(interface, e))?;
+    let differs = |(name, on): (&String, &bool)| now.requested(name).is_some_and(|requested| requested != *on);
+    let differing: Vec<(&str, bool)> =
+        wanted.requested.iter().filter(|setting| differs(*setting)).map(|(name, on)| (name.as_str(), *on)).collect();
+    if !differing.is_empty() {
+        switch(interface, &differing)?;
+    }
+    if let Some(segs) = wanted.gso_segs_max.filter(|_| gso::segs_max(interface).ok().flatten() != wanted.gso_segs_max) {
+        gso::set_segs_max(interface, segs).map_err(|e| explained(interface, e))?;
+    }
+    Features::read(interface).map_err(|e| explained(interface, e))
+}
+
+/// Asks for the features' states. That one does not follow, because it is fixed or another stands
+/// against it, is no error here: it is read back.
+pub(super) fn switch(interface: &str, wanted: &[(&str, bool)]) -> Result<(), LabError> {
+    match ethtool::set_features(interface, wanted) {
+        Err(error) if error.raw_os_error().is_some() => Err(explained(interface, error)),
+        _ => Ok(()),
+    }
+}
+
+/// What is still asked for otherwise than it was.
+fn left_over(then: &State, now: &Features, gso_segs_max: Option<u32>) -> Vec<String> {
+    let mut left: Vec<String> = then
+        .requested
+        .iter()
+        .filter(|(name, on)| now.requested(name) != Some(**on))
+        .map(|(name, on)| format!("{name} should be {}", on_off(*on)))
+        .collect();
+    if let Some(segs) = then.gso_segs_max.filter(|_| gso_segs_max != then.gso_segs_max) {
+        left.push(format!("gso_max_segs should be {segs}"));
+    }
+    left
+}
+
+/// What is active otherwise than it was.
+fn differences(then: &State, now: &Features) -> Vec<String> {
+    let differs = |name: &str, on: bool| now.active(name).is_some_and(|active| active != on);
+    let text = |(name, on): (&String, &bool)| format!("{name} was {} and is {}", on_off(*on), on_off(!*on));
+    then.active.iter().filter(|(name, on)| differs(name, **on)).map(text).collect()
+}
+
+/// "on" or "off".
+pub(super) fn on_off(on: bool) -> &'static str {
+    if on { "on" } else { "off" }
+}
+
+/// The kernel's answer about an interface, with what to do.
+pub(super) fn explained(interface: &str, error: SysError) -> LabError {
+    match error.raw_os_error() {
+        Some(libc::ENODEV) => {
+            let mut known = link::list().unwrap_or_default();
+            known.sort();
+            DeviceError::NoInterface { name: interface.to_owned(), known: known.join(", ") }.into()
+        }
+        Some(libc::EPERM | libc::EACCES) => DeviceError::NotPermitted { interface: interface.to_owned() }.into(),
+        _ => error.into(),
+    }
+}
+
+/// Puts back what the state files in `state_dir` say, of runs that ended without doing so. Each
+/// interface is looked for in the calling thread's network namespace. `progress` is told what was done,
+/// a line each.
+///
+/// Returns how many interfaces were put back.
+///
+/// # Errors
+/// When a file is not a state file, belongs to a run that is under way or to another interface, or
+/// something could not be put back. The other files are done all the same.
+pub fn restore(state_dir: &Path, progress: &mut dyn FnMut(&str)) -> Result<usize, LabError> {
+    let (mut restored, mut refused) = (0, Vec::new());
+    for path in state::list(state_dir)? {
+        match restore_one(&path, progress) {
+            Ok(true) => restored += 1,
+            Ok(false) => {}
+            Err(LabError::Device(error)) => refused.push(error),
+            Err(other) => refused.push(DeviceError::StateFile { path, reason: other.to_string() }),
+        }
+    }
+    let count = refused.len();
+    if count > 1 {
+        for error in &refused {
+            progress(&error.to_string());
+        }
+    }
+    match refused.into_iter().next() {
+        None => Ok(restored),
+        Some(error) if count == 1 => Err(error.into()),
+        Some(first) => Err(DeviceError::Several { count, first: Box::new(first) }.into()),
+    }
+}
+
+/// Puts back what one state file says, if it is there. Says whether it was an interface of this boot.
+pub(super) fn restore_one(path: &Path, progress: &mut dyn FnMut(&str)) -> Result<bool, LabError> {
+    let Some(file) = StateFile::open(path)? else { return Ok(false) };
+    let state = file.state();
+    let interface = state.interface.clone();
+    if state.identity.boot_id != state::boot_id()? {
+        progress(&format!("{interface}: the machine was started anew since; there is nothing to put back"));
+        file.remove()?;
+        return Ok(false);
+    }
+    let mismatch =
+        |difference| DeviceError::Mismatch { path: path.to_owned(), interface: interface.clone(), difference };
+    let namespace = state::net_namespace()?;
+    if namespace != state.identity.net_namespace {
+        let then = state.identity.net_namespace;
+        return Err(mismatch(format!("network namespace {then} then, {namespace} now")).into());
+    }
+    let now = Identity::read(&interface).map_err(|_| mismatch("it does not exist any more".to_owned()))?;
+    if let Some(difference) = state.identity.difference(&now) {
+        return Err(mismatch(difference).into());
+    }
+    let pid = state.pid;
+    let changed = put_back(file)?;
+    progress(&format!("{interface}: every setting is back as process {pid} found it"));
+    for line in changed {
+        progress(&format!("{interface}: yet {line}"));
+    }
+    Ok(true)
+}

@@ -1,0 +1,397 @@
+//! The state file: what an interface was like before the first change, for whoever has to put it back.
+
+use std::collections::BTreeMap;
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use offramp_ports::sys::ethtool::{self, Features};
+use offramp_ports::sys::{SysError, link};
+use serde::{Deserialize, Serialize};
+
+use super::error::DeviceError;
+use super::gso;
+
+/// Version of the file; another one is refused.
+pub(super) const VERSION: u32 = 1;
+/// Directory of a root's state, unless told otherwise.
+const ROOT_DIR: &str = "/var/lib/offramp";
+/// Directory of a user's state below the home directory (XDG base directory specification).
+const HOME_DIR: &str = ".local/state";
+/// Own directory below that.
+const OWN_DIR: &str = "offramp";
+/// First part of every state file's name.
+const NAME_PREFIX: &str = "device-";
+/// Last part of every state file's name.
+const NAME_SUFFIX: &str = ".json";
+/// Largest state file that is read, in bytes; a real one has a few thousand.
+const LEN_MAX: u64 = 1 << 20;
+/// Only the owner may read or write.
+const DIR_MODE: u32 = 0o700;
+const FILE_MODE: u32 = 0o600;
+/// The calling thread's network namespace, as a file (namespaces(7)).
+const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
+/// A number that the kernel draws at each boot (random(4)).
+const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+
+/// Where state files lie unless told otherwise: `/var/lib/offramp` for root, else
+/// `$XDG_STATE_HOME/offramp` or `~/.local/state/offramp`.
+pub fn default_state_dir() -> PathBuf {
+    if nix::unistd::geteuid().is_root() {
+        return ROOT_DIR.into();
+    }
+    let absolute = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let state_home = absolute("XDG_STATE_HOME").or_else(|| absolute("HOME").map(|home| home.join(HOME_DIR)));
+    state_home.unwrap_or_else(std::env::temp_dir).join(OWN_DIR)
+}
+
+/// Which interface it is. Everything must be the same before anything is put back.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct Identity {
+    /// The kernel's number of the interface, never used twice in one boot of a namespace.
+    pub ifindex: u32,
+    /// Ethernet address, where it has one.
+    pub mac: Option<String>,
+    /// Driver.
+    pub driver: String,
+    /// Where the adapter is (a PCI address), empty for many virtual ones.
+    pub bus: String,
+    /// Inode of the network namespace.
+    pub net_namespace: u64,
+    /// The boot in which all this is true.
+    pub boot_id: String,
+}
+
+impl Identity {
+    /// The identity of an interface in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When there is no such interface, or no `/proc`.
+    pub(super) fn read(interface: &str) -> io::Result<Self> {
+        let driver = ethtool::driver_info(interface).or_else(without_driver)?;
+        Ok(Self {
+            ifindex: link::index(interface)?,
+            mac: link::mac(interface).ok().map(|mac| mac.map(|byte| format!("{byte:02x}")).join(":")),
+            driver: driver.driver,
+            bus: driver.bus,
+            net_namespace: net_namespace()?,
+            boot_id: boot_id()?,
+        })
+    }
+
+    /// What is not the same as in `now`, in words; `None` when all is.
+    pub(super) fn difference(&self, now: &Self) -> Option<String> {
+        let mac = |identity: &Self| identity.mac.clone().unwrap_or_else(|| "none".to_owned());
+        let pairs = [
+            ("network namespace", self.net_namespace.to_string(), now.net_namespace.to_string()),
+            ("interface number", self.ifindex.to_string(), now.ifindex.to_string()),
+            ("driver", self.driver.clone(), now.driver.clone()),
+            ("bus address", self.bus.clone(), now.bus.clone()),
+            ("Ethernet address", mac(self), mac(now)),
+        ];
+        let differing = pairs.iter().find(|(_, then, now)| then != now);
+        differing.map(|(what, then, now)| format!("{what} {then} then, {now} now"))
+    }
+}
+
+/// Some interfaces (`lo`, tunnels) have no driver to ask.
+fn without_driver(error: SysError) -> Result<ethtool::DriverInfo, SysError> {
+    if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+        return Err(error);
+    }
+    let empty = String::new;
+    Ok(ethtool::DriverInfo { driver: empty(), version: empty(), firmware: empty(), bus: empty() })
+}
+
+/// Inode of the calling thread's network namespace.
+pub(super) fn net_namespace() -> io::Result<u64> {
+    Ok(fs::metadata(OWN_NAMESPACE).map_err(|e| SysError::new(format!("looking at {OWN_NAMESPACE}"), e))?.ino())
+}
+
+/// The number of this boot.
+pub(super) fn boot_id() -> io::Result<String> {
+    let text = fs::read_to_string(BOOT_ID).map_err(|e| SysError::new(format!("reading {BOOT_ID}"), e))?;
+    Ok(text.trim().to_owned())
+}
+
+/// What an interface was like.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct State {
+    /// [`VERSION`].
+    pub version: u32,
+    /// Name of the interface.
+    pub interface: String,
+    /// Which interface that is.
+    pub identity: Identity,
+    /// What the user had asked for, of each feature that can be changed. This is what is put back.
+    pub requested: BTreeMap<String, bool>,
+    /// What was on, of each feature. It follows from `requested`, and is compared afterwards.
+    pub active: BTreeMap<String, bool>,
+    /// The host's own segmentation limit; `None` when the kernel does not say.
+    pub gso_segs_max: Option<u32>,
+    /// Process that changes the interface.
+    pub pid: u32,
+    /// When the state was read, in seconds since 1970.
+    pub written_unix_s: u64,
+}
+
+impl State {
+    /// Reads the interface as it is now, in the calling thread's network namespace.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub(super) fn read(interface: &str) -> io::Result<Self> {
+        let features = Features::read(interface)?;
+        let of = |value: &dyn Fn(&str) -> Option<bool>| -> BTreeMap<String, bool> {
+            features.names().filter_map(|name| Some((name.to_owned(), value(name)?))).collect()
+        };
+        let changeable = |name: &str| features.changeable(name) == Some(true);
+        Ok(Self {
+            version: VERSION,
+            interface: interface.to_owned(),
+            identity: Identity::read(interface)?,
+            requested: of(&|name| features.requested(name).filter(|_| changeable(name))),
+            active: of(&|name| features.active(name)),
+            gso_segs_max: gso::segs_max(interface)?,
+            pid: std::process::id(),
+            written_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
+        })
+    }
+
+    /// Whether the user may switch the feature.
+    pub(super) fn is_changeable(&self, feature: &str) -> bool {
+        self.requested.contains_key(feature)
+    }
+}
+
+/// Where the state of an interface of this network namespace lies.
+pub(super) fn path_of(dir: &Path, interface: &str, net_namespace: u64) -> PathBuf {
+    dir.join(format!("{NAME_PREFIX}{interface}-{net_namespace}{NAME_SUFFIX}"))
+}
+
+/// Every state file of the directory, by name; none when there is no directory.
+///
+/// # Errors
+/// When the directory cannot be read.
+pub(super) fn list(dir: &Path) -> Result<Vec<PathBuf>, DeviceError> {
+    let is_state = |name: &str| name.starts_with(NAME_PREFIX) && name.ends_with(NAME_SUFFIX);
+    let entries = match fs::read_dir(dir) {
+        Ok(entries) => entries,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        Err(e) => return Err(trouble(dir, &format!("cannot be listed: {e}"))),
+    };
+    let mut paths = Vec::new();
+    for entry in entries {
+        let entry = entry.map_err(|e| trouble(dir, &format!("cannot be listed: {e}")))?;
+        if entry.file_name().to_str().is_some_and(is_state) {
+            paths.push(entry.path());
+        }
+    }
+    paths.sort();
+    Ok(paths)
+}
+
+/// A state file that this process holds: as long as it does, no other may use it. The kernel lets go
+/// of it however the process ends.
+#[derive(Debug)]
+pub(super) struct StateFile {
+    path: PathBuf,
+    state: State,
+    // Held for its lock.
+    _file: File,
+}
+
+impl StateFile {
+    /// Writes a new state file, so that it is whole and on the disk before this returns.
+    ///
+    /// # Errors
+    /// When there is one already, or the directory cannot be written.
+    pub(super) fn create(dir: &Path, state: State) -> Result<Self, DeviceError> {
+        DirBuilder::new()
+            .recursive(true)
+            .mode(DIR_MODE)
+            .create(dir)
+            .map_err(|e| trouble(dir, &format!("the directory cannot be made: {e}")))?;
+        let path = path_of(dir, &state.interface, state.identity.net_namespace);
+        let draft = draft_path(&path);
+        let file = write_draft(&draft, &state).and_then(|file| {
+            // A link, not a rename: it fails when somebody else was first.
+            fs::hard_link(&draft, &path)?;
+            File::open(dir)?.sync_all()?;
+            Ok(file)
+        });
+        // Whether it could be linked or not, the draft is of no more use.
+        let _ = fs::remove_file(&draft);
+        match file {
+            Ok(file) => Ok(Self { path, state, _file: file }),
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => {
+                Err(trouble(&path, "another run has just written it; try again when that one has ended"))
+            }
+            Err(e) => Err(trouble(&path, &format!("cannot be written: {e}"))),
+        }
+    }
+
+    /// Takes over a state file that was left; `None` when there is none.
+    ///
+    /// # Errors
+    /// When the run that wrote it is still under way, or it is not a state file.
+    pub(super) fn open(path: &Path) -> Result<Option<Self>, DeviceError> {
+        let mut file = match File::open(path) {
+            Ok(file) => file,
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(trouble(path, &format!("cannot be opened: {e}"))),
+        };
+        let is_free = match file.try_lock() {
+            Ok(()) => true,
+            Err(TryLockError::WouldBlock) => false,
+            Err(TryLockError::Error(e)) => return Err(trouble(path, &format!("cannot be locked: {e}"))),
+        };
+        let is_gone = |file: &File| file.metadata().map_or(true, |metadata| metadata.nlink() == 0);
+        if is_free && is_gone(&file) {
+            // Its owner put everything back between the opening and the locking.
+            return Ok(None);
+        }
+        let state = parse(path, &mut file)?;
+        if !is_free {
+            return Err(DeviceError::Busy { interface: state.interface, pid: state.pid });
+        }
+        Ok(Some(Self { path: path.to_owned(), state, _file: file }))
+    }
+
+    /// What it says.
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Where it lies.
+    pub(super) fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Removes the file: all has been put back.
+    ///
+    /// # Errors
+    /// When the directory cannot be written.
+    pub(super) fn remove(self) -> Result<(), DeviceError> {
+        fs::remove_file(&self.path).map_err(|e| trouble(&self.path, &format!("cannot be removed: {e}")))
+    }
+}
+
+/// A hidden name beside the file that no other draft has.
+fn draft_path(path: &Path) -> PathBuf {
+    static DRAFTS: AtomicU64 = AtomicU64::new(0);
+    let number = DRAFTS.fetch_add(1, Ordering::Relaxed);
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    path.with_file_name(format!(".{name}.{}.{number}", std::process::id()))
+}
+
+/// Writes and locks; the lock goes with the file under whatever name it gets.
+fn write_draft(draft: &Path, state: &State) -> io::Result<File> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(FILE_MODE).open(draft)?;
+    serde_json::to_writer_pretty(&mut file, state)?;
+    file.write_all(b"\n")?;
+    file.sync_all()?;
+    file.lock()?;
+    Ok(file)
+}
+
+fn parse(path: &Path, file: &mut File) -> Result<State, DeviceError> {
+    let mut text = Vec::new();
+    file.take(LEN_MAX).read_to_end(&mut text).map_err(|e| trouble(path, &format!("cannot be read: {e}")))?;
+    let state: State = serde_json::from_slice(&text).map_err(|e| {
+        trouble(path, &format!("is not a state of offramp lab ({e}); delete it if there is nothing to put back"))
+    })?;
+    if state.version != VERSION {
+        let other = state.version;
+        return Err(trouble(
+            path,
+            &format!("has version {other}, this program knows {VERSION}; use the one that wrote it"),
+        ));
+    }
+    Ok(state)
+}
+
+fn trouble(path: &Path, reason: &str) -> DeviceError {
+    DeviceError::StateFile { path: path.to_owned(), reason: reason.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state() -> State {
+        let identity = Identity {
+            ifindex: 7,
+            mac: Some("02:00:00:00:00:01".to_owned()),
+            driver: "veth".to_owned(),
+            bus: String::new(),
+            net_namespace: 4_026_531_840,
+            boot_id: "b".to_owned(),
+        };
+        State {
+            version: VERSION,
+            interface: "va".to_owned(),
+            identity,
+            requested: [("rx-gro".to_owned(), false)].into(),
+            active: [("rx-gro".to_owned(), false), ("loopback".to_owned(), false)].into(),
+            gso_segs_max: Some(65_535),
+            pid: std::process::id(),
+            written_unix_s: 1,
+        }
+    }
+
+    fn directory(name: &str) -> PathBuf {
+        let dir = std::env::temp_dir().join(format!("offramp-state-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        dir
+    }
+
+    #[test]
+    fn a_file_that_is_held_is_busy_and_one_that_was_let_go_is_read_back() {
+        let dir = directory("held");
+        let held = StateFile::create(&dir, state()).unwrap();
+        let path = held.path().to_owned();
+        assert_eq!(list(&dir).unwrap(), std::slice::from_ref(&path), "the draft is gone");
+        let busy = StateFile::open(&path).unwrap_err();
+        assert!(matches!(&busy, DeviceError::Busy { pid, .. } if *pid == std::process::id()), "{busy}");
+        let again = StateFile::create(&dir, state()).unwrap_err().to_string();
+        assert!(again.contains("another run has just written it"), "{again}");
+        drop(held);
+        let left = StateFile::open(&path).unwrap().expect("it was left");
+        assert_eq!(left.state(), &state());
+        left.remove().unwrap();
+        assert!(StateFile::open(&path).unwrap().is_none() && list(&dir).unwrap().is_empty());
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn what_is_not_a_state_is_refused_in_one_line() {
+        let dir = directory("garbage");
+        fs::create_dir_all(&dir).unwrap();
+        let path = path_of(&dir, "va", 1);
+        let mut other = serde_json::to_value(state()).unwrap();
+        other["version"] = 2.into();
+        for text in ["", "\u{0}\u{1}", "{}", "[1, 2]", "{\"version\": 1}", &other.to_string()] {
+            fs::write(&path, text).unwrap();
+            let refused = StateFile::open(&path).unwrap_err().to_string();
+            assert!(refused.starts_with(&format!("state file {}", path.display())), "{refused}");
+            assert_eq!(refused.lines().count(), 1, "{refused}");
+        }
+        fs::remove_dir_all(&dir).unwrap();
+    }
+
+    #[test]
+    fn an_identity_names_its_first_difference() {
+        let then = state().identity;
+        assert_eq!(then.difference(&then), None);
+        let now = Identity { net_namespace: 9, driver: "igb".to_owned(), ..then.clone() };
+        assert_eq!(then.difference(&now).unwrap(), "network namespace 4026531840 then, 9 now");
+        let now = Identity { mac: None, ..then.clone() };
+        assert_eq!(then.difference(&now).unwrap(), "Ethernet address 02:00:00:00:00:01 then, none now");
+    }
+}

@@ -1,0 +1,45 @@
+//! Why an experiment could not be made.
+
+use crate::device::DeviceError;
+use offramp_adapter::config::ConfigError;
+use offramp_ports::sys::SysError;
+use offramp_ports::sys::privilege::SetupError;
+use offramp_ports::tap::TapError;
+use std::io;
+
+/// Why an experiment could not be made. Each is one line that says what was wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// Namespaces or `/dev/net/tun` are refused.
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    /// A TAP could not be made.
+    #[error(transparent)]
+    Tap(#[from] TapError),
+    /// A setting is out of range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// An interface could not be set up.
+    #[error("{0}")]
+    System(#[from] SysError),
+    /// Any other refusal of the system.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// The traffic did not run.
+    #[error("traffic: {0}")]
+    Traffic(String),
+    /// A run on an interface that exists was refused, or could not be undone.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+    /// No experiment of that name.
+    #[error("no experiment \"{name}\"; there are: {known}")]
+    UnknownExperiment {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The run was stopped from outside.
+    #[error("stopped")]
+    Stopped,
+}

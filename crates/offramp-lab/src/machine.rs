@@ -1,0 +1,48 @@
+//! What is known of the machine that a run was made on.
+
+use crate::model::{Experiment, Machine};
+use crate::rig::Placement;
+use offramp_offload::checksum;
+use offramp_ports::sys::cpu;
+
+/// Describes this machine, and how a run on it tells hosts and adapters apart.
+pub fn describe(placement: &Placement) -> Machine {
+    Machine {
+        kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
+        processor: processor().unwrap_or_else(|| "unknown".to_owned()),
+        cpus: cpu::online().len(),
+        checksum_kernel: checksum::kernel_name().to_owned(),
+        host_cpus: placement.host_cpus.clone(),
+        adapter_cpus: placement.adapter_cpus.clone(),
+        cpu_split: split(placement),
+        line_distance_ns: None,
+    }
+}
+
+/// Smallest, median and largest distance between the processors in all samples.
+pub fn line_distance_ns(experiments: &[Experiment]) -> Option<[f64; 3]> {
+    let samples = experiments.iter().flat_map(|e| &e.variants).flat_map(|v| &v.samples);
+    let mut all: Vec<f64> = samples.filter_map(|s| s.line_distance_ns).flatten().collect();
+    all.sort_by(f64::total_cmp);
+    Some([*all.first()?, all[all.len() / 2], *all.last()?])
+}
+
+fn processor() -> Option<String> {
+    let text = std::fs::read_to_string("/proc/cpuinfo").ok()?;
+    let line = text.lines().find(|line| line.starts_with("model name"))?;
+    Some(line.split_once(':')?.1.trim().to_owned())
+}
+
+fn split(placement: &Placement) -> String {
+    if placement.is_apart() {
+        format!(
+            "Hosts (programs, sockets, receive work moved there by RPS) on processors {:?}: all that these did not idle. \
+             Adapters on processors {:?}: the time of their threads, copies in and out of the hosts included.",
+            placement.host_cpus, placement.adapter_cpus
+        )
+    } else {
+        "One processor for all: the adapters' is the time of their threads, which includes the hosts' receive work done \
+         inside their writes; the hosts' is the rest of what was not idle."
+            .to_owned()
+    }
+}

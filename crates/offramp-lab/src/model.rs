@@ -1,0 +1,178 @@
+//! What a run of the lab says: the object that `offramp lab --json` prints, version 1.
+//!
+//! Units stand last in each name. A figure that was not measured is `null`, never 0.
+
+use serde::{Deserialize, Serialize};
+
+/// Version of the object; it grows when a field changes its meaning or goes.
+pub const VERSION: u32 = 1;
+
+/// Everything that one run found.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct LabReport {
+    /// [`VERSION`].
+    pub version: u32,
+    /// `offramp`'s own version.
+    pub offramp: String,
+    /// Where it ran.
+    pub machine: Machine,
+    /// How it ran.
+    pub settings: Settings,
+    /// What was asked, in the order in which it was run.
+    pub experiments: Vec<Experiment>,
+}
+
+/// The machine, as far as it bears on the figures.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Machine {
+    /// `uname -r`.
+    pub kernel: String,
+    /// Model name of the processor.
+    pub processor: String,
+    /// Processors that the run could use.
+    pub cpus: usize,
+    /// The checksum code that was chosen at run time.
+    pub checksum_kernel: String,
+    /// Processors that the hosts ran on.
+    pub host_cpus: Vec<usize>,
+    /// Processors that the adapters ran on; the same as the hosts' where there is only one.
+    pub adapter_cpus: Vec<usize>,
+    /// How host and adapter processor time were told apart, in a sentence.
+    pub cpu_split: String,
+    /// One-way time of a cache line between a host's and an adapter's processor: smallest, median
+    /// and largest of the samples, in nanoseconds.
+    pub line_distance_ns: Option<[f64; 3]>,
+}
+
+/// What every sample of the run had in common.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Settings {
+    /// Samples of each variant.
+    pub repeats: usize,
+    /// Measured time of each sample.
+    pub seconds: f64,
+    /// TCP congestion control, set on each socket.
+    pub congestion: String,
+    /// Threads that drove the adapters, and why.
+    pub threads: String,
+    /// The whole run's length.
+    pub elapsed_s: f64,
+}
+
+/// One question: variants that differ in one thing.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Experiment {
+    /// Short name, as `--only` takes it.
+    pub name: String,
+    /// The question, in a sentence.
+    pub question: String,
+    /// Numbers of the published claims that it bears on.
+    pub claims: Vec<String>,
+    /// What is the same in all variants, in a sentence.
+    pub fixed: String,
+    /// What was compared; the first is the base of every ratio.
+    pub variants: Vec<Variant>,
+    /// The main comparison: the second variant against the first in the metric that the question names.
+    pub verdict: Option<Verdict>,
+    /// Further comparisons: other metrics, other variants.
+    pub verdicts: Vec<Verdict>,
+    /// What a reader must know of this result, if anything.
+    pub notes: Vec<String>,
+}
+
+/// One setting, and the medians of its samples.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Variant {
+    /// What is different, in a word or two.
+    pub name: String,
+    /// Payload that arrived, in bits per second.
+    pub throughput_bps: Option<f64>,
+    /// Requests answered in a second, where the traffic is transactions.
+    pub transactions_per_s: Option<f64>,
+    /// Processor time of the hosts for 10^9 bytes of payload.
+    pub host_cpu_s_per_gb: Option<f64>,
+    /// Processor time of the adapters for 10^9 bytes of payload.
+    pub adapter_cpu_s_per_gb: Option<f64>,
+    /// Processor time of the whole machine for 10^9 bytes of payload.
+    pub machine_cpu_s_per_gb: Option<f64>,
+    /// Share of the hosts' processors that was busy.
+    pub host_cpu_percent: Option<f64>,
+    /// Share of one processor that the adapters took.
+    pub adapter_cpu_percent: Option<f64>,
+    /// Round trip of 64 bytes, as found: processors may sleep between.
+    pub rtt_p50_us: Option<f64>,
+    /// As `rtt_p50_us`, the 99th percentile.
+    pub rtt_p99_us: Option<f64>,
+    /// Round trip of 64 bytes with the processors kept awake.
+    pub rtt_awake_p50_us: Option<f64>,
+    /// As `rtt_awake_p50_us`, the 99th percentile.
+    pub rtt_awake_p99_us: Option<f64>,
+    /// TCP segments sent again.
+    pub retransmits: Option<f64>,
+    /// Frames that crossed the line in both directions in the measured time.
+    pub wire_frames: Option<f64>,
+    /// Frames that were handed to the receiving host in that time.
+    pub host_frames: Option<f64>,
+    /// Frames lost on the way, for any reason.
+    pub lost_frames: Option<f64>,
+    /// Every sample, in the order in which they were taken.
+    pub samples: Vec<Sample>,
+}
+
+/// One measurement.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Sample {
+    /// Number of the round of interleaved samples; variants of one round are compared in pairs.
+    pub round: usize,
+    /// Measured time.
+    pub seconds: f64,
+    /// As in [`Variant`].
+    pub throughput_bps: Option<f64>,
+    /// As in [`Variant`].
+    pub transactions_per_s: Option<f64>,
+    /// Processor time of the hosts in the measured time.
+    pub host_cpu_s: Option<f64>,
+    /// Processor time of the adapters in the measured time.
+    pub adapter_cpu_s: Option<f64>,
+    /// Processor time of the whole machine in the measured time, by the system's own account.
+    pub machine_cpu_s: Option<f64>,
+    /// Payload bytes in the measured time.
+    pub bytes: u64,
+    /// As in [`Variant`].
+    pub rtt_p50_us: Option<f64>,
+    /// As in [`Variant`].
+    pub rtt_p99_us: Option<f64>,
+    /// As in [`Variant`].
+    pub rtt_awake_p50_us: Option<f64>,
+    /// As in [`Variant`].
+    pub rtt_awake_p99_us: Option<f64>,
+    /// As in [`Variant`].
+    pub retransmits: Option<u64>,
+    /// As in [`Variant`].
+    pub wire_frames: Option<u64>,
+    /// As in [`Variant`].
+    pub host_frames: Option<u64>,
+    /// As in [`Variant`].
+    pub lost_frames: Option<u64>,
+    /// One-way time of a cache line between the two processors, before and after.
+    pub line_distance_ns: Option<[f64; 2]>,
+}
+
+/// What a difference is worth.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Verdict {
+    /// Name of a field of [`Variant`].
+    pub metric: String,
+    /// The variant that is the base.
+    pub base: String,
+    /// The variant that is compared with it.
+    pub variant: String,
+    /// Variant over base: median of the rounds' ratios.
+    pub ratio: f64,
+    /// 95 % confidence interval of the ratio.
+    pub ci95: [f64; 2],
+    /// The interval does not hold 1.
+    pub significant: bool,
+    /// Rounds that were compared: both samples taken at a like distance between the processors.
+    pub rounds: usize,
+}

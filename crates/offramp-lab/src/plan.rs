@@ -1,0 +1,360 @@
+//! The experiments: what is asked, what is fixed, and what differs between the variants.
+
+use crate::rig::{Between, Placement, RigConfig, Threads};
+use crate::traffic::{
+    Amount, BulkParams, CONGESTION_DEFAULT, Direction, Params, TransactionParams, UdpParams, Workload,
+    iterations_for_usecs,
+};
+use offramp_adapter::config::MTU_DEFAULT;
+use offramp_offload::caps::Offloads;
+
+/// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
+const MTU_JUMBO: usize = 9000;
+const GIGABIT_BPS: u64 = 1_000_000_000;
+/// Warm-up before each measured window.
+const WARMUP_USECS: u64 = 120_000;
+/// Payload of a datagram that fills a frame: 1500 less the IPv4 and UDP headers.
+const DATAGRAM_BYTES: u32 = 1472;
+/// Datagrams of one UDP super-frame: just below 64 KiB.
+const DATAGRAMS: u32 = 44;
+/// A datagram that IP must fragment: NFS' 8 KiB (claim I15).
+const LARGE_DATAGRAM_BYTES: u32 = 8192;
+/// A business transaction (claim M7): a short request, a page of an answer, and work that leaves the
+/// network about a third of the processor.
+const TRANSACTION_REQUEST_BYTES: u32 = 512;
+const TRANSACTION_RESPONSE_BYTES: u32 = 32 * 1024;
+const TRANSACTION_WORK_USECS: u64 = 100;
+
+/// What a user may change about all experiments.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Settings {
+    /// Measured time of each sample.
+    pub seconds: f64,
+    /// TCP streams in each direction.
+    pub streams: u32,
+    /// TCP congestion control.
+    pub congestion: String,
+    /// Line rate where an experiment does not fix it; `None`: never the limit.
+    pub rate_bps: Option<u64>,
+    /// MTU where an experiment does not fix it.
+    pub mtu: usize,
+    /// Who drives the adapters.
+    pub threads: Threads,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seconds: 0.5,
+            streams: 1,
+            congestion: CONGESTION_DEFAULT.to_owned(),
+            rate_bps: None,
+            mtu: MTU_DEFAULT,
+            threads: Threads::Shared,
+        }
+    }
+}
+
+/// One setting of an experiment.
+#[derive(Clone, Debug)]
+pub struct VariantPlan {
+    /// What is different, in a word or two.
+    pub name: &'static str,
+    /// The rig.
+    pub rig: RigConfig,
+    /// The traffic.
+    pub traffic: Params,
+}
+
+/// One question.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Short name.
+    pub name: &'static str,
+    /// The question.
+    pub question: &'static str,
+    /// Claims that it bears on.
+    pub claims: &'static [&'static str],
+    /// What is the same in all variants.
+    pub fixed: String,
+    /// The metric of the main verdict: the second variant against the first.
+    pub metric: &'static str,
+    /// Variants; the first is the base.
+    pub variants: Vec<VariantPlan>,
+}
+
+/// Every experiment, in the order of a default run.
+pub fn plans(settings: &Settings) -> Vec<Plan> {
+    vec![
+        lso(settings),
+        tx_checksum(settings),
+        rx_checksum(settings),
+        rsc(settings),
+        jumbo(settings),
+        lso_at_a_gigabit(settings),
+        lso_both_ways(settings),
+        lso_transactions(settings),
+        uso(settings),
+        tso_and_udp(settings),
+        all(settings),
+        relay(settings),
+    ]
+}
+
+const THROUGHPUT: &str = "throughput_bps";
+const HOST_CPU: &str = "host_cpu_s_per_gb";
+const TRANSACTIONS: &str = "transactions_per_s";
+
+/// What a host without large send does: one frame at a time, and no joining at the other end to hide it.
+const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
+
+fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
+    RigConfig {
+        mtu: settings.mtu,
+        rate_bps: settings.rate_bps,
+        offloads: offloads.with_prerequisites(),
+        host_gso: false,
+        between: Between::Adapters(settings.threads),
+        placement: Placement::apart(),
+    }
+}
+
+fn traffic(settings: &Settings, workload: Workload) -> Params {
+    Params {
+        workload,
+        direction: Direction::Send,
+        streams: settings.streams,
+        amount: Amount::Usecs((settings.seconds * 1e6) as u64),
+        warmup_usecs: WARMUP_USECS,
+        congestion: settings.congestion.clone(),
+        ..Params::default()
+    }
+}
+
+fn bulk(settings: &Settings) -> Params {
+    traffic(settings, Workload::Bulk(BulkParams::default()))
+}
+
+fn line(settings: &Settings) -> String {
+    let rate = settings.rate_bps.map_or("a line without a limit".to_owned(), |rate| format!("a line of {} Mbit/s", rate / 1_000_000));
+    format!("{rate}, {} TCP stream(s), {}", settings.streams, settings.congestion)
+}
+
+fn lso(settings: &Settings) -> Plan {
+    let with = |offloads| rig(settings, offloads);
+    let all = Offloads::all();
+    Plan {
+        name: "lso",
+        question: "What is large send (LSO, TSO) worth to a host that is not held back by the line?",
+        claims: &["M5", "M6", "H3"],
+        fixed: format!("MTU {}, {}; receive coalescing on; the host's own GSO off unless named", settings.mtu, line(settings)),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "off", rig: with(all - Offloads::LSO), traffic: bulk(settings) },
+            VariantPlan { name: "on", rig: with(all), traffic: bulk(settings) },
+            VariantPlan {
+                name: "off, host GSO",
+                rig: RigConfig { host_gso: true, ..with(all - Offloads::LSO) },
+                traffic: bulk(settings),
+            },
+        ],
+    }
+}
+
+fn tx_checksum(settings: &Settings) -> Plan {
+    let rsc = Offloads::RX_CHECKSUM | Offloads::RSC;
+    Plan {
+        name: "tx-checksum",
+        question: "What is it worth that the adapter sums what the host sends?",
+        claims: &["M1", "M2", "M3"],
+        fixed: format!("MTU {}, {}; no large send, host GSO off; receive coalescing on", settings.mtu, line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, rsc), traffic: bulk(settings) },
+            VariantPlan { name: "on", rig: rig(settings, rsc | Offloads::TX_CHECKSUM), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn rx_checksum(settings: &Settings) -> Plan {
+    let lso = Offloads::TX_CHECKSUM | Offloads::LSO;
+    Plan {
+        name: "rx-checksum",
+        question: "What is it worth that the adapter verifies what the host receives?",
+        claims: &["M1", "M4"],
+        fixed: format!("MTU {}, {}; large send on; no receive coalescing", settings.mtu, line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, lso), traffic: bulk(settings) },
+            VariantPlan { name: "on", rig: rig(settings, lso | Offloads::RX_CHECKSUM), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn rsc(settings: &Settings) -> Plan {
+    let off = Offloads::all() - Offloads::RSC;
+    Plan {
+        name: "rsc",
+        question: "What is receive coalescing (RSC, LRO) worth?",
+        claims: &["M11"],
+        fixed: format!("MTU {}, {}; large send and checksums on", settings.mtu, line(settings)),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, off), traffic: bulk(settings) },
+            VariantPlan { name: "on", rig: rig(settings, Offloads::all()), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn jumbo(settings: &Settings) -> Plan {
+    let at = |mtu| RigConfig { mtu, ..rig(settings, BARE) };
+    Plan {
+        name: "jumbo",
+        question: "What are jumbo frames worth to a host that cuts and joins nothing?",
+        claims: &["M20"],
+        fixed: format!("{}; checksums on, no large send, host GSO off, no receive coalescing", line(settings)),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "MTU 1500", rig: at(MTU_DEFAULT), traffic: bulk(settings) },
+            VariantPlan { name: "MTU 9000", rig: at(MTU_JUMBO), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn at_a_gigabit(settings: &Settings) -> Settings {
+    Settings { rate_bps: Some(GIGABIT_BPS), mtu: MTU_DEFAULT, ..settings.clone() }
+}
+
+fn lso_at_a_gigabit(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let all = Offloads::all();
+    Plan {
+        name: "lso-1g",
+        question: "At 1 Gbit/s, transmit only: what does large send save the host?",
+        claims: &["H2", "H4", "H5"],
+        fixed: format!("MTU 1500, {}; receive coalescing on; host GSO off", line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, all - Offloads::LSO), traffic: bulk(settings) },
+            VariantPlan { name: "on", rig: rig(settings, all), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn lso_both_ways(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let all = Offloads::all();
+    let traffic = Params { direction: Direction::Both, ..bulk(settings) };
+    Plan {
+        name: "lso-1g-duplex",
+        question: "At 1 Gbit/s in both directions at once: what does large send save the hosts?",
+        claims: &["H1"],
+        fixed: format!("MTU 1500, {}, each way; receive coalescing on; host GSO off", line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, all - Offloads::LSO), traffic: traffic.clone() },
+            VariantPlan { name: "on", rig: rig(settings, all), traffic },
+        ],
+    }
+}
+
+fn lso_transactions(settings: &Settings) -> Plan {
+    let transaction = TransactionParams {
+        request_bytes: TRANSACTION_REQUEST_BYTES,
+        response_bytes: TRANSACTION_RESPONSE_BYTES,
+        server_work_iterations: iterations_for_usecs(TRANSACTION_WORK_USECS),
+        ..TransactionParams::default()
+    };
+    let traffic = traffic(settings, Workload::Transaction(transaction));
+    let all = Offloads::all();
+    Plan {
+        name: "lso-transactions",
+        question: "What is large send worth to a server that also has other work?",
+        claims: &["M7"],
+        fixed: format!(
+            "MTU {}, {}; requests of {TRANSACTION_REQUEST_BYTES} B, answers of {TRANSACTION_RESPONSE_BYTES} B, \
+             {TRANSACTION_WORK_USECS} us of work for each; receive coalescing on; host GSO off",
+            settings.mtu,
+            line(settings)
+        ),
+        metric: TRANSACTIONS,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, all - Offloads::LSO), traffic: traffic.clone() },
+            VariantPlan { name: "on", rig: rig(settings, all), traffic },
+        ],
+    }
+}
+
+fn udp(settings: &Settings, datagram_bytes: u32, gso_segments: u32) -> Params {
+    traffic(settings, Workload::Udp(UdpParams { datagram_bytes, gso_segments, gro: gso_segments > 1, rate_bps: 0 }))
+}
+
+fn uso(settings: &Settings) -> Plan {
+    let all = Offloads::all();
+    let traffic = udp(settings, DATAGRAM_BYTES, DATAGRAMS);
+    Plan {
+        name: "uso",
+        question: "What is UDP segmentation (USO) worth to a program that hands over many datagrams at once?",
+        claims: &[],
+        fixed: format!(
+            "MTU 1500, a line without a limit; {DATAGRAMS} datagrams of {DATAGRAM_BYTES} B with each call (UDP_SEGMENT), \
+             UDP_GRO at the receiver; receive coalescing on"
+        ),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "off", rig: rig(settings, all - Offloads::USO), traffic: traffic.clone() },
+            VariantPlan { name: "on", rig: rig(settings, all), traffic },
+        ],
+    }
+}
+
+fn tso_and_udp(settings: &Settings) -> Plan {
+    let all = Offloads::all() - Offloads::UFO - Offloads::USO;
+    let traffic = udp(settings, LARGE_DATAGRAM_BYTES, 1);
+    Plan {
+        name: "tso-udp",
+        question: "Does TCP's large send change anything for UDP?",
+        claims: &["H6"],
+        fixed: format!("MTU 1500, a line without a limit; datagrams of {LARGE_DATAGRAM_BYTES} B, which IP fragments"),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "TSO off", rig: rig(settings, all - Offloads::LSO), traffic: traffic.clone() },
+            VariantPlan { name: "TSO on", rig: rig(settings, all), traffic: traffic.clone() },
+            VariantPlan { name: "TSO and UFO on", rig: rig(settings, all | Offloads::UFO), traffic },
+        ],
+    }
+}
+
+fn all(settings: &Settings) -> Plan {
+    Plan {
+        name: "all",
+        question: "What are all offloads together worth?",
+        claims: &["M1", "M5"],
+        fixed: format!("MTU {}, {}; host GSO off", settings.mtu, line(settings)),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan { name: "none", rig: rig(settings, Offloads::empty()), traffic: bulk(settings) },
+            VariantPlan { name: "LSO and RSC off", rig: rig(settings, BARE), traffic: bulk(settings) },
+            VariantPlan { name: "all", rig: rig(settings, Offloads::all()), traffic: bulk(settings) },
+        ],
+    }
+}
+
+fn relay(settings: &Settings) -> Plan {
+    let free = RigConfig { placement: Placement::free(), host_gso: true, ..rig(settings, Offloads::all()) };
+    Plan {
+        name: "relay",
+        question: "How near do two adapters with every offload come to a bare relay that passes super-frames on?",
+        claims: &[],
+        fixed: format!("MTU {}, {}; every program on any processor", settings.mtu, line(settings)),
+        metric: THROUGHPUT,
+        variants: vec![
+            VariantPlan {
+                name: "bare relay",
+                rig: RigConfig { between: Between::Relay, ..free.clone() },
+                traffic: bulk(settings),
+            },
+            VariantPlan { name: "two adapters", rig: free, traffic: bulk(settings) },
+        ],
+    }
+}

@@ -1,0 +1,498 @@
+//! What was measured here beside what was published, and why the two differ, chosen by what the samples show.
+
+use super::words::{self, NOT_MEASURED, count, cpu_seconds, gbit, percent, phrase, ratio};
+use crate::claims::{Claim, claim};
+use crate::compare::{self, GB};
+use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
+
+/// Share of a processor, in percent, from which it is taken for the limit.
+const BUSY_PERCENT: f64 = 90.0;
+/// Share of one processor, in percent, above which the hosts must have run on more than one.
+const ONE_PROCESSOR_PERCENT: f64 = 105.0;
+/// Frames per GB that are taken for the same: acknowledgements are counted with the data, and their number varies.
+const SAME_FRAMES: std::ops::RangeInclusive<f64> = 0.95..=1.05;
+/// Gain from which a change is called large, as a ratio.
+const LARGE_GAIN: f64 = 1.5;
+/// Processor time that the published gain in throughput comes to, as a share: 1 − 1 / 1.19.
+const SAVING_M1: f64 = 0.160;
+/// 1 − 1 / 1.09.
+const SAVING_M7: f64 = 0.083;
+/// 1 − 1 / 1.20.
+const SAVING_M20: f64 = 0.167;
+/// 940 Mbit/s at 19 % against 940 at 40 %: processor time for each bit.
+const RATIO_H2: f64 = 0.475;
+/// 1633 Mbit/s at 75 % against 1500 at 82 %.
+const RATIO_H1: f64 = 0.84;
+
+/// A claim beside what was measured here.
+pub struct ClaimRow {
+    /// Its number.
+    pub id: String,
+    /// What it speaks of.
+    pub configuration: String,
+    /// What was published.
+    pub published: String,
+    /// What was measured here.
+    pub measured: String,
+    /// Why the two differ, or that they agree.
+    pub why: String,
+}
+
+/// What kept a variant from going faster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Limit {
+    Host,
+    Adapter,
+    Both,
+    /// Hosts and adapters share the processors, and all of them are busy.
+    Machine,
+    /// No processor: the line, or waiting.
+    Neither,
+    Unknown,
+}
+
+fn limit(variant: &Variant, machine: &Machine) -> Limit {
+    let Some(host) = variant.host_cpu_percent else { return Limit::Unknown };
+    let adapter = variant.adapter_cpu_percent.unwrap_or(0.0);
+    let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
+    if shares || host > ONE_PROCESSOR_PERCENT {
+        let all = BUSY_PERCENT * machine.cpus.max(1) as f64;
+        return if host + adapter >= all { Limit::Machine } else { Limit::Neither };
+    }
+    match (host >= BUSY_PERCENT, adapter >= BUSY_PERCENT) {
+        (true, true) => Limit::Both,
+        (true, false) => Limit::Host,
+        (false, true) => Limit::Adapter,
+        (false, false) => Limit::Neither,
+    }
+}
+
+/// How to read the figures of an experiment, in sentences: what limits each variant, and where the work went.
+pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
+    let (limits, work) = (limits(experiment, machine), where_the_work_went(experiment));
+    limits.into_iter().chain(work).chain(losses(experiment)).collect()
+}
+
+fn limits(experiment: &Experiment, machine: &Machine) -> Option<String> {
+    let said: Vec<String> = experiment.variants.iter().filter_map(|variant| limit_of(variant, machine)).collect();
+    (!said.is_empty()).then(|| format!("What limits {}.", said.join("; ")))
+}
+
+fn limit_of(variant: &Variant, machine: &Machine) -> Option<String> {
+    let what = match limit(variant, machine) {
+        Limit::Host => "the hosts' processor",
+        Limit::Adapter => "the adapters' processor",
+        Limit::Both => "the hosts' processor and the adapters' alike",
+        Limit::Machine => "the processors, which hosts and adapters share",
+        Limit::Neither => "no processor, but the line or the wait for answers",
+        Limit::Unknown => return None,
+    };
+    let host = variant.host_cpu_percent.map(|share| format!("hosts {} %", percent(share)));
+    let adapter = variant.adapter_cpu_percent.map(|share| format!("adapters {} %", percent(share)));
+    let shares: Vec<String> = host.into_iter().chain(adapter).collect();
+    Some(format!("“{}”: {what} ({} of one processor)", variant.name, shares.join(", ")))
+}
+
+/// Below this change, as a share, hosts and adapters together are said to take as much as before.
+const SAME_WORK: f64 = 0.05;
+
+fn where_the_work_went(experiment: &Experiment) -> Option<String> {
+    let [base, variant, ..] = experiment.variants.as_slice() else { return None };
+    let both = |variant: &Variant| Some((variant.host_cpu_s_per_gb?, variant.adapter_cpu_s_per_gb?));
+    let ((base_host, base_adapter), (host, adapter)) = (both(base)?, both(variant)?);
+    let (before, after) = (base_host + base_adapter, host + adapter);
+    let totals = format!(
+        "Hosts and adapters together took {} s/GB with “{}” and {} s/GB with “{}”",
+        cpu_seconds(before),
+        base.name,
+        cpu_seconds(after),
+        variant.name
+    );
+    let change = after / before - 1.0;
+    let verdict = match change {
+        _ if before <= 0.0 => return None,
+        change if change < -SAME_WORK => "work was spared, not only moved",
+        change if change > SAME_WORK => "the machine as a whole works more",
+        _ if host < base_host && adapter > base_adapter => "the work has moved from the hosts to the adapters",
+        _ => "as much as before",
+    };
+    Some(format!("{totals}: {verdict}."))
+}
+
+fn losses(experiment: &Experiment) -> Option<String> {
+    let lost = |variant: &&Variant| variant.lost_frames.is_some_and(|lost| lost > 0.0);
+    let lossy: Vec<String> = experiment
+        .variants
+        .iter()
+        .filter(lost)
+        .map(|variant| format!("“{}” ({} frames)", variant.name, words::or_dash(variant.lost_frames, count)))
+        .collect();
+    (!lossy.is_empty()).then(|| format!("Frames were lost on the way with {}.", lossy.join(", ")))
+}
+
+/// Every claim that an experiment bears on, beside what was measured. A number that is not known is shown as such.
+pub fn claim_rows(experiment: &Experiment, report: &LabReport) -> Vec<ClaimRow> {
+    let pair = Pair::of(experiment, report);
+    experiment
+        .claims
+        .iter()
+        .map(|id| {
+            let (measured, why) = match &pair {
+                Some(pair) => (pair.measured(id), pair.why(id)),
+                None => ("not measured".to_owned(), String::new()),
+            };
+            let (configuration, published) = claim(id).map_or_else(unlisted, spoken);
+            ClaimRow { id: id.clone(), configuration, published, measured, why }
+        })
+        .collect()
+}
+
+fn spoken(claim: &Claim) -> (String, String) {
+    (format!("{}: {}", claim.configuration, claim.metric), claim.published.to_owned())
+}
+
+fn unlisted() -> (String, String) {
+    ("a claim that this version does not know".to_owned(), NOT_MEASURED.to_owned())
+}
+
+/// The main two variants of an experiment.
+struct Pair<'a> {
+    experiment: &'a Experiment,
+    report: &'a LabReport,
+    base: &'a Variant,
+    variant: &'a Variant,
+}
+
+impl<'a> Pair<'a> {
+    fn of(experiment: &'a Experiment, report: &'a LabReport) -> Option<Self> {
+        let [base, variant, ..] = experiment.variants.as_slice() else { return None };
+        Some(Self { experiment, report, base, variant })
+    }
+
+    /// The verdict of the report, or that of the samples where the report has none on this metric.
+    fn verdict(&self, metric: &str) -> Option<Verdict> {
+        let of_pair = |verdict: &&Verdict| {
+            verdict.metric == metric && verdict.base == self.base.name && verdict.variant == self.variant.name
+        };
+        let found = words::verdicts(self.experiment).find(of_pair).cloned();
+        found.or_else(|| compare::verdict(self.base, self.variant, metric))
+    }
+
+    fn phrase(&self, metric: &str) -> Option<String> {
+        self.verdict(metric).map(|verdict| phrase(&verdict))
+    }
+
+    /// Throughput or transactions, whichever the traffic is about.
+    fn traffic_metric(&self) -> &'static str {
+        if self.base.transactions_per_s.is_some() { "transactions_per_s" } else { "throughput_bps" }
+    }
+
+    fn host_limit(&self) -> Limit {
+        limit(self.base, &self.report.machine)
+    }
+
+    /// The share of the base's host processor time per GB that the variant saves; `None` where it saves nothing real.
+    fn host_saving(&self) -> Option<f64> {
+        let verdict = self.verdict("host_cpu_s_per_gb")?;
+        (verdict.significant && verdict.ratio < 1.0).then_some(1.0 - verdict.ratio)
+    }
+
+    fn measured(&self, id: &str) -> String {
+        let found = match id {
+            "M2" | "M3" => self.phrase("host_cpu_s_per_gb"),
+            "M5" | "H3" => self.frames("line", |sample| sample.wire_frames),
+            "M11" => self.frames("host", |sample| sample.host_frames),
+            "H1" | "H2" => self.rate_at_share(),
+            "H5" => Some("one kernel, one switch".to_owned()),
+            "I20" => Some(self.method()),
+            _ => self.traffic_and_host(),
+        };
+        found.unwrap_or_else(|| "not measured".to_owned())
+    }
+
+    fn traffic_and_host(&self) -> Option<String> {
+        let parts = [self.phrase(self.traffic_metric()), self.phrase("host_cpu_s_per_gb")];
+        let said: Vec<String> = parts.into_iter().flatten().collect();
+        (!said.is_empty()).then(|| said.join("; "))
+    }
+
+    fn frames(&self, whither: &str, frames: fn(&crate::model::Sample) -> Option<u64>) -> Option<String> {
+        let (before, after) = (frames_per_gb(self.base, frames)?, frames_per_gb(self.variant, frames)?);
+        Some(format!(
+            "frames to the {whither} per GB: {} with “{}”, {} with “{}”",
+            count(before),
+            self.base.name,
+            count(after),
+            self.variant.name
+        ))
+    }
+
+    fn rate_at_share(&self) -> Option<String> {
+        let at = |variant: &Variant| {
+            let (rate, share) = (variant.throughput_bps?, variant.host_cpu_percent?);
+            Some(format!("{} Gbit/s at {} % of a processor", gbit(rate), percent(share)))
+        };
+        let host = self.phrase("host_cpu_s_per_gb").map(|phrase| format!("; {phrase}")).unwrap_or_default();
+        Some(format!("{} became {}{host}", at(self.base)?, at(self.variant)?))
+    }
+
+    fn method(&self) -> String {
+        let settings = &self.report.settings;
+        format!("{} samples of {} s of each variant, from memory to memory", settings.repeats, settings.seconds)
+    }
+
+    fn why(&self, id: &str) -> String {
+        match id {
+            "M1" => format!("{}{}", self.why_gain(SAVING_M1), self.why_a_cheap_sum()),
+            "M4" => format!("{}{}{}", self.why_gain(SAVING_M1), self.why_a_cheap_sum(), self.against_sending()),
+            "M2" => {
+                "The two parts can only be told apart by the processor's own counters, which the lab does not read: \
+                     what stands here is their sum."
+                    .to_owned()
+            }
+            "M3" => self.why_rank(),
+            "M5" | "H3" => self.why_frames(),
+            "M6" => self.why_large_send(),
+            "M7" => format!(
+                "{} What the network's share of the work is, is set by the work of each request.",
+                self.why_gain(SAVING_M7)
+            ),
+            "M11" => self.why_interrupts(),
+            "M20" => format!("{} The ceiling of +4.4 % is that of a full line of 1 Gbit/s.", self.why_gain(SAVING_M20)),
+            "H1" => self.why_share(RATIO_H1),
+            "H2" => self.why_share(RATIO_H2),
+            "H4" => self.why_full_line(),
+            "H5" => "Nothing but the switch differs here, so nothing else can be part of the difference.".to_owned(),
+            "H6" => self.why_nothing_for_udp(),
+            "I20" => "The same method, repeated and in turn, so that an interval can be given.".to_owned(),
+            _ => String::new(),
+        }
+    }
+
+    /// Why a gain in throughput of the published, processor-bound machine is another one here; `published_saving` is
+    /// the share of its processor time that the published gain comes to.
+    fn why_gain(&self, published_saving: f64) -> String {
+        let saving = match self.host_saving() {
+            Some(saving) => format!("the host saves {} % of its time per GB", percent(saving * 100.0)),
+            None => "the host saves nothing that stands out from the noise".to_owned(),
+        };
+        let limit = match self.host_limit() {
+            Limit::Host => "Bound by its processor, as the published machine was",
+            Limit::Adapter => "Here the adapter is itself a program and the limit, so savings do not become throughput",
+            Limit::Both => {
+                "Hosts and adapters are both at their limit here, so only part of a saving becomes throughput"
+            }
+            Limit::Machine => "Hosts and adapters share the processors here, so moved work is not saved",
+            Limit::Neither => "No processor is the limit here, so a saving does not become throughput",
+            Limit::Unknown => "The processors were not watched",
+        };
+        let published = percent(published_saving * 100.0);
+        let compared = match self.host_saving() {
+            Some(saving) if saving > published_saving * LARGE_GAIN => "more",
+            Some(saving) if saving * LARGE_GAIN < published_saving => "less",
+            None => "less",
+            Some(_) => "about as much",
+        };
+        format!("{limit}: {saving}, {compared} than the {published} % that the published gain comes to.")
+            .replace("about as much than", "about as much as")
+    }
+
+    /// The reason where a saved sum is worth less than published.
+    fn why_a_cheap_sum(&self) -> &'static str {
+        if self.host_saving().is_some_and(|saving| saving * LARGE_GAIN >= SAVING_M1) {
+            return "";
+        }
+        " A processor of today sums tens of GB/s out of its cache, so the sum is a smaller part of the work."
+    }
+
+    fn against_sending(&self) -> String {
+        let other = self.report.experiments.iter().find(|other| other.name == "tx-checksum");
+        let sending = other.and_then(|other| Pair::of(other, self.report)?.phrase("host_cpu_s_per_gb"));
+        sending.map(|phrase| format!(" For sending, tx-checksum found: {phrase}.")).unwrap_or_default()
+    }
+
+    fn why_rank(&self) -> String {
+        let share = match self.host_saving() {
+            Some(saving) => format!("The sum makes up {} % of the host's time per GB here", percent(saving * 100.0)),
+            None => "The sum does not stand out from the noise here".to_owned(),
+        };
+        format!(
+            "{share}. A processor of today sums tens of GB/s out of its cache; a rank among all functions would need a profile."
+        )
+    }
+
+    fn why_frames(&self) -> String {
+        let frames = |variant| frames_per_gb(variant, |sample| sample.wire_frames);
+        let Some((before, after)) = frames(self.base).zip(frames(self.variant)).filter(|(before, _)| *before > 0.0)
+        else {
+            return "The frames on the line were not counted.".to_owned();
+        };
+        let change = after / before;
+        if SAME_FRAMES.contains(&change) {
+            return "As published: the line carries the same frames, so the cut is made below the stack.".to_owned();
+        }
+        format!(
+            "{} × the frames per GB: acknowledgements are counted too, and their number changes with how the data \
+             arrive; those that carry data are cut to the same size.",
+            ratio(change)
+        )
+    }
+
+    fn why_large_send(&self) -> String {
+        let gain =
+            self.verdict(self.traffic_metric()).filter(|verdict| verdict.significant).map(|verdict| verdict.ratio);
+        let limit = match self.host_limit() {
+            Limit::Host => "the host is the limit without it",
+            Limit::Adapter => "the adapter is the limit without it",
+            Limit::Both => "host and adapter are both at their limit without it",
+            Limit::Machine => "the processors are shared and all busy without it",
+            Limit::Neither | Limit::Unknown => "no processor is known to be the limit without it",
+        };
+        match gain {
+            Some(gain) if gain >= LARGE_GAIN => format!(
+                "More than published: {limit}, and this adapter, a program, is also spared work for each packet that the \
+                 host does not send by itself."
+            ),
+            Some(gain) if gain > 1.0 => format!("A gain as small as published: {limit}."),
+            Some(_) => format!("Less than nothing: {limit}, and cutting costs the adapter more than the host saves."),
+            None => format!("As published, little or no gain: {limit}."),
+        }
+    }
+
+    fn why_interrupts(&self) -> String {
+        "Each frame handed over costs the host its way through the stack, and at most one interrupt; joined frames cost \
+         it once for many. Interrupts by themselves are not counted here."
+            .to_owned()
+    }
+
+    fn why_share(&self, published_ratio: f64) -> String {
+        let Some(verdict) = self.verdict("host_cpu_s_per_gb") else {
+            return "The hosts' processor time was not measured.".to_owned();
+        };
+        let here = if verdict.significant { ratio(verdict.ratio) } else { "no other".to_owned() };
+        format!(
+            "Processor time for each bit: published {published_ratio} ×, here {here} ×. The published share is of two \
+             Pentium 4 and of a whole kernel version; here it is of one processor of today, without an adapter's DMA: \
+             the copy to the adapter is the adapter's."
+        )
+        .replace("no other ×", "no difference larger than the noise")
+    }
+
+    fn why_full_line(&self) -> String {
+        let same_rate = self.verdict("throughput_bps").map(|verdict| !verdict.significant);
+        match (same_rate, self.host_saving().is_some()) {
+            (Some(true), true) => {
+                "As published: the throughput is the same both times, and the gain is processor time."
+            }
+            (Some(true), false) => {
+                "The throughput is the same both times, as published, but no saving stands out from the noise."
+            }
+            (Some(false), _) => "Not as published: the throughput changed too, so the line was not full both times.",
+            (None, _) => "Too few samples to say.",
+        }
+        .to_owned()
+    }
+
+    fn why_nothing_for_udp(&self) -> String {
+        match self.verdict(self.traffic_metric()) {
+            Some(verdict) if verdict.significant => {
+                "Not as published: something changed with the switch; see the samples before believing it."
+            }
+            Some(_) => "As published: the switch of TCP's segmentation does nothing for UDP.",
+            None => "Too few samples to say.",
+        }
+        .to_owned()
+    }
+}
+
+fn frames_per_gb(variant: &Variant, frames: fn(&crate::model::Sample) -> Option<u64>) -> Option<f64> {
+    let of_sample = |sample| Some(frames(sample)? as f64 * GB / sample.bytes as f64);
+    compare::median(&variant.samples.iter().filter_map(of_sample).collect::<Vec<f64>>())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+    use crate::claims::CLAIMS;
+
+    fn row(report: &LabReport, experiment: &str, id: &str) -> ClaimRow {
+        let experiment = report.experiments.iter().find(|found| found.name == experiment).expect("in the sample");
+        claim_rows(experiment, report).into_iter().find(|row| row.id == id).expect("a claim of it")
+    }
+
+    #[test]
+    fn every_claim_of_a_full_run_is_measured_and_explained() {
+        let report = sample::report();
+        for experiment in &report.experiments {
+            for row in claim_rows(experiment, &report) {
+                assert!(row.measured != "not measured" && !row.why.is_empty(), "{} of {}", row.id, experiment.name);
+            }
+        }
+    }
+
+    #[test]
+    fn every_claim_in_the_list_has_an_explanation() {
+        let report = sample::report();
+        let pair = Pair::of(&report.experiments[0], &report).expect("two variants");
+        assert!(CLAIMS.iter().all(|claim| !pair.why(claim.id).is_empty() && !pair.measured(claim.id).is_empty()));
+    }
+
+    #[test]
+    fn the_explanation_follows_the_data() {
+        let mut report = sample::report();
+        assert!(row(&report, "lso-1g", "H4").why.starts_with("As published"));
+        assert!(row(&report, "tso-udp", "H6").why.starts_with("As published"));
+        let duplex = report.experiments.iter().position(|experiment| experiment.name == "lso").expect("in the sample");
+        report.experiments[duplex].claims = vec!["H4".to_owned(), "H6".to_owned()];
+        assert!(row(&report, "lso", "H4").why.starts_with("Not as published"));
+        assert!(row(&report, "lso", "H6").why.starts_with("Not as published"));
+    }
+
+    #[test]
+    fn the_limit_is_the_processor_that_is_busy() {
+        let (machine, shared) = (
+            Machine { cpus: 2, host_cpus: vec![0], adapter_cpus: vec![1], ..Machine::default() },
+            Machine { cpus: 1, host_cpus: vec![0], adapter_cpus: vec![0], ..Machine::default() },
+        );
+        let busy = |host, adapter| Variant {
+            host_cpu_percent: Some(host),
+            adapter_cpu_percent: Some(adapter),
+            ..Variant::default()
+        };
+        assert_eq!(limit(&busy(99.0, 40.0), &machine), Limit::Host);
+        assert_eq!(limit(&busy(50.0, 97.0), &machine), Limit::Adapter);
+        assert_eq!(limit(&busy(95.0, 97.0), &machine), Limit::Both);
+        assert_eq!(limit(&busy(30.0, 40.0), &machine), Limit::Neither);
+        assert_eq!(limit(&busy(120.0, 70.0), &machine), Limit::Machine);
+        assert_eq!(limit(&busy(60.0, 38.0), &shared), Limit::Machine);
+        assert_eq!(limit(&Variant::default(), &machine), Limit::Unknown);
+    }
+
+    #[test]
+    fn a_claim_without_a_measurement_says_so() {
+        let mut report = sample::report();
+        report.experiments[0].variants.truncate(1);
+        report.experiments[0].claims = vec!["M1".to_owned(), "X9".to_owned()];
+        let rows = claim_rows(&report.experiments[0], &report);
+        assert!(rows.iter().all(|row| row.measured == "not measured"));
+        assert!(rows[1].configuration.contains("does not know"));
+        assert!(reading(&report.experiments[0], &report.machine).len() == 1, "the limit of the one variant");
+    }
+
+    #[test]
+    fn moved_work_is_told_from_spared_work() {
+        let mut experiment = sample::report().experiments.remove(0);
+        let mut say = |host: [f64; 2], adapter: [f64; 2]| {
+            for position in 0..2 {
+                experiment.variants[position].host_cpu_s_per_gb = Some(host[position]);
+                experiment.variants[position].adapter_cpu_s_per_gb = Some(adapter[position]);
+            }
+            where_the_work_went(&experiment).expect("both were measured")
+        };
+        assert!(say([1.0, 0.5], [0.5, 0.5]).contains("spared"));
+        assert!(say([1.0, 0.5], [0.5, 1.0]).contains("moved from the hosts"));
+        assert!(say([1.0, 1.0], [0.5, 0.9]).contains("works more"));
+        assert!(say([1.0, 1.0], [0.5, 0.5]).contains("as much as before"));
+    }
+}

@@ -1,0 +1,293 @@
+//! The report as one page of HTML: no script, no font and no picture from anywhere else.
+
+use std::io;
+use std::path::Path;
+
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
+use super::explain::{self, ClaimRow};
+use super::words::{self, METRICS, Metric, NOT_MEASURED};
+use crate::compare::spread;
+use crate::model::{Experiment, LabReport, Variant};
+
+/// Name of the template; its end makes minijinja escape what it is given for HTML.
+const TEMPLATE_NAME: &str = "page.html";
+const TEMPLATE: &str = include_str!("page.html");
+
+#[derive(Serialize)]
+struct Page {
+    offramp: String,
+    machine: Vec<Fact>,
+    settings: Vec<Fact>,
+    cpu_split: String,
+    axis: ForestAxis,
+    experiments: Vec<Section>,
+}
+
+/// A line of a list of terms.
+#[derive(Serialize)]
+struct Fact {
+    term: &'static str,
+    text: String,
+}
+
+#[derive(Serialize)]
+struct Section {
+    /// Where links to it lead.
+    anchor: String,
+    name: String,
+    question: String,
+    fixed: String,
+    headline: String,
+    rounds: String,
+    forest: Option<ForestRow>,
+    sentences: Vec<String>,
+    charts: Vec<Chart>,
+    variants: Vec<String>,
+    figures: Vec<FigureRow>,
+    claims: Vec<Claim>,
+    reading: Vec<String>,
+    notes: Vec<String>,
+}
+
+/// One metric of all variants.
+#[derive(Serialize)]
+struct FigureRow {
+    heading: &'static str,
+    cells: Vec<Cell>,
+}
+
+#[derive(Serialize)]
+struct Cell {
+    median: String,
+    /// Smallest and largest sample, where they differ.
+    range: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Claim {
+    id: String,
+    configuration: String,
+    published: String,
+    measured: String,
+    why: String,
+}
+
+impl From<ClaimRow> for Claim {
+    fn from(row: ClaimRow) -> Self {
+        let ClaimRow { id, configuration, published, measured, why } = row;
+        Self { id, configuration, published, measured, why }
+    }
+}
+
+/// Writes the page to `path`; a file that is there is replaced.
+///
+/// # Errors
+/// When the file cannot be written; the error names it.
+pub fn write_html(report: &LabReport, path: &Path) -> io::Result<()> {
+    std::fs::write(path, render(report)).map_err(|error| {
+        io::Error::new(error.kind(), format!("cannot write the report to {}: {error}", path.display()))
+    })
+}
+
+/// The page. All text of the report is escaped.
+///
+/// # Panics
+/// Never: the template is part of the program, and each field that it names is there.
+#[must_use]
+pub fn render(report: &LabReport) -> String {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.add_template(TEMPLATE_NAME, TEMPLATE).expect("the template is well-formed");
+    let template = environment.get_template(TEMPLATE_NAME).expect("the template was just added");
+    template.render(page(report)).expect("the template names only fields of the page")
+}
+
+fn page(report: &LabReport) -> Page {
+    let forest = Forest::of(report.experiments.iter().filter_map(|experiment| experiment.verdict.as_ref()));
+    let sections = report.experiments.iter().enumerate();
+    Page {
+        offramp: report.offramp.clone(),
+        machine: machine(report),
+        settings: settings(report),
+        cpu_split: report.machine.cpu_split.clone(),
+        axis: forest.axis(),
+        experiments: sections.map(|(position, experiment)| section(position, experiment, report, &forest)).collect(),
+    }
+}
+
+fn machine(report: &LabReport) -> Vec<Fact> {
+    let machine = &report.machine;
+    let distance = machine.line_distance_ns.map_or_else(
+        || NOT_MEASURED.to_owned(),
+        |[smallest, median, largest]| format!("{median:.0} ns one way (smallest {smallest:.0}, largest {largest:.0})"),
+    );
+    vec![
+        Fact { term: "Processor", text: machine.processor.clone() },
+        Fact { term: "Kernel", text: format!("Linux {}", machine.kernel) },
+        Fact { term: "Processors in use", text: machine.cpus.to_string() },
+        Fact { term: "Hosts on", text: cpus(&machine.host_cpus) },
+        Fact { term: "Adapters on", text: cpus(&machine.adapter_cpus) },
+        Fact { term: "Cache line from host to adapter", text: distance },
+        Fact { term: "Checksum code", text: machine.checksum_kernel.clone() },
+    ]
+}
+
+fn cpus(cpus: &[usize]) -> String {
+    match cpus {
+        [] => "any processor".to_owned(),
+        [one] => format!("processor {one}"),
+        many => format!("processors {}", many.iter().map(usize::to_string).collect::<Vec<_>>().join(", ")),
+    }
+}
+
+fn settings(report: &LabReport) -> Vec<Fact> {
+    let settings = &report.settings;
+    vec![
+        Fact {
+            term: "Samples of each variant",
+            text: format!("{} of {} s, in turn", settings.repeats, settings.seconds),
+        },
+        Fact { term: "TCP congestion control", text: settings.congestion.clone() },
+        Fact { term: "Adapters' threads", text: settings.threads.clone() },
+        Fact { term: "The whole run", text: format!("{:.0} s", settings.elapsed_s) },
+    ]
+}
+
+fn section(position: usize, experiment: &Experiment, report: &LabReport, forest: &Forest) -> Section {
+    let main = experiment.verdict.as_ref();
+    Section {
+        anchor: format!("experiment-{}", position + 1),
+        name: experiment.name.clone(),
+        question: experiment.question.clone(),
+        fixed: experiment.fixed.clone(),
+        headline: words::headline(experiment),
+        rounds: main.map_or_else(|| NOT_MEASURED.to_owned(), |verdict| verdict.rounds.to_string()),
+        forest: main.map(|verdict| forest.row(verdict)),
+        sentences: words::sentences(experiment),
+        charts: [chart::traffic(experiment), chart::processor_time(experiment)].into_iter().flatten().collect(),
+        variants: experiment.variants.iter().map(|variant| variant.name.clone()).collect(),
+        figures: METRICS.iter().filter_map(|metric| figure_row(experiment, metric)).collect(),
+        claims: explain::claim_rows(experiment, report).into_iter().map(Claim::from).collect(),
+        reading: explain::reading(experiment, &report.machine),
+        notes: experiment.notes.clone(),
+    }
+}
+
+/// A metric that at least one variant has a figure for.
+fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
+    let measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
+    let cells = || experiment.variants.iter().map(|variant| cell(variant, metric)).collect();
+    measured.then(|| FigureRow { heading: metric.heading, cells: cells() })
+}
+
+fn cell(variant: &Variant, metric: &Metric) -> Cell {
+    let range = spread(variant, metric.name).map(|spread| [spread.min, spread.max].map(metric.text));
+    Cell {
+        median: words::or_dash((metric.value)(variant), metric.text),
+        range: range.filter(|[low, high]| low != high).map(|[low, high]| format!("{low} … {high}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    /// Whoever works on the page can look at it: `OFFRAMP_LAB_SAMPLE_PAGE=/tmp/page.html cargo test -p offramp-lab`.
+    #[test]
+    fn the_page_of_a_full_run_is_written() {
+        let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));
+        let wanted = std::env::var_os("OFFRAMP_LAB_SAMPLE_PAGE");
+        let path = wanted.as_ref().map_or(scratch.as_path(), Path::new);
+        write_html(&sample::report(), path).expect("a directory for temporary files");
+        let page = std::fs::read_to_string(path).expect("what was written");
+        assert_eq!(page, render(&sample::report()), "the same report gives the same page");
+        if wanted.is_none() {
+            std::fs::remove_file(path).expect("our own file");
+        }
+    }
+
+    #[test]
+    fn a_page_that_cannot_be_written_says_where() {
+        let error = write_html(&sample::report(), Path::new("/nonexistent/page.html")).expect_err("no such directory");
+        assert!(error.to_string().contains("/nonexistent/page.html"), "{error}");
+    }
+
+    #[test]
+    fn every_experiment_has_its_section_and_its_line_in_the_summary() {
+        let report = sample::report();
+        let page = render(&report);
+        for (position, experiment) in report.experiments.iter().enumerate() {
+            let anchor = format!("experiment-{}", position + 1);
+            assert!(page.contains(&format!("id=\"{anchor}\"")), "{}", experiment.name);
+            assert!(page.contains(&format!("href=\"#{anchor}\"")), "{}", experiment.name);
+        }
+    }
+
+    #[test]
+    fn nothing_comes_from_outside_the_page() {
+        let page = render(&sample::report());
+        for outside in ["http:", "https:", "<script", "<link", "@import", "url(", "src="] {
+            assert!(!page.contains(outside), "{outside}");
+        }
+    }
+
+    #[test]
+    fn tables_have_captions_and_charts_have_titles() {
+        let page = render(&sample::report());
+        let count = |what: &str| page.matches(what).count();
+        assert_eq!(count("<table"), count("<caption"));
+        assert_eq!(count("<svg class=\"bars\""), count("role=\"img\""));
+        assert_eq!(count("<svg class=\"bars\""), count("<desc"));
+        assert!(count("<svg class=\"bars\"") == 24, "two for each experiment");
+    }
+
+    #[test]
+    fn hostile_names_are_text_everywhere() {
+        let hostile = "\"><script>alert('x')</script>&{{1234567*7}}";
+        let mut report = sample::report();
+        let one = &mut report.experiments[0];
+        for text in [&mut one.name, &mut one.question, &mut one.fixed] {
+            *text = hostile.to_owned();
+        }
+        one.notes.push(hostile.to_owned());
+        one.claims.push(hostile.to_owned());
+        one.variants.iter_mut().for_each(|variant| variant.name = hostile.to_owned());
+        for verdict in one.verdict.iter_mut().chain(&mut one.verdicts) {
+            for text in [&mut verdict.base, &mut verdict.variant, &mut verdict.metric] {
+                *text = hostile.to_owned();
+            }
+        }
+        let (machine, settings) = (&mut report.machine, &mut report.settings);
+        for text in [&mut machine.kernel, &mut machine.processor, &mut machine.checksum_kernel, &mut machine.cpu_split]
+        {
+            *text = hostile.to_owned();
+        }
+        for text in [&mut settings.congestion, &mut settings.threads, &mut report.offramp] {
+            *text = hostile.to_owned();
+        }
+        let page = render(&report);
+        assert!(!page.contains("<script") && !page.contains("8641969"), "not escaped");
+        assert!(page.matches("&lt;script&gt;").count() > 10, "and still shown");
+    }
+
+    #[test]
+    fn an_empty_report_and_an_experiment_without_samples_have_a_page() {
+        let mut report = sample::report();
+        report.machine.line_distance_ns = None;
+        report.experiments.truncate(1);
+        let one = &mut report.experiments[0];
+        one.variants
+            .iter_mut()
+            .for_each(|variant| *variant = Variant { name: variant.name.clone(), ..Variant::default() });
+        (one.verdict, one.verdicts) = (None, Vec::new());
+        assert!(render(&report).contains("nothing was measured"));
+        report.experiments.clear();
+        assert!(render(&report).contains("</html>"));
+    }
+}

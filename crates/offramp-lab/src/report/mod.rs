@@ -1,0 +1,70 @@
+//! The report of a run, three times: as JSON for programs, in the terminal for whoever waits, as a page for readers.
+
+mod chart;
+mod explain;
+pub mod html;
+#[cfg(test)]
+mod sample;
+pub mod terminal;
+mod words;
+
+pub use words::sentences;
+
+use crate::model::LabReport;
+
+/// The report as JSON, indented, with a newline at its end. `docs/lab-json.md` describes every field.
+///
+/// # Panics
+/// Never: each field has a form in JSON. A number that is not finite becomes `null`.
+#[must_use]
+pub fn to_json(report: &LabReport) -> String {
+    let mut json = serde_json::to_string_pretty(report).expect("every field of the report has a form in JSON");
+    json.push('\n');
+    json
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_as_json_reads_back_the_same() {
+        let report = sample::report();
+        let json = to_json(&report);
+        let back: LabReport = serde_json::from_str(&json).expect("our own JSON");
+        assert_eq!(to_json(&back), json);
+        assert!(json.ends_with("}\n"));
+    }
+
+    #[test]
+    fn what_was_not_measured_is_null() {
+        let json = to_json(&sample::report());
+        assert!(json.contains("\"transactions_per_s\": null"), "no zero stands for a missing figure");
+    }
+
+    /// The page of `docs/lab-json.md` names every field of the object, so a new one cannot be forgotten there.
+    #[test]
+    fn every_field_is_documented() {
+        let document = include_str!("../../../../docs/lab-json.md");
+        let report = serde_json::to_value(sample::report()).expect("an object");
+        let mut names = Vec::new();
+        collect_names(&report, &mut names);
+        names.sort_unstable();
+        names.dedup();
+        let missing: Vec<&String> = names.iter().filter(|name| !document.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/lab-json.md does not name {missing:?}");
+    }
+
+    fn collect_names(value: &serde_json::Value, names: &mut Vec<String>) {
+        match value {
+            serde_json::Value::Object(fields) => {
+                for (name, value) in fields {
+                    names.push(name.clone());
+                    collect_names(value, names);
+                }
+            }
+            serde_json::Value::Array(items) => items.iter().for_each(|item| collect_names(item, names)),
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,210 @@
+//! A report as a run might give it, to render in tests. Its figures are made up, from a fixed sequence of noise.
+
+use crate::compare::{note, summarise, verdict};
+use crate::model::{Experiment, LabReport, Machine, Sample, Settings, VERSION, Variant};
+
+const ROUNDS: usize = 5;
+const SECONDS: f64 = 2.0;
+
+/// What a variant of the sample does on average.
+struct Rates {
+    name: &'static str,
+    throughput_gbps: f64,
+    transactions_per_s: Option<f64>,
+    host_s_per_gb: f64,
+    adapter_s_per_gb: f64,
+    frame_len: f64,
+    rtt_us: f64,
+}
+
+const fn rates(name: &'static str, throughput_gbps: f64, host_s_per_gb: f64, adapter_s_per_gb: f64) -> Rates {
+    let (transactions_per_s, frame_len, rtt_us) = (None, 1448.0, 31.0);
+    Rates { name, throughput_gbps, transactions_per_s, host_s_per_gb, adapter_s_per_gb, frame_len, rtt_us }
+}
+
+/// A small linear congruential sequence in -1..1: the same noise in every run of the tests.
+fn noise(state: &mut u64) -> f64 {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as f64 / (1u64 << 30) as f64 - 1.0
+}
+
+fn variant(rates: &Rates, seed: &mut u64) -> Variant {
+    let samples = (0..ROUNDS).map(|round| sample(rates, round, seed)).collect();
+    summarise(rates.name, samples)
+}
+
+fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
+    let throughput_bps = rates.throughput_gbps * 1e9 * (1.0 + 0.03 * noise(seed));
+    let bytes = throughput_bps * SECONDS / 8.0;
+    let gb = bytes / 1e9;
+    let frames = bytes / rates.frame_len;
+    let rtt_us = rates.rtt_us * (1.0 + 0.05 * noise(seed));
+    Sample {
+        round,
+        seconds: SECONDS,
+        throughput_bps: Some(throughput_bps),
+        transactions_per_s: rates.transactions_per_s.map(|per_s| per_s * (1.0 + 0.03 * noise(seed))),
+        host_cpu_s: Some(rates.host_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
+        adapter_cpu_s: Some(rates.adapter_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
+        machine_cpu_s: Some((rates.host_s_per_gb + rates.adapter_s_per_gb) * gb * 1.03),
+        bytes: bytes as u64,
+        rtt_p50_us: Some(rtt_us),
+        rtt_p99_us: Some(rtt_us * 2.3),
+        rtt_awake_p50_us: Some(rtt_us * 0.4),
+        rtt_awake_p99_us: Some(rtt_us * 0.7),
+        retransmits: Some(if round == 3 { 2 } else { 0 }),
+        wire_frames: Some((frames * 1.04) as u64),
+        host_frames: Some((frames * 0.52) as u64),
+        lost_frames: Some(0),
+        line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),
+    }
+}
+
+fn experiment(name: &str, question: &str, claims: &[&str], metrics: &[&str], rates: &[Rates]) -> Experiment {
+    let mut seed = name.bytes().fold(3, |seed: u64, byte| (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
+    let variants: Vec<Variant> = rates.iter().map(|rates| variant(rates, &mut seed)).collect();
+    let base = &variants[0];
+    let mut verdicts = variants[1..]
+        .iter()
+        .flat_map(|variant| metrics.iter().filter_map(move |metric| verdict(base, variant, metric)));
+    let main = verdicts.next();
+    let further = verdicts.collect();
+    let notes = note(base, &variants[1], metrics[0]).into_iter().collect();
+    Experiment {
+        name: name.to_owned(),
+        question: question.to_owned(),
+        claims: claims.iter().map(|id| (*id).to_owned()).collect(),
+        fixed: "one TCP connection, MTU 1500, both hosts' other offloads off, writes of 64 KiB".to_owned(),
+        variants,
+        verdict: main,
+        verdicts: further,
+        notes,
+    }
+}
+
+/// The twelve experiments of a full run.
+pub fn report() -> LabReport {
+    let (bulk, cpu) = (["throughput_bps", "host_cpu_s_per_gb"], ["host_cpu_s_per_gb", "throughput_bps"]);
+    let transactions = ["transactions_per_s", "host_cpu_s_per_gb"];
+    let serving = |name, per_s: f64, host| Rates {
+        transactions_per_s: Some(per_s),
+        rtt_us: 44.0,
+        ..rates(name, per_s * 8192.0 * 8.0 / 1e9, host, 0.61)
+    };
+    let jumbo = Rates { frame_len: 8948.0, ..rates("9000", 24.8, 0.31, 0.22) };
+    let experiments = vec![
+        experiment(
+            "tx-checksum",
+            "What is it worth that the adapter sums what the host sends?",
+            &["M1", "M2", "M3", "M4"],
+            &bulk,
+            &[rates("off", 7.41, 1.02, 0.66), rates("on", 7.88, 0.93, 0.71)],
+        ),
+        experiment(
+            "rx-checksum",
+            "What is it worth that the adapter verifies what the host receives?",
+            &["M1", "M4"],
+            &bulk,
+            &[rates("off", 7.52, 1.01, 0.62), rates("on", 7.55, 0.99, 0.72)],
+        ),
+        experiment(
+            "lso",
+            "What is it worth that the adapter cuts large sends?",
+            &["M5", "M6", "H3", "I20"],
+            &bulk,
+            &[rates("off", 7.9, 0.99, 0.7), rates("large send", 22.9, 0.34, 0.33)],
+        ),
+        experiment(
+            "lso-1g",
+            "And on a line of 1 Gbit/s, sending only?",
+            &["H2", "H4", "H5"],
+            &cpu,
+            &[rates("off", 0.941, 1.61, 1.2), rates("on", 0.941, 0.58, 0.8)],
+        ),
+        experiment(
+            "lso-1g-duplex",
+            "And on a line of 1 Gbit/s, both ways at once?",
+            &["H1"],
+            &bulk,
+            &[rates("off", 1.78, 1.7, 1.3), rates("on", 1.86, 0.7, 0.9)],
+        ),
+        experiment(
+            "lso-transactions",
+            "What is large send worth to a server that does other work too?",
+            &["M7"],
+            &transactions,
+            &[serving("off", 21_400.0, 2.9), serving("on", 23_800.0, 2.6)],
+        ),
+        experiment(
+            "uso",
+            "What is it worth that the adapter cuts large UDP sends?",
+            &[],
+            &bulk,
+            &[rates("off", 5.1, 1.5, 1.1), rates("on", 17.3, 0.44, 0.41)],
+        ),
+        experiment(
+            "tso-udp",
+            "Does the TSO switch change anything for UDP?",
+            &["H6"],
+            &bulk,
+            &[rates("TSO off", 5.1, 1.5, 1.1), rates("TSO on", 5.1, 1.5, 1.1)],
+        ),
+        experiment(
+            "rsc",
+            "What is it worth that the adapter joins received segments?",
+            &[],
+            &bulk,
+            &[rates("off", 12.2, 0.64, 0.41), rates("on", 22.9, 0.34, 0.33)],
+        ),
+        experiment(
+            "jumbo",
+            "What is an MTU of 9000 worth against 1500?",
+            &["M20"],
+            &bulk,
+            &[rates("1500", 7.9, 0.99, 0.7), jumbo],
+        ),
+        experiment(
+            "relay",
+            "How do the adapters compare with a bare relay that knows no offload?",
+            &[],
+            &bulk,
+            &[
+                rates("bare relay", 3.3, 1.9, 2.4),
+                rates("adapters, off", 7.9, 0.99, 0.7),
+                rates("adapters, on", 31.8, 0.22, 0.19),
+            ],
+        ),
+        experiment(
+            "all",
+            "What is everything worth together?",
+            &[],
+            &bulk,
+            &[rates("everything off", 3.1, 2.2, 2.0), rates("everything on", 33.5, 0.21, 0.19)],
+        ),
+    ];
+    LabReport { version: VERSION, offramp: "0.1.0".to_owned(), machine: machine(), settings: settings(), experiments }
+}
+
+fn machine() -> Machine {
+    Machine {
+        kernel: "6.18.5".to_owned(),
+        processor: "AMD EPYC 9R45".to_owned(),
+        cpus: 2,
+        checksum_kernel: "avx512-vnni".to_owned(),
+        host_cpus: vec![0],
+        adapter_cpus: vec![1],
+        cpu_split: "The hosts run on CPU 0 and the adapters on CPU 1; each one's busy time is read from /proc/stat."
+            .to_owned(),
+        line_distance_ns: Some([54.0, 57.0, 296.0]),
+    }
+}
+
+fn settings() -> Settings {
+    Settings {
+        repeats: ROUNDS,
+        seconds: SECONDS,
+        congestion: "cubic".to_owned(),
+        threads: "one thread drives both adapters, as there is one processor for them".to_owned(),
+        elapsed_s: 312.4,
+    }
+}

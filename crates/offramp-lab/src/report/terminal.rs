@@ -1,0 +1,421 @@
+//! The report in a terminal: a table and a sentence for each experiment as soon as it ends, a summary at the end, and
+//! a line of progress in between.
+
+use std::io::{self, IsTerminal, Write};
+
+use super::words::{self, NOT_MEASURED, count, cpu_seconds, gbit, microseconds, percent, printable};
+use crate::model::{Experiment, LabReport, Variant};
+
+/// Columns of text that the report fits into.
+pub const WIDTH: usize = 120;
+/// Shortest column of names that a table is squeezed to.
+const NAME_WIDTH_MIN: usize = 8;
+/// Between two columns.
+const GAP: &str = "  ";
+/// Left of everything that belongs to an experiment.
+const INDENT: &str = "  ";
+
+/// Whether to set off headings by the terminal's own means.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Style {
+    /// Use bold and dim text.
+    pub colour: bool,
+}
+
+impl Style {
+    /// Plain where `output` is no terminal or the environment has a `NO_COLOR` that is not empty (no-color.org).
+    pub fn of(output: &impl IsTerminal) -> Self {
+        let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+        Self { colour: output.is_terminal() && !refused }
+    }
+
+    fn bold(self, text: &str) -> String {
+        self.wrap("\x1b[1m", text)
+    }
+
+    fn dim(self, text: &str) -> String {
+        self.wrap("\x1b[2m", text)
+    }
+
+    fn wrap(self, code: &str, text: &str) -> String {
+        if self.colour { format!("{code}{text}\x1b[0m") } else { text.to_owned() }
+    }
+}
+
+/// One experiment: its question, its table, what was found, and its notes.
+pub fn experiment(experiment: &Experiment, style: Style) -> String {
+    let mut lines = vec![style.bold(&printable(&experiment.name))];
+    lines.extend(paragraph(&experiment.question, ""));
+    if !experiment.fixed.is_empty() {
+        lines.extend(paragraph(&experiment.fixed, "fixed: ").iter().map(|line| style.dim(line)));
+    }
+    lines.push(String::new());
+    lines.extend(table(experiment, style));
+    lines.push(String::new());
+    lines.extend(
+        words::sentences(experiment).iter().flat_map(|sentence| paragraph(sentence, "")).map(|l| style.bold(&l)),
+    );
+    lines.extend(experiment.notes.iter().flat_map(|note| paragraph(note, "note: ")));
+    lines.push(String::new());
+    lines.join("\n") + "\n"
+}
+
+/// The whole run: a sentence for each experiment, and where and how long it ran.
+pub fn summary(report: &LabReport, style: Style) -> String {
+    let widest = report.experiments.iter().map(|experiment| experiment.name.chars().count()).max().unwrap_or(0);
+    let mut lines = vec![style.bold("summary")];
+    for experiment in &report.experiments {
+        let name = pad_right(&printable(&experiment.name), widest);
+        let prefix = format!("{name}{GAP}");
+        lines.extend(paragraph(&words::headline(experiment), &prefix));
+    }
+    lines.push(String::new());
+    lines.extend(paragraph(&where_and_how(report), "").iter().map(|line| style.dim(line)));
+    lines.join("\n") + "\n"
+}
+
+fn where_and_how(report: &LabReport) -> String {
+    let (machine, settings) = (&report.machine, &report.settings);
+    format!(
+        "offramp {} on Linux {}, {}, {} processors; {} rounds of {} s, {}; {:.0} s in all. {}",
+        report.offramp,
+        machine.kernel,
+        machine.processor,
+        machine.cpus,
+        settings.repeats,
+        settings.seconds,
+        settings.congestion,
+        settings.elapsed_s,
+        machine.cpu_split
+    )
+}
+
+/// A column of the table: two lines of heading, and a cell for each variant.
+struct Column {
+    heading: [&'static str; 2],
+    cells: Vec<Option<String>>,
+}
+
+impl Column {
+    fn of(experiment: &Experiment, heading: [&'static str; 2], cell: impl Fn(&Variant) -> Option<String>) -> Self {
+        Self { heading, cells: experiment.variants.iter().map(cell).collect() }
+    }
+
+    fn width(&self) -> usize {
+        let cells = self.cells.iter().flatten().map(|cell| cell.chars().count());
+        cells.chain(self.heading.map(|line| line.chars().count())).max().unwrap_or(0)
+    }
+}
+
+/// The columns that at least one variant has a figure for.
+fn columns(experiment: &Experiment) -> Vec<Column> {
+    let of = |heading, cell: fn(&Variant) -> Option<String>| Column::of(experiment, heading, cell);
+    let rtt = |p50: Option<f64>, p99: Option<f64>| Some(format!("{} / {}", microseconds(p50?), microseconds(p99?)));
+    let mut columns = vec![
+        of(["throughput", "Gbit/s"], |variant| variant.throughput_bps.map(gbit)),
+        of(["transact.", "1/s"], |variant| variant.transactions_per_s.map(count)),
+        Column::of(experiment, ["vs", "base"], |variant| versus_base(experiment, variant)),
+        of(["host CPU", "s/GB"], |variant| variant.host_cpu_s_per_gb.map(cpu_seconds)),
+        of(["adapter", "CPU s/GB"], |variant| variant.adapter_cpu_s_per_gb.map(cpu_seconds)),
+        of(["host", "CPU %"], |variant| variant.host_cpu_percent.map(percent)),
+        of(["adapter", "CPU %"], |variant| variant.adapter_cpu_percent.map(percent)),
+        of(["frames on", "line, k"], |variant| variant.wire_frames.map(thousands)),
+        of(["re-", "sent"], |variant| variant.retransmits.map(count)),
+        Column::of(experiment, ["RTT as found", "p50/p99 µs"], |variant| rtt(variant.rtt_p50_us, variant.rtt_p99_us)),
+        Column::of(experiment, ["RTT awake", "p50/p99 µs"], |variant| {
+            rtt(variant.rtt_awake_p50_us, variant.rtt_awake_p99_us)
+        }),
+    ];
+    if experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some()) {
+        // Transactions are what such traffic is about; its bits per second say the same again.
+        columns.remove(0);
+    }
+    columns.retain(|column| column.cells.iter().any(Option::is_some));
+    columns
+}
+
+/// The ratio of a variant's throughput, or transactions, to the base's: the verdict's where there is one.
+fn versus_base(experiment: &Experiment, variant: &Variant) -> Option<String> {
+    let base = experiment.variants.first()?;
+    let (metric, of_base, of_variant) = match (base.transactions_per_s, variant.transactions_per_s) {
+        (Some(of_base), Some(of_variant)) => ("transactions_per_s", of_base, of_variant),
+        _ => ("throughput_bps", base.throughput_bps?, variant.throughput_bps?),
+    };
+    let judged = words::verdicts(experiment)
+        .find(|verdict| verdict.metric == metric && verdict.variant == variant.name && verdict.base == base.name);
+    let ratio = judged.map_or(of_variant / of_base, |verdict| verdict.ratio);
+    ratio.is_finite().then(|| if ratio < 10.0 { format!("{ratio:.2}") } else { format!("{ratio:.1}") })
+}
+
+fn thousands(frames: f64) -> String {
+    let thousands = frames / 1e3;
+    if thousands < 100.0 { format!("{thousands:.1}") } else { format!("{thousands:.0}") }
+}
+
+fn table(experiment: &Experiment, style: Style) -> Vec<String> {
+    let columns = columns(experiment);
+    let widths: Vec<usize> = columns.iter().map(Column::width).collect();
+    let figures: usize = widths.iter().map(|width| width + GAP.len()).sum();
+    let room = WIDTH.saturating_sub(INDENT.len() + figures).max(NAME_WIDTH_MIN);
+    let names: Vec<String> =
+        experiment.variants.iter().map(|variant| shorten(&printable(&variant.name), room)).collect();
+    let name_width = names.iter().map(|name| name.chars().count()).chain(["variant".len()]).max().unwrap_or(0);
+
+    let heading = |line: usize| {
+        let cells = columns.iter().map(|column| column.heading[line]);
+        style.dim(&row(if line == 1 { "variant" } else { "" }, name_width, cells, &widths))
+    };
+    let mut lines = vec![heading(0), heading(1)];
+    for (position, name) in names.iter().enumerate() {
+        let cells = columns.iter().map(|column| column.cells[position].as_deref().unwrap_or(NOT_MEASURED));
+        lines.push(row(name, name_width, cells, &widths));
+    }
+    lines
+}
+
+fn row<'a>(name: &str, name_width: usize, cells: impl Iterator<Item = &'a str>, widths: &[usize]) -> String {
+    let mut line = format!("{INDENT}{}", pad_right(name, name_width));
+    for (cell, width) in cells.zip(widths) {
+        line.push_str(GAP);
+        line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
+        line.push_str(cell);
+    }
+    line
+}
+
+fn pad_right(text: &str, width: usize) -> String {
+    format!("{text:width$}")
+}
+
+fn shorten(text: &str, width: usize) -> String {
+    if text.chars().count() <= width {
+        return text.to_owned();
+    }
+    text.chars().take(width.saturating_sub(1)).chain(['…']).collect()
+}
+
+/// `text` broken at spaces to fit [`WIDTH`], behind `label`; later lines stand under the first one's text.
+fn paragraph(text: &str, label: &str) -> Vec<String> {
+    let hanging = " ".repeat(label.chars().count());
+    let width = WIDTH.saturating_sub(INDENT.len() + hanging.len());
+    let mut lines = vec![String::new()];
+    // Not split_whitespace: the spaces inside a figure do not break.
+    for word in printable(text).split(' ').filter(|word| !word.is_empty()) {
+        let last = lines.len() - 1;
+        let used = lines[last].chars().count();
+        if used > 0 && used + 1 + word.chars().count() > width {
+            lines.push(word.to_owned());
+        } else {
+            let space = if used > 0 { " " } else { "" };
+            lines[last].push_str(space);
+            lines[last].push_str(word);
+        }
+    }
+    let prefix = |position| if position == 0 { label } else { hanging.as_str() };
+    lines
+        .iter()
+        .enumerate()
+        .map(|(position, line)| words::ordinary_spaces(&format!("{INDENT}{}{line}", prefix(position))))
+        .collect()
+}
+
+/// Where a run is.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Samples taken so far, in the whole run.
+    pub done: usize,
+    /// Samples of the whole run.
+    pub total: usize,
+    /// Name of the experiment.
+    pub experiment: &'a str,
+    /// Name of the variant.
+    pub variant: &'a str,
+    /// Round, from 1.
+    pub round: usize,
+    /// Rounds of the experiment.
+    pub rounds: usize,
+    /// Expected rest of the run in seconds, where it is known.
+    pub left_s: Option<f64>,
+}
+
+/// Says where a run is: one line that renews itself on a terminal, else one line for each experiment.
+///
+/// An error of the output is ignored: nobody is helped when a measurement ends because its progress cannot be shown.
+pub struct Progress<W: Write> {
+    output: W,
+    renews: bool,
+    shown: bool,
+    experiment: Option<String>,
+}
+
+impl Progress<io::Stderr> {
+    /// Progress on the standard error output.
+    pub fn stderr() -> Self {
+        let output = io::stderr();
+        let renews = output.is_terminal();
+        Self::new(output, renews)
+    }
+}
+
+impl<W: Write> Progress<W> {
+    /// Progress on `output`, which is a terminal if `renews`.
+    pub fn new(output: W, renews: bool) -> Self {
+        Self { output, renews, shown: false, experiment: None }
+    }
+
+    /// Shows where the run is now.
+    pub fn step(&mut self, step: &Step) {
+        if self.renews {
+            let line = shorten(&printable(&step_line(step)), WIDTH - 1);
+            let _ = write!(self.output, "\r\x1b[K{line}");
+            self.shown = true;
+        } else if self.experiment.as_deref() != Some(step.experiment) {
+            let _ = writeln!(self.output, "{}: {} rounds", printable(step.experiment), step.rounds);
+        }
+        self.experiment = Some(step.experiment.to_owned());
+        let _ = self.output.flush();
+    }
+
+    /// Takes the line away, so that something else can be printed.
+    pub fn clear(&mut self) {
+        if self.shown {
+            let _ = write!(self.output, "\r\x1b[K");
+            let _ = self.output.flush();
+            self.shown = false;
+        }
+    }
+}
+
+impl<W: Write> Drop for Progress<W> {
+    fn drop(&mut self) {
+        self.clear();
+    }
+}
+
+fn step_line(step: &Step) -> String {
+    let left = match step.left_s {
+        Some(seconds) if seconds >= 60.0 => format!(", about {:.0} min left", seconds / 60.0),
+        Some(seconds) => format!(", about {seconds:.0} s left"),
+        None => String::new(),
+    };
+    let Step { done, total, experiment, variant, round, rounds, .. } = step;
+    format!("[{done}/{total}] {experiment}: {variant}, round {round} of {rounds}{left}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    const PLAIN: Style = Style { colour: false };
+
+    fn find(name: &str) -> Experiment {
+        sample::report().experiments.into_iter().find(|experiment| experiment.name == name).expect("in the sample")
+    }
+
+    fn widest(text: &str) -> usize {
+        text.lines().map(|line| line.chars().count()).max().unwrap_or(0)
+    }
+
+    #[test]
+    fn everything_fits_into_the_width() {
+        let report = sample::report();
+        for one in &report.experiments {
+            let text = experiment(one, PLAIN);
+            assert!(widest(&text) <= WIDTH, "{}:\n{text}", widest(&text));
+        }
+        assert!(widest(&summary(&report, PLAIN)) <= WIDTH);
+    }
+
+    #[test]
+    fn a_long_name_gives_way_to_the_figures() {
+        let mut long = find("lso");
+        long.variants[0].name = "a name that is far too long to stand before eleven columns of figures".to_owned();
+        let text = experiment(&long, PLAIN);
+        let cut = text.lines().find(|line| line.contains('…') && line.contains("a name")).expect("its row");
+        assert!(cut.chars().count() <= WIDTH, "{cut}");
+    }
+
+    #[test]
+    fn the_figures_stand_under_their_headings() {
+        let text = experiment(&find("lso"), PLAIN);
+        let lines: Vec<&str> = text.lines().collect();
+        let units = lines.iter().position(|line| line.contains("variant")).expect("the headings");
+        let end_of = |line: &str, word: &str| line[..line.find(word).expect(word) + word.len()].chars().count();
+        let throughput_end = end_of(lines[units], "Gbit/s");
+        assert_eq!(end_of(lines[units - 1], "throughput"), throughput_end);
+        let cell_end: String = lines[units + 2].chars().take(throughput_end).collect();
+        assert!(cell_end.ends_with(|letter: char| letter.is_ascii_digit()), "{text}");
+        assert!(lines[units + 2].chars().nth(throughput_end) == Some(' '), "{text}");
+    }
+
+    #[test]
+    fn what_nobody_measured_has_no_column_and_what_one_lacks_has_a_dash() {
+        let mut some = find("lso");
+        some.variants.iter_mut().for_each(|variant| variant.retransmits = None);
+        some.variants[1].host_cpu_percent = None;
+        let text = experiment(&some, PLAIN);
+        assert!(!text.contains("sent") && text.contains(" –"), "{text}");
+    }
+
+    #[test]
+    fn transactions_stand_in_the_place_of_the_throughput() {
+        let text = experiment(&find("lso-transactions"), PLAIN);
+        assert!(text.contains("transact.") && !text.contains("Gbit/s"), "{text}");
+    }
+
+    #[test]
+    fn an_experiment_without_a_sample_is_shown_and_not_judged() {
+        let mut empty = find("lso");
+        empty.variants = vec![Variant { name: "off".to_owned(), ..Variant::default() }];
+        (empty.verdict, empty.verdicts) = (None, Vec::new());
+        assert!(experiment(&empty, PLAIN).contains("No verdict: nothing was measured."));
+        empty.variants.clear();
+        assert!(experiment(&empty, PLAIN).contains("No verdict"));
+    }
+
+    #[test]
+    fn plain_text_has_no_escape_and_coloured_text_says_the_same() {
+        let one = find("relay");
+        let plain = experiment(&one, PLAIN);
+        assert!(!plain.contains('\x1b'));
+        let coloured = experiment(&one, Style { colour: true });
+        assert_eq!(coloured.replace("\x1b[1m", "").replace("\x1b[2m", "").replace("\x1b[0m", ""), plain);
+    }
+
+    #[test]
+    fn a_name_from_outside_cannot_steer_the_terminal() {
+        let mut hostile = find("lso");
+        hostile.name = "\x1b[2J".to_owned();
+        hostile.question = "a\rb".to_owned();
+        hostile.variants[0].name = "\x07bell".to_owned();
+        hostile.notes = vec!["\x1b]0;title\x07".to_owned()];
+        let text = experiment(&hostile, PLAIN);
+        assert!(!text.contains(|letter: char| letter.is_control() && letter != '\n'), "{text:?}");
+    }
+
+    fn step(experiment: &str, round: usize) -> Step<'_> {
+        Step { done: round, total: 10, experiment, variant: "on", round, rounds: 5, left_s: Some(125.0) }
+    }
+
+    #[test]
+    fn progress_is_a_line_for_each_experiment_where_there_is_no_terminal() {
+        let mut output = Vec::new();
+        let mut progress = Progress::new(&mut output, false);
+        for at in [step("lso", 1), step("lso", 2), step("rsc", 1)] {
+            progress.step(&at);
+        }
+        drop(progress);
+        assert_eq!(String::from_utf8(output).expect("text"), "lso: 5 rounds\nrsc: 5 rounds\n");
+    }
+
+    #[test]
+    fn progress_on_a_terminal_renews_one_line_and_leaves_nothing() {
+        let mut output = Vec::new();
+        let mut progress = Progress::new(&mut output, true);
+        progress.step(&step("lso", 2));
+        drop(progress);
+        let text = String::from_utf8(output).expect("text");
+        assert_eq!(text, "\r\x1b[K[2/10] lso: on, round 2 of 5, about 2 min left\r\x1b[K");
+    }
+}

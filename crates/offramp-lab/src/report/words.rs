@@ -1,0 +1,443 @@
+//! Figures and verdicts in words, the same in the terminal and on the page.
+
+use crate::compare::PAIRS_MIN;
+use crate::model::{Experiment, Variant, Verdict};
+
+/// What stands in the place of a figure that was not measured.
+pub const NOT_MEASURED: &str = "–";
+
+/// How one metric is shown.
+#[derive(Clone, Copy)]
+pub struct Metric {
+    /// Name of its field in [`Variant`].
+    pub name: &'static str,
+    /// Heading, with the unit.
+    pub heading: &'static str,
+    /// As it stands after "2.9 ×".
+    pub noun: &'static str,
+    /// Its median in a variant.
+    pub value: fn(&Variant) -> Option<f64>,
+    /// A value of it in the unit of the heading.
+    pub text: fn(f64) -> String,
+}
+
+/// Every metric, in the order in which tables show it.
+pub static METRICS: [Metric; 15] = [
+    Metric {
+        name: "throughput_bps",
+        heading: "Throughput, Gbit/s",
+        noun: "the throughput",
+        value: |variant| variant.throughput_bps,
+        text: gbit,
+    },
+    Metric {
+        name: "transactions_per_s",
+        heading: "Transactions, 1/s",
+        noun: "the transactions per second",
+        value: |variant| variant.transactions_per_s,
+        text: count,
+    },
+    Metric {
+        name: "host_cpu_s_per_gb",
+        heading: "Host CPU, s/GB",
+        noun: "the host CPU per GB",
+        value: |variant| variant.host_cpu_s_per_gb,
+        text: cpu_seconds,
+    },
+    Metric {
+        name: "adapter_cpu_s_per_gb",
+        heading: "Adapter CPU, s/GB",
+        noun: "the adapter CPU per GB",
+        value: |variant| variant.adapter_cpu_s_per_gb,
+        text: cpu_seconds,
+    },
+    Metric {
+        name: "machine_cpu_s_per_gb",
+        heading: "Whole machine's CPU, s/GB",
+        noun: "the whole machine's CPU per GB",
+        value: |variant| variant.machine_cpu_s_per_gb,
+        text: cpu_seconds,
+    },
+    Metric {
+        name: "host_cpu_percent",
+        heading: "Host CPU, % of one processor",
+        noun: "the hosts' share of a processor",
+        value: |variant| variant.host_cpu_percent,
+        text: percent,
+    },
+    Metric {
+        name: "adapter_cpu_percent",
+        heading: "Adapter CPU, % of one processor",
+        noun: "the adapters' share of a processor",
+        value: |variant| variant.adapter_cpu_percent,
+        text: percent,
+    },
+    Metric {
+        name: "rtt_p50_us",
+        heading: "Round trip as found, median, µs",
+        noun: "the median round trip",
+        value: |variant| variant.rtt_p50_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "rtt_p99_us",
+        heading: "Round trip as found, 99th percentile, µs",
+        noun: "the 99th percentile of the round trip",
+        value: |variant| variant.rtt_p99_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "rtt_awake_p50_us",
+        heading: "Round trip, processors awake, median, µs",
+        noun: "the median round trip of processors kept awake",
+        value: |variant| variant.rtt_awake_p50_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "rtt_awake_p99_us",
+        heading: "Round trip, processors awake, 99th percentile, µs",
+        noun: "the 99th percentile of the round trip of processors kept awake",
+        value: |variant| variant.rtt_awake_p99_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "retransmits",
+        heading: "TCP segments sent again",
+        noun: "the retransmits",
+        value: |variant| variant.retransmits,
+        text: count,
+    },
+    Metric {
+        name: "wire_frames",
+        heading: "Frames on the line",
+        noun: "the frames on the line",
+        value: |variant| variant.wire_frames,
+        text: count,
+    },
+    Metric {
+        name: "host_frames",
+        heading: "Frames handed to the receiving host",
+        noun: "the frames handed to the host",
+        value: |variant| variant.host_frames,
+        text: count,
+    },
+    Metric {
+        name: "lost_frames",
+        heading: "Frames lost",
+        noun: "the lost frames",
+        value: |variant| variant.lost_frames,
+        text: count,
+    },
+];
+
+/// The metric of that name; `None` of an unknown one.
+pub fn metric(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// Bits per second as Gbit/s.
+pub fn gbit(bps: f64) -> String {
+    format!("{:.2}", bps / 1e9)
+}
+
+/// Processor seconds: two decimals, three where two would show next to nothing.
+pub fn cpu_seconds(seconds: f64) -> String {
+    if seconds < 0.1 { format!("{seconds:.3}") } else { format!("{seconds:.2}") }
+}
+
+/// A percentage without its sign.
+pub fn percent(percent: f64) -> String {
+    format!("{percent:.0}")
+}
+
+/// Microseconds: one decimal below 100.
+pub fn microseconds(us: f64) -> String {
+    if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
+}
+
+/// A count, its digits in groups of three, parted by narrow spaces that do not break.
+pub fn count(count: f64) -> String {
+    let digits = format!("{:.0}", count.abs());
+    let mut grouped = if count < 0.0 { String::from("−") } else { String::new() };
+    for (position, digit) in digits.chars().enumerate() {
+        if position > 0 && (digits.len() - position).is_multiple_of(3) {
+            grouped.push('\u{202f}');
+        }
+        grouped.push(digit);
+    }
+    grouped
+}
+
+/// A figure, or [`NOT_MEASURED`].
+pub fn or_dash(value: Option<f64>, text: fn(f64) -> String) -> String {
+    value.map_or_else(|| NOT_MEASURED.to_owned(), text)
+}
+
+/// A ratio with as many digits as tell it from 1.
+pub fn ratio(ratio: f64) -> String {
+    ratio_with(ratio, decimals(&[ratio]))
+}
+
+/// Decimals that show each of `ratios` with at least two digits that mean something, near 1 with three.
+fn decimals(ratios: &[f64]) -> usize {
+    let smallest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
+    let largest = ratios.iter().copied().fold(0.0, f64::max);
+    match (smallest, largest) {
+        (small, large) if small > 0.97 && large < 1.03 => 3,
+        _ if ratios.iter().any(|ratio| reads_as_one(*ratio)) => 3,
+        (small, _) if small < 0.1 => 3,
+        (small, _) if small < 2.0 => 2,
+        (small, _) if small < 20.0 => 1,
+        _ => 0,
+    }
+}
+
+/// Two decimals would show 1 where the ratio is another: an interval that ends short of 1 must not seem to hold it.
+fn reads_as_one(ratio: f64) -> bool {
+    (0.995..1.005).contains(&ratio) && (ratio - 1.0).abs() > f64::EPSILON
+}
+
+fn ratio_with(ratio: f64, decimals: usize) -> String {
+    if ratio < 0.001 { "< 0.001".to_owned() } else { format!("{ratio:.decimals$}") }
+}
+
+/// The interval of a verdict: "2.7 … 3.1". The spaces do not break, here and in all that follows.
+pub fn interval(verdict: &Verdict) -> String {
+    let [low, high] = verdict.ci95;
+    // An interval of two rounds can be as wide as 0.02 … 61: each end then has the digits that it needs.
+    let wide = high > 10.0 * low;
+    let digits = |end: f64| if wide { decimals(&[end]) } else { decimals(&[low, verdict.ratio, high]) };
+    format!("{}\u{a0}…\u{a0}{}", ratio_with(low, digits(low)), ratio_with(high, digits(high)))
+}
+
+/// The ratio of a verdict, to the digits of its interval.
+pub fn verdict_ratio(verdict: &Verdict) -> String {
+    let [low, high] = verdict.ci95;
+    let digits = if high > 10.0 * low { decimals(&[verdict.ratio]) } else { decimals(&[low, verdict.ratio, high]) };
+    ratio_with(verdict.ratio, digits)
+}
+
+/// How a metric is spoken of; an unknown one by its own name.
+pub fn noun(metric_name: &str) -> &str {
+    metric(metric_name).map_or(metric_name, |metric| metric.noun)
+}
+
+/// One verdict by itself: "2.9 × the throughput (95 %: 2.7 … 3.1)".
+pub fn phrase(verdict: &Verdict) -> String {
+    let (noun, interval) = (noun(&verdict.metric), interval(verdict));
+    if verdict.significant {
+        format!("{}\u{a0}× {noun} (95\u{a0}%: {interval})", verdict_ratio(verdict))
+    } else {
+        format!("no difference in {noun} larger than the noise ({interval})")
+    }
+}
+
+/// Several verdicts on the same two variants: the real differences together, and what is noise together; first those
+/// to which the first verdict belongs.
+fn phrases(verdicts: &[&Verdict]) -> String {
+    let (real, noise): (Vec<&Verdict>, Vec<&Verdict>) = verdicts.iter().partition(|verdict| verdict.significant);
+    let mut parts: Vec<String> = Vec::new();
+    for verdict in real {
+        let label = if parts.is_empty() { "95\u{a0}%: " } else { "" };
+        let (ratio, noun) = (verdict_ratio(verdict), noun(&verdict.metric));
+        parts.push(format!("{ratio}\u{a0}× {noun} ({label}{})", interval(verdict)));
+    }
+    if !noise.is_empty() {
+        let nouns: Vec<String> =
+            noise.iter().map(|verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict))).collect();
+        let part = format!("no difference larger than the noise in {}", nouns.join(" or "));
+        let main_is_noise = verdicts.first().is_some_and(|verdict| !verdict.significant);
+        parts.insert(if main_is_noise { 0 } else { parts.len() }, part);
+    }
+    parts.join(", ")
+}
+
+/// All verdicts of an experiment, the main one first.
+pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
+    experiment.verdict.iter().chain(&experiment.verdicts)
+}
+
+/// Verdicts of the same two variants, in the order of the report; what is said twice is kept once.
+fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
+    let mut groups: Vec<Vec<&Verdict>> = Vec::new();
+    for verdict in verdicts(experiment) {
+        let same = |group: &&mut Vec<&Verdict>| group[0].base == verdict.base && group[0].variant == verdict.variant;
+        match groups.iter_mut().find(same) {
+            Some(group) if group.iter().any(|other| other.metric == verdict.metric) => {}
+            Some(group) => group.push(verdict),
+            None => groups.push(vec![verdict]),
+        }
+    }
+    groups
+}
+
+fn sentence(group: &[&Verdict]) -> String {
+    format!("{} against {}: {}.", group[0].variant, group[0].base, phrases(group))
+}
+
+/// What an experiment found: a sentence for each two variants that were compared, that of the main verdict first.
+/// Never empty: where there is no verdict it says why.
+pub fn sentences(experiment: &Experiment) -> Vec<String> {
+    let groups = groups(experiment);
+    if groups.is_empty() {
+        return vec![no_verdict(experiment)];
+    }
+    groups.iter().map(|group| sentence(group)).collect()
+}
+
+/// Metrics that a headline may name besides that of the main verdict.
+const HEADLINE_METRICS: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
+
+/// What an experiment found, in one sentence: the main verdict, and what the same change does to the traffic or to the
+/// hosts' processor time.
+pub fn headline(experiment: &Experiment) -> String {
+    let groups = groups(experiment);
+    let Some(group) = groups.first() else { return no_verdict(experiment) };
+    let main = group[0];
+    let traffic = main.metric == "transactions_per_s";
+    let further = group[1..].iter().filter(|verdict| HEADLINE_METRICS.contains(&verdict.metric.as_str()));
+    // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
+    let further = further.filter(|verdict| !(traffic && verdict.metric == "throughput_bps"));
+    let chosen: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
+    sentence(&chosen)
+}
+
+fn no_verdict(experiment: &Experiment) -> String {
+    let rounds = experiment.variants.iter().map(|variant| variant.samples.len()).min().unwrap_or(0);
+    match rounds {
+        0 => "No verdict: nothing was measured.".to_owned(),
+        1 => format!("No verdict: one round only; an interval needs at least {PAIRS_MIN}."),
+        _ => "No verdict: the figure that the question names could not be compared.".to_owned(),
+    }
+}
+
+/// `text` with ordinary spaces for those that do not break, once its lines are broken.
+pub fn ordinary_spaces(text: &str) -> String {
+    text.replace(['\u{a0}', '\u{202f}'], " ")
+}
+
+/// A text from outside with every control character replaced: it cannot steer a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(|letter| if letter.is_control() { '\u{fffd}' } else { letter }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compare;
+
+    fn verdict(metric: &str, ratio: f64, ci95: [f64; 2]) -> Verdict {
+        Verdict {
+            metric: metric.to_owned(),
+            base: "off".to_owned(),
+            variant: "large send".to_owned(),
+            ratio,
+            ci95,
+            significant: ci95[0] > 1.0 || ci95[1] < 1.0,
+            rounds: 5,
+        }
+    }
+
+    fn experiment(main: Option<Verdict>, further: Vec<Verdict>) -> Experiment {
+        Experiment {
+            name: "lso".to_owned(),
+            question: String::new(),
+            claims: Vec::new(),
+            fixed: String::new(),
+            variants: Vec::new(),
+            verdict: main,
+            verdicts: further,
+            notes: Vec::new(),
+        }
+    }
+
+    fn spoken(experiment: &Experiment) -> Vec<String> {
+        sentences(experiment).iter().map(|sentence| ordinary_spaces(sentence)).collect()
+    }
+
+    #[test]
+    fn every_metric_that_can_be_compared_can_be_shown() {
+        assert_eq!(METRICS.map(|metric| metric.name), compare::METRICS);
+        let variant = serde_json::to_value(Variant::default()).expect("an object");
+        assert!(METRICS.iter().all(|metric| variant.get(metric.name).is_some()), "each is a field of Variant");
+    }
+
+    #[test]
+    fn figures_have_the_digits_that_mean_something() {
+        assert_eq!(gbit(34_412_000_000.0), "34.41");
+        assert_eq!([cpu_seconds(0.0123), cpu_seconds(1.538)], ["0.012", "1.54"]);
+        assert_eq!([microseconds(13.24), microseconds(1043.2)], ["13.2", "1043"]);
+        assert_eq!([count(12.0), count(1234.4), count(1_234_567.0)], ["12", "1\u{202f}234", "1\u{202f}234\u{202f}567"]);
+        assert_eq!(
+            [ratio(2.913), ratio(0.344), ratio(1.0042), ratio(0.0344), ratio(31.2)],
+            ["2.9", "0.34", "1.004", "0.034", "31"]
+        );
+        assert_eq!(or_dash(None, gbit), "–");
+    }
+
+    #[test]
+    fn a_difference_is_said_as_a_ratio_with_its_interval() {
+        let experiment = experiment(
+            Some(verdict("throughput_bps", 2.91, [2.70, 3.12])),
+            vec![verdict("host_cpu_s_per_gb", 0.341, [0.312, 0.368]), verdict("rtt_p50_us", 1.01, [0.94, 1.09])],
+        );
+        assert_eq!(
+            spoken(&experiment),
+            ["large send against off: 2.9 × the throughput (95 %: 2.7 … 3.1), 0.34 × the host CPU per GB (0.31 … \
+              0.37), no difference larger than the noise in the median round trip (0.94 … 1.09)."]
+        );
+    }
+
+    #[test]
+    fn noise_is_not_said_as_a_ratio() {
+        let experiment = experiment(Some(verdict("throughput_bps", 1.01, [0.98, 1.05])), Vec::new());
+        let expected = "large send against off: no difference larger than the noise in the throughput (0.98 … 1.05).";
+        assert_eq!(spoken(&experiment), [expected]);
+    }
+
+    #[test]
+    fn the_headline_begins_with_the_main_verdict_and_leaves_details_out() {
+        let experiment = experiment(
+            Some(verdict("throughput_bps", 1.01, [0.98, 1.05])),
+            vec![verdict("host_cpu_s_per_gb", 0.5, [0.45, 0.55]), verdict("machine_cpu_s_per_gb", 0.8, [0.7, 0.9])],
+        );
+        assert_eq!(
+            ordinary_spaces(&headline(&experiment)),
+            "large send against off: no difference larger than the noise in the throughput (0.98 … 1.05), 0.50 × the \
+             host CPU per GB (95 %: 0.45 … 0.55)."
+        );
+    }
+
+    #[test]
+    fn an_interval_that_ends_short_of_1_does_not_read_as_if_it_held_it() {
+        let close = verdict("throughput_bps", 0.97, [0.94, 0.998]);
+        assert_eq!(ordinary_spaces(&phrase(&close)), "0.970 × the throughput (95 %: 0.940 … 0.998)");
+    }
+
+    #[test]
+    fn each_pair_of_variants_has_its_own_sentence() {
+        let mut other = verdict("throughput_bps", 2.0, [1.9, 2.1]);
+        other.variant = "both".to_owned();
+        let first = verdict("throughput_bps", 3.0, [2.9, 3.1]);
+        let found = sentences(&experiment(Some(first.clone()), vec![other, first]));
+        assert_eq!(found.len(), 2, "and what is said twice is shown once: {found:?}");
+        assert!(found[1].starts_with("both against off: "));
+    }
+
+    #[test]
+    fn without_a_verdict_the_reason_is_said() {
+        assert!(sentences(&experiment(None, Vec::new()))[0].contains("nothing was measured"));
+    }
+
+    #[test]
+    fn a_wide_interval_shows_both_ends() {
+        let wide = verdict("throughput_bps", 1.1, [0.021, 61.3]);
+        assert_eq!((interval(&wide).as_str(), verdict_ratio(&wide).as_str()), ("0.021\u{a0}…\u{a0}61", "1.10"));
+        assert_eq!(interval(&verdict("throughput_bps", 1.1, [1e-9, 61.3])), "< 0.001\u{a0}…\u{a0}61");
+    }
+
+    #[test]
+    fn control_characters_do_not_reach_the_terminal() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\u{fffd}[2Jb\u{fffd}");
+    }
+}

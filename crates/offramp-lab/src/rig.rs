@@ -1,0 +1,302 @@
+//! Two hosts and what lies between them: a namespace with a TAP each, two adapters, and the cable.
+//!
+//! ```text
+//!  namespace a            this process             namespace b
+//!  TCP/IP ── TAP ── adapter ══ cable ══ adapter ── TAP ── TCP/IP
+//! ```
+//!
+//! Everything is held by descriptors of this process, so that nothing is left however it ends.
+
+use crate::error::LabError;
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::stats::Direction;
+use offramp_offload::caps::Offloads;
+use offramp_ports::relay::Relay;
+use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
+use offramp_ports::tap::{Tap, TapConfig, TapQueue};
+use offramp_ports::worker::Worker;
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+
+/// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+const PREFIX_LEN: u8 = 24;
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
+/// Name of the interface in each namespace.
+pub const INTERFACE: &str = "ofr0";
+
+/// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
+const IPV6_MTU_MIN: usize = 1280;
+
+/// Who drives the adapters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Threads {
+    /// One thread drives both ends of the cable: a frame stays in one processor's cache.
+    Shared,
+    /// One thread per adapter.
+    PerAdapter,
+}
+
+/// What lies between the hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Between {
+    /// Two adapters and a cable.
+    Adapters(Threads),
+    /// The bare relay.
+    Relay,
+}
+
+/// Which processors do what.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    /// Processors of the hosts' programs and of their receive work.
+    pub host_cpus: Vec<usize>,
+    /// Processors of the adapters.
+    pub adapter_cpus: Vec<usize>,
+}
+
+impl Placement {
+    /// The last processor for the adapters, the others for the hosts; one for both if there is no other.
+    pub fn apart() -> Self {
+        let mut host_cpus = cpu::online();
+        let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
+        Self { host_cpus, adapter_cpus }
+    }
+
+    /// Everything everywhere, as the scheduler likes.
+    pub fn free() -> Self {
+        Self { host_cpus: cpu::online(), adapter_cpus: cpu::online() }
+    }
+
+    /// Whether hosts and adapters share no processor.
+    pub fn is_apart(&self) -> bool {
+        self.host_cpus.iter().all(|cpu| !self.adapter_cpus.contains(cpu))
+    }
+}
+
+/// What a rig is made with.
+#[derive(Clone, Debug)]
+pub struct RigConfig {
+    /// IP bytes of a frame, of both hosts and the line.
+    pub mtu: usize,
+    /// The line's rate in bits per second; `None`: never the limit.
+    pub rate_bps: Option<u64>,
+    /// What both adapters offer.
+    pub offloads: Offloads,
+    /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
+    pub host_gso: bool,
+    /// What lies between.
+    pub between: Between,
+    /// Which processors do what.
+    pub placement: Placement,
+}
+
+impl Default for RigConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MTU_DEFAULT,
+            rate_bps: None,
+            offloads: Offloads::all(),
+            host_gso: true,
+            between: Between::Adapters(Threads::Shared),
+            placement: Placement::apart(),
+        }
+    }
+}
+
+/// A rig that runs. Dropping it ends everything.
+#[derive(Debug)]
+pub struct Rig {
+    // In the order in which they are to go: who drives, what is driven, where it lies.
+    workers: Vec<Worker>,
+    relay: Option<Relay>,
+    taps: [Tap; 2],
+    controls: [Arc<Control>; 2],
+    hosts: [NetNs; 2],
+    config: RigConfig,
+    rps: bool,
+}
+
+impl Rig {
+    /// Builds namespaces, TAPs, adapters and cable, and starts them.
+    ///
+    /// # Errors
+    /// When the system refuses any of it; nothing is left behind then.
+    pub fn start(config: &RigConfig) -> Result<Self, LabError> {
+        let adapter = AdapterConfig { mtu: config.mtu, offloads: config.offloads, ..AdapterConfig::default() };
+        adapter.check()?;
+        let hosts = [NetNs::new()?, NetNs::new()?];
+        let taps = [open_tap(&hosts[0], config, 0)?, open_tap(&hosts[1], config, 1)?];
+        for side in 0..2 {
+            hosts[side].run(|| set_up_host(config, side))??;
+        }
+        let rps = config.placement.is_apart()
+            && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
+        let controls = [Control::new(&adapter), Control::new(&adapter)];
+        let mut rig =
+            Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };
+        match config.between {
+            Between::Relay => rig.relay = Some(Relay::start(&rig.taps[0], &rig.taps[1])?),
+            Between::Adapters(threads) => rig.start_adapters(&adapter, threads)?,
+        }
+        Ok(rig)
+    }
+
+    fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), LabError> {
+        let line = CableConfig { mtu: adapter.mtu, rate_bps: self.config.rate_bps, ..CableConfig::default() };
+        let (a, b) = cable(&line);
+        let a = self.queue_pair(adapter, 0, a);
+        let b = self.queue_pair(adapter, 1, b);
+        let cpus = || Some(self.config.placement.adapter_cpus.clone());
+        self.workers = match threads {
+            Threads::Shared => vec![Worker::start("ofr-adapters", vec![a, b], cpus())?],
+            Threads::PerAdapter => vec![
+                Worker::start("ofr-adapter-a", vec![a], cpus())?,
+                Worker::start("ofr-adapter-b", vec![b], cpus())?,
+            ],
+        };
+        Ok(())
+    }
+
+    fn queue_pair(&self, adapter: &AdapterConfig, side: usize, wire: CableEnd) -> QueuePair<TapQueue, CableEnd> {
+        let queue = self.taps[side].queue(0).expect("a TAP has a first queue");
+        QueuePair::new(adapter, &self.controls[side], 0, queue, wire)
+    }
+
+    /// The namespace of host 0 or 1.
+    pub fn host(&self, side: usize) -> &NetNs {
+        &self.hosts[side]
+    }
+
+    /// What the rig was made with.
+    pub fn config(&self) -> &RigConfig {
+        &self.config
+    }
+
+    /// Whether the hosts' receive work was moved to the hosts' processors.
+    pub fn has_rps(&self) -> bool {
+        self.rps
+    }
+
+    /// Kernel numbers of the threads that drive the adapters; none for a relay.
+    pub fn adapter_threads(&self) -> impl Iterator<Item = i32> + '_ {
+        self.workers.iter().map(Worker::thread_id)
+    }
+
+    /// Switches what adapter 0 or 1 offers, while frames flow. What is no longer offered is first
+    /// taken from the host, what is newly offered is first known to the adapter.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    pub fn set_offloads(&self, side: usize, offloads: Offloads) -> Result<(), LabError> {
+        let control = &self.controls[side];
+        control.set_offloads(control.offloads() | offloads);
+        self.taps[side].offer(offloads)?;
+        control.set_offloads(offloads);
+        Ok(())
+    }
+
+    /// Counters of both adapters.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts::default();
+        for queue in self.controls.iter().flat_map(|control| control.queues()) {
+            counts.transmit += Count::of(&queue.transmit);
+            counts.receive += Count::of(&queue.receive);
+        }
+        counts
+    }
+}
+
+fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
+    let tap = TapConfig { mtu: config.mtu as u32, mac: Some(MACS[side]), ..TapConfig::new(INTERFACE) };
+    let tap = Tap::open_in(host, &tap)?;
+    tap.offer(config.offloads)?;
+    Ok(tap)
+}
+
+/// In the host's namespace: addresses, the neighbour, and which features the host itself may use.
+fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
+    if config.mtu >= IPV6_MTU_MIN {
+        // Its neighbour and router messages would be counted with the traffic.
+        link::disable_ipv6(INTERFACE)?;
+    }
+    ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", config.host_gso)])?;
+    link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
+    link::set_up(INTERFACE)?;
+    link::add_neighbour(INTERFACE, IpAddr::V4(ADDRESSES[1 - side]), MACS[1 - side])?;
+    Ok(())
+}
+
+/// Sums of one direction over adapters and queues.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// Frames of the line that came in.
+    pub frames_in: u64,
+    /// Frames of the line that went out.
+    pub frames_out: u64,
+    /// Frames as the hosts saw them.
+    pub host_frames: u64,
+    /// Frames lost, for any reason.
+    pub lost: u64,
+}
+
+impl Count {
+    fn of(direction: &Direction) -> Self {
+        Self {
+            frames_in: direction.frames_in.get(),
+            frames_out: direction.frames_out.get(),
+            host_frames: direction.host_frames.get(),
+            lost: direction.lost_total(),
+        }
+    }
+
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self {
+            frames_in: self.frames_in - earlier.frames_in,
+            frames_out: self.frames_out - earlier.frames_out,
+            host_frames: self.host_frames - earlier.host_frames,
+            lost: self.lost - earlier.lost,
+        }
+    }
+}
+
+impl std::ops::AddAssign for Count {
+    fn add_assign(&mut self, other: Self) {
+        self.frames_in += other.frames_in;
+        self.frames_out += other.frames_out;
+        self.host_frames += other.host_frames;
+        self.lost += other.lost;
+    }
+}
+
+/// Counters of both adapters together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Host to line.
+    pub transmit: Count,
+    /// Line to host.
+    pub receive: Count,
+}
+
+impl Counts {
+    /// What was counted since `earlier`.
+    #[must_use]
+    pub fn since(self, earlier: Self) -> Self {
+        Self { transmit: self.transmit.since(earlier.transmit), receive: self.receive.since(earlier.receive) }
+    }
+
+    /// Frames that were lost in either direction.
+    pub fn lost(&self) -> u64 {
+        self.transmit.lost + self.receive.lost
+    }
+
+    /// Whether every frame that went in came out or was counted.
+    pub fn is_balanced(&self) -> bool {
+        [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
+            && self.transmit.frames_out == self.receive.frames_in
+    }
+}

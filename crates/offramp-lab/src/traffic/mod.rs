@@ -1,0 +1,49 @@
+//! Traffic on the kernel's own sockets: a bulk sender and sink in the manner of ttcp (claim I20), a request/response
+//! client with work on both sides (M4, M7), and UDP with segmentation and coalescing.
+//!
+//! Two ends play together. [`serve`] answers on one control port; [`run_client`] asks it for one test, described by
+//! [`Params`], and returns one [`Report`] with the figures of **both** ends. Both run in threads of the caller, so a
+//! caller whose threads entered a network namespace measures that namespace.
+//!
+//! How a figure comes about:
+//!
+//! - A timed test warms up, then measures for the asked time, and keeps the load on until the server has closed its
+//!   own window. Each end counts bytes over its own window and reports the window's exact length; the throughput of a
+//!   report is the receiver's. A test over a number of bytes is measured at the receiver from its first byte to its
+//!   last.
+//! - Processor time is that of the threads which carry the data (`RUSAGE_THREAD`), user and system apart, over the
+//!   window. What the kernel does in interrupts on behalf of others is not in it: sample `/proc/stat` between
+//!   [`Event::Start`] and [`Event::End`] for that.
+//! - Congestion control is set on each socket and read back, because the host's default may pace (BBR) and a network
+//!   namespace inherits it.
+//!
+//! The control protocol and its limits are in `wire`; a client that breaks it is refused and counted in
+//! [`ServerStats`].
+
+mod client;
+mod error;
+mod params;
+mod report;
+mod rr;
+mod server;
+mod side;
+mod sockets;
+mod streams;
+#[cfg(test)]
+mod tests;
+mod ttcp;
+mod udp;
+mod wire;
+
+pub use client::run_client;
+pub use error::TrafficError;
+pub use params::{
+    Amount, BulkParams, CONGESTION_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Direction, GSO_SEGMENTS_MAX,
+    LENGTH_DEFAULT_BYTES, LENGTH_MAX_BYTES, MESSAGE_MAX_BYTES, PORT_DEFAULT, Params, RR_MESSAGE_BYTES, STREAMS_MAX,
+    TransactionParams, UdpParams, WARMUP_DEFAULT_USECS, Workload,
+};
+pub use report::{
+    CpuTime, Datagrams, EndFigures, Event, Flow, Interval, Latency, Report, TcpFigures, Transactions, bits_text,
+};
+pub use rr::{iterations_for_usecs, work};
+pub use server::{ServeOptions, ServerEvent, ServerStats, serve};

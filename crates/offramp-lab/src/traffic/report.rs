@@ -1,0 +1,460 @@
+//! What a test found: figures of each end, of each direction, and the whole, for programs (JSON) and people (text).
+
+use std::fmt;
+use std::ops::{AddAssign, Sub};
+
+use hdrhistogram::Histogram;
+use serde::{Deserialize, Serialize};
+
+use super::params::{Direction, Params, Workload};
+
+/// Nanoseconds in a microsecond.
+const NSECS_PER_USEC: f64 = 1e3;
+
+/// Processor time of the threads that carry data, in seconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CpuTime {
+    /// In the program.
+    pub user_seconds: f64,
+    /// In the kernel on behalf of the program. Interrupts that hit another thread are not in it.
+    pub system_seconds: f64,
+}
+
+impl CpuTime {
+    /// Program and kernel together, in seconds.
+    pub fn total_seconds(self) -> f64 {
+        self.user_seconds + self.system_seconds
+    }
+}
+
+impl AddAssign for CpuTime {
+    fn add_assign(&mut self, other: Self) {
+        self.user_seconds += other.user_seconds;
+        self.system_seconds += other.system_seconds;
+    }
+}
+
+impl Sub for CpuTime {
+    type Output = Self;
+
+    fn sub(self, earlier: Self) -> Self {
+        Self {
+            user_seconds: self.user_seconds - earlier.user_seconds,
+            system_seconds: self.system_seconds - earlier.system_seconds,
+        }
+    }
+}
+
+/// What TCP says of the streams of one end. Counts are over the measured window and all streams.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TcpFigures {
+    /// Congestion control, read back from the socket.
+    pub congestion: String,
+    /// Segments sent again.
+    pub retransmits: u64,
+    /// Segments sent, as TCP counts them: a super-frame counts as the segments it is cut into.
+    pub segments_sent: u64,
+    /// Segments received.
+    pub segments_received: u64,
+    /// Segments received out of order.
+    pub segments_out_of_order: u64,
+    /// Largest segment sent, in bytes of payload: the mean over the streams.
+    pub mss_bytes: u32,
+    /// Congestion window in segments: the mean over the streams at the end of the window.
+    pub cwnd_segments: u32,
+    /// Smoothed round-trip time in microseconds: the mean over the streams at the end of the window.
+    pub rtt_us: u32,
+    /// Deviation of the round-trip time in microseconds: the mean over the streams at the end of the window.
+    pub rttvar_us: u32,
+}
+
+/// What a UDP receiver saw, over the whole test.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Datagrams {
+    /// Datagrams whose sequence number is lower than one seen before.
+    pub out_of_order: u64,
+    /// Datagrams that do not have the size that was sent.
+    pub wrong_size: u64,
+    /// Calls that brought data; with `UDP_GRO` each may bring several datagrams.
+    pub reads: u64,
+}
+
+/// One interim result.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Interval {
+    /// Begin, in seconds since the begin of the window.
+    pub start_seconds: f64,
+    /// End, in seconds since the begin of the window.
+    pub end_seconds: f64,
+    /// Payload bytes carried.
+    pub bytes: u64,
+    /// Datagrams or transactions carried; 0 for TCP bulk data.
+    pub units: u64,
+    /// Payload bits per second.
+    pub throughput_bps: f64,
+    /// Segments sent again by this end.
+    pub retransmits: u64,
+    /// Congestion window of this end in segments, the mean over the streams; 0 for UDP.
+    pub cwnd_segments: u32,
+}
+
+/// What one end measured in one direction, over all its streams.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct EndFigures {
+    /// Payload bytes in the measured window.
+    pub bytes: u64,
+    /// Exact length of this end's measured window, in seconds.
+    pub seconds: f64,
+    /// Payload bytes over the whole test, warm-up and drain included.
+    pub bytes_total: u64,
+    /// Datagrams or transactions in the measured window; 0 for TCP bulk data.
+    pub units: u64,
+    /// Datagrams or transactions over the whole test.
+    pub units_total: u64,
+    /// Processor time in the measured window.
+    pub cpu: CpuTime,
+    /// What TCP says; `None` for UDP.
+    pub tcp: Option<TcpFigures>,
+    /// What a UDP receiver saw.
+    pub datagrams: Option<Datagrams>,
+    /// Bytes that differ from the pattern, when one was asked for.
+    pub corrupt_bytes: u64,
+    /// Every stream came to its end: all was sent, or the end of the stream was received.
+    pub complete: bool,
+    /// Interim results, when asked for.
+    pub intervals: Vec<Interval>,
+    /// What went wrong on streams that did not come to their end.
+    pub errors: Vec<String>,
+}
+
+/// One direction of a test: what its sender and its receiver measured.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Flow {
+    /// Payload bits per second at the receiver.
+    pub throughput_bps: f64,
+    /// Payload bytes in the receiver's window.
+    pub bytes: u64,
+    /// Length of the receiver's window, in seconds.
+    pub seconds: f64,
+    /// Segments that the sender sent again, in its window.
+    pub retransmits: u64,
+    /// Datagrams sent that the receiver never saw, over the whole test; 0 for TCP.
+    pub datagrams_lost: u64,
+    /// The sending end.
+    pub sender: EndFigures,
+    /// The receiving end.
+    pub receiver: EndFigures,
+}
+
+impl Flow {
+    pub(super) fn new(sender: EndFigures, receiver: EndFigures) -> Self {
+        Self {
+            throughput_bps: rate_bps(receiver.bytes, receiver.seconds),
+            bytes: receiver.bytes,
+            seconds: receiver.seconds,
+            retransmits: sender.tcp.as_ref().map_or(0, |tcp| tcp.retransmits),
+            datagrams_lost: sender.units_total.saturating_sub(receiver.units_total),
+            sender,
+            receiver,
+        }
+    }
+}
+
+/// How long transactions took, in microseconds, from the first byte of the request written to the last byte of the
+/// response read. Resolution: three digits.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Latency {
+    /// Transactions in the distribution.
+    pub count: u64,
+    /// Shortest.
+    pub min_us: f64,
+    /// Mean.
+    pub mean_us: f64,
+    /// Half were at most this long.
+    pub p50_us: f64,
+    /// 90 % were at most this long.
+    pub p90_us: f64,
+    /// 99 % were at most this long.
+    pub p99_us: f64,
+    /// 99.9 % were at most this long.
+    pub p99_9_us: f64,
+    /// Longest.
+    pub max_us: f64,
+}
+
+impl Latency {
+    /// Reads the figures from a histogram of nanoseconds; all zero when it is empty.
+    pub(super) fn of(histogram: &Histogram<u64>) -> Self {
+        if histogram.is_empty() {
+            return Self::default();
+        }
+        let quantile = |quantile: f64| histogram.value_at_quantile(quantile) as f64 / NSECS_PER_USEC;
+        Self {
+            count: histogram.len(),
+            min_us: histogram.min() as f64 / NSECS_PER_USEC,
+            mean_us: histogram.mean() / NSECS_PER_USEC,
+            p50_us: quantile(0.5),
+            p90_us: quantile(0.9),
+            p99_us: quantile(0.99),
+            p99_9_us: quantile(0.999),
+            max_us: histogram.max() as f64 / NSECS_PER_USEC,
+        }
+    }
+}
+
+/// What a request/response test found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Transactions {
+    /// Transactions finished per second of the client's window, over all streams.
+    pub per_second: f64,
+    /// How long they took.
+    pub latency: Latency,
+    /// The client; bytes count requests and responses.
+    pub client: EndFigures,
+    /// The server; bytes count requests and responses.
+    pub server: EndFigures,
+}
+
+/// The result of one test.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// Control address of the server.
+    pub server: String,
+    /// What was asked for.
+    pub params: Params,
+    /// Which way the data went.
+    pub direction: Direction,
+    /// Streams in each direction.
+    pub streams: u32,
+    /// Congestion control, read back from the data sockets; empty for UDP.
+    pub congestion: String,
+    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions.
+    pub throughput_bps: f64,
+    /// Payload bytes in the measured window, summed likewise.
+    pub bytes: u64,
+    /// Length of the client's measured window, in seconds; for a number of bytes the receiver's, first byte to last.
+    pub seconds: f64,
+    /// Segments sent again in the window, both ends.
+    pub retransmits: u64,
+    /// Segments sent in the window, both ends, acknowledgements included; 0 for UDP.
+    pub segments: u64,
+    /// Processor time of the client's data threads in its window.
+    pub client_cpu: CpuTime,
+    /// Processor time of the server's data threads in its window.
+    pub server_cpu: CpuTime,
+    /// From the client to the server; bulk and UDP only.
+    pub send: Option<Flow>,
+    /// From the server to the client; bulk and UDP only.
+    pub receive: Option<Flow>,
+    /// Request/response only.
+    pub transactions: Option<Transactions>,
+}
+
+impl Report {
+    /// Transactions per second; `None` when the test had none.
+    pub fn transactions_per_second(&self) -> Option<f64> {
+        self.transactions.as_ref().map(|transactions| transactions.per_second)
+    }
+
+    /// Processor time of the threads that sent, in seconds; the client's for transactions.
+    pub fn sender_cpu(&self) -> CpuTime {
+        self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client)
+    }
+
+    /// Processor time of the threads that received, in seconds; the server's for transactions.
+    pub fn receiver_cpu(&self) -> CpuTime {
+        self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server)
+    }
+
+    /// Every end of every direction.
+    pub fn ends(&self) -> impl Iterator<Item = &EndFigures> {
+        let flows = self.send.iter().chain(&self.receive).flat_map(|flow| [&flow.sender, &flow.receiver]);
+        flows.chain(self.transactions.iter().flat_map(|transactions| [&transactions.client, &transactions.server]))
+    }
+
+    /// Says whether every stream of both ends came to its end and no byte differed from the pattern.
+    pub fn is_complete(&self) -> bool {
+        self.ends().all(|end| end.complete && end.corrupt_bytes == 0)
+    }
+
+    fn cpu_of(
+        &self,
+        of_flow: impl Fn(&Flow) -> &EndFigures,
+        of_transactions: impl Fn(&Transactions) -> &EndFigures,
+    ) -> CpuTime {
+        let mut sum = CpuTime::default();
+        for flow in self.send.iter().chain(&self.receive) {
+            sum += of_flow(flow).cpu;
+        }
+        if let Some(transactions) = &self.transactions {
+            sum += of_transactions(transactions).cpu;
+        }
+        sum
+    }
+}
+
+/// What happens during a test, told to the caller of [`run_client`](super::run_client) as it happens. As JSON, each
+/// is one object with its name in `event`.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum Event {
+    /// All streams are connected; the senders are about to start.
+    Connected {
+        /// Control address of the server.
+        server: String,
+        /// Congestion control of the data sockets; empty for UDP.
+        congestion: String,
+    },
+    /// The client's measured window begins now. An observer takes its first sample here.
+    Start,
+    /// An interim result of the client's own end.
+    Interval {
+        /// What it sent, or the transactions it made.
+        sent: Option<Interval>,
+        /// What it received.
+        received: Option<Interval>,
+    },
+    /// The client's measured window ends now. An observer takes its second sample here.
+    End,
+    /// The result.
+    Report(Box<Report>),
+}
+
+/// Bits per second of so many bytes in so many seconds; 0 when there was no time.
+pub(super) fn rate_bps(bytes: u64, seconds: f64) -> f64 {
+    if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
+}
+
+/// A rate with the unit that suits it: `34.21 Gbit/s`.
+pub fn bits_text(bits_per_second: f64) -> String {
+    scaled(bits_per_second, 1000.0, &["bit/s", "kbit/s", "Mbit/s", "Gbit/s", "Tbit/s"])
+}
+
+fn bytes_text(bytes: u64) -> String {
+    scaled(bytes as f64, 1024.0, &["B", "KiB", "MiB", "GiB", "TiB"])
+}
+
+fn scaled(mut value: f64, step: f64, units: &[&str]) -> String {
+    let mut unit = 0;
+    while value >= step && unit + 1 < units.len() {
+        value /= step;
+        unit += 1;
+    }
+    if unit == 0 { format!("{value:.0} {}", units[0]) } else { format!("{value:.2} {}", units[unit]) }
+}
+
+impl fmt::Display for Interval {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (amount, rate) = (bytes_text(self.bytes), bits_text(self.throughput_bps));
+        write!(formatter, "{:7.2} - {:7.2} s  {amount:>12}  {rate:>14}", self.start_seconds, self.end_seconds)?;
+        if self.units > 0 {
+            let seconds = self.end_seconds - self.start_seconds;
+            write!(formatter, "  {:>12.0} /s", self.units as f64 / seconds)?;
+        }
+        if self.cwnd_segments > 0 {
+            write!(formatter, "  retransmits {:<6} cwnd {}", self.retransmits, self.cwnd_segments)?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(flow) = &self.send {
+            write_flow(formatter, "client to server", flow)?;
+        }
+        if let Some(flow) = &self.receive {
+            write_flow(formatter, "server to client", flow)?;
+        }
+        if self.send.is_some() && self.receive.is_some() {
+            writeln!(formatter, "both directions   {}", bits_text(self.throughput_bps))?;
+        }
+        if let Some(transactions) = &self.transactions {
+            write_transactions(formatter, &self.params, transactions)?;
+        }
+        write_cpu(formatter, "client", self.client_cpu, self.seconds)?;
+        write_cpu(formatter, "server", self.server_cpu, self.seconds)?;
+        for error in self.ends().flat_map(|end| &end.errors) {
+            writeln!(formatter, "incomplete        {error}")?;
+        }
+        Ok(())
+    }
+}
+
+fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fmt::Result {
+    let (rate, amount) = (bits_text(flow.throughput_bps), bytes_text(flow.bytes));
+    writeln!(formatter, "{name}  {rate} at the receiver ({amount} in {:.3} s)", flow.seconds)?;
+    if let Some(tcp) = &flow.sender.tcp {
+        writeln!(
+            formatter,
+            "  {}: retransmits {}, cwnd {} x {} bytes, rtt {} +- {} us",
+            tcp.congestion, tcp.retransmits, tcp.cwnd_segments, tcp.mss_bytes, tcp.rtt_us, tcp.rttvar_us
+        )?;
+    }
+    if let Some(datagrams) = &flow.receiver.datagrams {
+        let sent = flow.sender.units_total;
+        let percent = if sent > 0 { flow.datagrams_lost as f64 * 100.0 / sent as f64 } else { 0.0 };
+        writeln!(
+            formatter,
+            "  datagrams: sent {sent}, received {}, lost {} ({percent:.3} %), out of order {}, wrong size {}",
+            flow.receiver.units_total, flow.datagrams_lost, datagrams.out_of_order, datagrams.wrong_size
+        )?;
+    }
+    if flow.receiver.corrupt_bytes > 0 {
+        writeln!(formatter, "  CORRUPT: {} bytes differ from what was sent", flow.receiver.corrupt_bytes)?;
+    }
+    Ok(())
+}
+
+fn write_transactions(formatter: &mut fmt::Formatter<'_>, params: &Params, found: &Transactions) -> fmt::Result {
+    if let Workload::Transaction(asked) = &params.workload {
+        writeln!(
+            formatter,
+            "transactions      {:.0} /s ({} in {:.3} s; request {} bytes, response {} bytes)",
+            found.per_second, found.client.units, found.client.seconds, asked.request_bytes, asked.response_bytes
+        )?;
+        let (server, client) = (asked.server_work_iterations, asked.client_work_iterations);
+        if server > 0 || client > 0 {
+            writeln!(formatter, "  work per transaction: server {server}, client {client} iterations")?;
+        }
+    }
+    let latency = &found.latency;
+    writeln!(
+        formatter,
+        "  latency us: min {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}",
+        latency.min_us, latency.p50_us, latency.p90_us, latency.p99_us, latency.p99_9_us, latency.max_us
+    )?;
+    let tcp = found.client.tcp.as_ref();
+    tcp.map_or(Ok(()), |tcp| writeln!(formatter, "  {}: retransmits {}", tcp.congestion, tcp.retransmits))
+}
+
+fn write_cpu(formatter: &mut fmt::Formatter<'_>, name: &str, cpu: CpuTime, seconds: f64) -> fmt::Result {
+    let percent = if seconds > 0.0 { cpu.total_seconds() * 100.0 / seconds } else { 0.0 };
+    let (user, system) = (cpu.user_seconds, cpu.system_seconds);
+    writeln!(formatter, "{name} cpu        user {user:.3} s, system {system:.3} s ({percent:.0} % of one processor)")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_and_sizes_take_the_unit_that_suits_them() {
+        assert_eq!(bits_text(34_210_000_000.0), "34.21 Gbit/s");
+        assert_eq!(bits_text(999.0), "999 bit/s");
+        assert_eq!(bytes_text(1536), "1.50 KiB");
+        assert_eq!(rate_bps(1000, 0.0).to_bits(), 0.0_f64.to_bits());
+    }
+
+    #[test]
+    fn latency_figures_come_from_the_distribution() {
+        let mut histogram = Histogram::new(3).unwrap();
+        for usecs in 1..=1000 {
+            histogram.record(usecs * 1000).unwrap();
+        }
+        let latency = Latency::of(&histogram);
+        assert_eq!(latency.count, 1000);
+        assert!((latency.p50_us - 500.0).abs() < 1.0 && (latency.p99_us - 990.0).abs() < 1.0);
+        assert_eq!(Latency::of(&Histogram::new(3).unwrap()), Latency::default());
+    }
+}

@@ -1,0 +1,189 @@
+//! Requests and responses over TCP, with work of fixed size on either side to stand for an application.
+
+use std::hint::black_box;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use nix::time::{ClockId, clock_gettime};
+
+use super::params::TransactionParams;
+use super::side::{Context, Phase, WorkerEnd};
+use super::ttcp::{Source, finish, is_pause};
+
+/// Longest transaction time that is told apart, in nanoseconds: one minute; longer ones count as this.
+const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
+/// Significant digits of a transaction time.
+const LATENCY_DIGITS: u8 = 3;
+/// Bytes read at once.
+const READ_LEN: usize = 64 * 1024;
+/// Rounds of work in one sample of the calibration.
+const CALIBRATION_ITERATIONS: u64 = 200_000;
+/// Samples of the calibration; the fastest counts, for it was disturbed least.
+const CALIBRATION_SAMPLES: u32 = 9;
+
+/// Does work of fixed size: a chain of `iterations` dependent multiplications that touches no memory. It takes the
+/// same number of processor cycles whatever the network does, which is what makes two runs comparable.
+pub fn work(iterations: u64) -> u64 {
+    // The finalizer of a 64-bit mixing function, over and over; the constant is odd, so no information is lost.
+    (0..iterations).fold(1, |state, _| {
+        let mixed = black_box(state ^ (state >> 29));
+        mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15)
+    })
+}
+
+/// How many rounds of [`work`] take so many microseconds of processor time on this machine.
+///
+/// Measured anew at each call and thus never twice the same: measure once and use the number on both sides of a
+/// comparison.
+pub fn iterations_for_usecs(usecs: u64) -> u64 {
+    let fastest = (0..CALIBRATION_SAMPLES).map(|_| thread_time_of_work()).min().unwrap_or_default();
+    let nsecs = fastest.as_nanos().max(1);
+    let iterations = u128::from(usecs) * 1000 * u128::from(CALIBRATION_ITERATIONS) / nsecs;
+    iterations.try_into().unwrap_or(u64::MAX)
+}
+
+fn thread_time_of_work() -> Duration {
+    let now = || clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map(Duration::from).unwrap_or_default();
+    let start = now();
+    black_box(work(CALIBRATION_ITERATIONS));
+    now().saturating_sub(start)
+}
+
+/// How a message ended.
+enum Message {
+    /// All of it came or went.
+    Whole,
+    /// The other end closed the stream before its first byte.
+    Closed,
+    /// The test was given up meanwhile.
+    Aborted,
+}
+
+/// Makes one request after the other until the phase says stop.
+pub(super) fn request(
+    stream: &TcpStream,
+    params: &TransactionParams,
+    source: &Source,
+    context: &mut Context,
+) -> WorkerEnd {
+    let mut buffer = vec![0; READ_LEN];
+    let mut end = WorkerEnd::default();
+    let mut times = Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok();
+    context.wait_begin();
+    let outcome = loop {
+        if context.phase() >= Phase::Stop {
+            break Ok(());
+        }
+        if params.think_usecs > 0 {
+            thread::sleep(Duration::from_micros(params.think_usecs));
+        }
+        black_box(work(params.client_work_iterations));
+        let begun = Instant::now();
+        match exchange(stream, params, source, &mut buffer, context) {
+            Ok(Message::Whole) => {}
+            Ok(Message::Closed) => break Err(io::Error::other("the server closed the stream")),
+            Ok(Message::Aborted) => break Err(io::Error::other("given up before the response")),
+            Err(error) => break Err(error),
+        }
+        let nsecs = begun.elapsed().as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64;
+        end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);
+        end.units += 1;
+        if context.phase() == Phase::Measure
+            && let Some(times) = &mut times
+        {
+            times.saturating_record(nsecs);
+        }
+        context.count(end.bytes, end.units);
+    };
+    end.histogram = times;
+    finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
+}
+
+/// Answers one request after the other until the client closes the stream.
+pub(super) fn respond(
+    stream: &TcpStream,
+    params: &TransactionParams,
+    source: &Source,
+    context: &mut Context,
+) -> WorkerEnd {
+    let mut buffer = vec![0; READ_LEN];
+    let mut end = WorkerEnd::default();
+    let outcome = loop {
+        match read_message(stream, params.request_bytes, &mut buffer, context) {
+            Ok(Message::Whole) => {}
+            Ok(Message::Closed) => break Ok(()),
+            Ok(Message::Aborted) => break Err(io::Error::other("given up before the end of the stream")),
+            Err(error) => break Err(error),
+        }
+        black_box(work(params.server_work_iterations));
+        match write_message(stream, params.response_bytes, source, context) {
+            Ok(Message::Whole) => {}
+            Ok(_) => break Err(io::Error::other("given up within a response")),
+            Err(error) => break Err(error),
+        }
+        end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);
+        end.units += 1;
+        context.count(end.bytes, end.units);
+    };
+    finish(end, outcome, context)
+}
+
+fn exchange(
+    stream: &TcpStream,
+    params: &TransactionParams,
+    source: &Source,
+    buffer: &mut [u8],
+    context: &mut Context,
+) -> io::Result<Message> {
+    match write_message(stream, params.request_bytes, source, context)? {
+        Message::Whole => read_message(stream, params.response_bytes, buffer, context),
+        other => Ok(other),
+    }
+}
+
+fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Context) -> io::Result<Message> {
+    let mut left = u64::from(len);
+    while left > 0 {
+        match (&*stream).write(source.slice(0, left)) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(written) => left -= written as u64,
+            Err(error) if !is_pause(&error) => return Err(error),
+            Err(_) if context.phase() == Phase::Abort => return Ok(Message::Aborted),
+            Err(_) => {}
+        }
+    }
+    Ok(Message::Whole)
+}
+
+fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
+    let mut left = len as usize;
+    // Between two messages the phase is looked at once, so that the processor time of the window is taken in time.
+    context.phase();
+    while left > 0 {
+        let room = left.min(buffer.len());
+        match (&*stream).read(&mut buffer[..room]) {
+            Ok(0) if left == len as usize => return Ok(Message::Closed),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(read) => left -= read,
+            Err(error) if !is_pause(&error) => return Err(error),
+            Err(_) if context.phase() == Phase::Abort => return Ok(Message::Aborted),
+            Err(_) => {}
+        }
+    }
+    Ok(Message::Whole)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn more_work_is_more_iterations_and_none_is_none() {
+        assert_eq!(iterations_for_usecs(0), 0);
+        assert!(iterations_for_usecs(1000) > 100 * iterations_for_usecs(1));
+        assert_ne!(work(10), work(11));
+    }
+}

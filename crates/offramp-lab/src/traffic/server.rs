@@ -1,0 +1,403 @@
+//! The server: one control port, one thread per session, limits on everything that a client could ask for.
+
+use std::io::{self, ErrorKind, Read};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::error::reason;
+use super::params::{Amount, Params};
+use super::report::EndFigures;
+use super::side::{Side, SideFigures};
+use super::sockets::{data_listener, ready_stream, sentence, udp_socket};
+use super::streams::{End, Sources, spawn_tcp, spawn_udp};
+use super::wire::{
+    CLIENT_LINE_LEN_MAX, ClientLine, Control, DATA_HELLO_LEN, ServerLine, VERSION, WireError, stream_of_data_hello,
+    token_text,
+};
+
+/// Sessions under way at once, at most; one more is refused.
+const SESSIONS_MAX: u64 = 8;
+/// How long a new client may take for its hello.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the client may take to connect all its streams.
+const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long one data connection may take for its first bytes.
+const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
+/// How much longer than the asked time a timed test may take, over all its steps.
+const GRACE: Duration = Duration::from_mins(1);
+/// A test over a number of bytes in which nothing moves for so long is given up.
+const STALL_MAX: Duration = Duration::from_mins(1);
+/// How often a waiting server looks at its stop flag.
+const STOP_POLL: Duration = Duration::from_millis(100);
+/// Pause after a failed accept, which is mostly a lack of descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// How a server is to serve.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ServeOptions {
+    /// Return after the first test that began, whether it came to its end or not.
+    pub once: bool,
+}
+
+/// What a server counts. Every control connection ends in exactly one of the counters.
+#[derive(Debug, Default)]
+pub struct ServerStats {
+    /// Tests that came to their end, results sent.
+    pub served: AtomicU64,
+    /// Clients refused: not of the protocol, of another version, over a limit, or too slow to begin.
+    pub refused: AtomicU64,
+    /// Tests that began and were cut off.
+    pub lost: AtomicU64,
+}
+
+/// What happens at a server, told as it happens.
+#[derive(Clone, Debug, PartialEq)]
+pub enum ServerEvent {
+    /// A test came to its end.
+    Served {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// The test.
+        params: Box<Params>,
+        /// What this end sent, if it did.
+        sent: Option<Box<EndFigures>>,
+        /// What this end received or answered, if it did.
+        received: Option<Box<EndFigures>>,
+    },
+    /// A client was refused.
+    Refused {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// Why.
+        reason: String,
+    },
+    /// A test was cut off.
+    Lost {
+        /// Address of the client.
+        peer: SocketAddr,
+        /// What ended it.
+        reason: String,
+    },
+}
+
+/// Why a session ended without results.
+enum Failure {
+    Refused(String),
+    Lost(String),
+}
+
+/// Serves tests that come in through `listener` until `stop` is set, one thread per session. All threads and sockets
+/// are in the caller's network namespace, and are gone when it returns.
+///
+/// A client that breaks the protocol, exceeds a limit or vanishes costs its own session and nothing else; see `stats`.
+///
+/// # Errors
+/// What poll(2) reports when the listener itself is unusable.
+pub fn serve(
+    listener: &TcpListener,
+    options: ServeOptions,
+    stop: &AtomicBool,
+    stats: &ServerStats,
+    on_event: &(dyn Fn(ServerEvent) + Sync),
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    let running = AtomicU64::new(0);
+    let house = House { stop, stats, on_event, running: &running };
+    thread::scope(|scope| {
+        while !(house.stopping() || options.once && house.has_run_a_test()) {
+            let Some((stream, peer)) = accept(listener, STOP_POLL)? else { continue };
+            if running.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
+                running.fetch_sub(1, Ordering::Relaxed);
+                house.turn_away(stream, peer);
+                continue;
+            }
+            let spawned = thread::Builder::new().name("ttcp-session".to_owned()).spawn_scoped(scope, move || {
+                house.session(stream, peer);
+                house.running.fetch_sub(1, Ordering::Relaxed);
+            });
+            if spawned.is_err() {
+                running.fetch_sub(1, Ordering::Relaxed);
+                house.refused(peer, "this host has no room for another thread".to_owned());
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Waits for a connection, at most so long.
+fn accept(listener: &TcpListener, wait: Duration) -> io::Result<Option<(TcpStream, SocketAddr)>> {
+    let mut watched = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+    let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut watched, timeout) {
+        Ok(0) | Err(nix::errno::Errno::EINTR) => return Ok(None),
+        Ok(_) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    match listener.accept() {
+        Ok((stream, peer)) => {
+            stream.set_nonblocking(false)?;
+            Ok(Some((stream, peer)))
+        }
+        Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::ConnectionAborted) => Ok(None),
+        Err(_) => {
+            thread::sleep(ACCEPT_PAUSE);
+            Ok(None)
+        }
+    }
+}
+
+/// What all sessions of one server share.
+#[derive(Clone, Copy)]
+struct House<'house> {
+    stop: &'house AtomicBool,
+    stats: &'house ServerStats,
+    on_event: &'house (dyn Fn(ServerEvent) + Sync),
+    running: &'house AtomicU64,
+}
+
+impl House<'_> {
+    fn stopping(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
+
+    fn has_run_a_test(&self) -> bool {
+        self.stats.served.load(Ordering::Relaxed) + self.stats.lost.load(Ordering::Relaxed) > 0
+    }
+
+    fn refused(&self, peer: SocketAddr, reason: String) {
+        self.stats.refused.fetch_add(1, Ordering::Relaxed);
+        (self.on_event)(ServerEvent::Refused { peer, reason });
+    }
+
+    fn turn_away(&self, stream: TcpStream, peer: SocketAddr) {
+        let reason = format!("{SESSIONS_MAX} tests are under way already");
+        if let Ok(mut control) = Control::new(stream, CLIENT_LINE_LEN_MAX) {
+            // A client that does not listen is turned away all the same.
+            let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
+        }
+        self.refused(peer, reason);
+    }
+
+    fn session(&self, stream: TcpStream, peer: SocketAddr) {
+        let mut control = match Control::new(stream, CLIENT_LINE_LEN_MAX) {
+            Ok(control) => control,
+            Err(error) => return self.refused(peer, reason(&error)),
+        };
+        match self.test(&mut control) {
+            Ok((params, figures)) => {
+                self.stats.served.fetch_add(1, Ordering::Relaxed);
+                let (sent, received) = (figures.sending.map(Box::new), figures.receiving.map(Box::new));
+                (self.on_event)(ServerEvent::Served { peer, params: Box::new(params), sent, received });
+            }
+            Err(failure) => {
+                let (Failure::Refused(reason) | Failure::Lost(reason)) = &failure;
+                // Nobody may be listening any more; the reason is counted and told here as well.
+                let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
+                match failure {
+                    Failure::Refused(reason) => self.refused(peer, reason),
+                    Failure::Lost(reason) => {
+                        self.stats.lost.fetch_add(1, Ordering::Relaxed);
+                        (self.on_event)(ServerEvent::Lost { peer, reason });
+                    }
+                }
+            }
+        }
+    }
+
+    /// One test from hello to results.
+    fn test(&self, control: &mut Control) -> Result<(Params, SideFigures), Failure> {
+        let (params, client_ports) = self.hello(control)?;
+        let mut side = Side::new(params.is_timed(), params.interval());
+        if params.is_udp() {
+            start_udp(control, &params, &client_ports, &mut side)?;
+        } else {
+            self.start_tcp(control, &params, &mut side)?;
+        }
+        send(control, &ServerLine::Go)?;
+        self.follow(control, &params, &mut side)?;
+        side.stop();
+        side.drain(|| !self.stopping());
+        let (figures, _) = side.figures();
+        send(control, &ServerLine::Results(Box::new(figures.clone()))).map_err(Failure::lost)?;
+        Ok((params, figures))
+    }
+
+    fn hello(&self, control: &mut Control) -> Result<(Params, Vec<u16>), Failure> {
+        let deadline = Instant::now() + HELLO_TIMEOUT;
+        let line = loop {
+            match control.receive(deadline.min(Instant::now() + STOP_POLL)) {
+                Err(WireError::Timeout) if Instant::now() < deadline && !self.stopping() => {}
+                other => break other.map_err(refused)?,
+            }
+        };
+        let ClientLine::Hello { version, params, udp_ports } = line else {
+            return Err(refused("the first line is not a hello"));
+        };
+        if version != VERSION {
+            return Err(refused(format!("the client speaks version {version} of the protocol, the server {VERSION}")));
+        }
+        params.check().map_err(Failure::Refused)?;
+        let ports_wanted = if params.is_udp() { params.socket_count() as usize } else { 0 };
+        if udp_ports.len() != ports_wanted || udp_ports.contains(&0) {
+            return Err(refused("the UDP ports do not fit the streams"));
+        }
+        Ok((params, udp_ports))
+    }
+
+    fn start_tcp(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
+        let token: u128 = rand::random();
+        let local = control.local_addr().map_err(|error| refused(reason(&error)))?;
+        let listener = data_listener(local.ip(), params).map_err(|failed| Failure::Refused(sentence(failed)))?;
+        let port = listener.local_addr().map_err(|error| refused(reason(&error)))?.port();
+        listener.set_nonblocking(true).map_err(|error| refused(reason(&error)))?;
+        send(control, &ServerLine::Ready { port, udp_ports: Vec::new(), token: token_text(token) })?;
+        let sources = Sources::new(params);
+        let mut missing: Vec<u32> = (0..params.socket_count()).collect();
+        let deadline = Instant::now() + STREAMS_TIMEOUT;
+        while !missing.is_empty() {
+            if Instant::now() >= deadline || self.stopping() {
+                return Err(refused(format!("{} data streams did not come in time", missing.len())));
+            }
+            let accepted = accept(&listener, STOP_POLL).map_err(|error| refused(reason(&error)))?;
+            let Some((stream, _)) = accepted else { continue };
+            // A stranger's connection is dropped; the streams of the test are still awaited.
+            let Some(index) = read_data_hello(&stream, token) else { continue };
+            let Some(position) = missing.iter().position(|&wanted| wanted == index) else { continue };
+            missing.swap_remove(position);
+            ready_stream(&stream, params)
+                .and_then(|()| spawn_tcp(side, End::Server, params, &sources, index, stream))
+                .map_err(|error| refused(format!("cannot start stream {index}: {}", reason(&error))))?;
+        }
+        Ok(())
+    }
+
+    /// Goes through the phases as the client calls them, until it calls stop.
+    fn follow(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
+        let deadline = deadline_of(params);
+        let (mut moved, mut progress) = (Instant::now(), 0);
+        let mut steps = Steps::of(params);
+        loop {
+            let wake = Instant::now() + STOP_POLL;
+            match control.receive::<ClientLine>(side.next_tick().map_or(wake, |tick| tick.min(wake))) {
+                Ok(line) => match steps.take(&line)? {
+                    Step::Begin => side.begin(),
+                    Step::Start => side.open_window(),
+                    Step::End => {
+                        side.close_window();
+                        send(control, &ServerLine::Ended).map_err(Failure::lost)?;
+                    }
+                    Step::Stop => return Ok(()),
+                },
+                Err(WireError::Timeout) => {}
+                Err(error) => return Err(Failure::Lost(error.into())),
+            }
+            side.tick();
+            if side.progress() != progress {
+                (moved, progress) = (Instant::now(), side.progress());
+            }
+            let late = deadline.map_or(moved.elapsed() > STALL_MAX, |deadline| Instant::now() > deadline);
+            if late || self.stopping() {
+                let why = if late { "the client did not end the test in time" } else { "the server was stopped" };
+                return Err(Failure::Lost(why.to_owned()));
+            }
+        }
+    }
+}
+
+/// The order in which the client's lines may come.
+struct Steps {
+    awaited: &'static [Step],
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Begin,
+    Start,
+    End,
+    Stop,
+}
+
+impl Steps {
+    fn of(params: &Params) -> Self {
+        let timed: &[Step] = &[Step::Begin, Step::Start, Step::End, Step::Stop];
+        Self { awaited: if params.is_timed() { timed } else { &[Step::Begin, Step::Stop] } }
+    }
+
+    fn take(&mut self, line: &ClientLine) -> Result<Step, Failure> {
+        let step = match line {
+            ClientLine::Begin => Some(Step::Begin),
+            ClientLine::Start => Some(Step::Start),
+            ClientLine::End => Some(Step::End),
+            ClientLine::Stop => Some(Step::Stop),
+            ClientLine::Hello { .. } => None,
+        };
+        match self.awaited.split_first() {
+            Some((&awaited, rest)) if step == Some(awaited) => {
+                self.awaited = rest;
+                Ok(awaited)
+            }
+            _ => Err(Failure::Lost("the client's lines are out of order".to_owned())),
+        }
+    }
+}
+
+impl Failure {
+    /// The same reason, after the test began.
+    fn lost(self) -> Self {
+        let (Self::Refused(reason) | Self::Lost(reason)) = self;
+        Self::Lost(reason)
+    }
+}
+
+fn start_udp(control: &mut Control, params: &Params, client_ports: &[u16], side: &mut Side) -> Result<(), Failure> {
+    let opened = (|| {
+        let (local, peer) = (control.local_addr()?.ip(), control.peer_addr()?.ip().to_canonical());
+        let sockets: Vec<UdpSocket> =
+            client_ports.iter().map(|_| udp_socket(local, params)).collect::<io::Result<_>>()?;
+        for (socket, &port) in sockets.iter().zip(client_ports) {
+            socket.connect(SocketAddr::new(peer, port))?;
+        }
+        let ports: Vec<u16> =
+            sockets.iter().map(|socket| Ok(socket.local_addr()?.port())).collect::<io::Result<_>>()?;
+        spawn_udp(side, End::Server, params, sockets)?;
+        Ok(ports)
+    })();
+    let udp_ports = opened.map_err(|error: io::Error| refused(format!("cannot open UDP: {}", reason(&error))))?;
+    send(control, &ServerLine::Ready { port: 0, udp_ports, token: String::new() })
+}
+
+fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {
+    let deadline = Instant::now() + DATA_HELLO_TIMEOUT;
+    let mut bytes = [0; DATA_HELLO_LEN];
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let left = deadline.saturating_duration_since(Instant::now());
+        // A zero timeout is refused by the standard library, which ends the wait as it should.
+        stream.set_read_timeout(Some(left)).ok()?;
+        match stream.read(&mut bytes[filled..]).ok()? {
+            0 => return None,
+            len => filled += len,
+        }
+    }
+    stream_of_data_hello(&bytes, token)
+}
+
+/// When a timed test has taken too long; `None` for a test over a number of bytes, which may take any time while it
+/// moves.
+fn deadline_of(params: &Params) -> Option<Instant> {
+    let Amount::Usecs(usecs) = params.amount else { return None };
+    Some(Instant::now() + Duration::from_micros(params.warmup_usecs + usecs) + GRACE)
+}
+
+fn send(control: &mut Control, line: &ServerLine) -> Result<(), Failure> {
+    control.send(line).map_err(refused)
+}
+
+fn refused(reason: impl Into<String>) -> Failure {
+    Failure::Refused(reason.into())
+}

@@ -1,0 +1,571 @@
+//! One end of a running test: its threads, the phases they go through together, and what they counted.
+//!
+//! The controlling thread moves the phase and reads the counters; a data thread looks at the phase with one relaxed
+//! load per call of the kernel and writes counters that nobody else writes.
+
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
+use offramp_ports::socket::{TcpInfo, tcp_info};
+use serde::{Deserialize, Serialize};
+
+use super::report::{CpuTime, Datagrams, EndFigures, Interval, TcpFigures, rate_bps};
+use super::sockets::congestion_of;
+
+/// Interim results kept for each direction; later ones are shown but not kept.
+pub(super) const INTERVALS_MAX: usize = 10_000;
+/// How long a data thread may sit in one call of the kernel before it looks at the phase again.
+pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
+/// How often a sender looks whether the test has begun.
+const BEGIN_POLL: Duration = Duration::from_millis(1);
+/// A drain without one more byte for this long is given up.
+pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
+/// A drain that lasts longer than this is given up.
+pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
+/// Shortest last interval that is worth a line of its own.
+const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
+/// Microseconds in a second.
+const USECS_PER_SEC: f64 = 1e6;
+
+/// Where a test stands. Later phases compare greater.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(super) enum Phase {
+    /// Receivers run, senders wait.
+    Idle,
+    /// Under load, not measured.
+    Warmup,
+    /// The window is open.
+    Measure,
+    /// The window is closed, the load stays on.
+    After,
+    /// Senders stop, receivers read to the end.
+    Stop,
+    /// Everything stops.
+    Abort,
+}
+
+impl Phase {
+    fn from_u8(value: u8) -> Self {
+        const ALL: [Phase; 6] = [Phase::Idle, Phase::Warmup, Phase::Measure, Phase::After, Phase::Stop, Phase::Abort];
+        ALL.get(usize::from(value)).copied().unwrap_or(Phase::Abort)
+    }
+}
+
+/// Which way a thread's data goes, seen from its own end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Sends bulk data, or makes requests.
+    Sending,
+    /// Receives bulk data, or answers requests.
+    Receiving,
+}
+
+/// The counters of one thread, on cache lines of their own.
+#[derive(Default)]
+#[repr(align(128))]
+struct Meter {
+    bytes: AtomicU64,
+    units: AtomicU64,
+}
+
+/// What a data thread sees of the test.
+pub(super) struct Context {
+    shared: Arc<AtomicU8>,
+    meter: Arc<Meter>,
+    seen: Phase,
+    cpu_at_start: Option<CpuTime>,
+    cpu: Option<CpuTime>,
+}
+
+impl Context {
+    /// The phase now. Takes the thread's processor time when the window opens and when it closes.
+    pub(super) fn phase(&mut self) -> Phase {
+        let phase = Phase::from_u8(self.shared.load(Ordering::Relaxed));
+        if phase != self.seen {
+            self.enter(phase);
+        }
+        phase
+    }
+
+    /// Waits until senders may start.
+    pub(super) fn wait_begin(&mut self) {
+        while self.phase() == Phase::Idle {
+            thread::sleep(BEGIN_POLL);
+        }
+    }
+
+    /// Publishes what the thread has carried since the test began.
+    pub(super) fn count(&self, bytes: u64, units: u64) {
+        self.meter.bytes.store(bytes, Ordering::Relaxed);
+        self.meter.units.store(units, Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn enter(&mut self, phase: Phase) {
+        self.seen = phase;
+        if phase == Phase::Measure {
+            self.cpu_at_start = Some(thread_cpu());
+        } else if phase > Phase::Measure {
+            self.close_cpu_window();
+        }
+    }
+
+    fn close_cpu_window(&mut self) {
+        if let (Some(start), None) = (self.cpu_at_start, self.cpu) {
+            self.cpu = Some(thread_cpu() - start);
+        }
+    }
+}
+
+/// What a data thread leaves behind.
+#[derive(Default)]
+pub(super) struct WorkerEnd {
+    /// Payload bytes carried.
+    pub(super) bytes: u64,
+    /// Datagrams or transactions carried.
+    pub(super) units: u64,
+    /// When the first byte was carried.
+    pub(super) first: Option<Instant>,
+    /// When the last byte was carried.
+    pub(super) last: Option<Instant>,
+    /// Everything was sent, or the end of the stream was received.
+    pub(super) complete: bool,
+    /// Why not.
+    pub(super) error: Option<String>,
+    /// Bytes that differ from the pattern.
+    pub(super) corrupt_bytes: u64,
+    /// What a UDP receiver saw.
+    pub(super) datagrams: Option<Datagrams>,
+    /// Transaction times in the window, in nanoseconds.
+    pub(super) histogram: Option<Histogram<u64>>,
+    cpu: CpuTime,
+}
+
+struct Worker {
+    role: Role,
+    meter: Arc<Meter>,
+    socket: Option<Arc<TcpStream>>,
+    thread: Option<JoinHandle<()>>,
+    end: Option<WorkerEnd>,
+}
+
+/// The counters of all threads of one role at one moment.
+#[derive(Clone, Copy, Default)]
+struct Mark {
+    bytes: u64,
+    units: u64,
+    retransmits: u64,
+    segments_sent: u64,
+    segments_received: u64,
+    segments_out_of_order: u64,
+    cwnd_segments: u32,
+}
+
+#[derive(Clone, Copy)]
+struct Moment {
+    at: Instant,
+    sending: Mark,
+    receiving: Mark,
+}
+
+/// What one end measured, as the server sends it to the client.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub(super) struct SideFigures {
+    /// What it sent, or the requests it made.
+    pub(super) sending: Option<EndFigures>,
+    /// What it received, or the requests it answered.
+    pub(super) receiving: Option<EndFigures>,
+}
+
+/// One interim result: what was sent, and what was received.
+pub(super) type Intervals = (Option<Interval>, Option<Interval>);
+
+/// The threads of one end and their common clockwork. Dropping it stops them all.
+pub(super) struct Side {
+    shared: Arc<AtomicU8>,
+    timed: bool,
+    workers: Vec<Worker>,
+    running: usize,
+    ends_sender: Option<mpsc::Sender<(usize, WorkerEnd)>>,
+    ends: mpsc::Receiver<(usize, WorkerEnd)>,
+    start: Option<Moment>,
+    end: Option<Moment>,
+    interval: Option<Duration>,
+    interval_start: Option<Moment>,
+    intervals: SideIntervals,
+}
+
+#[derive(Default)]
+struct SideIntervals {
+    sending: Vec<Interval>,
+    receiving: Vec<Interval>,
+}
+
+impl Side {
+    /// An end without threads. `timed` says that a window is measured between a warm-up and the stop, rather than a
+    /// number of bytes.
+    pub(super) fn new(timed: bool, interval: Option<Duration>) -> Self {
+        let (ends_sender, ends) = mpsc::channel();
+        Self {
+            shared: Arc::new(AtomicU8::new(Phase::Idle as u8)),
+            timed,
+            workers: Vec::new(),
+            running: 0,
+            ends_sender: Some(ends_sender),
+            ends,
+            start: None,
+            end: None,
+            interval,
+            interval_start: None,
+            intervals: SideIntervals::default(),
+        }
+    }
+
+    /// Starts a thread that carries data of this role. `socket` is what `TCP_INFO` is read from.
+    pub(super) fn spawn(
+        &mut self,
+        role: Role,
+        socket: Option<Arc<TcpStream>>,
+        carry: impl FnOnce(&mut Context) -> WorkerEnd + Send + 'static,
+    ) -> std::io::Result<()> {
+        let meter = Arc::new(Meter::default());
+        let mut context = Context {
+            shared: Arc::clone(&self.shared),
+            meter: Arc::clone(&meter),
+            seen: Phase::Idle,
+            cpu_at_start: None,
+            cpu: None,
+        };
+        let index = self.workers.len();
+        let ends = self.ends_sender.clone();
+        let thread = thread::Builder::new().name(format!("ttcp-{index}")).spawn(move || {
+            let mut end = carry(&mut context);
+            context.close_cpu_window();
+            end.cpu = context.cpu.unwrap_or_default();
+            if let Some(ends) = ends {
+                // The controlling thread may have given up already; then nobody wants the figures.
+                let _ = ends.send((index, end));
+            }
+        })?;
+        self.workers.push(Worker { role, meter, socket, thread: Some(thread), end: None });
+        self.running += 1;
+        Ok(())
+    }
+
+    /// Lets the senders start: into the warm-up, or straight into the window when a number of bytes is sent.
+    pub(super) fn begin(&mut self) {
+        self.ends_sender = None;
+        if self.timed {
+            self.set_phase(Phase::Warmup);
+        } else {
+            self.open_window();
+        }
+    }
+
+    /// Opens the measured window now.
+    pub(super) fn open_window(&mut self) {
+        let now = self.moment();
+        self.set_phase(Phase::Measure);
+        self.start = Some(now);
+        self.interval_start = Some(now);
+    }
+
+    /// Closes the measured window now; the load stays on. Gives the last interim result if it is due or cut short.
+    pub(super) fn close_window(&mut self) -> Option<Intervals> {
+        let now = self.moment();
+        if self.timed {
+            self.set_phase(Phase::After);
+        }
+        if self.start.is_none() || self.end.is_some() {
+            return None;
+        }
+        self.end = Some(now);
+        let begun = self.interval_start.filter(|_| self.interval.is_some())?;
+        (now.at - begun.at > LAST_INTERVAL_MIN).then(|| self.close_interval(now))
+    }
+
+    /// Stops the senders and lets the receivers read to the end.
+    pub(super) fn stop(&mut self) {
+        self.set_phase(Phase::Stop);
+    }
+
+    /// Stops everything at once.
+    pub(super) fn abort(&mut self) {
+        self.set_phase(Phase::Abort);
+        for socket in self.workers.iter().filter_map(|worker| worker.socket.as_ref()) {
+            // Wakes a thread that waits in the kernel. A socket that is closed already needs no waking.
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+
+    /// Waits until every thread has ended, or until the moment given. Says whether all have ended.
+    pub(super) fn wait(&mut self, until: Instant) -> bool {
+        while self.running > 0 {
+            match self.ends.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok((index, end)) => {
+                    self.workers[index].end = Some(end);
+                    self.running -= 1;
+                }
+                Err(RecvTimeoutError::Timeout) => return false,
+                Err(RecvTimeoutError::Disconnected) => self.running = 0,
+            }
+        }
+        true
+    }
+
+    /// Waits until every thread has ended, and aborts when nothing moves any more or `keep_on` says no.
+    pub(super) fn drain(&mut self, mut keep_on: impl FnMut() -> bool) {
+        let began = Instant::now();
+        let (mut moved, mut progress) = (began, self.progress());
+        while !self.wait(Instant::now() + IO_TIMEOUT) {
+            let now = Instant::now();
+            if self.progress() != progress {
+                (moved, progress) = (now, self.progress());
+            }
+            if now - moved > DRAIN_STALL || now - began > DRAIN_MAX || !keep_on() {
+                self.abort();
+                self.wait(Instant::now() + DRAIN_STALL);
+                return;
+            }
+        }
+    }
+
+    /// Bytes carried so far, both ways: a number that grows while the test lives.
+    pub(super) fn progress(&self) -> u64 {
+        self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
+    }
+
+    /// When the next interim result is due.
+    pub(super) fn next_tick(&self) -> Option<Instant> {
+        Some(self.interval_start?.at + self.interval?).filter(|_| self.end.is_none())
+    }
+
+    /// Takes an interim result if one is due.
+    pub(super) fn tick(&mut self) -> Option<Intervals> {
+        (Instant::now() >= self.next_tick()?).then(|| self.close_interval(self.moment()))
+    }
+
+    /// What this end measured, and the transaction times in its window in nanoseconds. Call it when all threads have
+    /// ended.
+    pub(super) fn figures(&mut self) -> (SideFigures, Option<Histogram<u64>>) {
+        if self.end.is_none() {
+            self.close_window();
+        }
+        let figures =
+            SideFigures { sending: self.end_figures(Role::Sending), receiving: self.end_figures(Role::Receiving) };
+        let mut times: Option<Histogram<u64>> = None;
+        for histogram in self.workers.iter_mut().filter_map(|worker| worker.end.as_mut()?.histogram.take()) {
+            match &mut times {
+                None => times = Some(histogram),
+                // All have the same bounds and precision, so adding cannot fail.
+                Some(sum) => sum.add(&histogram).unwrap_or_default(),
+            }
+        }
+        (figures, times)
+    }
+
+    fn set_phase(&self, phase: Phase) {
+        self.shared.fetch_max(phase as u8, Ordering::Relaxed);
+    }
+
+    fn moment(&self) -> Moment {
+        Moment { at: Instant::now(), sending: self.mark(Role::Sending), receiving: self.mark(Role::Receiving) }
+    }
+
+    fn mark(&self, role: Role) -> Mark {
+        let mut mark = Mark::default();
+        let mut cwnd = Mean::default();
+        for worker in self.of(role) {
+            mark.bytes += worker.meter.bytes.load(Ordering::Relaxed);
+            mark.units += worker.meter.units.load(Ordering::Relaxed);
+            if let Some(info) = worker.tcp_info() {
+                mark.retransmits += u64::from(info.total_retrans);
+                mark.segments_sent += u64::from(info.segs_out);
+                mark.segments_received += u64::from(info.segs_in);
+                mark.segments_out_of_order += u64::from(info.rcv_ooopack);
+                cwnd.add(info.snd_cwnd);
+            }
+        }
+        mark.cwnd_segments = cwnd.get();
+        mark
+    }
+
+    fn of(&self, role: Role) -> impl Iterator<Item = &Worker> {
+        self.workers.iter().filter(move |worker| worker.role == role)
+    }
+
+    fn close_interval(&mut self, now: Moment) -> Intervals {
+        let (Some(start), Some(previous)) = (self.start, self.interval_start.replace(now)) else {
+            return (None, None);
+        };
+        let has = |role| self.of(role).next().is_some();
+        let between = |from: Mark, to: Mark| interval_between(start.at, (previous.at, from), (now.at, to));
+        let sent = has(Role::Sending).then(|| between(previous.sending, now.sending));
+        let received = has(Role::Receiving).then(|| between(previous.receiving, now.receiving));
+        keep(&mut self.intervals.sending, sent);
+        keep(&mut self.intervals.receiving, received);
+        (sent, received)
+    }
+
+    fn end_figures(&mut self, role: Role) -> Option<EndFigures> {
+        self.of(role).next()?;
+        let mut figures = EndFigures { complete: true, ..EndFigures::default() };
+        for (index, worker) in self.of(role).enumerate() {
+            worker.add_to(&mut figures, index);
+        }
+        figures.tcp = self.tcp_figures(role);
+        figures.intervals = match role {
+            Role::Sending => std::mem::take(&mut self.intervals.sending),
+            Role::Receiving => std::mem::take(&mut self.intervals.receiving),
+        };
+        self.fill_window(role, &mut figures);
+        Some(figures)
+    }
+
+    fn fill_window(&self, role: Role, figures: &mut EndFigures) {
+        let (Some(start), Some(end)) = (self.start, self.end) else { return };
+        if self.timed {
+            let (from, to) = (start.of(role), end.of(role));
+            figures.bytes = to.bytes - from.bytes;
+            figures.units = to.units - from.units;
+            figures.seconds = (end.at - start.at).as_secs_f64();
+            return;
+        }
+        figures.bytes = figures.bytes_total;
+        figures.units = figures.units_total;
+        let ends = || self.of(role).filter_map(|worker| worker.end.as_ref());
+        let first = ends().filter_map(|end| end.first).min();
+        let last = ends().filter_map(|end| end.last).max().unwrap_or(end.at);
+        // All of it may have come in one read; then the time since the begin is the best there is.
+        let from = first.filter(|&first| first < last).unwrap_or(start.at);
+        figures.seconds = last.saturating_duration_since(from).as_secs_f64();
+    }
+
+    fn tcp_figures(&self, role: Role) -> Option<TcpFigures> {
+        let congestion = self.of(role).find_map(|worker| worker.socket.as_deref().map(congestion_of))?;
+        let (start, end) = (self.start?.of(role), self.end?.of(role));
+        let (mut mss, mut cwnd, mut rtt, mut rttvar) =
+            (Mean::default(), Mean::default(), Mean::default(), Mean::default());
+        for info in self.of(role).filter_map(Worker::tcp_info) {
+            mss.add(info.snd_mss);
+            cwnd.add(info.snd_cwnd);
+            rtt.add(info.rtt_us);
+            rttvar.add(info.rttvar_us);
+        }
+        Some(TcpFigures {
+            congestion,
+            retransmits: end.retransmits.saturating_sub(start.retransmits),
+            segments_sent: end.segments_sent.saturating_sub(start.segments_sent),
+            segments_received: end.segments_received.saturating_sub(start.segments_received),
+            segments_out_of_order: end.segments_out_of_order.saturating_sub(start.segments_out_of_order),
+            mss_bytes: mss.get(),
+            cwnd_segments: cwnd.get(),
+            rtt_us: rtt.get(),
+            rttvar_us: rttvar.get(),
+        })
+    }
+}
+
+impl Drop for Side {
+    fn drop(&mut self) {
+        self.abort();
+        for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
+            // A thread that panicked is told as a stream without an end; here it only has to be gone.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Moment {
+    fn of(&self, role: Role) -> Mark {
+        match role {
+            Role::Sending => self.sending,
+            Role::Receiving => self.receiving,
+        }
+    }
+}
+
+impl Worker {
+    fn tcp_info(&self) -> Option<TcpInfo> {
+        self.socket.as_ref().and_then(|socket| tcp_info(socket).ok())
+    }
+
+    fn add_to(&self, figures: &mut EndFigures, index: usize) {
+        let Some(end) = &self.end else {
+            figures.complete = false;
+            figures.errors.push(format!("stream {index}: did not end in time"));
+            return;
+        };
+        figures.bytes_total += end.bytes;
+        figures.units_total += end.units;
+        figures.cpu += end.cpu;
+        figures.corrupt_bytes += end.corrupt_bytes;
+        figures.complete &= end.complete;
+        if let Some(error) = &end.error {
+            figures.errors.push(format!("stream {index}: {error}"));
+        }
+        if let Some(seen) = end.datagrams {
+            let sum = figures.datagrams.get_or_insert_default();
+            sum.out_of_order += seen.out_of_order;
+            sum.wrong_size += seen.wrong_size;
+            sum.reads += seen.reads;
+        }
+    }
+}
+
+/// A mean of whole numbers; 0 of none.
+#[derive(Default)]
+struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    fn add(&mut self, value: u32) {
+        self.sum += u64::from(value);
+        self.count += 1;
+    }
+
+    fn get(&self) -> u32 {
+        self.sum.checked_div(self.count).unwrap_or(0) as u32
+    }
+}
+
+fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
+    if intervals.len() < INTERVALS_MAX {
+        intervals.extend(interval);
+    }
+}
+
+fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
+    let bytes = to.1.bytes - from.1.bytes;
+    Interval {
+        start_seconds: (from.0 - origin).as_secs_f64(),
+        end_seconds: (to.0 - origin).as_secs_f64(),
+        bytes,
+        units: to.1.units - from.1.units,
+        throughput_bps: rate_bps(bytes, (to.0 - from.0).as_secs_f64()),
+        retransmits: to.1.retransmits.saturating_sub(from.1.retransmits),
+        cwnd_segments: to.1.cwnd_segments,
+    }
+}
+
+/// Processor time of the calling thread since it began.
+fn thread_cpu() -> CpuTime {
+    // RUSAGE_THREAD with a valid buffer cannot fail; a zero would show as an empty window, not as a wrong one.
+    getrusage(UsageWho::RUSAGE_THREAD).map_or_else(
+        |_| CpuTime::default(),
+        |usage| CpuTime {
+            user_seconds: usage.user_time().num_microseconds() as f64 / USECS_PER_SEC,
+            system_seconds: usage.system_time().num_microseconds() as f64 / USECS_PER_SEC,
+        },
+    )
+}

@@ -1,0 +1,404 @@
+//! `offramp lab --device` on a veth pair between two namespaces: what it measures, and that the
+//! interface is as it was afterwards, however the run ended.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::net::{Ipv4Addr, TcpListener};
+use std::os::unix::process::ExitStatusExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use offramp_lab::device::{self, DeviceConfig, DeviceError, gso};
+use offramp_lab::error::LabError;
+use offramp_lab::model::Experiment;
+use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, ServerStats, serve};
+use offramp_ports::sys::ethtool::{self, Features};
+use offramp_ports::sys::{NetNs, link};
+
+const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(198, 18, 3, 2);
+/// The interface that is named, one beside it that is not, and the one at the other end.
+const NAMED: &str = "va";
+const BESIDE: &str = "vbeside";
+const FAR: &str = "vb";
+/// Tells the test binary, started again as a child, that it is the run that is to be killed.
+const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
+/// A test that waits so long has failed.
+const PATIENCE: Duration = Duration::from_mins(1);
+
+/// Two namespaces, a veth pair between them, and a traffic server in the second.
+struct Lab {
+    host: NetNs,
+    _peer: NetNs,
+    stop: Arc<AtomicBool>,
+    server: Option<JoinHandle<()>>,
+    dir: PathBuf,
+}
+
+impl Lab {
+    fn new(name: &str) -> Self {
+        let namespace =
+            || NetNs::new().unwrap_or_else(|e| panic!("this test needs network namespaces: {e}; run as root"));
+        let (host, peer) = (namespace(), namespace());
+        host.run(|| {
+            link::create_veth(NAMED, FAR).unwrap();
+            link::move_to(FAR, &peer).unwrap();
+            link::create_veth(BESIDE, "vother").unwrap();
+            set_up(NAMED, HOST);
+        })
+        .unwrap();
+        peer.run(|| set_up(FAR, PEER)).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let server = start_server(&peer, Arc::clone(&stop));
+        let dir = std::env::temp_dir().join(format!("offramp-device-{name}-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&dir);
+        Self { host, _peer: peer, stop, server: Some(server), dir }
+    }
+
+    fn config(&self, only: &[&str]) -> DeviceConfig {
+        config(&self.dir, only)
+    }
+
+    fn run(&self, config: &DeviceConfig, stop: &AtomicBool) -> Result<Vec<Experiment>, LabError> {
+        self.run_and_hear(config, stop, &mut |_| ())
+    }
+
+    fn run_and_hear(
+        &self,
+        config: &DeviceConfig,
+        stop: &AtomicBool,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Vec<Experiment>, LabError> {
+        self.host.run(|| device::run(config, stop, progress)).unwrap()
+    }
+
+    fn restore(&self) -> (Result<usize, LabError>, Vec<String>) {
+        let mut lines = Vec::new();
+        let outcome = self.host.run(|| device::restore(&self.dir, &mut |line| lines.push(line.to_owned()))).unwrap();
+        (outcome, lines)
+    }
+
+    fn settings(&self, interface: &str) -> Settings {
+        self.host.run(|| Settings::read(interface)).unwrap()
+    }
+
+    fn state_files(&self) -> Vec<PathBuf> {
+        fs::read_dir(&self.dir).map_or_else(|_| Vec::new(), |dir| dir.map(|entry| entry.unwrap().path()).collect())
+    }
+
+    /// A run in a process of its own, killed once it has switched something; its state file stays.
+    fn killed_run(&self) {
+        let found = self.settings(NAMED);
+        let child = self.host.run(|| spawn_run(&self.dir)).unwrap();
+        let mut child = Killed(child);
+        let begun = Instant::now();
+        while self.settings(NAMED) == found {
+            assert!(begun.elapsed() < PATIENCE, "the child never switched anything");
+            assert_eq!(child.0.try_wait().unwrap(), None, "the child ended before it was killed");
+            thread::sleep(Duration::from_millis(5));
+        }
+        child.0.kill().unwrap();
+        assert_eq!(child.0.wait().unwrap().signal(), Some(9));
+        assert_eq!(self.state_files().len(), 1);
+        assert_ne!(self.settings(NAMED), found, "nobody has put anything back");
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let served = self.server.take().map(JoinHandle::join);
+        let _ = fs::remove_dir_all(&self.dir);
+        assert!(thread::panicking() || matches!(served, Some(Ok(()))));
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn set_up(name: &str, address: Ipv4Addr) {
+    link::disable_ipv6(name).unwrap();
+    link::add_address(name, address.into(), 24).unwrap();
+    link::set_up(name).unwrap();
+}
+
+fn start_server(peer: &NetNs, stop: Arc<AtomicBool>) -> JoinHandle<()> {
+    let listener = peer.run(|| TcpListener::bind((PEER, PORT_DEFAULT)).unwrap()).unwrap();
+    let peer = peer.try_clone().unwrap();
+    thread::spawn(move || {
+        peer.enter_current_thread().unwrap();
+        serve(&listener, ServeOptions::default(), &stop, &ServerStats::default(), &|_| ()).unwrap();
+    })
+}
+
+fn config(dir: &Path, only: &[&str]) -> DeviceConfig {
+    DeviceConfig {
+        interface: NAMED.to_owned(),
+        peer: PEER.to_string(),
+        repeats: 1,
+        seconds: 0.1,
+        streams: 1,
+        congestion: CONGESTION_DEFAULT.to_owned(),
+        state_dir: dir.to_owned(),
+        only: only.iter().map(|&name| name.to_owned()).collect(),
+    }
+}
+
+/// Everything about an interface that a run could change: of each feature what is active and what was
+/// asked for, and the host's own segmentation limit.
+#[derive(Clone, Debug, PartialEq)]
+struct Settings {
+    features: BTreeMap<String, (Option<bool>, Option<bool>)>,
+    gso_segs_max: Option<u32>,
+}
+
+impl Settings {
+    fn read(interface: &str) -> Self {
+        let features = Features::read(interface).unwrap();
+        let of = |name: &str| (name.to_owned(), (features.active(name), features.requested(name)));
+        Self { features: features.names().map(of).collect(), gso_segs_max: gso::segs_max(interface).unwrap() }
+    }
+}
+
+/// Starts this test binary again in the calling thread's namespace, as the run that will be killed.
+fn spawn_run(dir: &Path) -> Child {
+    Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "a_run_that_is_to_be_killed", "--ignored"])
+        .env(CHILD_STATE_DIR, dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+#[ignore = "the child of other tests; it does nothing by itself"]
+fn a_run_that_is_to_be_killed() {
+    let Some(dir) = std::env::var_os(CHILD_STATE_DIR) else { return };
+    let config = DeviceConfig { repeats: 1000, ..config(Path::new(&dir), &["tso"]) };
+    device::run(&config, &AtomicBool::new(false), &mut |_| ()).unwrap();
+}
+
+#[test]
+fn the_matrix_has_tso_and_checksums_and_the_interface_is_as_it_was() {
+    let lab = Lab::new("matrix");
+    let (named, beside) = (lab.settings(NAMED), lab.settings(BESIDE));
+    let experiments = lab.run(&lab.config(&["tso", "tx-checksum"]), &AtomicBool::new(false)).unwrap();
+    assert_eq!(lab.settings(NAMED), named);
+    assert_eq!(lab.settings(BESIDE), beside);
+    assert!(lab.state_files().is_empty(), "all is back, so nothing is left to say");
+    let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    assert_eq!(names, ["tso", "tx-checksum"]);
+    for variant in experiments.iter().flat_map(|experiment| &experiment.variants) {
+        assert_eq!(variant.samples.len(), 1);
+        assert!(variant.throughput_bps.unwrap() > 0.0 && variant.rtt_p50_us.unwrap() > 0.0, "{variant:?}");
+        assert!(variant.machine_cpu_s_per_gb.is_some() && variant.retransmits.is_some(), "{variant:?}");
+    }
+    let variants: Vec<&str> = experiments[0].variants.iter().map(|variant| variant.name.as_str()).collect();
+    assert_eq!(variants, ["off", "on", "off, host GSO"]);
+    let notes = experiments[1].notes.join("\n");
+    assert!(notes.contains("\"off\" also turned off") && notes.contains("tx-tcp-segmentation"), "{notes}");
+}
+
+#[test]
+fn every_experiment_that_a_veth_allows_is_measured_and_undone() {
+    let lab = Lab::new("all");
+    let named = lab.settings(NAMED);
+    let config = DeviceConfig { seconds: 0.02, ..lab.config(&[]) };
+    let experiments = lab.run(&config, &AtomicBool::new(false)).unwrap();
+    assert_eq!(lab.settings(NAMED), named);
+    let names: Vec<&str> = experiments.iter().map(|experiment| experiment.name.as_str()).collect();
+    assert!(["tso", "gso", "tx-checksum", "sg", "gro", "uso"].iter().all(|name| names.contains(name)), "{names:?}");
+    for experiment in &experiments {
+        let measured = experiment.variants.iter().all(|variant| variant.throughput_bps.is_some());
+        assert!(measured, "{}: {:?}", experiment.name, experiment.notes);
+    }
+}
+
+#[test]
+fn settings_that_the_user_made_are_found_again() {
+    let lab = Lab::new("user");
+    lab.host
+        .run(|| {
+            ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
+            // Asked for, and not to be had without checksums.
+            ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
+            gso::set_segs_max(NAMED, 17).unwrap();
+        })
+        .unwrap();
+    let named = lab.settings(NAMED);
+    assert_eq!(named.features["tx-tcp6-segmentation"], (Some(false), Some(true)), "the case that is meant");
+    lab.run(&lab.config(&["tso", "tx-checksum"]), &AtomicBool::new(false)).unwrap();
+    assert_eq!(lab.settings(NAMED), named);
+}
+
+#[test]
+fn a_run_that_is_stopped_puts_everything_back() {
+    let lab = Lab::new("stopped");
+    let named = lab.settings(NAMED);
+    let stop = AtomicBool::new(false);
+    let mut switched = 0;
+    let host = lab.host.try_clone().unwrap();
+    let outcome = lab.run_and_hear(&lab.config(&["tso"]), &stop, &mut |line| {
+        // Told before each sample: by the second, the first has switched something.
+        if line.starts_with("tso 2/") {
+            switched += usize::from(host.run(|| Settings::read(NAMED)).unwrap() != named);
+            stop.store(true, Ordering::Relaxed);
+        }
+    });
+    assert!(matches!(outcome, Err(LabError::Stopped)), "{outcome:?}");
+    assert_eq!(switched, 1);
+    assert_eq!(lab.settings(NAMED), named);
+    assert!(lab.state_files().is_empty());
+}
+
+#[test]
+fn a_run_that_panics_puts_everything_back() {
+    let lab = Lab::new("panic");
+    let named = lab.settings(NAMED);
+    let run = || {
+        lab.run_and_hear(&lab.config(&["tso"]), &AtomicBool::new(false), &mut |line| {
+            assert!(!line.starts_with("tso 2/"));
+        })
+    };
+    assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
+    assert_eq!(lab.settings(NAMED), named);
+    assert!(lab.state_files().is_empty());
+}
+
+#[test]
+fn what_a_killed_run_left_is_put_back_by_restore() {
+    let lab = Lab::new("killed");
+    let (named, beside) = (lab.settings(NAMED), lab.settings(BESIDE));
+    lab.killed_run();
+    let (restored, lines) = lab.restore();
+    assert_eq!(restored.unwrap(), 1, "{lines:?}");
+    assert_eq!(lab.settings(NAMED), named);
+    assert_eq!(lab.settings(BESIDE), beside);
+    assert!(lab.state_files().is_empty());
+    assert_eq!(lab.restore().0.unwrap(), 0, "once is enough");
+}
+
+#[test]
+fn the_next_run_first_puts_back_what_a_killed_one_left() {
+    let lab = Lab::new("next");
+    let named = lab.settings(NAMED);
+    lab.killed_run();
+    let mut lines = Vec::new();
+    let run = lab.run_and_hear(&lab.config(&["sg"]), &AtomicBool::new(false), &mut |line| lines.push(line.to_owned()));
+    run.unwrap();
+    assert!(lines[0].starts_with("va: every setting is back as process "), "{lines:?}");
+    assert_eq!(lab.settings(NAMED), named);
+    assert!(lab.state_files().is_empty());
+}
+
+#[test]
+fn an_interface_in_use_by_a_run_is_left_to_it() {
+    let lab = Lab::new("busy");
+    let child = Killed(lab.host.run(|| spawn_run(&lab.dir)).unwrap());
+    let begun = Instant::now();
+    while lab.state_files().iter().all(|path| path.extension().is_none_or(|extension| extension != "json")) {
+        assert!(begun.elapsed() < PATIENCE, "the child never wrote its state");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let expected = format!("interface \"va\" is in use by another run (process {}); stop that one first", child.0.id());
+    let run = lab.run(&lab.config(&["tso"]), &AtomicBool::new(false));
+    assert_eq!(run.unwrap_err().to_string(), expected);
+    assert_eq!(lab.restore().0.unwrap_err().to_string(), expected);
+}
+
+#[test]
+fn a_state_of_another_namespace_or_interface_is_refused_and_kept() {
+    let lab = Lab::new("mismatch");
+    lab.killed_run();
+    let left = lab.settings(NAMED);
+    let [file] = &lab.state_files()[..] else { panic!("one file") };
+    let refused = |restored: Result<usize, LabError>, difference: &str| {
+        let error = restored.unwrap_err();
+        assert!(matches!(error, LabError::Device(DeviceError::Mismatch { .. })), "{error}");
+        let text = error.to_string();
+        assert!(text.contains(difference) && text.lines().count() == 1, "{text}");
+        assert!(file.exists());
+    };
+    // An interface of the same name in another namespace.
+    let other = Lab::new("mismatch-other");
+    let theirs = other.settings(NAMED);
+    refused(other.host.run(|| device::restore(&lab.dir, &mut |_| ())).unwrap(), "network namespace");
+    assert_eq!(other.settings(NAMED), theirs);
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    state["identity"]["mac"] = "02:00:00:00:00:99".into();
+    fs::write(file, state.to_string()).unwrap();
+    refused(lab.restore().0, "Ethernet address");
+    assert_eq!(lab.settings(NAMED), left, "nothing was touched");
+    lab.host.run(|| link::delete(NAMED).unwrap()).unwrap();
+    refused(lab.restore().0, "does not exist any more");
+}
+
+#[test]
+fn a_state_of_an_earlier_boot_is_put_away() {
+    let lab = Lab::new("boot");
+    lab.killed_run();
+    let left = lab.settings(NAMED);
+    let [file] = &lab.state_files()[..] else { panic!("one file") };
+    let mut state: serde_json::Value = serde_json::from_slice(&fs::read(file).unwrap()).unwrap();
+    state["identity"]["boot_id"] = "another".into();
+    fs::write(file, state.to_string()).unwrap();
+    let (restored, lines) = lab.restore();
+    assert_eq!(restored.unwrap(), 0);
+    assert!(lines[0].contains("started anew"), "{lines:?}");
+    assert_eq!(lab.settings(NAMED), left);
+    assert!(!file.exists());
+}
+
+#[test]
+fn garbage_is_refused_in_one_line_and_does_not_keep_others_from_being_restored() {
+    let lab = Lab::new("garbage");
+    let named = lab.settings(NAMED);
+    lab.killed_run();
+    let garbage = lab.dir.join("device-eth0-1.json");
+    fs::write(&garbage, "\u{0}{\"version\":\n").unwrap();
+    let (restored, lines) = lab.restore();
+    let text = restored.unwrap_err().to_string();
+    assert!(text.starts_with(&format!("state file {}: is not a state", garbage.display())), "{text}");
+    assert_eq!(text.lines().count(), 1, "{text}");
+    assert_eq!(lab.settings(NAMED), named, "{lines:?}");
+    assert_eq!(lab.state_files(), [garbage]);
+}
+
+#[test]
+fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
+    let lab = Lab::new("refused");
+    let named = lab.settings(NAMED);
+    let refused = |config: &DeviceConfig| {
+        let text = lab.run(config, &AtomicBool::new(false)).unwrap_err().to_string();
+        assert_eq!(text.lines().count(), 1, "{text}");
+        assert!(lab.state_files().is_empty());
+        text
+    };
+    let config = lab.config(&["tso"]);
+    assert_eq!(
+        refused(&DeviceConfig { interface: "eth9".to_owned(), ..config.clone() }),
+        "no interface \"eth9\" in this network namespace; there are: lo, va, vbeside, vother"
+    );
+    let text = refused(&DeviceConfig { peer: format!("{PEER}:9"), ..config.clone() });
+    assert!(text.contains("198.18.3.2:9") && text.contains("offramp ttcp --serve"), "{text}");
+    let text = refused(&DeviceConfig { interface: BESIDE.to_owned(), ..config.clone() });
+    assert!(text.starts_with("traffic to 198.18.3.2 does not go through interface \"vbeside\""), "{text}");
+    assert!(refused(&lab.config(&["tos"])).starts_with("no experiment \"tos\"; there are: tso, "));
+    assert!(refused(&lab.config(&["lro"])).contains("can be changed on interface \"va\" (driver veth)"));
+    assert!(refused(&DeviceConfig { repeats: 0, ..config.clone() }).starts_with("repeats"));
+    assert!(refused(&DeviceConfig { streams: 0, ..config.clone() }).starts_with("streams"));
+    assert!(refused(&DeviceConfig { seconds: f64::NAN, ..config }).starts_with("length of the test"));
+    assert_eq!(lab.settings(NAMED), named);
+}

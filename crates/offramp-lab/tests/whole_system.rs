@@ -1,0 +1,129 @@
+//! Real TCP of the kernel through two adapters, with everything switched while it runs.
+
+use offramp_lab::rig::{ADDRESSES, Between, Rig, RigConfig, Threads};
+use offramp_offload::caps::Offloads;
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use sha2::{Digest, Sha256};
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PORT: u16 = 5020;
+const TOGGLE_EVERY: Duration = Duration::from_millis(50);
+const CHUNK: usize = 256 * 1024;
+
+/// Sends `bytes` of random data from host 0 to host 1 and returns the digests of both ends.
+fn transfer(rig: &Rig, bytes: usize, seed: u64) -> (Vec<u8>, Vec<u8>) {
+    let listener = rig.host(1).run(|| TcpListener::bind((Ipv4Addr::UNSPECIFIED, PORT))).unwrap().unwrap();
+    let stream = rig.host(0).run(|| TcpStream::connect((ADDRESSES[1], PORT))).unwrap().unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    thread::scope(|scope| {
+        let sender = scope.spawn(move || send(stream, bytes, seed));
+        let receiver = scope.spawn(move || {
+            let (mut hash, mut buffer) = (Sha256::new(), vec![0; CHUNK]);
+            loop {
+                match peer.read(&mut buffer).unwrap() {
+                    0 => return hash.finalize().to_vec(),
+                    n => hash.update(&buffer[..n]),
+                }
+            }
+        });
+        (sender.join().unwrap(), receiver.join().unwrap())
+    })
+}
+
+fn send(mut stream: TcpStream, bytes: usize, seed: u64) -> Vec<u8> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let (mut hash, mut buffer, mut left) = (Sha256::new(), vec![0; CHUNK], bytes);
+    while left > 0 {
+        let n = left.min(rng.random_range(1..=CHUNK));
+        rng.fill_bytes(&mut buffer[..n]);
+        hash.update(&buffer[..n]);
+        stream.write_all(&buffer[..n]).unwrap();
+        left -= n;
+    }
+    hash.finalize().to_vec()
+}
+
+fn wait_until_balanced(rig: &Rig) {
+    let deadline = Instant::now() + Duration::from_secs(5);
+    while !rig.counts().is_balanced() {
+        assert!(Instant::now() < deadline, "frames unaccounted for: {:?}", rig.counts());
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn toggle_until(stop: &AtomicBool, rig: &Rig, seed: u64) -> usize {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut switches = 0;
+    while !stop.load(Ordering::Relaxed) {
+        rig.set_offloads(rng.random_range(0..2), Offloads::from_bits_truncate(rng.random())).unwrap();
+        switches += 1;
+        thread::sleep(TOGGLE_EVERY);
+    }
+    switches
+}
+
+#[test]
+fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    for (threads, bytes) in [(Threads::Shared, 768 << 20), (Threads::PerAdapter, 256 << 20)] {
+        let rig = Rig::start(&RigConfig { between: Between::Adapters(threads), ..RigConfig::default() }).unwrap();
+        let stop = AtomicBool::new(false);
+        let switches = thread::scope(|scope| {
+            let toggler = scope.spawn(|| toggle_until(&stop, &rig, seed));
+            let (sent, received) = transfer(&rig, bytes, seed);
+            stop.store(true, Ordering::Relaxed);
+            assert_eq!(sent, received, "seed {seed}");
+            toggler.join().unwrap()
+        });
+        assert!(switches > 2, "the switches happened while data flowed");
+        wait_until_balanced(&rig);
+    }
+}
+
+#[test]
+fn a_slow_line_and_a_small_mtu_carry_tcp_as_well() {
+    for (mtu, rate_bps) in [(576, Some(200_000_000)), (9000, None), (65_521, None)] {
+        let rig = Rig::start(&RigConfig { mtu, rate_bps, ..RigConfig::default() }).unwrap();
+        let (sent, received) = transfer(&rig, 4 << 20, 7);
+        assert_eq!(sent, received, "MTU {mtu}");
+        wait_until_balanced(&rig);
+    }
+}
+
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+fn threads() -> usize {
+    std::fs::read_dir("/proc/self/task").unwrap().count()
+}
+
+#[test]
+fn a_hundred_starts_and_stops_leave_nothing_behind() {
+    // In a process of its own, so that other tests' descriptors and threads do not count.
+    let name = "a_hundred_starts_and_stops_leave_nothing_behind";
+    if std::env::var_os("OFFRAMP_ALONE").is_none() {
+        let status = std::process::Command::new(std::env::current_exe().unwrap())
+            .args([name, "--exact", "--nocapture"])
+            .env("OFFRAMP_ALONE", "1")
+            .status();
+        assert!(status.unwrap().success());
+        return;
+    }
+    let start = || Rig::start(&RigConfig::default());
+    drop(start().unwrap());
+    let before = (descriptors(), threads());
+    for round in 0..100 {
+        drop(start().unwrap());
+        assert!(Rig::start(&RigConfig { mtu: 67, ..RigConfig::default() }).is_err());
+        assert_eq!((descriptors(), threads()), before, "round {round}");
+    }
+    let interfaces = offramp_ports::sys::link::list().unwrap();
+    assert!(!interfaces.iter().any(|name| name == offramp_lab::rig::INTERFACE));
+}

@@ -1,0 +1,19 @@
+//! offramp beside its peers and beside what the machine allows, in one process.
+//!
+//! `cargo bench -p offramp-offload --bench peers -- [--quick] [FILTER]` prints a table per work and
+//! writes `target/bench/peers.json`. `FILTER` is a part of a work's name; a filtered run and a run
+//! under `cargo test --benches` write no file. Quote ratios of one run, never single figures.
+
+#[path = "peers/checksum.rs"]
+mod checksum;
+#[path = "peers/harness.rs"]
+mod harness;
+
+#[global_allocator]
+static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
+
+fn main() {
+    let mut report = harness::Report::from_args(std::env::args().skip(1));
+    checksum::measure(&mut report);
+    report.finish();
+}

@@ -1,0 +1,195 @@
+//! Measures one work for several contenders, interleaved, and reports it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::hint::black_box;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Instant;
+
+/// Who we are in the tables and in the file.
+pub const OURSELVES: &str = "offramp";
+/// The row that others are compared with.
+pub const REFERENCE: &str = "limit_memcpy";
+
+/// Counts every allocation of the process, ours and the peers'.
+pub struct CountingAllocator;
+
+static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
+
+// SAFETY: every call is handed to the system's allocator as it came.
+unsafe impl GlobalAlloc for CountingAllocator {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `alloc`.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
+        // SAFETY: the caller keeps the contract of `dealloc`; `at` came from `System`.
+        unsafe { System.dealloc(at, layout) }
+    }
+
+    unsafe fn realloc(&self, at: *mut u8, layout: Layout, new_size: usize) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: the caller keeps the contract of `realloc`; `at` came from `System`.
+        unsafe { System.realloc(at, layout, new_size) }
+    }
+}
+
+/// One who does a work. The loop is inside the box, so that a call costs nothing per turn.
+pub struct Contender<'a> {
+    who: &'static str,
+    run: Box<dyn FnMut(u64) + 'a>,
+}
+
+impl<'a> Contender<'a> {
+    /// `work` does the work once and returns something that depends on all of it.
+    pub fn new<R>(who: &'static str, mut work: impl FnMut() -> R + 'a) -> Self {
+        let run = Box::new(move |turns| {
+            for _ in 0..turns {
+                black_box(work());
+            }
+        });
+        Self { who, run }
+    }
+
+    /// Nanoseconds that `turns` turns take.
+    fn sample_ns(&mut self, turns: u64) -> f64 {
+        let start = Instant::now();
+        (self.run)(turns);
+        start.elapsed().as_nanos() as f64
+    }
+
+    /// Turns that fill about `sample_ns`; also warms caches and branch predictors.
+    fn calibrate(&mut self, sample_ns: f64) -> u64 {
+        let mut turns = 1;
+        while self.sample_ns(turns) < sample_ns / 2.0 {
+            turns *= 2;
+        }
+        turns
+    }
+
+    fn allocations_per_call(&mut self) -> f64 {
+        const TURNS: u64 = 64;
+        let before = ALLOCATIONS.load(Ordering::Relaxed);
+        (self.run)(TURNS);
+        (ALLOCATIONS.load(Ordering::Relaxed) - before) as f64 / TURNS as f64
+    }
+}
+
+/// What one contender needed for one work.
+struct Row {
+    work: String,
+    who: &'static str,
+    ns: f64,
+    bytes: usize,
+    allocations: f64,
+}
+
+/// How long to measure.
+#[derive(Clone, Copy)]
+struct Effort {
+    /// Samples of each contender; the median is reported.
+    repetitions: usize,
+    /// Length of one sample, nanoseconds.
+    sample_ns: f64,
+}
+
+impl Effort {
+    const FULL: Self = Self { repetitions: 501, sample_ns: 50_000.0 };
+    const QUICK: Self = Self { repetitions: 101, sample_ns: 30_000.0 };
+    /// Shows that everything runs; its figures mean nothing.
+    const TEST: Self = Self { repetitions: 1, sample_ns: 1_000.0 };
+}
+
+/// Collects the rows of all works.
+pub struct Report {
+    effort: Effort,
+    filter: Option<String>,
+    writes_file: bool,
+    rows: Vec<Row>,
+}
+
+impl Report {
+    /// `--quick` measures shortly, `--test` hardly at all; a word is a filter; other flags, such as
+    /// the `--bench` that Cargo adds, are ignored.
+    pub fn from_args(args: impl Iterator<Item = String>) -> Self {
+        let mut report = Self { effort: Effort::FULL, filter: None, writes_file: true, rows: Vec::new() };
+        for arg in args {
+            match arg.as_str() {
+                "--quick" => report.effort = Effort::QUICK,
+                "--test" => {
+                    report.effort = Effort::TEST;
+                    report.writes_file = false;
+                }
+                flag if flag.starts_with('-') => {}
+                word => {
+                    report.filter = Some(word.to_owned());
+                    report.writes_file = false;
+                }
+            }
+        }
+        report
+    }
+
+    /// Measures one work of `bytes` bytes: every repetition runs each contender once, in turn, and
+    /// the median of the repetitions counts. Prints the table.
+    pub fn measure(&mut self, work: &str, bytes: usize, mut contenders: Vec<Contender>) {
+        if self.filter.as_ref().is_some_and(|part| !work.contains(part)) {
+            return;
+        }
+        let turns: Vec<u64> = contenders.iter_mut().map(|c| c.calibrate(self.effort.sample_ns)).collect();
+        let mut samples = vec![Vec::with_capacity(self.effort.repetitions); contenders.len()];
+        for _ in 0..self.effort.repetitions {
+            for ((contender, &turns), samples) in contenders.iter_mut().zip(&turns).zip(&mut samples) {
+                samples.push(contender.sample_ns(turns) / turns as f64);
+            }
+        }
+        let first = self.rows.len();
+        for (mut contender, mut samples) in contenders.into_iter().zip(samples) {
+            samples.sort_by(f64::total_cmp);
+            let (who, ns) = (contender.who, samples[samples.len() / 2]);
+            let allocations = contender.allocations_per_call();
+            assert!(who != OURSELVES || allocations == 0.0, "{work}: {allocations} heap allocations per call");
+            self.rows.push(Row { work: work.to_owned(), who, ns, bytes, allocations });
+        }
+        print_table(&self.rows[first..]);
+    }
+
+    /// Writes the file, unless this run was a partial one.
+    pub fn finish(self) {
+        if !self.writes_file {
+            return;
+        }
+        let rows: Vec<_> = self
+            .rows
+            .iter()
+            .map(|row| serde_json::json!({"work": row.work, "who": row.who, "ns": row.ns, "bytes": row.bytes}))
+            .collect();
+        let path = target_dir().join("bench").join("peers.json");
+        let written = std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))
+            .and_then(|()| std::fs::write(&path, format!("{:#}\n", serde_json::Value::from(rows))));
+        match written {
+            Ok(()) => println!("written to {}", path.display()),
+            Err(error) => panic!("cannot write {}: {error}; set CARGO_TARGET_DIR to a writable place", path.display()),
+        }
+    }
+}
+
+/// Cargo's target directory: `CARGO_TARGET_DIR`, or `target` in the workspace root.
+fn target_dir() -> PathBuf {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+}
+
+fn print_table(rows: &[Row]) {
+    let Some(first) = rows.first() else { return };
+    println!("{} ({} bytes)", first.work, first.bytes);
+    println!("  {:<18} {:>11} {:>8} {:>18} {:>12}", "who", "ns", "GB/s", "speed / memcpy's", "allocations");
+    let reference = rows.iter().find(|row| row.who == REFERENCE);
+    for row in rows {
+        let ratio = reference.map_or(f64::NAN, |reference| reference.ns / row.ns);
+        let speed = row.bytes as f64 / row.ns;
+        println!("  {:<18} {:>11.2} {:>8.1} {:>18.2} {:>12.2}", row.who, row.ns, speed, ratio, row.allocations);
+    }
+}

@@ -1,0 +1,147 @@
+//! What an adapter offers, and the rule that decides it.
+//!
+//! Offer = what the device can ∩ what the peer accepts ∩ what the user allows. Every offload has its
+//! own bit, and a bit whose prerequisite is missing goes with it (virtio 1.3, 5.1.3.1).
+
+use bitflags::bitflags;
+
+bitflags! {
+    /// A set of offloads. Transmit: what the host hands to the adapter. Receive: what the adapter
+    /// may hand to the host.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct Offloads: u32 {
+        /// Transmit: complete TCP and UDP checksums.
+        const TX_CHECKSUM = 1 << 0;
+        /// Transmit: cut TCP over IPv4 (LSO, TSO).
+        const TSO4 = 1 << 1;
+        /// Transmit: cut TCP over IPv6.
+        const TSO6 = 1 << 2;
+        /// Transmit: cut TCP that carries CWR.
+        const TSO_ECN = 1 << 3;
+        /// Transmit: cut UDP into datagrams (USO).
+        const USO = 1 << 4;
+        /// Transmit: cut a large UDP datagram into IP fragments (UFO).
+        const UFO = 1 << 5;
+        /// Receive: verify checksums and say what was found.
+        const RX_CHECKSUM = 1 << 8;
+        /// Receive: join TCP over IPv4 (RSC, LRO).
+        const RSC4 = 1 << 9;
+        /// Receive: join TCP over IPv6.
+        const RSC6 = 1 << 10;
+        /// Receive: join UDP datagrams (URO).
+        const RSC_UDP = 1 << 11;
+    }
+}
+
+/// One offload and its names where users meet it.
+#[derive(Clone, Copy, Debug)]
+pub struct OffloadName {
+    /// The bit.
+    pub offload: Offloads,
+    /// Our name, as the command line takes it.
+    pub name: &'static str,
+    /// Linux' name (`ethtool -k`).
+    pub ethtool: &'static str,
+    /// virtio-net's feature as the device offers it.
+    pub virtio: &'static str,
+    /// NDIS' INF keyword.
+    pub ndis: &'static str,
+}
+
+/// Every offload with its names in the field.
+pub const NAMES: [OffloadName; 10] = [
+    name(Offloads::TX_CHECKSUM, "tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"),
+    name(Offloads::TSO4, "tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"),
+    name(Offloads::TSO6, "tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"),
+    name(Offloads::TSO_ECN, "tso-ecn", "tx-tcp-ecn-segmentation", "HOST_ECN", "*LsoV2IPv4"),
+    name(Offloads::USO, "uso", "tx-udp-segmentation", "HOST_USO", "*UsoIPv4"),
+    name(Offloads::UFO, "ufo", "tx-udp-fragmentation", "HOST_UFO", "none"),
+    name(Offloads::RX_CHECKSUM, "rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"),
+    name(Offloads::RSC4, "rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"),
+    name(Offloads::RSC6, "rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"),
+    name(Offloads::RSC_UDP, "rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"),
+];
+
+const fn name(
+    offload: Offloads,
+    name: &'static str,
+    ethtool: &'static str,
+    virtio: &'static str,
+    ndis: &'static str,
+) -> OffloadName {
+    OffloadName { offload, name, ethtool, virtio, ndis }
+}
+
+impl Offloads {
+    /// Large send of TCP, both IP versions.
+    pub const LSO: Self = Self::TSO4.union(Self::TSO6).union(Self::TSO_ECN);
+    /// Receive coalescing of TCP, both IP versions.
+    pub const RSC: Self = Self::RSC4.union(Self::RSC6);
+    /// What a host hands over on transmit.
+    pub const TX: Self = Self::TX_CHECKSUM.union(Self::LSO).union(Self::USO).union(Self::UFO);
+    /// What the adapter does on receive.
+    pub const RX: Self = Self::RX_CHECKSUM.union(Self::RSC).union(Self::RSC_UDP);
+
+    /// What is offered: all three agree, and no bit stands without its prerequisite.
+    pub fn offer(device: Self, peer: Self, user: Self) -> Self {
+        (device & peer & user).with_prerequisites()
+    }
+
+    /// Drops what cannot stand alone: cutting needs the transmit checksum, ECN needs one of the TSO
+    /// bits, and a joined frame can only be told with a checksum verdict.
+    #[must_use]
+    pub fn with_prerequisites(self) -> Self {
+        let mut set = self;
+        if !set.contains(Self::TX_CHECKSUM) {
+            set -= Self::TX;
+        }
+        if !set.intersects(Self::TSO4 | Self::TSO6) {
+            set -= Self::TSO_ECN;
+        }
+        if !set.contains(Self::RX_CHECKSUM) {
+            set -= Self::RX;
+        }
+        set
+    }
+
+    /// The offload of that name (`tso4`, `rx-checksum`, …), as [`NAMES`] lists them.
+    pub fn by_name(name: &str) -> Option<Self> {
+        NAMES.iter().find(|n| n.name == name).map(|n| n.offload)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_offer_is_what_device_peer_and_user_agree_on() {
+        let device = Offloads::all();
+        let peer = Offloads::TX | Offloads::RX_CHECKSUM;
+        let user = Offloads::all() - Offloads::UFO;
+        assert_eq!(Offloads::offer(device, peer, user), (Offloads::TX - Offloads::UFO) | Offloads::RX_CHECKSUM);
+    }
+
+    #[test]
+    fn no_offload_is_offered_without_its_prerequisite() {
+        let all = Offloads::all();
+        assert_eq!(Offloads::offer(all, all, all - Offloads::TX_CHECKSUM), Offloads::RX);
+        assert_eq!(Offloads::offer(all, all, all - Offloads::RX_CHECKSUM), Offloads::TX);
+        let no_tso = all - Offloads::TSO4 - Offloads::TSO6;
+        assert!(!Offloads::offer(all, all, no_tso).contains(Offloads::TSO_ECN));
+        for bits in 0..=Offloads::all().bits() {
+            let set = Offloads::from_bits_truncate(bits).with_prerequisites();
+            assert_eq!(set.with_prerequisites(), set, "the rule is idempotent");
+        }
+    }
+
+    #[test]
+    fn every_offload_has_one_name_and_is_found_by_it() {
+        let all = NAMES.iter().fold(Offloads::empty(), |set, n| {
+            assert_eq!(Offloads::by_name(n.name), Some(n.offload));
+            assert!(!set.intersects(n.offload));
+            set | n.offload
+        });
+        assert_eq!(all, Offloads::all());
+    }
+}

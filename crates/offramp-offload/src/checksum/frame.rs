@@ -1,0 +1,149 @@
+//! Checksums where they stand in a frame: pseudo-header, verify, complete, update.
+
+use super::{Sum, sum};
+use crate::layout::{FrameLayout, Network, Transport};
+use crate::meta::{ChecksumState, PartialChecksum};
+
+/// Offset of the checksum field in a TCP header (RFC 9293 3.1).
+const TCP_CHECKSUM_OFFSET: usize = 16;
+/// Offset of the checksum field in a UDP header (RFC 768).
+const UDP_CHECKSUM_OFFSET: usize = 6;
+/// Bytes of a checksum field.
+const CHECKSUM_LEN: usize = 2;
+/// What a right packet sums to, its checksum field included (RFC 1071 section 1).
+const ALL_ONES: u16 = 0xffff;
+
+/// The pseudo-header's sum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768
+/// over IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload
+/// in bytes; it may exceed 65,535 (jumbograms, super-frames).
+///
+/// The addresses are those of the IP header as it stands. Where an IPv6 routing header still has
+/// segments left, the final destination stands in there, and the sum is not the one that the
+/// sender used: such a frame on its way verifies as bad, as it does in every adapter.
+///
+/// [`Sum::ZERO`] for an opaque network.
+///
+/// # Panics
+/// When `layout` was not made from this frame and reaches beyond its end.
+#[inline]
+pub fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> Sum {
+    if layout.network == Network::Opaque {
+        return Sum::ZERO;
+    }
+    let addresses = sum(layout.addresses(frame));
+    let length = Sum::word((transport_len >> 16) as u16).plus(Sum::word(transport_len as u16));
+    addresses.plus(length).plus(Sum::word(u16::from(layout.protocol)))
+}
+
+/// Sums a frame of the line and says what was found.
+///
+/// * [`ChecksumState::Good`]: the IPv4 header (if there is one) and the TCP or UDP checksum were
+///   summed, and both are right.
+/// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong
+///   (RFC 8200 8.1).
+/// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be summed: no
+///   IP, neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender
+///   made none).
+///
+/// # Panics
+/// When `layout` was not made from this frame and reaches beyond its end.
+pub fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
+    if !ipv4_header_is_good(frame, layout) {
+        return ChecksumState::Bad;
+    }
+    if layout.network == Network::Opaque || layout.transport == Transport::Opaque {
+        return ChecksumState::Unknown;
+    }
+    let segment = &frame[layout.transport_start..layout.packet_end];
+    if layout.transport == Transport::Udp && segment[UDP_CHECKSUM_OFFSET..][..CHECKSUM_LEN] == [0, 0] {
+        return match layout.network {
+            Network::Ipv4 => ChecksumState::Unknown,
+            _ => ChecksumState::Bad,
+        };
+    }
+    let total = pseudo_header(frame, layout, segment.len() as u32).plus(sum(segment));
+    if total.fold() == ALL_ONES { ChecksumState::Good } else { ChecksumState::Bad }
+}
+
+/// Whether the IPv4 header, options included, sums to what it must (RFC 791 3.1). True for every
+/// other network, which has no such sum.
+///
+/// # Panics
+/// When `layout` was not made from this frame and reaches beyond its end.
+#[inline]
+pub fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
+    layout.network != Network::Ipv4 || sum(&frame[layout.network_start..layout.transport_start]).fold() == ALL_ONES
+}
+
+/// Turns a transport checksum that was found right into a partial one: the field gets the
+/// pseudo-header sum, as if the frame had never left a host. [`complete`] gives the old field back
+/// (0 as 0xffff).
+///
+/// For TCP and UDP frames of which [`verify`] said [`ChecksumState::Good`].
+///
+/// # Panics
+/// When `layout` was not made from this frame and reaches beyond its end.
+pub fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
+    let offset = if layout.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
+    let partial = PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 };
+    let pseudo = pseudo_header(frame, layout, layout.transport_len() as u32).fold();
+    frame[partial.field()..partial.field() + CHECKSUM_LEN].copy_from_slice(&pseudo.to_be_bytes());
+    partial
+}
+
+/// Why a checksum cannot be completed. The frame is then unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum CompleteError {
+    /// The packet's end lies behind the frame's.
+    #[error("checksum: packet end {end} lies behind the frame of {frame_len} bytes; check the length given")]
+    End {
+        /// The end that was given, bytes from the start of the frame.
+        end: usize,
+        /// Length of the frame, bytes.
+        frame_len: usize,
+    },
+    /// The field does not lie between the first byte to sum and the packet's end.
+    #[error(
+        "checksum: field at {field} does not lie inside the packet that ends at {end}; check csum_start and csum_offset"
+    )]
+    Field {
+        /// Where the field would be, bytes from the start of the frame.
+        field: usize,
+        /// Where the packet ends, bytes from the start of the frame.
+        end: usize,
+    },
+}
+
+/// Completes a checksum: sums `frame[partial.start..end]`, the field with its pseudo-header sum
+/// included, and writes the inverted result to the field.
+///
+/// Start and offset are honoured as given, wherever they point (deep inside a tunnel, odd): no
+/// header is read. A result of 0 is written as 0xffff, the same number in one's complement: UDP
+/// must (RFC 768, 0 there means "none"), TCP may, and Linux does it for both.
+///
+/// # Errors
+/// When start or field lie outside `frame[..end]`, or `end` outside the frame. Nothing is written then.
+#[inline]
+pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Result<(), CompleteError> {
+    let frame_len = frame.len();
+    let packet = frame.get_mut(..end).ok_or(CompleteError::End { end, frame_len })?;
+    let field = partial.field();
+    if field + CHECKSUM_LEN > end {
+        return Err(CompleteError::Field { field, end });
+    }
+    let checksum = match sum(&packet[usize::from(partial.start)..]).checksum() {
+        0 => ALL_ONES,
+        other => other,
+    };
+    packet[field..field + CHECKSUM_LEN].copy_from_slice(&checksum.to_be_bytes());
+    Ok(())
+}
+
+/// The checksum field after one 16-bit word of the message changed from `old` to `new`, all host
+/// integers (RFC 1624 section 3, equation 3: HC' = ~(~HC + ~m + m')).
+#[inline]
+pub const fn update16(field: u16, old: u16, new: u16) -> u16 {
+    let total = !field as u32 + !old as u32 + new as u32;
+    let once = (total & 0xffff) + (total >> 16);
+    !((once & 0xffff) + (once >> 16)) as u16
+}

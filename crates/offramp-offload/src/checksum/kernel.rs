@@ -1,0 +1,123 @@
+//! Which code sums long messages: found once, at run time.
+
+use core::ops::RangeInclusive;
+use core::ptr;
+use core::sync::atomic::{AtomicPtr, Ordering};
+
+use super::portable;
+#[cfg(target_arch = "x86_64")]
+use super::x86;
+
+/// Longest message that takes the inlined scalar path: up to here a call costs more than it saves.
+pub(super) const SHORT_LEN_MAX: usize = 128;
+/// Most bytes that a kernel gets in one call. Even, so that the next call starts at an even offset
+/// again; small enough for 32-bit accumulators, see `x86`.
+pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
+
+/// How many bytes a kernel may get in one call.
+const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
+
+/// One implementation. Outside this module, a kernel is only met when this processor has it.
+pub(super) struct Kernel {
+    /// Its name, as `kernel_name` gives it.
+    pub(super) name: &'static str,
+    is_available: fn() -> bool,
+    /// Sums a message whose length is one of `LENS`.
+    sum: unsafe fn(&[u8]) -> u64,
+    /// Copies and sums such a message between slices of equal length.
+    copy_and_sum: unsafe fn(&[u8], &mut [u8]) -> u64,
+}
+
+/// All kernels, the best first; the last runs everywhere.
+static KERNELS: &[Kernel] = &[
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512-vnni",
+        is_available: || is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
+        sum: x86::avx512_vnni::sum,
+        copy_and_sum: x86::avx512_vnni::copy_and_sum,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx512",
+        is_available: || is_x86_feature_detected!("avx512bw"),
+        sum: x86::avx512::sum,
+        copy_and_sum: x86::avx512::copy_and_sum,
+    },
+    #[cfg(target_arch = "x86_64")]
+    Kernel {
+        name: "avx2",
+        is_available: || is_x86_feature_detected!("avx2"),
+        sum: x86::avx2::sum,
+        copy_and_sum: x86::avx2::copy_and_sum,
+    },
+    Kernel { name: "portable", is_available: || true, sum: portable::sum, copy_and_sum: portable::copy_and_sum },
+];
+
+/// The kernel in use; null until it was looked for.
+static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(ptr::null_mut());
+
+/// The kernels that this processor has, the best first.
+pub(super) fn available() -> impl Iterator<Item = &'static Kernel> {
+    KERNELS.iter().filter(|kernel| (kernel.is_available)())
+}
+
+/// The best kernel that this processor has.
+#[inline]
+pub(super) fn active() -> &'static Kernel {
+    let found = ACTIVE.load(Ordering::Relaxed);
+    // SAFETY: the pointer is null or one that `detect` took from a reference to a static, which
+    // never changes.
+    unsafe { found.as_ref() }.unwrap_or_else(detect)
+}
+
+/// Looks at the processor. Threads that look at the same time find the same.
+#[cold]
+fn detect() -> &'static Kernel {
+    let best = available().next().unwrap_or(&KERNELS[KERNELS.len() - 1]);
+    ACTIVE.store(ptr::from_ref(best).cast_mut(), Ordering::Relaxed);
+    best
+}
+
+impl Kernel {
+    /// The sum of `bytes`, modulo 2⁶⁴ − 1.
+    #[inline]
+    pub(super) fn sum(&self, bytes: &[u8]) -> u64 {
+        if !LENS.contains(&bytes.len()) {
+            return self.sum_in_chunks(bytes);
+        }
+        // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`.
+        unsafe { (self.sum)(bytes) }
+    }
+
+    /// Copies `src` to the front of `dst` and sums it.
+    ///
+    /// # Panics
+    /// When `dst` is shorter than `src`.
+    #[inline]
+    pub(super) fn copy_and_sum(&self, src: &[u8], dst: &mut [u8]) -> u64 {
+        let dst = &mut dst[..src.len()];
+        if !LENS.contains(&src.len()) {
+            return self.copy_and_sum_in_chunks(src, dst);
+        }
+        // SAFETY: this processor has the kernel (see `Kernel`); both lengths are the same one of `LENS`.
+        unsafe { (self.copy_and_sum)(src, dst) }
+    }
+
+    #[cold]
+    fn sum_in_chunks(&self, bytes: &[u8]) -> u64 {
+        if bytes.len() <= SHORT_LEN_MAX {
+            return portable::sum_short(bytes);
+        }
+        bytes.chunks(CHUNK_LEN_MAX).fold(0, |total, chunk| portable::add(total, self.sum(chunk)))
+    }
+
+    #[cold]
+    fn copy_and_sum_in_chunks(&self, src: &[u8], dst: &mut [u8]) -> u64 {
+        if src.len() <= SHORT_LEN_MAX {
+            return portable::copy_and_sum_short(src, dst);
+        }
+        let chunks = src.chunks(CHUNK_LEN_MAX).zip(dst.chunks_mut(CHUNK_LEN_MAX));
+        chunks.fold(0, |total, (from, to)| portable::add(total, self.copy_and_sum(from, to)))
+    }
+}

@@ -1,0 +1,145 @@
+//! The sum in plain Rust, for short messages and for processors without a kernel of their own.
+
+use core::sync::atomic::{Ordering, compiler_fence};
+
+/// Bytes of the widest word.
+const WORD: usize = size_of::<u64>();
+/// Bytes that one carry chain takes before its carry is brought around.
+const CHAIN: usize = 4 * WORD;
+/// Bytes that are copied before they are summed: they stay in any first-level cache, and they are
+/// too few for the C library to copy them with `rep movsb`, which some processors do 28 times slower
+/// than vectors when the destination is not aligned (seen on Zen 4).
+const COPY_BLOCK_LEN: usize = 1024;
+
+/// `a + b` modulo 2⁶⁴ − 1, the carry brought around.
+#[inline]
+pub(super) const fn add(a: u64, b: u64) -> u64 {
+    let (low, carry) = a.overflowing_add(b);
+    low + carry as u64 // A sum that carried is at most 2⁶⁴ − 2: this cannot carry again.
+}
+
+/// The sum of a short message, modulo 2⁶⁴ − 1: one chain of additions with carry.
+#[inline]
+pub(super) fn sum_short(bytes: &[u8]) -> u64 {
+    let (chains, rest) = bytes.as_chunks::<CHAIN>();
+    let total = chains.iter().fold(0, chain);
+    add(total, sum_words(rest, bytes))
+}
+
+/// The sum of a long message: two chains side by side.
+pub(super) fn sum(bytes: &[u8]) -> u64 {
+    let (pairs, rest) = bytes.as_chunks::<{ 2 * CHAIN }>();
+    let (mut even, mut odd) = (0, 0);
+    for pair in pairs {
+        let (chains, _) = pair.as_chunks::<CHAIN>();
+        even = chain(even, &chains[0]);
+        odd = chain(odd, &chains[1]);
+    }
+    add(add(even, odd), sum_short(rest))
+}
+
+/// Copies and sums a short message, word by word.
+///
+/// # Panics
+/// When `dst` is shorter than `src`.
+#[inline]
+pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
+    let dst = &mut dst[..src.len()];
+    let (chains, rest) = src.as_chunks::<CHAIN>();
+    let (to_chains, to_rest) = dst.as_chunks_mut::<CHAIN>();
+    let mut total = 0;
+    for (from, to) in chains.iter().zip(to_chains) {
+        *to = *from;
+        compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+        total = chain(total, from);
+    }
+    let (words, _) = rest.as_chunks::<WORD>();
+    let (to_words, to_tail) = to_rest.as_chunks_mut::<WORD>();
+    for (from, to) in words.iter().zip(to_words) {
+        *to = *from;
+        compiler_fence(Ordering::SeqCst);
+    }
+    let tail_len = to_tail.len();
+    copy_tail(src, dst, tail_len);
+    add(total, sum_words(rest, src))
+}
+
+/// Copies and sums a long message, block by block.
+///
+/// # Panics
+/// When `dst` is shorter than `src`.
+pub(super) fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+    let blocks = src.chunks(COPY_BLOCK_LEN).zip(dst[..src.len()].chunks_mut(COPY_BLOCK_LEN));
+    blocks.fold(0, |total, (from, to)| {
+        to.copy_from_slice(from);
+        add(total, sum(from))
+    })
+}
+
+/// Four words, each with the carry of the one before.
+#[inline]
+fn chain(total: u64, bytes: &[u8; CHAIN]) -> u64 {
+    let (words, _) = bytes.as_chunks::<WORD>();
+    let (total, carry) = total.carrying_add(u64::from_ne_bytes(words[0]), false);
+    let (total, carry) = total.carrying_add(u64::from_ne_bytes(words[1]), carry);
+    let (total, carry) = total.carrying_add(u64::from_ne_bytes(words[2]), carry);
+    let (total, carry) = total.carrying_add(u64::from_ne_bytes(words[3]), carry);
+    total + carry as u64
+}
+
+/// The sum of `rest`, the end of `message`, which is shorter than a chain.
+#[inline]
+fn sum_words(rest: &[u8], message: &[u8]) -> u64 {
+    let (words, tail) = rest.as_chunks::<WORD>();
+    let total = words.iter().fold(0, |total, word| add(total, u64::from_ne_bytes(*word)));
+    add(total, last_word(message, tail.len()))
+}
+
+/// The last `len` < 8 bytes of `message` as they start a word that ends in zeros.
+#[inline]
+fn last_word(message: &[u8], len: usize) -> u64 {
+    if len == 0 {
+        return 0;
+    }
+    match message.last_chunk::<WORD>() {
+        Some(last) => (u64::from_be_bytes(*last) << (8 * (WORD - len))).to_be(),
+        None => padded(message),
+    }
+}
+
+/// A message of less than eight bytes, followed by zeros.
+#[inline]
+fn padded(message: &[u8]) -> u64 {
+    let (mut word, mut rest, mut shift) = (0, message, u64::BITS);
+    if let Some((four, behind)) = rest.split_first_chunk() {
+        shift -= u32::BITS;
+        word |= u64::from(u32::from_be_bytes(*four)) << shift;
+        rest = behind;
+    }
+    if let Some((two, behind)) = rest.split_first_chunk() {
+        shift -= u16::BITS;
+        word |= u64::from(u16::from_be_bytes(*two)) << shift;
+        rest = behind;
+    }
+    if let Some(one) = rest.first() {
+        word |= u64::from(*one) << (shift - u8::BITS);
+    }
+    word.to_be()
+}
+
+/// Copies the last `len` < 8 bytes; may copy bytes before them again.
+#[inline]
+fn copy_tail(src: &[u8], dst: &mut [u8], len: usize) {
+    if len == 0 {
+        return;
+    }
+    match (src.last_chunk::<WORD>(), dst.last_chunk_mut::<WORD>()) {
+        (Some(from), Some(to)) => *to = *from,
+        _ => {
+            for (from, to) in src.iter().zip(dst) {
+                *to = *from;
+                compiler_fence(Ordering::SeqCst);
+            }
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The sum in AVX2 and AVX-512.
+//!
+//! A word with its top bit flipped, read as a signed number, is the word minus 2¹⁵. Multiplying
+//! such words by one and adding the pairs (`vpmaddwd`, or `vpdpwssd`, which accumulates as well)
+//! takes a whole vector at a time, and what the flipping took away follows from the number of words
+//! alone. All of this is exact modulo 2³², wherever a lane wraps on the way, and the true sum of
+//! one call's words stays below 2³²: `CHUNK_LEN_MAX` bytes and one more vector for the masked ends
+//! are 2¹⁵ + 32 words of less than 2¹⁶.
+
+// Two dozen intrinsics, all of one prefix.
+#![allow(clippy::wildcard_imports)]
+
+use core::arch::x86_64::*;
+use core::sync::atomic::{Ordering, compiler_fence};
+
+use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
+use super::portable;
+
+/// Bytes in a 512-bit vector, and in a cache line.
+const ZMM: usize = 64;
+/// Bytes in a 256-bit vector.
+const YMM: usize = 32;
+/// Vectors in flight: four cycles of latency at one vector per cycle.
+const UNROLL: usize = 4;
+/// What flipping the top bit takes from each word.
+const BIAS_PER_WORD: u32 = 1 << 15;
+
+/// What the flipping took from `bytes` bytes, modulo 2³².
+#[inline]
+const fn bias(bytes: usize) -> u32 {
+    (bytes as u32 / 2).wrapping_mul(BIAS_PER_WORD)
+}
+
+/// A mask of all bytes of a vector but the `count` lowest, 0 to 64.
+#[inline]
+const fn all_but_low_bytes(count: usize) -> __mmask64 {
+    (!0u64).unbounded_shl(count as u32)
+}
+
+/// Both AVX-512 kernels; they differ in how a vector's words come to an accumulator.
+macro_rules! avx512_kernel {
+    ($name:ident, $features:literal, |$acc:ident, $flipped:ident, $ones:ident| $accumulated:expr) => {
+        pub(super) mod $name {
+            use super::*;
+
+            /// `acc` and the words of `vector`, each minus the bias.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn accumulate($acc: __m512i, vector: __m512i) -> __m512i {
+                let $flipped = _mm512_xor_si512(vector, _mm512_set1_epi16(i16::MIN));
+                let $ones = _mm512_set1_epi16(1);
+                $accumulated
+            }
+
+            /// The sum of the words that were accumulated from `bytes` bytes.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn total(acc: [__m512i; UNROLL], bytes: usize) -> u64 {
+                let lanes = _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]));
+                u64::from((_mm512_reduce_add_epi32(lanes) as u32).wrapping_add(bias(bytes)))
+            }
+
+            /// Reads whole cache lines: the first and the last are masked. The words are those of
+            /// even addresses, so that an odd start shows only in the result.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
+                debug_assert!(bytes.len() > SHORT_LEN_MAX && bytes.len() <= CHUNK_LEN_MAX);
+                let start = bytes.as_ptr();
+                let lead = start.addr() % ZMM;
+                let first_line = start.wrapping_sub(lead);
+                let end = lead + bytes.len();
+                let mut acc = [_mm512_setzero_si512(); UNROLL];
+                // SAFETY: the line ends inside `bytes`, which are more than a line; its bytes before
+                // `bytes` are masked off and not read.
+                let first = unsafe { _mm512_maskz_loadu_epi8(all_but_low_bytes(lead), first_line.cast()) };
+                acc[0] = accumulate(acc[0], first);
+                let mut at = ZMM;
+                while at + UNROLL * ZMM <= end {
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        let line = first_line.wrapping_add(at + i * ZMM);
+                        // SAFETY: a whole, aligned line inside `bytes`: it starts behind the first
+                        // line and ends at or before `end`.
+                        *acc = accumulate(*acc, unsafe { _mm512_load_si512(line.cast()) });
+                    }
+                    at += UNROLL * ZMM;
+                }
+                while at + ZMM <= end {
+                    // SAFETY: as above.
+                    let line = unsafe { _mm512_load_si512(first_line.wrapping_add(at).cast()) };
+                    acc[1] = accumulate(acc[1], line);
+                    at += ZMM;
+                }
+                let mask = !all_but_low_bytes(end - at);
+                // SAFETY: the bytes behind `end` are masked off and not read.
+                let last = unsafe { _mm512_maskz_loadu_epi8(mask, first_line.wrapping_add(at).cast()) };
+                acc[2] = accumulate(acc[2], last);
+                let total = total(acc, at + ZMM);
+                if lead % 2 == 0 { total } else { total.rotate_left(8) }
+            }
+
+            /// Stores whole cache lines but for the first and the last vector, which overlap them.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+                debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX && src.len() == dst.len());
+                let (len, from, to) = (src.len(), src.as_ptr(), dst.as_mut_ptr());
+                // Even, to keep the phase of the words: only a `dst` that starts odd misses the lines.
+                let lead = (ZMM - to.addr() % ZMM) & !1;
+                let mut acc = [_mm512_setzero_si512(); UNROLL];
+                // SAFETY: both slices have more than ZMM bytes.
+                let first = unsafe { copy(from, to) };
+                acc[0] = accumulate(acc[0], _mm512_maskz_mov_epi8(!all_but_low_bytes(lead), first));
+                let mut at = lead;
+                while at + UNROLL * ZMM <= len {
+                    for (i, acc) in acc.iter_mut().enumerate() {
+                        // SAFETY: the vector ends at or before `len`, the length of both slices.
+                        *acc = accumulate(*acc, unsafe { copy(from.add(at + i * ZMM), to.add(at + i * ZMM)) });
+                    }
+                    at += UNROLL * ZMM;
+                }
+                while at + ZMM <= len {
+                    // SAFETY: as above.
+                    acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
+                    at += ZMM;
+                }
+                // The last whole words, from an even offset again; then what was summed is masked off.
+                let last_at = (len - ZMM) & !1;
+                // SAFETY: last_at + ZMM <= len.
+                let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
+                acc[2] = accumulate(acc[2], _mm512_maskz_mov_epi8(all_but_low_bytes(at - last_at), last));
+                let total = total(acc, at - lead + 2 * ZMM);
+                if len % 2 == 0 {
+                    return total;
+                }
+                dst[len - 1] = src[len - 1];
+                total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
+            }
+
+            /// Copies one vector and returns it.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn copy(from: *const u8, to: *mut u8) -> __m512i {
+                // SAFETY: the caller vouches for ZMM readable bytes.
+                let vector = unsafe { _mm512_loadu_si512(from.cast()) };
+                // SAFETY: the caller vouches for ZMM writable bytes.
+                unsafe { _mm512_storeu_si512(to.cast(), vector) };
+                compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+                vector
+            }
+        }
+    };
+}
+
+avx512_kernel!(avx512_vnni, "avx512f,avx512bw,avx512vnni", |acc, flipped, ones| _mm512_dpwssd_epi32(
+    acc, flipped, ones
+));
+avx512_kernel!(avx512, "avx512f,avx512bw", |acc, flipped, ones| _mm512_add_epi32(
+    acc,
+    _mm512_madd_epi16(flipped, ones)
+));
+
+/// AVX2 has no masks: vectors from the start, and the scalar path for the rest.
+pub(super) mod avx2 {
+    use super::*;
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn accumulate(acc: __m256i, vector: __m256i) -> __m256i {
+        let flipped = _mm256_xor_si256(vector, _mm256_set1_epi16(i16::MIN));
+        _mm256_add_epi32(acc, _mm256_madd_epi16(flipped, _mm256_set1_epi16(1)))
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn total(acc: [__m256i; UNROLL], bytes: usize) -> u64 {
+        let lanes = _mm256_add_epi32(_mm256_add_epi32(acc[0], acc[1]), _mm256_add_epi32(acc[2], acc[3]));
+        let four = _mm_add_epi32(_mm256_castsi256_si128(lanes), _mm256_extracti128_si256::<1>(lanes));
+        let two = _mm_add_epi32(four, _mm_shuffle_epi32::<0b1110>(four));
+        let one = _mm_add_epi32(two, _mm_shuffle_epi32::<0b01>(two));
+        u64::from((_mm_cvtsi128_si32(one) as u32).wrapping_add(bias(bytes)))
+    }
+
+    /// Sums `bytes`.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
+        let mut acc = [_mm256_setzero_si256(); UNROLL];
+        let (blocks, rest) = bytes.as_chunks::<{ UNROLL * YMM }>();
+        for block in blocks {
+            for (acc, vector) in acc.iter_mut().zip(block.as_chunks::<YMM>().0) {
+                // SAFETY: `vector` has YMM bytes.
+                *acc = accumulate(*acc, unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) });
+            }
+        }
+        let (vectors, tail) = rest.as_chunks::<YMM>();
+        for vector in vectors {
+            // SAFETY: `vector` has YMM bytes.
+            acc[0] = accumulate(acc[0], unsafe { _mm256_loadu_si256(vector.as_ptr().cast()) });
+        }
+        portable::add(total(acc, bytes.len() - tail.len()), portable::sum_short(tail))
+    }
+
+    /// Copies `src` to `dst` and sums it.
+    #[target_feature(enable = "avx2")]
+    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+        let mut acc = [_mm256_setzero_si256(); UNROLL];
+        let (blocks, rest) = src.as_chunks::<{ UNROLL * YMM }>();
+        let (to_blocks, to_rest) = dst.as_chunks_mut::<{ UNROLL * YMM }>();
+        for (block, to_block) in blocks.iter().zip(to_blocks) {
+            let vectors = block.as_chunks::<YMM>().0.iter().zip(to_block.as_chunks_mut::<YMM>().0);
+            for (acc, (from, to)) in acc.iter_mut().zip(vectors) {
+                *acc = accumulate(*acc, copy(from, to));
+            }
+        }
+        let (vectors, tail) = rest.as_chunks::<YMM>();
+        let (to_vectors, to_tail) = to_rest.as_chunks_mut::<YMM>();
+        for (from, to) in vectors.iter().zip(to_vectors) {
+            acc[0] = accumulate(acc[0], copy(from, to));
+        }
+        portable::add(total(acc, src.len() - tail.len()), portable::copy_and_sum_short(tail, to_tail))
+    }
+
+    /// Copies one vector and returns it.
+    #[inline]
+    #[target_feature(enable = "avx2")]
+    fn copy(from: &[u8; YMM], to: &mut [u8; YMM]) -> __m256i {
+        // SAFETY: `from` has YMM bytes.
+        let vector = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
+        // SAFETY: `to` has YMM bytes.
+        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
+        compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
+        vector
+    }
+}

@@ -1,0 +1,404 @@
+//! Receive coalescing: joins verified frames of a flow such that cutting them again gives the same
+//! bytes.
+//!
+//! What joins is what Linux 6.18's GRO joins (TCP, and UDP as `rx-udp-gro-forwarding`), with these
+//! stricter points:
+//!
+//! * Both checksums of a frame are verified in the same pass that copies its payload; a frame that
+//!   is wrong leaves the aggregate as it was.
+//! * Nothing overtakes: what a frame may belong to is handed out before it. A pure ACK, a bad frame
+//!   or one with IPv4 options flushes its flow, a fragment every flow between its addresses (its
+//!   ports are not known), a malformed frame everything.
+//! * Ethernet padding is trimmed before a frame joins.
+//! * Fields that Linux overlooks must be equal too, or cutting would change them: the urgent
+//!   pointer, the reserved bit of IPv4's fragment field.
+//! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but cutting writes 0.
+//!
+//! | a frame | what happens |
+//! |---|---|
+//! | next in sequence, same headers, as long as the first | joins |
+//! | the same, but shorter, or with PSH or FIN | joins, and the aggregate is closed |
+//! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
+//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; UDP without checksum | goes alone, behind what its flow held |
+//!
+//! IPv4 IDs count up by one per frame, or are all equal; the second frame decides which. A vnet
+//! header cannot say "all equal", so cutting such an aggregate gives IDs that count (RFC 6864 4.1:
+//! the ID of a datagram that may not be fragmented means nothing). It is the one exception to
+//! "the same bytes".
+//!
+//! When every slot is taken, the flow that was started earliest is handed out to make room.
+
+mod flow;
+mod head;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use crate::caps::Offloads;
+use crate::checksum::{make_partial, verify};
+use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
+use crate::meta::{ChecksumState, RxMeta, SegmentationKind};
+use flow::{First, Join, Limits, Start};
+use head::{Fields, Key};
+use table::FlowTable;
+
+/// Most bytes of an IP packet that a 16-bit length can say (RFC 791 3.1).
+pub const PACKET_LEN_MAX: usize = 65_535;
+/// Most flows that are held at once, unless configured. Linux holds 8 in each of 8 buckets.
+pub const FLOWS_MAX_DEFAULT: usize = 64;
+/// Most datagrams of a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
+pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
+/// Longest link header that [`FrameLayout::parse`] looks through.
+const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
+/// Bytes of a cache line.
+const CACHE_LINE_LEN: usize = 64;
+/// How many cache lines one buffer is further from a page boundary than the one before. Buffers
+/// that all began at the same offset of a page would share the same few sets of the first-level
+/// cache; an odd number goes through all of them.
+const BUFFER_STAGGER_LINES: usize = 9;
+/// Bytes of a page.
+const PAGE_LEN: usize = 4096;
+
+/// Limits of a [`Coalescer`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoalesceConfig {
+    /// Most flows held at once; at least 1. Each costs a buffer of `packet_len_max` and a link header.
+    pub flows_max: usize,
+    /// Most IP bytes of an aggregate; at most [`PACKET_LEN_MAX`]. Longer frames go alone.
+    pub packet_len_max: usize,
+    /// Most TCP segments of an aggregate; at least 1.
+    pub segments_max: u16,
+    /// Most UDP datagrams of an aggregate; at least 1.
+    pub udp_segments_max: u16,
+    /// How long a flow may be held after its first frame, in nanoseconds. With 0 everything is to be
+    /// flushed at the end of each batch.
+    pub hold_ns: u64,
+    /// How a host is told that a checksum is right.
+    pub telling: Telling,
+}
+
+/// How a host is told that a frame's checksums are right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Telling {
+    /// By [`ChecksumState::Good`]; the frame keeps its bytes. A guest understands it.
+    #[default]
+    Verdict,
+    /// By [`ChecksumState::Partial`]: the field is replaced by the pseudo-header sum. It is all that a
+    /// Linux TAP understands (it ignores virtio's `DATA_VALID`).
+    PartialSum,
+}
+
+impl Default for CoalesceConfig {
+    fn default() -> Self {
+        Self {
+            flows_max: FLOWS_MAX_DEFAULT,
+            packet_len_max: PACKET_LEN_MAX,
+            segments_max: u16::MAX,
+            udp_segments_max: UDP_SEGMENTS_MAX_DEFAULT,
+            hold_ns: 0,
+            telling: Telling::Verdict,
+        }
+    }
+}
+
+impl CoalesceConfig {
+    /// The nearest configuration that can be kept.
+    fn bounded(self) -> Self {
+        Self {
+            flows_max: self.flows_max.clamp(1, u32::MAX as usize / 2),
+            packet_len_max: self.packet_len_max.min(PACKET_LEN_MAX),
+            segments_max: self.segments_max.max(1),
+            udp_segments_max: self.udp_segments_max.max(1),
+            ..self
+        }
+    }
+
+    fn limits(&self, layout: &FrameLayout) -> Limits {
+        let segments_max = match layout.transport {
+            Transport::Udp => self.udp_segments_max,
+            _ => self.segments_max,
+        };
+        Limits { packet_len_max: self.packet_len_max, segments_max }
+    }
+}
+
+/// Joins the frames of one receive queue. See the [module](self) for the rules.
+///
+/// All memory is allocated by [`Coalescer::new`].
+#[derive(Debug)]
+pub struct Coalescer {
+    config: CoalesceConfig,
+    table: FlowTable,
+    buffers: Buffers,
+    /// What the caller gave last, and what of it counts.
+    asked: Offloads,
+    enabled: Offloads,
+    held: usize,
+}
+
+impl Coalescer {
+    /// A coalescer that holds nothing. Values of `config` that cannot be kept are brought to the
+    /// nearest that can.
+    pub fn new(config: CoalesceConfig) -> Self {
+        let config = config.bounded();
+        Self {
+            config,
+            table: FlowTable::new(config.flows_max),
+            buffers: Buffers::new(config.flows_max, config.packet_len_max + LINK_HEADER_LEN_MAX),
+            asked: Offloads::empty(),
+            enabled: Offloads::empty(),
+            held: 0,
+        }
+    }
+
+    /// Takes one frame of the line. It is either held (copied), or handed to `out` behind everything
+    /// that must go before it.
+    ///
+    /// * `layout` is what [`FrameLayout::parse`] said of this frame with
+    ///   [`LengthFrom::Ip`](crate::layout::LengthFrom::Ip).
+    /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites;
+    ///   when one of them is switched off, everything held is handed out first.
+    /// * `hash` is handed on; an aggregate has its first frame's.
+    ///
+    /// A frame that is handed out alone carries the verdict of [`verify`] when
+    /// [`Offloads::RX_CHECKSUM`] is on, told as [`CoalesceConfig::telling`] says; without it nobody
+    /// looks. It keeps its padding, unless the checksum is told by a partial sum. A frame that was
+    /// held and joined by none is handed out without padding. `queue` is left 0 for the caller.
+    ///
+    /// # Panics
+    /// When `layout` is of another frame. No content of a frame makes it panic.
+    #[allow(clippy::too_many_arguments)] // What is known of a frame; a struct would only be unpacked again.
+    #[inline]
+    pub fn offer(
+        &mut self,
+        frame: &mut [u8],
+        layout: &Result<FrameLayout, Malformed>,
+        enabled: Offloads,
+        hash: Option<u32>,
+        now_ns: u64,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        self.switch(enabled, out);
+        let layout = match layout {
+            Ok(layout) => layout,
+            Err(_) => return self.pass_malformed(frame, hash, out),
+        };
+        let Some(key) = self.key_of(frame, layout) else {
+            return self.pass_without_flow(frame, layout, hash, out);
+        };
+        let slot = self.table.find(&key);
+        if let Some(slot) = slot {
+            match self.table.flow_mut(slot).join(frame, layout, self.buffers.of(slot)) {
+                Join::Open => return self.held += 1,
+                Join::Last => {
+                    self.held += 1;
+                    return self.close(slot, out);
+                }
+                Join::Bad => return self.pass_bad(slot, frame, layout, hash, out),
+                Join::Refused => {}
+            }
+        }
+        self.start_or_pass((slot, key), frame, layout, (hash, now_ns), out);
+    }
+
+    /// Hands out everything, in the order in which the flows were started. To be called at the end
+    /// of each batch when `hold_ns` is 0.
+    pub fn flush(&mut self, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        while let Some(slot) = self.table.oldest() {
+            self.close(slot, out);
+        }
+    }
+
+    /// Hands out the flows that have been held for `hold_ns` or longer.
+    pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        while let Some(slot) = self.table.oldest() {
+            if self.deadline_ns(slot) > now_ns {
+                break;
+            }
+            self.close(slot, out);
+        }
+    }
+
+    /// When [`Self::flush_expired`] has something to do next; none when nothing is held. It lies in
+    /// the past when `hold_ns` is 0.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        self.table.oldest().map(|slot| self.deadline_ns(slot))
+    }
+
+    /// Frames that are held now.
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    fn deadline_ns(&self, slot: usize) -> u64 {
+        self.table.flow(slot).started_ns.saturating_add(self.config.hold_ns)
+    }
+
+    /// Takes over which offloads are on. What is switched off holds nothing back.
+    #[inline(always)]
+    fn switch(&mut self, asked: Offloads, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        if asked != self.asked {
+            self.asked = asked;
+            let enabled = asked.with_prerequisites() & Offloads::RX;
+            if !enabled.contains(self.enabled) {
+                self.flush(out);
+            }
+            self.enabled = enabled;
+        }
+    }
+
+    /// The flow that the frame belongs to; none when frames of its kind are not held.
+    #[inline(always)]
+    fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
+        let offload = match (layout.transport, layout.network) {
+            (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
+            (Transport::Tcp, Network::Ipv6) => Offloads::RSC6,
+            (Transport::Udp, _) => Offloads::RSC_UDP,
+            _ => return None,
+        };
+        if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
+    }
+
+    /// A frame that does not join: its flow is handed out, then it is held as the first of a new
+    /// aggregate, or handed out as well.
+    #[inline(never)]
+    fn start_or_pass(
+        &mut self,
+        (slot, key): (Option<usize>, Key),
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        (hash, now_ns): (Option<u32>, u64),
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        if let Some(slot) = slot {
+            self.close(slot, out);
+        }
+        let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
+        let fields = Fields::of(frame, layout).filter(|fields| has_room && fields.may_be_first());
+        let Some(fields) = fields else { return self.pass(frame, layout, hash, out) };
+        if self.table.vacant().is_none()
+            && let Some(oldest) = self.table.oldest()
+        {
+            self.close(oldest, out);
+        }
+        let Some(slot) = self.table.vacant() else { return self.pass(frame, layout, hash, out) };
+        let first = First { frame, layout, fields, key, limits: self.config.limits(layout), hash, now_ns };
+        match self.table.flow_mut(slot).start(&first, self.buffers.of(slot)) {
+            Start::Held => {
+                self.table.insert();
+                self.held += 1;
+            }
+            Start::Refused => self.pass(frame, layout, hash, out),
+            Start::Bad => out(&alone(layout, ChecksumState::Bad, hash), frame),
+        }
+    }
+
+    /// A frame whose sums are wrong goes behind what its flow holds.
+    #[cold]
+    fn pass_bad(
+        &mut self,
+        slot: usize,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        hash: Option<u32>,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        self.close(slot, out);
+        out(&alone(layout, ChecksumState::Bad, hash), frame);
+    }
+
+    /// A malformed frame may belong to any flow.
+    #[cold]
+    fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        self.flush(out);
+        out(&RxMeta { hash, ..RxMeta::default() }, frame);
+    }
+
+    /// A frame of no kind that is held. A fragment may belong to any flow between its addresses.
+    #[inline(never)]
+    fn pass_without_flow(
+        &mut self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        hash: Option<u32>,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        if layout.fragment {
+            self.flush_between(layout.addresses(frame), out);
+        }
+        self.pass(frame, layout, hash, out);
+    }
+
+    /// Hands a frame out as it came, with what is found of its checksums. Where a right checksum is
+    /// told by a partial one, padding goes: whoever completes it sums to the end of the frame.
+    fn pass(
+        &self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        hash: Option<u32>,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        let is_looked_at = self.enabled.contains(Offloads::RX_CHECKSUM);
+        let verdict = if is_looked_at { verify(frame, layout) } else { ChecksumState::Unknown };
+        if verdict == ChecksumState::Good && self.config.telling == Telling::PartialSum {
+            let partial = make_partial(frame, layout);
+            out(&alone(layout, ChecksumState::Partial(partial), hash), &mut frame[..layout.packet_end]);
+        } else {
+            out(&alone(layout, verdict, hash), frame);
+        }
+    }
+
+    /// Hands out one flow and gives its slot back.
+    fn close(&mut self, slot: usize, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        let buffer = self.buffers.of(slot);
+        let (meta, len) = self.table.flow(slot).finish(buffer, self.config.telling);
+        self.table.remove(slot);
+        self.held -= usize::from(meta.segments);
+        out(&meta, &mut buffer[..len]);
+    }
+
+    /// Hands out every flow between the two addresses, in the order of their starts.
+    fn flush_between(&mut self, addresses: &[u8], out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        let mut next = self.table.oldest();
+        while let Some(slot) = next {
+            next = self.table.newer(slot);
+            if self.table.flow(slot).key.is_between(addresses) {
+                self.close(slot, out);
+            }
+        }
+    }
+}
+
+/// What is said of a frame that goes alone.
+fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> RxMeta {
+    let header_len = match layout.transport {
+        Transport::Opaque => 0,
+        _ => layout.payload_start as u16,
+    };
+    RxMeta { checksum, header_len, hash, ..RxMeta::default() }
+}
+
+/// One buffer per flow, side by side in one allocation.
+#[derive(Debug)]
+struct Buffers {
+    bytes: Vec<u8>,
+    /// Where the first buffer begins: on a cache line.
+    start: usize,
+    stride: usize,
+    len: usize,
+}
+
+impl Buffers {
+    fn new(count: usize, len: usize) -> Self {
+        let stride = len.next_multiple_of(PAGE_LEN) + BUFFER_STAGGER_LINES * CACHE_LINE_LEN;
+        let bytes = vec![0; count * stride + CACHE_LINE_LEN];
+        let start = bytes.as_ptr().align_offset(CACHE_LINE_LEN).min(CACHE_LINE_LEN);
+        Self { bytes, start, stride, len }
+    }
+
+    #[inline(always)]
+    fn of(&mut self, slot: usize) -> &mut [u8] {
+        let start = self.start + slot * self.stride;
+        &mut self.bytes[start..start + self.len]
+    }
+}

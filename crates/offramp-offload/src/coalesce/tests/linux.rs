@@ -1,0 +1,556 @@
+//! What joins: every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
+
+use super::*;
+use crate::meta::{PartialChecksum, Segmentation};
+
+/// Runs the case over IPv4 and IPv6.
+fn both(specs: &[Spec]) -> Vec<usize> {
+    let over_ipv4 = sizes(specs);
+    assert_eq!(sizes(&to_ipv6(specs.to_vec())), over_ipv4, "IPv6 differs from IPv4");
+    over_ipv4
+}
+
+// ---- data ----
+
+#[test]
+fn segments_of_one_size_join() {
+    assert_eq!(both(&tcp_run(&[100, 100])), [200]);
+}
+
+#[test]
+fn a_single_frame_stays_as_it_was() {
+    let frames = [tcp(1, 100).build()];
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_eq!(told[0].1, frames[0]);
+    let expected = RxMeta { checksum: ChecksumState::Good, header_len: 54, ..RxMeta::default() };
+    assert_eq!(told[0].0, expected);
+}
+
+#[test]
+fn a_shorter_segment_joins_and_closes() {
+    assert_eq!(both(&tcp_run(&[100, 50])), [150]);
+    assert_eq!(both(&tcp_run(&[100, 50, 100])), [150, 100]);
+    assert_eq!(both(&tcp_run(&[100, 50, 50])), [150, 50]);
+}
+
+#[test]
+fn a_single_byte_in_a_padded_frame_joins_without_its_padding() {
+    let specs = with(tcp_run(&[100, 1]), 1, |spec| spec.padding = 5);
+    assert_eq!(both(&specs), [101]);
+    let all_padded = with_all(tcp_run(&[100, 100, 100]), |_, spec| spec.padding = 1);
+    assert_eq!(both(&all_padded), [300]);
+}
+
+#[test]
+fn a_longer_segment_starts_anew() {
+    assert_eq!(both(&tcp_run(&[50, 100])), [50, 100]);
+    assert_eq!(both(&tcp_run(&[50, 100, 100])), [50, 200]);
+}
+
+#[test]
+fn pure_acks_are_never_held() {
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut told = Vec::new();
+    for spec in [tcp(1, 0), tcp(1, 0), Spec { ack: 78, ..tcp(1, 0) }] {
+        offer_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
+        assert_eq!(coalescer.held(), 0);
+    }
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [0, 0, 0]);
+}
+
+#[test]
+fn a_pure_ack_comes_behind_the_data_before_it() {
+    assert_eq!(both(&tcp_run(&[100, 100, 0, 100])), [200, 0, 100]);
+}
+
+#[test]
+fn a_gap_an_overlap_and_a_swap_do_not_join() {
+    assert_eq!(both(&with(tcp_run(&[100, 100]), 1, |spec| spec.seq += 1)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100, 100]), 1, |spec| spec.seq -= 1)), [100, 100]);
+    let mut swapped = tcp_run(&[100, 100, 100]);
+    swapped.swap(1, 2);
+    assert_eq!(both(&swapped), [100, 100, 100]);
+}
+
+#[test]
+fn a_duplicate_does_not_join() {
+    let mut specs = tcp_run(&[100, 100]);
+    specs.insert(1, specs[0].clone());
+    assert_eq!(both(&specs), [100, 200]);
+}
+
+#[test]
+fn sequence_numbers_wrap() {
+    let specs = with_all(tcp_run(&[100, 100, 100]), |n, spec| spec.seq = (u32::MAX - 150).wrapping_add(100 * n as u32));
+    assert_eq!(both(&specs), [300]);
+}
+
+// ---- TCP flags ----
+
+#[test]
+fn psh_joins_and_closes() {
+    assert_eq!(both(&with(tcp_run(&[100; 5]), 2, |spec| spec.flags |= PSH)), [300, 200]);
+    assert_eq!(both(&with(tcp_run(&[100; 3]), 1, |spec| spec.flags |= PSH)), [200, 100]);
+}
+
+#[test]
+fn psh_on_the_first_goes_alone() {
+    assert_eq!(both(&with(tcp_run(&[100; 3]), 0, |spec| spec.flags |= PSH)), [100, 200]);
+}
+
+#[test]
+fn fin_joins_and_closes() {
+    assert_eq!(both(&with(tcp_run(&[100; 3]), 1, |spec| spec.flags |= FIN)), [200, 100]);
+    assert_eq!(both(&with(tcp_run(&[100, 100, 0]), 2, |spec| spec.flags |= FIN)), [200, 0]);
+}
+
+#[test]
+fn psh_and_fin_of_the_last_are_told_in_the_aggregate() {
+    let frames: Vec<_> = with(tcp_run(&[100; 2]), 1, |spec| spec.flags |= PSH | FIN).iter().map(Spec::build).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_eq!(told[0].1[14 + 20 + 13], ACK | PSH | FIN);
+}
+
+#[test]
+fn syn_rst_and_urg_go_alone_behind_what_was_held() {
+    for flag in [SYN, RST, URG] {
+        let mut empty = tcp_run(&[100, 100, 0, 100, 100]);
+        empty[2].flags |= flag;
+        assert_eq!(both(&empty), [200, 0, 200]);
+        assert_eq!(both(&with(tcp_run(&[100; 3]), 1, |spec| spec.flags |= flag)), [100, 100, 100]);
+        assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.flags |= flag)), [100, 100, 100]);
+    }
+}
+
+#[test]
+fn each_frame_with_cwr_goes_alone() {
+    let second_and_third = with_all(tcp_run(&[100; 5]), |n, spec| spec.flags |= if n == 1 || n == 2 { CWR } else { 0 });
+    assert_eq!(both(&second_and_third), [100, 100, 100, 200]);
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.flags |= CWR)), [100, 100, 100]);
+}
+
+#[test]
+fn ece_joins_when_every_frame_has_it() {
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.flags |= ECE)), [300]);
+    assert_eq!(both(&with(tcp_run(&[100; 3]), 1, |spec| spec.flags |= ECE)), [100, 100, 100]);
+}
+
+#[test]
+fn an_urgent_pointer_without_its_flag_joins_when_every_frame_has_it() {
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.urgent = 9)), [300]);
+    assert_eq!(both(&with(tcp_run(&[100; 3]), 2, |spec| spec.urgent = 9)), [200, 100], "cutting would change it");
+}
+
+#[test]
+fn a_frame_without_ack_joins_its_like() {
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.flags = 0)), [300]);
+}
+
+// ---- TCP header ----
+
+#[test]
+fn another_window_or_acknowledgement_does_not_join() {
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.window += 1)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.ack += 1)), [100, 100]);
+}
+
+#[test]
+fn a_wrong_tcp_checksum_does_not_join_and_does_not_overtake() {
+    let frames: Vec<_> =
+        with(tcp_run(&[100; 3]), 1, |spec| spec.checksum = Checksum::Wrong).iter().map(Spec::build).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_cuts_into(&told, &frames);
+    let verdicts: Vec<_> = told.iter().map(|(meta, _)| meta.checksum).collect();
+    assert_eq!(verdicts, [ChecksumState::Good, ChecksumState::Bad, ChecksumState::Good]);
+}
+
+#[test]
+fn a_first_frame_with_a_wrong_checksum_is_told_at_once_as_bad() {
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut told = Vec::new();
+    let wrong = Spec { checksum: Checksum::Wrong, ..tcp(1, 100) };
+    offer_one(&mut coalescer, &wrong.build(), ALL, 0, &mut told);
+    assert_eq!((told.len(), coalescer.held()), (1, 0));
+    assert_eq!(told[0].0.checksum, ChecksumState::Bad);
+}
+
+#[test]
+fn other_timestamps_close_and_another_order_of_options_too() {
+    let stamped = |ts: u8, order: u8| {
+        let stamp = [8, 10, 0, 0, 0, ts, 0, 0, 0, 0];
+        let [a, b, c] = match order {
+            0 => [&[1, 1][..], &stamp, &[]],
+            1 => [&[1][..], &stamp, &[1]],
+            _ => [&stamp[..], &[1, 1], &[]],
+        };
+        [a, b, c].concat()
+    };
+    let options = [stamped(0, 0), stamped(0, 0), stamped(100, 0), stamped(100, 1), stamped(100, 2)];
+    let specs = with_all(tcp_run(&[100; 5]), |n, spec| spec.tcp_options.clone_from(&options[n]));
+    assert_eq!(both(&specs), [200, 100, 100, 100]);
+}
+
+#[test]
+fn equal_timestamps_join() {
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), |_, spec| spec.tcp_options = TIMESTAMPS.to_vec())), [300]);
+    let third = with_all(tcp_run(&[100; 3]), |n, spec| {
+        spec.tcp_options = TIMESTAMPS.to_vec();
+        spec.tcp_options[7] += (n / 2) as u8;
+    });
+    assert_eq!(both(&third), [200, 100]);
+}
+
+#[test]
+fn other_options_close_and_equal_ones_of_any_length_join() {
+    let window_scale = |n: usize, spec: &mut Spec| {
+        spec.tcp_options = if n < 2 { TIMESTAMPS.to_vec() } else { vec![1, 3, 3, 0] };
+    };
+    assert_eq!(both(&with_all(tcp_run(&[100; 3]), window_scale)), [200, 100]);
+    for len in (0..=40).step_by(4) {
+        let equal = with_all(tcp_run(&[100; 3]), |_, spec| spec.tcp_options = vec![1; len]);
+        assert_eq!(both(&equal), [300], "{len} bytes");
+        if len > 0 {
+            let last_byte = with(equal, 1, |spec| spec.tcp_options[len - 1] = 0);
+            assert_eq!(both(&last_byte), [100, 100, 100], "{len} bytes");
+        }
+    }
+}
+
+// ---- IP ----
+
+#[test]
+fn another_ecn_class_or_hop_limit_does_not_join() {
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.tos = 1)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.tos = 0x10)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.ttl -= 1)), [100, 100]);
+}
+
+#[test]
+fn another_flow_label_does_not_join() {
+    let specs = to_ipv6(with(tcp_run(&[100; 2]), 1, |spec| spec.flow_label += 1));
+    assert_eq!(sizes(&specs), [100, 100]);
+}
+
+#[test]
+fn a_wrong_ipv4_header_checksum_does_not_join() {
+    let frames: Vec<_> =
+        with(tcp_run(&[100; 2]), 1, |spec| spec.ip_checksum_is_bad = true).iter().map(Spec::build).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_cuts_into(&told, &frames);
+    assert_eq!(told[1].0.checksum, ChecksumState::Bad);
+}
+
+#[test]
+fn ipv4_options_never_join() {
+    let timestamp_option = vec![68, 8, 5, 0, 0, 0, 0, 0];
+    let middle = with(tcp_run(&[100; 3]), 1, |spec| spec.ip_options.clone_from(&timestamp_option));
+    assert_eq!(sizes(&middle), [100, 100, 100]);
+    let all = with_all(tcp_run(&[100; 3]), |_, spec| spec.ip_options.clone_from(&timestamp_option));
+    assert_eq!(sizes(&all), [100, 100, 100]);
+}
+
+#[test]
+fn an_ipv4_fragment_does_not_join_and_does_not_overtake() {
+    assert_eq!(fragment_case(false), [100, 100, 100]);
+}
+
+#[test]
+fn an_ipv6_fragment_does_not_join_and_does_not_overtake() {
+    assert_eq!(fragment_case(true), [100, 100, 100]);
+}
+
+/// The middle one of three is a fragment. Its payload behind the TCP header is what is compared.
+fn fragment_case(is_ipv6: bool) -> Vec<usize> {
+    let mut frames: Vec<_> =
+        tcp_run(&[100; 3]).into_iter().map(|spec| Spec { is_ipv6, ..spec }).map(|spec| spec.build()).collect();
+    let fragment = &mut frames[1];
+    if is_ipv6 {
+        fragment[14 + 6] = 44;
+        let payload_len = u16::from_be_bytes([fragment[18], fragment[19]]) + 8;
+        fragment[18..20].copy_from_slice(&payload_len.to_be_bytes());
+        fragment.splice(54..54, [6, 0, 0, 1, 0, 0, 0, 9]);
+    } else {
+        fragment[14 + 6] = 0x20;
+        fragment[24..26].fill(0);
+        let checksum = !slow_sum(&[&fragment[14..34]]);
+        fragment[24..26].copy_from_slice(&checksum.to_be_bytes());
+    }
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_cuts_into(&told, &frames);
+    assert_eq!(told[1].0.checksum, ChecksumState::Unknown);
+    told.iter().map(|(_, bytes)| bytes.len() - frames[0].len() + 100).map(|len| len.min(100)).collect()
+}
+
+#[test]
+fn another_df_bit_or_the_reserved_bit_does_not_join() {
+    assert_eq!(sizes(&with(tcp_run(&[100; 2]), 1, |spec| spec.fragment_field = 0)), [100, 100]);
+    assert_eq!(sizes(&with(tcp_run(&[100; 2]), 1, |spec| spec.fragment_field |= 0x8000)), [100, 100]);
+}
+
+#[test]
+fn ids_that_count_join_with_and_without_df_and_across_the_wrap() {
+    for fragment_field in [0, 0x4000] {
+        for first in [8u16, 65_534] {
+            let specs = with_all(tcp_run(&[100; 4]), |n, spec| {
+                spec.fragment_field = fragment_field;
+                spec.id = first.wrapping_add(n as u16);
+            });
+            assert_eq!(sizes(&specs), [400]);
+        }
+    }
+}
+
+#[test]
+fn ids_that_are_all_equal_join_with_and_without_df() {
+    for fragment_field in [0, 0x4000] {
+        for id in [0, 8] {
+            let specs = with_all(tcp_run(&[100; 4]), |_, spec| {
+                spec.fragment_field = fragment_field;
+                spec.id = id;
+            });
+            assert_eq!(sizes(&specs), [400]);
+        }
+    }
+}
+
+#[test]
+fn ids_of_mixed_patterns_close() {
+    let ids = |ids: [u16; 3]| sizes(&with_all(tcp_run(&[100; 3]), |n, spec| spec.id = ids[n]));
+    assert_eq!(ids([8, 9, 9]), [200, 100]);
+    assert_eq!(ids([8, 8, 9]), [200, 100]);
+    assert_eq!(ids([8, 8, 10]), [200, 100]);
+    assert_eq!(ids([8, 10, 12]), [100, 100, 100]);
+    assert_eq!(ids([8, 7, 6]), [100, 100, 100]);
+}
+
+#[test]
+fn equal_ipv6_destination_options_join_and_others_do_not() {
+    let padn = [1, 4, 0, 0, 0, 0];
+    let equal = to_ipv6(with_all(tcp_run(&[100; 3]), |_, spec| spec.destination_options = Some(padn)));
+    assert_eq!(sizes(&equal), [300]);
+    let other = with(equal.clone(), 1, |spec| spec.destination_options = Some([1, 4, 0, 0, 0, 1]));
+    assert_eq!(sizes(&other), [100, 100, 100]);
+    let absent = with(equal, 1, |spec| spec.destination_options = None);
+    assert_eq!(sizes(&absent), [100, 100, 100]);
+}
+
+// ---- link ----
+
+#[test]
+fn another_mac_address_or_tag_does_not_join() {
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.source_mac = 9)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.destination_mac = 9)), [100, 100]);
+    assert_eq!(both(&with(tcp_run(&[100; 2]), 1, |spec| spec.tags = vec![0x81, 0, 0, 7])), [100, 100]);
+    let tagged = with_all(tcp_run(&[100; 2]), |n, spec| spec.tags = vec![0x81, 0, 0, n as u8]);
+    assert_eq!(both(&tagged), [100, 100]);
+}
+
+#[test]
+fn equal_tags_join() {
+    for tags in [vec![0x81, 0, 0, 7], vec![0x88, 0xa8, 0, 7, 0x81, 0, 0, 8]] {
+        let specs = with_all(tcp_run(&[100; 3]), |_, spec| spec.tags.clone_from(&tags));
+        assert_eq!(both(&specs), [300]);
+        for at in [2, tags.len() - 1] {
+            let other = with(specs.clone(), 2, |spec| spec.tags[at] ^= 1);
+            assert!(both(&other).len() > 1);
+        }
+    }
+}
+
+// ---- size ----
+
+#[test]
+fn sixty_segments_of_1448_bytes_make_45_and_15() {
+    let specs = with_all(tcp_run(&[1448; 60]), |_, spec| spec.tcp_options = TIMESTAMPS.to_vec());
+    assert_eq!(sizes(&specs), [45 * 1448, 15 * 1448]);
+}
+
+/// Linux' `gro --test large_*`: as many segments as fit, then `rest` bytes, then `rest` bytes behind
+/// a gap (the program counts the sequence number on by a full segment).
+fn large(rest: usize) -> Vec<usize> {
+    const MSS: usize = 4096 - 20 - 40;
+    let full = (65_535 - 40) / MSS;
+    let mut run = vec![MSS; full];
+    run.extend([rest, rest]);
+    sizes(&with(tcp_run(&run), full + 1, |spec| spec.seq += (MSS - rest) as u32))
+}
+
+#[test]
+fn an_aggregate_grows_to_exactly_65535_bytes_of_ip() {
+    let rest = (65_535 - 40) % 4036;
+    assert_eq!(large(rest), [65_535 - 40, rest]);
+}
+
+#[test]
+fn a_segment_that_would_exceed_65535_bytes_closes_and_the_one_behind_a_gap_stays_alone() {
+    let rest = (65_535 - 40) % 4036 + 1;
+    assert_eq!(large(rest), [65_535 - 40 - (rest - 1), rest, rest]);
+}
+
+#[test]
+fn a_segment_that_was_refused_for_size_starts_anew() {
+    let config = CoalesceConfig { packet_len_max: 1000, ..CoalesceConfig::default() };
+    assert_eq!(sizes_with(config, &tcp_run(&[300; 8])), [900, 900, 600]);
+    let segments = CoalesceConfig { segments_max: 3, ..CoalesceConfig::default() };
+    assert_eq!(sizes_with(segments, &tcp_run(&[100; 7])), [300, 300, 100]);
+}
+
+#[test]
+fn a_frame_longer_than_the_limit_goes_alone() {
+    let config = CoalesceConfig { packet_len_max: 300, ..CoalesceConfig::default() };
+    assert_eq!(sizes_with(config, &tcp_run(&[400, 400, 100, 100])), [400, 400, 200]);
+}
+
+// ---- UDP ----
+
+#[test]
+fn datagrams_of_one_size_join_and_a_shorter_one_closes() {
+    assert_eq!(both(&udp_run(&[100; 3])), [300]);
+    assert_eq!(both(&udp_run(&[100, 50, 100])), [150, 100]);
+    assert_eq!(both(&udp_run(&[50, 100])), [50, 100]);
+}
+
+#[test]
+fn sixty_four_datagrams_are_the_most() {
+    assert_eq!(both(&udp_run(&[100; 70])), [6400, 600]);
+}
+
+#[test]
+fn a_datagram_without_checksum_never_joins() {
+    let specs = with_all(udp_run(&[100; 3]), |_, spec| spec.checksum = Checksum::Absent);
+    assert_eq!(both(&specs), [100, 100, 100]);
+    assert_eq!(both(&with(udp_run(&[100; 3]), 1, |spec| spec.checksum = Checksum::Absent)), [100, 100, 100]);
+}
+
+#[test]
+fn an_empty_datagram_goes_alone() {
+    assert_eq!(both(&udp_run(&[100, 0, 100])), [100, 0, 100]);
+}
+
+#[test]
+fn datagram_ids_count_or_are_equal_as_for_tcp() {
+    let ids = |ids: [u16; 3]| sizes(&with_all(udp_run(&[100; 3]), |n, spec| spec.id = ids[n]));
+    assert_eq!(ids([8, 9, 10]), [300]);
+    assert_eq!(ids([8, 8, 8]), [300]);
+    assert_eq!(ids([8, 9, 11]), [200, 100]);
+    assert_eq!(ids([8, 10, 12]), [100, 100, 100]);
+}
+
+#[test]
+fn a_bad_datagram_splits_what_is_around_it() {
+    let frames: Vec<_> =
+        with(udp_run(&[100; 5]), 2, |spec| spec.checksum = Checksum::Wrong).iter().map(Spec::build).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_cuts_into(&told, &frames);
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 100, 200]);
+    assert_eq!(told[1].0.checksum, ChecksumState::Bad);
+}
+
+// ---- flows ----
+
+#[test]
+fn two_flows_that_interleave_both_join() {
+    let ours = tcp_run(&[100; 3]);
+    let theirs = with_all(tcp_run(&[100; 3]), |_, spec| spec.source_port += 1);
+    let mixed: Vec<_> = ours.iter().zip(&theirs).flat_map(|(a, b)| [a.build(), b.build()]).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &mixed);
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [300, 300]);
+    let first: Vec<_> = ours.iter().map(Spec::build).collect();
+    let second: Vec<_> = theirs.iter().map(Spec::build).collect();
+    assert_cuts_into(&told[..1], &first);
+    assert_cuts_into(&told[1..], &second);
+}
+
+#[test]
+fn a_tcp_and_a_udp_flow_on_the_same_ports_are_two_flows() {
+    let frames: Vec<_> =
+        tcp_run(&[100; 2]).iter().zip(&udp_run(&[100; 2])).flat_map(|(a, b)| [a.build(), b.build()]).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 200]);
+}
+
+/// Linux' `gro --test capacity --order-check`: A1..An, then A2..An with PSH.
+#[test]
+fn as_many_flows_as_there_are_slots_all_join_in_the_order_of_their_start() {
+    let flows = FLOWS_MAX_DEFAULT as u16;
+    let of = |n: u16, at: usize| {
+        let mut spec = tcp_run(&[200, 200])[at].clone();
+        spec.source_port = 2000 + n;
+        spec.flags |= if at == 1 { PSH } else { 0 };
+        spec.build()
+    };
+    let frames: Vec<_> = (0..2).flat_map(|at| (0..flows).map(move |n| of(n, at))).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &frames);
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), vec![400; usize::from(flows)]);
+    let ports: Vec<_> = told.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
+    assert!(ports.is_sorted());
+}
+
+// ---- what is told ----
+
+#[test]
+fn an_aggregate_says_how_to_cut_it() {
+    let cases = [
+        (tcp_run(&[100; 2]), SegmentationKind::Tcp4, 34, 16, 54),
+        (to_ipv6(tcp_run(&[100; 2])), SegmentationKind::Tcp6, 54, 16, 74),
+        (udp_run(&[100; 2]), SegmentationKind::Udp, 34, 6, 42),
+        (to_ipv6(udp_run(&[100; 2])), SegmentationKind::Udp, 54, 6, 62),
+    ];
+    for (specs, kind, start, offset, header_len) in cases {
+        let frames: Vec<_> = specs.iter().map(Spec::build).collect();
+        let mut coalescer = Coalescer::new(CoalesceConfig::default());
+        let mut told = Vec::new();
+        for (n, frame) in frames.iter().enumerate() {
+            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+            let hash = Some(n as u32);
+            coalescer.offer(&mut frame.clone(), &layout, ALL, hash, 0, &mut |_, _| panic!("it is held"));
+        }
+        flush(&mut coalescer, &mut told);
+        let segmentation = Segmentation { kind, size: 100, ecn: false };
+        let checksum = ChecksumState::Partial(PartialChecksum { start, offset });
+        let expected =
+            RxMeta { checksum, segmentation: Some(segmentation), header_len, segments: 2, hash: Some(0), queue: 0 };
+        assert_eq!(told[0].0, expected);
+    }
+}
+
+#[test]
+fn the_builder_writes_the_sums_that_etherparse_calculates() {
+    for spec in [tcp_run(&[101]), to_ipv6(tcp_run(&[101])), udp_run(&[101]), to_ipv6(udp_run(&[101]))].concat() {
+        let frame = spec.build();
+        let headers = etherparse::PacketHeaders::from_ethernet_slice(&frame).unwrap();
+        let payload = headers.payload.slice();
+        let told = headers.transport.unwrap();
+        let mut calculated = told.clone();
+        match headers.net.unwrap() {
+            etherparse::NetHeaders::Ipv4(ip, _) => {
+                assert_eq!(ip.calc_header_checksum(), ip.header_checksum);
+                calculated.update_checksum_ipv4(&ip, payload).unwrap();
+            }
+            etherparse::NetHeaders::Ipv6(ip, _) => calculated.update_checksum_ipv6(&ip, payload).unwrap(),
+            other @ etherparse::NetHeaders::Arp(_) => panic!("not IP: {other:?}"),
+        }
+        assert_eq!(told, calculated);
+    }
+}
+
+#[test]
+fn a_checksum_field_that_cutting_would_write_otherwise_stands_alone() {
+    let mut frames: Vec<_> = tcp_run(&[100; 3]).iter().map(Spec::build).collect();
+    // Choose the second frame's last payload word such that all else sums to 0xffff: its checksum is
+    // 0, and 0xffff says the same.
+    let layout = FrameLayout::parse(&frames[1], LengthFrom::Ip).unwrap();
+    let frame = &mut frames[1];
+    let (field, word) = (layout.transport_start + 16, layout.packet_end - 2);
+    let checksum = u16::from_be_bytes([frame[field], frame[field + 1]]);
+    let last = u16::from_be_bytes([frame[word], frame[word + 1]]);
+    let sum = slow_sum(&[&checksum.to_be_bytes(), &last.to_be_bytes()]);
+    frame[word..word + 2].copy_from_slice(&sum.to_be_bytes());
+    for (value, expected) in [(0u16, vec![300]), (0xffff, vec![100, 100, 100])] {
+        frames[1][field..field + 2].copy_from_slice(&value.to_be_bytes());
+        let told = coalesce_with(CoalesceConfig::default(), &frames);
+        assert!(told.iter().all(|(meta, _)| meta.checksum != ChecksumState::Bad));
+        assert_cuts_into(&told, &frames);
+        assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), expected);
+    }
+}

@@ -1,0 +1,349 @@
+//! The one parse of a frame.
+//!
+//! [`FrameLayout::parse`] walks Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
+//! UDP once, checks every length on the way, and keeps the offsets. No later stage reads a header
+//! length again: a layout that exists is true of the bytes it was made from.
+//!
+//! ```text
+//! 0            network_start   transport_start   payload_start      packet_end   frame.len()
+//! | Ethernet+VLAN | IP + ext. hdrs | TCP or UDP + opts | payload ...... | padding .. |
+//! ```
+
+/// Length of an Ethernet header without tags.
+pub const ETHERNET_HEADER_LEN: usize = 14;
+/// Length of one VLAN tag (IEEE 802.1Q).
+pub const VLAN_TAG_LEN: usize = 4;
+/// Most VLAN tags that are looked through; more make the frame opaque.
+pub const VLAN_TAGS_MAX: usize = 2;
+/// Most IPv6 extension headers that are looked through. RFC 8504 5.3 lets a node limit them; eight
+/// is twice what RFC 8200 4.1 recommends a packet to carry.
+pub const EXTENSION_HEADERS_MAX: usize = 8;
+
+/// EtherType of IPv4.
+pub const ETHERTYPE_IPV4: u16 = 0x0800;
+/// EtherType of IPv6.
+pub const ETHERTYPE_IPV6: u16 = 0x86dd;
+const ETHERTYPE_VLAN: u16 = 0x8100;
+const ETHERTYPE_SERVICE_VLAN: u16 = 0x88a8;
+
+/// IP protocol number of TCP.
+pub const PROTOCOL_TCP: u8 = 6;
+/// IP protocol number of UDP.
+pub const PROTOCOL_UDP: u8 = 17;
+/// IPv6 next header of a fragment header.
+pub const NEXT_HEADER_FRAGMENT: u8 = 44;
+const NEXT_HEADER_HOP_BY_HOP: u8 = 0;
+const NEXT_HEADER_ROUTING: u8 = 43;
+const NEXT_HEADER_DESTINATION: u8 = 60;
+
+const IPV4_HEADER_LEN_MIN: usize = 20;
+/// Length of an IPv6 header without extension headers.
+pub const IPV6_HEADER_LEN: usize = 40;
+/// Length of a TCP header without options.
+pub const TCP_HEADER_LEN_MIN: usize = 20;
+/// Length of a UDP header.
+pub const UDP_HEADER_LEN: usize = 8;
+
+/// What lies behind the Ethernet header.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Network {
+    /// IPv4 (RFC 791).
+    Ipv4,
+    /// IPv6 (RFC 8200).
+    Ipv6,
+    /// Anything else; only the Ethernet header was read.
+    Opaque,
+}
+
+/// What the IP packet carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// TCP (RFC 9293), header complete in this frame.
+    Tcp,
+    /// UDP (RFC 768), header complete in this frame.
+    Udp,
+    /// Anything else, and every fragment.
+    Opaque,
+}
+
+/// Where the length of the packet comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LengthFrom {
+    /// The IP header: a frame of the line, which may be padded.
+    Ip,
+    /// The buffer: a super-frame, whose IP length is a template that nobody needs to fill in
+    /// (NDIS `LSOv2` leaves 0 there; Linux ignores it). For the same reason IPv4's fragment bits do
+    /// not hide the transport header: Linux copies them to every segment.
+    Frame,
+}
+
+/// Why a frame has no layout.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Malformed {
+    /// Shorter than an Ethernet header and its tags.
+    #[error("shorter than an Ethernet header")]
+    Runt,
+    /// A header does not fit into the frame or the packet.
+    #[error("a header is cut off")]
+    Truncated,
+    /// The version nibble does not agree with the EtherType.
+    #[error("IP version does not match the EtherType")]
+    Version,
+    /// A header length field is below the protocol's minimum.
+    #[error("header length below the minimum")]
+    HeaderLength,
+    /// A length field names more bytes than there are, or fewer than its own header.
+    #[error("length field does not agree with the frame")]
+    Length,
+    /// More than [`EXTENSION_HEADERS_MAX`] IPv6 extension headers.
+    #[error("too many IPv6 extension headers")]
+    ExtensionHeaders,
+}
+
+/// Where everything in a frame lies. All offsets count from the start of the frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameLayout {
+    /// What lies behind the Ethernet header and its tags.
+    pub network: Network,
+    /// What the packet carries; [`Transport::Opaque`] for fragments of the line.
+    pub transport: Transport,
+    /// The packet is a fragment (IPv4: MF or an offset; IPv6: a fragment header).
+    pub fragment: bool,
+    /// IPv4 options or IPv6 extension headers are present.
+    pub network_options: bool,
+    /// The last protocol number read (IPv4 protocol, IPv6 final next header); 0 when opaque.
+    pub protocol: u8,
+    /// Start of the IP header, or of what follows Ethernet.
+    pub network_start: usize,
+    /// Offset of the byte that names `protocol`: where an IPv6 fragment header is linked in.
+    pub protocol_at: usize,
+    /// Start of the TCP or UDP header, or of what follows IP.
+    pub transport_start: usize,
+    /// Start of the payload; equals `transport_start` when the transport is opaque.
+    pub payload_start: usize,
+    /// End of the packet; bytes behind it are padding.
+    pub packet_end: usize,
+}
+
+impl FrameLayout {
+    /// Parses a frame without FCS.
+    ///
+    /// The offsets of the result are ordered and lie inside `frame`:
+    /// `network_start <= transport_start <= payload_start <= packet_end <= frame.len()`.
+    ///
+    /// # Errors
+    /// When a header is cut off or a length lies; the frame is then not to be touched by offloads.
+    pub fn parse(frame: &[u8], length_from: LengthFrom) -> Result<Self, Malformed> {
+        let (ethertype, network_start) = parse_ethernet(frame)?;
+        match ethertype {
+            ETHERTYPE_IPV4 => parse_ipv4(frame, network_start, length_from),
+            ETHERTYPE_IPV6 => parse_ipv6(frame, network_start, length_from),
+            _ => Ok(Self::opaque(network_start, frame.len())),
+        }
+    }
+
+    fn opaque(network_start: usize, frame_len: usize) -> Self {
+        Self {
+            network: Network::Opaque,
+            transport: Transport::Opaque,
+            fragment: false,
+            network_options: false,
+            protocol: 0,
+            network_start,
+            protocol_at: network_start,
+            transport_start: network_start,
+            payload_start: network_start,
+            packet_end: frame_len,
+        }
+    }
+
+    /// Bytes of payload behind all headers, without padding.
+    pub fn payload_len(&self) -> usize {
+        self.packet_end - self.payload_start
+    }
+
+    /// Bytes of transport header and payload, without padding.
+    pub fn transport_len(&self) -> usize {
+        self.packet_end - self.transport_start
+    }
+
+    /// Bytes of the Ethernet header and its VLAN tags.
+    pub fn link_header_len(&self) -> usize {
+        self.network_start
+    }
+
+    /// Source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque).
+    pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+        match self.network {
+            Network::Ipv4 => &frame[self.network_start + 12..self.network_start + 20],
+            Network::Ipv6 => &frame[self.network_start + 8..self.network_start + 40],
+            Network::Opaque => &[],
+        }
+    }
+}
+
+/// Bytes of the Ethernet header and its VLAN tags, for a frame of which nothing else is needed.
+///
+/// # Errors
+/// [`Malformed::Runt`] when the frame ends before.
+pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
+    parse_ethernet(frame).map(|(_, len)| len)
+}
+
+fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
+    let mut type_at = ETHERNET_HEADER_LEN - 2;
+    let mut tags = 0;
+    loop {
+        let ethertype = be16(frame, type_at).ok_or(Malformed::Runt)?;
+        let tagged = matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
+        if !tagged || tags == VLAN_TAGS_MAX {
+            return Ok((ethertype, type_at + 2));
+        }
+        tags += 1;
+        type_at += VLAN_TAG_LEN;
+    }
+}
+
+fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+    let header = frame.get(start..start + IPV4_HEADER_LEN_MIN).ok_or(Malformed::Truncated)?;
+    if header[0] >> 4 != 4 {
+        return Err(Malformed::Version);
+    }
+    let header_len = usize::from(header[0] & 0x0f) * 4;
+    if header_len < IPV4_HEADER_LEN_MIN {
+        return Err(Malformed::HeaderLength);
+    }
+    let transport_start = start + header_len;
+    if transport_start > frame.len() {
+        return Err(Malformed::Truncated);
+    }
+    let packet_end = match length_from {
+        LengthFrom::Frame => frame.len(),
+        LengthFrom::Ip => start + usize::from(u16::from_be_bytes([header[2], header[3]])),
+    };
+    if packet_end < transport_start || packet_end > frame.len() {
+        return Err(Malformed::Length);
+    }
+    let fragment_field = u16::from_be_bytes([header[6], header[7]]);
+    let network = FrameLayout {
+        network: Network::Ipv4,
+        transport: Transport::Opaque,
+        // MF (0x2000) or a fragment offset; DF (0x4000) does not make a fragment.
+        fragment: fragment_field & 0x3fff != 0,
+        network_options: header_len > IPV4_HEADER_LEN_MIN,
+        protocol: header[9],
+        network_start: start,
+        protocol_at: start + 9,
+        transport_start,
+        payload_start: transport_start,
+        packet_end,
+    };
+    parse_transport(frame, network, length_from)
+}
+
+fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+    let header = frame.get(start..start + IPV6_HEADER_LEN).ok_or(Malformed::Truncated)?;
+    if header[0] >> 4 != 6 {
+        return Err(Malformed::Version);
+    }
+    let packet_end = match length_from {
+        LengthFrom::Frame => frame.len(),
+        LengthFrom::Ip => start + IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]])),
+    };
+    if packet_end > frame.len() {
+        return Err(Malformed::Length);
+    }
+    let mut network = FrameLayout {
+        network: Network::Ipv6,
+        transport: Transport::Opaque,
+        fragment: false,
+        network_options: false,
+        protocol: header[6],
+        network_start: start,
+        protocol_at: start + 6,
+        transport_start: start + IPV6_HEADER_LEN,
+        payload_start: start + IPV6_HEADER_LEN,
+        packet_end,
+    };
+    walk_extension_headers(frame, &mut network)?;
+    parse_transport(frame, network, length_from)
+}
+
+/// RFC 8200 4: every extension header but the fragment header carries its own length.
+fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), Malformed> {
+    let mut headers = 0;
+    while matches!(
+        layout.protocol,
+        NEXT_HEADER_HOP_BY_HOP | NEXT_HEADER_ROUTING | NEXT_HEADER_DESTINATION | NEXT_HEADER_FRAGMENT
+    ) {
+        headers += 1;
+        if headers > EXTENSION_HEADERS_MAX {
+            return Err(Malformed::ExtensionHeaders);
+        }
+        let at = layout.transport_start;
+        let packet = &frame[..layout.packet_end];
+        let (next, len_units) = match packet.get(at..at + 2) {
+            Some(pair) => (pair[0], pair[1]),
+            None => return Err(Malformed::Truncated),
+        };
+        let is_fragment = layout.protocol == NEXT_HEADER_FRAGMENT;
+        let header_len = if is_fragment { 8 } else { (usize::from(len_units) + 1) * 8 };
+        if at + header_len > layout.packet_end {
+            return Err(Malformed::Truncated);
+        }
+        layout.fragment |= is_fragment;
+        layout.network_options = true;
+        layout.protocol = next;
+        layout.protocol_at = at;
+        layout.transport_start = at + header_len;
+        layout.payload_start = layout.transport_start;
+        if is_fragment {
+            break; // What follows may be the middle of anything.
+        }
+    }
+    Ok(())
+}
+
+fn parse_transport(frame: &[u8], layout: FrameLayout, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+    let is_template = length_from == LengthFrom::Frame && layout.network == Network::Ipv4;
+    if layout.fragment && !is_template {
+        return Ok(layout);
+    }
+    let segment = &frame[layout.transport_start..layout.packet_end];
+    let (transport, header_len) = match layout.protocol {
+        PROTOCOL_TCP => (Transport::Tcp, tcp_header_len(segment)?),
+        PROTOCOL_UDP => (Transport::Udp, udp_header_len(segment, length_from)?),
+        _ => return Ok(layout),
+    };
+    Ok(FrameLayout { transport, payload_start: layout.transport_start + header_len, ..layout })
+}
+
+fn tcp_header_len(segment: &[u8]) -> Result<usize, Malformed> {
+    let offset_byte = *segment.get(..TCP_HEADER_LEN_MIN).and_then(|h| h.get(12)).ok_or(Malformed::Truncated)?;
+    let header_len = usize::from(offset_byte >> 4) * 4;
+    if header_len < TCP_HEADER_LEN_MIN {
+        Err(Malformed::HeaderLength)
+    } else if header_len > segment.len() {
+        Err(Malformed::Truncated)
+    } else {
+        Ok(header_len)
+    }
+}
+
+/// UDP's own length must agree with IP's: a shorter one leaves bytes that no checksum covers.
+fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malformed> {
+    let header = segment.get(..UDP_HEADER_LEN).ok_or(Malformed::Truncated)?;
+    let udp_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    if length_from == LengthFrom::Ip && udp_len != segment.len() {
+        return Err(Malformed::Length);
+    }
+    Ok(UDP_HEADER_LEN)
+}
+
+fn be16(bytes: &[u8], at: usize) -> Option<u16> {
+    let pair = bytes.get(at..at + 2)?;
+    Some(u16::from_be_bytes([pair[0], pair[1]]))
+}
+
+#[cfg(test)]
+mod tests;

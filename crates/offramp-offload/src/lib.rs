@@ -1,0 +1,22 @@
+//! What a network adapter takes over from a host, as pure functions on bytes and metadata.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`layout`] | the one parse of a frame: where each header starts, what is padding, what is a fragment |
+//! | [`checksum`] | sum, sum while copying, verify, complete, update: AVX-512, AVX2 and portable code |
+//! | [`segment`] | cuts a super-frame into the frames of the line (TCP, UDP, IP fragments) |
+//! | [`coalesce`] | joins verified frames of a flow such that cutting them again gives the same bytes |
+//! | [`rss`] | Toeplitz hash and indirection table |
+//! | [`meta`] | what a port can say of a frame, in each direction |
+//! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
+//!
+//! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
+//! hostile, makes a function panic: what cannot be done is returned as a reason.
+
+pub mod caps;
+pub mod checksum;
+pub mod coalesce;
+pub mod layout;
+pub mod meta;
+pub mod rss;
+pub mod segment;

@@ -1,0 +1,405 @@
+//! Receive-side scaling: the Toeplitz hash of a flow and the table that maps it to a queue.
+//!
+//! The hash input is source address, destination address, source port, destination port, as they
+//! stand in the headers (NDIS, "RSS hashing types"; virtio 1.3, 5.1.6.4.3). TCP and UDP are hashed
+//! with their ports; every other packet, and every fragment, by its addresses alone, so that all
+//! fragments of a datagram meet in one queue.
+//!
+//! The hash is linear: it is the exclusive or of one 32-bit window of the key per set input bit. So
+//! the windows of four bits at a time are added up beforehand, 16 of them per half-byte: 4.5 KiB
+//! of tables, which leave room in the first-level cache, and two look-ups per byte.
+
+use crate::layout::{FrameLayout, Network, Transport};
+
+/// Bytes of a Toeplitz key.
+pub const KEY_LEN: usize = 40;
+/// Most bytes that are hashed: two IPv6 addresses and two ports.
+pub const HASH_INPUT_LEN_MAX: usize = 36;
+/// Entries of an indirection table, unless configured (NDIS and virtio allow 128).
+pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
+/// Most entries of an indirection table. virtio says the number in 16 bits and wants a power of two.
+pub const INDIRECTION_ENTRIES_MAX: usize = 32_768;
+
+/// The key with which NDIS documents its known answers ("Verifying the RSS hash calculation").
+pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
+    0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0, 0xca, 0x2b,
+    0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42, 0xb7, 0x3b, 0xbe, 0xac,
+    0x01, 0xfa,
+];
+
+/// A key that repeats every 16 bits: exchanging the addresses, and the ports, moves each input bit by
+/// a multiple of 16 and so changes nothing. Both directions of a flow hash alike. (Woo and Park,
+/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.) The price: both
+/// halves of the hash are equal, so it has 16 bits of information.
+pub const SYMMETRIC_KEY: [u8; KEY_LEN] = symmetric_key();
+
+const fn symmetric_key() -> [u8; KEY_LEN] {
+    let mut key = [0x6d; KEY_LEN];
+    let mut odd = 1;
+    while odd < KEY_LEN {
+        key[odd] = 0x5a;
+        odd += 2;
+    }
+    key
+}
+
+/// Half-bytes of the longest input.
+const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
+/// Values of a half-byte.
+const NIBBLE_VALUES: usize = 16;
+
+/// What is hashed of one frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HashInput {
+    bytes: [u8; HASH_INPUT_LEN_MAX],
+    len: usize,
+}
+
+impl HashInput {
+    /// The bytes in the order in which they are hashed, big-endian as in the headers.
+    pub fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+/// What is to be hashed of a frame; none when it carries no IP.
+///
+/// # Panics
+/// When `layout` was not made from this frame and reaches beyond its end.
+#[inline]
+pub fn hash_input(frame: &[u8], layout: &FrameLayout) -> Option<HashInput> {
+    if layout.network == Network::Opaque {
+        return None;
+    }
+    let addresses = layout.addresses(frame);
+    let ports = match layout.transport {
+        Transport::Tcp | Transport::Udp => &frame[layout.transport_start..layout.transport_start + 4],
+        Transport::Opaque => &[],
+    };
+    let mut input = HashInput { bytes: [0; HASH_INPUT_LEN_MAX], len: addresses.len() + ports.len() };
+    input.bytes[..addresses.len()].copy_from_slice(addresses);
+    input.bytes[addresses.len()..input.len].copy_from_slice(ports);
+    Some(input)
+}
+
+/// The Toeplitz hash with one key.
+#[derive(Clone, Debug)]
+pub struct Toeplitz {
+    /// Per half-byte of the input and its value: the exclusive or of the key's windows.
+    tables: Box<[[u32; NIBBLE_VALUES]; NIBBLES]>,
+    key: [u8; KEY_LEN],
+}
+
+impl Default for Toeplitz {
+    fn default() -> Self {
+        Self::new(&MICROSOFT_KEY)
+    }
+}
+
+impl Toeplitz {
+    /// Prepares the tables of a key.
+    pub fn new(key: &[u8; KEY_LEN]) -> Self {
+        let mut tables = Box::new([[0; NIBBLE_VALUES]; NIBBLES]);
+        for (nibble, table) in tables.iter_mut().enumerate() {
+            for (value, entry) in table.iter_mut().enumerate() {
+                *entry = (0..4)
+                    .filter(|bit| value & (8 >> bit) != 0)
+                    .fold(0, |hash, bit| hash ^ key_window(key, nibble * 4 + bit));
+            }
+        }
+        Self { tables, key: *key }
+    }
+
+    /// A hash that is the same for both directions of a flow: see [`SYMMETRIC_KEY`].
+    pub fn symmetric() -> Self {
+        Self::new(&SYMMETRIC_KEY)
+    }
+
+    /// The key that the tables were made from.
+    pub fn key(&self) -> &[u8; KEY_LEN] {
+        &self.key
+    }
+
+    /// The hash of at most [`HASH_INPUT_LEN_MAX`] bytes; what lies behind them is not hashed.
+    #[inline]
+    pub fn hash(&self, input: &[u8]) -> u32 {
+        let (pairs, _) = self.tables.as_chunks::<2>();
+        input
+            .iter()
+            .zip(pairs)
+            .fold(0, |hash, (byte, [high, low])| hash ^ high[usize::from(byte >> 4)] ^ low[usize::from(byte & 15)])
+    }
+
+    /// The hash of a frame; none when it carries no IP.
+    ///
+    /// # Panics
+    /// When `layout` was not made from this frame and reaches beyond its end.
+    #[inline]
+    pub fn hash_frame(&self, frame: &[u8], layout: &FrameLayout) -> Option<u32> {
+        hash_input(frame, layout).map(|input| self.hash(input.bytes()))
+    }
+}
+
+/// 32 bits of the key from bit `at` on, counted from the most significant bit of the first byte.
+fn key_window(key: &[u8; KEY_LEN], at: usize) -> u32 {
+    let bytes: [u8; 8] = std::array::from_fn(|n| key.get(at / 8 + n).copied().unwrap_or(0));
+    (u64::from_be_bytes(bytes) << (at % 8) >> 32) as u32
+}
+
+/// What an indirection table refuses. It is then unchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum IndirectionError {
+    /// The number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`].
+    #[error("indirection table: {0} entries; use a power of two from 1 to {INDIRECTION_ENTRIES_MAX}")]
+    Entries(usize),
+    /// There is no queue to map to.
+    #[error("indirection table: no queues; configure at least 1")]
+    NoQueues,
+    /// An entry names a queue that does not exist.
+    #[error("indirection table: entry {entry} names queue {queue}, but there are {queues}; use 0 to {}", queues - 1)]
+    Queue {
+        /// The entry's index.
+        entry: usize,
+        /// The queue that was named.
+        queue: u16,
+        /// How many queues there are.
+        queues: u16,
+    },
+    /// The index lies behind the table.
+    #[error("indirection table: entry {entry} of {entries}; use 0 to {}", entries - 1)]
+    Index {
+        /// The index that was given.
+        entry: usize,
+        /// How many entries there are.
+        entries: usize,
+    },
+}
+
+/// Maps the low bits of a hash to a receive queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct IndirectionTable {
+    entries: Box<[u16]>,
+    queues: u16,
+}
+
+impl IndirectionTable {
+    /// A table that spreads its entries over the queues in turn.
+    ///
+    /// # Errors
+    /// When `entries` is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or `queues` is 0.
+    pub fn new(entries: usize, queues: u16) -> Result<Self, IndirectionError> {
+        if !entries.is_power_of_two() || entries > INDIRECTION_ENTRIES_MAX {
+            return Err(IndirectionError::Entries(entries));
+        }
+        if queues == 0 {
+            return Err(IndirectionError::NoQueues);
+        }
+        let entries = (0..entries).map(|entry| (entry % usize::from(queues)) as u16).collect();
+        Ok(Self { entries, queues })
+    }
+
+    /// Maps one entry to a queue.
+    ///
+    /// # Errors
+    /// When there is no such entry or no such queue.
+    pub fn set(&mut self, entry: usize, queue: u16) -> Result<(), IndirectionError> {
+        self.check(entry, queue)?;
+        let entries = self.entries.len();
+        *self.entries.get_mut(entry).ok_or(IndirectionError::Index { entry, entries })? = queue;
+        Ok(())
+    }
+
+    /// Replaces the whole table, as a driver does.
+    ///
+    /// # Errors
+    /// When the number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or one of
+    /// them names a queue that does not exist.
+    pub fn set_all(&mut self, queues_by_entry: &[u16]) -> Result<(), IndirectionError> {
+        if !queues_by_entry.len().is_power_of_two() || queues_by_entry.len() > INDIRECTION_ENTRIES_MAX {
+            return Err(IndirectionError::Entries(queues_by_entry.len()));
+        }
+        for (entry, queue) in queues_by_entry.iter().enumerate() {
+            self.check(entry, *queue)?;
+        }
+        self.entries = queues_by_entry.into();
+        Ok(())
+    }
+
+    /// The queue of a hash.
+    #[inline]
+    pub fn queue(&self, hash: u32) -> u16 {
+        self.entries[hash as usize & (self.entries.len() - 1)]
+    }
+
+    /// The queue of each entry.
+    pub fn entries(&self) -> &[u16] {
+        &self.entries
+    }
+
+    fn check(&self, entry: usize, queue: u16) -> Result<(), IndirectionError> {
+        if queue < self.queues { Ok(()) } else { Err(IndirectionError::Queue { entry, queue, queues: self.queues }) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::layout::LengthFrom;
+    use proptest::prelude::*;
+    use std::net::IpAddr;
+
+    /// The definition, bit by bit: the key slides left under the input.
+    fn oracle(key: &[u8; KEY_LEN], input: &[u8]) -> u32 {
+        let mut hash = 0;
+        for bit in 0..input.len() * 8 {
+            if input[bit / 8] & (0x80 >> (bit % 8)) != 0 {
+                for n in 0..32 {
+                    let at = bit + n;
+                    let key_bit = at < KEY_LEN * 8 && key[at / 8] & (0x80 >> (at % 8)) != 0;
+                    hash ^= u32::from(key_bit) << (31 - n);
+                }
+            }
+        }
+        hash
+    }
+
+    fn input(source: &str, destination: &str, ports: Option<(u16, u16)>) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for address in [source, destination] {
+            match address.parse().unwrap() {
+                IpAddr::V4(address) => bytes.extend(address.octets()),
+                IpAddr::V6(address) => bytes.extend(address.octets()),
+            }
+        }
+        if let Some((source, destination)) = ports {
+            bytes.extend(source.to_be_bytes());
+            bytes.extend(destination.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// Source, its port, destination, its port, hash of the addresses, hash with TCP's ports.
+    const KNOWN_ANSWERS: [(&str, u16, &str, u16, u32, u32); 8] = [
+        ("66.9.149.187", 2794, "161.142.100.80", 1766, 0x323e_8fc2, 0x51cc_c178),
+        ("199.92.111.2", 14230, "65.69.140.83", 4739, 0xd718_262a, 0xc626_b0ea),
+        ("24.19.198.95", 12898, "12.22.207.184", 38024, 0xd2d0_a5de, 0x5c2b_394a),
+        ("38.27.205.30", 48228, "209.142.163.6", 2217, 0x8298_9176, 0xafc7_327f),
+        ("153.39.163.191", 44251, "202.188.127.2", 1303, 0x5d18_09c5, 0x10e8_28a2),
+        ("3ffe:2501:200:1fff::7", 2794, "3ffe:2501:200:3::1", 1766, 0x2cc1_8cd5, 0x4020_7d3d),
+        ("3ffe:501:8::260:97ff:fe40:efab", 14230, "ff02::1", 4739, 0x0f0c_461c, 0xdde5_1bbf),
+        ("3ffe:1900:4545:3:200:f8ff:fe21:67cf", 44251, "fe80::200:f8ff:fe21:67cf", 38024, 0x4b61_e985, 0x02d1_feef),
+    ];
+
+    #[test]
+    fn the_sixteen_known_answers_of_ndis_come_out() {
+        let toeplitz = Toeplitz::default();
+        for (source, source_port, destination, destination_port, addresses_only, with_tcp) in KNOWN_ANSWERS {
+            let short = input(source, destination, None);
+            let long = input(source, destination, Some((source_port, destination_port)));
+            assert_eq!(toeplitz.hash(&short), addresses_only, "{source}");
+            assert_eq!(toeplitz.hash(&long), with_tcp, "{source}:{source_port}");
+            assert_eq!(oracle(&MICROSOFT_KEY, &long), with_tcp);
+        }
+    }
+
+    /// An IPv4 frame of the first known answer with `protocol`, and the fragment field given.
+    fn ipv4_frame(protocol: u8, fragment_field: u16) -> Vec<u8> {
+        let mut frame = vec![0; 12];
+        frame.extend([0x08, 0x00]);
+        frame.extend([0x45, 0, 0, 40, 0, 1]);
+        frame.extend(fragment_field.to_be_bytes());
+        frame.extend([64, protocol, 0, 0, 66, 9, 149, 187, 161, 142, 100, 80]);
+        frame.extend(2794u16.to_be_bytes());
+        frame.extend(1766u16.to_be_bytes());
+        frame.extend([0, 20, 0, 0, 0, 0, 0, 0, 0x50, 0x10, 0, 0, 0, 0, 0, 0]);
+        frame
+    }
+
+    #[test]
+    fn tcp_and_udp_are_hashed_with_ports_and_all_else_by_addresses() {
+        let toeplitz = Toeplitz::default();
+        let hash = |frame: &[u8]| {
+            let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
+            toeplitz.hash_frame(frame, &layout)
+        };
+        assert_eq!(hash(&ipv4_frame(6, 0)), Some(0x51cc_c178));
+        assert_eq!(hash(&ipv4_frame(17, 0)), Some(0x51cc_c178));
+        assert_eq!(hash(&ipv4_frame(1, 0)), Some(0x323e_8fc2));
+        assert_eq!(hash(&ipv4_frame(6, 0x2000)), Some(0x323e_8fc2), "a first fragment");
+        assert_eq!(hash(&ipv4_frame(6, 185)), Some(0x323e_8fc2), "a later fragment");
+        let mut arp = ipv4_frame(6, 0);
+        arp[13] = 0x06;
+        assert_eq!(hash(&arp), None);
+    }
+
+    #[test]
+    fn input_behind_the_longest_is_not_hashed() {
+        let long: Vec<u8> = (0..100).collect();
+        let toeplitz = Toeplitz::default();
+        assert_eq!(toeplitz.hash(&long), toeplitz.hash(&long[..HASH_INPUT_LEN_MAX]));
+    }
+
+    #[test]
+    fn a_new_table_spreads_its_entries_over_the_queues_in_turn() {
+        let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, 3).unwrap();
+        assert_eq!(table.entries().len(), 128);
+        for hash in 0..1000 {
+            assert_eq!(table.queue(hash), (hash % 128 % 3) as u16);
+        }
+        let flat = IndirectionTable::new(1, 4).unwrap();
+        assert_eq!(flat.queue(u32::MAX), 0);
+    }
+
+    #[test]
+    fn a_table_refuses_what_it_cannot_keep_and_stays_as_it_was() {
+        for entries in [0, 3, 127, INDIRECTION_ENTRIES_MAX * 2] {
+            assert_eq!(IndirectionTable::new(entries, 1), Err(IndirectionError::Entries(entries)));
+        }
+        assert_eq!(IndirectionTable::new(128, 0), Err(IndirectionError::NoQueues));
+        let mut table = IndirectionTable::new(4, 2).unwrap();
+        let before = table.clone();
+        assert_eq!(table.set(0, 2), Err(IndirectionError::Queue { entry: 0, queue: 2, queues: 2 }));
+        assert_eq!(table.set(4, 1), Err(IndirectionError::Index { entry: 4, entries: 4 }));
+        assert_eq!(table.set_all(&[0, 1, 0, 9]), Err(IndirectionError::Queue { entry: 3, queue: 9, queues: 2 }));
+        assert_eq!(table.set_all(&[0; 3]), Err(IndirectionError::Entries(3)));
+        assert_eq!(table, before);
+    }
+
+    #[test]
+    fn a_set_entry_steers_the_hashes_that_end_in_its_index() {
+        let mut table = IndirectionTable::new(4, 8).unwrap();
+        table.set(2, 7).unwrap();
+        assert_eq!([0, 1, 2, 3, 0x1006].map(|hash| table.queue(hash)), [0, 1, 7, 3, 7]);
+        table.set_all(&[5, 6]).unwrap();
+        assert_eq!([0, 1, 2, 3].map(|hash| table.queue(hash)), [5, 6, 5, 6]);
+    }
+
+    proptest! {
+        #[test]
+        fn the_tables_agree_with_the_definition(
+            key in prop::array::uniform32(any::<u8>()),
+            tail in prop::array::uniform8(any::<u8>()),
+            bytes in prop::collection::vec(any::<u8>(), 0..=HASH_INPUT_LEN_MAX),
+        ) {
+            let mut whole = [0; KEY_LEN];
+            whole[..32].copy_from_slice(&key);
+            whole[32..].copy_from_slice(&tail);
+            prop_assert_eq!(Toeplitz::new(&whole).hash(&bytes), oracle(&whole, &bytes));
+        }
+
+        #[test]
+        fn both_directions_of_a_flow_hash_alike_with_the_symmetric_key(
+            is_ipv6 in any::<bool>(),
+            bytes in prop::array::uniform32(any::<u8>()),
+            ports in any::<(u16, u16)>(),
+        ) {
+            let len = if is_ipv6 { 16 } else { 4 };
+            let (here, there) = (&bytes[..len], &bytes[len..2 * len]);
+            let (ours, theirs) = (ports.0.to_be_bytes(), ports.1.to_be_bytes());
+            let toeplitz = Toeplitz::symmetric();
+            let forth = toeplitz.hash(&[here, there, &ours, &theirs].concat());
+            let back = toeplitz.hash(&[there, here, &theirs, &ours].concat());
+            prop_assert_eq!(forth, back);
+        }
+    }
+}

@@ -1,0 +1,226 @@
+use super::*;
+use crate::checksum::verify;
+use crate::meta::ChecksumState;
+use etherparse::PacketBuilder;
+use proptest::prelude::*;
+
+/// A TCP super-frame whose checksum field holds the pseudo-header sum, as a host hands it over.
+fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequence: u32) -> (Vec<u8>, TxMeta) {
+    let mut frame = Vec::new();
+    let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
+    let options = [1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 5];
+    if version6 {
+        let tcp = link.ipv6([3; 16], [5; 16], 64).tcp(1111, 2222, sequence, 8192).options_raw(&options).unwrap();
+        tcp.write(&mut frame, payload).unwrap();
+    } else {
+        let tcp = link.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).tcp(1111, 2222, sequence, 8192);
+        tcp.options_raw(&options).unwrap().write(&mut frame, payload).unwrap();
+        put16(&mut frame, 18, id);
+        put16(&mut frame, 24, 0);
+        let header_sum = checksum::sum(&frame[14..34]).checksum();
+        put16(&mut frame, 24, header_sum);
+    }
+    let kind = if version6 { SegmentationKind::Tcp6 } else { SegmentationKind::Tcp4 };
+    let start = if version6 { 54 } else { 34 };
+    frame[start + 13] = flags_byte;
+    let meta = with_partial_sum(&mut frame, start, TCP_CHECKSUM_OFFSET);
+    (frame, TxMeta { segmentation: Some(Segmentation { kind, size: 1448, ecn: false }), ..meta })
+}
+
+fn udp_super_frame(version6: bool, payload: &[u8], kind: SegmentationKind, size: u16) -> (Vec<u8>, TxMeta) {
+    let mut frame = Vec::new();
+    let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
+    if version6 {
+        link.ipv6([3; 16], [5; 16], 64).udp(1111, 2222).write(&mut frame, payload).unwrap();
+    } else {
+        link.ipv4([10, 0, 0, 1], [10, 0, 0, 2], 64).udp(1111, 2222).write(&mut frame, payload).unwrap();
+    }
+    let meta = with_partial_sum(&mut frame, if version6 { 54 } else { 34 }, UDP_CHECKSUM_OFFSET);
+    (frame, TxMeta { segmentation: Some(Segmentation { kind, size, ecn: false }), ..meta })
+}
+
+fn with_partial_sum(frame: &mut [u8], start: usize, offset: usize) -> TxMeta {
+    let layout = FrameLayout::parse(frame, LengthFrom::Frame).unwrap();
+    let pseudo = checksum::pseudo_header(frame, &layout, layout.transport_len() as u32);
+    put16(frame, start + offset, pseudo.fold());
+    TxMeta {
+        checksum: Some(PartialChecksum { start: start as u16, offset: offset as u16 }),
+        segmentation: None,
+    }
+}
+
+fn cut(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy) -> Vec<Vec<u8>> {
+    let mut plan = Segmenter::new(frame, meta, policy).unwrap();
+    let mut frames = Vec::new();
+    while plan.frames_left() > 0 {
+        let mut out = vec![0; plan.next_len()];
+        assert_eq!(plan.write_next(frame, &mut out), out.len());
+        frames.push(out);
+    }
+    assert_eq!(plan.write_next(frame, &mut []), 0);
+    frames
+}
+
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|i| (i * 7 + i / 251) as u8).collect()
+}
+
+#[test]
+fn tcp_segments_carry_the_payload_in_order_with_right_sums_and_flags() {
+    for version6 in [false, true] {
+        let payload = pattern(10_000);
+        // CWR, ECE, PSH, ACK, FIN.
+        let (frame, meta) = tcp_super_frame(version6, &payload, 0xd9, 0xfffe, 0xffff_f000);
+        let frames = cut(&frame, &meta, &SegmentPolicy::default());
+        assert_eq!(frames.len(), 7);
+        let mut joined = Vec::new();
+        for (n, segment) in frames.iter().enumerate() {
+            let layout = FrameLayout::parse(segment, LengthFrom::Ip).unwrap();
+            let tcp = &segment[layout.transport_start..];
+            assert_eq!(verify(segment, &layout), ChecksumState::Good);
+            assert_eq!(layout.packet_end, segment.len());
+            let sequence = u32::from_be_bytes(tcp[4..8].try_into().unwrap());
+            assert_eq!(sequence, 0xffff_f000_u32.wrapping_add(n as u32 * 1448));
+            assert_eq!(tcp[13] & TCP_CWR != 0, n == 0, "CWR on the first only");
+            assert_eq!(tcp[13] & TCP_FIN != 0, n == 6, "FIN on the last only");
+            assert_eq!(tcp[13] & TCP_PSH != 0, n == 6, "PSH on the last only");
+            assert_eq!(tcp[13] & 0x50, 0x50, "ECE and ACK on all");
+            assert_eq!(&tcp[20..32], &frame[layout.transport_start + 20..layout.transport_start + 32]);
+            if !version6 {
+                assert_eq!(be16(segment, 18), 0xfffe_u16.wrapping_add(n as u16));
+            }
+            joined.extend_from_slice(&segment[layout.payload_start..]);
+        }
+        assert_eq!(joined, payload);
+    }
+}
+
+#[test]
+fn an_ndis_port_keeps_ip_ids_in_fifteen_bits() {
+    let (frame, meta) = tcp_super_frame(false, &pattern(1448 * 3), 0x10, 0x7ffe, 1);
+    let policy = SegmentPolicy { id_range: IdRange::Bits15, fragment_id: 0 };
+    let ids: Vec<_> = cut(&frame, &meta, &policy).iter().map(|f| be16(f, 18)).collect();
+    assert_eq!(ids, [0x7ffe, 0x7fff, 0x0000]);
+}
+
+#[test]
+fn a_frame_that_fits_one_segment_is_completed_and_otherwise_left_alone() {
+    let (frame, meta) = tcp_super_frame(false, &pattern(1448), 0x19, 77, 5);
+    let frames = cut(&frame, &meta, &SegmentPolicy::default());
+    assert_eq!(frames.len(), 1);
+    let layout = FrameLayout::parse(&frames[0], LengthFrom::Ip).unwrap();
+    assert_eq!(verify(&frames[0], &layout), ChecksumState::Good);
+    let mut expected = frame.clone();
+    expected[50..52].copy_from_slice(&frames[0][50..52]);
+    assert_eq!(frames[0], expected);
+}
+
+#[test]
+fn udp_datagrams_have_their_own_length_and_checksum() {
+    for version6 in [false, true] {
+        let payload = pattern(5001);
+        let (frame, meta) = udp_super_frame(version6, &payload, SegmentationKind::Udp, 1000);
+        let frames = cut(&frame, &meta, &SegmentPolicy::default());
+        let lens: Vec<_> = frames
+            .iter()
+            .map(|f| {
+                let layout = FrameLayout::parse(f, LengthFrom::Ip).unwrap();
+                assert_eq!(verify(f, &layout), ChecksumState::Good);
+                layout.payload_len()
+            })
+            .collect();
+        assert_eq!(lens, [1000, 1000, 1000, 1000, 1000, 1]);
+    }
+}
+
+#[test]
+fn a_large_datagram_becomes_fragments_that_reassemble_to_it() {
+    for version6 in [false, true] {
+        let payload = pattern(5000);
+        let (frame, meta) = udp_super_frame(version6, &payload, SegmentationKind::UdpFragments, 1480);
+        let policy = SegmentPolicy { fragment_id: 0xdead_beef, ..SegmentPolicy::default() };
+        let frames = cut(&frame, &meta, &policy);
+        let mut datagram = Vec::new();
+        for (n, fragment) in frames.iter().enumerate() {
+            let layout = FrameLayout::parse(fragment, LengthFrom::Ip).unwrap();
+            assert!(layout.fragment);
+            assert!(checksum::ipv4_header_is_good(fragment, &layout));
+            let more = n + 1 < frames.len();
+            let (offset, more_bit) = if version6 {
+                assert_eq!(fragment[20], NEXT_HEADER_FRAGMENT);
+                assert_eq!(fragment[58..62], 0xdead_beef_u32.to_be_bytes());
+                (usize::from(be16(fragment, 56) & 0xfff8), be16(fragment, 56) & 1 != 0)
+            } else {
+                (usize::from(be16(fragment, 20) & 0x1fff) * 8, be16(fragment, 20) & 0x2000 != 0)
+            };
+            assert_eq!((offset, more_bit), (datagram.len(), more));
+            datagram.extend_from_slice(&fragment[layout.transport_start..]);
+        }
+        let start = if version6 { 54 } else { 34 };
+        let mut whole = frame[..start].to_vec();
+        whole.extend_from_slice(&datagram);
+        let layout = FrameLayout::parse(&whole, LengthFrom::Ip).unwrap();
+        assert_eq!(verify(&whole, &layout), ChecksumState::Good);
+        assert_eq!(&whole[layout.payload_start..], &payload[..]);
+    }
+}
+
+#[test]
+fn requests_that_do_not_fit_the_bytes_are_refused() {
+    let (frame, meta) = tcp_super_frame(false, &pattern(5000), 0x10, 1, 1);
+    let ask = |size, kind, checksum| {
+        let meta = TxMeta { checksum, segmentation: Some(Segmentation { kind, size, ecn: false }) };
+        Segmenter::new(&frame, &meta, &SegmentPolicy::default()).map(|s| s.frames_left())
+    };
+    let tcp4 = SegmentationKind::Tcp4;
+    assert_eq!(ask(0, tcp4, meta.checksum), Err(Refused::SegmentSize));
+    assert_eq!(ask(65535, tcp4, meta.checksum), Err(Refused::SegmentSize));
+    assert_eq!(ask(1, tcp4, meta.checksum), Ok(5000));
+    assert_eq!(ask(1448, SegmentationKind::Tcp6, meta.checksum), Err(Refused::Kind));
+    assert_eq!(ask(1448, SegmentationKind::Udp, meta.checksum), Err(Refused::Kind));
+    let place = |start, offset| Some(PartialChecksum { start, offset });
+    assert_eq!(ask(1448, tcp4, place(36, 16)), Err(Refused::ChecksumPlace));
+    assert_eq!(ask(1448, tcp4, place(34, 6)), Err(Refused::ChecksumPlace));
+    assert_eq!(ask(1448, tcp4, None), Ok(4), "TCP may leave the sum to us");
+    let plain = TxMeta { checksum: place(60_000, 16), segmentation: None };
+    assert_eq!(Segmenter::new(&frame, &plain, &SegmentPolicy::default()).unwrap_err(), Refused::ChecksumPlace);
+    let (udp, meta) = udp_super_frame(false, &pattern(1290), SegmentationKind::Udp, 10);
+    assert_eq!(Segmenter::new(&udp, &meta, &SegmentPolicy::default()).unwrap_err(), Refused::TooManySegments);
+    let (udp, meta) = udp_super_frame(false, &pattern(5000), SegmentationKind::UdpFragments, 1477);
+    assert_eq!(Segmenter::new(&udp, &meta, &SegmentPolicy::default()).unwrap_err(), Refused::SegmentSize);
+    let runt = Segmenter::new(&frame[..13], &TxMeta::default(), &SegmentPolicy::default());
+    assert_eq!(runt.unwrap_err(), Refused::Malformed(Malformed::Runt));
+}
+
+proptest! {
+    #[test]
+    fn no_request_on_any_bytes_panics_and_every_frame_has_the_length_announced(
+        bytes in proptest::collection::vec(any::<u8>(), 0..300),
+        mutate in proptest::collection::vec((0..300_usize, any::<u8>()), 0..6),
+        real: bool, version6: bool,
+        size: u16, kind in 0..4_u8, start in 0..80_u16, offset in 0..40_u16, partial: bool,
+    ) {
+        let mut frame = if real { tcp_super_frame(version6, &bytes, 0x18, 1, 1).0 } else { bytes };
+        for (at, value) in mutate {
+            if let Some(byte) = frame.get_mut(at) {
+                *byte = value;
+            }
+        }
+        let kind = [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp,
+            SegmentationKind::UdpFragments][usize::from(kind)];
+        let start = if real { if version6 { 54 } else { 34 } } else { start };
+        let offset = if real { 16 } else { offset };
+        let meta = TxMeta {
+            checksum: partial.then_some(PartialChecksum { start, offset }),
+            segmentation: Some(Segmentation { kind, size: if real { size % 64 } else { size }, ecn: false }),
+        };
+        if let Ok(mut plan) = Segmenter::new(&frame, &meta, &SegmentPolicy::default()) {
+            let mut out = vec![0; 70_000];
+            while plan.frames_left() > 0 {
+                let announced = plan.next_len();
+                prop_assert!(announced > 0 && announced <= out.len());
+                prop_assert_eq!(plan.write_next(&frame, &mut out), announced);
+            }
+        }
+    }
+}

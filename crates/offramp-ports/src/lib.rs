@@ -1,0 +1,12 @@
+//! All input and output of the adapter: TAP ports, namespaces, netlink, ethtool, processors.
+//!
+//! Nothing here edits a packet header, and nearly all `unsafe` of the workspace lives here. What is
+//! made outlives no process: namespaces and interfaces are held by descriptors alone, so that the
+//! kernel takes them back however the process ends.
+
+pub mod relay;
+pub mod socket;
+pub mod sys;
+pub mod tap;
+pub mod vnet_hdr;
+pub mod worker;

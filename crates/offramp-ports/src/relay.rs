@@ -1,0 +1,70 @@
+//! A bare relay: reads one TAP, writes the other, vnet header and all.
+//!
+//! It is what two adapters are measured against: the least that a program between two TAPs can do.
+//! Super-frames cross it whole, so it is no adapter: there is no line in it.
+
+use crate::tap::{FRAME_LEN_MAX, Tap, TapQueue};
+use crate::vnet_hdr::HEADER_LEN;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{read, write};
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// How long a quiet relay sleeps before it looks whether it is to stop, in milliseconds.
+const STOP_CHECK_MS: u16 = 50;
+
+/// A running relay, one thread per direction; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Relay {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Joins the first queues of two TAPs.
+    ///
+    /// # Errors
+    /// When a thread cannot be made, or a TAP has no queue.
+    pub fn start(a: &Tap, b: &Tap) -> io::Result<Self> {
+        let mut relay = Self { stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        for (from, to) in [(a, b), (b, a)] {
+            let queue = |tap: &Tap| tap.queue(0).ok_or(io::Error::from(io::ErrorKind::NotFound));
+            let (from, to, stop) = (queue(from)?, queue(to)?, Arc::clone(&relay.stop));
+            let builder = std::thread::Builder::new().name("offramp-relay".to_owned());
+            relay.threads.push(builder.spawn(move || run(&from, &to, &stop))?);
+        }
+        Ok(relay)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic in the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(from: &TapQueue, to: &TapQueue, stop: &AtomicBool) {
+    let mut buffer = vec![0; HEADER_LEN + FRAME_LEN_MAX];
+    while !stop.load(Ordering::Relaxed) {
+        match read(from.as_fd(), &mut buffer) {
+            Ok(len) => {
+                // A full queue drops, as a wire would.
+                let _ = write(to.as_fd(), &buffer[..len]);
+            }
+            Err(Errno::EAGAIN) => {
+                let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::from(STOP_CHECK_MS));
+            }
+            Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}

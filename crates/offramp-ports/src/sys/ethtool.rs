@@ -1,0 +1,256 @@
+//! Features, driver and speed of an interface in the calling thread's namespace, by the ioctl behind
+//! ethtool(8) (Linux `include/uapi/linux/ethtool.h`).
+
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::AsRawFd;
+
+use super::{SysError, link};
+
+/// `ETHTOOL_GDRVINFO`: the driver.
+const GET_DRIVER: u32 = 0x03;
+/// `ETHTOOL_GSTRINGS`: the names of a set.
+const GET_STRINGS: u32 = 0x1b;
+/// `ETHTOOL_GSSET_INFO`: how many names a set has.
+const GET_SET_SIZE: u32 = 0x37;
+/// `ETHTOOL_GFEATURES`: the state of all features.
+const GET_FEATURES: u32 = 0x3a;
+/// `ETHTOOL_SFEATURES`: switches features.
+const SET_FEATURES: u32 = 0x3b;
+/// `ETHTOOL_GLINKSETTINGS`: speed and more.
+const GET_LINK: u32 = 0x4c;
+/// `ETH_SS_FEATURES`: the set of the features' names.
+const FEATURE_NAMES: u32 = 4;
+/// `ETH_GSTRING_LEN`: bytes of one name.
+const STRING_LEN: usize = 32;
+/// 32-bit words of `struct ethtool_drvinfo`.
+const DRIVER_WORDS: usize = 196 / 4;
+/// 32-bit words of `struct ethtool_link_settings` before its masks.
+const LINK_WORDS: usize = 48 / 4;
+/// `SPEED_UNKNOWN`.
+const SPEED_UNKNOWN: u32 = u32::MAX;
+/// `ETHTOOL_F_UNSUPPORTED`: a feature that may not be changed was among them.
+const F_UNSUPPORTED: i32 = 1;
+/// `ETHTOOL_F_WISH`: a feature did not take the state that was asked for, because of another.
+const F_WISH: i32 = 2;
+
+/// The state of an interface's features at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Features {
+    names: Vec<String>,
+    words: Vec<Word>,
+}
+
+/// The state of 32 features (`struct ethtool_get_features_block`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Word {
+    available: u32,
+    requested: u32,
+    active: u32,
+    never_changed: u32,
+}
+
+/// What drives an interface.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriverInfo {
+    /// The driver's name (`tun`, `veth`, `virtio_net`, …).
+    pub driver: String,
+    /// Its version, or the kernel's.
+    pub version: String,
+    /// The adapter's firmware, often empty.
+    pub firmware: String,
+    /// Where the adapter is (a PCI address), often empty.
+    pub bus: String,
+}
+
+impl Features {
+    /// Reads the interface's features.
+    ///
+    /// # Errors
+    /// When there is no such interface.
+    pub fn read(name: &str) -> Result<Self, SysError> {
+        let state = feature_names(name).and_then(|names| {
+            let words = feature_words(name, names.len())?;
+            Ok(Self { names, words })
+        });
+        state.map_err(|e| SysError::new(format!("reading the features of interface \"{name}\""), e))
+    }
+
+    /// The names of all features this kernel knows (`tx-checksum-ip-generic`, `rx-gro`, …).
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.names.iter().map(String::as_str).filter(|n| !n.is_empty())
+    }
+
+    /// Whether the feature is on; `None` when the kernel does not know it.
+    pub fn active(&self, feature: &str) -> Option<bool> {
+        self.bit(feature, |word| word.active)
+    }
+
+    /// Whether the user asked for the feature; it is on only if nothing stands against it.
+    pub fn requested(&self, feature: &str) -> Option<bool> {
+        self.bit(feature, |word| word.requested)
+    }
+
+    /// Whether the feature can be switched on this interface.
+    pub fn changeable(&self, feature: &str) -> Option<bool> {
+        self.bit(feature, |word| word.available & !word.never_changed)
+    }
+
+    fn bit(&self, feature: &str, of: impl Fn(&Word) -> u32) -> Option<bool> {
+        let (word, mask) = position(&self.names, feature)?;
+        self.words.get(word).map(|w| of(w) & mask != 0)
+    }
+}
+
+/// Switches features of an interface; all at once, so that one may depend on another.
+///
+/// # Errors
+/// When there is no such interface or feature, or a feature did not take the state (it is fixed, or
+/// another stands against it).
+pub fn set_features(name: &str, wanted: &[(&str, bool)]) -> Result<(), SysError> {
+    let text = || format!("switching {} of interface \"{name}\"", describe(wanted));
+    let names = feature_names(name).map_err(|e| SysError::new(text(), e))?;
+    let blocks = names.len().div_ceil(32);
+    let mut request = vec![0; 2 + 2 * blocks];
+    request[..2].copy_from_slice(&[SET_FEATURES, blocks as u32]);
+    for (feature, on) in wanted {
+        let unknown = || SysError::new(text(), other(format!("the kernel knows no feature \"{feature}\"")));
+        let (word, mask) = position(&names, feature).ok_or_else(unknown)?;
+        request[2 + 2 * word] |= mask;
+        if *on {
+            request[2 + 2 * word + 1] |= mask;
+        }
+    }
+    let outcome = call(name, &mut request).map_err(|e| SysError::new(text(), e))?;
+    match outcome {
+        _ if outcome & F_UNSUPPORTED != 0 => Err(SysError::new(text(), other("it is fixed on this interface"))),
+        _ if outcome & F_WISH != 0 => Err(SysError::new(text(), other("another feature stands against it"))),
+        _ => Ok(()),
+    }
+}
+
+/// What drives the interface.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
+    let mut request = vec![0; DRIVER_WORDS];
+    request[0] = GET_DRIVER;
+    call(name, &mut request).map_err(|e| SysError::new(format!("reading the driver of interface \"{name}\""), e))?;
+    let bytes = to_bytes(&request);
+    let text = |field: usize| string(&bytes[4 + field * STRING_LEN..4 + (field + 1) * STRING_LEN]);
+    Ok(DriverInfo { driver: text(0), version: text(1), firmware: text(2), bus: text(3) })
+}
+
+/// The interface's speed in Mbit/s; `None` when it has none (many virtual ones).
+///
+/// # Errors
+/// When there is no such interface.
+pub fn link_speed_mbps(name: &str) -> Result<Option<u32>, SysError> {
+    match link_settings(name) {
+        Ok(settings) => Ok(Some(settings[1]).filter(|&speed| speed != SPEED_UNKNOWN)),
+        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
+        Err(e) => Err(SysError::new(format!("reading the speed of interface \"{name}\""), e)),
+    }
+}
+
+/// The kernel first says, negated, how many words its masks have, then fills them in.
+fn link_settings(name: &str) -> io::Result<Vec<u32>> {
+    /// `link_mode_masks_nwords` is the last byte of the fourth word.
+    const MASK_WORDS_AT: usize = 3;
+    let mut question = vec![0; LINK_WORDS];
+    question[0] = GET_LINK;
+    call(name, &mut question)?;
+    let mut bytes = question[MASK_WORDS_AT].to_ne_bytes();
+    let mask_words = (bytes[3] as i8).unsigned_abs();
+    let mut request = vec![0; LINK_WORDS + 3 * usize::from(mask_words)];
+    bytes = [0, 0, 0, mask_words];
+    request[0] = GET_LINK;
+    request[MASK_WORDS_AT] = u32::from_ne_bytes(bytes);
+    call(name, &mut request)?;
+    Ok(request)
+}
+
+/// The names of all features in the order of their bits; unused bits have an empty name.
+fn feature_names(name: &str) -> io::Result<Vec<String>> {
+    let count = feature_count(name)?;
+    let mut request = vec![0; 3 + count * STRING_LEN / 4];
+    request[..3].copy_from_slice(&[GET_STRINGS, FEATURE_NAMES, count as u32]);
+    call(name, &mut request)?;
+    let bytes = to_bytes(&request[3..]);
+    Ok(bytes.chunks_exact(STRING_LEN).map(string).collect())
+}
+
+fn feature_count(name: &str) -> io::Result<usize> {
+    let mask = (1u64 << FEATURE_NAMES).to_ne_bytes();
+    let word = |at: usize| u32::from_ne_bytes([mask[at], mask[at + 1], mask[at + 2], mask[at + 3]]);
+    let mut request = vec![GET_SET_SIZE, 0, word(0), word(4), 0];
+    call(name, &mut request)?;
+    Ok(request[4] as usize)
+}
+
+fn feature_words(name: &str, features: usize) -> io::Result<Vec<Word>> {
+    let blocks = features.div_ceil(32);
+    let mut request = vec![0; 2 + 4 * blocks];
+    request[..2].copy_from_slice(&[GET_FEATURES, blocks as u32]);
+    call(name, &mut request)?;
+    let word = |w: &[u32]| Word { available: w[0], requested: w[1], active: w[2], never_changed: w[3] };
+    Ok(request[2..].chunks_exact(4).map(word).collect())
+}
+
+/// Word and bit of a feature.
+fn position(names: &[String], feature: &str) -> Option<(usize, u32)> {
+    let at = names.iter().position(|n| n == feature)?;
+    Some((at / 32, 1 << (at % 32)))
+}
+
+/// `struct ifreq` as `SIOCETHTOOL` reads it: a name and a pointer.
+#[repr(C)]
+struct Request {
+    name: [u8; libc::IFNAMSIZ],
+    data: *mut u32,
+    rest: [u8; 24 - size_of::<*mut u32>()],
+}
+
+const _: () = assert!(size_of::<Request>() == size_of::<libc::ifreq>());
+
+/// Spare words behind every request, should a kernel write more than its documented structure.
+const SPARE_WORDS: usize = 256;
+
+/// One call: the kernel reads and writes the command `data`; its first word is the command's number.
+fn call(name: &str, data: &mut Vec<u32>) -> io::Result<i32> {
+    if !link::is_valid_name(name) {
+        return Err(io::Error::from_raw_os_error(libc::ENODEV));
+    }
+    let socket = UdpSocket::bind("0.0.0.0:0")?;
+    let len = data.len();
+    data.resize(len + SPARE_WORDS, 0);
+    let mut request = Request { name: [0; libc::IFNAMSIZ], data: data.as_mut_ptr(), rest: [0; _] };
+    request.name[..name.len()].copy_from_slice(name.as_bytes());
+    // SAFETY: SIOCETHTOOL reads one `struct ifreq` (size asserted above) and writes the structure of
+    // the command that its pointer names. Each caller sized `data` for its command: the counts that
+    // size names and features are constants of the running kernel, read from it just before, and the
+    // link mode masks are written only when their announced number of words is right.
+    let outcome = unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCETHTOOL as _, &raw mut request) };
+    data.truncate(len);
+    if outcome < 0 { Err(io::Error::last_os_error()) } else { Ok(outcome) }
+}
+
+fn to_bytes(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|w| w.to_ne_bytes()).collect()
+}
+
+/// A text field up to its first zero byte.
+fn string(field: &[u8]) -> String {
+    let len = field.iter().position(|&b| b == 0).unwrap_or(field.len());
+    String::from_utf8_lossy(&field[..len]).into_owned()
+}
+
+fn describe(wanted: &[(&str, bool)]) -> String {
+    let one = |(feature, on): &(&str, bool)| format!("{feature} {}", if *on { "on" } else { "off" });
+    wanted.iter().map(one).collect::<Vec<_>>().join(", ")
+}
+
+fn other(text: impl Into<String>) -> io::Error {
+    io::Error::other(text.into())
+}

@@ -1,0 +1,296 @@
+//! Interfaces, addresses and neighbours over netlink, in the calling thread's network namespace.
+//!
+//! Every function names the interface it could not change and says what the kernel answered.
+
+use std::fs;
+use std::io;
+use std::net::IpAddr;
+use std::os::fd::{AsFd, AsRawFd};
+
+use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
+use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
+use netlink_packet_route::link::{
+    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64,
+};
+use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
+use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+
+use super::{NetNs, SysError, netlink};
+
+/// Longest interface name in bytes (`IFNAMSIZ` less its zero byte).
+pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
+
+type Result<T> = std::result::Result<T, SysError>;
+
+/// What the kernel counted at an interface since it was made. `rx` is what came *into* the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkStatistics {
+    /// Frames into the host.
+    pub rx_packets: u64,
+    /// Frames out of the host.
+    pub tx_packets: u64,
+    /// Bytes into the host.
+    pub rx_bytes: u64,
+    /// Bytes out of the host.
+    pub tx_bytes: u64,
+    /// Frames into the host that were bad.
+    pub rx_errors: u64,
+    /// Frames out of the host that could not be sent.
+    pub tx_errors: u64,
+    /// Frames into the host that found no room.
+    pub rx_dropped: u64,
+    /// Frames out of the host that found no room.
+    pub tx_dropped: u64,
+}
+
+/// Whether Linux takes `name` for an interface: 1 to 15 bytes, no space, `/`, `:` or `%`.
+pub fn is_valid_name(name: &str) -> bool {
+    let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
+    (1..=NAME_LEN_MAX).contains(&name.len()) && name != "." && name != ".." && !name.contains(forbidden)
+}
+
+/// The interface's index.
+///
+/// # Errors
+/// When there is no such interface (`ENODEV`).
+pub fn index(name: &str) -> Result<u32> {
+    Ok(get(name)?.header.index)
+}
+
+/// The names of all interfaces.
+///
+/// # Errors
+/// When netlink is refused.
+pub fn list() -> Result<Vec<String>> {
+    let answers =
+        netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default())).map_err(context("listing interfaces"))?;
+    let links = answers.into_iter().filter_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    });
+    let name_of = |link: LinkMessage| {
+        link.attributes.into_iter().find_map(|a| match a {
+            LinkAttribute::IfName(name) => Some(name),
+            _ => None,
+        })
+    };
+    Ok(links.filter_map(name_of).collect())
+}
+
+/// Brings the interface up.
+///
+/// # Errors
+/// When there is no such interface, or no privilege.
+pub fn set_up(name: &str) -> Result<()> {
+    set_flags(name, LinkFlags::Up, LinkFlags::Up, "bringing up")
+}
+
+/// Takes the interface down.
+///
+/// # Errors
+/// When there is no such interface, or no privilege.
+pub fn set_down(name: &str) -> Result<()> {
+    set_flags(name, LinkFlags::empty(), LinkFlags::Up, "taking down")
+}
+
+/// Sets the MTU (bytes of IP).
+///
+/// # Errors
+/// When there is no such interface, or its driver does not take that MTU (`EINVAL`).
+pub fn set_mtu(name: &str, mtu: u32) -> Result<()> {
+    set_attribute(name, LinkAttribute::Mtu(mtu), &format!("setting MTU {mtu} on"))
+}
+
+/// Sets the Ethernet address.
+///
+/// # Errors
+/// When there is no such interface, or the address is a group's (`EADDRNOTAVAIL`).
+pub fn set_mac(name: &str, mac: [u8; 6]) -> Result<()> {
+    set_attribute(name, LinkAttribute::Address(mac.to_vec()), "setting the Ethernet address of")
+}
+
+/// Sets how many frames the interface's queue holds on the way out of the host.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn set_tx_queue_len(name: &str, frames: u32) -> Result<()> {
+    set_attribute(name, LinkAttribute::TxQueueLen(frames), &format!("setting queue length {frames} on"))
+}
+
+/// Makes the interface a port of a bridge.
+///
+/// # Errors
+/// When one of them does not exist, or `bridge` is none.
+pub fn set_master(name: &str, bridge: &str) -> Result<()> {
+    let master = index(bridge)?;
+    set_attribute(name, LinkAttribute::Controller(master), &format!("adding to bridge \"{bridge}\" the"))
+}
+
+/// Moves the interface into another namespace. It goes down and loses its addresses.
+///
+/// # Errors
+/// When there is no such interface here, or one of that name there (`EEXIST`).
+pub fn move_to(name: &str, ns: &NetNs) -> Result<()> {
+    set_attribute(name, LinkAttribute::NetNsFd(ns.as_fd().as_raw_fd()), "moving to another namespace the")
+}
+
+/// Makes a bridge that floods multicast as a plain switch does.
+///
+/// # Errors
+/// When the name is taken (`EEXIST`), or the kernel has no bridge (`EOPNOTSUPP`).
+pub fn create_bridge(name: &str) -> Result<()> {
+    let data = InfoData::Bridge(vec![InfoBridge::MulticastSnooping(false)]);
+    create(name, InfoKind::Bridge, data, "making bridge")
+}
+
+/// Makes two interfaces joined by a cable.
+///
+/// # Errors
+/// When one of the names is taken (`EEXIST`), or the kernel has no veth (`EOPNOTSUPP`).
+pub fn create_veth(a: &str, b: &str) -> Result<()> {
+    let mut peer = LinkMessage::default();
+    peer.attributes.push(LinkAttribute::IfName(b.into()));
+    create(a, InfoKind::Veth, InfoData::Veth(InfoVeth::Peer(peer)), "making veth")
+}
+
+/// Deletes the interface.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn delete(name: &str) -> Result<()> {
+    let message = message_for(name)?;
+    netlink::change(RouteNetlinkMessage::DelLink(message), 0).map_err(on("deleting", name))
+}
+
+/// Gives the interface an address. An IPv6 address can be used at once (no duplicate detection).
+///
+/// # Errors
+/// When there is no such interface, or it has the address already (`EEXIST`).
+pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
+    let mut message = AddressMessage::default();
+    message.header.family = family(address);
+    message.header.prefix_len = prefix_len;
+    message.header.index = index(name)?;
+    message.attributes.push(AddressAttribute::Local(address));
+    message.attributes.push(AddressAttribute::Address(address));
+    if address.is_ipv6() {
+        message.attributes.push(AddressAttribute::Flags(AddressFlags::Nodad));
+    }
+    netlink::change(RouteNetlinkMessage::NewAddress(message), NLM_F_CREATE | NLM_F_EXCL)
+        .map_err(on(&format!("adding {address}/{prefix_len} to"), name))
+}
+
+/// Tells the interface a neighbour's Ethernet address for good, so that nobody asks for it.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
+    let mut message = NeighbourMessage::default();
+    message.header.family = family(address);
+    message.header.ifindex = index(name)?;
+    message.header.state = NeighbourState::Permanent;
+    message.attributes.push(NeighbourAttribute::Destination(NeighbourAddress::from(address)));
+    message.attributes.push(NeighbourAttribute::LinkLocalAddress(mac.to_vec()));
+    netlink::change(RouteNetlinkMessage::NewNeighbour(message), NLM_F_CREATE | NLM_F_REPLACE)
+        .map_err(on(&format!("adding neighbour {address} to"), name))
+}
+
+/// What the kernel counted at the interface.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn statistics(name: &str) -> Result<LinkStatistics> {
+    let counted = get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
+        LinkAttribute::Stats64(stats) => Some(from_kernel(&stats)),
+        _ => None,
+    });
+    counted.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
+}
+
+/// The interface's Ethernet address.
+///
+/// # Errors
+/// When there is no such interface, or it is not Ethernet.
+pub fn mac(name: &str) -> Result<[u8; 6]> {
+    let found = get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
+        LinkAttribute::Address(bytes) => bytes.try_into().ok(),
+        _ => None,
+    });
+    found.ok_or_else(|| on("reading the Ethernet address of", name)(io::ErrorKind::Unsupported.into()))
+}
+
+/// Keeps IPv6 off the interface: no link-local address, no router solicitation, no multicast report.
+///
+/// # Errors
+/// When there is no such interface, or no IPv6 in the kernel.
+pub fn disable_ipv6(name: &str) -> Result<()> {
+    if !is_valid_name(name) {
+        return Err(on("disabling IPv6 on", name)(io::ErrorKind::InvalidInput.into()));
+    }
+    // The kernel shows each thread the files of its own namespace here.
+    fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1").map_err(on("disabling IPv6 on", name))
+}
+
+fn get(name: &str) -> Result<LinkMessage> {
+    let mut request = LinkMessage::default();
+    request.attributes.push(LinkAttribute::IfName(name.into()));
+    let answers = netlink::get(RouteNetlinkMessage::GetLink(request)).map_err(on("looking for", name))?;
+    let link = answers.into_iter().find_map(|answer| match answer {
+        RouteNetlinkMessage::NewLink(link) => Some(link),
+        _ => None,
+    });
+    link.ok_or_else(|| on("looking for", name)(io::Error::from_raw_os_error(libc::ENODEV)))
+}
+
+/// A message about the interface of that name, with nothing to change in it yet.
+fn message_for(name: &str) -> Result<LinkMessage> {
+    let mut message = LinkMessage::default();
+    message.header.index = index(name)?;
+    Ok(message)
+}
+
+fn set_flags(name: &str, flags: LinkFlags, mask: LinkFlags, doing: &str) -> Result<()> {
+    let mut message = message_for(name)?;
+    message.header.flags = flags;
+    message.header.change_mask = mask;
+    netlink::change(RouteNetlinkMessage::SetLink(message), 0).map_err(on(doing, name))
+}
+
+fn set_attribute(name: &str, attribute: LinkAttribute, doing: &str) -> Result<()> {
+    let mut message = message_for(name)?;
+    message.attributes.push(attribute);
+    netlink::change(RouteNetlinkMessage::SetLink(message), 0).map_err(on(doing, name))
+}
+
+fn create(name: &str, kind: InfoKind, data: InfoData, doing: &str) -> Result<()> {
+    let mut message = LinkMessage::default();
+    message.attributes.push(LinkAttribute::IfName(name.into()));
+    message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(kind), LinkInfo::Data(data)]));
+    netlink::change(RouteNetlinkMessage::NewLink(message), NLM_F_CREATE | NLM_F_EXCL).map_err(on(doing, name))
+}
+
+fn family(address: IpAddr) -> AddressFamily {
+    if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
+}
+
+fn from_kernel(stats: &Stats64) -> LinkStatistics {
+    LinkStatistics {
+        rx_packets: stats.rx_packets,
+        tx_packets: stats.tx_packets,
+        rx_bytes: stats.rx_bytes,
+        tx_bytes: stats.tx_bytes,
+        rx_errors: stats.rx_errors,
+        tx_errors: stats.tx_errors,
+        rx_dropped: stats.rx_dropped,
+        tx_dropped: stats.tx_dropped,
+    }
+}
+
+fn context(doing: &str) -> impl FnOnce(io::Error) -> SysError {
+    move |cause| SysError::new(doing, cause)
+}
+
+fn on(doing: &str, name: &str) -> impl FnOnce(io::Error) -> SysError {
+    let text = format!("{doing} interface \"{name}\"");
+    move |cause| SysError::new(text, cause)
+}

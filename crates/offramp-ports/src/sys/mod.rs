@@ -1,0 +1,44 @@
+//! The kernel's services around the data path: privilege, namespaces, links, features, processors.
+
+use std::io;
+
+pub mod cpu;
+pub mod ethtool;
+pub mod link;
+mod netlink;
+pub mod netns;
+pub mod privilege;
+pub mod rps;
+
+pub use netns::{NetNs, confine};
+
+/// A system service that was refused: what was asked for, and the kernel's answer.
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}: {cause}")]
+pub struct SysError {
+    doing: String,
+    cause: io::Error,
+}
+
+impl SysError {
+    /// An error of `cause` while `doing` (a phrase such as `setting the MTU of "ofr0"`).
+    pub fn new(doing: impl Into<String>, cause: impl Into<io::Error>) -> Self {
+        Self { doing: doing.into(), cause: cause.into() }
+    }
+
+    /// The kernel's error number, if the error came from there.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.cause.raw_os_error()
+    }
+
+    /// The kind of the cause.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.cause.kind()
+    }
+}
+
+impl From<SysError> for io::Error {
+    fn from(error: SysError) -> Self {
+        io::Error::new(error.kind(), error)
+    }
+}

@@ -1,0 +1,116 @@
+//! The right to make network namespaces and TAP interfaces, with or without root.
+
+use std::fs;
+use std::io;
+
+use nix::sched::{CloneFlags, unshare};
+use nix::unistd::{Gid, Uid};
+
+use super::NetNs;
+
+/// The device behind every TAP interface.
+const TUN_DEVICE: &str = "/dev/net/tun";
+/// Bit of `CAP_NET_ADMIN` in a capability set (capabilities(7)).
+const CAP_NET_ADMIN: u64 = 1 << 12;
+/// Bit of `CAP_SYS_ADMIN` in a capability set (capabilities(7)).
+const CAP_SYS_ADMIN: u64 = 1 << 21;
+
+/// Why this process cannot set up its networks.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The kernel refuses a user and network namespace.
+    #[error(
+        "user and network namespaces are refused ({0}); run as root, or allow them: \
+         sysctl user.max_user_namespaces=10000 kernel.unprivileged_userns_clone=1 \
+         kernel.apparmor_restrict_unprivileged_userns=0 (those that exist here), or in a container: --privileged"
+    )]
+    UserNamespace(io::Error),
+    /// There is privilege, but the kernel refuses a network namespace.
+    #[error("a network namespace is refused ({0}); in a container: --cap-add SYS_ADMIN, NET_ADMIN or --privileged")]
+    NetworkNamespace(io::Error),
+    /// The user namespace was made, but its identity map cannot be written.
+    #[error("user namespaces are refused: cannot write {file} ({cause}); run as root")]
+    IdentityMap {
+        /// The file of the map.
+        file: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// `/dev/net/tun` does not exist.
+    #[error("/dev/net/tun does not exist; load the driver (modprobe tun), or in a container: --device /dev/net/tun")]
+    NoTun,
+    /// `/dev/net/tun` may not be opened.
+    #[error("/dev/net/tun cannot be opened ({0}); run as root, or let this user open it (chmod 666 /dev/net/tun)")]
+    Tun(io::Error),
+    /// The process already runs several threads.
+    #[error("user namespaces can only be entered before the first thread is started")]
+    Threads,
+}
+
+/// Makes sure that this process may make network namespaces and TAP interfaces.
+///
+/// Root needs nothing. Anyone else is put into a user namespace of their own in which they are root,
+/// with a network and a mount namespace; it ends with the process. Call it first of all, while the
+/// process has one thread.
+///
+/// # Errors
+/// Which of the two is refused, namespaces or `/dev/net/tun`, and what to do about it.
+pub fn enter() -> Result<(), SetupError> {
+    if has_privilege() {
+        NetNs::new().map_err(SetupError::NetworkNamespace)?;
+    } else {
+        enter_user_namespace()?;
+    }
+    check_tun()
+}
+
+/// Whether the process holds `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
+fn has_privilege() -> bool {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let needed = CAP_NET_ADMIN | CAP_SYS_ADMIN;
+    effective_capabilities(&status) & needed == needed
+}
+
+/// The `CapEff` set of a `/proc/PID/status`, empty when there is none.
+fn effective_capabilities(status: &str) -> u64 {
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+}
+
+fn enter_user_namespace() -> Result<(), SetupError> {
+    let (uid, gid) = (Uid::effective(), Gid::effective());
+    let threads = fs::read_dir("/proc/self/task").map_or(1, Iterator::count);
+    if threads > 1 {
+        return Err(SetupError::Threads);
+    }
+    unshare(CloneFlags::CLONE_NEWUSER | CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS)
+        .map_err(|e| SetupError::UserNamespace(e.into()))?;
+    // An ordinary user may map a group only after giving up setgroups (user_namespaces(7)).
+    write_map("/proc/self/setgroups", "deny")?;
+    write_map("/proc/self/uid_map", &format!("0 {uid} 1\n"))?;
+    write_map("/proc/self/gid_map", &format!("0 {gid} 1\n"))
+}
+
+fn write_map(file: &'static str, text: &str) -> Result<(), SetupError> {
+    fs::write(file, text).map_err(|cause| SetupError::IdentityMap { file, cause })
+}
+
+fn check_tun() -> Result<(), SetupError> {
+    match fs::OpenOptions::new().read(true).write(true).open(TUN_DEVICE) {
+        Ok(_) => Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(SetupError::NoTun),
+        Err(e) => Err(SetupError::Tun(e)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_effective_set_is_read_from_the_status_file() {
+        let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t0000000000201000\nCapBnd:\t000001ffffffffff\n";
+        assert_eq!(effective_capabilities(status), CAP_NET_ADMIN | CAP_SYS_ADMIN);
+        assert_eq!(effective_capabilities("Name:\tx\n"), 0);
+    }
+}

@@ -1,0 +1,131 @@
+//! Interface attributes under `/sys/class/net`, for an interface in any namespace; receive packet
+//! steering among them.
+//!
+//! A sysfs shows the interfaces of the namespace it was mounted in. So each call mounts a fresh one on
+//! a helper thread, in a mount namespace that ends with that thread; no other thread sees it.
+
+use std::fs;
+use std::io;
+
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, unshare};
+
+use super::{NetNs, SysError, link};
+
+/// Bits in one group of a processor mask as sysfs writes it.
+const MASK_GROUP_BITS: usize = 32;
+/// No file system type, no mount data.
+const NONE: Option<&str> = None;
+
+/// Lets the kernel's receive work of the interface's queues run on `cpus`; on the processor that
+/// delivers the frame when `cpus` is empty.
+///
+/// # Errors
+/// When there is no such interface, or the kernel refuses (it does inside a user namespace).
+pub fn set(ns: &NetNs, name: &str, cpus: &[usize]) -> io::Result<()> {
+    let mask = mask(cpus);
+    with_sysfs(ns, name, |directory| {
+        let mut queues = 0;
+        for entry in fs::read_dir(format!("{directory}/queues"))? {
+            let queue = entry?.file_name().to_string_lossy().into_owned();
+            if queue.starts_with("rx-") {
+                write(&format!("{directory}/queues/{queue}/rps_cpus"), &mask)?;
+                queues += 1;
+            }
+        }
+        if queues == 0 { Err(io::Error::new(io::ErrorKind::NotFound, "it has no receive queue")) } else { Ok(()) }
+    })
+    .map_err(|e| explained(format!("setting receive packet steering of interface \"{name}\" to {cpus:?}"), e))
+}
+
+/// Writes an attribute of an interface (`gro_flush_timeout`, `napi_defer_hard_irqs`, `threaded`, …).
+///
+/// # Errors
+/// When there is no such interface or attribute, or the kernel refuses the value.
+pub fn write_attribute(ns: &NetNs, name: &str, attribute: &str, value: &str) -> io::Result<()> {
+    with_sysfs(ns, name, |directory| write(&attribute_path(directory, attribute)?, value))
+        .map_err(|e| explained(format!("writing {attribute} = {value} of interface \"{name}\""), e))
+}
+
+/// Reads an attribute of an interface, without the newline at its end.
+///
+/// # Errors
+/// When there is no such interface or attribute.
+pub fn read_attribute(ns: &NetNs, name: &str, attribute: &str) -> io::Result<String> {
+    with_sysfs(ns, name, |directory| fs::read_to_string(attribute_path(directory, attribute)?))
+        .map(|text| text.trim_end().to_owned())
+        .map_err(|e| explained(format!("reading {attribute} of interface \"{name}\""), e))
+}
+
+/// Calls `f` with the interface's directory in a sysfs of the namespace.
+fn with_sysfs<T: Send>(ns: &NetNs, name: &str, f: impl FnOnce(&str) -> io::Result<T> + Send) -> io::Result<T> {
+    if !link::is_valid_name(name) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an interface name"));
+    }
+    ns.run(|| {
+        mount_sysfs()?;
+        f(&format!("/sys/class/net/{name}"))
+    })?
+}
+
+/// Mounts the current namespace's sysfs over `/sys`, for the calling thread alone.
+fn mount_sysfs() -> io::Result<()> {
+    unshare(CloneFlags::CLONE_NEWNS).map_err(|e| SysError::new("making a mount namespace", e))?;
+    // Without this the mount would appear in every namespace that shares the old one.
+    mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)
+        .map_err(|e| SysError::new("making mounts private", e))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+    mount(Some("sysfs"), "/sys", Some("sysfs"), flags, NONE).map_err(|e| SysError::new("mounting a sysfs", e))?;
+    Ok(())
+}
+
+/// Writes an existing file: sysfs has no others, and makes none.
+fn write(path: &str, value: &str) -> io::Result<()> {
+    use io::Write;
+    fs::OpenOptions::new().write(true).open(path)?.write_all(value.as_bytes())
+}
+
+/// The attribute's path, which stays inside the interface's directory.
+fn attribute_path(directory: &str, attribute: &str) -> io::Result<String> {
+    if attribute.split('/').any(|part| matches!(part, "" | "." | "..")) {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not an attribute"));
+    }
+    Ok(format!("{directory}/{attribute}"))
+}
+
+/// A processor mask: groups of 32 bits in hexadecimal, the highest first.
+fn mask(cpus: &[usize]) -> String {
+    let groups = cpus.iter().max().map_or(1, |max| max / MASK_GROUP_BITS + 1);
+    let group = |g: usize| {
+        let bits = cpus.iter().filter(|&&cpu| cpu / MASK_GROUP_BITS == g);
+        bits.fold(0u32, |word, cpu| word | 1 << (cpu % MASK_GROUP_BITS))
+    };
+    (0..groups).rev().map(|g| format!("{:08x}", group(g))).collect::<Vec<_>>().join(",")
+}
+
+fn explained(doing: String, cause: io::Error) -> io::Error {
+    let hint = match cause.kind() {
+        io::ErrorKind::PermissionDenied => " (the kernel lets only root of the machine do this; run as root)",
+        _ => "",
+    };
+    SysError::new(doing + hint, cause).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mask_has_its_highest_group_first() {
+        assert_eq!(mask(&[]), "00000000");
+        assert_eq!(mask(&[0, 1]), "00000003");
+        assert_eq!(mask(&[31, 32, 64]), "00000001,00000001,80000000");
+    }
+
+    #[test]
+    fn an_attribute_stays_inside_its_interface() {
+        assert!(attribute_path("/d", "../lo/mtu").is_err());
+        assert!(attribute_path("/d", "/etc/passwd").is_err());
+        assert_eq!(attribute_path("/d", "queues/rx-0/rps_cpus").unwrap(), "/d/queues/rx-0/rps_cpus");
+    }
+}

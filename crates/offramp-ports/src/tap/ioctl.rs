@@ -1,0 +1,104 @@
+//! The TUN driver's control calls (Linux `include/uapi/linux/if_tun.h`).
+
+use std::fs::OpenOptions;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
+
+use offramp_offload::caps::Offloads;
+
+use crate::sys::link::NAME_LEN_MAX;
+use crate::vnet_hdr::HEADER_LEN;
+
+/// Complete checksums.
+const TUN_F_CSUM: u32 = 0x01;
+/// Cut TCP over IPv4.
+const TUN_F_TSO4: u32 = 0x02;
+/// Cut TCP over IPv6.
+const TUN_F_TSO6: u32 = 0x04;
+/// Cut TCP with CWR.
+const TUN_F_TSO_ECN: u32 = 0x08;
+/// Cut UDP into fragments. Linux takes the bit and, since 4.14, never asks for it.
+const TUN_F_UFO: u32 = 0x10;
+/// Cut UDP over IPv4 into datagrams; Linux takes both USO bits or none.
+const TUN_F_USO4: u32 = 0x20;
+/// Cut UDP over IPv6 into datagrams.
+const TUN_F_USO6: u32 = 0x40;
+
+mod numbers {
+    #![allow(missing_docs)]
+    use super::{Ifreq, c_int_value};
+    nix::ioctl_write_ptr_bad!(tun_set_iff, libc::TUNSETIFF, Ifreq);
+    nix::ioctl_write_int_bad!(tun_set_offload, libc::TUNSETOFFLOAD);
+    nix::ioctl_write_ptr_bad!(tun_set_vnet_hdr_sz, libc::TUNSETVNETHDRSZ, c_int_value);
+    nix::ioctl_write_ptr_bad!(tun_set_vnet_le, libc::TUNSETVNETLE, c_int_value);
+}
+
+#[allow(non_camel_case_types)]
+type c_int_value = libc::c_int;
+
+/// `struct ifreq` as `TUNSETIFF` reads it: name, flags, and the rest of the union.
+#[repr(C)]
+struct Ifreq {
+    name: [u8; libc::IFNAMSIZ],
+    flags: libc::c_short,
+    rest: [u8; 22],
+}
+
+const _: () = assert!(size_of::<Ifreq>() == size_of::<libc::ifreq>());
+
+/// Opens the TUN device for one queue, in the calling thread's namespace.
+pub(super) fn open_device() -> io::Result<OwnedFd> {
+    let flags = libc::O_NONBLOCK | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).write(true).custom_flags(flags).open("/dev/net/tun")?;
+    Ok(file.into())
+}
+
+/// Attaches the descriptor to the interface `name`, which the first descriptor makes.
+pub(super) fn attach(fd: BorrowedFd<'_>, name: &str, multi_queue: bool, napi: bool) -> io::Result<()> {
+    let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_VNET_HDR;
+    if multi_queue {
+        flags |= libc::IFF_MULTI_QUEUE;
+    }
+    if napi {
+        flags |= libc::IFF_NAPI;
+    }
+    let mut request = Ifreq { name: [0; libc::IFNAMSIZ], flags: flags as libc::c_short, rest: [0; 22] };
+    let len = name.len().min(NAME_LEN_MAX);
+    request.name[..len].copy_from_slice(&name.as_bytes()[..len]);
+    // SAFETY: TUNSETIFF reads and writes one `struct ifreq`; `request` has its size (asserted above),
+    // lives through the call and is not used afterwards.
+    unsafe { numbers::tun_set_iff(fd.as_raw_fd(), &raw const request) }?;
+    Ok(())
+}
+
+/// Sets the vnet header to [`HEADER_LEN`] bytes, little-endian.
+pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let len = HEADER_LEN as libc::c_int;
+    // SAFETY: TUNSETVNETHDRSZ reads one int, which lives through the call.
+    unsafe { numbers::tun_set_vnet_hdr_sz(fd.as_raw_fd(), &raw const len) }?;
+    let yes: libc::c_int = 1;
+    // SAFETY: TUNSETVNETLE reads one int, which lives through the call.
+    unsafe { numbers::tun_set_vnet_le(fd.as_raw_fd(), &raw const yes) }?;
+    Ok(())
+}
+
+/// Tells the driver what the host may ask for.
+pub(super) fn set_offload(fd: BorrowedFd<'_>, bits: u32) -> io::Result<()> {
+    // SAFETY: TUNSETOFFLOAD takes its argument by value and touches no memory of ours.
+    unsafe { numbers::tun_set_offload(fd.as_raw_fd(), bits as libc::c_int) }?;
+    Ok(())
+}
+
+/// The driver's bits for the transmit offloads of a set.
+pub(super) fn offload_bits(offloads: Offloads) -> u32 {
+    let pairs = [
+        (Offloads::TX_CHECKSUM, TUN_F_CSUM),
+        (Offloads::TSO4, TUN_F_TSO4),
+        (Offloads::TSO6, TUN_F_TSO6),
+        (Offloads::TSO_ECN, TUN_F_TSO_ECN),
+        (Offloads::UFO, TUN_F_UFO),
+        (Offloads::USO, TUN_F_USO4 | TUN_F_USO6),
+    ];
+    pairs.iter().filter(|(offload, _)| offloads.contains(*offload)).fold(0, |bits, (_, bit)| bits | bit)
+}

@@ -1,0 +1,278 @@
+//! A Linux TAP interface as a host port: the kernel's TCP/IP stands behind it as the host.
+//!
+//! The interface lives in the network namespace of the thread that opens it, and exists as long as
+//! one descriptor of it does: nothing is left behind, however the process ends.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use offramp_offload::caps::Offloads;
+
+use crate::sys::link::{self, NAME_LEN_MAX};
+use crate::sys::{NetNs, SysError};
+
+mod ioctl;
+mod queue;
+
+pub use queue::TapQueue;
+
+/// Smallest MTU in bytes of IP (RFC 791: every network carries 68 bytes).
+pub const MTU_MIN: u32 = 68;
+/// Largest MTU in bytes of IP: Linux lets a TAP's frame have 65535 bytes with its Ethernet header.
+pub const MTU_MAX: u32 = 65535 - ETHERNET_HEADER_LEN;
+/// Most queues of one interface (Linux `MAX_TAP_QUEUES`).
+pub const QUEUES_MAX: u16 = 256;
+/// Longest super-frame a host sends by default, in bytes: an IP packet of 65536 bytes behind an
+/// Ethernet header with two VLAN tags.
+pub const FRAME_LEN_MAX: usize = 65536 + 22;
+
+/// Bytes of the Ethernet header.
+const ETHERNET_HEADER_LEN: u32 = 14;
+
+/// How a TAP interface is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapConfig {
+    /// The interface's name, 1 to 15 bytes.
+    pub name: String,
+    /// Queue pairs, 1 to [`QUEUES_MAX`].
+    pub queues: u16,
+    /// MTU in bytes of IP, [`MTU_MIN`] to [`MTU_MAX`].
+    pub mtu: u32,
+    /// The host's Ethernet address on this interface; the kernel draws one when `None`.
+    pub mac: Option<[u8; 6]>,
+    /// Longest frame that a queue takes from the host, in bytes with the Ethernet header.
+    pub frame_len_max: usize,
+    /// Frames that the host holds per queue on their way out (`txqueuelen`); `None`: the kernel's 500.
+    pub tx_queue_len: Option<u32>,
+    /// Lets the host's own GRO join what it is given (`IFF_NAPI`), as behind a hardware adapter.
+    pub napi: bool,
+}
+
+impl TapConfig {
+    /// One queue, MTU 1500, super-frames up to [`FRAME_LEN_MAX`].
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            queues: 1,
+            mtu: 1500,
+            mac: None,
+            frame_len_max: FRAME_LEN_MAX,
+            tx_queue_len: None,
+            napi: false,
+        }
+    }
+}
+
+/// Why a TAP interface was not made or changed.
+#[derive(Debug, thiserror::Error)]
+pub enum TapError {
+    /// The name is no interface name.
+    #[error("tap \"{0}\": not an interface name; use 1 to {NAME_LEN_MAX} bytes without spaces, '/', ':' or '%'")]
+    Name(String),
+    /// The namespace has an interface of that name.
+    #[error("tap \"{0}\": the name is taken; choose another, or delete the interface that has it")]
+    NameTaken(String),
+    /// The MTU is out of range.
+    #[error("tap \"{name}\": MTU {mtu} is out of range; use {MTU_MIN} to {MTU_MAX}")]
+    Mtu {
+        /// The interface.
+        name: String,
+        /// The MTU that was asked for.
+        mtu: u32,
+    },
+    /// The number of queues is out of range.
+    #[error("tap \"{name}\": {queues} queues; use 1 to {QUEUES_MAX}")]
+    Queues {
+        /// The interface.
+        name: String,
+        /// The queues that were asked for.
+        queues: u16,
+    },
+    /// `/dev/net/tun` may not be opened, or no interface may be made in this namespace.
+    #[error("tap \"{name}\": permission denied {doing}; run as root or allow user namespaces")]
+    Permission {
+        /// The interface.
+        name: String,
+        /// What was denied.
+        doing: &'static str,
+    },
+    /// Another system call failed.
+    #[error("tap \"{name}\": {doing}: {cause}")]
+    System {
+        /// The interface.
+        name: String,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// Setting up the interface failed.
+    #[error("tap \"{name}\": {cause}")]
+    Link {
+        /// The interface.
+        name: String,
+        /// What was refused.
+        cause: SysError,
+    },
+}
+
+/// What all handles to one interface share.
+#[derive(Debug)]
+struct Shared {
+    name: String,
+    /// One descriptor per queue.
+    fds: Vec<OwnedFd>,
+    /// Bits of the [`Offloads`] on offer. Relaxed: it orders nothing, the next frame sees it soon.
+    offered: AtomicU32,
+}
+
+impl Shared {
+    fn offered(&self) -> Offloads {
+        Offloads::from_bits_truncate(self.offered.load(Ordering::Relaxed))
+    }
+}
+
+/// A TAP interface with all its queues. It is deleted when this and all its [`TapQueue`]s are dropped.
+#[derive(Debug)]
+pub struct Tap {
+    shared: Arc<Shared>,
+    supported: Offloads,
+    mtu: u32,
+    frame_len_max: usize,
+}
+
+impl Tap {
+    /// Makes the interface in the calling thread's namespace. It is down, and nothing is offered yet.
+    ///
+    /// # Errors
+    /// When the name is taken or no name, a number is out of range, or the kernel refuses; nothing is
+    /// left behind then.
+    pub fn open(config: &TapConfig) -> Result<Self, TapError> {
+        check(config)?;
+        let fds = (0..config.queues).map(|_| open_queue(config)).collect::<Result<Vec<_>, _>>()?;
+        let supported = probe(&config.name, &fds[0])?;
+        set_up_link(config).map_err(|cause| TapError::Link { name: config.name.clone(), cause })?;
+        let offered = AtomicU32::new(Offloads::empty().bits());
+        let shared = Arc::new(Shared { name: config.name.clone(), fds, offered });
+        Ok(Self { shared, supported, mtu: config.mtu, frame_len_max: config.frame_len_max })
+    }
+
+    /// As [`Tap::open`], in another namespace.
+    ///
+    /// # Errors
+    /// As [`Tap::open`], and when the namespace may not be entered.
+    pub fn open_in(ns: &NetNs, config: &TapConfig) -> Result<Self, TapError> {
+        let entered = ns.run(|| Self::open(config));
+        entered.unwrap_or_else(|e| Err(system(&config.name, "entering its namespace", e)))
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// The MTU it was made with, in bytes of IP.
+    pub fn mtu(&self) -> u32 {
+        self.mtu
+    }
+
+    /// How many queue pairs it has.
+    pub fn queue_count(&self) -> usize {
+        self.shared.fds.len()
+    }
+
+    /// A port on queue pair `index`, for one thread. `None` when there is no such queue.
+    pub fn queue(&self, index: usize) -> Option<TapQueue> {
+        (index < self.queue_count()).then(|| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
+    }
+
+    /// What this kernel's TAP can be offered at all.
+    pub fn supported(&self) -> Offloads {
+        self.supported
+    }
+
+    /// What is offered now.
+    pub fn offered(&self) -> Offloads {
+        self.shared.offered()
+    }
+
+    /// Tells the host what it may ask for from now on, and returns what the kernel took of it. It may
+    /// be called at any time, from any thread and namespace; frames that the host has queued already
+    /// keep their form.
+    ///
+    /// Of the receive offloads the kernel is told nothing (it takes any joined frame with a partial
+    /// checksum at any time); they are only remembered.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    pub fn offer(&self, offloads: Offloads) -> Result<Offloads, TapError> {
+        let accepted = (offloads & self.supported).with_prerequisites();
+        ioctl::set_offload(self.shared.fds[0].as_fd(), ioctl::offload_bits(accepted))
+            .map_err(|e| system(self.name(), "offering offloads", e))?;
+        self.shared.offered.store(accepted.bits(), Ordering::Relaxed);
+        Ok(accepted)
+    }
+}
+
+fn check(config: &TapConfig) -> Result<(), TapError> {
+    let name = || config.name.clone();
+    if !link::is_valid_name(&config.name) {
+        return Err(TapError::Name(name()));
+    }
+    if !(MTU_MIN..=MTU_MAX).contains(&config.mtu) {
+        return Err(TapError::Mtu { name: name(), mtu: config.mtu });
+    }
+    if !(1..=QUEUES_MAX).contains(&config.queues) {
+        return Err(TapError::Queues { name: name(), queues: config.queues });
+    }
+    match link::index(&config.name) {
+        Ok(_) => Err(TapError::NameTaken(name())),
+        Err(e) if e.raw_os_error() == Some(libc::ENODEV) => Ok(()),
+        Err(cause) => Err(TapError::Link { name: name(), cause }),
+    }
+}
+
+/// Opens one queue; the first one makes the interface.
+fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
+    let name = &config.name;
+    let fd = ioctl::open_device().map_err(|e| system(name, "opening /dev/net/tun", e))?;
+    ioctl::attach(fd.as_fd(), name, config.queues > 1, config.napi).map_err(|e| match e.raw_os_error() {
+        Some(libc::EBUSY) => TapError::NameTaken(name.clone()),
+        _ => system(name, "making the interface", e),
+    })?;
+    ioctl::set_header(fd.as_fd()).map_err(|e| system(name, "setting the vnet header", e))?;
+    Ok(fd)
+}
+
+/// What the kernel can be offered: it knows USO since Linux 6.2. Leaves the offer empty.
+fn probe(name: &str, fd: &OwnedFd) -> Result<Offloads, TapError> {
+    let old = Offloads::all() - Offloads::USO - Offloads::RSC_UDP;
+    let supported = match ioctl::set_offload(fd.as_fd(), ioctl::offload_bits(Offloads::all())) {
+        Ok(()) => Offloads::all(),
+        Err(e) if e.raw_os_error() == Some(libc::EINVAL) => old,
+        Err(e) => return Err(system(name, "asking for offloads", e)),
+    };
+    ioctl::set_offload(fd.as_fd(), 0).map_err(|e| system(name, "clearing offloads", e))?;
+    Ok(supported)
+}
+
+fn set_up_link(config: &TapConfig) -> Result<(), SysError> {
+    link::set_mtu(&config.name, config.mtu)?;
+    if let Some(mac) = config.mac {
+        link::set_mac(&config.name, mac)?;
+    }
+    if let Some(frames) = config.tx_queue_len {
+        link::set_tx_queue_len(&config.name, frames)?;
+    }
+    Ok(())
+}
+
+fn system(name: &str, doing: &'static str, cause: io::Error) -> TapError {
+    let name = name.to_owned();
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => TapError::Permission { name, doing },
+        _ => TapError::System { name, doing, cause },
+    }
+}

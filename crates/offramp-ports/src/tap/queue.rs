@@ -1,0 +1,160 @@
+//! One queue pair of a TAP: one read(2) takes a frame, one write(2) or writev(2) gives one.
+
+use std::io::IoSlice;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use nix::errno::Errno;
+use nix::sys::uio::writev;
+use nix::unistd::{read, write};
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{RxMeta, TxMeta};
+
+use super::Shared;
+use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
+
+/// Alignment of the frame in memory, in bytes: one cache line, the widest vector load.
+const FRAME_ALIGN: usize = 64;
+
+/// Frames up to this many bytes are copied behind their vnet header and given with write(2); longer
+/// ones go with writev(2), whose second part costs the kernel more than such a copy (`benches/tap_io`).
+const COPY_LEN_MAX: usize = 2048;
+
+/// One queue pair of a [`Tap`](super::Tap), for one thread.
+///
+/// It reads only its own queue and can write to all of them (`RxMeta::queue`; a queue that does not
+/// exist means its own). Poll it for input by its descriptor.
+#[derive(Debug)]
+pub struct TapQueue {
+    shared: Arc<Shared>,
+    index: usize,
+    buffer: Vec<u8>,
+    /// Where the vnet header lies, so that the frame behind it is aligned.
+    header_at: usize,
+    /// Bytes that one read may fill: header, longest frame, and one more that betrays a longer one.
+    read_len_max: usize,
+    frame_len: usize,
+    meta: TxMeta,
+    /// A short frame on its way to the host, behind its header.
+    short: [u8; HEADER_LEN + COPY_LEN_MAX],
+}
+
+impl TapQueue {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
+        let buffer = vec![0u8; 2 * FRAME_ALIGN + frame_len_max + 1];
+        // The vector is never resized, so its address, and with it the alignment, stays.
+        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
+        let header_at = aligned + FRAME_ALIGN - HEADER_LEN;
+        let read_len_max = HEADER_LEN + frame_len_max + 1;
+        Self { shared, index, buffer, header_at, read_len_max, frame_len: 0, meta: TxMeta::default(), short: [0; _] }
+    }
+
+    /// The queue's number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    /// Takes over what was read, `len` bytes with the header.
+    fn accept(&mut self, len: usize) -> Result<bool, PortError> {
+        if len >= self.read_len_max {
+            return Err(PortError::Refused(libc::EMSGSIZE));
+        }
+        let header = self.buffer[self.header_at..].first_chunk().ok_or(PortError::Refused(libc::EINVAL))?;
+        self.meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        self.frame_len = len.checked_sub(HEADER_LEN).ok_or(PortError::Refused(libc::EINVAL))?;
+        Ok(true)
+    }
+}
+
+impl HostPort for TapQueue {
+    fn take(&mut self) -> Result<bool, PortError> {
+        self.frame_len = 0;
+        self.meta = TxMeta::default();
+        let room = &mut self.buffer[self.header_at..self.header_at + self.read_len_max];
+        let len = loop {
+            match read(&self.shared.fds[self.index], room) {
+                Ok(len) => break len,
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(false),
+                Err(e) => return Err(port_error(e)),
+            }
+        };
+        self.accept(len)
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        let start = self.header_at + HEADER_LEN;
+        (self.meta, &self.buffer[start..start + self.frame_len])
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let header = encode_rx(meta);
+        let wanted = usize::from(meta.queue);
+        let queue = if wanted < self.shared.fds.len() { wanted } else { self.index };
+        let fd = &self.shared.fds[queue];
+        loop {
+            let written = match self.short.get_mut(..HEADER_LEN + frame.len()) {
+                Some(short) => {
+                    short[..HEADER_LEN].copy_from_slice(&header);
+                    short[HEADER_LEN..].copy_from_slice(frame);
+                    write(fd, short)
+                }
+                None => writev(fd, &[IoSlice::new(&header), IoSlice::new(frame)]),
+            };
+            match written {
+                Ok(_) => return Ok(()),
+                Err(Errno::EINTR) => {}
+                Err(e) => return Err(port_error(e)),
+            }
+        }
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.shared.offered()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        false
+    }
+}
+
+impl AsFd for TapQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fds[self.index].as_fd()
+    }
+}
+
+/// What an error number of read(2) or write(2) on a TAP means (Linux `drivers/net/tun.c`): `EBADFD`
+/// after the interface was deleted, `EIO` while it is down, `EINVAL` for a frame it cannot take.
+fn port_error(errno: Errno) -> PortError {
+    match errno {
+        Errno::EAGAIN | Errno::ENOBUFS | Errno::ENOMEM => PortError::Full,
+        Errno::EBADFD | Errno::EBADF | Errno::ENODEV | Errno::ENXIO => PortError::Closed(errno as i32),
+        other => PortError::Refused(other as i32),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_can_be_sent_to_its_thread() {
+        fn sendable<T: Send>() {}
+        sendable::<TapQueue>();
+    }
+
+    #[test]
+    fn only_a_deleted_interface_closes_the_port() {
+        assert_eq!(port_error(Errno::EBADFD), PortError::Closed(libc::EBADFD));
+        assert_eq!(port_error(Errno::EIO), PortError::Refused(libc::EIO));
+        assert_eq!(port_error(Errno::EINVAL), PortError::Refused(libc::EINVAL));
+        assert_eq!(port_error(Errno::EAGAIN), PortError::Full);
+    }
+}

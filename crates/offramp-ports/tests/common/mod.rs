@@ -1,0 +1,62 @@
+//! Namespaces with a TAP in them, and what tests look for in its frames.
+#![allow(dead_code)]
+
+use std::net::{IpAddr, Ipv4Addr};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use offramp_adapter::port::HostPort;
+use offramp_offload::meta::TxMeta;
+use offramp_ports::sys::{NetNs, link};
+use offramp_ports::tap::{Tap, TapConfig, TapQueue};
+use std::os::fd::AsFd;
+
+/// The host's address on its TAP, and that of the neighbour behind it.
+pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
+pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
+pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
+pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
+/// Longer than any frame needs to come: a test that waits so long has failed.
+const PATIENCE_MS: u16 = 10_000;
+
+/// A new namespace, or the reason why there is none.
+pub fn namespace() -> NetNs {
+    NetNs::new().unwrap_or_else(|e| panic!("this test needs a network namespace: {e}; run as root"))
+}
+
+/// A TAP in `ns` that is up, with an address, a neighbour and no IPv6.
+pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6]), peer: (Ipv4Addr, [u8; 6])) -> Tap {
+    let config = TapConfig { mac: Some(own.1), ..config.clone() };
+    let tap = Tap::open_in(ns, &config).unwrap_or_else(|e| panic!("{e}"));
+    ns.run(|| {
+        link::disable_ipv6(tap.name()).unwrap();
+        link::add_address(tap.name(), IpAddr::V4(own.0), 24).unwrap();
+        link::set_up(tap.name()).unwrap();
+        link::add_neighbour(tap.name(), IpAddr::V4(peer.0), peer.1).unwrap();
+    })
+    .unwrap();
+    tap
+}
+
+/// The host's TAP of most tests.
+pub fn host_tap(ns: &NetNs) -> Tap {
+    tap_with_address(ns, &TapConfig::new("ofr0"), (HOST, HOST_MAC), (PEER, PEER_MAC))
+}
+
+/// Waits for the next frame that `wanted` says yes to.
+pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -> (TxMeta, Vec<u8>) {
+    loop {
+        while queue.take().unwrap() {
+            let (meta, frame) = queue.taken();
+            if wanted(&meta, frame) {
+                return (meta, frame.to_vec());
+            }
+        }
+        let mut fds = [PollFd::new(queue.as_fd(), PollFlags::POLLIN)];
+        assert!(poll(&mut fds, PollTimeout::from(PATIENCE_MS)).unwrap() > 0, "the frame never came");
+    }
+}
+
+/// Whether it is IPv4 of that protocol without options.
+pub fn is_ipv4(frame: &[u8], protocol: u8) -> bool {
+    frame.len() >= 34 && frame[12..15] == [8, 0, 0x45] && frame[23] == protocol
+}

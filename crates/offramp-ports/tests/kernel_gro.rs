@@ -1,0 +1,468 @@
+//! Receive coalescing, with the kernel as judge: the same frames go through Linux' GRO and through
+//! ours, and what is handed out is compared piece by piece, with every byte and every claim.
+//!
+//! Where we mean to differ the row says so, with what both do and the reason. `OFFRAMP_VECTORS` and
+//! `OFFRAMP_SEED` set how many random cases there are and which.
+
+mod judge;
+
+use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
+
+use judge::packet::{ACK, CWR, Checksum, DESTINATION, DF, ECE, FIN, FRAGMENT, MF, PSH, Packet, RST, SYN, URG, pattern};
+use judge::receive::{Piece, Receiver, by_us, check_inverse, check_nothing_lost, check_same, sizes};
+use judge::{how_to_repeat, random_for, seed, vectors};
+
+/// Random cases, times [`VECTORS_PER_CASE`].
+const VECTORS_DEFAULT: u64 = 10_000;
+/// A case costs two ticks of the kernel's clock, so there are fewer of them than of other vectors.
+const VECTORS_PER_CASE: u64 = 20;
+/// How often a case is judged again when the two differ: a tick may have come in between unseen.
+const RETRIES: usize = 3;
+
+/// What is expected of a row.
+enum Expect {
+    /// Both hand out pieces of these sizes, equal to the byte.
+    Same(&'static [usize]),
+    /// The kernel joins as we do, but its TAP cannot say it, so it hands out the frames one by one.
+    CutAgain { ours: &'static [usize] },
+    /// We mean to do otherwise than the kernel, and this is why.
+    Differs { kernel: &'static [usize], ours: &'static [usize], reason: &'static str },
+    /// The kernel joins as we do if it was built with `CONFIG_VLAN_8021Q`, and nothing if not.
+    IfVlan(&'static [usize]),
+}
+use Expect::{CutAgain, Differs, IfVlan, Same};
+
+struct Row {
+    name: &'static str,
+    packets: Vec<Packet>,
+    expect: Expect,
+}
+
+fn row(name: &'static str, packets: Vec<Packet>, expect: Expect) -> Row {
+    Row { name, packets, expect }
+}
+
+/// Segments of these sizes, one behind the other, with IDs that count from 8.
+fn run(sizes: &[usize]) -> Vec<Packet> {
+    let mut seq = 1000;
+    let segments = sizes.iter().enumerate().map(|(n, len)| {
+        let packet = Packet { id: 8 + n as u16, seq, payload: pattern(seq, *len), ..Packet::tcp(0) };
+        seq += *len as u32;
+        packet
+    });
+    segments.collect()
+}
+
+fn datagrams(sizes: &[usize]) -> Vec<Packet> {
+    run(sizes).into_iter().map(|packet| Packet { is_udp: true, ports: (3333, 4444), ..packet }).collect()
+}
+
+fn three() -> Vec<Packet> {
+    run(&[100; 3])
+}
+
+/// Changes one of them.
+fn with(mut packets: Vec<Packet>, n: usize, change: impl Fn(&mut Packet)) -> Vec<Packet> {
+    change(&mut packets[n]);
+    packets
+}
+
+/// Changes all of them.
+fn with_all(mut packets: Vec<Packet>, change: impl Fn(usize, &mut Packet)) -> Vec<Packet> {
+    packets.iter_mut().enumerate().for_each(|(n, packet)| change(n, packet));
+    packets
+}
+
+fn with_ids(ids: &[u16], fragment: u16) -> Vec<Packet> {
+    let packets = run(&vec![100; ids.len()]);
+    with_all(packets, |n, packet| (packet.id, packet.fragment) = (ids[n], fragment))
+}
+
+fn ipv6(packets: Vec<Packet>) -> Vec<Packet> {
+    with_all(packets, |_, packet| packet.is_ipv6 = true)
+}
+
+fn timestamps(value: u8) -> Vec<u8> {
+    vec![1, 1, 8, 10, 0, 0, 0, value, 0, 0, 0, 7]
+}
+
+/// Destination options of eight bytes, all of them padding of value `value`.
+fn destination_options(value: u8) -> Vec<(u8, Vec<u8>)> {
+    vec![(DESTINATION, vec![0, 1, 4, value, value, value, value])]
+}
+
+fn rows_of_data() -> Vec<Row> {
+    vec![
+        row("one frame", run(&[100]), Same(&[100])),
+        row("equal sizes", three(), Same(&[300])),
+        row("large, small", run(&[100, 50]), Same(&[150])),
+        row("large, small, large", run(&[100, 50, 100]), Same(&[150, 100])),
+        row("small, large", run(&[50, 100]), Same(&[50, 100])),
+        row("pure ACKs", run(&[0, 0, 0]), Same(&[0, 0, 0])),
+        row("data and ACK", run(&[100, 0, 100]), Same(&[100, 0, 100])),
+        row("a gap", with(run(&[100, 100]), 1, |p| p.seq += 1), Same(&[100, 100])),
+        row("an overlap", with(run(&[100, 100]), 1, |p| p.seq -= 1), Same(&[100, 100])),
+        row("reordered", run(&[100, 100]).into_iter().rev().collect(), Same(&[100, 100])),
+        row("60 of 1448 bytes", run(&[1448; 60]), Same(&[45 * 1448, 15 * 1448])),
+        row("two flows interleaved", interleaved(2), Same(&[200, 200])),
+        row("eight flows interleaved", interleaved(8), Same(&[200; 8])),
+        row(
+            "sequence numbers that wrap",
+            with_all(three(), |n, p| p.seq = (u32::MAX - 150).wrapping_add(100 * n as u32)),
+            Same(&[300]),
+        ),
+    ]
+}
+
+/// Two frames of each flow, all first ones before all second ones.
+fn interleaved(flows: u16) -> Vec<Packet> {
+    let of = |n: usize, flow: u16| Packet { ports: (6000 + flow, 80), ..run(&[100, 100])[n].clone() };
+    (0..2).flat_map(|n| (0..flows).map(move |flow| of(n, flow))).collect()
+}
+
+fn rows_of_flags() -> Vec<Row> {
+    vec![
+        row("PSH on the second", with(three(), 1, |p| p.flags |= PSH), Same(&[200, 100])),
+        row("PSH on the third of five", with(run(&[100; 5]), 2, |p| p.flags |= PSH), Same(&[300, 200])),
+        row("PSH on the first", with(three(), 0, |p| p.flags |= PSH), Same(&[100, 200])),
+        row("FIN on the second", with(three(), 1, |p| p.flags |= FIN), Same(&[200, 100])),
+        row(
+            "CWR on two",
+            with_all(run(&[100; 4]), |n, p| p.flags |= if n == 1 || n == 2 { CWR } else { 0 }),
+            Same(&[100; 4]),
+        ),
+        row("CWR on the first", with(three(), 0, |p| p.flags |= CWR), Same(&[100, 200])),
+        row("CWR on all", with_all(three(), |_, p| p.flags |= CWR), Same(&[100; 3])),
+        row("ECE on all", with_all(three(), |_, p| p.flags |= ECE), Same(&[300])),
+        row("ECE on one", with(three(), 1, |p| p.flags |= ECE), Same(&[100; 3])),
+        row("URG", with(three(), 1, |p| (p.flags, p.urgent) = (ACK | URG, 1)), Same(&[100; 3])),
+        row("SYN without data", with(run(&[100, 100, 0, 100, 100]), 2, |p| p.flags = SYN | ACK), Same(&[200, 0, 200])),
+        row("RST without data", with(run(&[100, 100, 0, 100, 100]), 2, |p| p.flags = RST | ACK), Same(&[200, 0, 200])),
+        row("FIN without data", with(run(&[100, 100, 0]), 2, |p| p.flags = FIN | ACK), Same(&[200, 0])),
+        row("a reserved flag on all", with_all(three(), |_, p| p.flags |= 0x400), Same(&[300])),
+        row("a reserved flag on one", with(three(), 1, |p| p.flags |= 0x400), Same(&[100; 3])),
+        row("AE on one", with(three(), 1, |p| p.flags |= 0x100), Same(&[100; 3])),
+        row(
+            "an urgent pointer without its flag",
+            with(run(&[100, 100]), 1, |p| p.urgent = 7),
+            Differs { kernel: &[200], ours: &[100, 100], reason: "joined, the pointer would be lost" },
+        ),
+    ]
+}
+
+fn rows_of_headers() -> Vec<Row> {
+    let timestamped = |values: [u8; 3]| with_all(three(), |n, p| p.options = timestamps(values[n]));
+    vec![
+        row("another window", with(run(&[100, 100]), 1, |p| p.window -= 1), Same(&[100, 100])),
+        row("another acknowledgement", with(run(&[100, 100]), 1, |p| p.ack += 1), Same(&[100, 100])),
+        row("equal timestamps", timestamped([5, 5, 5]), Same(&[300])),
+        row("another timestamp on the third", timestamped([5, 5, 6]), Same(&[200, 100])),
+        row("other options", with(timestamped([5, 5, 5]), 2, |p| p.options = vec![1, 3, 3, 0]), Same(&[200, 100])),
+        row("another TTL", with(run(&[100, 100]), 1, |p| p.hops = 63), Same(&[100, 100])),
+        row("another ToS", with(run(&[100, 100]), 1, |p| p.class = 4), Same(&[100, 100])),
+        row("another ECN", with_all(run(&[100, 100]), |n, p| p.class = 2 + n as u8), Same(&[100, 100])),
+        row("another source address on Ethernet", with(run(&[100, 100]), 1, |p| p.source_mac += 1), Same(&[100, 100])),
+        row("a VLAN tag on all", with_all(three(), |_, p| p.tags = vec![(0x8100, 7)]), IfVlan(&[300])),
+        row(
+            "another VLAN on one",
+            with_all(three(), |n, p| p.tags = vec![(0x8100, 7 + n as u16 / 2)]),
+            IfVlan(&[200, 100]),
+        ),
+        row("IPv6", ipv6(three()), Same(&[300])),
+        row("another hop limit", ipv6(with(run(&[100, 100]), 1, |p| p.hops = 63)), Same(&[100, 100])),
+        row("another traffic class", ipv6(with(run(&[100, 100]), 1, |p| p.class = 4)), Same(&[100, 100])),
+        row("another flow label", ipv6(with(run(&[100, 100]), 1, |p| p.flow_label = 1)), Same(&[100, 100])),
+        row(
+            "equal extension headers",
+            ipv6(with_all(three(), |_, p| p.extensions = destination_options(0))),
+            Same(&[300]),
+        ),
+        row(
+            "other extension headers",
+            ipv6(with_all(run(&[100, 100]), |n, p| p.extensions = destination_options(n as u8))),
+            Same(&[100, 100]),
+        ),
+    ]
+}
+
+fn rows_of_ids() -> Vec<Row> {
+    vec![
+        row("IDs that count", with_ids(&[8, 9, 10], 0), Same(&[300])),
+        row("IDs that count, DF", with_ids(&[8, 9, 10], DF), Same(&[300])),
+        row("IDs that wrap", with_ids(&[65535, 0, 1], 0), Same(&[300])),
+        row("an ID that jumps", with_ids(&[8, 10], 0), Same(&[100, 100])),
+        row("a fixed ID", with_ids(&[8, 8, 8], 0), CutAgain { ours: &[300] }),
+        row("a fixed ID, DF", with_ids(&[8, 8, 8], DF), CutAgain { ours: &[300] }),
+        row("IDs that count, then stay", with_ids(&[8, 9, 9], DF), Same(&[200, 100])),
+        row("IDs that stay, then count", with_ids(&[8, 8, 9], DF), CutAgain { ours: &[200, 100] }),
+        row("another DF", with(run(&[100, 100]), 1, |p| p.fragment = DF), Same(&[100, 100])),
+    ]
+}
+
+/// The second is followed by itself, changed such that it cannot join anything.
+fn with_stray(packets: Vec<Packet>, change: impl Fn(&mut Packet)) -> Vec<Packet> {
+    let [first, second] = [0, 1].map(|n: usize| packets[n].clone());
+    let mut stray = second.clone();
+    change(&mut stray);
+    vec![first, stray, second]
+}
+
+/// Frames that cannot join anything. We hand out what they may belong to before them.
+fn rows_of_strays() -> Vec<Row> {
+    const ORDER: Expect =
+        Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes what was held before it" };
+    const FRAGMENT_ORDER: Expect =
+        Differs { kernel: &[120, 200], ours: &[100, 120, 100], reason: "nothing overtakes what was held before it" };
+    const NO_PADDING: &str = "the length is the IP header's; an adapter must join what Ethernet padded";
+    let pair = || run(&[100, 100]);
+    let fragment = |p: &mut Packet| p.extensions = vec![(FRAGMENT, vec![0, 0, 1, 0, 0, 0, 9])];
+    vec![
+        row("a wrong checksum", with_stray(pair(), |p| p.checksum = Checksum::Wrong), ORDER),
+        row("a wrong IP checksum", with_stray(pair(), |p| p.ip_checksum_is_wrong = true), ORDER),
+        row("IPv4 options", with_stray(pair(), |p| p.ip_options = vec![1, 1, 1, 0]), ORDER),
+        row("a wrong checksum over IPv6", with_stray(ipv6(pair()), |p| p.checksum = Checksum::Wrong), ORDER),
+        row(
+            "a datagram with a wrong checksum",
+            with_stray(datagrams(&[100, 100]), |p| p.checksum = Checksum::Wrong),
+            ORDER,
+        ),
+        row("an IPv4 fragment", with_stray(pair(), |p| p.fragment = MF), FRAGMENT_ORDER),
+        row("an IPv6 fragment", with_stray(ipv6(pair()), fragment), FRAGMENT_ORDER),
+        row("IPv4 options on all", with_all(pair(), |_, p| p.ip_options = vec![1, 1, 1, 0]), Same(&[100, 100])),
+        row(
+            "padding behind a short one",
+            with(run(&[100, 1]), 1, |p| p.padding = 5),
+            Differs { kernel: &[100, 1], ours: &[101], reason: NO_PADDING },
+        ),
+        row(
+            "a byte behind each packet",
+            with_all(pair(), |_, p| p.padding = 1),
+            Differs { kernel: &[100, 100], ours: &[200], reason: NO_PADDING },
+        ),
+    ]
+}
+
+/// Up to the longest IP packet, and one byte more. The kernel cuts the longest again: with its Ethernet
+/// header it has more bytes than a TAP is given.
+fn rows_of_length() -> Vec<Row> {
+    const FULL: usize = 16 * 4036;
+    const REMAINDER: usize = 65_535 - 40 - FULL;
+    let long = |last: usize| run(&[&[4036; 16][..], &[last, last]].concat());
+    vec![
+        row("the longest packet", long(REMAINDER), CutAgain { ours: &[FULL + REMAINDER, REMAINDER] }),
+        row("one byte too many", long(REMAINDER + 1), Same(&[FULL, 2 * (REMAINDER + 1)])),
+    ]
+}
+
+fn rows_of_datagrams() -> Vec<Row> {
+    const EMPTY_ORDER: Expect =
+        Differs { kernel: &[0, 200], ours: &[100, 0, 100], reason: "nothing overtakes what was held before it" };
+    vec![
+        row("datagrams", datagrams(&[100; 3]), Same(&[300])),
+        row("datagrams over IPv6", ipv6(datagrams(&[100; 3])), Same(&[300])),
+        row("a short datagram", datagrams(&[100, 50, 100]), Same(&[150, 100])),
+        row("a long datagram", datagrams(&[50, 100]), Same(&[50, 100])),
+        row("an empty datagram", with_stray(datagrams(&[100, 100]), |p| p.payload.clear()), EMPTY_ORDER),
+        row("70 datagrams", datagrams(&[100; 70]), Same(&[6400, 600])),
+        row(
+            "datagrams without checksum",
+            with_all(datagrams(&[100, 100]), |_, p| p.checksum = Checksum::Absent),
+            Same(&[100, 100]),
+        ),
+        row("a datagram whose ID jumps", with(datagrams(&[100, 100]), 1, |p| p.id = 20), Same(&[100, 100])),
+    ]
+}
+
+fn rows() -> impl Iterator<Item = Row> {
+    [
+        rows_of_data(),
+        rows_of_flags(),
+        rows_of_headers(),
+        rows_of_ids(),
+        rows_of_strays(),
+        rows_of_length(),
+        rows_of_datagrams(),
+    ]
+    .into_iter()
+    .flatten()
+}
+
+fn check_row(row: &Row, frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Result<(), String> {
+    check_inverse(frames, ours)?;
+    match row.expect {
+        Same(expected) if sizes(ours) != expected => Err(format!("expected {expected:?}")),
+        IfVlan(expected) if sizes(ours) != expected => Err(format!("expected {expected:?}")),
+        IfVlan(_) if kernel.len() == frames.len() => check_nothing_lost(frames, kernel),
+        CutAgain { ours: expected } if sizes(ours) != expected => Err(format!("expected {expected:?} of us")),
+        Same(_) | IfVlan(_) => check_same(frames, kernel, ours),
+        CutAgain { .. } if !kernel.iter().any(Piece::is_cut_again) => Err("the kernel cut nothing again".into()),
+        CutAgain { .. } => check_same(frames, kernel, ours),
+        Differs { kernel: expected, ours: ours_expected, .. }
+            if (sizes(kernel), sizes(ours)) == (expected.to_vec(), ours_expected.to_vec()) =>
+        {
+            Ok(())
+        }
+        Differs { reason, .. } => Err(format!("it does not differ as listed ({reason})")),
+    }
+}
+
+/// What the kernel makes of the frames, and what `check` says of it.
+fn judged(
+    receiver: &mut Receiver,
+    frames: &[Vec<u8>],
+    check: impl Fn(&[Piece]) -> Result<(), String>,
+) -> (Vec<Piece>, Result<(), String>) {
+    let mut kernel = receiver.judge(frames);
+    let mut outcome = check(&kernel);
+    for _ in 0..RETRIES {
+        if outcome.is_ok() {
+            break;
+        }
+        kernel = receiver.judge(frames);
+        outcome = check(&kernel);
+    }
+    (kernel, outcome)
+}
+
+#[test]
+fn what_joins_is_what_the_kernel_joins_but_for_the_rows_that_say_so() {
+    let mut receiver = Receiver::new();
+    let mut wrong = Vec::new();
+    for row in rows() {
+        let frames: Vec<_> = row.packets.iter().map(Packet::build).collect();
+        let ours = by_us(&frames);
+        let (kernel, outcome) = judged(&mut receiver, &frames, |kernel| check_row(&row, &frames, kernel, &ours));
+        let line = format!("{}: the kernel {:?}, we {:?}", row.name, sizes(&kernel), sizes(&ours));
+        println!("{line}");
+        if let Err(why) = outcome {
+            wrong.push(format!("{line}: {why}"));
+        }
+    }
+    assert!(wrong.is_empty(), "not as listed:\n{}", wrong.join("\n"));
+}
+
+/// A few frames, most of them of one flow, some of them changed in one field.
+struct Case {
+    packets: Vec<Packet>,
+    /// Why what comes out may be other than what the kernel hands out.
+    exception: Option<&'static str>,
+    what: Vec<&'static str>,
+}
+
+impl Case {
+    fn random(random: &mut ChaCha8Rng) -> Self {
+        let mut packets = random_flow(random);
+        let (mut what, mut exception) = (Vec::new(), None);
+        for _ in 0..random.random_range(0..3) {
+            let n = random.random_range(0..packets.len());
+            if random.random_bool(0.75) {
+                let (name, excepted) = mutate(random, &mut packets[n]);
+                what.push(name);
+                exception = exception.or(excepted);
+            } else {
+                what.push(disorder(random, &mut packets, n));
+            }
+        }
+        Self { packets, exception, what }
+    }
+}
+
+/// Two to six frames that would join, or nearly; sometimes of two flows.
+fn random_flow(random: &mut ChaCha8Rng) -> Vec<Packet> {
+    let size = if random.random_bool(0.9) { random.random_range(1..200) } else { random.random_range(200..9000) };
+    let count = random.random_range(2..=6);
+    let is_udp = random.random_bool(0.25);
+    let (is_ipv6, has_fixed_id) = (random.random_bool(0.4), random.random_bool(0.2));
+    let has_timestamps = random.random_bool(0.4);
+    let flows = if random.random_bool(0.2) { 2 } else { 1 };
+    let (seq, id) = (random.random::<u32>(), random.random::<u16>());
+    let fragment = if random.random() { DF } else { 0 };
+    let packet = |n: usize| {
+        let (flow, n) = (n % flows, n / flows);
+        let seq = seq.wrapping_add((n * size) as u32);
+        let ports = (5000 + flow as u16, 80);
+        let id = id.wrapping_add(if has_fixed_id { 0 } else { n as u16 });
+        let payload = pattern(seq, size);
+        let options = if has_timestamps { timestamps(5) } else { Vec::new() };
+        Packet { is_ipv6, is_udp, ports, id, fragment, seq, payload, options, ..Packet::tcp(0) }
+    };
+    (0..count).map(packet).collect()
+}
+
+/// Loses, doubles or swaps a frame.
+fn disorder(random: &mut ChaCha8Rng, packets: &mut Vec<Packet>, n: usize) -> &'static str {
+    let other = random.random_range(0..packets.len());
+    match random.random_range(0..3) {
+        0 if packets.len() > 1 => {
+            packets.remove(n);
+            "lost"
+        }
+        1 => {
+            packets.insert(n, packets[n].clone());
+            "doubled"
+        }
+        _ => {
+            packets.swap(n, other);
+            "swapped"
+        }
+    }
+}
+
+/// Changes one field of one frame. What is excepted here has a row above that says what happens.
+fn mutate(random: &mut ChaCha8Rng, packet: &mut Packet) -> (&'static str, Option<&'static str>) {
+    const STRAY: Option<&str> = Some("the kernel lets it overtake");
+    const ANOTHER: Option<&str> = Some("to the kernel it is another flow, to us the same one");
+    match random.random_range(0..24) {
+        0 => (packet.hops = random.random(), ("hops", None)).1,
+        1 => (packet.class ^= 1 << random.random_range(0..8), ("class", None)).1,
+        2 => (packet.id = packet.id.wrapping_add(random.random_range(0..4)), ("ID", None)).1,
+        3 => (packet.id = random.random(), ("ID", None)).1,
+        4 => (packet.fragment ^= DF, ("DF", None)).1,
+        5 => (packet.flow_label = random.random(), ("flow label", ANOTHER)).1,
+        6 => (packet.seq = packet.seq.wrapping_add(random.random_range(0..3)), ("sequence", None)).1,
+        7 => (packet.ack = packet.ack.wrapping_add(1), ("acknowledgement", None)).1,
+        8 => (packet.window ^= 1, ("window", None)).1,
+        9..12 => (packet.flags ^= 1 << random.random_range(0..12), ("one flag", None)).1,
+        12 => (packet.flags |= PSH, ("PSH", None)).1,
+        13 => (packet.flags |= FIN, ("FIN", None)).1,
+        14 => (packet.options = timestamps(random.random_range(5..8)), ("timestamp", None)).1,
+        15 => (packet.options = vec![1; 4 * random.random_range(0..10)], ("options", None)).1,
+        16 => (packet.payload.clear(), ("no payload", if packet.is_udp { STRAY } else { None })).1,
+        17 => (packet.payload.truncate(random.random_range(1..200)), ("shorter", None)).1,
+        18 => (packet.payload.extend(pattern(9, random.random_range(0..20))), ("longer", None)).1,
+        19 => (packet.source_mac ^= 1 << random.random_range(0..8), ("source address", ANOTHER)).1,
+        20 => (packet.checksum = Checksum::Wrong, ("wrong checksum", STRAY)).1,
+        21 => (packet.ip_checksum_is_wrong = true, ("wrong IP checksum", STRAY)).1,
+        22 => (packet.fragment ^= MF, ("MF", STRAY)).1,
+        _ => (packet.padding = random.random_range(0..20), ("padding", Some("we join what is padded"))).1,
+    }
+}
+
+#[test]
+fn random_frames_join_as_the_kernel_joins_them() {
+    let (seed, count) = (seed(), vectors(VECTORS_DEFAULT) / VECTORS_PER_CASE);
+    println!("{count} cases, OFFRAMP_SEED={seed}");
+    let mut receiver = Receiver::new();
+    let (mut compared, mut joined) = (0, 0);
+    for index in 0..count {
+        let case = Case::random(&mut random_for(seed, index));
+        let frames: Vec<_> = case.packets.iter().map(Packet::build).collect();
+        let ours = by_us(&frames);
+        let check = |kernel: &[Piece]| match case.exception {
+            Some(_) => check_nothing_lost(&frames, kernel),
+            None => check_same(&frames, kernel, &ours),
+        };
+        let (kernel, mut outcome) = judged(&mut receiver, &frames, check);
+        outcome = check_inverse(&frames, &ours).and(outcome);
+        if let Err(why) = outcome {
+            let list = |pieces: &[Piece]| pieces.iter().map(|p| format!("\n    {}", p.describe())).collect::<String>();
+            let repeat = how_to_repeat(seed, index);
+            panic!("{repeat}: {:?}: {why}\n  kernel{}\n  ours{}", case.what, list(&kernel), list(&ours));
+        }
+        compared += usize::from(case.exception.is_none());
+        joined += usize::from(ours.len() < frames.len());
+    }
+    println!("{compared} compared piece by piece, {joined} joined something");
+    assert!(compared * 2 > count as usize && joined * 2 > count as usize, "the cases test little");
+}

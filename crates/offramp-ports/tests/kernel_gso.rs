@@ -1,0 +1,388 @@
+//! Large send, with the kernel as judge: the same super-frames go to Linux' own segmentation and to
+//! ours, and what comes out is compared byte for byte.
+//!
+//! The output TAP offers nothing, so the kernel must cut and sum whatever is written to the input.
+//! `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set how many vectors there are and which.
+
+mod judge;
+
+use judge::bench::{Bench, BenchConfig};
+use judge::generate::{Vector, vector};
+use judge::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
+use judge::{difference, hex, how_to_repeat, random_for, seed, vectors};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::vnet_hdr::{GSO_ECN, GSO_TCPV6, GSO_UDP_L4, HEADER_LEN, decode_tx, encode_tx};
+use std::collections::BTreeMap;
+
+const VECTORS_DEFAULT: u64 = 20_000;
+const IPV4_HEADER_LEN: usize = 20;
+const IPV6_HEADER_LEN: usize = 40;
+const TCP_HEADER_LEN: usize = 20;
+const UDP_HEADER_LEN: usize = 8;
+
+/// What became of a frame on its way out.
+#[derive(Debug, PartialEq, Eq)]
+enum Outcome {
+    Sent(Vec<Vec<u8>>),
+    Refused(String),
+}
+
+impl Outcome {
+    fn summary(&self) -> String {
+        match self {
+            Outcome::Sent(frames) => format!("sent {} frames", frames.len()),
+            Outcome::Refused(why) => format!("refused ({why})"),
+        }
+    }
+}
+
+fn bench() -> Bench {
+    Bench::new(BenchConfig { input: Offloads::TX, output: Offloads::empty(), napi: false })
+}
+
+fn by_kernel(bench: &mut Bench, header: &[u8], frame: &[u8]) -> Outcome {
+    if let Err(errno) = bench.write(header, frame) {
+        return Outcome::Refused(errno.to_string());
+    }
+    let frames: Vec<_> = bench.drain().into_iter().map(|(_, frame)| frame).collect();
+    if frames.is_empty() { Outcome::Refused("dropped in silence".into()) } else { Outcome::Sent(frames) }
+}
+
+fn by_us(header: &[u8; HEADER_LEN], frame: &[u8]) -> Outcome {
+    let meta = match decode_tx(header) {
+        Ok(meta) => meta,
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    let mut segmenter = match Segmenter::new(frame, &meta, &SegmentPolicy::default()) {
+        Ok(segmenter) => segmenter,
+        Err(error) => return Outcome::Refused(error.to_string()),
+    };
+    let mut frames = Vec::with_capacity(segmenter.frames_left());
+    while segmenter.frames_left() > 0 {
+        let mut out = vec![0xaa; segmenter.next_len()];
+        segmenter.write_next(frame, &mut out);
+        frames.push(out);
+    }
+    Outcome::Sent(frames)
+}
+
+/// Why what comes out of this vector may differ, if it may.
+fn exception(vector: &Vector) -> Option<&'static str> {
+    let segmentation = vector.meta.segmentation?;
+    if vector.frame.len() - headers_guessed_by_kernel(vector)? > usize::from(segmentation.size) && !is_cut(vector) {
+        return Some("Linux means to cut what fits into one segment, and drops it; we send it");
+    }
+    let kinds: Vec<_> = vector.packet.extensions.iter().map(|(kind, _)| *kind).collect();
+    let routing_at = kinds.iter().position(|kind| *kind == ROUTING).unwrap_or(kinds.len());
+    let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
+    if is_fragments && is_cut(vector) && kinds[routing_at..].contains(&DESTINATION) {
+        return Some("Linux repeats these destination options behind each fragment header, as if they were payload");
+    }
+    None
+}
+
+/// Where Linux takes the headers to end when it asks whether there is anything to cut: with a checksum
+/// to complete it forgets TCP's options, without one all but the shortest IP and TCP headers.
+fn headers_guessed_by_kernel(vector: &Vector) -> Option<usize> {
+    let (shortest_network, transport) = match vector.meta.segmentation?.kind {
+        SegmentationKind::Tcp4 => (IPV4_HEADER_LEN, TCP_HEADER_LEN),
+        SegmentationKind::Tcp6 => (IPV6_HEADER_LEN, TCP_HEADER_LEN),
+        SegmentationKind::Udp => (IPV4_HEADER_LEN, UDP_HEADER_LEN),
+        SegmentationKind::UdpFragments => (IPV4_HEADER_LEN, 0), // UDP's header is cut too.
+    };
+    Some(vector.meta.checksum.map_or(shortest_network, |partial| usize::from(partial.start)) + transport)
+}
+
+/// Whether there is more than one segment to be made.
+fn is_cut(vector: &Vector) -> bool {
+    let Some(segmentation) = vector.meta.segmentation else { return false };
+    let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
+    let headers = if is_fragments { vector.packet.transport_start() } else { vector.packet.payload_start() };
+    vector.frame.len() - headers > usize::from(segmentation.size)
+}
+
+/// Makes the kernel's IPv6 fragments comparable in two points.
+///
+/// * Their identification comes from a hash with a secret: it is masked.
+/// * Linux 6.18 counts the extension headers of each fragment before into the offset. RFC 8200 4.5
+///   counts the fragmentable part alone, and so do we: the surplus is taken off.
+fn fragments_aligned(vector: &Vector, outcome: Outcome, surplus: usize) -> Outcome {
+    let is_fragments = vector.meta.segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
+    match outcome {
+        Outcome::Sent(mut frames) if is_fragments && vector.packet.is_ipv6 && frames.len() > 1 => {
+            for (n, frame) in frames.iter_mut().enumerate() {
+                let header = &mut frame[vector.packet.transport_start()..];
+                let offset = u16::from_be_bytes([header[2], header[3]]).wrapping_sub((n * surplus) as u16);
+                header[2..4].copy_from_slice(&offset.to_be_bytes());
+                header[4..8].fill(0);
+            }
+            Outcome::Sent(frames)
+        }
+        other => other,
+    }
+}
+
+/// Says how the two differ.
+fn verdict(kernel: &Outcome, ours: &Outcome) -> Result<(), String> {
+    match (kernel, ours) {
+        (Outcome::Refused(_), Outcome::Refused(_)) => Ok(()),
+        (Outcome::Sent(kernel), Outcome::Sent(ours)) => {
+            for (n, (kernel, ours)) in kernel.iter().zip(ours).enumerate() {
+                if let Some(difference) = difference(kernel, ours) {
+                    return Err(format!("frame {n} differs {difference}"));
+                }
+            }
+            let counts = (kernel.len(), ours.len());
+            if counts.0 == counts.1 {
+                Ok(())
+            } else {
+                Err(format!("the kernel sent {} frames, we {}", counts.0, counts.1))
+            }
+        }
+        _ => Err(format!("the kernel {}, we: {}", kernel.summary(), ours.summary())),
+    }
+}
+
+fn compare(bench: &mut Bench, vector: &Vector) -> Result<Outcome, String> {
+    let surplus = vector.packet.extensions_len();
+    let ours = fragments_aligned(vector, by_us(&vector.header, &vector.frame), 0);
+    let kernel = fragments_aligned(vector, by_kernel(bench, &vector.header, &vector.frame), surplus);
+    if verdict(&kernel, &ours).is_err() {
+        // Nothing of the kernel's may still be on its way before we believe it.
+        let late: Vec<_> = bench.wait().into_iter().map(|(_, frame)| frame).collect();
+        if !late.is_empty() {
+            return Err(format!(
+                "the kernel was not done: {} frames came late, before it {}",
+                late.len(),
+                kernel.summary()
+            ));
+        }
+    }
+    match exception(vector) {
+        Some(_) => Ok(kernel),
+        None => verdict(&kernel, &ours).map(|()| kernel),
+    }
+}
+
+fn describe(vector: &Vector) -> String {
+    let packet = &vector.packet;
+    format!(
+        "{}: payload {} bytes, TCP options {}, IP options {}, extension headers {:?}, tags {}, {:?}\n  header {}\n  frame {} …",
+        vector.kind,
+        packet.payload.len(),
+        packet.options.len(),
+        packet.ip_options.len(),
+        packet.extensions.iter().map(|(kind, body)| (*kind, body.len() + 1)).collect::<Vec<_>>(),
+        packet.tags.len(),
+        vector.meta,
+        hex(&vector.header),
+        hex(&vector.frame[..vector.frame.len().min(160)]),
+    )
+}
+
+/// What a run has seen, so that a run that tests nothing does not pass.
+#[derive(Debug, Default)]
+struct Seen {
+    frames: usize,
+    refused: usize,
+    excepted: usize,
+    cut: BTreeMap<&'static str, usize>,
+    zero_sums: usize,
+    folded_sums: usize,
+}
+
+impl Seen {
+    fn note(&mut self, vector: &Vector, outcome: &Outcome) {
+        self.excepted += usize::from(exception(vector).is_some());
+        let Outcome::Sent(frames) = outcome else {
+            self.refused += 1;
+            return;
+        };
+        self.frames += frames.len();
+        *self.cut.entry(vector.kind).or_default() += usize::from(frames.len() > 1);
+        let field = vector.meta.checksum.map(PartialChecksum::field);
+        let sums = field.into_iter().flat_map(|at| frames.iter().filter_map(move |f| f.get(at..at + 2)));
+        for sum in sums {
+            self.zero_sums += usize::from(sum == [0, 0]);
+            self.folded_sums += usize::from(sum == [0xff, 0xff]);
+        }
+    }
+}
+
+#[test]
+fn every_super_frame_is_cut_as_the_kernel_cuts_it() {
+    let (seed, count) = (seed(), vectors(VECTORS_DEFAULT));
+    println!("{count} vectors, OFFRAMP_SEED={seed}");
+    let mut bench = bench();
+    let mut seen = Seen::default();
+    for index in 0..count {
+        let vector = vector(&mut random_for(seed, index));
+        match compare(&mut bench, &vector) {
+            Ok(outcome) => seen.note(&vector, &outcome),
+            Err(why) => panic!("{}\n  {}\n  {why}", how_to_repeat(seed, index), describe(&vector)),
+        }
+    }
+    println!("{seen:#?}");
+    assert!(bench.wait().is_empty(), "the kernel sent frames that nobody waited for");
+    assert!(seen.excepted * 20 <= count as usize, "too few vectors were compared");
+    let needed = count as usize / 200;
+    assert!(seen.cut.values().filter(|cut| **cut > needed).count() >= 6, "each way of cutting was seen");
+    assert!(seen.zero_sums > needed && seen.folded_sums > needed, "sums of 0 were seen");
+}
+
+/// What the kernel does with a request that is no good, and what we do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rule {
+    /// Both refuse.
+    Same,
+    /// We send what the kernel does not.
+    Looser(&'static str),
+    /// We refuse what the kernel sends.
+    Stricter(&'static str),
+}
+
+/// A TCP super-frame of 5,000 bytes over IPv4, behind 20 bytes of TCP header.
+fn tcp_5000() -> Packet {
+    Packet { id: 7, checksum: Checksum::Partial, ..Packet::tcp(5000) }
+}
+
+fn udp_5000() -> Packet {
+    Packet { id: 7, checksum: Checksum::Partial, ..Packet::udp(5000) }
+}
+
+/// The header that asks for cutting `packet` as it should be done.
+fn request(packet: &Packet, kind: SegmentationKind, size: u16) -> [u8; HEADER_LEN] {
+    let start = packet.transport_start() as u16;
+    let checksum = Some(PartialChecksum { start, offset: packet.checksum_offset() as u16 });
+    encode_tx(&TxMeta { checksum, segmentation: Some(Segmentation { kind, size, ecn: false }) })
+}
+
+fn tcp_request(packet: &Packet, size: u16) -> [u8; HEADER_LEN] {
+    request(packet, SegmentationKind::Tcp4, size)
+}
+
+/// Changes bytes of a frame or a header.
+fn changed<T: AsMut<[u8]>>(mut bytes: T, at: usize, with: &[u8]) -> T {
+    bytes.as_mut()[at..at + with.len()].copy_from_slice(with);
+    bytes
+}
+
+type Case = (&'static str, [u8; HEADER_LEN], Vec<u8>, Rule);
+
+/// Fields of the virtio network header that are no good.
+fn bad_headers() -> Vec<Case> {
+    const FLAGS: usize = 0;
+    const TYPE: usize = 1;
+    const HEADER_LEN_AT: usize = 2;
+    const SIZE: usize = 4;
+    const START: usize = 6;
+    const OFFSET: usize = 8;
+    let (tcp, udp) = (tcp_5000(), udp_5000());
+    let (tcp_frame, udp_frame) = (tcp.build(), udp.build());
+    let good = tcp_request(&tcp, 1448);
+    let uso = request(&udp, SegmentationKind::Udp, 1000);
+    let plain = |start: u16, offset: u16| {
+        encode_tx(&TxMeta { checksum: Some(PartialChecksum { start, offset }), segmentation: None })
+    };
+    let hint = Rule::Looser("the header length is a hint, and we do not need it");
+    vec![
+        ("gso_size 0", changed(good, SIZE, &[0, 0]), tcp_frame.clone(), Rule::Same),
+        ("gso_size 65535", changed(good, SIZE, &[0xff, 0xff]), tcp_frame.clone(), Rule::Same),
+        ("gso_type 2", changed(good, TYPE, &[2]), tcp_frame.clone(), Rule::Same),
+        ("gso_type 0x7f", changed(good, TYPE, &[0x7f]), tcp_frame.clone(), Rule::Same),
+        ("the ECN bit alone", changed(good, TYPE, &[GSO_ECN]), tcp_frame.clone(), Rule::Same),
+        ("TCP over IPv6 asked for IPv4", changed(good, TYPE, &[GSO_TCPV6]), tcp_frame.clone(), Rule::Same),
+        ("USO asked for TCP", changed(good, TYPE, &[GSO_UDP_L4]), tcp_frame.clone(), Rule::Same),
+        ("USO with the ECN bit", changed(uso, TYPE, &[GSO_UDP_L4 | GSO_ECN]), udp_frame.clone(), Rule::Same),
+        ("USO without a checksum to complete", changed(uso, FLAGS, &[0]), udp_frame.clone(), Rule::Same),
+        ("USO of 129 datagrams", changed(uso, SIZE, &[39, 0]), udp.build(), Rule::Same),
+        ("TCP checksum field 6", changed(good, OFFSET, &[6, 0]), tcp_frame.clone(), Rule::Same),
+        ("UDP checksum field 16", changed(uso, OFFSET, &[16, 0]), udp_frame, Rule::Same),
+        ("checksum start behind the frame", plain(60_000, 16), tcp_frame.clone(), Rule::Same),
+        ("checksum field across the end", plain(5053, 0), tcp_frame.clone(), Rule::Same),
+        ("checksum start inside the IP header", changed(good, START, &[30, 0]), tcp_frame.clone(), Rule::Same),
+        ("checksum start behind the TCP header", changed(good, START, &[36, 0]), tcp_frame.clone(), Rule::Same),
+        ("checksum start in the link header", plain(15, 0), tcp_frame.clone(), Rule::Looser("no byte is out of reach")),
+        ("header length beyond the frame", changed(good, HEADER_LEN_AT, &[0xff, 0xff]), tcp_frame.clone(), hint),
+        ("header length of 5 bytes", changed(changed(good, FLAGS, &[0]), HEADER_LEN_AT, &[5, 0]), tcp_frame, hint),
+    ]
+}
+
+/// Frames that are not what the request says.
+fn bad_frames() -> Vec<Case> {
+    const IP: usize = 14;
+    const TCP: usize = 34;
+    let good = tcp_request(&tcp_5000(), 1448);
+    let frame = tcp_5000().build();
+    let udp = udp_5000();
+    let options = Packet { options: vec![1; 12], ..tcp_5000() };
+    let tagged = Packet { tags: vec![(0x8100, 1); 3], ..tcp_5000() };
+    let fragment = Packet { is_ipv6: true, extensions: vec![(FRAGMENT, vec![0, 0, 1, 0, 0, 0, 9])], ..tcp_5000() };
+    let many = Packet { is_ipv6: true, extensions: vec![(DESTINATION, vec![0; 7]); 9], ..tcp_5000() };
+    let long_header = changed(frame[..60].to_vec(), TCP + 12, &[0xf0]);
+    let plain = [0; HEADER_LEN];
+    vec![
+        ("an empty frame", plain, Vec::new(), Rule::Same),
+        ("a frame of 13 bytes", plain, frame[..13].to_vec(), Rule::Same),
+        ("a VLAN tag that is cut off", plain, [&frame[..12], &[0x81, 0, 0]].concat(), Rule::Same),
+        ("IP header length 16", good, changed(frame.clone(), IP, &[0x44]), Rule::Same),
+        ("IP header length 60", good, changed(frame.clone(), IP, &[0x4f]), Rule::Same),
+        ("IP version 5", good, changed(frame.clone(), IP, &[0x55]), Rule::Stricter("it is not IPv4")),
+        ("TCP header length 16", good, changed(frame.clone(), TCP + 12, &[0x40]), Rule::Same),
+        ("a TCP header longer than the frame", tcp_request(&tcp_5000(), 2), long_header.clone(), Rule::Same),
+        ("the same, nothing to cut", good, long_header, Rule::Stricter("a header is cut off")),
+        ("protocol UDP", good, changed(frame.clone(), IP + 9, &[17]), Rule::Same),
+        ("an EtherType that is not IP", good, changed(frame.clone(), 12, &[0x88, 0x99]), Rule::Same),
+        ("IPv6's EtherType", good, changed(frame.clone(), 12, &[0x86, 0xdd]), Rule::Same),
+        (
+            "TCP behind an IPv6 fragment header",
+            request(&fragment, SegmentationKind::Tcp6, 1400),
+            fragment.build(),
+            Rule::Same,
+        ),
+        (
+            "fragments of a size that is no multiple of 8",
+            request(&udp, SegmentationKind::UdpFragments, 1001),
+            udp.build(),
+            Rule::Stricter("an offset counts in units of 8 bytes: the kernel's fragments cannot be put together"),
+        ),
+        ("three VLAN tags", tcp_request(&tagged, 1448), tagged.build(), Rule::Stricter("two are looked through")),
+        (
+            "nine extension headers",
+            request(&many, SegmentationKind::Tcp6, 1400),
+            many.build(),
+            Rule::Stricter("eight are looked through"),
+        ),
+        (
+            "payload of one segment, but for TCP options",
+            tcp_request(&options, 5000),
+            options.build(),
+            Rule::Looser("it fits"),
+        ),
+    ]
+}
+
+#[test]
+fn what_the_kernel_refuses_is_refused_or_listed_here() {
+    let mut bench = bench();
+    let mut wrong = Vec::new();
+    for (name, header, frame, rule) in bad_headers().into_iter().chain(bad_frames()) {
+        let kernel = by_kernel(&mut bench, &header, &frame);
+        assert!(bench.wait().is_empty(), "{name}: the kernel was not done");
+        let ours = by_us(&header, &frame);
+        let are_sent = (matches!(kernel, Outcome::Sent(_)), matches!(ours, Outcome::Sent(_)));
+        let expected = match rule {
+            Rule::Same => are_sent == (false, false),
+            Rule::Looser(_) => are_sent == (false, true),
+            Rule::Stricter(_) => are_sent == (true, false),
+        };
+        let line = format!("{name}: the kernel {}, we {} ({rule:?})", kernel.summary(), ours.summary());
+        println!("{line}");
+        if !expected {
+            wrong.push(line);
+        }
+    }
+    assert!(wrong.is_empty(), "not as listed:\n{}", wrong.join("\n"));
+}

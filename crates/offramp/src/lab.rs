@@ -1,0 +1,269 @@
+//! `offramp lab`: what each offload is worth on this machine.
+
+use crate::exit::{self, FAILED, SETUP, fail};
+use clap::{ArgGroup, ValueEnum};
+use offramp_lab::error::LabError;
+use offramp_lab::model::{self, Experiment, LabReport};
+use offramp_lab::plan::{Plan, Settings, plans};
+use offramp_lab::report::{self, html, terminal};
+use offramp_lab::rig::{Placement, Threads};
+use offramp_lab::sample::Bench;
+use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
+use offramp_lab::{device, machine, run as runner};
+use offramp_ports::sys::privilege;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
+const REPEATS: usize = 3;
+const SECONDS: f64 = 0.45;
+const RTT_TIME: Duration = Duration::from_millis(60);
+/// The same of `--thorough`.
+const THOROUGH_REPEATS: usize = 9;
+const THOROUGH_SECONDS: f64 = 2.0;
+const THOROUGH_RTT_TIME: Duration = Duration::from_millis(500);
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp lab                                  every experiment, in 90 seconds
+  offramp lab --list                           what there is
+  offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
+  offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
+  offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
+  offramp lab --restore                        put an adapter's settings back after a crash
+
+Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped.";
+
+/// Measure what each offload is worth, with real TCP through two adapters on this machine.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, group(ArgGroup::new("what").args(["list", "device", "restore"])))]
+pub struct Args {
+    /// List the experiments
+    #[arg(long)]
+    list: bool,
+    /// Run only these
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Samples of each variant
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    repeats: Option<u16>,
+    /// Measured time of each sample
+    #[arg(long, value_name = "SECS", value_parser = crate::ttcp::seconds)]
+    seconds: Option<f64>,
+    /// Nine longer samples of each variant instead of three
+    #[arg(long)]
+    thorough: bool,
+    /// Line rate where the experiment does not fix it [default: no limit]
+    #[arg(long, value_name = "BITS", value_parser = crate::ttcp::rate)]
+    rate: Option<u64>,
+    /// MTU where the experiment does not fix it
+    #[arg(long, default_value_t = offramp_lab::rig::RigConfig::default().mtu)]
+    mtu: usize,
+    /// TCP streams in each direction
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
+    streams: u32,
+    /// TCP congestion control, set on each socket
+    #[arg(long, default_value = CONGESTION_DEFAULT, value_name = "NAME")]
+    congestion: String,
+    /// Who drives the two adapters
+    #[arg(long, value_enum, default_value = "shared")]
+    threads: ThreadsArg,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Where the page with charts goes
+    #[arg(long, value_name = "FILE", default_value = "lab-report.html")]
+    html: PathBuf,
+
+    /// Measure an interface that exists, switching its offloads one at a time
+    #[arg(long, value_name = "IF", requires = "peer", help_heading = "An adapter that exists")]
+    device: Option<String>,
+    /// Where `offramp ttcp --serve` runs
+    #[arg(long, value_name = "HOST[:PORT]", requires = "device", help_heading = "An adapter that exists")]
+    peer: Option<String>,
+    /// Put back what a crashed run changed
+    #[arg(long, help_heading = "An adapter that exists")]
+    restore: bool,
+    /// Where a run notes what is to be put back
+    #[arg(long, value_name = "DIR", help_heading = "An adapter that exists")]
+    state_dir: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum ThreadsArg {
+    /// One thread for both: a frame stays in one processor's cache
+    Shared,
+    /// One thread for each
+    PerAdapter,
+}
+
+impl Args {
+    fn repeats(&self) -> usize {
+        self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { REPEATS }, usize::from)
+    }
+
+    fn seconds(&self) -> f64 {
+        self.seconds.unwrap_or(if self.thorough { THOROUGH_SECONDS } else { SECONDS })
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            seconds: self.seconds(),
+            streams: self.streams,
+            congestion: self.congestion.clone(),
+            rate_bps: self.rate,
+            mtu: self.mtu,
+            threads: match self.threads {
+                ThreadsArg::Shared => Threads::Shared,
+                ThreadsArg::PerAdapter => Threads::PerAdapter,
+            },
+        }
+    }
+
+    fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(device::default_state_dir)
+    }
+}
+
+/// Runs `offramp lab`.
+pub fn run(args: &Args) -> ExitCode {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGINT, SIGTERM] {
+        // A second signal ends the process at once; the kernel takes everything back.
+        let registered = signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
+            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        if let Err(error) = registered {
+            return fail(format!("lab: cannot watch for signal {signal}: {error}"), SETUP);
+        }
+    }
+    let result = match (&args.device, &args.peer) {
+        _ if args.restore => restore(args),
+        (Some(interface), Some(peer)) => run_device(args, interface, peer, &stop),
+        _ => run_rig(args, &stop),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(LabError::Stopped) => fail("lab: stopped; everything was put back", exit::STOPPED),
+        Err(error @ (LabError::Traffic(_) | LabError::Io(_))) => fail(format!("lab: {error}"), FAILED),
+        Err(error) => fail(format!("lab: {error}"), SETUP),
+    }
+}
+
+fn chosen(args: &Args) -> Result<Vec<Plan>, LabError> {
+    let all = plans(&args.settings());
+    for name in &args.only {
+        if !all.iter().any(|plan| plan.name == name) {
+            let known = all.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ");
+            return Err(LabError::UnknownExperiment { name: name.clone(), known });
+        }
+    }
+    let wanted = |plan: &Plan| args.only.is_empty() || args.only.iter().any(|name| name == plan.name);
+    Ok(all.into_iter().filter(wanted).collect())
+}
+
+fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
+    let plans = chosen(args)?;
+    if args.list {
+        for plan in plans {
+            println!("{:<18} {:<12} {}", plan.name, plan.claims.join(" "), plan.question);
+        }
+        return Ok(());
+    }
+    // Before any thread: a user namespace can only be entered by a process of one.
+    privilege::enter()?;
+    let started = Instant::now();
+    let rtt_time = if args.thorough { THOROUGH_RTT_TIME } else { RTT_TIME };
+    let bench = Bench { program: std::env::current_exe()?, rtt_time, stop };
+    let mut progress = terminal::Progress::stderr();
+    let mut experiments = Vec::new();
+    let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * args.repeats());
+    for plan in &plans {
+        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
+            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
+            done += 1;
+            let (experiment, rounds) = (plan.name, args.repeats());
+            progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
+        };
+        let experiment = runner::run(&bench, plan, args.repeats(), &mut on_sample)?;
+        progress.clear();
+        show(args, &experiment);
+        experiments.push(experiment);
+    }
+    finish(args, started, experiments)
+}
+
+fn show(args: &Args, experiment: &Experiment) {
+    if !args.json {
+        print(&terminal::experiment(experiment, terminal::Style::of(&io::stdout())));
+    }
+}
+
+/// Prints and writes what was found.
+fn finish(args: &Args, started: Instant, experiments: Vec<Experiment>) -> Result<(), LabError> {
+    let mut machine = machine::describe(&Placement::apart());
+    machine.line_distance_ns = machine::line_distance_ns(&experiments);
+    let threads = match args.threads {
+        ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
+        ThreadsArg::PerAdapter => "one thread drives each adapter",
+    };
+    let report = LabReport {
+        version: model::VERSION,
+        offramp: env!("CARGO_PKG_VERSION").to_owned(),
+        machine,
+        settings: model::Settings {
+            repeats: args.repeats(),
+            seconds: args.seconds(),
+            congestion: args.congestion.clone(),
+            threads: threads.to_owned(),
+            elapsed_s: started.elapsed().as_secs_f64(),
+        },
+        experiments,
+    };
+    if args.json {
+        println!("{}", report::to_json(&report));
+    } else {
+        print(&terminal::summary(&report, terminal::Style::of(&io::stdout())));
+    }
+    html::write_html(&report, &args.html)?;
+    if !args.json {
+        println!("page with charts: {}", args.html.display());
+    }
+    Ok(())
+}
+
+fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Result<(), LabError> {
+    let started = Instant::now();
+    let config = device::DeviceConfig {
+        interface: interface.to_owned(),
+        peer: if peer.contains(':') { peer.to_owned() } else { format!("{peer}:{PORT_DEFAULT}") },
+        repeats: args.repeats(),
+        seconds: args.seconds(),
+        streams: args.streams as usize,
+        congestion: args.congestion.clone(),
+        state_dir: args.state_dir(),
+        only: args.only.clone(),
+    };
+    let experiments = device::run(&config, stop, &mut |line| eprintln!("{line}"))?;
+    for experiment in &experiments {
+        show(args, experiment);
+    }
+    finish(args, started, experiments)
+}
+
+fn restore(args: &Args) -> Result<(), LabError> {
+    let restored = device::restore(&args.state_dir(), &mut |line| println!("{line}"))?;
+    if restored == 0 {
+        println!("nothing to restore in {}", args.state_dir().display());
+    }
+    Ok(())
+}
+
+/// A reader that went away is no error of the measurement.
+fn print(text: &str) {
+    let _ = writeln!(io::stdout(), "{text}");
+}

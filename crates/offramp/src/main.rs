@@ -1,0 +1,32 @@
+//! offramp: a network adapter in software, and what each of its offloads is worth.
+
+mod exit;
+mod lab;
+mod ttcp;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A network adapter in software for Linux, and the honest answer to what each offload is worth.
+#[derive(Parser)]
+#[command(version, propagate_version = true, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Measure what each offload is worth on this machine
+    Lab(Box<lab::Args>),
+    /// Send traffic through the kernel's sockets and measure it at both ends
+    Ttcp(Box<ttcp::Args>),
+}
+
+fn main() -> ExitCode {
+    match Cli::parse().command {
+        Command::Lab(args) => lab::run(&args),
+        Command::Ttcp(args) => ttcp::run(&args),
+    }
+}

@@ -1,0 +1,442 @@
+//! `offramp ttcp`: traffic by hand.
+
+use std::fmt::Display;
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::process::ExitCode;
+use std::sync::atomic::AtomicBool;
+
+use crate::exit::{self, FAILED, SETUP};
+use clap::{ArgGroup, ValueEnum};
+use offramp_lab::traffic::{
+    self, Amount, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, PORT_DEFAULT, Params, ServeOptions,
+    ServerEvent, ServerStats, TransactionParams, UdpParams, Workload, bits_text, iterations_for_usecs,
+};
+use serde_json::json;
+
+/// Microseconds in a second.
+const USECS_PER_SEC: f64 = 1e6;
+/// Length of a test unless told otherwise, in seconds.
+const SECONDS_DEFAULT: f64 = 10.0;
+/// Longest time on the command line, in seconds: what the library takes as well.
+const SECONDS_MAX: f64 = 86_400.0;
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp ttcp --serve                                 on one host, then on another:
+  offramp ttcp --to 10.0.0.2                           one stream for 10 seconds
+  offramp ttcp --to 10.0.0.2 --streams 4 --direction both --interval 1
+  offramp ttcp --to 10.0.0.2 --rr                      64-byte ping-pong, with its latency distribution
+  offramp ttcp --to 10.0.0.2 --transaction --response-bytes 32K --work-usecs 50
+  offramp ttcp --to 10.0.0.2 --udp --datagram-bytes 1472 --gso-segments 44 --gro --rate 2G
+
+Sizes take K, M, G (times 1024); rates take k, M, G (times 1000).
+With --json each line of output is one object: connected, start, interval, end, report. The measured
+window lies between start and end. The throughput is the receiver's.
+Exit status: 0 measured; 1 cut off or incomplete; 2 wrong options, or no test began.";
+
+/// Send traffic through the kernel's sockets and measure it at both ends.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, group(ArgGroup::new("mode").required(true).args(["serve", "to"])))]
+#[command(group(ArgGroup::new("exchange").args(["rr", "transaction"])))]
+pub struct Args {
+    /// Answer tests until stopped
+    #[arg(long)]
+    serve: bool,
+    /// Run one test against the server at HOST
+    #[arg(long, value_name = "HOST")]
+    to: Option<String>,
+    /// Control port of the server; the data takes ports that the kernel chooses
+    #[arg(long, default_value_t = PORT_DEFAULT)]
+    port: u16,
+    /// Print one JSON object per line
+    #[arg(long)]
+    json: bool,
+    /// All of the test as one JSON object, as a report has it in `params`; for programs
+    #[arg(long, hide = true, requires = "to", value_name = "JSON")]
+    params: Option<String>,
+
+    /// Address to answer at [default: all]
+    #[arg(long, value_name = "ADDR", conflicts_with = "to", help_heading = "Server")]
+    bind: Option<IpAddr>,
+    /// Stop after one test
+    #[arg(long, conflicts_with = "to", help_heading = "Server")]
+    once: bool,
+
+    #[command(flatten)]
+    load: Load,
+    #[command(flatten)]
+    exchange: Exchange,
+    #[command(flatten)]
+    datagrams: Datagrams,
+}
+
+/// What every test has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Test")]
+struct Load {
+    /// Measure for so long [default: 10]
+    #[arg(long, value_parser = seconds, conflicts_with = "serve", value_name = "SECS")]
+    seconds: Option<f64>,
+    /// Send so many bytes in each direction instead, over all streams, without a warm-up
+    #[arg(long, value_parser = size, value_name = "SIZE", conflicts_with_all = ["serve", "seconds", "warmup"])]
+    bytes: Option<u64>,
+    /// Time under load before the measurement
+    #[arg(long, value_parser = seconds, default_value = "0.2", conflicts_with = "serve", value_name = "SECS")]
+    warmup: f64,
+    /// Show interim results [default: none]
+    #[arg(long, value_parser = seconds, conflicts_with = "serve", value_name = "SECS")]
+    interval: Option<f64>,
+    /// Streams in each direction, a thread each
+    #[arg(long, default_value_t = 1, conflicts_with = "serve")]
+    streams: u32,
+    /// Which way the data goes
+    #[arg(long, value_enum, default_value = "send", conflicts_with = "serve")]
+    direction: Way,
+    /// Bytes per write
+    #[arg(long, value_parser = size32, default_value_t = LENGTH_DEFAULT_BYTES)]
+    #[arg(conflicts_with_all = ["serve", "exchange", "udp"], value_name = "SIZE")]
+    length: u32,
+    /// TCP congestion control of all data sockets
+    #[arg(long, default_value = traffic::CONGESTION_DEFAULT, conflicts_with_all = ["serve", "udp"])]
+    #[arg(value_name = "NAME")]
+    congestion: String,
+    /// Socket buffers of all data sockets [default: the kernel's]
+    #[arg(long, value_parser = size32, conflicts_with = "serve", value_name = "SIZE")]
+    window: Option<u32>,
+    /// Send small segments at once; --rr and --transaction always do
+    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    nodelay: bool,
+    /// Send data made from SEED, and have the receiver compare each byte
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["serve", "rr", "transaction", "udp"])]
+    pattern: Option<u64>,
+}
+
+/// What a request/response test has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Request and response")]
+struct Exchange {
+    /// Ping-pong of 64 bytes, and its latency distribution
+    #[arg(long, conflicts_with_all = ["serve", "transaction", "udp"])]
+    rr: bool,
+    /// Requests and responses
+    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    transaction: bool,
+    /// Bytes of a request
+    #[arg(long, value_parser = size32, default_value = "512", requires = "transaction")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    request_bytes: u32,
+    /// Bytes of a response
+    #[arg(long, value_parser = size32, default_value = "8K", requires = "transaction")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    response_bytes: u32,
+    /// Processor time that the server works on each request, as measured on this machine now
+    #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
+    work_usecs: u64,
+    /// The same as a fixed number of rounds, to be equal in every run of a comparison
+    #[arg(long, requires = "exchange", value_name = "N", conflicts_with_all = ["serve", "work_usecs"])]
+    work_iterations: Option<u64>,
+    /// Processor time that the client works before each request
+    #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
+    client_work_usecs: u64,
+    /// The same as a fixed number of rounds
+    #[arg(long, requires = "exchange", value_name = "N", conflicts_with_all = ["serve", "client_work_usecs"])]
+    client_work_iterations: Option<u64>,
+    /// Pause of the client before each request
+    #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
+    think_usecs: u64,
+}
+
+/// What a UDP test has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "UDP")]
+struct Datagrams {
+    /// UDP datagrams with sequence numbers
+    #[arg(long, conflicts_with = "serve")]
+    udp: bool,
+    /// Payload of a datagram
+    #[arg(long, value_parser = size32, default_value = "1472", requires = "udp")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    datagram_bytes: u32,
+    /// Datagrams that the kernel cuts from one write (`UDP_SEGMENT`)
+    #[arg(long, default_value_t = 1, requires = "udp", conflicts_with = "serve", value_name = "N")]
+    gso_segments: u32,
+    /// The receiver takes several datagrams at once (`UDP_GRO`)
+    #[arg(long, requires = "udp", conflicts_with = "serve")]
+    gro: bool,
+    /// Payload bits per second in each direction, over all streams [default: no limit]
+    #[arg(long, value_parser = rate, requires = "udp", conflicts_with = "serve", value_name = "BITS")]
+    rate: Option<u64>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Way {
+    /// From this host to the server
+    Send,
+    /// From the server to this host
+    Receive,
+    /// Both at once
+    Both,
+}
+
+/// Runs `offramp ttcp`.
+pub fn run(args: &Args) -> ExitCode {
+    match &args.to {
+        Some(host) => run_test(args, host),
+        None => run_server(args),
+    }
+}
+
+fn run_test(args: &Args, host: &str) -> ExitCode {
+    let params = match &args.params {
+        Some(json) => match serde_json::from_str(json) {
+            Ok(params) => params,
+            Err(error) => return fail(format!("--params: {error}"), SETUP),
+        },
+        None => args.params(),
+    };
+    let result = traffic::run_client(host, args.port, &params, &mut |event| {
+        if args.json { print_json(event) } else { print_event(event, &params) }
+    });
+    match result {
+        Ok(report) if report.is_complete() => ExitCode::SUCCESS,
+        Ok(_) => fail("incomplete: not every stream came to its end unchanged; see the report", FAILED),
+        Err(error) => fail(&error, if error.is_setup() { SETUP } else { FAILED }),
+    }
+}
+
+fn run_server(args: &Args) -> ExitCode {
+    let (listener, address) = match listen(args) {
+        Ok(listening) => listening,
+        Err(error) => return fail(error, SETUP),
+    };
+    if args.json {
+        print_json(&json!({"event": "listening", "address": address.to_string(), "port": address.port()}));
+    } else {
+        print_line(format!("ttcp: serving at {address}"));
+    }
+    let options = ServeOptions { once: args.once };
+    let stats = ServerStats::default();
+    let tell = |event| if args.json { print_json(&json_of(&event)) } else { print_line(text_of(&event)) };
+    match traffic::serve(&listener, options, &AtomicBool::new(false), &stats, &tell) {
+        Ok(()) if stats.lost.into_inner() == 0 => ExitCode::SUCCESS,
+        Ok(()) => ExitCode::from(FAILED),
+        Err(error) => fail(format!("cannot serve at {address}: {error}"), FAILED),
+    }
+}
+
+/// Listens at the address asked for, or at all of both families, or of IPv4 where IPv6 is off.
+fn listen(args: &Args) -> Result<(TcpListener, SocketAddr), String> {
+    let all = [Ipv6Addr::UNSPECIFIED.into(), Ipv4Addr::UNSPECIFIED.into()];
+    let wanted = args.bind.map_or(all.to_vec(), |address| vec![address]);
+    let mut failure = String::new();
+    for ip in wanted {
+        let address = SocketAddr::new(ip, args.port);
+        match TcpListener::bind(address).and_then(|listener| Ok((listener.local_addr()?, listener))) {
+            Ok((bound, listener)) => return Ok((listener, bound)),
+            Err(error) => {
+                failure = format!("cannot listen at {address}: {error}; choose another with --port or --bind");
+                if error.kind() == io::ErrorKind::AddrInUse {
+                    break;
+                }
+            }
+        }
+    }
+    Err(failure)
+}
+
+impl Args {
+    fn params(&self) -> Params {
+        let load = &self.load;
+        Params {
+            workload: self.workload(),
+            direction: load.direction.into(),
+            streams: load.streams,
+            amount: match load.bytes {
+                Some(bytes) => Amount::Bytes(bytes),
+                None => Amount::Usecs(usecs(load.seconds.unwrap_or(SECONDS_DEFAULT))),
+            },
+            warmup_usecs: usecs(load.warmup),
+            interval_usecs: load.interval.map_or(0, usecs),
+            congestion: load.congestion.clone(),
+            window_bytes: load.window.unwrap_or(0),
+            nodelay: load.nodelay,
+        }
+    }
+
+    fn workload(&self) -> Workload {
+        let (exchange, datagrams) = (&self.exchange, &self.datagrams);
+        if datagrams.udp {
+            Workload::Udp(UdpParams {
+                datagram_bytes: datagrams.datagram_bytes,
+                gso_segments: datagrams.gso_segments,
+                gro: datagrams.gro,
+                rate_bps: datagrams.rate.unwrap_or(0),
+            })
+        } else if exchange.rr || exchange.transaction {
+            Workload::Transaction(exchange.params())
+        } else {
+            Workload::Bulk(BulkParams { length_bytes: self.load.length, pattern_seed: self.load.pattern })
+        }
+    }
+}
+
+impl Exchange {
+    fn params(&self) -> TransactionParams {
+        let work = |iterations: Option<u64>, usecs| match (iterations, usecs) {
+            (Some(iterations), _) => iterations,
+            (None, 0) => 0,
+            (None, usecs) => iterations_for_usecs(usecs),
+        };
+        let (request_bytes, response_bytes) = if self.rr {
+            (traffic::RR_MESSAGE_BYTES, traffic::RR_MESSAGE_BYTES)
+        } else {
+            (self.request_bytes, self.response_bytes)
+        };
+        TransactionParams {
+            request_bytes,
+            response_bytes,
+            server_work_iterations: work(self.work_iterations, self.work_usecs),
+            client_work_iterations: work(self.client_work_iterations, self.client_work_usecs),
+            think_usecs: self.think_usecs,
+        }
+    }
+}
+
+impl From<Way> for Direction {
+    fn from(way: Way) -> Self {
+        match way {
+            Way::Send => Self::Send,
+            Way::Receive => Self::Receive,
+            Way::Both => Self::Both,
+        }
+    }
+}
+
+fn print_event(event: &Event, params: &Params) {
+    match event {
+        Event::Connected { server, congestion } => {
+            let streams =
+                if params.streams == 1 { "1 stream".to_owned() } else { format!("{} streams", params.streams) };
+            let control =
+                if congestion.is_empty() { String::new() } else { format!(", congestion control {congestion}") };
+            print_line(format!("ttcp: {}, {streams} with {server}{control}", kind_text(params)));
+        }
+        Event::Interval { sent, received } => {
+            for (name, interval) in [("sent    ", sent), ("received", received)] {
+                if let Some(interval) = interval {
+                    print_line(format!("{name} {interval}"));
+                }
+            }
+        }
+        Event::Report(report) => print_line(report.to_string().trim_end()),
+        Event::Start | Event::End => {}
+    }
+}
+
+fn kind_text(params: &Params) -> &'static str {
+    match params.workload {
+        Workload::Bulk(_) => "TCP bulk data",
+        Workload::Transaction(_) => "TCP requests and responses",
+        Workload::Udp(_) => "UDP datagrams",
+    }
+}
+
+fn text_of(event: &ServerEvent) -> String {
+    let rate = |end: &EndFigures| bits_text(if end.seconds > 0.0 { end.bytes as f64 * 8.0 / end.seconds } else { 0.0 });
+    match event {
+        ServerEvent::Served { peer, params, sent, received } => {
+            let part = |(name, end): (&str, &Option<Box<EndFigures>>)| {
+                end.as_ref().map(|end| format!(", {name} {} for {:.3} s", rate(end), end.seconds))
+            };
+            let parts: String = [("received", received), ("sent", sent)].into_iter().filter_map(part).collect();
+            format!("ttcp: {peer}: {}{parts}", kind_text(params))
+        }
+        ServerEvent::Refused { peer, reason } => format!("ttcp: {peer}: refused: {reason}"),
+        ServerEvent::Lost { peer, reason } => format!("ttcp: {peer}: cut off: {reason}"),
+    }
+}
+
+fn json_of(event: &ServerEvent) -> serde_json::Value {
+    match event {
+        ServerEvent::Served { peer, params, sent, received } => {
+            json!({"event": "served", "peer": peer.to_string(), "params": params, "sent": sent, "received": received})
+        }
+        ServerEvent::Refused { peer, reason } => {
+            json!({"event": "refused", "peer": peer.to_string(), "reason": reason})
+        }
+        ServerEvent::Lost { peer, reason } => json!({"event": "lost", "peer": peer.to_string(), "reason": reason}),
+    }
+}
+
+fn print_json(value: &impl serde::Serialize) {
+    // Every type that comes here has string keys and finite numbers; nothing in it can fail to become JSON.
+    print_line(serde_json::to_string(value).unwrap_or_default());
+}
+
+/// Prints one line at once, so that an observer at the other end of a pipe sees it when it happens.
+fn print_line(line: impl Display) {
+    let mut out = io::stdout().lock();
+    // When nobody reads any more, the test still runs to its end and the exit status tells how it went.
+    let _ = writeln!(out, "{line}").and_then(|()| out.flush());
+}
+
+fn fail(message: impl Display, status: u8) -> ExitCode {
+    exit::fail(format_args!("ttcp: {message}"), status)
+}
+
+fn usecs(seconds: f64) -> u64 {
+    (seconds * USECS_PER_SEC).round() as u64
+}
+
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.0..=SECONDS_MAX).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err(format!("must be within 0 and {SECONDS_MAX}"))
+    }
+}
+
+fn size(text: &str) -> Result<u64, String> {
+    scaled(text, 1024)
+}
+
+fn size32(text: &str) -> Result<u32, String> {
+    size(text)?.try_into().map_err(|_| "too large".to_owned())
+}
+
+pub fn rate(text: &str) -> Result<u64, String> {
+    scaled(text, 1000)
+}
+
+/// A number with an optional K, M or G, each `step` times the one before.
+fn scaled(text: &str, step: u64) -> Result<u64, String> {
+    let (digits, power) = match text.char_indices().last() {
+        Some((at, 'k' | 'K')) => (&text[..at], 1),
+        Some((at, 'm' | 'M')) => (&text[..at], 2),
+        Some((at, 'g' | 'G')) => (&text[..at], 3),
+        _ => (text, 0),
+    };
+    let number: u64 = digits.parse().map_err(|_| "not a whole number with K, M or G at most".to_owned())?;
+    number.checked_mul(step.pow(power)).ok_or_else(|| "too large".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_count_in_1024_and_rates_in_1000() {
+        assert_eq!((size("128K"), rate("2G")), (Ok(131_072), Ok(2_000_000_000)));
+        assert_eq!(size("7"), Ok(7));
+        assert!(size("K").is_err() && size("1T").is_err() && size("-1").is_err() && size("").is_err());
+        assert!(size("99999999999G").is_err() && size32("4G").is_err());
+    }
+
+    #[test]
+    fn a_time_is_finite_and_not_negative() {
+        assert_eq!(seconds("0.2").map(usecs), Ok(200_000));
+        assert!(seconds("-1").is_err() && seconds("nan").is_err() && seconds("inf").is_err());
+    }
+}

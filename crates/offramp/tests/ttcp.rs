@@ -1,0 +1,125 @@
+//! `offramp ttcp` as it is used by hand and by scripts: two processes, exit status, one line of JSON per event.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+fn offramp(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    command.arg("ttcp").args(args).stdin(Stdio::null());
+    command
+}
+
+/// A process that prints one JSON object per line, killed when dropped.
+struct Talker {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Talker {
+    fn start(args: &[&str]) -> Self {
+        let mut child = offramp(args).arg("--json").stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    fn wait_for(&mut self, event: &str) -> Value {
+        for line in self.lines.by_ref() {
+            let value: Value = serde_json::from_str(&line.unwrap()).unwrap();
+            if value["event"] == event {
+                return value;
+            }
+        }
+        panic!("it ended without saying {event}");
+    }
+
+    /// Open descriptors and threads.
+    fn holdings(&self) -> (usize, usize) {
+        let count = |what: &str| {
+            let path = Path::new("/proc").join(self.child.id().to_string()).join(what);
+            std::fs::read_dir(path).unwrap().count()
+        };
+        (count("fd"), count("task"))
+    }
+}
+
+impl Drop for Talker {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn server(more: &[&str]) -> (Talker, String) {
+    let mut server = Talker::start(&[&["--serve", "--bind", "127.0.0.1", "--port", "0"], more].concat());
+    let port = server.wait_for("listening")["port"].to_string();
+    (server, port)
+}
+
+fn client(port: &str, more: &[&str]) -> Output {
+    offramp(&[&["--to", "127.0.0.1", "--port", port], more].concat()).output().unwrap()
+}
+
+const SHORT: [&str; 4] = ["--seconds", "0.2", "--warmup", "0.02"];
+
+#[test]
+fn a_killed_client_leaves_nothing_behind_and_the_server_serves_the_next() {
+    let (mut server, port) = server(&[]);
+    let before = server.holdings();
+    let endless = ["--to", "127.0.0.1", "--port", &port, "--streams", "3", "--direction", "both", "--seconds", "600"];
+    let mut client_to_kill = Talker::start(&endless);
+    client_to_kill.wait_for("start");
+    assert!(server.holdings() > before);
+    client_to_kill.child.kill().unwrap();
+    server.wait_for("lost");
+    // The session tells its end before its thread is gone.
+    while server.holdings() != before {
+        thread::sleep(Duration::from_millis(5));
+    }
+    assert!(client(&port, &SHORT).status.success());
+    server.wait_for("served");
+}
+
+#[test]
+fn the_events_of_a_run_come_one_per_line_with_the_report_last() {
+    let (_server, port) = server(&[]);
+    let output = client(&port, &[&SHORT[..], &["--json", "--interval", "0.05", "--direction", "both"]].concat());
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let events: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let names: Vec<&str> = events.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    assert_eq!((names[0], names[1], names[2]), ("connected", "start", "interval"));
+    assert_eq!(names[names.len() - 2..], ["end", "report"]);
+    let report: offramp_lab::traffic::Report = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert!(report.is_complete() && report.throughput_bps > 0.0);
+    assert_eq!(report.congestion, "cubic");
+}
+
+#[test]
+fn a_server_asked_for_one_test_ends_well_after_it() {
+    let (mut server, port) = server(&["--once"]);
+    assert!(client(&port, &[&SHORT[..], &["--rr"]].concat()).status.success());
+    assert!(server.child.wait().unwrap().success());
+}
+
+#[test]
+fn wrong_options_and_a_missing_server_exit_with_2_and_say_why() {
+    let wrong: [(&[&str], &str); 5] = [
+        (&[], "--serve"),
+        (&["--serve", "--streams", "2"], "--streams"),
+        (&["--to", "127.0.0.1", "--gro"], "--udp"),
+        (&["--to", "127.0.0.1", "--streams", "0"], "streams: 0"),
+        (&["--to", "127.0.0.1", "--port", "1"], "connection refused; start \"offramp ttcp --serve\" there"),
+    ];
+    for (args, expected) in wrong {
+        let output = offramp(args).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{args:?}");
+        assert!(text.contains(expected), "{args:?}: {text}");
+    }
+}
