@@ -28,15 +28,18 @@ pub use restore::restore;
 pub use state::default_state_dir;
 
 use matrix::{Plan, VariantPlan};
-use measure::Bench;
+use measure::{Bench, other_work};
 use restore::{Guard, explained, on_off, switch};
 use state::State;
 
 /// The metric of every main verdict. The line may be the limit of an adapter, so that throughput stays
-/// the same; what the machine spends on it does not.
-const METRIC: &str = "machine_cpu_s_per_gb";
+/// the same; what this machine spends on it does not.
+const METRIC: &str = "host_cpu_s_per_gb";
 /// Metrics that are compared besides.
-const OTHER_METRICS: [&str; 4] = ["throughput_bps", "host_cpu_s_per_gb", "rtt_p50_us", "rtt_p99_us"];
+const OTHER_METRICS: [&str; 3] = ["throughput_bps", "rtt_p50_us", "rtt_p99_us"];
+
+/// Share of the processors that other work may take before it is noted.
+const OTHER_WORK_NOTED: f64 = 0.1;
 
 /// What is to be measured, and how.
 #[derive(Clone, Debug)]
@@ -85,6 +88,10 @@ pub fn run(
     let plans = plans(config, &found)?;
     check_permission(&found)?;
     progress(&format!("{interface} (driver {}): {}", found.identity.driver, names(&plans)));
+    let busy = busy_note(other_work()?);
+    if let Some(note) = &busy {
+        progress(note);
+    }
     bench.probe()?;
     let guard = Guard::new(&config.state_dir, found)?;
     let measured = measure(&bench, &guard, &plans, config.repeats, progress);
@@ -92,13 +99,23 @@ pub fn run(
     let changed = guard.finish()?;
     let mut experiments = measured?;
     progress(&format!("{interface}: every setting is back"));
-    for line in changed {
+    for line in &changed {
         progress(&format!("{interface}: yet {line}"));
-        for experiment in &mut experiments {
-            experiment.notes.push(format!("After the run {line}."));
-        }
+    }
+    let notes: Vec<String> =
+        busy.into_iter().chain(changed.iter().map(|line| format!("After the run {line}."))).collect();
+    for experiment in &mut experiments {
+        experiment.notes.extend_from_slice(&notes);
     }
     Ok(experiments)
+}
+
+/// What a reader must know of a machine that does other things as well.
+fn busy_note(share: f64) -> Option<String> {
+    let percent = share * 100.0;
+    (share > OTHER_WORK_NOTED).then(|| {
+        format!("Before the run, other work took {percent:.0} % of this machine's processors; CPU figures hold it.")
+    })
 }
 
 fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, LabError> {
@@ -204,7 +221,7 @@ impl<'a> Running<'a> {
             question: self.plan.question.to_owned(),
             claims: Vec::new(),
             fixed: format!(
-                "{}; switched: {}; host: this program, machine: all that ran on this machine",
+                "{}; switched: {}; host CPU: all that ran on this machine",
                 self.plan.fixed,
                 self.plan.features.join(", ")
             ),

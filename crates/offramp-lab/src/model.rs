@@ -95,7 +95,7 @@ pub struct Variant {
     pub adapter_cpu_s_per_gb: Option<f64>,
     /// Processor time of the whole machine for 10^9 bytes of payload.
     pub machine_cpu_s_per_gb: Option<f64>,
-    /// Share of the hosts' processors that was busy.
+    /// Processor time of the hosts as a share of one processor: 200 % are two of them.
     pub host_cpu_percent: Option<f64>,
     /// Share of one processor that the adapters took.
     pub adapter_cpu_percent: Option<f64>,

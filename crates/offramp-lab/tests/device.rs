@@ -203,7 +203,7 @@ fn the_matrix_has_tso_and_checksums_and_the_interface_is_as_it_was() {
     for variant in experiments.iter().flat_map(|experiment| &experiment.variants) {
         assert_eq!(variant.samples.len(), 1);
         assert!(variant.throughput_bps.unwrap() > 0.0 && variant.rtt_p50_us.unwrap() > 0.0, "{variant:?}");
-        assert!(variant.machine_cpu_s_per_gb.is_some() && variant.retransmits.is_some(), "{variant:?}");
+        assert!(variant.host_cpu_s_per_gb.is_some() && variant.retransmits.is_some(), "{variant:?}");
     }
     let variants: Vec<&str> = experiments[0].variants.iter().map(|variant| variant.name.as_str()).collect();
     assert_eq!(variants, ["off", "on", "off, host GSO"]);
@@ -275,6 +275,23 @@ fn a_run_that_panics_puts_everything_back() {
     assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(run)).is_err());
     assert_eq!(lab.settings(NAMED), named);
     assert!(lab.state_files().is_empty());
+}
+
+#[test]
+fn an_interface_that_goes_away_ends_the_run_and_its_state_is_kept() {
+    let lab = Lab::new("gone");
+    let host = lab.host.try_clone().unwrap();
+    let outcome = lab.run_and_hear(&lab.config(&["tso"]), &AtomicBool::new(false), &mut |line| {
+        if line.starts_with("tso 2/") {
+            host.run(|| link::delete(NAMED).unwrap()).unwrap();
+        }
+    });
+    assert_eq!(
+        outcome.unwrap_err().to_string(),
+        "no interface \"va\" in this network namespace; there are: lo, vbeside, vother"
+    );
+    assert_eq!(lab.state_files().len(), 1);
+    assert!(lab.restore().0.unwrap_err().to_string().contains("does not exist any more"));
 }
 
 #[test]

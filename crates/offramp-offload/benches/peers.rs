@@ -6,8 +6,14 @@
 
 #[path = "peers/checksum.rs"]
 mod checksum;
+#[path = "peers/frames.rs"]
+mod frames;
 #[path = "peers/harness.rs"]
 mod harness;
+#[path = "peers/rsc.rs"]
+mod rsc;
+#[path = "peers/tso.rs"]
+mod tso;
 
 #[global_allocator]
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
@@ -15,5 +21,7 @@ static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 fn main() {
     let mut report = harness::Report::from_args(std::env::args().skip(1));
     checksum::measure(&mut report);
+    tso::measure(&mut report);
+    rsc::measure(&mut report);
     report.finish();
 }

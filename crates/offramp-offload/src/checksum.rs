@@ -101,6 +101,32 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
+/// How the segments of one message are laid out where they are copied to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Run {
+    /// Bytes of a segment.
+    pub(crate) segment_len: usize,
+    /// Distance of the slots.
+    pub(crate) stride: usize,
+    /// Where a segment starts in its slot.
+    pub(crate) offset: usize,
+}
+
+/// [`copy_and_sum`] of each whole segment of `src` into its slot of `dst`. `each` gets the number, the
+/// sum and the slot of a segment as soon as it is copied.
+///
+/// # Panics
+/// When a slot has no room for its segment, or a length of `run` is 0.
+#[inline]
+pub(crate) fn copy_and_sum_each(
+    run: &Run,
+    src: &[u8],
+    dst: &mut [u8],
+    mut each: impl FnMut(usize, Sum, &mut [u8]),
+) {
+    kernel::active().copy_and_sum_each(run, src, dst, |n, sum, slot| each(n, Sum(sum), slot));
+}
+
 /// Which kernel long messages take on this machine: `avx512-vnni`, `avx512`, `avx2` or `portable`.
 pub fn kernel_name() -> &'static str {
     kernel::active().name

@@ -38,8 +38,8 @@ use crate::caps::Offloads;
 use crate::checksum::{make_partial, verify};
 use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 use crate::meta::{ChecksumState, RxMeta, SegmentationKind};
-use flow::{First, Join, Limits, Start};
-use head::{Fields, Key};
+use flow::{First, Join, Limits};
+use head::{Key, NetworkFields, Shape, TransportFields};
 use table::FlowTable;
 
 /// Most bytes of an IP packet that a 16-bit length can say (RFC 791 3.1).
@@ -122,6 +122,11 @@ impl CoalesceConfig {
     }
 }
 
+/// A frame and its layout.
+type Framed<'a> = (&'a mut [u8], &'a FrameLayout);
+/// What is handed on with a frame: its hash, and the time of its arrival in nanoseconds.
+type Told = (Option<u32>, u64);
+
 /// Joins the frames of one receive queue. See the [module](self) for the rules.
 ///
 /// All memory is allocated by [`Coalescer::new`].
@@ -133,7 +138,6 @@ pub struct Coalescer {
     /// What the caller gave last, and what of it counts.
     asked: Offloads,
     enabled: Offloads,
-    held: usize,
 }
 
 impl Coalescer {
@@ -147,7 +151,6 @@ impl Coalescer {
             buffers: Buffers::new(config.flows_max, config.packet_len_max + LINK_HEADER_LEN_MAX),
             asked: Offloads::empty(),
             enabled: Offloads::empty(),
-            held: 0,
         }
     }
 
@@ -183,22 +186,17 @@ impl Coalescer {
             Ok(layout) => layout,
             Err(_) => return self.pass_malformed(frame, hash, out),
         };
-        let Some(key) = self.key_of(frame, layout) else {
-            return self.pass_without_flow(frame, layout, hash, out);
-        };
-        let slot = self.table.find(&key);
-        if let Some(slot) = slot {
-            match self.table.flow_mut(slot).join(frame, layout, self.buffers.of(slot)) {
-                Join::Open => return self.held += 1,
-                Join::Last => {
-                    self.held += 1;
-                    return self.close(slot, out);
-                }
-                Join::Bad => return self.pass_bad(slot, frame, layout, hash, out),
-                Join::Refused => {}
+        // Frames come in bursts of one flow: the last one's headers are compared without a look-up.
+        let last = self.table.last();
+        let flow = self.table.flow_mut(last);
+        if flow.has_ports_of(frame, layout) {
+            match flow.join(frame, layout, &mut self.buffers.bytes) {
+                Join::Open => return,
+                Join::OtherHeaders => {}
+                other => return self.settle(other, last, (frame, layout), (hash, now_ns), out),
             }
         }
-        self.start_or_pass((slot, key), frame, layout, (hash, now_ns), out);
+        self.offer_to_any((frame, layout), (hash, now_ns), out);
     }
 
     /// Hands out everything, in the order in which the flows were started. To be called at the end
@@ -227,7 +225,8 @@ impl Coalescer {
 
     /// Frames that are held now.
     pub fn held(&self) -> usize {
-        self.held
+        let slots = std::iter::successors(self.table.oldest(), |slot| self.table.newer(*slot));
+        slots.map(|slot| usize::from(self.table.flow(slot).segments)).sum()
     }
 
     fn deadline_ns(&self, slot: usize) -> u64 {
@@ -235,7 +234,7 @@ impl Coalescer {
     }
 
     /// Takes over which offloads are on. What is switched off holds nothing back.
-    #[inline(always)]
+    #[inline]
     fn switch(&mut self, asked: Offloads, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
         if asked != self.asked {
             self.asked = asked;
@@ -248,7 +247,7 @@ impl Coalescer {
     }
 
     /// The flow that the frame belongs to; none when frames of its kind are not held.
-    #[inline(always)]
+    #[inline]
     fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
         let offload = match (layout.transport, layout.network) {
             (Transport::Tcp, Network::Ipv4) => Offloads::RSC4,
@@ -259,52 +258,83 @@ impl Coalescer {
         if self.enabled.contains(offload) { Key::of(frame, layout) } else { None }
     }
 
-    /// A frame that does not join: its flow is handed out, then it is held as the first of a new
-    /// aggregate, or handed out as well.
+    /// A frame of another flow than the last.
     #[inline(never)]
-    fn start_or_pass(
+    fn offer_to_any(&mut self, (frame, layout): Framed<'_>, told: Told, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+        let Some(key) = self.key_of(frame, layout) else {
+            return self.pass_without_flow((frame, layout), told, out);
+        };
+        let Some(slot) = self.table.find(&key) else {
+            return self.start_or_pass(key, (frame, layout), told, out);
+        };
+        match self.table.flow_mut(slot).join(frame, layout, &mut self.buffers.bytes) {
+            Join::Open => {}
+            other => self.settle(other, slot, (frame, layout), told, out),
+        }
+    }
+
+    /// What follows when a frame was held against the aggregate of its flow, and this is not to be
+    /// continued.
+    #[inline(never)]
+    fn settle(
         &mut self,
-        (slot, key): (Option<usize>, Key),
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        (hash, now_ns): (Option<u32>, u64),
+        join: Join,
+        slot: usize,
+        (frame, layout): Framed<'_>,
+        told: Told,
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
-        if let Some(slot) = slot {
-            self.close(slot, out);
+        let key = self.table.flow(slot).key;
+        if join == Join::Last {
+            self.table.flow_mut(slot).note_last(frame, layout);
         }
-        let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
-        let fields = Fields::of(frame, layout).filter(|fields| has_room && fields.may_be_first());
-        let Some(fields) = fields else { return self.pass(frame, layout, hash, out) };
+        self.close(slot, out);
+        match join {
+            Join::Open | Join::Last => {}
+            Join::Bad => out(&alone(layout, ChecksumState::Bad, told.0), frame),
+            Join::OtherHeaders | Join::Refused => self.start_or_pass(key, (frame, layout), told, out),
+        }
+    }
+
+    /// Holds a frame as the first of an aggregate, or hands it out. Nothing is held of its flow.
+    fn start_or_pass(
+        &mut self,
+        key: Key,
+        (frame, layout): Framed<'_>,
+        (hash, now_ns): Told,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
+        let Some((shape, network, transport)) = self.first_of(frame, layout) else {
+            return self.pass(frame, layout, hash, out);
+        };
         if self.table.vacant().is_none()
             && let Some(oldest) = self.table.oldest()
         {
             self.close(oldest, out);
         }
         let Some(slot) = self.table.vacant() else { return self.pass(frame, layout, hash, out) };
-        let first = First { frame, layout, fields, key, limits: self.config.limits(layout), hash, now_ns };
-        match self.table.flow_mut(slot).start(&first, self.buffers.of(slot)) {
-            Start::Held => {
-                self.table.insert();
-                self.held += 1;
-            }
-            Start::Refused => self.pass(frame, layout, hash, out),
-            Start::Bad => out(&alone(layout, ChecksumState::Bad, hash), frame),
+        let (limits, buffer_start) = (self.config.limits(layout), self.buffers.start_of(slot));
+        let first = First { frame, layout, network, transport, shape, key, limits, buffer_start, hash, now_ns };
+        if self.table.flow_mut(slot).start(&first, self.buffers.of(slot)) {
+            self.table.insert();
+        } else {
+            out(&alone(layout, ChecksumState::Bad, hash), frame);
         }
     }
 
-    /// A frame whose sums are wrong goes behind what its flow holds.
-    #[cold]
-    fn pass_bad(
-        &mut self,
-        slot: usize,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        hash: Option<u32>,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
-    ) {
-        self.close(slot, out);
-        out(&alone(layout, ChecksumState::Bad, hash), frame);
+    /// Reads a frame that may be the first of an aggregate; none when it may not.
+    fn first_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<(Shape, NetworkFields, TransportFields)> {
+        let has_room = layout.packet_end - layout.network_start <= self.config.packet_len_max;
+        let has_ipv4_options = layout.network == Network::Ipv4 && layout.network_options;
+        if !has_room || has_ipv4_options || layout.payload_len() == 0 {
+            return None;
+        }
+        let shape = Shape::of(layout)?;
+        let headers = frame.get(..layout.payload_start)?;
+        let network = NetworkFields::of(headers, &shape)?;
+        let transport = TransportFields::of(headers, &shape)?;
+        let is_unusual = network.is_unusual || transport.is_unusual;
+        (!is_unusual && transport.may_be_first()).then_some((shape, network, transport))
     }
 
     /// A malformed frame may belong to any flow.
@@ -315,12 +345,10 @@ impl Coalescer {
     }
 
     /// A frame of no kind that is held. A fragment may belong to any flow between its addresses.
-    #[inline(never)]
     fn pass_without_flow(
         &mut self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        hash: Option<u32>,
+        (frame, layout): Framed<'_>,
+        (hash, _): Told,
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
         if layout.fragment {
@@ -353,7 +381,6 @@ impl Coalescer {
         let buffer = self.buffers.of(slot);
         let (meta, len) = self.table.flow(slot).finish(buffer, self.config.telling);
         self.table.remove(slot);
-        self.held -= usize::from(meta.segments);
         out(&meta, &mut buffer[..len]);
     }
 
@@ -396,9 +423,12 @@ impl Buffers {
         Self { bytes, start, stride, len }
     }
 
-    #[inline(always)]
+    fn start_of(&self, slot: usize) -> usize {
+        self.start + slot * self.stride
+    }
+
     fn of(&mut self, slot: usize) -> &mut [u8] {
-        let start = self.start + slot * self.stride;
+        let start = self.start_of(slot);
         &mut self.bytes[start..start + self.len]
     }
 }

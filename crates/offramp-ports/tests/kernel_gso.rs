@@ -8,8 +8,9 @@ mod judge;
 
 use judge::bench::{Bench, BenchConfig};
 use judge::generate::{Vector, vector};
-use judge::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
-use judge::{difference, hex, how_to_repeat, random_for, seed, vectors};
+use judge::support::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
+use judge::support::{difference, hex};
+use judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
@@ -384,5 +385,5 @@ fn what_the_kernel_refuses_is_refused_or_listed_here() {
             wrong.push(line);
         }
     }
-    assert!(wrong.is_empty(), "not as listed:\n{}", wrong.join("\n"));
+    assert!(wrong.is_empty(), "not as listed (kernel {}):\n{}", kernel_release(), wrong.join("\n"));
 }

@@ -210,15 +210,22 @@ impl Entry {
                 (vec![variant("off", &[(&features, false)]), variant("on", &[(&features, true)])], "all else as found")
             }
         };
-        if matches!(self.name, "tso" | "gso") && !has_gso_limit {
-            notes.push(
-                "This kernel does not let the GSO limit be set, and its TCP builds super-frames whatever \
-                 tx-generic-segmentation says: \"off\" is a host that segments in software."
-                    .to_owned(),
-            );
+        if matches!(self.name, "tso" | "gso") {
+            notes.push(host_gso_note(has_gso_limit).to_owned());
         }
         let fixed = format!("{}; {held}", self.traffic.text());
         Some(Plan { name: self.name, question: self.question, traffic: self.traffic, features, variants, fixed, notes })
+    }
+}
+
+/// What "off" means where the host could segment as well.
+fn host_gso_note(has_gso_limit: bool) -> &'static str {
+    if has_gso_limit {
+        "\"off\" also sets gso_max_segs to 1: TCP builds super-frames whatever tx-generic-segmentation says, and only this \
+         makes a host that sends one frame at a time."
+    } else {
+        "The kernel does not let gso_max_segs be set on this interface, and its TCP builds super-frames whatever \
+         tx-generic-segmentation says: \"off\" is a host that segments in software."
     }
 }
 

@@ -37,7 +37,8 @@ const SETTLE_MAX: Duration = Duration::from_secs(15);
 const RETRY_PAUSE: Duration = Duration::from_millis(200);
 /// How long an interface's counters may lag behind: some drivers read them from the adapter once a second.
 const COUNTER_LAG_MAX: Duration = Duration::from_secs(3);
-const NANOSECONDS: f64 = 1e9;
+/// How long other work is looked for: a few dozen ticks of the kernel's account.
+const OTHER_WORK_WINDOW: Duration = Duration::from_millis(300);
 const MICROSECONDS: f64 = 1e6;
 
 /// The peer, and how it is to be measured with.
@@ -49,16 +50,28 @@ pub(super) struct Bench<'a> {
     stop: &'a AtomicBool,
 }
 
+/// Share of this machine's processors that other work takes, by what is seen before any traffic flows.
+///
+/// # Errors
+/// When `/proc/stat` cannot be read.
+pub(super) fn other_work() -> Result<f64, LabError> {
+    let before = Reading::take()?;
+    thread::sleep(OTHER_WORK_WINDOW);
+    let after = Reading::take()?;
+    let (processors, elapsed_s) = (after.processors.since(&before.processors), (after.at - before.at).as_secs_f64());
+    let all_s = elapsed_s * processors.all().len() as f64;
+    Ok(if all_s > 0.0 { busy_s(&processors, elapsed_s) / all_s } else { 0.0 })
+}
+
 /// What was read at one end of the measured window.
 struct Reading {
     at: Instant,
     processors: CpuTimes,
-    process_ns: u64,
 }
 
 impl Reading {
     fn take() -> Result<Self, LabError> {
-        Ok(Self { at: Instant::now(), processors: CpuTimes::read()?, process_ns: cpu::process_cpu_ns() })
+        Ok(Self { at: Instant::now(), processors: CpuTimes::read()? })
     }
 }
 
@@ -253,12 +266,15 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
     let flow = flow.ok_or_else(|| LabError::Traffic("the report lacks the direction that was asked for".to_owned()))?;
     let own = if traffic.sends() { &flow.sender } else { &flow.receiver };
     let elapsed_s = (end.at - start.at).as_secs_f64();
+    let cpu_s = busy_s(&end.processors.since(&start.processors), elapsed_s);
     let is_tcp = matches!(traffic, Traffic::TcpSend | Traffic::TcpReceive);
     Ok(Sample {
         seconds: elapsed_s,
         throughput_bps: Some(flow.throughput_bps),
-        host_cpu_s: Some(end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS),
-        machine_cpu_s: Some(busy_s(&end.processors.since(&start.processors), elapsed_s)),
+        // The machine is the host. This program's own time would lack what interrupts do, which is most of
+        // a receiver's work.
+        host_cpu_s: Some(cpu_s),
+        machine_cpu_s: Some(cpu_s),
         // The end's own window and the one between the readings differ by a moment.
         bytes: if own.seconds > 0.0 { (own.bytes as f64 / own.seconds * elapsed_s) as u64 } else { 0 },
         retransmits: is_tcp.then_some(flow.retransmits),

@@ -117,6 +117,11 @@ fn round_step(least: f64) -> f64 {
 pub fn traffic(experiment: &Experiment) -> Option<Chart> {
     let transactions = experiment.variants.iter().any(|variant| variant.transactions_per_s.is_some());
     let (name, per_unit) = if transactions { ("transactions_per_s", 1.0) } else { ("throughput_bps", 1e9) };
+    bars(experiment, name, per_unit)
+}
+
+/// One metric of each variant, with the smallest and the largest sample.
+fn bars(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Chart> {
     let metric = metric(name)?;
     let largest = experiment.variants.iter().filter_map(|variant| largest(variant, metric)).fold(0.0, f64::max);
     if largest <= 0.0 {
@@ -140,8 +145,18 @@ fn largest(variant: &Variant, metric: &Metric) -> Option<f64> {
     of_samples.into_iter().chain((metric.value)(variant)).max_by(f64::total_cmp)
 }
 
-/// Processor time of hosts and adapters for each GB, one on the other.
+/// Processor time for each GB: of hosts and adapters, one on the other, where they were told apart in every variant;
+/// else of the whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Chart> {
+    let variants = &experiment.variants;
+    let apart = |variant: &Variant| variant.host_cpu_s_per_gb.is_some() && variant.adapter_cpu_s_per_gb.is_some();
+    if variants.iter().all(apart) {
+        return hosts_and_adapters(experiment);
+    }
+    bars(experiment, "machine_cpu_s_per_gb", 1.0)
+}
+
+fn hosts_and_adapters(experiment: &Experiment) -> Option<Chart> {
     let parts = |variant: &Variant| [variant.host_cpu_s_per_gb, variant.adapter_cpu_s_per_gb];
     let total = |variant: &Variant| parts(variant).iter().flatten().sum::<f64>();
     let largest = experiment.variants.iter().map(total).fold(0.0, f64::max);
@@ -303,6 +318,14 @@ mod tests {
         let value = |variant: &Variant| variant.throughput_bps.expect("measured");
         let expected = value(&lso.variants[1]) / value(&lso.variants[0]);
         assert!((chart.rows[1].parts[0].width / chart.rows[0].parts[0].width - expected).abs() < 1e-9);
+    }
+
+    #[test]
+    fn where_hosts_and_adapters_were_not_told_apart_the_machine_is_drawn() {
+        let mut relay = sample::report().experiments.remove(10);
+        relay.variants[0].adapter_cpu_s_per_gb = None;
+        let chart = processor_time(&relay).expect("the machine's time");
+        assert!(chart.title.starts_with("Whole machine") && chart.legend.is_empty());
     }
 
     #[test]

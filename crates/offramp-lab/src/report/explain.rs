@@ -1,6 +1,6 @@
 //! What was measured here beside what was published, and why the two differ, chosen by what the samples show.
 
-use super::words::{self, NOT_MEASURED, count, cpu_seconds, gbit, percent, phrase, ratio};
+use super::words::{self, Finding, NOT_MEASURED, count, cpu_seconds, gbit, percent, phrase, ratio};
 use crate::claims::{Claim, claim};
 use crate::compare::{self, GB};
 use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
@@ -52,8 +52,9 @@ enum Limit {
 }
 
 fn limit(variant: &Variant, machine: &Machine) -> Limit {
-    let Some(host) = variant.host_cpu_percent else { return Limit::Unknown };
-    let adapter = variant.adapter_cpu_percent.unwrap_or(0.0);
+    let (Some(host), Some(adapter)) = (variant.host_cpu_percent, variant.adapter_cpu_percent) else {
+        return Limit::Unknown;
+    };
     let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
     if shares || host > ONE_PROCESSOR_PERCENT {
         let all = BUSY_PERCENT * machine.cpus.max(1) as f64;
@@ -130,21 +131,21 @@ fn losses(experiment: &Experiment) -> Option<String> {
     (!lossy.is_empty()).then(|| format!("Frames were lost on the way with {}.", lossy.join(", ")))
 }
 
+/// Claims that speak of another variant than the second one of their experiment: experiment, claim, variant.
+const SPOKEN_OF: [(&str, &str, &str); 2] = [("all", "M1", "LSO and RSC off"), ("all", "M5", "all")];
+
 /// Every claim that an experiment bears on, beside what was measured. A number that is not known is shown as such.
 pub fn claim_rows(experiment: &Experiment, report: &LabReport) -> Vec<ClaimRow> {
-    let pair = Pair::of(experiment, report);
-    experiment
-        .claims
-        .iter()
-        .map(|id| {
-            let (measured, why) = match &pair {
-                Some(pair) => (pair.measured(id), pair.why(id)),
-                None => ("not measured".to_owned(), String::new()),
-            };
-            let (configuration, published) = claim(id).map_or_else(unlisted, spoken);
-            ClaimRow { id: id.clone(), configuration, published, measured, why }
-        })
-        .collect()
+    experiment.claims.iter().map(|id| claim_row(id, experiment, report)).collect()
+}
+
+fn claim_row(id: &str, experiment: &Experiment, report: &LabReport) -> ClaimRow {
+    let (measured, why) = match Pair::of(experiment, report, id) {
+        Some(pair) => (pair.measured_and_named(id), pair.why(id)),
+        None => ("not measured".to_owned(), String::new()),
+    };
+    let (configuration, published) = claim(id).map_or_else(unlisted, spoken);
+    ClaimRow { id: id.to_owned(), configuration, published, measured, why }
 }
 
 fn spoken(claim: &Claim) -> (String, String) {
@@ -155,7 +156,7 @@ fn unlisted() -> (String, String) {
     ("a claim that this version does not know".to_owned(), NOT_MEASURED.to_owned())
 }
 
-/// The main two variants of an experiment.
+/// The two variants of an experiment that a claim is about.
 struct Pair<'a> {
     experiment: &'a Experiment,
     report: &'a LabReport,
@@ -164,9 +165,12 @@ struct Pair<'a> {
 }
 
 impl<'a> Pair<'a> {
-    fn of(experiment: &'a Experiment, report: &'a LabReport) -> Option<Self> {
-        let [base, variant, ..] = experiment.variants.as_slice() else { return None };
-        Some(Self { experiment, report, base, variant })
+    /// The first variant, and the one that the claim speaks of: the second, if nothing else is said.
+    fn of(experiment: &'a Experiment, report: &'a LabReport, id: &str) -> Option<Self> {
+        let [base, second, ..] = experiment.variants.as_slice() else { return None };
+        let named = SPOKEN_OF.iter().find(|(name, claim, _)| *name == experiment.name && *claim == id);
+        let other = named.and_then(|(_, _, name)| experiment.variants.iter().find(|variant| variant.name == *name));
+        Some(Self { experiment, report, base, variant: other.unwrap_or(second) })
     }
 
     /// The verdict of the report, or that of the samples where the report has none on this metric.
@@ -195,6 +199,15 @@ impl<'a> Pair<'a> {
     fn host_saving(&self) -> Option<f64> {
         let verdict = self.verdict("host_cpu_s_per_gb")?;
         (verdict.significant && verdict.ratio < 1.0).then_some(1.0 - verdict.ratio)
+    }
+
+    /// What was measured; with more than two variants, of which two.
+    fn measured_and_named(&self, id: &str) -> String {
+        let measured = self.measured(id);
+        if self.experiment.variants.len() == 2 {
+            return measured;
+        }
+        format!("“{}” against “{}”: {measured}", self.variant.name, self.base.name)
     }
 
     fn measured(&self, id: &str) -> String {
@@ -257,7 +270,7 @@ impl<'a> Pair<'a> {
                 "{} What the network's share of the work is, is set by the work of each request.",
                 self.why_gain(SAVING_M7)
             ),
-            "M11" => self.why_interrupts(),
+            "M11" => Self::why_interrupts(),
             "M20" => format!("{} The ceiling of +4.4 % is that of a full line of 1 Gbit/s.", self.why_gain(SAVING_M20)),
             "H1" => self.why_share(RATIO_H1),
             "H2" => self.why_share(RATIO_H2),
@@ -272,11 +285,29 @@ impl<'a> Pair<'a> {
     /// Why a gain in throughput of the published, processor-bound machine is another one here; `published_saving` is
     /// the share of its processor time that the published gain comes to.
     fn why_gain(&self, published_saving: f64) -> String {
-        let saving = match self.host_saving() {
-            Some(saving) => format!("the host saves {} % of its time per GB", percent(saving * 100.0)),
-            None => "the host saves nothing that stands out from the noise".to_owned(),
+        let limit = self.why_limit();
+        let Some(verdict) = self.verdict("host_cpu_s_per_gb") else {
+            return format!("{limit}; the hosts' processor time cannot be compared.");
         };
-        let limit = match self.host_limit() {
+        let change = percent((1.0 - verdict.ratio).abs() * 100.0);
+        let saving = match Finding::of(&verdict) {
+            Finding::Difference if verdict.ratio < 1.0 => format!("the host saves {change} % of its time per GB"),
+            Finding::Difference => format!("the host takes {change} % more time per GB"),
+            Finding::Noise => "no saving stands out from the noise".to_owned(),
+            Finding::Undecided => "the noise is too large to tell a saving".to_owned(),
+        };
+        let published = format!("the {} % that the published gain comes to", percent(published_saving * 100.0));
+        let compared = match 1.0 - published_saving {
+            ratio if ratio < verdict.ci95[0] => format!(", less than {published}"),
+            ratio if ratio > verdict.ci95[1] => format!(", more than {published}"),
+            _ => format!("; {published} lie within the interval"),
+        };
+        format!("{limit}: {saving}{compared}.")
+    }
+
+    /// Who was the limit without the offload, and what that means for a gain.
+    fn why_limit(&self) -> &'static str {
+        match self.host_limit() {
             Limit::Host => "Bound by its processor, as the published machine was",
             Limit::Adapter => "Here the adapter is itself a program and the limit, so savings do not become throughput",
             Limit::Both => {
@@ -284,22 +315,14 @@ impl<'a> Pair<'a> {
             }
             Limit::Machine => "Hosts and adapters share the processors here, so moved work is not saved",
             Limit::Neither => "No processor is the limit here, so a saving does not become throughput",
-            Limit::Unknown => "The processors were not watched",
-        };
-        let published = percent(published_saving * 100.0);
-        let compared = match self.host_saving() {
-            Some(saving) if saving > published_saving * LARGE_GAIN => "more",
-            Some(saving) if saving * LARGE_GAIN < published_saving => "less",
-            None => "less",
-            Some(_) => "about as much",
-        };
-        format!("{limit}: {saving}, {compared} than the {published} % that the published gain comes to.")
-            .replace("about as much than", "about as much as")
+            Limit::Unknown => "Who was the limit was not watched",
+        }
     }
 
-    /// The reason where a saved sum is worth less than published.
+    /// The reason where a saved sum is surely worth less than published.
     fn why_a_cheap_sum(&self) -> &'static str {
-        if self.host_saving().is_some_and(|saving| saving * LARGE_GAIN >= SAVING_M1) {
+        let is_worth_less = |verdict: Verdict| verdict.ci95[0] > 1.0 - SAVING_M1;
+        if !self.verdict("host_cpu_s_per_gb").is_some_and(is_worth_less) {
             return "";
         }
         " A processor of today sums tens of GB/s out of its cache, so the sum is a smaller part of the work."
@@ -307,7 +330,7 @@ impl<'a> Pair<'a> {
 
     fn against_sending(&self) -> String {
         let other = self.report.experiments.iter().find(|other| other.name == "tx-checksum");
-        let sending = other.and_then(|other| Pair::of(other, self.report)?.phrase("host_cpu_s_per_gb"));
+        let sending = other.and_then(|other| Pair::of(other, self.report, "M4")?.phrase("host_cpu_s_per_gb"));
         sending.map(|phrase| format!(" For sending, tx-checksum found: {phrase}.")).unwrap_or_default()
     }
 
@@ -339,8 +362,7 @@ impl<'a> Pair<'a> {
     }
 
     fn why_large_send(&self) -> String {
-        let gain =
-            self.verdict(self.traffic_metric()).filter(|verdict| verdict.significant).map(|verdict| verdict.ratio);
+        let Some(gain) = self.verdict(self.traffic_metric()) else { return TOO_FEW.to_owned() };
         let limit = match self.host_limit() {
             Limit::Host => "the host is the limit without it",
             Limit::Adapter => "the adapter is the limit without it",
@@ -348,62 +370,74 @@ impl<'a> Pair<'a> {
             Limit::Machine => "the processors are shared and all busy without it",
             Limit::Neither | Limit::Unknown => "no processor is known to be the limit without it",
         };
-        match gain {
-            Some(gain) if gain >= LARGE_GAIN => format!(
-                "More than published: {limit}, and this adapter, a program, is also spared work for each packet that the \
-                 host does not send by itself."
+        match Finding::of(&gain) {
+            Finding::Difference if gain.ratio >= LARGE_GAIN => format!(
+                "More than published: {limit}, and this adapter, a program, is also spared work for each packet that \
+                 the host does not send by itself."
             ),
-            Some(gain) if gain > 1.0 => format!("A gain as small as published: {limit}."),
-            Some(_) => format!("Less than nothing: {limit}, and cutting costs the adapter more than the host saves."),
-            None => format!("As published, little or no gain: {limit}."),
+            Finding::Difference if gain.ratio > 1.0 => format!("A gain as small as published: {limit}."),
+            Finding::Difference => {
+                format!("Less than nothing: {limit}, and cutting costs the adapter more than the host saves.")
+            }
+            Finding::Noise => format!("As published, little or no gain: {limit}."),
+            Finding::Undecided => TOO_NOISY.to_owned(),
         }
     }
 
-    fn why_interrupts(&self) -> String {
+    fn why_interrupts() -> String {
         "Each frame handed over costs the host its way through the stack, and at most one interrupt; joined frames cost \
          it once for many. Interrupts by themselves are not counted here."
             .to_owned()
     }
 
     fn why_share(&self, published_ratio: f64) -> String {
-        let Some(verdict) = self.verdict("host_cpu_s_per_gb") else {
-            return "The hosts' processor time was not measured.".to_owned();
+        let Some(verdict) = self.verdict("host_cpu_s_per_gb") else { return TOO_FEW.to_owned() };
+        let here = match Finding::of(&verdict) {
+            Finding::Difference => format!("{} ×", ratio(verdict.ratio)),
+            Finding::Noise => "no difference larger than the noise".to_owned(),
+            Finding::Undecided => "too noisy to tell".to_owned(),
         };
-        let here = if verdict.significant { ratio(verdict.ratio) } else { "no other".to_owned() };
         format!(
-            "Processor time for each bit: published {published_ratio} ×, here {here} ×. The published share is of two \
+            "Processor time for each bit: published {published_ratio} ×, here {here}. The published share is of two \
              Pentium 4 and of a whole kernel version; here it is of one processor of today, without an adapter's DMA: \
              the copy to the adapter is the adapter's."
         )
-        .replace("no other ×", "no difference larger than the noise")
     }
 
     fn why_full_line(&self) -> String {
-        let same_rate = self.verdict("throughput_bps").map(|verdict| !verdict.significant);
-        match (same_rate, self.host_saving().is_some()) {
-            (Some(true), true) => {
+        let rate = self.verdict("throughput_bps").as_ref().map(Finding::of);
+        match (rate, self.host_saving().is_some()) {
+            (Some(Finding::Noise), true) => {
                 "As published: the throughput is the same both times, and the gain is processor time."
             }
-            (Some(true), false) => {
+            (Some(Finding::Noise), false) => {
                 "The throughput is the same both times, as published, but no saving stands out from the noise."
             }
-            (Some(false), _) => "Not as published: the throughput changed too, so the line was not full both times.",
-            (None, _) => "Too few samples to say.",
+            (Some(Finding::Difference), _) => {
+                "Not as published: the throughput changed too, so the line was not full both times."
+            }
+            (Some(Finding::Undecided), _) => TOO_NOISY,
+            (None, _) => TOO_FEW,
         }
         .to_owned()
     }
 
     fn why_nothing_for_udp(&self) -> String {
-        match self.verdict(self.traffic_metric()) {
-            Some(verdict) if verdict.significant => {
+        match self.verdict(self.traffic_metric()).as_ref().map(Finding::of) {
+            Some(Finding::Difference) => {
                 "Not as published: something changed with the switch; see the samples before believing it."
             }
-            Some(_) => "As published: the switch of TCP's segmentation does nothing for UDP.",
-            None => "Too few samples to say.",
+            Some(Finding::Noise) => "As published: the switch of TCP's segmentation does nothing for UDP.",
+            Some(Finding::Undecided) => TOO_NOISY,
+            None => TOO_FEW,
         }
         .to_owned()
     }
 }
+
+/// Said where nothing can be said.
+const TOO_FEW: &str = "Too few samples could be compared to say.";
+const TOO_NOISY: &str = "Too noisy to say whether it is as published.";
 
 fn frames_per_gb(variant: &Variant, frames: fn(&crate::model::Sample) -> Option<u64>) -> Option<f64> {
     let of_sample = |sample| Some(frames(sample)? as f64 * GB / sample.bytes as f64);
@@ -434,7 +468,7 @@ mod tests {
     #[test]
     fn every_claim_in_the_list_has_an_explanation() {
         let report = sample::report();
-        let pair = Pair::of(&report.experiments[0], &report).expect("two variants");
+        let pair = Pair::of(&report.experiments[0], &report, "M1").expect("two variants");
         assert!(CLAIMS.iter().all(|claim| !pair.why(claim.id).is_empty() && !pair.measured(claim.id).is_empty()));
     }
 
@@ -478,6 +512,38 @@ mod tests {
         assert!(rows.iter().all(|row| row.measured == "not measured"));
         assert!(rows[1].configuration.contains("does not know"));
         assert!(reading(&report.experiments[0], &report.machine).len() == 1, "the limit of the one variant");
+    }
+
+    #[test]
+    fn a_claim_is_measured_on_the_variant_that_it_speaks_of() {
+        let mut report = sample::report();
+        let all = report.experiments.last_mut().expect("in the sample");
+        let mut plain = all.variants[1].clone();
+        plain.name = "LSO and RSC off".to_owned();
+        all.variants[1].name = "all".to_owned();
+        all.variants.push(plain);
+        all.claims = vec!["M1".to_owned(), "M5".to_owned()];
+        assert!(row(&report, "all", "M1").measured.starts_with("“LSO and RSC off” against"));
+        assert!(row(&report, "all", "M5").measured.starts_with("“all” against"));
+    }
+
+    #[test]
+    fn noise_is_no_agreement() {
+        let mut report = sample::report();
+        for verdict in report.experiments.iter_mut().flat_map(|one| one.verdict.iter_mut().chain(&mut one.verdicts)) {
+            (verdict.ci95, verdict.significant) = ([0.2, 4.0], false);
+        }
+        for (experiment, id) in [("lso", "M6"), ("lso-1g", "H4"), ("tso-udp", "H6")] {
+            assert_eq!(row(&report, experiment, id).why, TOO_NOISY, "{id}");
+        }
+        assert!(row(&report, "jumbo", "M20").why.contains("lie within the interval"));
+    }
+
+    #[test]
+    fn where_the_adapters_were_not_watched_no_limit_is_named() {
+        let mut experiment = sample::report().experiments.remove(0);
+        experiment.variants.iter_mut().for_each(|variant| variant.adapter_cpu_percent = None);
+        assert_eq!(limits(&experiment, &Machine::default()), None);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
 use super::explain::{self, ClaimRow};
 use super::words::{self, METRICS, Metric, NOT_MEASURED};
 use crate::compare::spread;
-use crate::model::{Experiment, LabReport, Variant};
+use crate::model::{Experiment, LabReport, Variant, Verdict};
 
 /// Name of the template; its end makes minijinja escape what it is given for HTML.
 const TEMPLATE_NAME: &str = "page.html";
@@ -19,6 +19,9 @@ const TEMPLATE: &str = include_str!("page.html");
 #[derive(Serialize)]
 struct Page {
     offramp: String,
+    /// The run was through adapters in software, not over one that exists.
+    in_software: bool,
+    has_claims: bool,
     machine: Vec<Fact>,
     settings: Vec<Fact>,
     cpu_split: String,
@@ -47,6 +50,9 @@ struct Section {
     charts: Vec<Chart>,
     variants: Vec<String>,
     figures: Vec<FigureRow>,
+    /// The pairs of variants that were compared.
+    pairs: Vec<String>,
+    comparisons: Vec<ComparisonRow>,
     claims: Vec<Claim>,
     reading: Vec<String>,
     notes: Vec<String>,
@@ -64,6 +70,32 @@ struct Cell {
     median: String,
     /// Smallest and largest sample, where they differ.
     range: Option<String>,
+}
+
+/// One metric of all pairs of variants.
+#[derive(Serialize)]
+struct ComparisonRow {
+    heading: String,
+    cells: Vec<Option<Comparison>>,
+}
+
+#[derive(Serialize)]
+struct Comparison {
+    ratio: String,
+    interval: String,
+    rounds: usize,
+    significant: bool,
+}
+
+impl From<&Verdict> for Comparison {
+    fn from(verdict: &Verdict) -> Self {
+        Self {
+            ratio: words::verdict_ratio(verdict),
+            interval: words::interval(verdict),
+            rounds: verdict.rounds,
+            significant: verdict.significant,
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -112,6 +144,8 @@ fn page(report: &LabReport) -> Page {
     let sections = report.experiments.iter().enumerate();
     Page {
         offramp: report.offramp.clone(),
+        in_software: is_in_software(report),
+        has_claims: report.experiments.iter().any(|experiment| !experiment.claims.is_empty()),
         machine: machine(report),
         settings: settings(report),
         cpu_split: report.machine.cpu_split.clone(),
@@ -120,21 +154,32 @@ fn page(report: &LabReport) -> Page {
     }
 }
 
+/// Only adapters that are programs have processor time of their own.
+fn is_in_software(report: &LabReport) -> bool {
+    let mut variants = report.experiments.iter().flat_map(|experiment| &experiment.variants);
+    variants.any(|variant| variant.adapter_cpu_s_per_gb.is_some())
+}
+
 fn machine(report: &LabReport) -> Vec<Fact> {
     let machine = &report.machine;
     let distance = machine.line_distance_ns.map_or_else(
         || NOT_MEASURED.to_owned(),
         |[smallest, median, largest]| format!("{median:.0} ns one way (smallest {smallest:.0}, largest {largest:.0})"),
     );
-    vec![
+    let mut facts = vec![
         Fact { term: "Processor", text: machine.processor.clone() },
         Fact { term: "Kernel", text: format!("Linux {}", machine.kernel) },
         Fact { term: "Processors in use", text: machine.cpus.to_string() },
-        Fact { term: "Hosts on", text: cpus(&machine.host_cpus) },
-        Fact { term: "Adapters on", text: cpus(&machine.adapter_cpus) },
-        Fact { term: "Cache line from host to adapter", text: distance },
-        Fact { term: "Checksum code", text: machine.checksum_kernel.clone() },
-    ]
+    ];
+    if is_in_software(report) {
+        facts.extend([
+            Fact { term: "Hosts on", text: cpus(&machine.host_cpus) },
+            Fact { term: "Adapters on", text: cpus(&machine.adapter_cpus) },
+            Fact { term: "Cache line from host to adapter", text: distance },
+            Fact { term: "Checksum code", text: machine.checksum_kernel.clone() },
+        ]);
+    }
+    facts
 }
 
 fn cpus(cpus: &[usize]) -> String {
@@ -147,19 +192,21 @@ fn cpus(cpus: &[usize]) -> String {
 
 fn settings(report: &LabReport) -> Vec<Fact> {
     let settings = &report.settings;
-    vec![
-        Fact {
-            term: "Samples of each variant",
-            text: format!("{} of {} s, in turn", settings.repeats, settings.seconds),
-        },
+    let samples = format!("{} of {} s, in turn", settings.repeats, settings.seconds);
+    let mut facts = vec![
+        Fact { term: "Samples of each variant", text: samples },
         Fact { term: "TCP congestion control", text: settings.congestion.clone() },
-        Fact { term: "Adapters' threads", text: settings.threads.clone() },
         Fact { term: "The whole run", text: format!("{:.0} s", settings.elapsed_s) },
-    ]
+    ];
+    if is_in_software(report) {
+        facts.push(Fact { term: "Adapters' threads", text: settings.threads.clone() });
+    }
+    facts
 }
 
 fn section(position: usize, experiment: &Experiment, report: &LabReport, forest: &Forest) -> Section {
     let main = experiment.verdict.as_ref();
+    let groups = words::groups(experiment);
     Section {
         anchor: format!("experiment-{}", position + 1),
         name: experiment.name.clone(),
@@ -172,10 +219,28 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
         charts: [chart::traffic(experiment), chart::processor_time(experiment)].into_iter().flatten().collect(),
         variants: experiment.variants.iter().map(|variant| variant.name.clone()).collect(),
         figures: METRICS.iter().filter_map(|metric| figure_row(experiment, metric)).collect(),
+        pairs: groups.iter().map(|group| format!("{} against {}", group[0].variant, group[0].base)).collect(),
+        comparisons: METRICS.iter().filter_map(|metric| comparison_row(&groups, metric)).collect(),
         claims: explain::claim_rows(experiment, report).into_iter().map(Claim::from).collect(),
         reading: explain::reading(experiment, &report.machine),
         notes: experiment.notes.clone(),
     }
+}
+
+/// A metric in which at least one pair of variants was compared.
+fn comparison_row(groups: &[Vec<&Verdict>], metric: &Metric) -> Option<ComparisonRow> {
+    let of_group = |group: &Vec<&Verdict>| {
+        let verdict = group.iter().find(|verdict| verdict.metric == metric.name)?;
+        Some(Comparison::from(*verdict))
+    };
+    let cells: Vec<Option<Comparison>> = groups.iter().map(of_group).collect();
+    let heading = capitalised(metric.noun.trim_start_matches("the "));
+    cells.iter().any(Option::is_some).then_some(ComparisonRow { heading, cells })
+}
+
+fn capitalised(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 /// A metric that at least one variant has a figure for.
@@ -230,6 +295,16 @@ mod tests {
     }
 
     #[test]
+    fn every_verdict_is_on_the_page() {
+        let report = sample::report();
+        let shown = page(&report).experiments;
+        for (section, experiment) in shown.iter().zip(&report.experiments) {
+            let cells = section.comparisons.iter().flat_map(|row| row.cells.iter().flatten()).count();
+            assert_eq!(cells, words::verdicts(experiment).count(), "{}", experiment.name);
+        }
+    }
+
+    #[test]
     fn nothing_comes_from_outside_the_page() {
         let page = render(&sample::report());
         for outside in ["http:", "https:", "<script", "<link", "@import", "url(", "src="] {
@@ -274,6 +349,18 @@ mod tests {
         let page = render(&report);
         assert!(!page.contains("<script") && !page.contains("8641969"), "not escaped");
         assert!(page.matches("&lt;script&gt;").count() > 10, "and still shown");
+    }
+
+    #[test]
+    fn a_run_over_an_adapter_that_exists_is_not_said_to_be_in_software() {
+        let mut report = sample::report();
+        assert!(render(&report).contains("in software") && render(&report).contains("Hosts on"));
+        for variant in report.experiments.iter_mut().flat_map(|experiment| &mut experiment.variants) {
+            variant.adapter_cpu_s_per_gb = None;
+        }
+        report.experiments.iter_mut().for_each(|experiment| experiment.claims.clear());
+        let page = render(&report);
+        assert!(!page.contains("in software") && !page.contains("Hosts on") && !page.contains("The line is memory"));
     }
 
     #[test]

@@ -12,15 +12,13 @@ pub use words::sentences;
 
 use crate::model::LabReport;
 
-/// The report as JSON, indented, with a newline at its end. `docs/lab-json.md` describes every field.
+/// The report as JSON, indented, without a newline at its end. `docs/lab-json.md` describes every field.
 ///
 /// # Panics
 /// Never: each field has a form in JSON. A number that is not finite becomes `null`.
 #[must_use]
 pub fn to_json(report: &LabReport) -> String {
-    let mut json = serde_json::to_string_pretty(report).expect("every field of the report has a form in JSON");
-    json.push('\n');
-    json
+    serde_json::to_string_pretty(report).expect("every field of the report has a form in JSON")
 }
 
 #[cfg(test)]
@@ -33,7 +31,7 @@ mod tests {
         let json = to_json(&report);
         let back: LabReport = serde_json::from_str(&json).expect("our own JSON");
         assert_eq!(to_json(&back), json);
-        assert!(json.ends_with("}\n"));
+        assert!(json.ends_with('}'));
     }
 
     #[test]

@@ -56,7 +56,6 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
         words::sentences(experiment).iter().flat_map(|sentence| paragraph(sentence, "")).map(|l| style.bold(&l)),
     );
     lines.extend(experiment.notes.iter().flat_map(|note| paragraph(note, "note: ")));
-    lines.push(String::new());
     lines.join("\n") + "\n"
 }
 
@@ -178,7 +177,7 @@ fn row<'a>(name: &str, name_width: usize, cells: impl Iterator<Item = &'a str>, 
     for (cell, width) in cells.zip(widths) {
         line.push_str(GAP);
         line.extend(std::iter::repeat_n(' ', width.saturating_sub(cell.chars().count())));
-        line.push_str(cell);
+        line.push_str(&words::ordinary_spaces(cell));
     }
     line
 }

@@ -152,7 +152,7 @@ pub fn percent(percent: f64) -> String {
 
 /// Microseconds: one decimal below 100.
 pub fn microseconds(us: f64) -> String {
-    if us < 100.0 { format!("{us:.1}") } else { format!("{us:.0}") }
+    if us < 100.0 { format!("{us:.1}") } else { count(us) }
 }
 
 /// A count, its digits in groups of three, parted by narrow spaces that do not break.
@@ -222,32 +222,68 @@ pub fn noun(metric_name: &str) -> &str {
     metric(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
-/// One verdict by itself: "2.9 × the throughput (95 %: 2.7 … 3.1)".
-pub fn phrase(verdict: &Verdict) -> String {
-    let (noun, interval) = (noun(&verdict.metric), interval(verdict));
-    if verdict.significant {
-        format!("{}\u{a0}× {noun} (95\u{a0}%: {interval})", verdict_ratio(verdict))
-    } else {
-        format!("no difference in {noun} larger than the noise ({interval})")
+/// An interval whose ends are this many times apart cannot tell a halving from nothing: it decides nothing.
+const UNDECIDED_FROM: f64 = 2.0;
+
+/// What a verdict says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Finding {
+    /// The two differ.
+    Difference,
+    /// If they differ, then by no more than the noise.
+    Noise,
+    /// The noise is so large that nothing can be said.
+    Undecided,
+}
+
+impl Finding {
+    /// What `verdict` says.
+    pub fn of(verdict: &Verdict) -> Self {
+        let [low, high] = verdict.ci95;
+        match verdict.significant {
+            true => Self::Difference,
+            false if high > UNDECIDED_FROM * low => Self::Undecided,
+            false => Self::Noise,
+        }
     }
 }
 
-/// Several verdicts on the same two variants: the real differences together, and what is noise together; first those
-/// to which the first verdict belongs.
+/// One verdict by itself: "2.9 × the throughput (95 %: 2.7 … 3.1)".
+pub fn phrase(verdict: &Verdict) -> String {
+    phrases(&[verdict])
+}
+
+/// Several verdicts on the same two variants: those that find a difference together, those that find none, and those
+/// that can say nothing; first those to which the first verdict belongs.
 fn phrases(verdicts: &[&Verdict]) -> String {
-    let (real, noise): (Vec<&Verdict>, Vec<&Verdict>) = verdicts.iter().partition(|verdict| verdict.significant);
-    let mut parts: Vec<String> = Vec::new();
-    for verdict in real {
-        let label = if parts.is_empty() { "95\u{a0}%: " } else { "" };
+    let mut kinds = vec![Finding::Difference, Finding::Noise, Finding::Undecided];
+    if let Some(main) = verdicts.first() {
+        kinds.sort_by_key(|kind| *kind != Finding::of(main));
+    }
+    let of_kind =
+        |kind| -> Vec<&Verdict> { verdicts.iter().copied().filter(|verdict| Finding::of(verdict) == kind).collect() };
+    let parts: Vec<String> = kinds.into_iter().filter_map(|kind| part(kind, &of_kind(kind))).collect();
+    parts.join(", ")
+}
+
+/// Verdicts of one kind; `None` of none.
+fn part(kind: Finding, verdicts: &[&Verdict]) -> Option<String> {
+    let named = |verdict: &&Verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict));
+    let list = || verdicts.iter().map(named).collect::<Vec<_>>().join(" or ");
+    match kind {
+        _ if verdicts.is_empty() => None,
+        Finding::Difference => Some(differences(verdicts)),
+        Finding::Noise => Some(format!("no difference larger than the noise in {}", list())),
+        Finding::Undecided => Some(format!("too noisy to tell of {}", list())),
+    }
+}
+
+fn differences(verdicts: &[&Verdict]) -> String {
+    let mut parts = Vec::with_capacity(verdicts.len());
+    for verdict in verdicts {
+        let label = if parts.is_empty() { "95\u{a0}%:\u{a0}" } else { "" };
         let (ratio, noun) = (verdict_ratio(verdict), noun(&verdict.metric));
         parts.push(format!("{ratio}\u{a0}× {noun} ({label}{})", interval(verdict)));
-    }
-    if !noise.is_empty() {
-        let nouns: Vec<String> =
-            noise.iter().map(|verdict| format!("{} ({})", noun(&verdict.metric), interval(verdict))).collect();
-        let part = format!("no difference larger than the noise in {}", nouns.join(" or "));
-        let main_is_noise = verdicts.first().is_some_and(|verdict| !verdict.significant);
-        parts.insert(if main_is_noise { 0 } else { parts.len() }, part);
     }
     parts.join(", ")
 }
@@ -257,8 +293,8 @@ pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
     experiment.verdict.iter().chain(&experiment.verdicts)
 }
 
-/// Verdicts of the same two variants, in the order of the report; what is said twice is kept once.
-fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
+/// Verdicts of the same two variants together, in the order of the report; what is said twice is kept once.
+pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     let mut groups: Vec<Vec<&Verdict>> = Vec::new();
     for verdict in verdicts(experiment) {
         let same = |group: &&mut Vec<&Verdict>| group[0].base == verdict.base && group[0].variant == verdict.variant;
@@ -271,35 +307,46 @@ fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     groups
 }
 
+/// Metrics that a sentence may name besides the first of its verdicts.
+const SPOKEN_METRICS: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
+
+/// The first verdict of a group, and what the same change does to the traffic and to the hosts' processor time.
 fn sentence(group: &[&Verdict]) -> String {
-    format!("{} against {}: {}.", group[0].variant, group[0].base, phrases(group))
+    let main = group[0];
+    let transactions = group.iter().any(|verdict| verdict.metric == "transactions_per_s");
+    let further = group[1..].iter().filter(|verdict| SPOKEN_METRICS.contains(&verdict.metric.as_str()));
+    // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
+    let further = further.filter(|verdict| !(transactions && verdict.metric == "throughput_bps"));
+    let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
+    // Where the hosts were not watched by themselves, the machine as a whole stands for them.
+    if spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
+        spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
+    }
+    format!("{} against {}: {}.", main.variant, main.base, phrases(&spoken))
 }
 
 /// What an experiment found: a sentence for each two variants that were compared, that of the main verdict first.
 /// Never empty: where there is no verdict it says why.
 pub fn sentences(experiment: &Experiment) -> Vec<String> {
     let groups = groups(experiment);
+    let mut sentences: Vec<String> = groups.iter().map(|group| sentence(group)).collect();
     if groups.is_empty() {
-        return vec![no_verdict(experiment)];
+        sentences.push(no_verdict(experiment));
     }
-    groups.iter().map(|group| sentence(group)).collect()
+    sentences.extend(experiment.variants.iter().filter_map(silence));
+    sentences
 }
 
-/// Metrics that a headline may name besides that of the main verdict.
-const HEADLINE_METRICS: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
-
-/// What an experiment found, in one sentence: the main verdict, and what the same change does to the traffic or to the
-/// hosts' processor time.
+/// What an experiment found, in one sentence.
 pub fn headline(experiment: &Experiment) -> String {
-    let groups = groups(experiment);
-    let Some(group) = groups.first() else { return no_verdict(experiment) };
-    let main = group[0];
-    let traffic = main.metric == "transactions_per_s";
-    let further = group[1..].iter().filter(|verdict| HEADLINE_METRICS.contains(&verdict.metric.as_str()));
-    // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
-    let further = further.filter(|verdict| !(traffic && verdict.metric == "throughput_bps"));
-    let chosen: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
-    sentence(&chosen)
+    groups(experiment).first().map_or_else(|| no_verdict(experiment), |group| sentence(group))
+}
+
+/// Names the samples of a variant in which nothing arrived: without a ratio, they would be passed over in silence.
+fn silence(variant: &Variant) -> Option<String> {
+    let silent = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
+    let (name, all) = (&variant.name, variant.samples.len());
+    (silent > 0).then(|| format!("{name}: nothing arrived in {silent} of {all} samples; these are not compared."))
 }
 
 fn no_verdict(experiment: &Experiment) -> String {
@@ -366,7 +413,7 @@ mod tests {
     fn figures_have_the_digits_that_mean_something() {
         assert_eq!(gbit(34_412_000_000.0), "34.41");
         assert_eq!([cpu_seconds(0.0123), cpu_seconds(1.538)], ["0.012", "1.54"]);
-        assert_eq!([microseconds(13.24), microseconds(1043.2)], ["13.2", "1043"]);
+        assert_eq!([microseconds(13.24), microseconds(1043.2)], ["13.2", "1\u{202f}043"]);
         assert_eq!([count(12.0), count(1234.4), count(1_234_567.0)], ["12", "1\u{202f}234", "1\u{202f}234\u{202f}567"]);
         assert_eq!(
             [ratio(2.913), ratio(0.344), ratio(1.0042), ratio(0.0344), ratio(31.2)],
@@ -379,12 +426,12 @@ mod tests {
     fn a_difference_is_said_as_a_ratio_with_its_interval() {
         let experiment = experiment(
             Some(verdict("throughput_bps", 2.91, [2.70, 3.12])),
-            vec![verdict("host_cpu_s_per_gb", 0.341, [0.312, 0.368]), verdict("rtt_p50_us", 1.01, [0.94, 1.09])],
+            vec![verdict("host_cpu_s_per_gb", 0.341, [0.312, 0.368]), verdict("rtt_p50_us", 1.2, [1.1, 1.3])],
         );
         assert_eq!(
             spoken(&experiment),
-            ["large send against off: 2.9 × the throughput (95 %: 2.7 … 3.1), 0.34 × the host CPU per GB (0.31 … \
-              0.37), no difference larger than the noise in the median round trip (0.94 … 1.09)."]
+            ["large send against off: 2.9 × the throughput (95 %: 2.7 … 3.1), 0.34 × the host CPU per GB \
+              (0.31 … 0.37)."]
         );
     }
 
@@ -412,6 +459,24 @@ mod tests {
     fn an_interval_that_ends_short_of_1_does_not_read_as_if_it_held_it() {
         let close = verdict("throughput_bps", 0.97, [0.94, 0.998]);
         assert_eq!(ordinary_spaces(&phrase(&close)), "0.970 × the throughput (95 %: 0.940 … 0.998)");
+    }
+
+    #[test]
+    fn noise_that_hides_a_halving_is_not_called_no_difference() {
+        let wide = verdict("throughput_bps", 2.28, [0.46, 11.3]);
+        assert_eq!(Finding::of(&wide), Finding::Undecided);
+        assert_eq!(ordinary_spaces(&phrase(&wide)), "too noisy to tell of the throughput (0.46 … 11.3)");
+        assert_eq!(Finding::of(&verdict("throughput_bps", 1.0, [0.8, 1.3])), Finding::Noise);
+        assert_eq!(Finding::of(&verdict("throughput_bps", 9.0, [2.0, 40.0])), Finding::Difference);
+    }
+
+    #[test]
+    fn samples_in_which_nothing_arrived_are_named() {
+        let mut experiment = experiment(None, Vec::new());
+        let sample = |bps| crate::model::Sample { throughput_bps: Some(bps), ..crate::model::Sample::default() };
+        experiment.variants = vec![compare::summarise("on", vec![sample(0.0), sample(1e9), sample(0.0)])];
+        let last = sentences(&experiment).pop().expect("a sentence");
+        assert_eq!(last, "on: nothing arrived in 2 of 3 samples; these are not compared.");
     }
 
     #[test]

@@ -22,6 +22,7 @@
 
 mod client;
 mod error;
+mod marks;
 mod params;
 mod report;
 mod rr;

@@ -16,11 +16,10 @@ use nix::sys::time::TimeValLike;
 use offramp_ports::socket::{TcpInfo, tcp_info};
 use serde::{Deserialize, Serialize};
 
-use super::report::{CpuTime, Datagrams, EndFigures, Interval, TcpFigures, rate_bps};
+use super::marks::{Mark, Mean, Moment, interval_between, join_last, keep};
+use super::report::{CpuTime, Datagrams, EndFigures, Interval, TcpFigures};
 use super::sockets::congestion_of;
 
-/// Interim results kept for each direction; later ones are shown but not kept.
-pub(super) const INTERVALS_MAX: usize = 10_000;
 /// How long a data thread may sit in one call of the kernel before it looks at the phase again.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
 /// How often a sender looks whether the test has begun.
@@ -29,7 +28,7 @@ const BEGIN_POLL: Duration = Duration::from_millis(1);
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
 /// A drain that lasts longer than this is given up.
 pub(super) const DRAIN_MAX: Duration = Duration::from_mins(1);
-/// Shortest last interval that is worth a line of its own.
+/// Shortest last interval that is worth a line of its own; a shorter rest is added to the interval before it.
 const LAST_INTERVAL_MIN: Duration = Duration::from_millis(1);
 /// Microseconds in a second.
 const USECS_PER_SEC: f64 = 1e6;
@@ -157,25 +156,6 @@ struct Worker {
     end: Option<WorkerEnd>,
 }
 
-/// The counters of all threads of one role at one moment.
-#[derive(Clone, Copy, Default)]
-struct Mark {
-    bytes: u64,
-    units: u64,
-    retransmits: u64,
-    segments_sent: u64,
-    segments_received: u64,
-    segments_out_of_order: u64,
-    cwnd_segments: u32,
-}
-
-#[derive(Clone, Copy)]
-struct Moment {
-    at: Instant,
-    sending: Mark,
-    receiving: Mark,
-}
-
 /// What one end measured, as the server sends it to the client.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct SideFigures {
@@ -289,7 +269,11 @@ impl Side {
         }
         self.end = Some(now);
         let begun = self.interval_start.filter(|_| self.interval.is_some())?;
-        (now.at - begun.at > LAST_INTERVAL_MIN).then(|| self.close_interval(now))
+        if now.at - begun.at > LAST_INTERVAL_MIN {
+            return Some(self.close_interval(now));
+        }
+        self.add_rest(now);
+        None
     }
 
     /// Stops the senders and lets the receivers read to the end.
@@ -403,6 +387,19 @@ impl Side {
     }
 
     fn close_interval(&mut self, now: Moment) -> Intervals {
+        let (sent, received) = self.interval_to(now);
+        keep(&mut self.intervals.sending, sent);
+        keep(&mut self.intervals.receiving, received);
+        (sent, received)
+    }
+
+    fn add_rest(&mut self, now: Moment) {
+        let (sent, received) = self.interval_to(now);
+        join_last(&mut self.intervals.sending, sent);
+        join_last(&mut self.intervals.receiving, received);
+    }
+
+    fn interval_to(&mut self, now: Moment) -> Intervals {
         let (Some(start), Some(previous)) = (self.start, self.interval_start.replace(now)) else {
             return (None, None);
         };
@@ -410,8 +407,6 @@ impl Side {
         let between = |from: Mark, to: Mark| interval_between(start.at, (previous.at, from), (now.at, to));
         let sent = has(Role::Sending).then(|| between(previous.sending, now.sending));
         let received = has(Role::Receiving).then(|| between(previous.receiving, now.receiving));
-        keep(&mut self.intervals.sending, sent);
-        keep(&mut self.intervals.receiving, received);
         (sent, received)
     }
 
@@ -484,15 +479,6 @@ impl Drop for Side {
     }
 }
 
-impl Moment {
-    fn of(&self, role: Role) -> Mark {
-        match role {
-            Role::Sending => self.sending,
-            Role::Receiving => self.receiving,
-        }
-    }
-}
-
 impl Worker {
     fn tcp_info(&self) -> Option<TcpInfo> {
         self.socket.as_ref().and_then(|socket| tcp_info(socket).ok())
@@ -518,43 +504,6 @@ impl Worker {
             sum.wrong_size += seen.wrong_size;
             sum.reads += seen.reads;
         }
-    }
-}
-
-/// A mean of whole numbers; 0 of none.
-#[derive(Default)]
-struct Mean {
-    sum: u64,
-    count: u64,
-}
-
-impl Mean {
-    fn add(&mut self, value: u32) {
-        self.sum += u64::from(value);
-        self.count += 1;
-    }
-
-    fn get(&self) -> u32 {
-        self.sum.checked_div(self.count).unwrap_or(0) as u32
-    }
-}
-
-fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
-    if intervals.len() < INTERVALS_MAX {
-        intervals.extend(interval);
-    }
-}
-
-fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
-    let bytes = to.1.bytes - from.1.bytes;
-    Interval {
-        start_seconds: (from.0 - origin).as_secs_f64(),
-        end_seconds: (to.0 - origin).as_secs_f64(),
-        bytes,
-        units: to.1.units - from.1.units,
-        throughput_bps: rate_bps(bytes, (to.0 - from.0).as_secs_f64()),
-        retransmits: to.1.retransmits.saturating_sub(from.1.retransmits),
-        cwnd_segments: to.1.cwnd_segments,
     }
 }
 

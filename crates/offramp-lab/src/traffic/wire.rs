@@ -31,7 +31,7 @@ use super::side::SideFigures;
 pub(super) const VERSION: u32 = 1;
 /// Longest line that a server reads, in bytes: parameters and the ports of 128 sockets fit many times over.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
-/// Longest line that a client reads, in bytes: results with [`super::side::INTERVALS_MAX`] intervals both ways fit.
+/// Longest line that a client reads, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
 pub(super) const SERVER_LINE_LEN_MAX: usize = 8 * 1024 * 1024;
 /// Bytes at the start of a TCP data connection: the token, then the stream's number in big-endian order.
 pub(super) const DATA_HELLO_LEN: usize = 20;

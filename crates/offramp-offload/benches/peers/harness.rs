@@ -36,28 +36,53 @@ unsafe impl GlobalAlloc for CountingAllocator {
     }
 }
 
-/// One who does a work. The loop is inside the box, so that a call costs nothing per turn.
+/// One who does a work. The loop is inside the box, so that a call costs nothing per turn; it returns
+/// the nanoseconds that its turns took.
 pub struct Contender<'a> {
     who: &'static str,
-    run: Box<dyn FnMut(u64) + 'a>,
+    run: Box<dyn FnMut(u64) -> f64 + 'a>,
 }
 
 impl<'a> Contender<'a> {
     /// `work` does the work once and returns something that depends on all of it.
     pub fn new<R>(who: &'static str, mut work: impl FnMut() -> R + 'a) -> Self {
         let run = Box::new(move |turns| {
+            let start = Instant::now();
             for _ in 0..turns {
                 black_box(work());
             }
+            start.elapsed().as_nanos() as f64
+        });
+        Self { who, run }
+    }
+
+    /// As [`Contender::new`], for a work that spoils its input: `reset` mends it before each turn and
+    /// is not timed.
+    pub fn with_reset<S, R>(
+        who: &'static str,
+        mut state: S,
+        mut reset: impl FnMut(&mut S) + 'a,
+        mut work: impl FnMut(&mut S) -> R + 'a,
+    ) -> Self
+    where
+        S: 'a,
+    {
+        let run = Box::new(move |turns| {
+            let mut total_ns = 0.0;
+            for _ in 0..turns {
+                reset(&mut state);
+                let start = Instant::now();
+                black_box(work(&mut state));
+                total_ns += start.elapsed().as_nanos() as f64;
+            }
+            total_ns
         });
         Self { who, run }
     }
 
     /// Nanoseconds that `turns` turns take.
     fn sample_ns(&mut self, turns: u64) -> f64 {
-        let start = Instant::now();
-        (self.run)(turns);
-        start.elapsed().as_nanos() as f64
+        (self.run)(turns)
     }
 
     /// Turns that fill about `sample_ns`; also warms caches and branch predictors.

@@ -4,7 +4,7 @@ use core::ops::RangeInclusive;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::portable;
+use super::{Run, portable};
 #[cfg(target_arch = "x86_64")]
 use super::x86;
 
@@ -13,6 +13,9 @@ pub(super) const SHORT_LEN_MAX: usize = 128;
 /// Most bytes that a kernel gets in one call. Even, so that the next call starts at an even offset
 /// again; small enough for 32-bit accumulators, see `x86`.
 pub(super) const CHUNK_LEN_MAX: usize = 1 << 16;
+
+const AVX512_VNNI: &str = "avx512-vnni";
+const AVX512: &str = "avx512";
 
 /// How many bytes a kernel may get in one call.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
@@ -32,14 +35,14 @@ pub(super) struct Kernel {
 static KERNELS: &[Kernel] = &[
     #[cfg(target_arch = "x86_64")]
     Kernel {
-        name: "avx512-vnni",
+        name: AVX512_VNNI,
         is_available: || is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512vnni"),
         sum: x86::avx512_vnni::sum,
         copy_and_sum: x86::avx512_vnni::copy_and_sum,
     },
     #[cfg(target_arch = "x86_64")]
     Kernel {
-        name: "avx512",
+        name: AVX512,
         is_available: || is_x86_feature_detected!("avx512bw"),
         sum: x86::avx512::sum,
         copy_and_sum: x86::avx512::copy_and_sum,
@@ -80,6 +83,37 @@ fn detect() -> &'static Kernel {
 }
 
 impl Kernel {
+    /// Copies the segments of `src` into the slots of `dst`, one by one, and hands each slot with the
+    /// sum of its segment to `each`.
+    ///
+    /// # Panics
+    /// When a slot has no room for its segment.
+    #[inline]
+    pub(super) fn copy_and_sum_each(
+        &self,
+        run: &Run,
+        src: &[u8],
+        dst: &mut [u8],
+        mut each: impl FnMut(usize, u64, &mut [u8]),
+    ) {
+        #[cfg(target_arch = "x86_64")]
+        if LENS.contains(&run.segment_len) {
+            if self.name == AVX512_VNNI {
+                // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`.
+                return unsafe { x86::avx512_vnni::copy_and_sum_each(run, src, dst, each) };
+            }
+            if self.name == AVX512 {
+                // SAFETY: as above.
+                return unsafe { x86::avx512::copy_and_sum_each(run, src, dst, each) };
+            }
+        }
+        let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
+        for (n, (segment, slot)) in segments.enumerate() {
+            let sum = self.copy_and_sum(segment, &mut slot[run.offset..run.offset + run.segment_len]);
+            each(n, sum, slot);
+        }
+    }
+
     /// The sum of `bytes`, modulo 2⁶⁴ − 1.
     #[inline]
     pub(super) fn sum(&self, bytes: &[u8]) -> u64 {

@@ -13,6 +13,7 @@
 use core::arch::x86_64::*;
 use core::sync::atomic::{Ordering, compiler_fence};
 
+use super::Run;
 use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
 use super::portable;
 
@@ -98,7 +99,26 @@ macro_rules! avx512_kernel {
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
+            /// See `Kernel::copy_and_sum_each`. One function, so that nothing is saved and restored between
+            /// two segments.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn copy_and_sum_each(
+                run: &Run,
+                src: &[u8],
+                dst: &mut [u8],
+                mut each: impl FnMut(usize, u64, &mut [u8]),
+            ) {
+                let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
+                for (n, (segment, slot)) in segments.enumerate() {
+                    let to = &mut slot[run.offset..run.offset + run.segment_len];
+                    // SAFETY: the caller vouches for the length of a segment; both slices have it.
+                    let sum = unsafe { copy_and_sum(segment, to) };
+                    each(n, sum, slot);
+                }
+            }
+
             /// Stores whole cache lines but for the first and the last vector, which overlap them.
+            #[inline]
             #[target_feature(enable = $features)]
             pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
                 debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX && src.len() == dst.len());

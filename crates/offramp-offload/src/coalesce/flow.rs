@@ -2,12 +2,16 @@
 
 use super::Telling;
 use super::head::{
-    Common, Fields, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, Key, TCP_CHECKSUM_OFFSET,
-    TCP_FLAGS_OFFSET, TCP_LAST, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, fold,
+    ALL_ONES, CommonSums, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, Key, NetworkFields,
+    Shape, TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, TCP_LAST, Template, TransportFields, UDP_CHECKSUM_OFFSET,
+    UDP_LENGTH_OFFSET,
 };
 use crate::checksum::copy_and_sum;
-use crate::layout::{FrameLayout, IPV6_HEADER_LEN, Network, Transport};
+use crate::layout::{FrameLayout, IPV6_HEADER_LEN};
 use crate::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+
+/// Bytes of both ports at the front of a TCP or UDP header.
+const PORTS_LEN: usize = 4;
 
 /// What became of a frame that was held against an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,20 +20,11 @@ pub(super) enum Join {
     Open,
     /// Joined; nothing may follow.
     Last,
-    /// It does not continue the aggregate. Nothing was verified.
+    /// Its headers are not those of this aggregate. Nothing was verified.
+    OtherHeaders,
+    /// The headers are the same, but it does not continue the aggregate. Nothing was verified.
     Refused,
     /// A checksum is wrong. Nothing of it was kept.
-    Bad,
-}
-
-/// What became of a frame that might be the first of an aggregate.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Start {
-    /// It is held.
-    Held,
-    /// Its headers are of no kind that is held. Nothing was verified.
-    Refused,
-    /// A checksum is wrong.
     Bad,
 }
 
@@ -38,9 +33,13 @@ pub(super) enum Start {
 pub(super) struct First<'a> {
     pub(super) frame: &'a [u8],
     pub(super) layout: &'a FrameLayout,
-    pub(super) fields: Fields,
+    pub(super) network: NetworkFields,
+    pub(super) transport: TransportFields,
+    pub(super) shape: Shape,
     pub(super) key: Key,
     pub(super) limits: Limits,
+    /// Where the buffer begins among all buffers.
+    pub(super) buffer_start: usize,
     pub(super) hash: Option<u32>,
     pub(super) now_ns: u64,
 }
@@ -55,144 +54,176 @@ pub(super) struct Limits {
 }
 
 /// An aggregate that is held, without its bytes.
+///
+/// All frames but the last carry `size` bytes, so the number of frames says where the next belongs,
+/// in the stream and in the buffer. It is the only thing that is written when a frame joins: every
+/// store waits behind those of the payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Flow {
     pub(super) key: Key,
-    /// Bytes in the buffer.
-    len: usize,
-    /// Bytes that the buffer may hold.
-    len_max: usize,
-    /// The sequence number that follows; not counted for UDP.
-    seq_next: u32,
+    /// Ports as they lie in memory: a first guess at the key.
+    ports: [u8; PORTS_LEN],
+    /// The first frame's sequence number, and what is added per frame; both 0 for UDP.
+    seq: u32,
+    seq_step: u32,
     /// Frames joined.
     pub(super) segments: u16,
     /// Frames that may be joined.
     segments_max: u16,
     /// Payload of the first frame: of every frame but the last.
     size: u16,
-    /// IPv4 ID of the first frame.
+    /// Payload of the last frame, once it is here.
+    size_last: u16,
+    /// IPv4 ID of the first frame; 0 for IPv6.
     id: u16,
     /// What is added to the ID per frame, 1 or 0; known from the second frame on.
     id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,
-    kind: SegmentationKind,
-    is_ipv6: bool,
-    network_start: u16,
-    transport_start: u16,
-    payload_start: u16,
+    shape: Shape,
+    sums: CommonSums,
+    /// Where its buffer begins among all buffers.
+    buffer_start: usize,
+    /// Bytes that the buffer may hold.
+    len_max: usize,
     hash: Option<u32>,
     /// Time of the first frame.
     pub(super) started_ns: u64,
-    common: Common,
+    template: Template,
 }
 
 impl Flow {
     /// What a slot that holds nothing contains.
     pub(super) const VACANT: Self = Self {
         key: Key::NONE,
-        len: 0,
-        len_max: 0,
-        seq_next: 0,
+        ports: [0; PORTS_LEN],
+        seq: 0,
+        seq_step: 0,
         segments: 0,
         segments_max: 0,
         size: 0,
+        size_last: 0,
         id: 0,
         id_step: 0,
         flags_last: 0,
-        kind: SegmentationKind::Tcp4,
-        is_ipv6: false,
-        network_start: 0,
-        transport_start: 0,
-        payload_start: 0,
+        shape: Shape::VACANT,
+        sums: CommonSums::VACANT,
+        buffer_start: 0,
+        len_max: 0,
         hash: None,
         started_ns: 0,
-        common: Common::VACANT,
+        template: Template::VACANT,
     };
 
     /// Holds a first frame: copies it, without padding, to `buffer` and verifies it in the same pass.
-    /// The slot stays vacant unless that went well.
-    pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8]) -> Start {
-        let First { frame, layout, fields, limits, .. } = first;
-        if !self.common.set(frame, layout, fields) {
-            return Start::Refused;
+    /// False, and the slot stays vacant, when a checksum is wrong.
+    pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8]) -> bool {
+        let First { frame, layout, network, transport, shape, limits, .. } = first;
+        let (headers, payload) = frame[..layout.packet_end].split_at(layout.payload_start);
+        self.sums = CommonSums::of(frame, layout, network, transport);
+        if !self.sums.ip_is_right(network) {
+            return false;
         }
-        self.len = layout.payload_start;
-        self.len_max = layout.network_start + limits.packet_len_max;
-        self.seq_next = fields.seq;
-        self.segments = 0;
+        buffer[..headers.len()].copy_from_slice(headers);
+        let header_sum = self.sums.transport_headers(transport, layout.transport_len() as u16);
+        let payload_sum = copy_and_sum(payload, &mut buffer[headers.len()..]);
+        if payload_sum.plus(header_sum).fold() != ALL_ONES {
+            return false;
+        }
+        self.shape = *shape;
+        self.segments = 1;
         self.segments_max = limits.segments_max;
-        self.size = fields.payload_len;
-        self.id = fields.id;
+        self.size = payload.len() as u16;
+        self.size_last = self.size;
+        self.seq = transport.seq;
+        self.seq_step = if shape.is_udp { 0 } else { u32::from(self.size) };
+        self.id = network.id;
         self.flags_last = 0;
-        self.kind = kind_of(layout);
-        self.is_ipv6 = layout.network == Network::Ipv6;
-        self.network_start = layout.network_start as u16;
-        self.transport_start = layout.transport_start as u16;
-        self.payload_start = layout.payload_start as u16;
-        buffer[..layout.payload_start].copy_from_slice(&frame[..layout.payload_start]);
-        if !self.append(frame, layout, fields, buffer) {
-            self.vacate();
-            return Start::Bad;
-        }
+        self.len_max = layout.network_start + limits.packet_len_max;
+        self.buffer_start = first.buffer_start;
+        self.ports.copy_from_slice(&headers[layout.transport_start..][..PORTS_LEN]);
+        self.template.set(headers, shape);
         (self.key, self.hash, self.started_ns) = (first.key, first.hash, first.now_ns);
-        Start::Held
+        true
     }
 
     /// Makes the slot vacant.
     pub(super) fn vacate(&mut self) {
         self.key = Key::NONE;
-        self.common.template.vacate();
+        self.template.vacate();
+        self.segments = 0;
     }
 
-    /// Takes the frame if it continues this aggregate such that cutting gives both back.
-    #[inline(always)]
-    pub(super) fn join(&mut self, frame: &[u8], layout: &FrameLayout, buffer: &mut [u8]) -> Join {
-        if !self.common.template.is_of(frame, layout) {
-            return Join::Refused;
-        }
-        let Some(fields) = Fields::of(frame, layout) else { return Join::Refused };
-        let has_room = self.len + usize::from(fields.payload_len) <= self.len_max && self.segments < self.segments_max;
-        if !(self.is_continued_by(&fields) && has_room) {
-            return Join::Refused;
-        }
-        if !self.append(frame, layout, &fields, buffer) {
-            return Join::Bad;
-        }
-        self.flags_last = fields.flags & TCP_LAST;
-        let is_last = fields.payload_len < self.size || self.flags_last != 0 || self.segments >= self.segments_max;
-        if is_last { Join::Last } else { Join::Open }
+    /// Whether the frame may be of this flow. Cheap; it tells most flows apart.
+    #[inline]
+    pub(super) fn has_ports_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+        let start = layout.transport_start;
+        frame.get(start..start + PORTS_LEN).is_some_and(|ports| *ports == self.ports)
     }
 
-    /// Every field that varies is the one that cutting would write.
-    #[inline(always)]
-    fn is_continued_by(&mut self, fields: &Fields) -> bool {
+    /// Takes the frame if it continues this aggregate such that cutting gives both back. Its payload
+    /// is copied behind what is there, and verified on the way: the headers' sums are known but for
+    /// the words that vary.
+    #[inline]
+    pub(super) fn join(&mut self, frame: &[u8], layout: &FrameLayout, buffers: &mut [u8]) -> Join {
+        let Some(headers) = self.template.match_headers(frame, layout) else { return Join::OtherHeaders };
+        let stream_len = usize::from(self.segments) * usize::from(self.size);
+        match self.continue_network(headers) {
+            Join::Open => {}
+            other => return other,
+        }
+        let Some(fields) = TransportFields::of(headers, &self.shape) else { return Join::OtherHeaders };
+        let seq_next = self.seq.wrapping_add(u32::from(self.segments) * self.seq_step);
+        if fields.is_unusual || fields.seq != seq_next {
+            return Join::Refused;
+        }
+        let header_sum = self.sums.transport_headers(&fields, layout.transport_len() as u16);
+        let Some(payload) = frame.get(headers.len()..layout.packet_end) else { return Join::OtherHeaders };
+        let size_fits = payload.len().wrapping_sub(1) < usize::from(self.size); // 1 to size bytes.
+        let tail = headers.len() + stream_len;
+        if !size_fits || tail + payload.len() > self.len_max || self.segments >= self.segments_max {
+            return Join::Refused;
+        }
+        let is_full = payload.len() == usize::from(self.size) && fields.flags & TCP_LAST == 0;
+        let joined = if is_full && self.segments + 1 < self.segments_max { Join::Open } else { Join::Last };
+        let tail = self.buffer_start + tail;
+        let payload_sum = copy_and_sum(payload, &mut buffers[tail..tail + payload.len()]);
+        if payload_sum.plus(header_sum).fold() != ALL_ONES {
+            return Join::Bad; // What was copied is behind the end, as if it were not there.
+        }
+        self.segments += 1; // Behind a branch: the next frame must not wait for this sum.
+        joined
+    }
+
+    /// Whether the IP header is the next one.
+    #[inline]
+    fn continue_network(&mut self, headers: &[u8]) -> Join {
+        let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Join::OtherHeaders };
         if self.segments == 1 {
             self.id_step = u16::from(fields.id != self.id);
         }
-        let id_next = self.id.wrapping_add(self.segments.wrapping_mul(self.id_step)); // 0 for IPv6.
-        let size_fits = fields.payload_len.wrapping_sub(1) < self.size; // 1 to size bytes.
-        self.seq_next == fields.seq && id_next == fields.id && size_fits && fields.may_be_held()
+        let id_next = self.id.wrapping_add(self.segments.wrapping_mul(self.id_step));
+        if fields.is_unusual || fields.id != id_next {
+            Join::Refused
+        } else if self.sums.ip_is_right(&fields) {
+            Join::Open
+        } else {
+            Join::Bad
+        }
     }
 
-    /// Copies the payload behind what is there and verifies the frame on the way: the headers' sums
-    /// are known but for the words that vary. A wrong frame leaves the aggregate as it was.
-    #[inline(always)]
-    fn append(&mut self, frame: &[u8], layout: &FrameLayout, fields: &Fields, buffer: &mut [u8]) -> bool {
-        if !self.common.ip_is_right(fields) {
-            return false;
+    /// Remembers what is special of the frame that joined last.
+    pub(super) fn note_last(&mut self, frame: &[u8], layout: &FrameLayout) {
+        self.size_last = layout.payload_len() as u16;
+        if !self.shape.is_udp {
+            self.flags_last = frame[layout.transport_start + TCP_FLAGS_OFFSET] & TCP_LAST;
         }
-        let payload = &frame[layout.payload_start..layout.packet_end];
-        let payload_sum = copy_and_sum(payload, &mut buffer[self.len..]);
-        if !self.common.transport_is_right(fields, payload_sum) {
-            return false;
-        }
-        self.len += payload.len();
-        self.segments += 1;
-        if self.kind != SegmentationKind::Udp {
-            self.seq_next = fields.seq.wrapping_add(u32::from(fields.payload_len));
-        }
-        true
+    }
+
+    /// Bytes in the buffer.
+    fn len(&self) -> usize {
+        let full = usize::from(self.segments) - 1;
+        usize::from(self.shape.payload_start) + full * usize::from(self.size) + usize::from(self.size_last)
     }
 
     /// Mends the headers at the front of the buffer and says what the aggregate is. Returns its
@@ -201,58 +232,56 @@ impl Flow {
         let meta = RxMeta {
             checksum: ChecksumState::Good,
             segmentation: None,
-            header_len: self.payload_start,
+            header_len: self.shape.payload_start,
             segments: self.segments,
             hash: self.hash,
             queue: 0,
         };
         let is_joined = self.segments > 1;
         if !is_joined && telling == Telling::Verdict {
-            return (meta, self.len);
+            return (meta, self.len());
         }
         if is_joined {
-            self.mend_network(&mut buffer[usize::from(self.network_start)..]);
+            self.mend_network(&mut buffer[usize::from(self.shape.network_start)..]);
         }
-        let offset = self.mend_transport(&mut buffer[usize::from(self.transport_start)..]);
-        let partial = PartialChecksum { start: self.transport_start, offset: offset as u16 };
-        let segmentation = is_joined.then_some(Segmentation { kind: self.kind, size: self.size, ecn: false });
+        let offset = self.mend_transport(&mut buffer[usize::from(self.shape.transport_start)..]);
+        let partial = PartialChecksum { start: self.shape.transport_start, offset: offset as u16 };
+        let segmentation = is_joined.then_some(Segmentation { kind: self.kind(), size: self.size, ecn: false });
         let checksum = ChecksumState::Partial(partial);
-        (RxMeta { checksum, segmentation, ..meta }, self.len)
+        (RxMeta { checksum, segmentation, ..meta }, self.len())
+    }
+
+    fn kind(&self) -> SegmentationKind {
+        match (self.shape.is_udp, self.shape.is_ipv6) {
+            (true, _) => SegmentationKind::Udp,
+            (false, true) => SegmentationKind::Tcp6,
+            (false, false) => SegmentationKind::Tcp4,
+        }
     }
 
     /// IPv4 total length and header checksum, or IPv6 payload length.
     fn mend_network(&self, network: &mut [u8]) {
-        let packet_len = self.len - usize::from(self.network_start);
-        if self.is_ipv6 {
-            put16(network, IPV6_PAYLOAD_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
+        let packet_len = (self.len() - usize::from(self.shape.network_start)) as u16;
+        if self.shape.is_ipv6 {
+            put16(network, IPV6_PAYLOAD_LEN_OFFSET, packet_len - IPV6_HEADER_LEN as u16);
         } else {
-            let sum = fold(u32::from(self.common.ip) + packet_len as u32 + u32::from(self.id));
-            put16(network, IPV4_TOTAL_LEN_OFFSET, packet_len as u16);
-            put16(network, IPV4_CHECKSUM_OFFSET, !sum);
+            put16(network, IPV4_TOTAL_LEN_OFFSET, packet_len);
+            put16(network, IPV4_CHECKSUM_OFFSET, self.sums.ip_checksum(packet_len, self.id));
         }
     }
 
     /// Flags or UDP length, and the pseudo-header sum in the checksum field, whose offset it returns.
     fn mend_transport(&self, transport: &mut [u8]) -> usize {
-        let transport_len = self.len - usize::from(self.transport_start);
-        let pseudo = fold(u32::from(self.common.pseudo) + transport_len as u32);
-        let field = if self.kind == SegmentationKind::Udp {
-            put16(transport, UDP_LENGTH_OFFSET, transport_len as u16);
+        let transport_len = (self.len() - usize::from(self.shape.transport_start)) as u16;
+        let field = if self.shape.is_udp {
+            put16(transport, UDP_LENGTH_OFFSET, transport_len);
             UDP_CHECKSUM_OFFSET
         } else {
             transport[TCP_FLAGS_OFFSET] |= self.flags_last;
             TCP_CHECKSUM_OFFSET
         };
-        put16(transport, field, pseudo);
+        put16(transport, field, self.sums.pseudo_sum(transport_len));
         field
-    }
-}
-
-fn kind_of(layout: &FrameLayout) -> SegmentationKind {
-    match (layout.transport, layout.network) {
-        (Transport::Udp, _) => SegmentationKind::Udp,
-        (_, Network::Ipv6) => SegmentationKind::Tcp6,
-        _ => SegmentationKind::Tcp4,
     }
 }
 

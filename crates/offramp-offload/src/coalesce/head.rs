@@ -36,7 +36,7 @@ pub(super) const IPV4_CHECKSUM_OFFSET: usize = 10;
 pub(super) const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
 
 /// What a right message sums to, its checksum field included (RFC 1071 section 1).
-const ALL_ONES: u16 = 0xffff;
+pub(super) const ALL_ONES: u16 = 0xffff;
 /// What a key that no frame has looks like in its last word.
 const NO_FRAME: u64 = u64::MAX;
 
@@ -54,7 +54,7 @@ impl Key {
     pub(super) const NONE: Self = Self { addresses: [0; 4], ports_and_kind: NO_FRAME };
 
     /// The key of a TCP or UDP frame; none for every other.
-    #[inline(always)]
+    #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
         let addresses = layout.addresses(frame);
         let (is_ipv6, addresses) = match layout.network {
@@ -76,7 +76,7 @@ impl Key {
 
     /// Whether both name the same flow. Compared word by word, without branches and without a detour
     /// through memory, where words written one by one and read back as vectors would stall.
-    #[inline(always)]
+    #[inline]
     pub(super) fn is(&self, other: &Self) -> bool {
         let difference = self.ports_and_kind ^ other.ports_and_kind;
         let pairs = self.addresses.iter().zip(&other.addresses);
@@ -89,7 +89,7 @@ impl Key {
     }
 
     /// A number that is hard to guess without `secrets`.
-    #[inline(always)]
+    #[inline]
     pub(super) fn hash(&self, secrets: &[u64; 5]) -> u32 {
         let [a, b, c, d] = self.addresses;
         let high = multiply_and_fold(a ^ secrets[0], b ^ secrets[1]);
@@ -99,7 +99,7 @@ impl Key {
 }
 
 /// Both halves of the product, one over the other: every input bit reaches the result.
-#[inline(always)]
+#[inline]
 fn multiply_and_fold(a: u64, b: u64) -> u64 {
     let product = u128::from(a) * u128::from(b);
     product as u64 ^ (product >> 64) as u64
@@ -124,7 +124,7 @@ struct Block([u64; BLOCK_WORDS]);
 impl Block {
     const ZERO: Self = Self([0; BLOCK_WORDS]);
 
-    #[inline(always)]
+    #[inline]
     fn of(bytes: &[u8; BLOCK_LEN]) -> Self {
         let (words, _) = bytes.as_chunks();
         Self(std::array::from_fn(|n| u64::from_ne_bytes(words[n])))
@@ -142,11 +142,12 @@ impl Masked {
     const NOTHING: Self = Self { bytes: Block::ZERO, mask: Block::ZERO };
 
     /// Adds the bits that differ and count to `difference`.
-    #[inline(always)]
+    #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
-        let block = Block::of(bytes);
+        // Taken whole, or the alignment is lost.
+        let (Block(frame), Block(expected), Block(mask)) = (Block::of(bytes), self.bytes, self.mask);
         for n in 0..BLOCK_WORDS {
-            difference.0[n] |= (block.0[n] ^ self.bytes.0[n]) & self.mask.0[n];
+            difference.0[n] |= (frame[n] ^ expected[n]) & mask[n];
         }
     }
 }
@@ -163,198 +164,201 @@ pub(super) struct Template {
 
 impl Template {
     /// Equal to the headers of no frame.
-    const VACANT: Self = Self { len: 0, last: Masked::NOTHING, whole: [Masked::NOTHING; BLOCKS] };
+    pub(super) const VACANT: Self = Self { len: 0, last: Masked::NOTHING, whole: [Masked::NOTHING; BLOCKS] };
 
     /// From now on equal to the headers of no frame.
     pub(super) fn vacate(&mut self) {
         self.len = 0;
     }
 
-    /// Takes over the headers of a first frame. False when they are longer than [`HEADER_LEN_MAX`].
-    fn set(&mut self, frame: &[u8], layout: &FrameLayout) -> bool {
+    /// Takes over the headers of a first frame, which are not longer than [`HEADER_LEN_MAX`].
+    pub(super) fn set(&mut self, headers: &[u8], shape: &Shape) {
         let mut mask = [0xff; HEADER_LEN_MAX];
-        let (Some(header), Some(mask)) = (frame.get(..layout.payload_start), mask.get_mut(..layout.payload_start))
-        else {
-            return false;
-        };
-        hide_what_varies(mask, layout);
+        let mask = &mut mask[..headers.len()];
+        hide_what_varies(mask, shape);
         let masked = |(bytes, mask)| Masked { bytes: Block::of(bytes), mask: Block::of(mask) };
-        for (block, pair) in self.whole.iter_mut().zip(header.as_chunks().0.iter().zip(mask.as_chunks().0)) {
+        for (block, pair) in self.whole.iter_mut().zip(headers.as_chunks().0.iter().zip(mask.as_chunks().0)) {
             *block = masked(pair);
         }
-        let Some(last) = header.last_chunk().zip(mask.last_chunk()) else { return false };
-        self.last = masked(last);
-        self.len = header.len();
-        true
+        if let Some(last) = headers.last_chunk().zip(mask.last_chunk()) {
+            self.last = masked(last);
+            self.len = headers.len();
+        }
     }
 
-    /// Whether the frame's headers are equal where they must be. The same bytes are parsed in the
+    /// The frame's headers if they are equal where they must be. The same bytes are parsed in the
     /// same way, so the layout then is that of the first frame but for the length.
-    #[inline(always)]
-    pub(super) fn is_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
-        let Some(header) = frame.get(..self.len) else { return false };
-        let Some(last) = header.last_chunk() else { return false };
+    #[inline]
+    pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
+        let headers = frame.get(..self.len)?;
         let mut difference = Block::ZERO;
-        self.last.differ(last, &mut difference);
-        for (bytes, block) in header.as_chunks().0.iter().zip(&self.whole) {
+        self.last.differ(headers.last_chunk()?, &mut difference);
+        for (bytes, block) in headers.as_chunks().0.iter().zip(&self.whole) {
             block.differ(bytes, &mut difference);
         }
         let [a, b, c, d] = difference.0;
-        a | b | c | d == 0 && layout.payload_start == self.len
+        (a | b | c | d == 0 && layout.payload_start == self.len).then_some(headers)
     }
 }
 
 /// Clears the bits that may differ from one frame of an aggregate to the next.
-fn hide_what_varies(mask: &mut [u8], layout: &FrameLayout) {
-    let (network, transport) = mask.split_at_mut(layout.transport_start);
-    let network = &mut network[layout.network_start..];
-    if layout.network == Network::Ipv4 {
+fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
+    let (network, transport) = mask.split_at_mut(usize::from(shape.transport_start));
+    let network = &mut network[usize::from(shape.network_start)..];
+    if shape.is_ipv6 {
+        network[IPV6_PAYLOAD_LEN_OFFSET..IPV6_PAYLOAD_LEN_OFFSET + 2].fill(0);
+    } else {
         network[IPV4_TOTAL_LEN_OFFSET..IPV4_ID_OFFSET + 2].fill(0);
         network[IPV4_CHECKSUM_OFFSET..IPV4_CHECKSUM_OFFSET + 2].fill(0);
-    } else {
-        network[IPV6_PAYLOAD_LEN_OFFSET..IPV6_PAYLOAD_LEN_OFFSET + 2].fill(0);
     }
-    if layout.transport == Transport::Tcp {
+    if shape.is_udp {
+        transport[UDP_LENGTH_OFFSET..UDP_CHECKSUM_OFFSET + 2].fill(0);
+    } else {
         transport[TCP_SEQ_OFFSET..TCP_SEQ_OFFSET + 4].fill(0);
         transport[TCP_FLAGS_OFFSET] = !TCP_LAST;
         transport[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].fill(0);
-    } else {
-        transport[UDP_LENGTH_OFFSET..UDP_CHECKSUM_OFFSET + 2].fill(0);
     }
 }
 
-/// The fields of a frame that differ from one to the next.
+/// Where the headers of a TCP or UDP frame lie.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields {
-    /// TCP sequence number; 0 for UDP.
-    pub(super) seq: u32,
+pub(super) struct Shape {
+    pub(super) network_start: u16,
+    pub(super) transport_start: u16,
+    pub(super) payload_start: u16,
+    pub(super) is_ipv6: bool,
+    pub(super) is_udp: bool,
+}
+
+impl Shape {
+    /// What a vacant slot has.
+    pub(super) const VACANT: Self =
+        Self { network_start: 0, transport_start: 0, payload_start: 0, is_ipv6: false, is_udp: false };
+
+    /// None when the frame carries neither TCP nor UDP, or its headers are longer than
+    /// [`HEADER_LEN_MAX`].
+    #[inline]
+    pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
+        let is_held_kind = layout.network != Network::Opaque && layout.transport != Transport::Opaque;
+        (is_held_kind && layout.payload_start <= HEADER_LEN_MAX).then_some(Self {
+            network_start: layout.network_start as u16,
+            transport_start: layout.transport_start as u16,
+            payload_start: layout.payload_start as u16,
+            is_ipv6: layout.network == Network::Ipv6,
+            is_udp: layout.transport == Transport::Udp,
+        })
+    }
+}
+
+/// The fields of an IP header that differ from frame to frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NetworkFields {
     /// IPv4 ID; 0 for IPv6.
     pub(super) id: u16,
-    /// Payload, bytes.
-    pub(super) payload_len: u16,
+    /// The words that differ, added up.
+    varying: u32,
+    /// The checksum field is not what cutting would write, even if it is right: the other zero.
+    pub(super) is_unusual: bool,
+}
+
+impl NetworkFields {
+    /// Reads them. None when the header is cut off, which that of a layout is not.
+    #[inline]
+    pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
+        if shape.is_ipv6 {
+            return Some(Self { id: 0, varying: 0, is_unusual: false });
+        }
+        let ip: &[u8; IPV4_CHECKSUM_OFFSET + 2] = field(headers, shape.network_start)?;
+        let (id, checksum) = (be16(ip, IPV4_ID_OFFSET), be16(ip, IPV4_CHECKSUM_OFFSET));
+        let varying = u32::from(be16(ip, IPV4_TOTAL_LEN_OFFSET)) + u32::from(id) + u32::from(checksum);
+        Some(Self { id, varying, is_unusual: checksum == ALL_ONES })
+    }
+}
+
+/// The fields of a TCP or UDP header that differ from frame to frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TransportFields {
+    /// TCP sequence number; 0 for UDP.
+    pub(super) seq: u32,
     /// TCP flags; 0 for UDP.
     pub(super) flags: u8,
-    /// The IPv4 header's words that differ, added up.
-    ip_varying: u32,
-    /// The transport header's and the pseudo-header's words that differ, added up.
-    transport_varying: u32,
-    /// A checksum field is not what cutting would write, even if it is right.
-    is_unusual: bool,
+    /// The words that differ, added up.
+    varying: u32,
+    /// The checksum field is not what cutting would write, even if it is right: TCP's other zero, or
+    /// UDP's 0, where there is nothing to verify (RFC 768).
+    pub(super) is_unusual: bool,
 }
 
-impl Fields {
-    /// Reads them; none when the layout is not that of a TCP or UDP frame.
-    #[inline(always)]
-    pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
-        let network = frame.get(layout.network_start..)?.first_chunk()?;
-        let transport = frame.get(layout.transport_start..)?;
-        let mut fields = Self {
-            seq: 0,
-            id: 0,
-            payload_len: layout.payload_len() as u16, // At most 65,535, as the length in the IP header.
-            flags: 0,
-            ip_varying: 0,
-            transport_varying: layout.transport_len() as u32,
-            is_unusual: false,
-        };
-        if layout.network == Network::Ipv4 {
-            fields.read_ipv4(network);
+impl TransportFields {
+    /// Reads them. None when the header is cut off, which that of a layout is not.
+    #[inline]
+    pub(super) fn of(headers: &[u8], shape: &Shape) -> Option<Self> {
+        if shape.is_udp {
+            let udp: &[u8; UDP_CHECKSUM_OFFSET + 2] = field(headers, shape.transport_start)?;
+            let checksum = be16(udp, UDP_CHECKSUM_OFFSET);
+            let varying = u32::from(be16(udp, UDP_LENGTH_OFFSET)) + u32::from(checksum);
+            return Some(Self { seq: 0, flags: 0, varying, is_unusual: checksum == 0 });
         }
-        match layout.transport {
-            Transport::Tcp => fields.read_tcp(transport.first_chunk()?),
-            Transport::Udp => fields.read_udp(transport.first_chunk()?),
-            Transport::Opaque => return None,
-        }
-        Some(fields)
+        let tcp: &[u8; TCP_CHECKSUM_OFFSET + 2] = field(headers, shape.transport_start)?;
+        let (flags, checksum) = (tcp[TCP_FLAGS_OFFSET], be16(tcp, TCP_CHECKSUM_OFFSET));
+        let seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
+        let varying = (seq >> 16) + (seq & 0xffff) + u32::from(flags & TCP_LAST) + u32::from(checksum);
+        Some(Self { seq, flags, varying, is_unusual: checksum == ALL_ONES })
     }
 
-    #[inline(always)]
-    fn read_ipv4(&mut self, ip: &[u8; IPV4_CHECKSUM_OFFSET + 2]) {
-        let checksum = be16(ip, IPV4_CHECKSUM_OFFSET);
-        self.id = be16(ip, IPV4_ID_OFFSET);
-        self.ip_varying = u32::from(be16(ip, IPV4_TOTAL_LEN_OFFSET)) + u32::from(self.id) + u32::from(checksum);
-        self.is_unusual |= checksum == ALL_ONES;
-    }
-
-    #[inline(always)]
-    fn read_tcp(&mut self, tcp: &[u8; TCP_CHECKSUM_OFFSET + 2]) {
-        let checksum = be16(tcp, TCP_CHECKSUM_OFFSET);
-        self.flags = tcp[TCP_FLAGS_OFFSET];
-        self.seq = u32::from_be_bytes([tcp[4], tcp[5], tcp[6], tcp[7]]);
-        let flags_last = u32::from(self.flags & TCP_LAST);
-        self.transport_varying += (self.seq >> 16) + (self.seq & 0xffff) + flags_last + u32::from(checksum);
-        self.is_unusual |= checksum == ALL_ONES;
-    }
-
-    #[inline(always)]
-    fn read_udp(&mut self, udp: &[u8; UDP_CHECKSUM_OFFSET + 2]) {
-        let checksum = be16(udp, UDP_CHECKSUM_OFFSET);
-        self.transport_varying += u32::from(be16(udp, UDP_LENGTH_OFFSET)) + u32::from(checksum);
-        self.is_unusual |= checksum == 0;
-    }
-
-    /// Whether cutting would write the checksum fields as they are, if they are right. It would not
-    /// for UDP 0, where there is nothing to verify (RFC 768), and for the other zero, 0xffff, in an
-    /// IPv4 or TCP header.
-    #[inline(always)]
-    pub(super) fn may_be_held(&self) -> bool {
-        !self.is_unusual
-    }
-
-    /// Whether the frame may be the first of an aggregate: it carries data, and nothing in it is to
-    /// be told at once.
+    /// Whether nothing in a first frame is to be told at once.
     pub(super) fn may_be_first(&self) -> bool {
-        self.may_be_held() && self.payload_len > 0 && self.flags & TCP_ALONE == 0
+        self.flags & TCP_ALONE == 0
     }
 }
 
-/// What every frame of an aggregate has in common: its headers, and their sums, made once.
+/// The sums of the header words that all frames of an aggregate have in common, folded.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Common {
+pub(super) struct CommonSums {
     /// IPv4 header; all ones for IPv6, which has no header sum.
-    pub(super) ip: u16,
+    ip: u16,
     /// Pseudo-header without the length.
-    pub(super) pseudo: u16,
-    /// Pseudo-header and transport header.
+    pseudo: u16,
+    /// Pseudo-header without the length, and transport header.
     transport: u16,
-    pub(super) template: Template,
 }
 
-impl Common {
+impl CommonSums {
     /// What a vacant slot has.
-    pub(super) const VACANT: Self = Self { template: Template::VACANT, ip: 0, pseudo: 0, transport: 0 };
+    pub(super) const VACANT: Self = Self { ip: 0, pseudo: 0, transport: 0 };
 
-    /// Takes over the headers of a first frame. False when it can never be held, whatever its fields:
-    /// IPv4 options, or headers that are too long.
-    pub(super) fn set(&mut self, frame: &[u8], layout: &FrameLayout, fields: &Fields) -> bool {
-        let is_ipv4 = layout.network == Network::Ipv4;
-        if is_ipv4 && layout.network_options || !self.template.set(frame, layout) {
-            return false;
-        }
+    /// Sums the headers of a first frame, whose fields these are.
+    pub(super) fn of(frame: &[u8], layout: &FrameLayout, ip: &NetworkFields, transport: &TransportFields) -> Self {
+        let ip_sum = match layout.network {
+            Network::Ipv4 => without(sum(&frame[layout.network_start..layout.transport_start]), ip.varying),
+            _ => ALL_ONES,
+        };
         let pseudo = pseudo_header(frame, layout, 0);
-        let header = pseudo.plus(sum(&frame[layout.transport_start..layout.payload_start]));
-        // The length is in the pseudo-header, whose sum was made without it.
-        let in_header = fields.transport_varying - layout.transport_len() as u32;
-        self.ip = ALL_ONES;
-        if is_ipv4 {
-            let ip = sum(&frame[layout.network_start..layout.transport_start]);
-            self.ip = without(ip, fields.ip_varying);
-        }
-        self.pseudo = pseudo.fold();
-        self.transport = without(header, in_header);
-        true
+        let header = sum(&frame[layout.transport_start..layout.payload_start]);
+        Self { ip: ip_sum, pseudo: pseudo.fold(), transport: without(pseudo.plus(header), transport.varying) }
     }
 
     /// Whether the IPv4 header's sum is right.
-    #[inline(always)]
-    pub(super) fn ip_is_right(&self, fields: &Fields) -> bool {
-        fold(u32::from(self.ip) + fields.ip_varying) == ALL_ONES
+    #[inline]
+    pub(super) fn ip_is_right(&self, fields: &NetworkFields) -> bool {
+        fold(u32::from(self.ip) + fields.varying) == ALL_ONES
     }
 
-    /// Whether the transport's sum is right.
-    #[inline(always)]
-    pub(super) fn transport_is_right(&self, fields: &Fields, payload: Sum) -> bool {
-        fold(u32::from(self.transport) + fields.transport_varying + u32::from(payload.fold())) == ALL_ONES
+    /// The sum of the pseudo-header and the transport header. `transport_len` counts its header and
+    /// payload in bytes.
+    #[inline]
+    pub(super) fn transport_headers(&self, fields: &TransportFields, transport_len: u16) -> Sum {
+        Sum::word(fold(u32::from(self.transport) + u32::from(transport_len) + fields.varying))
+    }
+
+    /// The IPv4 header checksum of a packet with this length in bytes and this ID.
+    pub(super) fn ip_checksum(&self, packet_len: u16, id: u16) -> u16 {
+        !fold(u32::from(self.ip) + u32::from(packet_len) + u32::from(id))
+    }
+
+    /// The pseudo-header's sum with this length in bytes.
+    pub(super) fn pseudo_sum(&self, transport_len: u16) -> u16 {
+        fold(u32::from(self.pseudo) + u32::from(transport_len))
     }
 }
 
@@ -363,20 +367,26 @@ fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Some 16-bit words, added up, in 16 bits.
-#[inline(always)]
-pub(super) fn fold(total: u32) -> u16 {
-    let once = (total & 0xffff) + (total >> 16);
-    ((once & 0xffff) + (once >> 16)) as u16
+/// Some 16-bit words, added up, in 16 bits: the upper half of x and x turned around is upper, lower
+/// and the carry between them.
+#[inline]
+fn fold(total: u32) -> u16 {
+    (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
 }
 
-#[inline(always)]
+/// `N` bytes from `at` on.
+#[inline]
+fn field<const N: usize>(headers: &[u8], at: u16) -> Option<&[u8; N]> {
+    headers.get(usize::from(at)..usize::from(at) + N)?.try_into().ok()
+}
+
+#[inline]
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// The first eight bytes as they lie in memory.
-#[inline(always)]
+#[inline]
 fn word64(bytes: &[u8]) -> Option<u64> {
     bytes.first_chunk().map(|word| u64::from_ne_bytes(*word))
 }

@@ -54,13 +54,15 @@ impl FlowTable {
         }
     }
 
+    /// The slot of the flow that was found or started last; it may be vacant by now.
+    #[inline]
+    pub(super) fn last(&self) -> usize {
+        self.last as usize
+    }
+
     /// The slot that holds the flow.
-    #[inline(always)]
+    #[inline]
     pub(super) fn find(&mut self, key: &Key) -> Option<usize> {
-        let last = self.last as usize;
-        if self.flows[last].key.is(key) {
-            return Some(last);
-        }
         let mut slot = self.buckets[self.bucket(key)];
         while slot != NONE {
             if self.flows[slot as usize].key.is(key) {
@@ -122,7 +124,7 @@ impl FlowTable {
     }
 
     /// The flow that was started first.
-    #[inline(always)]
+    #[inline]
     pub(super) fn oldest(&self) -> Option<usize> {
         (self.oldest != NONE).then_some(self.oldest as usize)
     }
@@ -133,12 +135,12 @@ impl FlowTable {
         (newer != NONE).then_some(newer as usize)
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn flow(&self, slot: usize) -> &Flow {
         &self.flows[slot]
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn flow_mut(&mut self, slot: usize) -> &mut Flow {
         &mut self.flows[slot]
     }
@@ -149,7 +151,7 @@ impl FlowTable {
         self.flows.len() + self.links.len() + self.buckets.len() + self.free.capacity()
     }
 
-    #[inline(always)]
+    #[inline]
     fn bucket(&self, key: &Key) -> usize {
         key.hash(&self.secrets) as usize & (self.buckets.len() - 1)
     }

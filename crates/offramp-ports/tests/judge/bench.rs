@@ -7,7 +7,7 @@
 //! What is written carries through to the output's ring before write(2) returns, so that all of it can
 //! be read at once; when it is in doubt, [`Bench::wait`] makes sure with a frame of its own.
 
-use super::packet::{DESTINATION_MAC, SOURCE_MAC};
+use super::support::packet::{DESTINATION_MAC, SOURCE_MAC};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::writev;

@@ -1,6 +1,6 @@
 //! Super-frames and plain frames as a host may send them, drawn from a seed.
 
-use super::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
+use super::support::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 use offramp_ports::vnet_hdr::{HEADER_LEN, NEEDS_CSUM, encode_tx};

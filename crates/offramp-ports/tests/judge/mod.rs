@@ -3,12 +3,14 @@
 
 pub mod bench;
 pub mod generate;
-pub mod packet;
 pub mod receive;
+#[path = "../../../offramp-offload/tests/support/mod.rs"]
+pub mod support;
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::SeedableRng;
 use std::env;
+use std::fs;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// How many vectors a run has; overrides the test's own number.
@@ -49,28 +51,10 @@ pub fn random_for(seed: u64, index: u64) -> ChaCha8Rng {
 
 /// How to see one vector again.
 pub fn how_to_repeat(seed: u64, index: u64) -> String {
-    format!("vector {index} of {SEED_VARIABLE}={seed} (run at least {} vectors)", index + 1)
+    format!("vector {index} of {SEED_VARIABLE}={seed} (run more vectors than that), kernel {}", kernel_release())
 }
 
-/// The first difference of two frames, with the bytes around it.
-pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {
-    const AROUND: usize = 8;
-    let at = match kernel.iter().zip(ours).position(|(a, b)| a != b) {
-        None if kernel.len() == ours.len() => return None,
-        None => kernel.len().min(ours.len()),
-        Some(at) => at,
-    };
-    let around = |bytes: &[u8]| hex(&bytes[at.saturating_sub(AROUND).min(bytes.len())..(at + AROUND).min(bytes.len())]);
-    Some(format!(
-        "at byte {at} ({} and {} bytes long)\n      kernel …{}…\n      ours   …{}…",
-        kernel.len(),
-        ours.len(),
-        around(kernel),
-        around(ours)
-    ))
-}
-
-/// Bytes as hexadecimal numbers.
-pub fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+/// Which kernel is the judge.
+pub fn kernel_release() -> String {
+    fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default().trim().to_owned()
 }

@@ -60,6 +60,8 @@ pub enum Checksum {
 pub struct Packet {
     /// Last byte of the sender's Ethernet address.
     pub source_mac: u8,
+    /// Last byte of the receiver's Ethernet address.
+    pub destination_mac: u8,
     /// VLAN tags: type and content.
     pub tags: Vec<(u16, u16)>,
     /// IPv6 instead of IPv4.
@@ -109,6 +111,7 @@ impl Packet {
     pub fn tcp(len: usize) -> Self {
         Self {
             source_mac: SOURCE_MAC[5],
+            destination_mac: DESTINATION_MAC[5],
             tags: Vec::new(),
             is_ipv6: false,
             is_udp: false,
@@ -201,6 +204,7 @@ impl Packet {
 
     fn link_header(&self) -> Vec<u8> {
         let mut header = [DESTINATION_MAC, SOURCE_MAC].concat();
+        header[5] = self.destination_mac;
         header[11] = self.source_mac;
         for (kind, content) in &self.tags {
             header.extend(kind.to_be_bytes());

@@ -1,0 +1,124 @@
+//! Counters at a moment, and the interim results between two moments.
+
+use std::time::Instant;
+
+use super::report::{Interval, rate_bps};
+use super::side::Role;
+
+/// Interim results kept for each direction; later ones are shown but not kept.
+pub(super) const INTERVALS_MAX: usize = 10_000;
+
+/// The counters of all threads of one role at one moment.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Mark {
+    pub(super) bytes: u64,
+    pub(super) units: u64,
+    pub(super) retransmits: u64,
+    pub(super) segments_sent: u64,
+    pub(super) segments_received: u64,
+    pub(super) segments_out_of_order: u64,
+    pub(super) cwnd_segments: u32,
+}
+
+/// The counters of both roles at one moment.
+#[derive(Clone, Copy)]
+pub(super) struct Moment {
+    pub(super) at: Instant,
+    pub(super) sending: Mark,
+    pub(super) receiving: Mark,
+}
+
+impl Moment {
+    /// The counters of one role.
+    pub(super) fn of(&self, role: Role) -> Mark {
+        match role {
+            Role::Sending => self.sending,
+            Role::Receiving => self.receiving,
+        }
+    }
+}
+
+/// A mean of whole numbers; 0 of none.
+#[derive(Default)]
+pub(super) struct Mean {
+    sum: u64,
+    count: u64,
+}
+
+impl Mean {
+    /// Takes one more number.
+    pub(super) fn add(&mut self, value: u32) {
+        self.sum += u64::from(value);
+        self.count += 1;
+    }
+
+    /// The mean so far.
+    pub(super) fn get(&self) -> u32 {
+        self.sum.checked_div(self.count).unwrap_or(0) as u32
+    }
+}
+
+/// Keeps an interval while there is room.
+pub(super) fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
+    if intervals.len() < INTERVALS_MAX {
+        intervals.extend(interval);
+    }
+}
+
+/// Adds a rest that is too short for a line of its own to the interval before it, so that the intervals still add up to
+/// the window.
+pub(super) fn join_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
+    let Some(rest) = rest else { return };
+    let Some(last) = intervals.last_mut().filter(|last| last.end_seconds >= rest.start_seconds) else {
+        return keep(intervals, Some(rest));
+    };
+    last.end_seconds = rest.end_seconds;
+    last.bytes += rest.bytes;
+    last.units += rest.units;
+    last.throughput_bps = rate_bps(last.bytes, last.end_seconds - last.start_seconds);
+    last.retransmits += rest.retransmits;
+    last.cwnd_segments = rest.cwnd_segments;
+}
+
+/// What happened from one moment to another, with times counted from `origin`.
+pub(super) fn interval_between(origin: Instant, from: (Instant, Mark), to: (Instant, Mark)) -> Interval {
+    let bytes = to.1.bytes - from.1.bytes;
+    Interval {
+        start_seconds: (from.0 - origin).as_secs_f64(),
+        end_seconds: (to.0 - origin).as_secs_f64(),
+        bytes,
+        units: to.1.units - from.1.units,
+        throughput_bps: rate_bps(bytes, (to.0 - from.0).as_secs_f64()),
+        retransmits: to.1.retransmits.saturating_sub(from.1.retransmits),
+        cwnd_segments: to.1.cwnd_segments,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    fn at(origin: Instant, msecs: u64, bytes: u64) -> (Instant, Mark) {
+        (origin + Duration::from_millis(msecs), Mark { bytes, ..Mark::default() })
+    }
+
+    #[test]
+    fn a_short_rest_is_added_to_the_interval_before_it_and_nothing_is_lost() {
+        let origin = Instant::now();
+        let marks = [at(origin, 0, 0), at(origin, 100, 5000), at(origin, 101, 5040)];
+        let mut intervals = Vec::new();
+        keep(&mut intervals, Some(interval_between(origin, marks[0], marks[1])));
+        join_last(&mut intervals, Some(interval_between(origin, marks[1], marks[2])));
+        assert_eq!(intervals, [interval_between(origin, marks[0], marks[2])]);
+    }
+
+    #[test]
+    fn a_rest_without_an_interval_before_it_stands_alone() {
+        let origin = Instant::now();
+        let mut intervals = Vec::new();
+        join_last(&mut intervals, Some(interval_between(origin, at(origin, 0, 0), at(origin, 1, 7))));
+        join_last(&mut intervals, None);
+        assert_eq!(intervals.iter().map(|interval| interval.bytes).sum::<u64>(), 7);
+    }
+}

@@ -1,0 +1,153 @@
+//! The kernel's own test program for receive coalescing (`tools/testing/selftests/net/gro.c`) against
+//! two adapters: it sends frames from one namespace and checks in the other which of them were joined.
+//!
+//! ```text
+//!  namespace a                 this process                   namespace b
+//!  gro (sends) ── TAP ── adapter ══ cable ══ adapter ── TAP ── gro --rx (exit code)
+//! ```
+//!
+//! The receiving TAP is without `IFF_NAPI`: the kernel joins nothing there, so what is seen joined was
+//! joined by the adapter. The program is not ours and not here: `.ci/kernel-gro` fetches, builds and
+//! names it in `OFFRAMP_GRO_SELFTEST`. Without that these tests say so and pass.
+
+use offramp_adapter::cable::{CableConfig, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::CoalesceConfig;
+use offramp_ports::sys::{NetNs, confine, link};
+use offramp_ports::tap::{Tap, TapConfig};
+use offramp_ports::worker::Worker;
+use std::ffi::OsString;
+use std::process::{Child, Command, Output, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// Names the program.
+const PROGRAM_VARIABLE: &str = "OFFRAMP_GRO_SELFTEST";
+/// What the program's large cases need: segments of an IP packet of 4096 bytes.
+const MTU: usize = 4096;
+/// How long the adapter waits for a frame to join, in nanoseconds: longer than a busy machine lets the
+/// sender wait between two frames, shorter than the 100 ms that the program waits between two cases.
+const HOLD_NS: u64 = 20_000_000;
+const INTERFACE: &str = "ofr0";
+const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
+/// The groups of cases that the program has.
+const TESTS: [&str; 6] = ["data", "ack", "flags", "tcp", "ip", "large"];
+const FAMILIES: [&str; 2] = ["--ipv4", "--ipv6"];
+/// The kernel's own script runs a case up to three times: a sender that is interrupted for longer than
+/// the adapter holds tests nothing.
+const ATTEMPTS_MAX: usize = 3;
+/// Far longer than the receiver needs to bind its socket.
+const PATIENCE: Duration = Duration::from_secs(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
+
+/// Two hosts and the adapters between them. Fields are dropped in order: first who drives.
+struct Bench {
+    _worker: Worker,
+    _taps: [Tap; 2],
+    hosts: [NetNs; 2],
+}
+
+impl Bench {
+    fn new(offloads: Offloads) -> Self {
+        let hosts = [0, 1].map(|_| NetNs::new().unwrap_or_else(|e| panic!("{e}; run as root")));
+        let taps = [0, 1].map(|side: usize| {
+            let config = TapConfig { mtu: MTU as u32, mac: Some(MACS[side]), ..TapConfig::new(INTERFACE) };
+            let tap = Tap::open_in(&hosts[side], &config).unwrap();
+            tap.offer(offloads).unwrap();
+            // The kernel speaks for itself on a new interface: neither program expects that.
+            hosts[side].run(|| link::disable_ipv6(INTERFACE).and_then(|()| link::set_up(INTERFACE))).unwrap().unwrap();
+            tap
+        });
+        let coalesce = CoalesceConfig { hold_ns: HOLD_NS, ..CoalesceConfig::default() };
+        let config = AdapterConfig { mtu: MTU, offloads, coalesce, ..AdapterConfig::default() };
+        let (a, b) = cable(&CableConfig { mtu: MTU, ..CableConfig::default() });
+        let pair = |tap: &Tap, end| QueuePair::new(&config, &Control::new(&config), 0, tap.queue(0).unwrap(), end);
+        let pairs = vec![pair(&taps[0], a), pair(&taps[1], b)];
+        let worker = Worker::start("ofr-adapters", pairs, None).unwrap();
+        Self { _worker: worker, _taps: taps, hosts }
+    }
+
+    /// Runs one group of cases: what the receiver says, and whether it is content.
+    fn run(&self, program: &OsString, family: &str, test: &str) -> Output {
+        let command = |side: usize| {
+            let mut command = Command::new(program);
+            command.args([family, "--verbose", "--test", test, "--iface", INTERFACE]);
+            command.args(["--smac", &text(MACS[0]), "--dmac", &text(MACS[1])]);
+            confine(&mut command, Some(&self.hosts[side]), None).unwrap();
+            command
+        };
+        let receiver = command(1).arg("--rx").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut receiver = receiver.unwrap_or_else(|e| panic!("{}: {e}", program.display()));
+        wait_until_bound(&mut receiver);
+        let sent = command(0).output().unwrap();
+        assert!(sent.status.success(), "the sender failed: {}", String::from_utf8_lossy(&sent.stderr));
+        receiver.wait_with_output().unwrap()
+    }
+}
+
+/// Waits until the program's packet socket is bound, so that it misses nothing.
+fn wait_until_bound(receiver: &mut Child) {
+    let path = format!("/proc/{}/net/packet", receiver.id());
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        // Columns: sk, RefCnt, Type, Proto, Iface, …; the interface is 0 before the socket is bound.
+        let sockets = std::fs::read_to_string(&path).unwrap_or_default();
+        let is_bound = |line: &str| line.split_whitespace().nth(4).is_some_and(|index| index != "0");
+        if sockets.lines().skip(1).any(is_bound) {
+            return;
+        }
+        assert!(receiver.try_wait().unwrap().is_none(), "the receiver ended before it was bound");
+        assert!(Instant::now() < deadline, "the receiver never bound its socket");
+        thread::sleep(POLL_INTERVAL);
+    }
+}
+
+fn text(mac: [u8; 6]) -> String {
+    mac.map(|byte| format!("{byte:02x}")).join(":")
+}
+
+fn program() -> Option<OsString> {
+    let program = std::env::var_os(PROGRAM_VARIABLE);
+    if program.is_none() {
+        println!("{PROGRAM_VARIABLE} is not set: the kernel's program was not run; .ci/kernel-gro runs it");
+    }
+    program
+}
+
+#[test]
+fn the_kernels_program_finds_joined_what_it_expects() {
+    let Some(program) = program() else { return };
+    let bench = Bench::new(Offloads::all());
+    let mut failed = Vec::new();
+    for family in FAMILIES {
+        for test in TESTS {
+            let mut attempts = 0;
+            let output = loop {
+                attempts += 1;
+                let output = bench.run(&program, family, test);
+                if output.status.success() || attempts == ATTEMPTS_MAX {
+                    break output;
+                }
+            };
+            let verdict = if output.status.success() { "passed" } else { "FAILED" };
+            println!("{test} {family}: {verdict} in attempt {attempts}");
+            print!("{}", String::from_utf8_lossy(&output.stdout));
+            if !output.status.success() {
+                failed.push(format!("{test} {family}:\n{}", String::from_utf8_lossy(&output.stderr)));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{}", failed.join("\n"));
+}
+
+#[test]
+fn the_kernels_program_is_not_content_with_an_adapter_that_joins_nothing() {
+    let Some(program) = program() else { return };
+    let bench = Bench::new(Offloads::all() - Offloads::RSC - Offloads::RSC_UDP);
+    for family in FAMILIES {
+        let output = bench.run(&program, family, "data");
+        assert!(!output.status.success(), "it does not see what is joined");
+    }
+}

@@ -1,0 +1,94 @@
+//! Receive coalescing: frames of the line into contiguous super-frames, verified and looked up.
+
+use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
+use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::RxMeta;
+use std::hint::black_box;
+
+const FRAME_LEN: usize = HEADERS_LEN + MSS;
+/// Distance of the frames in the buffer of the line: whole cache lines.
+const SLOT: usize = FRAME_LEN.next_multiple_of(64);
+/// ACK.
+const FLAGS: u8 = 0x10;
+
+/// Runs the works of this file.
+pub fn measure(report: &mut Report) {
+    for flows in [1, 64] {
+        let line = line(flows);
+        let count = flows * SEGMENTS;
+        let contenders = vec![ours(&line, flows), memcpy(&line, flows), tun_rs(&line)];
+        report.measure(&format!("rsc_{flows}flow{}_x45", if flows > 1 { "s" } else { "" }), count * MSS, contenders);
+    }
+}
+
+/// Frames as they come: one of each flow in turn.
+fn line(flows: usize) -> Vec<u8> {
+    let payload = data(MSS);
+    let mut line = vec![0; flows * SEGMENTS * SLOT];
+    for (n, slot) in line.chunks_exact_mut(SLOT).enumerate() {
+        let (flow, segment) = (n % flows, n / flows);
+        let bytes = frame(flow as u16, 1000 + (segment * MSS) as u32, 7 + segment as u16, FLAGS, &payload);
+        slot[..FRAME_LEN].copy_from_slice(&bytes);
+    }
+    line
+}
+
+fn join(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    let enabled = Offloads::RX_CHECKSUM | Offloads::RSC;
+    for slot in line.chunks_exact_mut(SLOT) {
+        let frame = &mut slot[..FRAME_LEN];
+        let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+        coalescer.offer(frame, &layout, enabled, None, 0, out);
+    }
+    coalescer.flush(out);
+}
+
+fn ours(line: &[u8], flows: usize) -> Contender<'static> {
+    let config = CoalesceConfig { flows_max: flows, telling: Telling::PartialSum, ..CoalesceConfig::default() };
+    let (mut coalescer, mut line) = (Coalescer::new(config), line.to_vec());
+    let mut lens = Vec::new();
+    join(&mut coalescer, &mut line, &mut |meta, frame| lens.push((meta.segments, frame.len())));
+    assert_eq!(lens, vec![(SEGMENTS as u16, HEADERS_LEN + SEGMENTS * MSS); flows], "everything joined");
+    Contender::new(OURSELVES, move || {
+        let mut bytes = 0;
+        join(&mut coalescer, black_box(&mut line), &mut |_, frame| bytes += black_box(frame).len());
+        bytes
+    })
+}
+
+/// Every payload behind the one before it of its flow, copied and no more.
+fn memcpy(line: &[u8], flows: usize) -> Contender<'_> {
+    let mut joined = vec![vec![0; HEADERS_LEN + SEGMENTS * MSS]; flows];
+    Contender::new(REFERENCE, move || {
+        for (n, slot) in black_box(line).chunks_exact(SLOT).enumerate() {
+            let to = HEADERS_LEN + n / flows * MSS;
+            joined[n % flows][to..to + MSS].copy_from_slice(&slot[HEADERS_LEN..FRAME_LEN]);
+        }
+        black_box(&mut joined);
+    })
+}
+
+fn tun_rs(line: &[u8]) -> Contender<'static> {
+    let offset = tun_rs::VIRTIO_NET_HDR_LEN;
+    let packets: Vec<Vec<u8>> = line.chunks_exact(SLOT).map(|s| s[LINK_HEADER_LEN..FRAME_LEN].to_vec()).collect();
+    let buffers = packets.iter().map(|packet| {
+        let mut buffer = Vec::with_capacity(offset + usize::from(u16::MAX));
+        buffer.resize(offset, 0);
+        buffer.extend_from_slice(packet);
+        buffer
+    });
+    let state = (buffers.collect::<Vec<_>>(), tun_rs::GROTable::new());
+    let reset = move |(buffers, _): &mut (Vec<Vec<u8>>, tun_rs::GROTable)| {
+        for (buffer, packet) in buffers.iter_mut().zip(&packets) {
+            buffer.truncate(offset);
+            buffer.extend_from_slice(packet);
+        }
+    };
+    Contender::with_reset("tun-rs", state, reset, move |(buffers, table)| {
+        table.apply_gro(buffers, offset, false).expect("packets of our own");
+        buffers.len()
+    })
+}

@@ -1,0 +1,91 @@
+//! Large send: a 64 KiB super-frame into 45 complete frames in buffers of the line.
+
+use crate::frames::{
+    CHECKSUM_OFFSET, CHECKSUM_START, HEADER_LEN, HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, partial_frame,
+};
+use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
+use offramp_offload::checksum;
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use std::hint::black_box;
+
+/// Distance of the frames in the buffer of the line: whole cache lines.
+const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
+/// Sequence number of the first segment.
+const SEQUENCE: u32 = 1000;
+/// ACK and PSH.
+const FLAGS: u8 = 0x18;
+
+/// Runs the works of this file.
+pub fn measure(report: &mut Report) {
+    let super_frame = partial_frame(0, SEQUENCE, 7, FLAGS, &data(SEGMENTS * MSS));
+    check(&super_frame);
+    let bytes = SEGMENTS * MSS;
+    report.measure("tso_64k_mss1448", bytes, vec![ours(&super_frame), memcpy(&super_frame), tun_rs(&super_frame)]);
+}
+
+fn meta() -> TxMeta {
+    TxMeta {
+        checksum: Some(PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 }),
+        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS as u16, ecn: false }),
+    }
+}
+
+fn cut(super_frame: &[u8], line: &mut [u8]) -> usize {
+    let mut plan = Segmenter::new(super_frame, &meta(), &SegmentPolicy::default()).expect("a frame of our own");
+    let written = plan.write_run(super_frame, line, SLOT);
+    plan.write_next(super_frame, &mut line[written * SLOT..]);
+    plan.frames_left()
+}
+
+fn ours(super_frame: &[u8]) -> Contender<'_> {
+    let mut line = vec![0; SLOT * SEGMENTS];
+    Contender::new(OURSELVES, move || cut(black_box(super_frame), black_box(&mut line)))
+}
+
+/// Headers and payload of every segment, copied and no more.
+fn memcpy(super_frame: &[u8]) -> Contender<'_> {
+    let mut line = vec![0; SLOT * SEGMENTS];
+    Contender::new(REFERENCE, move || {
+        let super_frame = black_box(super_frame);
+        for (n, slot) in black_box(&mut line).chunks_exact_mut(SLOT).enumerate() {
+            let from = HEADERS_LEN + n * MSS;
+            slot[..HEADERS_LEN].copy_from_slice(&super_frame[..HEADERS_LEN]);
+            slot[HEADERS_LEN..HEADERS_LEN + MSS].copy_from_slice(&super_frame[from..from + MSS]);
+        }
+    })
+}
+
+fn tun_rs(super_frame: &[u8]) -> Contender<'_> {
+    let offset = tun_rs::VIRTIO_NET_HDR_LEN;
+    let header = tun_rs::VirtioNetHdr {
+        flags: 1,
+        gso_type: tun_rs::VIRTIO_NET_HDR_GSO_TCPV4,
+        hdr_len: HEADER_LEN as u16,
+        gso_size: MSS as u16,
+        csum_start: (CHECKSUM_START - LINK_HEADER_LEN) as u16,
+        csum_offset: CHECKSUM_OFFSET as u16,
+    };
+    let mut packet = super_frame[LINK_HEADER_LEN..].to_vec();
+    let (mut out, mut sizes) = (vec![vec![0; 2048]; 64], vec![0; 64]);
+    let cut = move |packet: &mut Vec<u8>| {
+        tun_rs::gso_split(black_box(packet), header, &mut out, &mut sizes, offset, false).expect("a frame of our own")
+    };
+    let mut cut = cut;
+    assert_eq!(cut(&mut packet), SEGMENTS);
+    Contender::new("tun-rs", move || cut(&mut packet))
+}
+
+/// What is measured is right: every frame verifies and carries its part.
+fn check(super_frame: &[u8]) {
+    let mut line = vec![0; SLOT * SEGMENTS];
+    assert_eq!(cut(super_frame, &mut line), 0);
+    for (n, slot) in line.chunks_exact(SLOT).enumerate() {
+        let frame = &slot[..HEADERS_LEN + MSS];
+        let layout = FrameLayout::parse(frame, LengthFrom::Ip).expect("a frame of our own");
+        assert_eq!(checksum::verify(frame, &layout), ChecksumState::Good, "segment {n}");
+        let from = HEADERS_LEN + n * MSS;
+        assert_eq!(frame[HEADERS_LEN..], super_frame[from..from + MSS]);
+    }
+}

@@ -1,0 +1,77 @@
+//! What must hold whatever the bytes are: the bodies of the fuzz targets, and of the ordinary tests
+//! beside them.
+
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
+
+/// Longest frame that any cut may give: no header or payload is added but IPv6's fragment header.
+const FRAME_LEN_MAX: usize = 1 << 17;
+
+/// Offsets are ordered and inside the frame.
+pub fn layout(bytes: &[u8]) {
+    for from in [LengthFrom::Ip, LengthFrom::Frame] {
+        if let Ok(l) = FrameLayout::parse(bytes, from) {
+            let offsets = [l.network_start, l.transport_start, l.payload_start, l.packet_end, bytes.len()];
+            assert!(offsets.is_sorted(), "{l:?}");
+            assert!(l.addresses(bytes).len() <= 32);
+        }
+    }
+}
+
+/// Ten bytes say what is asked for, the rest is the frame. Every frame has the length announced, and
+/// no more frames come than were announced.
+pub fn segment(bytes: &[u8]) {
+    let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return };
+    let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
+    let kinds =
+        [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp, SegmentationKind::UdpFragments];
+    let meta = TxMeta {
+        checksum: (ask[0] & 1 != 0).then(|| PartialChecksum { start: word(2), offset: word(4) }),
+        segmentation: (ask[0] & 2 != 0).then(|| Segmentation {
+            kind: kinds[usize::from(ask[1] & 3)],
+            size: word(6),
+            ecn: ask[0] & 4 != 0,
+        }),
+    };
+    let id_range = if ask[0] & 8 != 0 { IdRange::Bits15 } else { IdRange::Bits16 };
+    let policy = SegmentPolicy { id_range, fragment_id: u32::from(word(8)) };
+    let Ok(mut plan) = Segmenter::new(frame, &meta, &policy) else { return };
+    let mut out = vec![0; FRAME_LEN_MAX];
+    let mut left = plan.frames_left();
+    assert!(left <= frame.len().max(1));
+    while left > 0 {
+        let len = plan.next_len();
+        assert!(len <= frame.len() + 8);
+        assert_eq!(plan.write_next(frame, &mut out), len);
+        left -= 1;
+        assert_eq!(plan.frames_left(), left);
+    }
+    assert_eq!(plan.write_next(frame, &mut out), 0);
+}
+
+/// A byte of settings, then frames behind a length of two bytes each. Every frame comes out once, as
+/// itself or in a joined one, and nothing is held at the end.
+pub fn coalesce(bytes: &[u8]) {
+    let Some((&settings, mut rest)) = bytes.split_first() else { return };
+    let telling = if settings & 1 != 0 { Telling::PartialSum } else { Telling::Verdict };
+    let config = CoalesceConfig { flows_max: usize::from(settings >> 4), telling, ..CoalesceConfig::default() };
+    let mut coalescer = Coalescer::new(config);
+    let (mut offered, mut given) = (0_u64, 0_u64);
+    while let Some((len, behind)) = rest.split_first_chunk::<2>() {
+        let len = usize::from(u16::from_le_bytes(*len)).min(behind.len());
+        let (frame, behind) = behind.split_at(len);
+        rest = behind;
+        let mut frame = frame.to_vec();
+        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
+        let enabled = if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
+        let mut count = |meta: &offramp_offload::meta::RxMeta, _: &mut [u8]| given += u64::from(meta.segments);
+        coalescer.offer(&mut frame, &layout, enabled, None, offered, &mut count);
+        offered += 1;
+        assert_eq!(offered, given + coalescer.held() as u64);
+    }
+    coalescer.flush(&mut |meta, _| given += u64::from(meta.segments));
+    assert_eq!((offered, coalescer.held()), (given, 0));
+}

@@ -1,0 +1,110 @@
+//! Bytes from a hostile host or line never make a function panic, hang, or lose a frame.
+
+mod hostile;
+
+use offramp_offload::checksum;
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// Inputs of one test; the fuzz targets run without a limit.
+const INPUTS: usize = 20_000;
+
+fn seed() -> u64 {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    seed
+}
+
+/// A frame that is nearly right: TCP or UDP over IPv4 or IPv6, with a few bytes changed.
+fn nearly_right(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let version6 = rng.random_bool(0.4);
+    let tcp = rng.random_bool(0.7);
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+    for _ in 0..rng.random_range(0..6_u8).saturating_sub(3) {
+        frame.extend_from_slice(&[0x81, 0, 0, 7]);
+    }
+    let payload = rng.random_range(0..300_usize);
+    let transport_len = payload + if tcp { 20 } else { 8 };
+    let network_start = frame.len() + 2;
+    let protocol = if tcp { 6 } else { 17 };
+    if version6 {
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend_from_slice(&(transport_len as u16).to_be_bytes());
+        frame.extend_from_slice(&[protocol, 64]);
+        frame.extend_from_slice(&[0xfd; 32]);
+    } else {
+        frame.extend_from_slice(&[8, 0, 0x45, 0]);
+        frame.extend_from_slice(&((20 + transport_len) as u16).to_be_bytes());
+        frame.extend_from_slice(&[0, rng.random_range(0..4), 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let sum = checksum::sum(&frame[network_start..]).checksum();
+        frame[network_start + 10..network_start + 12].copy_from_slice(&sum.to_be_bytes());
+    }
+    frame.extend_from_slice(&[0, 1, 0, rng.random_range(0..3)]);
+    if tcp {
+        let sequence = rng.random_range(0..4_u32) * 100;
+        frame.extend_from_slice(&sequence.to_be_bytes());
+        frame.extend_from_slice(&[0, 0, 0, 9, 0x50, 0x10, 0, 9, 0, 0, 0, 0]);
+    } else {
+        frame.extend_from_slice(&(transport_len as u16).to_be_bytes());
+        frame.extend_from_slice(&[0, 0]);
+    }
+    frame.resize(frame.len() + payload, 0x5a);
+    if let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) {
+        let partial = checksum::make_partial(&mut frame, &layout);
+        let end = layout.packet_end;
+        checksum::complete(&mut frame, partial, end).unwrap();
+    }
+    for _ in 0..rng.random_range(0..3) {
+        let at = rng.random_range(0..frame.len());
+        frame[at] = rng.random();
+    }
+    if rng.random_bool(0.05) {
+        frame.truncate(rng.random_range(0..frame.len()));
+    }
+    frame
+}
+
+#[test]
+fn a_layout_is_true_of_any_bytes() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS {
+        hostile::layout(&nearly_right(&mut rng));
+        let mut noise = vec![0; rng.random_range(0..100)];
+        rng.fill_bytes(&mut noise);
+        hostile::layout(&noise);
+    }
+}
+
+#[test]
+fn a_segmenter_keeps_its_word_on_any_bytes() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS {
+        let mut input: Vec<u8> = (0..10).map(|_| rng.random()).collect();
+        let frame = nearly_right(&mut rng);
+        if rng.random_bool(0.8) {
+            // A request that comes near to fitting.
+            let start = [34_u16, 54, 38, 14][rng.random_range(0..4)];
+            let offset = [16_u16, 6][rng.random_range(0..2)];
+            input[2..4].copy_from_slice(&start.to_le_bytes());
+            input[4..6].copy_from_slice(&offset.to_le_bytes());
+            input[7] = 0;
+        }
+        input.extend_from_slice(&frame);
+        hostile::segment(&input);
+    }
+}
+
+#[test]
+fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS / 20 {
+        let mut input = vec![rng.random()];
+        for _ in 0..40 {
+            let frame = nearly_right(&mut rng);
+            input.extend_from_slice(&(frame.len() as u16).to_le_bytes());
+            input.extend_from_slice(&frame);
+        }
+        hostile::coalesce(&input);
+    }
+}

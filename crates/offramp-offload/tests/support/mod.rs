@@ -1,0 +1,29 @@
+//! What the tests share that look at frames from outside: a frame builder that relies on nothing of
+//! ours, and the pieces that a host is handed.
+#![allow(dead_code)]
+
+pub mod packet;
+pub mod pieces;
+
+/// The first difference of two frames, with the bytes around it.
+pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {
+    const AROUND: usize = 8;
+    let at = match kernel.iter().zip(ours).position(|(a, b)| a != b) {
+        None if kernel.len() == ours.len() => return None,
+        None => kernel.len().min(ours.len()),
+        Some(at) => at,
+    };
+    let around = |bytes: &[u8]| hex(&bytes[at.saturating_sub(AROUND).min(bytes.len())..(at + AROUND).min(bytes.len())]);
+    Some(format!(
+        "at byte {at} ({} and {} bytes long)\n      kernel …{}…\n      ours   …{}…",
+        kernel.len(),
+        ours.len(),
+        around(kernel),
+        around(ours)
+    ))
+}
+
+/// Bytes as hexadecimal numbers.
+pub fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,198 @@
+//! The pieces that a host is handed, and the check that cutting them gives back what came in.
+
+use super::{difference, hex};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
+use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use std::collections::BTreeMap;
+
+/// A frame of the line, or several joined, as a host is told of them; without padding.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// What is said of it.
+    pub meta: RxMeta,
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+}
+
+/// What we make of these frames.
+pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut out = |meta: &RxMeta, bytes: &mut [u8]| pieces.push(Piece::new(*meta, bytes));
+    for frame in frames {
+        let mut frame = frame.clone();
+        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
+        coalescer.offer(&mut frame, &layout, Offloads::RX, None, 0, &mut out);
+    }
+    coalescer.flush(&mut out);
+    pieces
+}
+
+impl Piece {
+    /// A piece of these bytes.
+    pub fn new(meta: RxMeta, bytes: &[u8]) -> Self {
+        Self { meta, bytes: trimmed(bytes).to_vec() }
+    }
+
+    /// Bytes of payload; of all that follows the Ethernet header when there is no transport.
+    pub fn payload_len(&self) -> usize {
+        FrameLayout::parse(&self.bytes, LengthFrom::Ip).map_or(self.bytes.len(), |layout| layout.payload_len())
+    }
+
+    /// Several frames in one.
+    pub fn is_joined(&self) -> bool {
+        self.meta.segmentation.is_some()
+    }
+
+    /// One frame whose checksum is still to be completed: the kernel had joined it, and cut it again
+    /// because the output cannot express what it had made.
+    pub fn is_cut_again(&self) -> bool {
+        !self.is_joined() && matches!(self.meta.checksum, ChecksumState::Partial(_))
+    }
+
+    /// The frames of the line that it is.
+    pub fn frames(&self) -> Vec<Vec<u8>> {
+        let checksum = match self.meta.checksum {
+            ChecksumState::Partial(partial) => Some(partial),
+            _ => None,
+        };
+        let request = TxMeta { checksum, segmentation: self.meta.segmentation };
+        let mut segmenter = Segmenter::new(&self.bytes, &request, &SegmentPolicy::default()).expect("it can be cut");
+        let mut frames = Vec::new();
+        while segmenter.frames_left() > 0 {
+            let mut out = vec![0; segmenter.next_len()];
+            segmenter.write_next(&self.bytes, &mut out);
+            frames.push(out);
+        }
+        if let (true, Some(partial)) = (self.is_cut_again(), checksum) {
+            // 0 and 0xffff are the same number; of the two, TCP's segments on a line have 0.
+            let field = &mut frames[0][partial.field()..partial.field() + 2];
+            if *field == [0xff, 0xff] && partial.offset == 16 {
+                field.fill(0);
+            }
+        }
+        frames
+    }
+
+    /// How it looks in a failed test.
+    pub fn describe(&self) -> String {
+        let size = self.meta.segmentation.map_or(0, |s| s.size);
+        let head = &self.bytes[..self.bytes.len().min(80)];
+        format!("{} bytes, gso_size {size}, {:?}: {}", self.payload_len(), self.meta.checksum, hex(head))
+    }
+}
+
+/// The frame without what lies behind its packet.
+pub fn trimmed(frame: &[u8]) -> &[u8] {
+    FrameLayout::parse(frame, LengthFrom::Ip).map_or(frame, |layout| &frame[..layout.packet_end])
+}
+
+/// Checks that cutting what we handed out gives the frames that came in, in the order of each flow.
+///
+/// # Errors
+/// What differs.
+pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
+    let mut flows = Flows::of(frames);
+    for piece in ours {
+        let cut = piece.frames();
+        let originals = flows.next(&cut[0], cut.len())?;
+        let are_fixed = ids_are_fixed(&originals);
+        for (original, cut) in originals.iter().zip(&cut) {
+            let cut = if are_fixed { with_id_of(cut, original) } else { cut.clone() };
+            if let Some(difference) = difference(trimmed(original), &cut) {
+                return Err(format!("cutting does not give the frame back (first what came in) {difference}"));
+            }
+        }
+    }
+    flows.check_is_empty()
+}
+
+/// Which frames must stay in order: IP version, transport, addresses and ports. What is opaque is one flow.
+pub type Flow = (u8, Vec<u8>);
+
+/// The flow of a frame.
+pub fn flow_of(frame: &[u8]) -> Flow {
+    match FrameLayout::parse(frame, LengthFrom::Ip) {
+        Ok(layout) if layout.transport != Transport::Opaque => {
+            let kind = 1 + u8::from(layout.network == Network::Ipv6) + 2 * u8::from(layout.transport == Transport::Udp);
+            let ports = &frame[layout.transport_start..layout.transport_start + 4];
+            (kind, [layout.addresses(frame), ports].concat())
+        }
+        _ => (0, Vec::new()),
+    }
+}
+
+/// Pieces by flow, in order.
+pub fn by_flow(pieces: &[Piece]) -> BTreeMap<Flow, Vec<&Piece>> {
+    let mut flows: BTreeMap<Flow, Vec<&Piece>> = BTreeMap::new();
+    for piece in pieces {
+        flows.entry(flow_of(&piece.bytes)).or_default().push(piece);
+    }
+    flows
+}
+
+/// The frames that came in, by flow, to be taken from the front.
+pub struct Flows<'a>(BTreeMap<Flow, Vec<&'a [u8]>>);
+
+impl<'a> Flows<'a> {
+    /// Frames in the order in which they came in.
+    pub fn of(frames: &'a [Vec<u8>]) -> Self {
+        let mut flows: BTreeMap<Flow, Vec<&[u8]>> = BTreeMap::new();
+        for frame in frames {
+            flows.entry(flow_of(frame)).or_default().push(frame);
+        }
+        Self(flows)
+    }
+
+    /// The next frames of the flow of `like`.
+    ///
+    /// # Errors
+    /// When there are not so many.
+    pub fn next(&mut self, like: &[u8], count: usize) -> Result<Vec<&'a [u8]>, String> {
+        let queue = self.0.entry(flow_of(like)).or_default();
+        if queue.len() < count {
+            return Err("more came out than went in".into());
+        }
+        Ok(queue.drain(..count).collect())
+    }
+
+    /// Whether all were taken.
+    ///
+    /// # Errors
+    /// When frames are left.
+    pub fn check_is_empty(&self) -> Result<(), String> {
+        let left: usize = self.0.values().map(Vec::len).sum();
+        if left == 0 { Ok(()) } else { Err(format!("{left} frames are missing")) }
+    }
+}
+
+/// Where the IPv4 ID lies, if there is one.
+pub fn id_at(frame: &[u8]) -> Option<usize> {
+    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
+    (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
+}
+
+/// Whether the first two IPv4 IDs are equal: then they all are, where frames were joined.
+pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
+    let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1]]);
+    matches!(frames, [a, b, ..] if id(a).is_some() && id(a) == id(b))
+}
+
+/// The frame with ID and header checksum of another.
+fn with_id_of(frame: &[u8], original: &[u8]) -> Vec<u8> {
+    let mut frame = frame.to_vec();
+    if let Some(at) = id_at(original) {
+        for field in [at..at + 2, at + 6..at + 8] {
+            frame[field.clone()].copy_from_slice(&original[field]);
+        }
+    }
+    frame
+}
+
+/// Payload bytes of each piece.
+pub fn sizes(pieces: &[Piece]) -> Vec<usize> {
+    pieces.iter().map(Piece::payload_len).collect()
+}
