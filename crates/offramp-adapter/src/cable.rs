@@ -8,7 +8,7 @@
 //! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
-use crate::port::WirePort;
+use crate::port::{Loan, WirePort};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -58,6 +58,11 @@ struct Slot {
     arrival_ns: u64,
 }
 
+/// Distance of frames of that length.
+fn stride(len: usize) -> usize {
+    len.next_multiple_of(FRAME_ALIGN)
+}
+
 /// Frames that change hands together.
 #[derive(Debug)]
 struct Batch {
@@ -78,13 +83,16 @@ impl Batch {
         }
     }
 
-    fn has_room_for(&self, len: usize) -> bool {
-        self.frames.len() < BATCH_FRAMES_MAX && self.used + len <= self.bytes.len()
+    /// How many frames of `len` bytes still fit.
+    fn room_for(&self, len: usize) -> usize {
+        let free = self.bytes.len().saturating_sub(self.used);
+        let fit = if free < len { 0 } else { (free - len) / stride(len) + 1 };
+        fit.min(BATCH_FRAMES_MAX - self.frames.len())
     }
 
     fn push(&mut self, len: usize, arrival_ns: u64) {
         self.frames.push(Slot { start: self.used, len, arrival_ns });
-        self.used = (self.used + len).next_multiple_of(FRAME_ALIGN);
+        self.used += stride(len);
     }
 
     fn append(&mut self, other: &Self) {
@@ -255,26 +263,29 @@ impl WirePort for CableEnd {
         }
     }
 
-    fn lend(&mut self, len: usize) -> Option<&mut [u8]> {
-        if self.filling.as_ref().is_some_and(|batch| !batch.has_room_for(len)) {
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
+        if self.filling.as_ref().is_some_and(|batch| batch.room_for(len) == 0) {
             self.flush();
         }
         if self.filling.is_none() {
             self.filling = self.out.lock().free.pop();
         }
-        let batch = self.filling.as_mut().filter(|batch| batch.has_room_for(len))?;
-        let start = batch.used;
-        Some(&mut batch.bytes[start..start + len])
+        let batch = self.filling.as_mut()?;
+        let count = count.min(batch.room_for(len));
+        let end = batch.used + count.checked_sub(1)? * stride(len) + len;
+        Some(Loan { bytes: &mut batch.bytes[batch.used..end], stride: stride(len) })
     }
 
-    fn put(&mut self, len: usize, now_ns: u64) {
-        self.line_free_ns = self.line_free_ns.max(now_ns) + self.line_time_ns(len);
-        let arrival_ns = self.line_free_ns + self.config.delay_ns;
-        if let Some(batch) = &mut self.filling {
-            batch.push(len, arrival_ns);
-            if batch.frames.len() == BATCH_FRAMES_MAX {
-                self.flush();
-            }
+    fn put(&mut self, len: usize, count: usize, now_ns: u64) {
+        let line_time_ns = self.line_time_ns(len);
+        let Some(batch) = &mut self.filling else { return };
+        self.line_free_ns = self.line_free_ns.max(now_ns);
+        for _ in 0..count {
+            self.line_free_ns += line_time_ns;
+            batch.push(len, self.line_free_ns + self.config.delay_ns);
+        }
+        if batch.frames.len() == BATCH_FRAMES_MAX {
+            self.flush();
         }
     }
 

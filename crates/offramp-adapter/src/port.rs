@@ -50,17 +50,27 @@ pub trait HostPort {
     fn takes_verdicts(&self) -> bool;
 }
 
+/// Buffers that a line lends, side by side.
+#[derive(Debug)]
+pub struct Loan<'a> {
+    /// The buffers; the last one may be shorter than `stride`.
+    pub bytes: &'a mut [u8],
+    /// Distance from one buffer to the next.
+    pub stride: usize,
+}
+
 /// The line's side of one queue pair.
 pub trait WirePort {
     /// How many more frames the line takes now; 0 holds the host back.
     fn room(&mut self, now_ns: u64) -> usize;
 
-    /// Lends the buffer for the next frame to leave, at least `len` bytes; `None` when the line is
-    /// full or the frame is too long for it.
-    fn lend(&mut self, len: usize) -> Option<&mut [u8]>;
+    /// Lends buffers for the next frames to leave: up to `count` of `len` bytes each, as many as there
+    /// is room for; `None` when there is room for none, or the frame is too long for the line.
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>>;
 
-    /// Puts the first `len` bytes of the lent buffer on the line, behind all that were put before.
-    fn put(&mut self, len: usize, now_ns: u64);
+    /// Puts the first `count` of the lent buffers on the line, `len` bytes of each, behind all that were
+    /// put before.
+    fn put(&mut self, len: usize, count: usize, now_ns: u64);
 
     /// Ends a batch: everything that was put is on its way.
     fn flush(&mut self);

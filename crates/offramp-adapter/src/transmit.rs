@@ -108,14 +108,18 @@ impl Transmit {
     fn put(&mut self, frame: &[u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let Some(plan) = &mut self.pending else { return 0 };
         let (mut frames, mut bytes) = (0, 0);
-        while plan.frames_left() > 0 && wire.room(now_ns) > 0 {
+        while plan.frames_left() > 0 {
             let len = plan.next_len();
             if len - plan.link_header_len() > self.mtu {
                 plan.skip_next();
                 stats.lose(Loss::TooLong, 1);
                 continue;
             }
-            let Some(buffer) = wire.lend(len) else {
+            let room = wire.room(now_ns);
+            if room == 0 {
+                break;
+            }
+            let Some(loan) = wire.lend(len, room.min(plan.run_len())) else {
                 // A line with room that lends nothing is too narrow for this frame.
                 if wire.room(now_ns) > 0 {
                     plan.skip_next();
@@ -123,15 +127,15 @@ impl Transmit {
                 }
                 continue;
             };
-            plan.write_next(frame, buffer);
-            wire.put(len, now_ns);
-            frames += 1;
-            bytes += len;
+            let count = plan.write_run(frame, loan.bytes, loan.stride);
+            wire.put(len, count, now_ns);
+            frames += count;
+            bytes += len * count;
         }
         if plan.frames_left() == 0 {
             self.pending = None;
         }
-        stats.frames_out.add(frames);
+        stats.frames_out.add(frames as u64);
         stats.bytes_out.add(bytes as u64);
         bytes
     }

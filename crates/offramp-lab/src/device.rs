@@ -10,13 +10,13 @@ use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
 
 use offramp_ports::sys::ethtool::Features;
+use offramp_ports::sys::link;
 
 use crate::compare;
 use crate::error::LabError;
 use crate::model::{Experiment, Sample, Variant, Verdict};
 
 mod error;
-pub mod gso;
 mod matrix;
 mod measure;
 mod restore;
@@ -119,7 +119,7 @@ fn busy_note(share: f64) -> Option<String> {
 }
 
 fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, LabError> {
-    let has_gso_limit = found.gso_segs_max.is_some_and(|segs| gso::set_segs_max(&found.interface, segs).is_ok());
+    let has_gso_limit = found.gso_segs_max.is_some_and(|segs| link::set_gso_segs_max(&found.interface, segs).is_ok());
     let changeable = |feature: &str| found.is_changeable(feature);
     matrix::plans(&found.interface, &found.identity.driver, &changeable, has_gso_limit, &config.only)
 }

@@ -5,6 +5,16 @@ use crate::rig::Placement;
 use offramp_offload::checksum;
 use offramp_ports::sys::cpu;
 
+/// Describes this machine for a run on an interface that exists: there is no adapter of ours in it.
+pub fn describe_device() -> Machine {
+    Machine {
+        host_cpus: cpu::online(),
+        cpu_split: "All that this machine did not idle is the host's; the adapter has a processor of its own, or none."
+            .to_owned(),
+        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new() })
+    }
+}
+
 /// Describes this machine, and how a run on it tells hosts and adapters apart.
 pub fn describe(placement: &Placement) -> Machine {
     Machine {

@@ -222,7 +222,12 @@ fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
         // Its neighbour and router messages would be counted with the traffic.
         link::disable_ipv6(INTERFACE)?;
     }
-    ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", config.host_gso)])?;
+    if !config.host_gso {
+        ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", false)])?;
+        if !config.offloads.intersects(Offloads::LSO) {
+            link::set_gso_segs_max(INTERFACE, link::GSO_ONE_FRAME)?;
+        }
+    }
     link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
     link::set_up(INTERFACE)?;
     link::add_neighbour(INTERFACE, IpAddr::V4(ADDRESSES[1 - side]), MACS[1 - side])?;

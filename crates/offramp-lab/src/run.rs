@@ -41,6 +41,8 @@ pub fn run(
 fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let base = &variants[0];
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, plan.metric));
+    let mut notes = notes(plan, &variants);
+    notes.extend(variants[1..].iter().filter_map(|variant| compare::note(base, variant, plan.metric)));
     let verdicts: Vec<Verdict> = variants[1..]
         .iter()
         .enumerate()
@@ -53,7 +55,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
         question: plan.question.to_owned(),
         claims: plan.claims.iter().map(|&claim| claim.to_owned()).collect(),
         fixed: plan.fixed.clone(),
-        notes: notes(plan, &variants),
+        notes,
         variants,
         verdict,
         verdicts,

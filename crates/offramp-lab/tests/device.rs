@@ -166,7 +166,7 @@ impl Settings {
     fn read(interface: &str) -> Self {
         let features = Features::read(interface).unwrap();
         let of = |name: &str| (name.to_owned(), (features.active(name), features.requested(name)));
-        Self { features: features.names().map(of).collect(), gso_segs_max: gso::segs_max(interface).unwrap() }
+        Self { features: features.names().map(of).collect(), gso_segs_max: link::gso_segs_max(interface).unwrap() }
     }
 }
 
@@ -234,7 +234,7 @@ fn settings_that_the_user_made_are_found_again() {
             ethtool::set_features(NAMED, &[("tx-tcp-segmentation", false), ("rx-gro", true)]).unwrap();
             // Asked for, and not to be had without checksums.
             ethtool::set_features(NAMED, &[("tx-checksum-ip-generic", false)]).unwrap();
-            gso::set_segs_max(NAMED, 17).unwrap();
+            link::set_gso_segs_max(NAMED, 17).unwrap();
         })
         .unwrap();
     let named = lab.settings(NAMED);

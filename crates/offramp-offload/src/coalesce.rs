@@ -19,7 +19,7 @@
 //! | next in sequence, same headers, as long as the first | joins |
 //! | the same, but shorter, or with PSH or FIN | joins, and the aggregate is closed |
 //! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
-//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; UDP without checksum | goes alone, behind what its flow held |
+//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum | goes alone, behind what its flow held |
 //!
 //! IPv4 IDs count up by one per frame, or are all equal; the second frame decides which. A vnet
 //! header cannot say "all equal", so cutting such an aggregate gives IDs that count (RFC 6864 4.1:
@@ -37,13 +37,16 @@ mod tests;
 use crate::caps::Offloads;
 use crate::checksum::{make_partial, verify};
 use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
-use crate::meta::{ChecksumState, RxMeta, SegmentationKind};
+use crate::meta::{ChecksumState, RxMeta};
+use crate::segment::UDP_SEGMENTS_MAX;
 use flow::{First, Join, Limits};
 use head::{Key, NetworkFields, Shape, TransportFields};
 use table::FlowTable;
 
 /// Most bytes of an IP packet that a 16-bit length can say (RFC 791 3.1).
 pub const PACKET_LEN_MAX: usize = 65_535;
+/// Most flows that can be configured: each has a buffer of its own.
+pub const FLOWS_MAX: usize = 65_536;
 /// Most flows that are held at once, unless configured. Linux holds 8 in each of 8 buckets.
 pub const FLOWS_MAX_DEFAULT: usize = 64;
 /// Most datagrams of a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
@@ -62,13 +65,13 @@ const PAGE_LEN: usize = 4096;
 /// Limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CoalesceConfig {
-    /// Most flows held at once; at least 1. Each costs a buffer of `packet_len_max` and a link header.
+    /// Most flows held at once, 1 to [`FLOWS_MAX`]. Each costs a buffer of `packet_len_max` and a link header.
     pub flows_max: usize,
     /// Most IP bytes of an aggregate; at most [`PACKET_LEN_MAX`]. Longer frames go alone.
     pub packet_len_max: usize,
     /// Most TCP segments of an aggregate; at least 1.
     pub segments_max: u16,
-    /// Most UDP datagrams of an aggregate; at least 1.
+    /// Most UDP datagrams of an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
     /// How long a flow may be held after its first frame, in nanoseconds. With 0 everything is to be
     /// flushed at the end of each batch.
@@ -105,10 +108,10 @@ impl CoalesceConfig {
     /// The nearest configuration that can be kept.
     fn bounded(self) -> Self {
         Self {
-            flows_max: self.flows_max.clamp(1, u32::MAX as usize / 2),
+            flows_max: self.flows_max.clamp(1, FLOWS_MAX),
             packet_len_max: self.packet_len_max.min(PACKET_LEN_MAX),
             segments_max: self.segments_max.max(1),
-            udp_segments_max: self.udp_segments_max.max(1),
+            udp_segments_max: self.udp_segments_max.clamp(1, UDP_SEGMENTS_MAX as u16),
             ..self
         }
     }
@@ -125,7 +128,7 @@ impl CoalesceConfig {
 /// A frame and its layout.
 type Framed<'a> = (&'a mut [u8], &'a FrameLayout);
 /// What is handed on with a frame: its hash, and the time of its arrival in nanoseconds.
-type Told = (Option<u32>, u64);
+type Arrival = (Option<u32>, u64);
 
 /// Joins the frames of one receive queue. See the [module](self) for the rules.
 ///
@@ -182,10 +185,7 @@ impl Coalescer {
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
         self.switch(enabled, out);
-        let layout = match layout {
-            Ok(layout) => layout,
-            Err(_) => return self.pass_malformed(frame, hash, out),
-        };
+        let Ok(layout) = layout else { return self.pass_malformed(frame, hash, out) };
         // Frames come in bursts of one flow: the last one's headers are compared without a look-up.
         let last = self.table.last();
         let flow = self.table.flow_mut(last);
@@ -223,7 +223,7 @@ impl Coalescer {
         self.table.oldest().map(|slot| self.deadline_ns(slot))
     }
 
-    /// Frames that are held now.
+    /// Frames that are held now, counted by walking through the flows.
     pub fn held(&self) -> usize {
         let slots = std::iter::successors(self.table.oldest(), |slot| self.table.newer(*slot));
         slots.map(|slot| usize::from(self.table.flow(slot).segments)).sum()
@@ -260,16 +260,21 @@ impl Coalescer {
 
     /// A frame of another flow than the last.
     #[inline(never)]
-    fn offer_to_any(&mut self, (frame, layout): Framed<'_>, told: Told, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    fn offer_to_any(
+        &mut self,
+        (frame, layout): Framed<'_>,
+        arrival: Arrival,
+        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+    ) {
         let Some(key) = self.key_of(frame, layout) else {
-            return self.pass_without_flow((frame, layout), told, out);
+            return self.pass_without_flow((frame, layout), arrival, out);
         };
         let Some(slot) = self.table.find(&key) else {
-            return self.start_or_pass(key, (frame, layout), told, out);
+            return self.start_or_pass(key, (frame, layout), arrival, out);
         };
         match self.table.flow_mut(slot).join(frame, layout, &mut self.buffers.bytes) {
             Join::Open => {}
-            other => self.settle(other, slot, (frame, layout), told, out),
+            other => self.settle(other, slot, (frame, layout), arrival, out),
         }
     }
 
@@ -281,7 +286,7 @@ impl Coalescer {
         join: Join,
         slot: usize,
         (frame, layout): Framed<'_>,
-        told: Told,
+        arrival: Arrival,
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
         let key = self.table.flow(slot).key;
@@ -291,8 +296,8 @@ impl Coalescer {
         self.close(slot, out);
         match join {
             Join::Open | Join::Last => {}
-            Join::Bad => out(&alone(layout, ChecksumState::Bad, told.0), frame),
-            Join::OtherHeaders | Join::Refused => self.start_or_pass(key, (frame, layout), told, out),
+            Join::Bad => out(&alone(layout, ChecksumState::Bad, arrival.0), frame),
+            Join::OtherHeaders | Join::Refused => self.start_or_pass(key, (frame, layout), arrival, out),
         }
     }
 
@@ -301,7 +306,7 @@ impl Coalescer {
         &mut self,
         key: Key,
         (frame, layout): Framed<'_>,
-        (hash, now_ns): Told,
+        (hash, now_ns): Arrival,
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
@@ -348,7 +353,7 @@ impl Coalescer {
     fn pass_without_flow(
         &mut self,
         (frame, layout): Framed<'_>,
-        (hash, _): Told,
+        (hash, _): Arrival,
         out: &mut impl FnMut(&RxMeta, &mut [u8]),
     ) {
         if layout.fragment {

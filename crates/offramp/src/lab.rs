@@ -2,6 +2,7 @@
 
 use crate::exit::{self, FAILED, SETUP, fail};
 use clap::{ArgGroup, ValueEnum};
+use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{Plan, Settings, plans};
@@ -11,7 +12,7 @@ use offramp_lab::sample::Bench;
 use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -20,9 +21,9 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
-const REPEATS: usize = 3;
-const SECONDS: f64 = 0.45;
-const RTT_TIME: Duration = Duration::from_millis(60);
+const REPEATS: usize = 4;
+const SECONDS: f64 = 0.3;
+const RTT_TIME: Duration = Duration::from_millis(40);
 /// The same of `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
@@ -133,8 +134,9 @@ impl Args {
 /// Runs `offramp lab`.
 pub fn run(args: &Args) -> ExitCode {
     let stop = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // A second signal ends the process at once; the kernel takes everything back.
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // A second signal ends the process at once: the kernel takes namespaces and TAPs back, and
+        // `--restore` the settings of an interface.
         let registered = signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
             .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
         if let Err(error) = registered {
@@ -149,7 +151,11 @@ pub fn run(args: &Args) -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(LabError::Stopped) => fail("lab: stopped; everything was put back", exit::STOPPED),
-        Err(error @ (LabError::Traffic(_) | LabError::Io(_))) => fail(format!("lab: {error}"), FAILED),
+        Err(
+            error @ (LabError::Traffic(_)
+            | LabError::Io(_)
+            | LabError::Device(DeviceError::NotRestored { .. } | DeviceError::NothingMeasured(_))),
+        ) => fail(format!("lab: {error}"), FAILED),
         Err(error) => fail(format!("lab: {error}"), SETUP),
     }
 }
@@ -172,6 +178,8 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         for plan in plans {
             println!("{:<18} {:<12} {}", plan.name, plan.claims.join(" "), plan.question);
         }
+        let of_device: Vec<&str> = device::experiments().collect();
+        println!("with --device: {}", of_device.join(", "));
         return Ok(());
     }
     // Before any thread: a user namespace can only be entered by a process of one.
@@ -194,7 +202,13 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         show(args, &experiment);
         experiments.push(experiment);
     }
-    finish(args, started, experiments)
+    let mut machine = machine::describe(&Placement::apart());
+    machine.line_distance_ns = machine::line_distance_ns(&experiments);
+    let threads = match args.threads {
+        ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
+        ThreadsArg::PerAdapter => "one thread drives each adapter",
+    };
+    finish(args, started, machine, threads, experiments)
 }
 
 fn show(args: &Args, experiment: &Experiment) {
@@ -204,13 +218,13 @@ fn show(args: &Args, experiment: &Experiment) {
 }
 
 /// Prints and writes what was found.
-fn finish(args: &Args, started: Instant, experiments: Vec<Experiment>) -> Result<(), LabError> {
-    let mut machine = machine::describe(&Placement::apart());
-    machine.line_distance_ns = machine::line_distance_ns(&experiments);
-    let threads = match args.threads {
-        ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
-        ThreadsArg::PerAdapter => "one thread drives each adapter",
-    };
+fn finish(
+    args: &Args,
+    started: Instant,
+    machine: model::Machine,
+    threads: &str,
+    experiments: Vec<Experiment>,
+) -> Result<(), LabError> {
     let report = LabReport {
         version: model::VERSION,
         offramp: env!("CARGO_PKG_VERSION").to_owned(),
@@ -252,7 +266,7 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
     for experiment in &experiments {
         show(args, experiment);
     }
-    finish(args, started, experiments)
+    finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments)
 }
 
 fn restore(args: &Args) -> Result<(), LabError> {

@@ -1,7 +1,7 @@
 //! What is asked of an interface: which features each experiment switches, and under which traffic.
 
 use super::error::DeviceError;
-use super::gso::ONE_FRAME;
+use offramp_ports::sys::link::GSO_ONE_FRAME;
 use crate::error::LabError;
 
 /// Segmentation of TCP by the adapter, over IPv4 and IPv6.
@@ -236,7 +236,7 @@ fn variant(name: &'static str, parts: &[(&[&'static str], bool)]) -> VariantPlan
 
 /// The host then sends one frame at a time: see [`gso`](super::gso) why the feature alone is not enough.
 fn without_host_gso(mut variant: VariantPlan, has_gso_limit: bool) -> VariantPlan {
-    variant.change.gso_segs_max = has_gso_limit.then_some(ONE_FRAME);
+    variant.change.gso_segs_max = has_gso_limit.then_some(GSO_ONE_FRAME);
     variant
 }
 

@@ -6,7 +6,6 @@ use offramp_ports::sys::ethtool::{self, Features};
 use offramp_ports::sys::{SysError, link};
 
 use super::error::DeviceError;
-use super::gso;
 use super::matrix::Change;
 use super::state::{self, Identity, State, StateFile};
 use crate::error::LabError;
@@ -69,7 +68,7 @@ impl Drop for Guard {
 fn put_back(file: StateFile) -> Result<Vec<String>, LabError> {
     let state = file.state();
     let now = make(state)?;
-    let left = left_over(state, &now, gso::segs_max(&state.interface)?);
+    let left = left_over(state, &now, link::gso_segs_max(&state.interface)?);
     if !left.is_empty() {
         let (interface, path) = (state.interface.clone(), file.path().to_owned());
         return Err(DeviceError::NotRestored { interface, left: left.join(", "), path }.into());
@@ -90,8 +89,8 @@ fn make(wanted: &State) -> Result<Features, LabError> {
     if !differing.is_empty() {
         switch(interface, &differing)?;
     }
-    if let Some(segs) = wanted.gso_segs_max.filter(|_| gso::segs_max(interface).ok().flatten() != wanted.gso_segs_max) {
-        gso::set_segs_max(interface, segs).map_err(|e| explained(interface, e))?;
+    if let Some(segs) = wanted.gso_segs_max.filter(|_| link::gso_segs_max(interface).ok().flatten() != wanted.gso_segs_max) {
+        link::set_gso_segs_max(interface, segs).map_err(|e| explained(interface, e))?;
     }
     Features::read(interface).map_err(|e| explained(interface, e))
 }

@@ -13,7 +13,6 @@ use offramp_ports::sys::{SysError, link};
 use serde::{Deserialize, Serialize};
 
 use super::error::DeviceError;
-use super::gso;
 
 /// Version of the file; another one is refused.
 pub(super) const VERSION: u32 = 1;
@@ -157,7 +156,7 @@ impl State {
             identity: Identity::read(interface)?,
             requested: of(&|name| features.requested(name).filter(|_| changeable(name))),
             active: of(&|name| features.active(name)),
-            gso_segs_max: gso::segs_max(interface)?,
+            gso_segs_max: link::gso_segs_max(interface)?,
             pid: std::process::id(),
             written_unix_s: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |age| age.as_secs()),
         })

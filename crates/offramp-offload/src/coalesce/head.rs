@@ -1,6 +1,9 @@
 //! What of a frame's headers decides whether it joins: the key of its flow, the bytes that must be
 //! equal in every frame of an aggregate, and the fields that count on.
 
+// By value, a shape is packed into one register and taken apart again with masks, per frame.
+#![allow(clippy::trivially_copy_pass_by_ref)]
+
 use crate::checksum::{Sum, pseudo_header, sum};
 use crate::layout::{FrameLayout, IPV6_HEADER_LEN, Network, Transport};
 

@@ -7,6 +7,8 @@ mod properties;
 
 use super::*;
 use crate::layout::LengthFrom;
+use crate::meta::TxMeta;
+use crate::segment::{SegmentPolicy, Segmenter};
 
 const FIN: u8 = 0x01;
 const SYN: u8 = 0x02;
@@ -331,7 +333,23 @@ fn cut((meta, bytes): &Told) -> Vec<Vec<u8>> {
     let is_last = |n: usize| n + 1 == payloads.len();
     let offset = |n: usize| n * usize::from(segmentation.size);
     let cut = |(n, payload): (usize, &&[u8])| cut_one(headers, payload, &layout, (n, offset(n)), is_last(n));
-    payloads.iter().enumerate().map(cut).collect()
+    let frames: Vec<_> = payloads.iter().enumerate().map(cut).collect();
+    assert_eq!(cut_by_segmenter(meta, bytes), frames);
+    frames
+}
+
+/// Cuts it with our own transmit side.
+fn cut_by_segmenter(meta: &RxMeta, bytes: &[u8]) -> Vec<Vec<u8>> {
+    let ChecksumState::Partial(partial) = meta.checksum else { panic!("an aggregate's checksum is partial") };
+    let asked = TxMeta { checksum: Some(partial), segmentation: meta.segmentation };
+    let mut segmenter = Segmenter::new(bytes, &asked, &SegmentPolicy::default()).expect("an aggregate can be cut");
+    let mut frames = Vec::new();
+    while segmenter.frames_left() > 0 {
+        let mut frame = vec![0; segmenter.next_len()];
+        segmenter.write_next(bytes, &mut frame);
+        frames.push(frame);
+    }
+    frames
 }
 
 fn assert_pseudo_sum(meta: &RxMeta, bytes: &[u8], layout: &FrameLayout) {

@@ -117,6 +117,34 @@ pub fn set_tx_queue_len(name: &str, frames: u32) -> Result<()> {
     set_attribute(name, LinkAttribute::TxQueueLen(frames), &format!("setting queue length {frames} on"))
 }
 
+/// A limit with which TCP sends one frame at a time, see [`set_gso_segs_max`].
+pub const GSO_ONE_FRAME: u32 = 1;
+
+/// Segments that the host's TCP may put into one super-frame for this interface; `None` when the
+/// kernel does not say.
+///
+/// # Errors
+/// When there is no such interface.
+pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
+    Ok(get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
+        LinkAttribute::GsoMaxSegs(segs) => Some(segs),
+        _ => None,
+    }))
+}
+
+/// Sets how many segments the host's TCP may put into one super-frame; connections made from now on
+/// keep to it.
+///
+/// Since Linux 4.17 TCP builds super-frames whatever `tx-generic-segmentation` says (`sk_setup_caps`
+/// in `net/core/sock.c`): with that feature off the kernel still cuts them just above the driver. Only
+/// a limit of one segment makes a host that sends one frame at a time.
+///
+/// # Errors
+/// When there is no such interface, no privilege, or the kernel does not take the limit (`EINVAL`).
+pub fn set_gso_segs_max(name: &str, segs: u32) -> Result<()> {
+    set_attribute(name, LinkAttribute::GsoMaxSegs(segs), &format!("setting the GSO limit {segs} on"))
+}
+
 /// Makes the interface a port of a bridge.
 ///
 /// # Errors

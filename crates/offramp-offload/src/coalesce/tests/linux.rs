@@ -1,7 +1,7 @@
 //! What joins: every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
 
 use super::*;
-use crate::meta::{PartialChecksum, Segmentation};
+use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
 
 /// Runs the case over IPv4 and IPv6.
 fn both(specs: &[Spec]) -> Vec<usize> {
@@ -334,6 +334,33 @@ fn equal_ipv6_destination_options_join_and_others_do_not() {
     assert_eq!(sizes(&absent), [100, 100, 100]);
 }
 
+#[test]
+fn headers_of_up_to_192_bytes_join_and_longer_ones_go_alone() {
+    for (padding_units, expected) in [(14, vec![300]), (15, vec![100, 100, 100])] {
+        // Ethernet, IPv6 and TCP with four bytes of options are 78 bytes.
+        let extension_len = padding_units * 8;
+        let specs = to_ipv6(with_all(tcp_run(&[100; 3]), |_, spec| spec.tcp_options = vec![1; 4]));
+        let frames: Vec<_> = specs.iter().map(|spec| long_headers(spec, extension_len)).collect();
+        let header_len = frames[0].len() - 100;
+        assert_eq!(header_len > 192, expected.len() > 1, "{header_len}");
+        let told = coalesce_with(CoalesceConfig::default(), &frames);
+        assert_cuts_into(&told, &frames);
+        assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), expected);
+    }
+}
+
+/// The frame with that many bytes of destination options between IPv6 and TCP.
+fn long_headers(spec: &Spec, extension_len: usize) -> Vec<u8> {
+    let mut frame = spec.build();
+    let mut extension = vec![0; extension_len];
+    extension[..4].copy_from_slice(&[6, (extension_len / 8 - 1) as u8, 1, (extension_len - 4) as u8]);
+    frame[20] = 60;
+    let payload_len = u16::from_be_bytes([frame[18], frame[19]]) + extension_len as u16;
+    frame[18..20].copy_from_slice(&payload_len.to_be_bytes());
+    frame.splice(54..54, extension);
+    frame
+}
+
 // ---- link ----
 
 #[test]
@@ -467,6 +494,19 @@ fn a_tcp_and_a_udp_flow_on_the_same_ports_are_two_flows() {
         tcp_run(&[100; 2]).iter().zip(&udp_run(&[100; 2])).flat_map(|(a, b)| [a.build(), b.build()]).collect();
     let told = coalesce_with(CoalesceConfig::default(), &frames);
     assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 200]);
+}
+
+#[test]
+fn flows_that_interleave_on_the_same_ports_between_other_addresses_all_join() {
+    let flow = |n: usize, spec: &Spec| Spec { source: n as u8, is_ipv6: n.is_multiple_of(2), ..spec.clone() }.build();
+    let run = tcp_run(&[100; 3]);
+    let mixed: Vec<_> = run.iter().flat_map(|spec| (1..=6).map(|n| flow(n, spec))).collect();
+    let told = coalesce_with(CoalesceConfig::default(), &mixed);
+    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [300; 6]);
+    for (n, one) in (1..=6).zip(&told) {
+        let frames: Vec<_> = run.iter().map(|spec| flow(n, spec)).collect();
+        assert_cuts_into(std::slice::from_ref(one), &frames);
+    }
 }
 
 /// Linux' `gro --test capacity --order-check`: A1..An, then A2..An with PSH.

@@ -206,7 +206,7 @@ fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_fram
         held.into_iter().chain(passed.map(padded)).flat_map(|spec| [to_ipv6(vec![spec.clone()]).remove(0), spec])
     {
         let frame = spec.build();
-        let (meta, mut bytes) = coalesce_with(config, &[frame.clone()]).remove(0);
+        let (meta, mut bytes) = coalesce_with(config, std::slice::from_ref(&frame)).remove(0);
         let ChecksumState::Partial(partial) = meta.checksum else { panic!("{:?}", meta.checksum) };
         assert_eq!((meta.segments, meta.segmentation), (1, None));
         let end = bytes.len();
@@ -215,7 +215,7 @@ fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_fram
     }
     let wrong = Spec { checksum: Checksum::Wrong, padding: 6, ..tcp(1, 100) }.build();
     let expected = RxMeta { checksum: ChecksumState::Bad, header_len: 54, ..RxMeta::default() };
-    assert_eq!(coalesce_with(config, &[wrong.clone()]), [(expected, wrong)]);
+    assert_eq!(coalesce_with(config, std::slice::from_ref(&wrong)), [(expected, wrong)]);
 }
 
 #[test]
