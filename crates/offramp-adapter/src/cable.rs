@@ -254,13 +254,10 @@ impl WirePort for CableEnd {
         if self.line_free_ns.saturating_sub(now_ns) > self.queue_time_ns() {
             return 0;
         }
-        match &self.filling {
-            Some(batch) => BATCH_FRAMES_MAX - batch.frames.len(),
-            None => {
-                self.filling = self.out.lock().free.pop();
-                if self.filling.is_some() { BATCH_FRAMES_MAX } else { 0 }
-            }
+        if self.filling.is_none() {
+            self.filling = self.out.lock().free.pop();
         }
+        self.filling.as_ref().map_or(0, |batch| BATCH_FRAMES_MAX - batch.frames.len())
     }
 
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {

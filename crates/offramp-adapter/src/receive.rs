@@ -111,7 +111,6 @@ impl Receive {
             None => Ok(Progress { moved: frames > 0, more: frames == self.batch_frames }),
         }
     }
-
 }
 
 fn refuse(frame: &[u8], layout: &Result<FrameLayout, Malformed>, mtu: usize) -> Option<Loss> {

@@ -49,7 +49,8 @@ impl Bench {
                 continue;
             }
             let next = [&self.left, &self.right].map(Pair::next_deadline_ns).into_iter().flatten().min();
-            let room = [&self.left, &self.right].map(|p| p.wire().next_room_ns(self.now_ns)).into_iter().flatten().min();
+            let room =
+                [&self.left, &self.right].map(|p| p.wire().next_room_ns(self.now_ns)).into_iter().flatten().min();
             match next.into_iter().chain(room).min() {
                 Some(at) if at > self.now_ns => self.now_ns = at,
                 _ => return,

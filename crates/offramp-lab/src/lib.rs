@@ -1,14 +1,14 @@
 //! Experiments that say what each offload is worth on this machine.
 
-pub mod traffic;
 pub mod claims;
 pub mod compare;
-pub mod model;
-pub mod report;
+pub mod device;
 pub mod error;
+pub mod machine;
+pub mod model;
 pub mod plan;
+pub mod report;
 pub mod rig;
 pub mod run;
 pub mod sample;
-pub mod machine;
-pub mod device;
+pub mod traffic;

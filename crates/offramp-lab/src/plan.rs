@@ -136,7 +136,9 @@ fn bulk(settings: &Settings) -> Params {
 }
 
 fn line(settings: &Settings) -> String {
-    let rate = settings.rate_bps.map_or("a line without a limit".to_owned(), |rate| format!("a line of {} Mbit/s", rate / 1_000_000));
+    let rate = settings
+        .rate_bps
+        .map_or("a line without a limit".to_owned(), |rate| format!("a line of {} Mbit/s", rate / 1_000_000));
     format!("{rate}, {} TCP stream(s), {}", settings.streams, settings.congestion)
 }
 
@@ -147,7 +149,11 @@ fn lso(settings: &Settings) -> Plan {
         name: "lso",
         question: "What is large send (LSO, TSO) worth to a host that is not held back by the line?",
         claims: &["M5", "M6", "H3"],
-        fixed: format!("MTU {}, {}; receive coalescing on; no GSO of the host's own unless named", settings.mtu, line(settings)),
+        fixed: format!(
+            "MTU {}, {}; receive coalescing on; no GSO of the host's own unless named",
+            settings.mtu,
+            line(settings)
+        ),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "off", rig: with(all - Offloads::LSO), traffic: bulk(settings) },
@@ -167,7 +173,11 @@ fn tx_checksum(settings: &Settings) -> Plan {
         name: "tx-checksum",
         question: "What is it worth that the adapter sums what the host sends?",
         claims: &["M1", "M2", "M3"],
-        fixed: format!("MTU {}, {}; no large send, no GSO of the host's own; receive coalescing on", settings.mtu, line(settings)),
+        fixed: format!(
+            "MTU {}, {}; no large send, no GSO of the host's own; receive coalescing on",
+            settings.mtu,
+            line(settings)
+        ),
         metric: HOST_CPU,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, rsc), traffic: bulk(settings) },
@@ -212,7 +222,10 @@ fn jumbo(settings: &Settings) -> Plan {
         name: "jumbo",
         question: "What are jumbo frames worth to a host that cuts and joins nothing?",
         claims: &["M20"],
-        fixed: format!("{}; checksums on, no large send, no GSO of the host's own, no receive coalescing", line(settings)),
+        fixed: format!(
+            "{}; checksums on, no large send, no GSO of the host's own, no receive coalescing",
+            line(settings)
+        ),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "MTU 1500", rig: at(MTU_DEFAULT), traffic: bulk(settings) },

@@ -129,14 +129,13 @@ impl Rig {
         adapter.check()?;
         let hosts = [NetNs::new()?, NetNs::new()?];
         let taps = [open_tap(&hosts[0], config, 0)?, open_tap(&hosts[1], config, 1)?];
-        for side in 0..2 {
-            hosts[side].run(|| set_up_host(config, side))??;
+        for (side, host) in hosts.iter().enumerate() {
+            host.run(|| set_up_host(config, side))??;
         }
         let rps = config.placement.is_apart()
             && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
         let controls = [Control::new(&adapter), Control::new(&adapter)];
-        let mut rig =
-            Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };
+        let mut rig = Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };
         match config.between {
             Between::Relay => rig.relay = Some(Relay::start(&rig.taps[0], &rig.taps[1])?),
             Between::Adapters(threads) => rig.start_adapters(&adapter, threads)?,
@@ -152,10 +151,9 @@ impl Rig {
         let cpus = || Some(self.config.placement.adapter_cpus.clone());
         self.workers = match threads {
             Threads::Shared => vec![Worker::start("ofr-adapters", vec![a, b], cpus())?],
-            Threads::PerAdapter => vec![
-                Worker::start("ofr-adapter-a", vec![a], cpus())?,
-                Worker::start("ofr-adapter-b", vec![b], cpus())?,
-            ],
+            Threads::PerAdapter => {
+                vec![Worker::start("ofr-adapter-a", vec![a], cpus())?, Worker::start("ofr-adapter-b", vec![b], cpus())?]
+            }
         };
         Ok(())
     }

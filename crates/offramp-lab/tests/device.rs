@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use offramp_lab::device::{self, DeviceConfig, DeviceError, gso};
+use offramp_lab::device::{self, DeviceConfig, DeviceError};
 use offramp_lab::error::LabError;
 use offramp_lab::model::Experiment;
 use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT, ServeOptions, ServerStats, serve};

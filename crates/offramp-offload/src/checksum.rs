@@ -118,12 +118,7 @@ pub(crate) struct Run {
 /// # Panics
 /// When a slot has no room for its segment, or a length of `run` is 0.
 #[inline]
-pub(crate) fn copy_and_sum_each(
-    run: &Run,
-    src: &[u8],
-    dst: &mut [u8],
-    mut each: impl FnMut(usize, Sum, &mut [u8]),
-) {
+pub(crate) fn copy_and_sum_each(run: &Run, src: &[u8], dst: &mut [u8], mut each: impl FnMut(usize, Sum, &mut [u8])) {
     kernel::active().copy_and_sum_each(run, src, dst, |n, sum, slot| each(n, Sum(sum), slot));
 }
 

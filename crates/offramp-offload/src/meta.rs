@@ -87,13 +87,6 @@ pub struct RxMeta {
 
 impl Default for RxMeta {
     fn default() -> Self {
-        Self {
-            checksum: ChecksumState::Unknown,
-            segmentation: None,
-            header_len: 0,
-            segments: 1,
-            hash: None,
-            queue: 0,
-        }
+        Self { checksum: ChecksumState::Unknown, segmentation: None, header_len: 0, segments: 1, hash: None, queue: 0 }
     }
 }

@@ -627,7 +627,10 @@ fn network_sum(frame: &[u8], layout: &FrameLayout, is_fragments: bool) -> Sum {
     }
     let header = &frame[layout.network_start..layout.transport_start];
     let fragment_bits = if is_fragments { Sum::ZERO } else { checksum::sum(&header[6..8]) };
-    checksum::sum(&header[..2]).plus(fragment_bits).plus(checksum::sum(&header[8..10])).plus(checksum::sum(&header[12..]))
+    checksum::sum(&header[..2])
+        .plus(fragment_bits)
+        .plus(checksum::sum(&header[8..10]))
+        .plus(checksum::sum(&header[12..]))
 }
 
 /// The part of the transport's sum that all frames share: without length, payload and what

@@ -81,17 +81,25 @@ pub struct Args {
     #[arg(long, value_name = "FILE", default_value = "lab-report.html")]
     html: PathBuf,
 
+    #[command(flatten)]
+    on_device: OnDevice,
+}
+
+/// What a run on an interface that exists has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "An adapter that exists")]
+struct OnDevice {
     /// Measure an interface that exists, switching its offloads one at a time
-    #[arg(long, value_name = "IF", requires = "peer", help_heading = "An adapter that exists")]
+    #[arg(long, value_name = "IF", requires = "peer")]
     device: Option<String>,
     /// Where `offramp ttcp --serve` runs
-    #[arg(long, value_name = "HOST[:PORT]", requires = "device", help_heading = "An adapter that exists")]
+    #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
     peer: Option<String>,
     /// Put back what a crashed run changed
-    #[arg(long, help_heading = "An adapter that exists")]
+    #[arg(long)]
     restore: bool,
     /// Where a run notes what is to be put back
-    #[arg(long, value_name = "DIR", help_heading = "An adapter that exists")]
+    #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
 }
 
@@ -127,7 +135,7 @@ impl Args {
     }
 
     fn state_dir(&self) -> PathBuf {
-        self.state_dir.clone().unwrap_or_else(device::default_state_dir)
+        self.on_device.state_dir.clone().unwrap_or_else(device::default_state_dir)
     }
 }
 
@@ -137,14 +145,15 @@ pub fn run(args: &Args) -> ExitCode {
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         // A second signal ends the process at once: the kernel takes namespaces and TAPs back, and
         // `--restore` the settings of an interface.
-        let registered = signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        let registered =
+            signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
         if let Err(error) = registered {
             return fail(format!("lab: cannot watch for signal {signal}: {error}"), SETUP);
         }
     }
-    let result = match (&args.device, &args.peer) {
-        _ if args.restore => restore(args),
+    let result = match (&args.on_device.device, &args.on_device.peer) {
+        _ if args.on_device.restore => restore(args),
         (Some(interface), Some(peer)) => run_device(args, interface, peer, &stop),
         _ => run_rig(args, &stop),
     };

@@ -1,8 +1,8 @@
 //! What is asked of an interface: which features each experiment switches, and under which traffic.
 
 use super::error::DeviceError;
-use offramp_ports::sys::link::GSO_ONE_FRAME;
 use crate::error::LabError;
+use offramp_ports::sys::link::GSO_ONE_FRAME;
 
 /// Segmentation of TCP by the adapter, over IPv4 and IPv6.
 const TSO: &[&str] = &["tx-tcp-segmentation", "tx-tcp6-segmentation"];

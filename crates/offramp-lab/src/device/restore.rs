@@ -89,7 +89,9 @@ fn make(wanted: &State) -> Result<Features, LabError> {
     if !differing.is_empty() {
         switch(interface, &differing)?;
     }
-    if let Some(segs) = wanted.gso_segs_max.filter(|_| link::gso_segs_max(interface).ok().flatten() != wanted.gso_segs_max) {
+    if let Some(segs) =
+        wanted.gso_segs_max.filter(|_| link::gso_segs_max(interface).ok().flatten() != wanted.gso_segs_max)
+    {
         link::set_gso_segs_max(interface, segs).map_err(|e| explained(interface, e))?;
     }
     Features::read(interface).map_err(|e| explained(interface, e))

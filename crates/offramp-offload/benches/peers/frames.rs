@@ -52,10 +52,8 @@ pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8
 /// The same, complete, as it stands on the line.
 pub fn frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut frame = partial_frame(flow, sequence, id, flags, payload);
-    let partial = offramp_offload::meta::PartialChecksum {
-        start: CHECKSUM_START as u16,
-        offset: CHECKSUM_OFFSET as u16,
-    };
+    let partial =
+        offramp_offload::meta::PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 };
     let end = frame.len();
     checksum::complete(&mut frame, partial, end).expect("a frame of our own");
     frame

@@ -4,9 +4,9 @@ use core::ops::RangeInclusive;
 use core::ptr;
 use core::sync::atomic::{AtomicPtr, Ordering};
 
-use super::{Run, portable};
 #[cfg(target_arch = "x86_64")]
 use super::x86;
+use super::{Run, portable};
 
 /// Longest message that takes the inlined scalar path: up to here a call costs more than it saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;

@@ -43,10 +43,7 @@ fn with_partial_sum(frame: &mut [u8], start: usize, offset: usize) -> TxMeta {
     let layout = FrameLayout::parse(frame, LengthFrom::Frame).unwrap();
     let pseudo = checksum::pseudo_header(frame, &layout, layout.transport_len() as u32);
     put16(frame, start + offset, pseudo.fold());
-    TxMeta {
-        checksum: Some(PartialChecksum { start: start as u16, offset: offset as u16 }),
-        segmentation: None,
-    }
+    TxMeta { checksum: Some(PartialChecksum { start: start as u16, offset: offset as u16 }), segmentation: None }
 }
 
 fn cut(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy) -> Vec<Vec<u8>> {

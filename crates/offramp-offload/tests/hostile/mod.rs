@@ -26,8 +26,7 @@ pub fn layout(bytes: &[u8]) {
 pub fn segment(bytes: &[u8]) {
     let Some((ask, frame)) = bytes.split_first_chunk::<10>() else { return };
     let word = |at: usize| u16::from_le_bytes([ask[at], ask[at + 1]]);
-    let kinds =
-        [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp, SegmentationKind::UdpFragments];
+    let kinds = [SegmentationKind::Tcp4, SegmentationKind::Tcp6, SegmentationKind::Udp, SegmentationKind::UdpFragments];
     let meta = TxMeta {
         checksum: (ask[0] & 1 != 0).then(|| PartialChecksum { start: word(2), offset: word(4) }),
         segmentation: (ask[0] & 2 != 0).then(|| Segmentation {
@@ -66,7 +65,8 @@ pub fn coalesce(bytes: &[u8]) {
         rest = behind;
         let mut frame = frame.to_vec();
         let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-        let enabled = if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
+        let enabled =
+            if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
         let mut count = |meta: &offramp_offload::meta::RxMeta, _: &mut [u8]| given += u64::from(meta.segments);
         coalescer.offer(&mut frame, &layout, enabled, None, offered, &mut count);
         offered += 1;
