@@ -26,6 +26,9 @@ pub struct AdapterConfig {
     pub transmit_batch_bytes: usize,
     /// Frames taken from the line before the host is served again.
     pub receive_batch_frames: usize,
+    /// Shortest time between two hand-overs to the host, in microseconds; frames that arrive meanwhile
+    /// wait on the line and are handed over together. 0: at once. As `ethtool -C rx-usecs`.
+    pub rx_usecs: u32,
     /// How frames are joined.
     pub coalesce: CoalesceConfig,
     /// Queues that received frames are spread over.
@@ -40,6 +43,7 @@ impl Default for AdapterConfig {
             id_range: IdRange::default(),
             transmit_batch_bytes: 64 * 1024,
             receive_batch_frames: 256,
+            rx_usecs: 0,
             coalesce: CoalesceConfig::default(),
             queues: 1,
         }

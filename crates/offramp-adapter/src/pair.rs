@@ -86,7 +86,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let arrival = self.wire.next_arrival_ns();
         let hold = self.receive.next_deadline_ns();
-        arrival.into_iter().chain(hold).min()
+        let due = arrival.into_iter().chain(hold).min()?;
+        Some(due.max(self.receive.not_before_ns()))
     }
 
     /// The host's side.

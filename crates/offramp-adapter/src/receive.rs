@@ -10,6 +10,8 @@ use offramp_offload::layout::{FrameLayout, LengthFrom, Malformed};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 
+const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
+
 /// Which of the host's queues a flow goes to (receive-side scaling).
 #[derive(Debug)]
 struct Steering {
@@ -34,6 +36,9 @@ pub struct Receive {
     mtu: usize,
     batch_frames: usize,
     hold_ns: u64,
+    gap_ns: u64,
+    /// No hand-over before this moment.
+    not_before_ns: u64,
 }
 
 impl Receive {
@@ -49,6 +54,8 @@ impl Receive {
             mtu: config.mtu,
             batch_frames: config.receive_batch_frames,
             hold_ns: config.coalesce.hold_ns,
+            gap_ns: u64::from(config.rx_usecs) * NANOSECONDS_PER_MICROSECOND,
+            not_before_ns: 0,
         }
     }
 
@@ -60,6 +67,11 @@ impl Receive {
     /// When held frames are due, if any are.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.coalescer.next_deadline_ns()
+    }
+
+    /// The earliest moment of the next hand-over.
+    pub fn not_before_ns(&self) -> u64 {
+        self.not_before_ns
     }
 
     /// Moves frames until the line has none or a batch is full, then ends the batch.
@@ -77,6 +89,9 @@ impl Receive {
         stats: &Direction,
         now_ns: u64,
     ) -> Result<Progress, PortError> {
+        if now_ns < self.not_before_ns {
+            return Ok(Progress::default());
+        }
         let mut closed = None;
         let steering = &self.steering;
         let mut give = |meta: &RxMeta, frame: &mut [u8]| {
@@ -105,6 +120,9 @@ impl Receive {
             self.coalescer.flush(&mut give);
         } else {
             self.coalescer.flush_expired(now_ns, &mut give);
+        }
+        if frames > 0 {
+            self.not_before_ns = now_ns + self.gap_ns;
         }
         match closed {
             Some(error) => Err(error),

@@ -167,6 +167,20 @@ fn a_line_with_a_delay_holds_back_the_host_and_loses_nothing() {
 }
 
 #[test]
+fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
+    let config = AdapterConfig { rx_usecs: 125, ..AdapterConfig::default() };
+    let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
+    let mut bench = Bench::new(&config, &line);
+    bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 44 * 1460), 1460));
+    bench.run_until_idle();
+    let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
+    // A frame every 12.3 us: the first at once, then ten at a time.
+    assert_eq!(segments, [1, 10, 10, 10, 10, 3]);
+    assert_eq!(received_by(&bench.right), pattern(1, 44 * 1460));
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
 fn hosts_that_understand_verdicts_are_told_good_and_others_a_partial_sum() {
     for takes_verdicts in [false, true] {
         let config = AdapterConfig { offloads: Offloads::TX | Offloads::RX_CHECKSUM, ..AdapterConfig::default() };

@@ -11,12 +11,13 @@ pub fn describe_device() -> Machine {
         host_cpus: cpu::online(),
         cpu_split: "All that this machine did not idle is the host's; the adapter has a processor of its own, or none."
             .to_owned(),
-        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new() })
+        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new() }, false)
     }
 }
 
-/// Describes this machine, and how a run on it tells hosts and adapters apart.
-pub fn describe(placement: &Placement) -> Machine {
+/// Describes this machine, and how a run on it tells hosts and adapters apart. `has_rps`: the hosts'
+/// receive work can be moved to their processors ([`Rig::has_rps`](crate::rig::Rig::has_rps)).
+pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {
         kernel: nix::sys::utsname::uname().map(|u| u.release().to_string_lossy().into_owned()).unwrap_or_default(),
         processor: processor().unwrap_or_else(|| "unknown".to_owned()),
@@ -24,7 +25,7 @@ pub fn describe(placement: &Placement) -> Machine {
         checksum_kernel: checksum::kernel_name().to_owned(),
         host_cpus: placement.host_cpus.clone(),
         adapter_cpus: placement.adapter_cpus.clone(),
-        cpu_split: split(placement),
+        cpu_split: split(placement, has_rps),
         line_distance_ns: None,
     }
 }
@@ -43,16 +44,21 @@ fn processor() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
-fn split(placement: &Placement) -> String {
-    if placement.is_apart() {
-        format!(
-            "Hosts (programs, sockets, receive work moved there by RPS) on processors {:?}: all that these did not idle. \
-             Adapters on processors {:?}: the time of their threads, copies in and out of the hosts included.",
-            placement.host_cpus, placement.adapter_cpus
-        )
-    } else {
-        "One processor for all: the adapters' is the time of their threads, which includes the hosts' receive work done \
-         inside their writes; the hosts' is the rest of what was not idle."
-            .to_owned()
+fn split(placement: &Placement, has_rps: bool) -> String {
+    let Placement { host_cpus, adapter_cpus } = placement;
+    match (placement.is_apart(), has_rps) {
+        (true, true) => format!(
+            "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all that these did \
+             not idle. Adapters on processors {adapter_cpus:?}: the time of their threads, copies in and out of the \
+             hosts included."
+        ),
+        (true, false) => format!(
+            "Hosts' programs on processors {host_cpus:?}, adapters on processors {adapter_cpus:?}. The system does not let \
+             this user move the hosts' receive work (RPS): it runs inside the adapters' writes and counts as theirs; the \
+             hosts' is the rest of what was not idle."
+        ),
+        (false, _) => "One processor for all: the adapters' is the time of their threads, which includes the hosts' \
+                       receive work done inside their writes; the hosts' is the rest of what was not idle."
+            .to_owned(),
     }
 }

@@ -85,6 +85,8 @@ pub struct RigConfig {
     pub rate_bps: Option<u64>,
     /// What both adapters offer.
     pub offloads: Offloads,
+    /// Shortest time between two hand-overs to a host, in microseconds.
+    pub rx_usecs: u32,
     /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
     pub host_gso: bool,
     /// What lies between.
@@ -99,6 +101,7 @@ impl Default for RigConfig {
             mtu: MTU_DEFAULT,
             rate_bps: None,
             offloads: Offloads::all(),
+            rx_usecs: 0,
             host_gso: true,
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
@@ -125,7 +128,12 @@ impl Rig {
     /// # Errors
     /// When the system refuses any of it; nothing is left behind then.
     pub fn start(config: &RigConfig) -> Result<Self, LabError> {
-        let adapter = AdapterConfig { mtu: config.mtu, offloads: config.offloads, ..AdapterConfig::default() };
+        let adapter = AdapterConfig {
+            mtu: config.mtu,
+            offloads: config.offloads,
+            rx_usecs: config.rx_usecs,
+            ..AdapterConfig::default()
+        };
         adapter.check()?;
         let hosts = [NetNs::new()?, NetNs::new()?];
         let taps = [open_tap(&hosts[0], config, 0)?, open_tap(&hosts[1], config, 1)?];

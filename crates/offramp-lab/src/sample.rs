@@ -24,8 +24,10 @@ const MICROSECONDS: f64 = 1e6;
 pub struct Bench<'a> {
     /// The program whose `ttcp` makes the traffic.
     pub program: PathBuf,
-    /// Time of each round-trip test; zero for none.
+    /// Time of each round-trip test.
     pub rtt_time: Duration,
+    /// Rounds in which round trips are measured.
+    pub rtt_rounds: usize,
     /// Set when the run is to end.
     pub stop: &'a AtomicBool,
 }
@@ -67,7 +69,7 @@ impl Bench<'_> {
         let before_ns = distance_ns(config);
         let mut sample = self.measure(&rig, traffic)?;
         sample.round = round;
-        if !self.rtt_time.is_zero() {
+        if round < self.rtt_rounds {
             (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(&rig)?;
             let _awake = AwakeCpus::start(&cpu::online())?;
             (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = self.round_trip(&rig)?;

@@ -55,12 +55,6 @@ pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
 /// Bytes of a cache line.
 const CACHE_LINE_LEN: usize = 64;
-/// How many cache lines one buffer is further from a page boundary than the one before. Buffers
-/// that all began at the same offset of a page would share the same few sets of the first-level
-/// cache; an odd number goes through all of them.
-const BUFFER_STAGGER_LINES: usize = 9;
-/// Bytes of a page.
-const PAGE_LEN: usize = 4096;
 
 /// Limits of a [`Coalescer`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -422,7 +416,7 @@ struct Buffers {
 
 impl Buffers {
     fn new(count: usize, len: usize) -> Self {
-        let stride = len.next_multiple_of(PAGE_LEN) + BUFFER_STAGGER_LINES * CACHE_LINE_LEN;
+        let stride = len.next_multiple_of(CACHE_LINE_LEN);
         let bytes = vec![0; count * stride + CACHE_LINE_LEN];
         let start = bytes.as_ptr().align_offset(CACHE_LINE_LEN).min(CACHE_LINE_LEN);
         Self { bytes, start, stride, len }

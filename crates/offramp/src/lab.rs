@@ -7,7 +7,7 @@ use offramp_lab::error::LabError;
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{Plan, Settings, plans};
 use offramp_lab::report::{self, html, terminal};
-use offramp_lab::rig::{Placement, Threads};
+use offramp_lab::rig::{Placement, Rig, RigConfig, Threads};
 use offramp_lab::sample::Bench;
 use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const REPEATS: usize = 4;
 const SECONDS: f64 = 0.3;
 const RTT_TIME: Duration = Duration::from_millis(40);
+/// Round trips settle sooner than throughput: two rounds of them are enough.
+const RTT_ROUNDS: usize = 2;
 /// The same of `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
@@ -63,7 +65,7 @@ pub struct Args {
     #[arg(long, value_name = "BITS", value_parser = crate::ttcp::rate)]
     rate: Option<u64>,
     /// MTU where the experiment does not fix it
-    #[arg(long, default_value_t = offramp_lab::rig::RigConfig::default().mtu)]
+    #[arg(long, default_value_t = RigConfig::default().mtu)]
     mtu: usize,
     /// TCP streams in each direction
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
@@ -194,8 +196,9 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let started = Instant::now();
-    let rtt_time = if args.thorough { THOROUGH_RTT_TIME } else { RTT_TIME };
-    let bench = Bench { program: std::env::current_exe()?, rtt_time, stop };
+    let has_rps = Rig::start(&RigConfig::default())?.has_rps();
+    let (rtt_time, rtt_rounds) = if args.thorough { (THOROUGH_RTT_TIME, usize::MAX) } else { (RTT_TIME, RTT_ROUNDS) };
+    let bench = Bench { program: std::env::current_exe()?, rtt_time, rtt_rounds, stop };
     let mut progress = terminal::Progress::stderr();
     let mut experiments = Vec::new();
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * args.repeats());
@@ -211,7 +214,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         show(args, &experiment);
         experiments.push(experiment);
     }
-    let mut machine = machine::describe(&Placement::apart());
+    let mut machine = machine::describe(&Placement::apart(), has_rps);
     machine.line_distance_ns = machine::line_distance_ns(&experiments);
     let threads = match args.threads {
         ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",

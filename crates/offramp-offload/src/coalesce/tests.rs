@@ -4,6 +4,7 @@
 mod linux;
 mod order;
 mod properties;
+mod told;
 
 use super::*;
 use crate::layout::LengthFrom;

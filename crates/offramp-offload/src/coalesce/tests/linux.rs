@@ -1,7 +1,6 @@
 //! What joins: every case of Linux' `gro` self-test, and the matrix measured on Linux 6.18.
 
 use super::*;
-use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
 
 /// Runs the case over IPv4 and IPv6.
 fn both(specs: &[Spec]) -> Vec<usize> {
@@ -440,6 +439,12 @@ fn datagrams_of_one_size_join_and_a_shorter_one_closes() {
 #[test]
 fn sixty_four_datagrams_are_the_most() {
     assert_eq!(both(&udp_run(&[100; 70])), [6400, 600]);
+    let mut coalescer = Coalescer::new(CoalesceConfig::default());
+    let mut told = Vec::new();
+    for spec in udp_run(&[100; 64]) {
+        offer_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
+    }
+    assert_eq!((told.len(), coalescer.held()), (1, 0), "a full aggregate does not wait");
 }
 
 #[test]
@@ -524,73 +529,4 @@ fn as_many_flows_as_there_are_slots_all_join_in_the_order_of_their_start() {
     assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), vec![400; usize::from(flows)]);
     let ports: Vec<_> = told.iter().map(|(_, bytes)| u16::from_be_bytes([bytes[34], bytes[35]])).collect();
     assert!(ports.is_sorted());
-}
-
-// ---- what is told ----
-
-#[test]
-fn an_aggregate_says_how_to_cut_it() {
-    let cases = [
-        (tcp_run(&[100; 2]), SegmentationKind::Tcp4, 34, 16, 54),
-        (to_ipv6(tcp_run(&[100; 2])), SegmentationKind::Tcp6, 54, 16, 74),
-        (udp_run(&[100; 2]), SegmentationKind::Udp, 34, 6, 42),
-        (to_ipv6(udp_run(&[100; 2])), SegmentationKind::Udp, 54, 6, 62),
-    ];
-    for (specs, kind, start, offset, header_len) in cases {
-        let frames: Vec<_> = specs.iter().map(Spec::build).collect();
-        let mut coalescer = Coalescer::new(CoalesceConfig::default());
-        let mut told = Vec::new();
-        for (n, frame) in frames.iter().enumerate() {
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
-            let hash = Some(n as u32);
-            coalescer.offer(&mut frame.clone(), &layout, ALL, hash, 0, &mut |_, _| panic!("it is held"));
-        }
-        flush(&mut coalescer, &mut told);
-        let segmentation = Segmentation { kind, size: 100, ecn: false };
-        let checksum = ChecksumState::Partial(PartialChecksum { start, offset });
-        let expected =
-            RxMeta { checksum, segmentation: Some(segmentation), header_len, segments: 2, hash: Some(0), queue: 0 };
-        assert_eq!(told[0].0, expected);
-    }
-}
-
-#[test]
-fn the_builder_writes_the_sums_that_etherparse_calculates() {
-    for spec in [tcp_run(&[101]), to_ipv6(tcp_run(&[101])), udp_run(&[101]), to_ipv6(udp_run(&[101]))].concat() {
-        let frame = spec.build();
-        let headers = etherparse::PacketHeaders::from_ethernet_slice(&frame).unwrap();
-        let payload = headers.payload.slice();
-        let told = headers.transport.unwrap();
-        let mut calculated = told.clone();
-        match headers.net.unwrap() {
-            etherparse::NetHeaders::Ipv4(ip, _) => {
-                assert_eq!(ip.calc_header_checksum(), ip.header_checksum);
-                calculated.update_checksum_ipv4(&ip, payload).unwrap();
-            }
-            etherparse::NetHeaders::Ipv6(ip, _) => calculated.update_checksum_ipv6(&ip, payload).unwrap(),
-            other @ etherparse::NetHeaders::Arp(_) => panic!("not IP: {other:?}"),
-        }
-        assert_eq!(told, calculated);
-    }
-}
-
-#[test]
-fn a_checksum_field_that_cutting_would_write_otherwise_stands_alone() {
-    let mut frames: Vec<_> = tcp_run(&[100; 3]).iter().map(Spec::build).collect();
-    // Choose the second frame's last payload word such that all else sums to 0xffff: its checksum is
-    // 0, and 0xffff says the same.
-    let layout = FrameLayout::parse(&frames[1], LengthFrom::Ip).unwrap();
-    let frame = &mut frames[1];
-    let (field, word) = (layout.transport_start + 16, layout.packet_end - 2);
-    let checksum = u16::from_be_bytes([frame[field], frame[field + 1]]);
-    let last = u16::from_be_bytes([frame[word], frame[word + 1]]);
-    let sum = slow_sum(&[&checksum.to_be_bytes(), &last.to_be_bytes()]);
-    frame[word..word + 2].copy_from_slice(&sum.to_be_bytes());
-    for (value, expected) in [(0u16, vec![300]), (0xffff, vec![100, 100, 100])] {
-        frames[1][field..field + 2].copy_from_slice(&value.to_be_bytes());
-        let told = coalesce_with(CoalesceConfig::default(), &frames);
-        assert!(told.iter().all(|(meta, _)| meta.checksum != ChecksumState::Bad));
-        assert_cuts_into(&told, &frames);
-        assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), expected);
-    }
 }
