@@ -27,6 +27,9 @@ const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
 /// Name of the interface in each namespace.
 pub const INTERFACE: &str = "ofr0";
 
+/// Frames that a host's queue holds: more than its largest send window. A TAP drops what its queue has
+/// no room for, where a driver would hold the host back.
+const TX_QUEUE_LEN: u32 = 8192;
 /// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
 
@@ -216,7 +219,12 @@ impl Rig {
 }
 
 fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
-    let tap = TapConfig { mtu: config.mtu as u32, mac: Some(MACS[side]), ..TapConfig::new(INTERFACE) };
+    let tap = TapConfig {
+        mtu: config.mtu as u32,
+        mac: Some(MACS[side]),
+        tx_queue_len: Some(TX_QUEUE_LEN),
+        ..TapConfig::new(INTERFACE)
+    };
     let tap = Tap::open_in(host, &tap)?;
     tap.offer(config.offloads)?;
     Ok(tap)
