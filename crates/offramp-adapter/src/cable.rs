@@ -178,6 +178,8 @@ fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
 #[derive(Debug)]
 pub struct CableEnd {
     config: CableConfig,
+    transmits: bool,
+    receives: bool,
     out: Arc<Lane>,
     filling: Option<Batch>,
     /// When the last bit put so far will have left.
@@ -191,6 +193,8 @@ pub fn cable(config: &CableConfig) -> (CableEnd, CableEnd) {
     let (there, back) = (Arc::new(Lane::new(config)), Arc::new(Lane::new(config)));
     let end = |out: &Arc<Lane>, into: &Arc<Lane>| CableEnd {
         config: *config,
+        transmits: true,
+        receives: true,
         out: Arc::clone(out),
         filling: None,
         line_free_ns: 0,
@@ -201,6 +205,22 @@ pub fn cable(config: &CableConfig) -> (CableEnd, CableEnd) {
 }
 
 impl CableEnd {
+    /// Parts an end that was not used yet into one that only transmits and one that only receives, for
+    /// two threads: a queue pair on either does the one direction and finds nothing to do in the other.
+    pub fn split(self) -> (Self, Self) {
+        let half = |transmits| Self {
+            config: self.config,
+            transmits,
+            receives: !transmits,
+            out: Arc::clone(&self.out),
+            filling: None,
+            line_free_ns: 0,
+            into: Arc::clone(&self.into),
+            emptying: None,
+        };
+        (half(true), half(false))
+    }
+
     /// Time that a frame occupies the line.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
@@ -223,16 +243,24 @@ impl CableEnd {
     /// Asks for `waker` to be called when a frame was put at the other end, or room was made there.
     /// The caller must poll once more before it sleeps.
     pub fn register(&self, waker: &Waker) {
-        self.into.lock().receiver = Some(waker.clone());
-        self.out.lock().transmitter = Some(waker.clone());
-        self.into.receiver_waits.store(true, Ordering::SeqCst);
-        self.out.transmitter_waits.store(true, Ordering::SeqCst);
+        if self.receives {
+            self.into.lock().receiver = Some(waker.clone());
+            self.into.receiver_waits.store(true, Ordering::SeqCst);
+        }
+        if self.transmits {
+            self.out.lock().transmitter = Some(waker.clone());
+            self.out.transmitter_waits.store(true, Ordering::SeqCst);
+        }
     }
 
     /// Takes back what [`CableEnd::register`] asked for.
     pub fn unregister(&self) {
-        self.into.receiver_waits.store(false, Ordering::SeqCst);
-        self.out.transmitter_waits.store(false, Ordering::SeqCst);
+        if self.receives {
+            self.into.receiver_waits.store(false, Ordering::SeqCst);
+        }
+        if self.transmits {
+            self.out.transmitter_waits.store(false, Ordering::SeqCst);
+        }
     }
 
     /// Whether frames wait that the transmitter has handed over, arrived or not.
@@ -251,7 +279,7 @@ impl CableEnd {
 
 impl WirePort for CableEnd {
     fn room(&mut self, now_ns: u64) -> usize {
-        if self.line_free_ns.saturating_sub(now_ns) > self.queue_time_ns() {
+        if !self.transmits || self.line_free_ns.saturating_sub(now_ns) > self.queue_time_ns() {
             return 0;
         }
         if self.filling.is_none() {
@@ -310,6 +338,9 @@ impl WirePort for CableEnd {
             self.recycle();
         }
         if self.emptying.is_none() {
+            if !self.receives {
+                return None;
+            }
             self.emptying = self.into.lock().full.pop_front();
         }
         let batch = self.emptying.as_mut()?;
@@ -326,6 +357,9 @@ impl WirePort for CableEnd {
             && let Some(slot) = batch.frames.get(batch.next)
         {
             return Some(slot.arrival_ns);
+        }
+        if !self.receives {
+            return None;
         }
         self.into.lock().full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
     }

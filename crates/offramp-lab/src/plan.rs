@@ -371,20 +371,29 @@ fn all(settings: &Settings) -> Plan {
 }
 
 fn relay(settings: &Settings) -> Plan {
-    let free = RigConfig { placement: Placement::free(), host_gso: true, ..rig(settings, Offloads::all()) };
+    let adapters = RigConfig {
+        placement: Placement::free(),
+        host_gso: true,
+        between: Between::Adapters(Threads::PerDirection),
+        ..rig(settings, Offloads::all())
+    };
     Plan {
         name: "relay",
         question: "How near do two adapters with every offload come to a bare relay that passes super-frames on?",
         claims: &[],
-        fixed: format!("MTU {}, {}; every program on any processor", settings.mtu, line(settings)),
+        fixed: format!(
+            "MTU {}, {}; a thread for each direction, every program on any processor",
+            settings.mtu,
+            line(settings)
+        ),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan {
                 name: "bare relay",
-                rig: RigConfig { between: Between::Relay, ..free.clone() },
+                rig: RigConfig { between: Between::Relay, ..adapters.clone() },
                 traffic: bulk(settings),
             },
-            VariantPlan { name: "two adapters", rig: free, traffic: bulk(settings) },
+            VariantPlan { name: "two adapters", rig: adapters, traffic: bulk(settings) },
         ],
     }
 }

@@ -40,6 +40,9 @@ pub enum Threads {
     Shared,
     /// One thread per adapter.
     PerAdapter,
+    /// One thread per direction: each cuts at one end and joins at the other. A frame stays in one
+    /// processor's cache, and acknowledgements need not wait for data.
+    PerDirection,
 }
 
 /// What lies between the hosts.
@@ -148,7 +151,9 @@ impl Rig {
         let controls = [Control::new(&adapter), Control::new(&adapter)];
         let mut rig = Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };
         match config.between {
-            Between::Relay => rig.relay = Some(Relay::start(&rig.taps[0], &rig.taps[1])?),
+            Between::Relay => {
+                rig.relay = Some(Relay::start(&rig.taps[0], &rig.taps[1], Some(&config.placement.adapter_cpus))?);
+            }
             Between::Adapters(threads) => rig.start_adapters(&adapter, threads)?,
         }
         Ok(rig)
@@ -157,15 +162,20 @@ impl Rig {
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), LabError> {
         let line = CableConfig { mtu: adapter.mtu, rate_bps: self.config.rate_bps, ..CableConfig::default() };
         let (a, b) = cable(&line);
-        let a = self.queue_pair(adapter, 0, a);
-        let b = self.queue_pair(adapter, 1, b);
-        let cpus = || Some(self.config.placement.adapter_cpus.clone());
-        self.workers = match threads {
-            Threads::Shared => vec![Worker::start("ofr-adapters", vec![a, b], cpus())?],
-            Threads::PerAdapter => {
-                vec![Worker::start("ofr-adapter-a", vec![a], cpus())?, Worker::start("ofr-adapter-b", vec![b], cpus())?]
+        let pair = |side, wire| self.queue_pair(adapter, side, wire);
+        let groups = match threads {
+            Threads::Shared => vec![("ofr-adapters", vec![pair(0, a), pair(1, b)])],
+            Threads::PerAdapter => vec![("ofr-adapter-a", vec![pair(0, a)]), ("ofr-adapter-b", vec![pair(1, b)])],
+            Threads::PerDirection => {
+                let ((a_out, a_in), (b_out, b_in)) = (a.split(), b.split());
+                let there = vec![pair(0, a_out), pair(1, b_in)];
+                vec![("ofr-a-to-b", there), ("ofr-b-to-a", vec![pair(1, b_out), pair(0, a_in)])]
             }
         };
+        for (name, pairs) in groups {
+            let cpus = self.config.placement.adapter_cpus.clone();
+            self.workers.push(Worker::start(name, pairs, Some(cpus))?);
+        }
         Ok(())
     }
 

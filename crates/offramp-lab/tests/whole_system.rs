@@ -71,7 +71,8 @@ fn toggle_until(stop: &AtomicBool, rig: &Rig, seed: u64) -> usize {
 fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("seed {seed}");
-    for (threads, bytes) in [(Threads::Shared, 768 << 20), (Threads::PerAdapter, 256 << 20)] {
+    let modes = [(Threads::Shared, 512 << 20), (Threads::PerAdapter, 256 << 20), (Threads::PerDirection, 256 << 20)];
+    for (threads, bytes) in modes {
         let rig = Rig::start(&RigConfig { between: Between::Adapters(threads), ..RigConfig::default() }).unwrap();
         let stop = AtomicBool::new(false);
         let switches = thread::scope(|scope| {

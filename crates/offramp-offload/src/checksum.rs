@@ -40,6 +40,12 @@ impl Sum {
         Self(be.to_be() as u64)
     }
 
+    /// A 32-bit value (host integer) as it stands, big-endian, at an even offset of the message.
+    #[inline]
+    pub const fn long(be: u32) -> Self {
+        Self(be.to_be() as u64)
+    }
+
     /// The sum of both messages, each starting at an even offset.
     #[inline]
     #[must_use]
@@ -101,25 +107,98 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
-/// How the segments of one message are laid out where they are copied to.
+/// How a message is cut, and where the frames go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Bytes of a segment.
     pub(crate) segment_len: usize,
     /// Distance of the slots.
     pub(crate) stride: usize,
-    /// Where a segment starts in its slot.
-    pub(crate) offset: usize,
 }
 
-/// [`copy_and_sum`] of each whole segment of `src` into its slot of `dst`. `each` gets the number, the
-/// sum and the slot of a segment as soon as it is copied.
+/// What stands in front of every segment of a run: the same bytes but for some words and the checksum.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head<'a> {
+    /// The bytes; those behind `len` are of no account.
+    pub(crate) bytes: &'a [u8; Head::LEN_MAX],
+    /// How many of them count.
+    pub(crate) len: usize,
+    /// Words that are other than in `bytes`: where (even), and what (host integer).
+    pub(crate) fixed: [(u8, u16); 2],
+    /// Where each of the [`HeadWords`] stands: even, or [`Head::NOWHERE`].
+    pub(crate) places: [u8; HeadWords::COUNT],
+    /// Where the checksum of the segment stands.
+    pub(crate) checksum_at: usize,
+    /// What is written for a checksum of 0 (host integer).
+    pub(crate) checksum_zero: u16,
+}
+
+impl Head<'_> {
+    /// Ethernet, a tag, IPv6 and TCP with every option fit. Two of the longest vectors.
+    pub(crate) const LEN_MAX: usize = 128;
+    /// The place of a word that stands nowhere.
+    pub(crate) const NOWHERE: u8 = u8::MAX;
+
+    /// Writes the head and bytes behind it, whose place the payload takes: so the length is known.
+    fn write(&self, words: HeadWords, frame: &mut [u8]) {
+        frame[..Self::LEN_MAX].copy_from_slice(self.bytes);
+        let changed = self.places.iter().enumerate().map(|(n, &at)| (at, words.get(n)));
+        let fixed = self.fixed.iter().map(|&(at, value)| (at, value.to_be_bytes()));
+        for (at, word) in fixed.chain(changed).filter(|&(at, _)| at != Self::NOWHERE) {
+            frame[usize::from(at)..usize::from(at) + 2].copy_from_slice(&word);
+        }
+    }
+
+    /// Writes the checksum of what adds up to `sum`.
+    #[inline]
+    fn put_checksum(&self, sum: u64, frame: &mut [u8]) {
+        let checksum = match Sum(sum).checksum() {
+            0 => self.checksum_zero,
+            checksum => checksum,
+        };
+        frame[self.checksum_at..self.checksum_at + 2].copy_from_slice(&checksum.to_be_bytes());
+    }
+}
+
+/// Four words that differ from frame to frame, as they lie in memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HeadWords(u64);
+
+impl HeadWords {
+    /// How many there are.
+    pub(crate) const COUNT: usize = 4;
+
+    /// Two words each of `first` and `second` (host integers, written big-endian).
+    #[inline]
+    pub(crate) const fn new(first: u32, second: u32) -> Self {
+        Self(first.to_be() as u64 | (second.to_be() as u64) << u32::BITS)
+    }
+
+    /// Word `n` as it lies in memory.
+    fn get(self, n: usize) -> [u8; 2] {
+        ((self.0 >> (u16::BITS as usize * n)) as u16).to_ne_bytes()
+    }
+}
+
+/// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the
+/// segment, which is summed in the same pass. `changed` gives for the number of a frame what differs in
+/// its head, and what the head adds to the checksum. Bytes behind a frame are not touched.
 ///
 /// # Panics
-/// When a slot has no room for its segment, or a length of `run` is 0.
+/// When a slot has no room for its frame, a frame is shorter than [`Head::LEN_MAX`], or a length of
+/// `run` is 0.
 #[inline]
-pub(crate) fn copy_and_sum_each(run: &Run, src: &[u8], dst: &mut [u8], mut each: impl FnMut(usize, Sum, &mut [u8])) {
-    kernel::active().copy_and_sum_each(run, src, dst, |n, sum, slot| each(n, Sum(sum), slot));
+pub(crate) fn write_frames(
+    run: &Run,
+    head: &Head,
+    src: &[u8],
+    dst: &mut [u8],
+    mut changed: impl FnMut(usize) -> (HeadWords, Sum),
+) {
+    kernel::active().write_frames(run, head, src, dst, |n| {
+        let (words, sum) = changed(n);
+        (words, sum.0)
+    });
 }
 
 /// Which kernel long messages take on this machine: `avx512-vnni`, `avx512`, `avx2` or `portable`.

@@ -13,7 +13,7 @@
 //! Everything else (VLAN tags, options, extension headers, ECE, window, timestamps) is copied.
 //! Sources: RFC 9293, RFC 3168 6.1.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
-use crate::checksum::{self, Run, Sum, copy_and_sum};
+use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
 use crate::layout::{
     self, FrameLayout, IPV6_HEADER_LEN, LengthFrom, Malformed, NEXT_HEADER_FRAGMENT, Network, Transport, UDP_HEADER_LEN,
 };
@@ -29,13 +29,8 @@ const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
 
-/// Headers up to here are written as one block of fixed length: Ethernet, a tag, IPv6 and TCP with
-/// every option fit.
-const HEAD_LEN: usize = 128;
-/// A head is written as two blocks of fixed length that overlap, of this one where it is long enough,
-const HEAD_PART_LONG: usize = 64;
-/// else of this one: Ethernet, IPv4 and UDP are 42 bytes.
-const HEAD_PART_SHORT: usize = 32;
+const IPV4_LEN_OFFSET: usize = 2;
+const IPV6_LEN_OFFSET: usize = 4;
 const IPV4_ID_OFFSET: usize = 4;
 const IPV4_FRAGMENT_OFFSET: usize = 6;
 const IPV4_CHECKSUM_OFFSET: usize = 10;
@@ -47,6 +42,12 @@ const UDP_CHECKSUM_OFFSET: usize = 6;
 const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
+
+/// Where the words that change stand in the [`HeadWords`].
+const ID_WORD: usize = 0;
+const NETWORK_CHECKSUM_WORD: usize = 1;
+const SEQUENCE_HIGH_WORD: usize = 2;
+const SEQUENCE_LOW_WORD: usize = 3;
 
 /// How the IPv4 ID runs from segment to segment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -200,10 +201,16 @@ impl Segmenter {
             return 0;
         }
         let count = self.run_len().min((out.len() - len) / stride + 1);
-        self.write_next(frame, out);
-        if let (Work::Cut(cut), 2..) = (&mut self.work, count) {
-            cut.write_middle(frame, &mut out[stride..], stride, count - 1, self.frames_left);
-            self.frames_left -= count - 1;
+        let Work::Cut(cut) = &mut self.work else {
+            self.write_next(frame, out);
+            return 1;
+        };
+        let mut written = 0;
+        while written < count {
+            let out = &mut out[written * stride..];
+            let of_shape = cut.write_some(frame, out, stride, count - written, self.frames_left);
+            self.frames_left -= of_shape;
+            written += of_shape;
         }
         count
     }
@@ -213,7 +220,7 @@ impl Segmenter {
         if self.frames_left > 0 {
             self.frames_left -= 1;
             if let Work::Cut(cut) = &mut self.work {
-                cut.advance();
+                cut.advance(1);
             }
         }
     }
@@ -266,7 +273,8 @@ struct Cut {
     /// Cut bytes that were written.
     written: usize,
     id: u16,
-    id_range: IdRange,
+    /// What is left of an ID that was counted up.
+    id_mask: u16,
     /// IPv4 header without length, ID, fragment bits (fragments only) and checksum.
     fixed_network_sum: Sum,
     /// Pseudo-header and transport header without all that changes.
@@ -277,10 +285,8 @@ struct Cut {
     shape: Shape,
     /// Length of a frame of this shape.
     frame_len: usize,
-    /// `head` serves for this shape: the headers fit, and the frame is no shorter.
+    /// The headers of this shape fit into a [`Head`], and the frame is no shorter.
     has_head: bool,
-    /// The headers of this shape.
-    head: [u8; HEAD_LEN],
     /// `fixed_network_sum` with what this shape adds.
     network_sum: Sum,
     /// `fixed_transport_sum` with what this shape adds.
@@ -317,24 +323,22 @@ impl Cut {
             SegmentationKind::UdpFragments if cut_len > usize::from(u16::MAX) => return Err(Refused::TooLong),
             _ => {}
         }
-        let mut head = [0; HEAD_LEN];
-        if headers_end <= HEAD_LEN {
-            head[..headers_end].copy_from_slice(&frame[..headers_end]);
-        }
         Ok(Some(Self {
             kind: plan_kind(frame, &layout, segmentation.kind, policy),
             headers_end,
             segment_len,
             written: 0,
             id: be16(frame, layout.network_start + 4),
-            id_range: policy.id_range,
+            id_mask: match policy.id_range {
+                IdRange::Bits16 => 0xffff,
+                IdRange::Bits15 => 0x7fff,
+            },
             fixed_network_sum: network_sum(frame, &layout, is_fragments),
             fixed_transport_sum: transport_sum(frame, &layout, partial),
             reshape_at: usize::MAX,
             shape: Shape::First,
             frame_len: 0,
             has_head: false,
-            head,
             network_sum: Sum::ZERO,
             transport_sum: Sum::ZERO,
             layout,
@@ -365,84 +369,85 @@ impl Cut {
     }
 
     #[inline]
-    fn advance(&mut self) {
-        self.written += self.segment_len;
-        self.id = self.id_after(1);
+    fn advance(&mut self, count: usize) {
+        self.written += count * self.segment_len;
+        self.id = self.id.wrapping_add(count as u16) & self.id_mask;
     }
 
     /// Writes the frame of which `frames_left` are left with it, and returns its length.
     #[inline]
     fn write_next(&mut self, frame: &[u8], out: &mut [u8], frames_left: usize) -> usize {
+        let len = self.next_len(frames_left);
+        self.write_some(frame, &mut out[..len], len, 1, frames_left);
+        len
+    }
+
+    /// Writes up to `count` frames, as many as are of one shape, each to the front of its slot, and
+    /// returns how many.
+    fn write_some(&mut self, frame: &[u8], out: &mut [u8], stride: usize, count: usize, frames_left: usize) -> usize {
         if frames_left <= self.reshape_at {
             self.take_shape(frames_left);
         }
-        let out = &mut out[..self.frame_len];
+        let count = count.min(frames_left - self.reshape_at);
         if self.has_head {
-            let from = self.headers_end + self.written;
-            let to = &mut out[self.headers_end..];
-            let payload_sum = copy_and_sum(&frame[from..from + to.len()], to);
-            self.write_head(0, payload_sum, out);
-        } else {
-            self.write_without_head(frame, out);
+            self.write_with_head(frame, out, stride, count);
+            self.advance(count);
+            return count;
         }
-        self.advance();
-        out.len()
+        self.write_without_head(frame, &mut out[..self.frame_len]);
+        self.advance(1);
+        1
     }
 
-    /// Writes `count` frames, neither the first nor the last, each to the front of its slot.
-    fn write_middle(&mut self, frame: &[u8], out: &mut [u8], stride: usize, count: usize, frames_left: usize) {
-        if frames_left <= self.reshape_at {
-            self.take_shape(frames_left);
-        }
-        if !self.has_head {
-            for slot in out.chunks_mut(stride).take(count) {
-                self.write_without_head(frame, &mut slot[..self.frame_len]);
-                self.advance();
-            }
-            return;
-        }
+    /// Writes `count` frames of one shape, each to the front of its slot.
+    fn write_with_head(&self, frame: &[u8], out: &mut [u8], stride: usize, count: usize) {
         let from = self.headers_end + self.written;
-        let payload = &frame[from..from + count * self.segment_len];
-        let run = Run { segment_len: self.segment_len, stride, offset: self.headers_end };
-        let this = &*self;
-        checksum::copy_and_sum_each(&run, payload, out, |n, sum, slot| this.write_head(n, sum, slot));
-        for _ in 0..count {
-            self.advance();
-        }
+        let run = Run { segment_len: self.frame_len - self.headers_end, stride };
+        let payload = &frame[from..from + count * run.segment_len];
+        let Some(head) = self.head(frame) else { return };
+        let changes = self.changes();
+        checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
     }
 
-    /// Writes the headers of the `n`th frame from here on behind its payload, so that no store waits
-    /// in front of the copy.
-    #[inline]
-    fn write_head(&self, n: usize, payload_sum: Sum, slot: &mut [u8]) {
-        if self.headers_end >= HEAD_PART_LONG {
-            put_ends::<HEAD_PART_LONG>(&self.head, self.headers_end, slot);
-        } else {
-            put_ends::<HEAD_PART_SHORT>(&self.head, self.headers_end, slot);
-        }
-        let Some(block) = slot.first_chunk_mut() else { return };
-        let mut sum = self.transport_sum.plus(payload_sum);
+    /// The headers of this shape, and where in them the words stand that change. `None` when the frame
+    /// is shorter than a head may be.
+    fn head<'a>(&self, frame: &'a [u8]) -> Option<Head<'a>> {
+        let (network, transport) = (self.layout.network_start, self.layout.transport_start);
+        let is_tcp = matches!(self.kind, Kind::Tcp { .. });
+        let mut places = [Head::NOWHERE; HeadWords::COUNT];
         if self.layout.network == Network::Ipv4 {
-            let id = self.id_after(n);
-            let checksum = self.network_sum.plus(Sum::word(id)).checksum();
-            put_word(block, self.layout.network_start + IPV4_ID_OFFSET, id);
-            put_word(block, self.layout.network_start + IPV4_CHECKSUM_OFFSET, checksum);
+            places[ID_WORD] = (network + IPV4_ID_OFFSET) as u8;
+            places[NETWORK_CHECKSUM_WORD] = (network + IPV4_CHECKSUM_OFFSET) as u8;
         }
-        if let Kind::Tcp { sequence, .. } = self.kind {
-            let sequence = sequence.wrapping_add((self.written + n * self.segment_len) as u32);
-            let (high, low) = ((sequence >> 16) as u16, sequence as u16);
-            put_word(block, self.layout.transport_start + TCP_SEQUENCE_OFFSET, high);
-            put_word(block, self.layout.transport_start + TCP_SEQUENCE_OFFSET + 2, low);
-            sum = sum.plus(Sum::word(high)).plus(Sum::word(low));
+        if is_tcp {
+            places[SEQUENCE_HIGH_WORD] = (transport + TCP_SEQUENCE_OFFSET) as u8;
+            places[SEQUENCE_LOW_WORD] = (transport + TCP_SEQUENCE_OFFSET + 2) as u8;
         }
-        let (offset, checksum) = self.transport_checksum(sum);
-        put_word(block, self.layout.transport_start + offset, checksum);
+        Some(Head {
+            bytes: frame.first_chunk()?,
+            len: self.headers_end,
+            fixed: [self.network_len(), self.transport_word(frame)].map(|(at, value)| (at as u8, value)),
+            places,
+            checksum_at: transport + if is_tcp { TCP_CHECKSUM_OFFSET } else { UDP_CHECKSUM_OFFSET },
+            // Linux writes a TCP segment's sum of 0 as it is: only UDP gives 0 a meaning.
+            checksum_zero: if is_tcp { 0 } else { non_zero(0) },
+        })
     }
 
-    #[inline]
-    fn id_after(&self, n: usize) -> u16 {
-        let id = self.id.wrapping_add(n as u16);
-        if self.id_range == IdRange::Bits15 && n > 0 { id & 0x7fff } else { id }
+    /// What changes from here on, from frame to frame.
+    fn changes(&self) -> Changes {
+        let (sequence, sequence_step) = match self.kind {
+            Kind::Tcp { sequence, .. } => (sequence.wrapping_add(self.written as u32), self.segment_len as u32),
+            _ => (0, 0),
+        };
+        Changes {
+            id: self.id,
+            id_mask: self.id_mask,
+            network_sum: self.network_sum.fold(),
+            sequence,
+            sequence_step,
+            transport_sum: self.transport_sum,
+        }
     }
 
     /// Where the transport's checksum field lies in its header, and what it holds. Linux writes a TCP
@@ -476,11 +481,11 @@ impl Cut {
     fn take_shape(&mut self, frames_left: usize) {
         (self.shape, self.reshape_at) = match frames_left {
             1 => (Shape::Last, 0),
-            _ if self.written == 0 => (Shape::First, frames_left - 1),
+            _ if self.written == 0 && self.first_differs() => (Shape::First, frames_left - 1),
             _ => (Shape::Middle, 1),
         };
         self.frame_len = self.next_len(frames_left);
-        self.has_head = !self.is_fragments() && self.headers_end <= HEAD_LEN && self.frame_len >= HEAD_LEN;
+        self.has_head = !self.is_fragments() && self.headers_end <= Head::LEN_MAX && self.frame_len >= Head::LEN_MAX;
         let packet_len = (self.frame_len - self.layout.network_start) as u16;
         let transport_len = Sum::word((self.frame_len - self.layout.transport_start) as u16);
         self.network_sum = self.fixed_network_sum.plus(Sum::word(packet_len));
@@ -490,26 +495,46 @@ impl Cut {
             _ => transport_len.plus(transport_len),
         };
         self.transport_sum = self.fixed_transport_sum.plus(added);
-        if self.has_head {
-            let mut head = self.head;
-            self.write_shape(&mut head);
-            self.head = head;
+    }
+
+    fn first_differs(&self) -> bool {
+        match self.kind {
+            Kind::Tcp { flags, .. } => flags & TCP_CWR != 0,
+            Kind::Udp => false,
+            Kind::Fragments { .. } => true,
         }
     }
 
     /// Writes the header fields that all frames of a shape share.
     fn write_shape(&self, headers: &mut [u8]) {
+        let (at, len) = self.network_len();
+        put16(headers, at, len);
+        if !self.is_fragments() {
+            let (at, word) = self.transport_word(headers);
+            put16(headers, at, word);
+        }
+    }
+
+    /// Where the network header's length stands, and what it is in this shape.
+    fn network_len(&self) -> (usize, u16) {
         let at = self.layout.network_start;
         let packet_len = (self.frame_len - at) as u16;
         match self.layout.network {
-            Network::Ipv4 => put16(headers, at + 2, packet_len),
-            _ => put16(headers, at + 4, packet_len - IPV6_HEADER_LEN as u16),
+            Network::Ipv4 => (at + IPV4_LEN_OFFSET, packet_len),
+            _ => (at + IPV6_LEN_OFFSET, packet_len - IPV6_HEADER_LEN as u16),
         }
+    }
+
+    /// Where the word of the transport header stands that shapes differ in, and what it is: TCP's
+    /// flags with the byte before, UDP's length.
+    fn transport_word(&self, headers: &[u8]) -> (usize, u16) {
         let at = self.layout.transport_start;
         match self.kind {
-            Kind::Tcp { flags, .. } => headers[at + TCP_FLAGS_OFFSET] = flags_of(flags, self.shape),
-            Kind::Udp => put16(headers, at + UDP_LENGTH_OFFSET, (self.frame_len - at) as u16),
-            Kind::Fragments { .. } => {}
+            Kind::Tcp { flags, .. } => {
+                let at = at + TCP_FLAGS_OFFSET - 1;
+                (at, u16::from_be_bytes([headers[at], flags_of(flags, self.shape)]))
+            }
+            _ => (at + UDP_LENGTH_OFFSET, (self.frame_len - at) as u16),
         }
     }
 
@@ -556,6 +581,31 @@ impl Cut {
         if self.shape == Shape::First {
             put16(out, self.header_len() + UDP_CHECKSUM_OFFSET, udp_checksum);
         }
+    }
+}
+
+/// What differs between frames of one shape.
+#[derive(Clone, Copy)]
+struct Changes {
+    id: u16,
+    id_mask: u16,
+    /// `Cut::network_sum`, folded.
+    network_sum: u16,
+    sequence: u32,
+    sequence_step: u32,
+    transport_sum: Sum,
+}
+
+impl Changes {
+    /// The words of the `n`th frame from here on, and the sum of its headers.
+    #[inline]
+    fn of(&self, n: usize) -> (HeadWords, Sum) {
+        let id = self.id.wrapping_add(n as u16) & if n == 0 { u16::MAX } else { self.id_mask };
+        let (sum, carry) = self.network_sum.overflowing_add(id);
+        let checksum = !(sum + u16::from(carry));
+        let sequence = self.sequence.wrapping_add((n as u32).wrapping_mul(self.sequence_step));
+        let words = HeadWords::new(u32::from(id) << 16 | u32::from(checksum), sequence);
+        (words, self.transport_sum.plus(Sum::long(sequence)))
     }
 }
 
@@ -667,25 +717,6 @@ fn non_zero(checksum: u16) -> u16 {
 #[inline]
 fn be16(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-/// Copies the first `len` bytes of a head, `PART` to `2 * PART` of them.
-#[inline]
-fn put_ends<const PART: usize>(head: &[u8; HEAD_LEN], len: usize, out: &mut [u8]) {
-    let second = len - PART;
-    if let (Some(from), Some(to)) = (head.first_chunk::<PART>(), out.first_chunk_mut::<PART>()) {
-        *to = *from;
-    }
-    if let (Some(from), Some(to)) = (head[second..].first_chunk::<PART>(), out[second..].first_chunk_mut::<PART>()) {
-        *to = *from;
-    }
-}
-
-/// Writes a word at an even offset of a head; every header field that changes lies at one.
-#[inline]
-fn put_word(head: &mut [u8; HEAD_LEN], at: usize, value: u16) {
-    // The mask spares the check: an offset of a header that fits is below it.
-    head.as_chunks_mut().0[at / 2 % (HEAD_LEN / 2)] = value.to_be_bytes();
 }
 
 #[inline]

@@ -3,6 +3,7 @@
 //! It is what two adapters are measured against: the least that a program between two TAPs can do.
 //! Super-frames cross it whole, so it is no adapter: there is no line in it.
 
+use crate::sys::cpu;
 use crate::tap::{FRAME_LEN_MAX, Tap, TapQueue};
 use crate::vnet_hdr::HEADER_LEN;
 use nix::errno::Errno;
@@ -25,17 +26,24 @@ pub struct Relay {
 }
 
 impl Relay {
-    /// Joins the first queues of two TAPs.
+    /// Joins the first queues of two TAPs, on the processors `cpus` when given.
     ///
     /// # Errors
     /// When a thread cannot be made, or a TAP has no queue.
-    pub fn start(a: &Tap, b: &Tap) -> io::Result<Self> {
+    pub fn start(a: &Tap, b: &Tap, cpus: Option<&[usize]>) -> io::Result<Self> {
         let mut relay = Self { stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
         for (from, to) in [(a, b), (b, a)] {
             let queue = |tap: &Tap| tap.queue(0).ok_or(io::Error::from(io::ErrorKind::NotFound));
             let (from, to, stop) = (queue(from)?, queue(to)?, Arc::clone(&relay.stop));
             let builder = std::thread::Builder::new().name("offramp-relay".to_owned());
-            relay.threads.push(builder.spawn(move || run(&from, &to, &stop))?);
+            let cpus = cpus.map(<[usize]>::to_vec);
+            relay.threads.push(builder.spawn(move || {
+                if let Some(cpus) = cpus {
+                    // A processor that cannot be had changes the speed, not what is carried.
+                    let _ = cpu::pin_current_thread(&cpus);
+                }
+                run(&from, &to, &stop);
+            })?);
         }
         Ok(relay)
     }

@@ -111,6 +111,8 @@ enum ThreadsArg {
     Shared,
     /// One thread for each
     PerAdapter,
+    /// One thread for each direction
+    PerDirection,
 }
 
 impl Args {
@@ -132,6 +134,7 @@ impl Args {
             threads: match self.threads {
                 ThreadsArg::Shared => Threads::Shared,
                 ThreadsArg::PerAdapter => Threads::PerAdapter,
+                ThreadsArg::PerDirection => Threads::PerDirection,
             },
         }
     }
@@ -219,6 +222,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     let threads = match args.threads {
         ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
         ThreadsArg::PerAdapter => "one thread drives each adapter",
+        ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
     finish(args, started, machine, threads, experiments)
 }

@@ -6,7 +6,7 @@ use core::sync::atomic::{AtomicPtr, Ordering};
 
 #[cfg(target_arch = "x86_64")]
 use super::x86;
-use super::{Run, portable};
+use super::{Head, HeadWords, Run, portable};
 
 /// Longest message that takes the inlined scalar path: up to here a call costs more than it saves.
 pub(super) const SHORT_LEN_MAX: usize = 128;
@@ -83,34 +83,38 @@ fn detect() -> &'static Kernel {
 }
 
 impl Kernel {
-    /// Copies the segments of `src` into the slots of `dst`, one by one, and hands each slot with the
-    /// sum of its segment to `each`.
+    /// Writes a frame to the front of each slot of `dst`: the head, then a segment of `src`. `changed`
+    /// gives what differs in a frame's head, and what the head adds to the checksum.
     ///
     /// # Panics
-    /// When a slot has no room for its segment.
+    /// When a slot has no room for its frame, or a frame is shorter than [`Head::LEN_MAX`].
     #[inline]
-    pub(super) fn copy_and_sum_each(
+    pub(super) fn write_frames(
         &self,
         run: &Run,
+        head: &Head,
         src: &[u8],
         dst: &mut [u8],
-        mut each: impl FnMut(usize, u64, &mut [u8]),
+        mut changed: impl FnMut(usize) -> (HeadWords, u64),
     ) {
         #[cfg(target_arch = "x86_64")]
         if LENS.contains(&run.segment_len) {
             if self.name == AVX512_VNNI {
                 // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`.
-                return unsafe { x86::avx512_vnni::copy_and_sum_each(run, src, dst, each) };
+                return unsafe { x86::avx512_vnni::write_frames(run, head, src, dst, changed) };
             }
             if self.name == AVX512 {
                 // SAFETY: as above.
-                return unsafe { x86::avx512::copy_and_sum_each(run, src, dst, each) };
+                return unsafe { x86::avx512::write_frames(run, head, src, dst, changed) };
             }
         }
         let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
         for (n, (segment, slot)) in segments.enumerate() {
-            let sum = self.copy_and_sum(segment, &mut slot[run.offset..run.offset + run.segment_len]);
-            each(n, sum, slot);
+            let frame = &mut slot[..head.len + run.segment_len];
+            let (words, head_sum) = changed(n);
+            head.write(words, frame);
+            let sum = self.copy_and_sum(segment, &mut frame[head.len..]);
+            head.put_checksum(portable::add(head_sum, sum), frame);
         }
     }
 

@@ -13,14 +13,16 @@
 use core::arch::x86_64::*;
 use core::sync::atomic::{Ordering, compiler_fence};
 
-use super::Run;
 use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
 use super::portable;
+use super::{Head, HeadWords, Run};
 
 /// Bytes in a 512-bit vector, and in a cache line.
 const ZMM: usize = 64;
 /// Bytes in a 256-bit vector.
 const YMM: usize = 32;
+/// Bytes in a 128-bit vector.
+const XMM: usize = 16;
 /// Vectors in flight: four cycles of latency at one vector per cycle.
 const UNROLL: usize = 4;
 /// What flipping the top bit takes from each word.
@@ -53,12 +55,20 @@ macro_rules! avx512_kernel {
                 $accumulated
             }
 
-            /// The sum of the words that were accumulated from `bytes` bytes.
+            /// The words that were accumulated from `bytes` bytes, in lanes that add up to their sum.
             #[inline]
             #[target_feature(enable = $features)]
-            fn total(acc: [__m512i; UNROLL], bytes: usize) -> u64 {
-                let lanes = _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]));
-                u64::from((_mm512_reduce_add_epi32(lanes) as u32).wrapping_add(bias(bytes)))
+            fn lanes(acc: [__m512i; UNROLL], bytes: usize) -> __m512i {
+                let bias = _mm512_zextsi128_si512(_mm_cvtsi32_si128(bias(bytes) as i32));
+                let acc = [acc[0], acc[1], acc[2], _mm512_add_epi32(acc[3], bias)];
+                _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]))
+            }
+
+            /// The sum of `lanes`.
+            #[inline]
+            #[target_feature(enable = $features)]
+            fn total(lanes: __m512i) -> u64 {
+                u64::from(_mm512_reduce_add_epi32(lanes) as u32)
             }
 
             /// Reads whole cache lines: the first and the last are masked. The words are those of
@@ -95,32 +105,94 @@ macro_rules! avx512_kernel {
                 // SAFETY: the bytes behind `end` are masked off and not read.
                 let last = unsafe { _mm512_maskz_loadu_epi8(mask, first_line.wrapping_add(at).cast()) };
                 acc[2] = accumulate(acc[2], last);
-                let total = total(acc, at + ZMM);
+                let total = total(lanes(acc, at + ZMM));
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
-            /// See `Kernel::copy_and_sum_each`. One function, so that nothing is saved and restored between
-            /// two segments.
+            /// See `Kernel::write_frames`. One function, so that nothing is saved and restored between two
+            /// frames; heads are put together in registers, and lines are first met in ascending order:
+            /// the caches then keep up.
             #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn copy_and_sum_each(
+            pub(in super::super) unsafe fn write_frames(
                 run: &Run,
+                head: &Head,
                 src: &[u8],
                 dst: &mut [u8],
-                mut each: impl FnMut(usize, u64, &mut [u8]),
+                mut changed: impl FnMut(usize) -> (HeadWords, u64),
             ) {
+                let blocks = [HeadBlock::of(head, 0), HeadBlock::of(head, 1)];
                 let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
                 for (n, (segment, slot)) in segments.enumerate() {
-                    let to = &mut slot[run.offset..run.offset + run.segment_len];
+                    let (at, to) = slot[..head.len + run.segment_len].split_at_mut(head.len);
+                    let (words, head_sum) = changed(n);
+                    // SAFETY: a head is followed by a segment, which is longer than both blocks.
+                    unsafe { store_head(&blocks, words, head.len, at.as_mut_ptr()) };
                     // SAFETY: the caller vouches for the length of a segment; both slices have it.
-                    let sum = unsafe { copy_and_sum(segment, to) };
-                    each(n, sum, slot);
+                    let lanes = unsafe { copy_and_sum_lanes(segment, to) };
+                    head.put_checksum(portable::add(head_sum, total(lanes)), at);
+                }
+            }
+
+            /// Writes a head of `len` bytes, and bytes behind it, whose place the segment takes.
+            #[inline]
+            #[target_feature(enable = $features)]
+            unsafe fn store_head(blocks: &[HeadBlock; 2], words: HeadWords, len: usize, to: *mut u8) {
+                // SAFETY: the caller vouches for two writable vectors.
+                unsafe { _mm512_storeu_si512(to.cast(), blocks[0].with(words)) };
+                let second = to.wrapping_add(ZMM);
+                if len > ZMM + XMM {
+                    // SAFETY: as above.
+                    unsafe { _mm512_storeu_si512(second.cast(), blocks[1].with(words)) };
+                } else if len > ZMM {
+                    // Fewer lines than above: TCP with timestamps in IPv4 ends here.
+                    let vector = _mm512_castsi512_si128(blocks[1].with(words));
+                    // SAFETY: as above.
+                    unsafe { _mm_storeu_si128(second.cast(), vector) };
+                }
+            }
+
+            /// A vector of a head.
+            struct HeadBlock {
+                bytes: __m512i,
+                /// Which of the words that change stands where.
+                sources: __m512i,
+                /// Where one of them stands.
+                mask: __mmask32,
+            }
+
+            impl HeadBlock {
+                /// The first or the second vector of `head`.
+                #[inline]
+                #[target_feature(enable = $features)]
+                fn of(head: &Head, block: usize) -> Self {
+                    let bytes = &head.bytes.as_chunks::<ZMM>().0[block];
+                    // SAFETY: `bytes` has ZMM bytes.
+                    let mut bytes = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
+                    let place = |at: u8| (1u64.unbounded_shl(u32::from(at) / 2) >> (block * ZMM / 2)) as __mmask32;
+                    for &(at, value) in &head.fixed {
+                        bytes = _mm512_mask_set1_epi16(bytes, place(at), value.to_be() as i16);
+                    }
+                    let (mut sources, mut mask) = (_mm512_setzero_si512(), 0);
+                    for (source, &at) in head.places.iter().enumerate() {
+                        mask |= place(at);
+                        sources = _mm512_mask_set1_epi16(sources, place(at), source as i16);
+                    }
+                    Self { bytes, sources, mask }
+                }
+
+                /// The vector with `words` in their places.
+                #[inline]
+                #[target_feature(enable = $features)]
+                fn with(&self, words: HeadWords) -> __m512i {
+                    let words = _mm512_set1_epi64(words.0 as i64);
+                    _mm512_mask_permutexvar_epi16(self.bytes, self.mask, self.sources, words)
                 }
             }
 
             /// Stores whole cache lines but for the first and the last vector, which overlap them.
             #[inline]
             #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+            unsafe fn copy_and_sum_lanes(src: &[u8], dst: &mut [u8]) -> __m512i {
                 debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX && src.len() == dst.len());
                 let (len, from, to) = (src.len(), src.as_ptr(), dst.as_mut_ptr());
                 // Even, to keep the phase of the words: only a `dst` that starts odd misses the lines.
@@ -147,12 +219,19 @@ macro_rules! avx512_kernel {
                 // SAFETY: last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
                 acc[2] = accumulate(acc[2], _mm512_maskz_mov_epi8(all_but_low_bytes(at - last_at), last));
-                let total = total(acc, at - lead + 2 * ZMM);
-                if len % 2 == 0 {
-                    return total;
+                if len % 2 == 1 {
+                    dst[len - 1] = src[len - 1];
+                    let word = u16::from_ne_bytes([src[len - 1], 0]);
+                    acc[3] = _mm512_add_epi32(acc[3], _mm512_zextsi128_si512(_mm_cvtsi32_si128(word.into())));
                 }
-                dst[len - 1] = src[len - 1];
-                total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
+                lanes(acc, at - lead + 2 * ZMM)
+            }
+
+            /// Copies `src` to `dst` and sums it.
+            #[target_feature(enable = $features)]
+            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+                // SAFETY: the caller vouches for the lengths.
+                total(unsafe { copy_and_sum_lanes(src, dst) })
             }
 
             /// Copies one vector and returns it.
