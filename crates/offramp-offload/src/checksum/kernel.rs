@@ -159,3 +159,58 @@ impl Kernel {
         chunks.fold(0, |total, (from, to)| portable::add(total, self.copy_and_sum(from, to)))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STRIDE: usize = 512;
+    const COUNT: usize = 3;
+
+    fn changed(n: usize) -> (HeadWords, u64) {
+        (HeadWords::new(0x0102_0304 + n as u32, 0x0506_0708 - n as u32), 0x1234 + n as u64)
+    }
+
+    /// The frames by the definition: byte by byte, and no byte behind a frame.
+    fn expected(head: &Head, segment_len: usize, src: &[u8], filler: u8) -> Vec<u8> {
+        let mut out = vec![filler; STRIDE * COUNT];
+        for (n, slot) in out.chunks_mut(STRIDE).enumerate() {
+            let segment = &src[n * segment_len..(n + 1) * segment_len];
+            let (words, head_sum) = changed(n);
+            let mut bytes = *head.bytes;
+            for (at, value) in head.fixed {
+                bytes[usize::from(at)..][..2].copy_from_slice(&value.to_be_bytes());
+            }
+            for (word, &at) in words.0.to_ne_bytes().chunks(2).zip(&head.places).filter(|(_, at)| **at != Head::NOWHERE)
+            {
+                bytes[usize::from(at)..][..2].copy_from_slice(word);
+            }
+            slot[..head.len].copy_from_slice(&bytes[..head.len]);
+            slot[head.len..head.len + segment_len].copy_from_slice(segment);
+            let checksum = super::super::Sum(portable::add(head_sum, portable::sum(segment))).checksum();
+            let checksum = if checksum == 0 { head.checksum_zero } else { checksum };
+            slot[head.checksum_at..][..2].copy_from_slice(&checksum.to_be_bytes());
+        }
+        out
+    }
+
+    #[test]
+    fn every_kernel_writes_the_same_frames_for_every_length_of_head_and_segment() {
+        let bytes: [u8; Head::LEN_MAX] = core::array::from_fn(|i| (i * 7) as u8);
+        let src: Vec<u8> = (0..STRIDE * COUNT).map(|i| ((i * 31) >> 3) as u8).collect();
+        for kernel in available() {
+            for len in 42..=Head::LEN_MAX {
+                let places = [18, 24, Head::NOWHERE, (len / 2 * 2 - 4) as u8];
+                let fixed = [(16, 0xabcd), ((len / 2 * 2 - 6) as u8, 0x0102)];
+                let head = Head { bytes: &bytes, len, fixed, places, checksum_at: 30, checksum_zero: 0xffff };
+                for segment_len in (Head::LEN_MAX - len).max(1)..STRIDE - Head::LEN_MAX {
+                    let mut out = vec![0xa5; STRIDE * COUNT];
+                    let run = Run { segment_len, stride: STRIDE };
+                    kernel.write_frames(&run, &head, &src[..COUNT * segment_len], &mut out, changed);
+                    let expected = expected(&head, segment_len, &src, 0xa5);
+                    assert!(out == expected, "{}: head {len}, segment {segment_len}", kernel.name);
+                }
+            }
+        }
+    }
+}

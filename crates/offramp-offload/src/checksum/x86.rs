@@ -55,20 +55,12 @@ macro_rules! avx512_kernel {
                 $accumulated
             }
 
-            /// The words that were accumulated from `bytes` bytes, in lanes that add up to their sum.
+            /// The sum of the words that were accumulated from `bytes` bytes.
             #[inline]
             #[target_feature(enable = $features)]
-            fn lanes(acc: [__m512i; UNROLL], bytes: usize) -> __m512i {
-                let bias = _mm512_zextsi128_si512(_mm_cvtsi32_si128(bias(bytes) as i32));
-                let acc = [acc[0], acc[1], acc[2], _mm512_add_epi32(acc[3], bias)];
-                _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]))
-            }
-
-            /// The sum of `lanes`.
-            #[inline]
-            #[target_feature(enable = $features)]
-            fn total(lanes: __m512i) -> u64 {
-                u64::from(_mm512_reduce_add_epi32(lanes) as u32)
+            fn total(acc: [__m512i; UNROLL], bytes: usize) -> u64 {
+                let lanes = _mm512_add_epi32(_mm512_add_epi32(acc[0], acc[1]), _mm512_add_epi32(acc[2], acc[3]));
+                u64::from((_mm512_reduce_add_epi32(lanes) as u32).wrapping_add(bias(bytes)))
             }
 
             /// Reads whole cache lines: the first and the last are masked. The words are those of
@@ -105,7 +97,7 @@ macro_rules! avx512_kernel {
                 // SAFETY: the bytes behind `end` are masked off and not read.
                 let last = unsafe { _mm512_maskz_loadu_epi8(mask, first_line.wrapping_add(at).cast()) };
                 acc[2] = accumulate(acc[2], last);
-                let total = total(lanes(acc, at + ZMM));
+                let total = total(acc, at + ZMM);
                 if lead % 2 == 0 { total } else { total.rotate_left(8) }
             }
 
@@ -123,13 +115,13 @@ macro_rules! avx512_kernel {
                 let blocks = [HeadBlock::of(head, 0), HeadBlock::of(head, 1)];
                 let segments = src.chunks_exact(run.segment_len).zip(dst.chunks_mut(run.stride));
                 for (n, (segment, slot)) in segments.enumerate() {
-                    let (at, to) = slot[..head.len + run.segment_len].split_at_mut(head.len);
+                    let frame = &mut slot[..head.len + run.segment_len];
                     let (words, head_sum) = changed(n);
-                    // SAFETY: a head is followed by a segment, which is longer than both blocks.
-                    unsafe { store_head(&blocks, words, head.len, at.as_mut_ptr()) };
+                    // SAFETY: the frame is longer than a segment, which is longer than two vectors.
+                    unsafe { store_head(&blocks, words, head.len, frame.as_mut_ptr()) };
                     // SAFETY: the caller vouches for the length of a segment; both slices have it.
-                    let lanes = unsafe { copy_and_sum_lanes(segment, to) };
-                    head.put_checksum(portable::add(head_sum, total(lanes)), at);
+                    let sum = unsafe { copy_and_sum(segment, &mut frame[head.len..]) };
+                    head.put_checksum(portable::add(head_sum, sum), frame);
                 }
             }
 
@@ -192,7 +184,7 @@ macro_rules! avx512_kernel {
             /// Stores whole cache lines but for the first and the last vector, which overlap them.
             #[inline]
             #[target_feature(enable = $features)]
-            unsafe fn copy_and_sum_lanes(src: &[u8], dst: &mut [u8]) -> __m512i {
+            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
                 debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX && src.len() == dst.len());
                 let (len, from, to) = (src.len(), src.as_ptr(), dst.as_mut_ptr());
                 // Even, to keep the phase of the words: only a `dst` that starts odd misses the lines.
@@ -219,19 +211,12 @@ macro_rules! avx512_kernel {
                 // SAFETY: last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
                 acc[2] = accumulate(acc[2], _mm512_maskz_mov_epi8(all_but_low_bytes(at - last_at), last));
-                if len % 2 == 1 {
-                    dst[len - 1] = src[len - 1];
-                    let word = u16::from_ne_bytes([src[len - 1], 0]);
-                    acc[3] = _mm512_add_epi32(acc[3], _mm512_zextsi128_si512(_mm_cvtsi32_si128(word.into())));
+                let total = total(acc, at - lead + 2 * ZMM);
+                if len % 2 == 0 {
+                    return total;
                 }
-                lanes(acc, at - lead + 2 * ZMM)
-            }
-
-            /// Copies `src` to `dst` and sums it.
-            #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
-                // SAFETY: the caller vouches for the lengths.
-                total(unsafe { copy_and_sum_lanes(src, dst) })
+                dst[len - 1] = src[len - 1];
+                total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
             }
 
             /// Copies one vector and returns it.
