@@ -1,6 +1,8 @@
+use super::cut::{TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET};
 use super::*;
-use crate::checksum::verify;
-use crate::meta::ChecksumState;
+use crate::checksum::{self, verify};
+use crate::layout::{FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT};
+use crate::meta::{ChecksumState, Segmentation, SegmentationKind};
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
