@@ -22,7 +22,7 @@ use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
 const REPEATS: usize = 4;
-const SECONDS: f64 = 0.3;
+const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Round trips settle sooner than throughput: two rounds of them are enough.
 const RTT_ROUNDS: usize = 2;
