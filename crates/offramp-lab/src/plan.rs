@@ -45,6 +45,8 @@ pub struct Settings {
     pub rate_bps: Option<u64>,
     /// MTU where an experiment does not fix it.
     pub mtu: usize,
+    /// Queue pairs of each adapter.
+    pub queues: u16,
     /// Who drives the adapters.
     pub threads: Threads,
 }
@@ -57,6 +59,7 @@ impl Default for Settings {
             congestion: CONGESTION_DEFAULT.to_owned(),
             rate_bps: None,
             mtu: MTU_DEFAULT,
+            queues: 1,
             threads: Threads::Shared,
         }
     }
@@ -122,6 +125,7 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         offloads: offloads.with_prerequisites(),
         rx_usecs: if settings.rate_bps == Some(GIGABIT_BPS) { GIGABIT_RX_USECS } else { 0 },
         host_gso: false,
+        queues: settings.queues,
         between: Between::Adapters(settings.threads),
         placement: Placement::apart(),
     }
@@ -374,6 +378,7 @@ fn relay(settings: &Settings) -> Plan {
     let adapters = RigConfig {
         placement: Placement::free(),
         host_gso: true,
+        queues: 1,
         between: Between::Adapters(Threads::PerDirection),
         ..rig(settings, Offloads::all())
     };

@@ -36,7 +36,7 @@ const IPV6_MTU_MIN: usize = 1280;
 /// Who drives the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Threads {
-    /// One thread drives both ends of the cable: a frame stays in one processor's cache.
+    /// One thread for each queue pair, which drives both ends of its cable: a frame stays in one processor's cache.
     Shared,
     /// One thread per adapter.
     PerAdapter,
@@ -95,6 +95,8 @@ pub struct RigConfig {
     pub rx_usecs: u32,
     /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
     pub host_gso: bool,
+    /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
+    pub queues: u16,
     /// What lies between.
     pub between: Between,
     /// Which processors do what.
@@ -109,6 +111,7 @@ impl Default for RigConfig {
             offloads: Offloads::all(),
             rx_usecs: 0,
             host_gso: true,
+            queues: 1,
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
         }
@@ -159,29 +162,40 @@ impl Rig {
         Ok(rig)
     }
 
+    /// One cable for each queue pair, and threads that drive both its ends.
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), LabError> {
-        let line = CableConfig { mtu: adapter.mtu, rate_bps: self.config.rate_bps, ..CableConfig::default() };
-        let (a, b) = cable(&line);
-        let pair = |side, wire| self.queue_pair(adapter, side, wire);
-        let groups = match threads {
-            Threads::Shared => vec![("ofr-adapters", vec![pair(0, a), pair(1, b)])],
-            Threads::PerAdapter => vec![("ofr-adapter-a", vec![pair(0, a)]), ("ofr-adapter-b", vec![pair(1, b)])],
-            Threads::PerDirection => {
-                let ((a_out, a_in), (b_out, b_in)) = (a.split(), b.split());
-                let there = vec![pair(0, a_out), pair(1, b_in)];
-                vec![("ofr-a-to-b", there), ("ofr-b-to-a", vec![pair(1, b_out), pair(0, a_in)])]
+        let queues = u64::from(adapter.queues);
+        let rate_bps = self.config.rate_bps.map(|rate_bps| rate_bps / queues);
+        let line = CableConfig { mtu: adapter.mtu, rate_bps, ..CableConfig::default() };
+        for queue in 0..usize::from(adapter.queues) {
+            let (a, b) = cable(&line);
+            let pair = |side, wire| self.queue_pair(adapter, side, queue, wire);
+            let groups = match threads {
+                Threads::Shared => vec![("ofr-adapters", vec![pair(0, a), pair(1, b)])],
+                Threads::PerAdapter => vec![("ofr-adapter-a", vec![pair(0, a)]), ("ofr-adapter-b", vec![pair(1, b)])],
+                Threads::PerDirection => {
+                    let ((a_out, a_in), (b_out, b_in)) = (a.split(), b.split());
+                    let there = vec![pair(0, a_out), pair(1, b_in)];
+                    vec![("ofr-a-to-b", there), ("ofr-b-to-a", vec![pair(1, b_out), pair(0, a_in)])]
+                }
+            };
+            for (name, pairs) in groups {
+                let cpus = self.config.placement.adapter_cpus.clone();
+                self.workers.push(Worker::start(name, pairs, Some(cpus))?);
             }
-        };
-        for (name, pairs) in groups {
-            let cpus = self.config.placement.adapter_cpus.clone();
-            self.workers.push(Worker::start(name, pairs, Some(cpus))?);
         }
         Ok(())
     }
 
-    fn queue_pair(&self, adapter: &AdapterConfig, side: usize, wire: CableEnd) -> QueuePair<TapQueue, CableEnd> {
-        let queue = self.taps[side].queue(0).expect("a TAP has a first queue");
-        QueuePair::new(adapter, &self.controls[side], 0, queue, wire)
+    fn queue_pair(
+        &self,
+        adapter: &AdapterConfig,
+        side: usize,
+        queue: usize,
+        wire: CableEnd,
+    ) -> QueuePair<TapQueue, CableEnd> {
+        let host = self.taps[side].queue(queue).expect("the TAP was opened with so many queues");
+        QueuePair::new(adapter, &self.controls[side], queue, host, wire)
     }
 
     /// The namespace of host 0 or 1.
@@ -231,6 +245,7 @@ impl Rig {
 fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
     let tap = TapConfig {
         mtu: config.mtu as u32,
+        queues: config.queues,
         mac: Some(MACS[side]),
         tx_queue_len: Some(TX_QUEUE_LEN),
         ..TapConfig::new(INTERFACE)

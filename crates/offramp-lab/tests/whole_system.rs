@@ -71,9 +71,15 @@ fn toggle_until(stop: &AtomicBool, rig: &Rig, seed: u64) -> usize {
 fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
     println!("seed {seed}");
-    let modes = [(Threads::Shared, 512 << 20), (Threads::PerAdapter, 256 << 20), (Threads::PerDirection, 256 << 20)];
-    for (threads, bytes) in modes {
-        let rig = Rig::start(&RigConfig { between: Between::Adapters(threads), ..RigConfig::default() }).unwrap();
+    let modes = [
+        (Threads::Shared, 1, 512 << 20),
+        (Threads::Shared, 3, 256 << 20),
+        (Threads::PerAdapter, 1, 128 << 20),
+        (Threads::PerDirection, 1, 128 << 20),
+    ];
+    for (threads, queues, bytes) in modes {
+        let config = RigConfig { between: Between::Adapters(threads), queues, ..RigConfig::default() };
+        let rig = Rig::start(&config).unwrap();
         let stop = AtomicBool::new(false);
         let switches = thread::scope(|scope| {
             let toggler = scope.spawn(|| toggle_until(&stop, &rig, seed));

@@ -67,6 +67,9 @@ pub struct Args {
     /// MTU where the experiment does not fix it
     #[arg(long, default_value_t = RigConfig::default().mtu)]
     mtu: usize,
+    /// Queue pairs of each adapter, a thread each
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=64))]
+    queues: u16,
     /// TCP streams in each direction
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=64))]
     streams: u32,
@@ -131,6 +134,7 @@ impl Args {
             congestion: self.congestion.clone(),
             rate_bps: self.rate,
             mtu: self.mtu,
+            queues: self.queues,
             threads: match self.threads {
                 ThreadsArg::Shared => Threads::Shared,
                 ThreadsArg::PerAdapter => Threads::PerAdapter,
