@@ -141,6 +141,7 @@ impl Rig {
             mtu: config.mtu,
             offloads: config.offloads,
             rx_usecs: config.rx_usecs,
+            queues: config.queues,
             ..AdapterConfig::default()
         };
         adapter.check()?;
