@@ -42,6 +42,9 @@ pub trait HostPort {
     /// When the host has no room, refuses the frame or is gone. The frame is lost.
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
+    /// Ends a batch: the host sees everything that was given so far, at the latest now.
+    fn flush(&mut self);
+
     /// What the host can ask for and can be told now.
     fn accepts(&self) -> Offloads;
 

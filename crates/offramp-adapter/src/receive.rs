@@ -121,6 +121,7 @@ impl Receive {
         } else {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
+        host.flush();
         if frames > 0 {
             self.not_before_ns = now_ns + self.gap_ns;
         }

@@ -1,8 +1,8 @@
-//! A thread that drives queue pairs, and sleeps when there is nothing to do.
+//! A thread that drives tasks, and sleeps when there is nothing to do.
 //!
-//! One worker may drive several pairs in turn, also both ends of one cable: a frame then crosses from
-//! host to host without leaving the processor's cache. It sleeps in one `ppoll` over the hosts'
-//! descriptors and an `eventfd` by which the other end of a cable wakes it.
+//! One worker may drive several tasks in turn, also both ends of one cable: a frame then crosses from
+//! host to host without leaving the processor's cache. It sleeps in one `ppoll` over the tasks'
+//! descriptors and an `eventfd` by which other threads (the other end of a cable) wake it.
 
 use crate::sys::cpu;
 use nix::errno::Errno;
@@ -13,7 +13,7 @@ use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{HostPort, PortError, WirePort};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::{Wake, Waker};
@@ -25,6 +25,103 @@ const SLEEP_MAX: Duration = Duration::from_millis(100);
 
 /// A queue pair between a host and a cable.
 pub type CablePair<H> = QueuePair<H, CableEnd>;
+
+/// A host port that a worker can sleep on.
+pub trait HostIo: HostPort {
+    /// Asks the host to make a descriptor readable when it has something. The caller polls once more
+    /// before it sleeps: what came before this call does not show.
+    fn arm(&mut self);
+
+    /// Takes back what [`HostIo::arm`] asked for, and empties the descriptors.
+    fn disarm(&mut self);
+
+    /// Names each descriptor that becomes readable when the host has something.
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>));
+}
+
+/// What a worker drives.
+pub trait Task: Send {
+    /// Moves a batch, and whether anything moved.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] ends the task.
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError>;
+
+    /// Asks everything that the task waits for to wake it: descriptors by being readable, other threads
+    /// by `waker`. The worker polls once more before it sleeps.
+    fn arm(&mut self, waker: &Waker);
+
+    /// Takes back what [`Task::arm`] asked for.
+    fn disarm(&mut self);
+
+    /// Says what ends a sleep that begins at `now_ns`.
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>);
+}
+
+/// What ends a worker's sleep.
+#[derive(Debug)]
+pub struct Watch<'a> {
+    fds: Vec<PollFd<'a>>,
+    wake_ns: u64,
+}
+
+impl<'a> Watch<'a> {
+    /// A descriptor that becomes readable.
+    pub fn readable(&mut self, fd: BorrowedFd<'a>) {
+        self.fds.push(PollFd::new(fd, PollFlags::POLLIN));
+    }
+
+    /// A moment, on the clock of [`Task::poll`].
+    pub fn until(&mut self, at_ns: u64) {
+        self.wake_ns = self.wake_ns.min(at_ns);
+    }
+}
+
+impl<H: HostIo + Send> Task for CablePair<H> {
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        Ok(QueuePair::poll(self, now_ns)?.moved)
+    }
+
+    fn arm(&mut self, waker: &Waker) {
+        self.wire().register(waker);
+        self.host_mut().arm();
+    }
+
+    fn disarm(&mut self) {
+        self.wire().unregister();
+        self.host_mut().disarm();
+    }
+
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
+        if let Some(at) = self.next_deadline_ns() {
+            watch.until(at);
+        }
+        if self.wire_mut().room(now_ns) > 0 {
+            self.host().watch(&mut |fd| watch.readable(fd));
+        } else if let Some(at) = self.wire().next_room_ns(now_ns) {
+            // The host waits until the line is free again.
+            watch.until(at);
+        }
+    }
+}
+
+impl Task for Box<dyn Task> {
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        (**self).poll(now_ns)
+    }
+
+    fn arm(&mut self, waker: &Waker) {
+        (**self).arm(waker);
+    }
+
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
+        (**self).watch(now_ns, watch);
+    }
+}
 
 /// A descriptor that wakes a sleeping worker.
 #[derive(Debug)]
@@ -71,15 +168,12 @@ struct Shared {
 }
 
 impl Worker {
-    /// Starts a thread of that name (15 bytes are shown by the system) that drives `pairs`, on the
+    /// Starts a thread of that name (15 bytes are shown by the system) that drives `tasks`, on the
     /// processors `cpus` when given.
     ///
     /// # Errors
     /// When the thread or its descriptor cannot be made.
-    pub fn start<H>(name: &str, pairs: Vec<CablePair<H>>, cpus: Option<Vec<usize>>) -> io::Result<Self>
-    where
-        H: HostPort + AsFd + Send + 'static,
-    {
+    pub fn start<T: Task + 'static>(name: &str, tasks: Vec<T>, cpus: Option<Vec<usize>>) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             bell: Arc::new(Bell::new()?),
             stop: AtomicBool::new(false),
@@ -92,7 +186,7 @@ impl Worker {
                 // A processor that cannot be had changes the speed, not what is carried.
                 let _ = cpu::pin_current_thread(&cpus);
             }
-            run(pairs, &inside);
+            run(tasks, &inside);
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -102,7 +196,7 @@ impl Worker {
         self.shared.thread_id.load(Ordering::Acquire)
     }
 
-    /// Whether the thread still runs; it ends by itself when all its hosts are gone.
+    /// Whether the thread still runs; it ends by itself when all its tasks have ended.
     pub fn is_running(&self) -> bool {
         self.thread.as_ref().is_some_and(|thread| !thread.is_finished())
     }
@@ -119,34 +213,34 @@ impl Drop for Worker {
     }
 }
 
-fn run<H: HostPort + AsFd>(mut pairs: Vec<CablePair<H>>, shared: &Shared) {
+fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared) {
     let epoch = Instant::now();
     let waker = Waker::from(Arc::clone(&shared.bell));
-    while !shared.stop.load(Ordering::Acquire) && !pairs.is_empty() {
-        if poll_all(&mut pairs, epoch.elapsed().as_nanos() as u64) {
+    while !shared.stop.load(Ordering::Acquire) && !tasks.is_empty() {
+        if poll_all(&mut tasks, epoch.elapsed().as_nanos() as u64) {
             continue;
         }
-        for pair in &pairs {
-            pair.wire().register(&waker);
+        for task in &mut tasks {
+            task.arm(&waker);
         }
-        // What came between the last poll and the registration would not have rung.
+        // What came between the last poll and the arming would not have rung.
         let now_ns = epoch.elapsed().as_nanos() as u64;
-        if !poll_all(&mut pairs, now_ns) {
-            sleep(&mut pairs, &shared.bell, now_ns);
+        if !poll_all(&mut tasks, now_ns) {
+            sleep(&mut tasks, &shared.bell, now_ns);
         }
-        for pair in &pairs {
-            pair.wire().unregister();
+        for task in &mut tasks {
+            task.disarm();
         }
         shared.bell.silence();
     }
 }
 
-/// Polls every pair once; whether any frame moved. A pair whose host is gone is given up.
-fn poll_all<H: HostPort>(pairs: &mut Vec<CablePair<H>>, now_ns: u64) -> bool {
+/// Polls every task once; whether any frame moved. A task that has ended is given up.
+fn poll_all<T: Task>(tasks: &mut Vec<T>, now_ns: u64) -> bool {
     let mut moved = false;
-    pairs.retain_mut(|pair| match pair.poll(now_ns) {
+    tasks.retain_mut(|task| match task.poll(now_ns) {
         Ok(progress) => {
-            moved |= progress.moved;
+            moved |= progress;
             true
         }
         Err(PortError::Closed(_)) => false,
@@ -155,28 +249,15 @@ fn poll_all<H: HostPort>(pairs: &mut Vec<CablePair<H>>, now_ns: u64) -> bool {
     moved
 }
 
-fn sleep<H: HostPort + AsFd>(pairs: &mut [CablePair<H>], bell: &Bell, now_ns: u64) {
-    let mut wake_ns = now_ns + SLEEP_MAX.as_nanos() as u64;
-    let mut has_room = Vec::with_capacity(pairs.len());
-    for pair in pairs.iter_mut() {
-        wake_ns = pair.next_deadline_ns().map_or(wake_ns, |at| wake_ns.min(at));
-        let room = pair.wire_mut().room(now_ns) > 0;
-        if !room {
-            // The host waits until the line is free again.
-            wake_ns = pair.wire().next_room_ns(now_ns).map_or(wake_ns, |at| wake_ns.min(at));
-        }
-        has_room.push(room);
+fn sleep<T: Task>(tasks: &mut [T], bell: &Bell, now_ns: u64) {
+    let wake_ns = now_ns + SLEEP_MAX.as_nanos() as u64;
+    let mut watch = Watch { fds: Vec::with_capacity(1 + tasks.len()), wake_ns };
+    watch.readable(bell.0.as_fd());
+    for task in tasks {
+        task.watch(now_ns, &mut watch);
     }
-    let mut fds = vec![PollFd::new(bell.0.as_fd(), PollFlags::POLLIN)];
-    fds.extend(
-        pairs
-            .iter()
-            .zip(has_room)
-            .filter(|(_, room)| *room)
-            .map(|(pair, _)| PollFd::new(pair.host().as_fd(), PollFlags::POLLIN)),
-    );
-    let timeout = TimeSpec::from_duration(Duration::from_nanos(wake_ns.saturating_sub(now_ns)));
-    match ppoll(&mut fds, Some(timeout), None) {
+    let timeout = TimeSpec::from_duration(Duration::from_nanos(watch.wake_ns.saturating_sub(now_ns)));
+    match ppoll(&mut watch.fds, Some(timeout), None) {
         Ok(_) | Err(Errno::EINTR) => {}
         // Nothing else can happen to descriptors that are owned here; do not spin if it does.
         Err(_) => std::thread::sleep(Duration::from_millis(1)),

@@ -44,6 +44,8 @@ impl HostPort for MemoryHost {
         Ok(())
     }
 
+    fn flush(&mut self) {}
+
     fn accepts(&self) -> Offloads {
         Offloads::all()
     }

@@ -13,6 +13,7 @@ use offramp_offload::meta::{RxMeta, TxMeta};
 
 use super::Shared;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
+use crate::worker::HostIo;
 
 /// Alignment of the frame in memory, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
@@ -115,12 +116,28 @@ impl HostPort for TapQueue {
         }
     }
 
+    fn flush(&mut self) {
+        // Every write(2) was seen at once.
+    }
+
     fn accepts(&self) -> Offloads {
         self.shared.offered()
     }
 
     fn takes_verdicts(&self) -> bool {
         false
+    }
+}
+
+impl HostIo for TapQueue {
+    fn arm(&mut self) {
+        // A TAP with a frame is readable, asked or not.
+    }
+
+    fn disarm(&mut self) {}
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        watch(self.as_fd());
     }
 }
 
