@@ -1,9 +1,12 @@
 //! Entering a user namespace without root. It needs a process with one thread, so each case is this
 //! program again, as an ordinary user, and there is no test harness.
 
+mod common;
+
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use common::is_root_of_the_machine;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
@@ -29,7 +32,7 @@ fn main() {
 }
 
 fn run_all() {
-    if !nix::unistd::geteuid().is_root() {
+    if !is_root_of_the_machine() {
         an_ordinary_user_gets_namespaces_and_taps();
         println!("ok: as this user (the refusals are tested as root)");
         return;

@@ -9,9 +9,6 @@ use std::time::Duration;
 use serde_json::Value;
 
 fn offramp(args: &[&str]) -> Command {
-    // A namespace that was made for this test has its loopback interface down; elsewhere it is up, or not
-    // ours to change.
-    let _ = offramp_ports::sys::link::set_up("lo");
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.arg("ttcp").args(args).stdin(Stdio::null());
     command

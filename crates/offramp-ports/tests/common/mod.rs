@@ -23,6 +23,21 @@ pub fn namespace() -> NetNs {
     NetNs::new().unwrap_or_else(|e| panic!("this test needs a network namespace: {e}; run as root"))
 }
 
+/// Whether this process is root of the machine, and not only of a user namespace of its own: a few of the
+/// kernel's settings are for that root alone.
+///
+/// A test that needs it says so and is skipped elsewhere; in CI that is a failure.
+pub fn is_root_of_the_machine() -> bool {
+    // One line that maps every user to itself (user_namespaces(7)).
+    let map = std::fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !is_root {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root of the machine, and CI skips nothing");
+        println!("skipped: the kernel lets only root of the machine do this");
+    }
+    is_root
+}
+
 /// A TAP in `ns` that is up, with an address, a neighbour and no IPv6.
 pub fn tap_with_address(ns: &NetNs, config: &TapConfig, own: (Ipv4Addr, [u8; 6]), peer: (Ipv4Addr, [u8; 6])) -> Tap {
     let config = TapConfig { mac: Some(own.1), ..config.clone() };
