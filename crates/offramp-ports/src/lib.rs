@@ -8,5 +8,6 @@ pub mod relay;
 pub mod socket;
 pub mod sys;
 pub mod tap;
+pub mod vhost_user;
 pub mod vnet_hdr;
 pub mod worker;

@@ -1,0 +1,538 @@
+//! What a frontend sets up, message by message, and what follows for the queues.
+
+use super::VhostUserConfig;
+use super::features::{self, PROTOCOL_FEATURES};
+use super::mailbox::{NobodyThere, Sender};
+use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
+use super::queue::{QueueState, Side, Start};
+use super::ring::{BadRing, RingPlace};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use offramp_offload::caps::Offloads;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use vhost::vhost_user::message::{
+    VhostTransferStateDirection, VhostTransferStatePhase, VhostUserConfigFlags, VhostUserInflight, VhostUserLog,
+    VhostUserMemoryRegion, VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
+    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
+};
+use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqHandlerMut};
+
+/// Bytes of `struct virtio_net_config` (virtio 1.3, 5.1.4): a frontend may ask for all of it.
+const CONFIG_LEN: usize = 64;
+/// `status`: the link is up (virtio 1.3, 5.1.4).
+const LINK_UP: u16 = 1;
+/// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
+const SPEED_UNKNOWN: u32 = u32::MAX;
+const DUPLEX_UNKNOWN: u8 = u8::MAX;
+/// Alignment of each queue's part of the inflight region, and the bytes of its header and of an entry:
+/// the larger of split and packed (vhost-user, "Inflight I/O tracking").
+const INFLIGHT_ALIGN: u64 = 64;
+const INFLIGHT_HEADER_LEN: u64 = 40;
+const INFLIGHT_ENTRY_LEN: u64 = 32;
+
+/// Why a message was refused. Each ends the connection.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Refused {
+    #[error("vring {0}: there is none")]
+    NoVring(usize),
+    #[error("vring {vring}: {cause}")]
+    Ring { vring: usize, cause: BadRing },
+    #[error("memory: {0}")]
+    Memory(#[from] MemoryError),
+    #[error("features {0:#x}: never offered")]
+    Features(u64),
+    #[error("{0}")]
+    NobodyThere(#[from] NobodyThere),
+    #[error("{0}: not supported")]
+    Unsupported(&'static str),
+    #[error("inflight region: out of range")]
+    Inflight,
+    #[error("MTU {0}: out of range")]
+    Mtu(u64),
+    #[error("{0}")]
+    Io(#[from] io::Error),
+}
+
+impl From<Refused> for Error {
+    fn from(refused: Refused) -> Self {
+        Self::ReqHandlerError(io::Error::other(refused.to_string()))
+    }
+}
+
+/// How a ring that is started is kicked.
+#[derive(Debug)]
+enum Kick {
+    Event(OwnedFd),
+    /// Not at all: the ring is looked at again and again.
+    Polled,
+}
+
+impl Kick {
+    fn new(file: Option<File>) -> Self {
+        owned(file).map_or(Self::Polled, Self::Event)
+    }
+
+    fn try_clone(&self) -> io::Result<Option<OwnedFd>> {
+        match self {
+            Self::Event(fd) => fd.try_clone().map(Some),
+            Self::Polled => Ok(None),
+        }
+    }
+}
+
+/// What was said of one vring.
+#[derive(Debug, Default)]
+struct Setup {
+    place: RingPlace,
+    has_place: bool,
+    base: u32,
+    /// Set once the frontend starts the ring.
+    kick: Option<Kick>,
+    is_logged: bool,
+    is_running: bool,
+}
+
+/// A guest's device as its frontend sees it.
+#[derive(Debug)]
+pub(super) struct Device {
+    config: VhostUserConfig,
+    /// What may be offered now; the user's switches.
+    allowed: Arc<AtomicU32>,
+    queues: Vec<Sender<QueueState>>,
+    vrings: Vec<Setup>,
+    memory: Arc<GuestMemory>,
+    features: u64,
+    protocol_features: u64,
+    status: u8,
+    frontend_mtu: Option<u16>,
+}
+
+impl Device {
+    pub fn new(config: VhostUserConfig, allowed: Arc<AtomicU32>, queues: Vec<Sender<QueueState>>) -> Self {
+        let vrings = (0..2 * queues.len()).map(|_| Setup::default()).collect();
+        Self {
+            config,
+            allowed,
+            queues,
+            vrings,
+            memory: Arc::default(),
+            features: 0,
+            protocol_features: 0,
+            status: 0,
+            frontend_mtu: None,
+        }
+    }
+
+    pub fn features(&self) -> u64 {
+        self.features
+    }
+
+    pub fn protocol_features(&self) -> u64 {
+        self.protocol_features
+    }
+
+    pub fn frontend_mtu(&self) -> Option<u16> {
+        self.frontend_mtu
+    }
+
+    pub fn device_status(&self) -> u8 {
+        self.status
+    }
+
+    pub fn memory_size(&self) -> (usize, u64) {
+        self.memory.size()
+    }
+
+    /// Size of each vring, 0 for one that does not run.
+    pub fn ring_entries(&self) -> Vec<u16> {
+        self.vrings.iter().map(|setup| if setup.is_running { setup.place.size } else { 0 }).collect()
+    }
+
+    fn offered(&self) -> u64 {
+        let allowed = Offloads::from_bits_truncate(self.allowed.load(Ordering::Relaxed));
+        let when = |is_on: bool, bits: u64| if is_on { bits } else { 0 };
+        features::offer(self.config.rings, allowed)
+            | when(self.queues.len() > 1, features::MQ)
+            | when(self.config.mac.is_some(), features::MAC)
+            | when(self.config.mtu.is_some(), features::MTU)
+    }
+
+    fn vring(&mut self, vring: usize) -> std::result::Result<&mut Setup, Refused> {
+        self.vrings.get_mut(vring).ok_or(Refused::NoVring(vring))
+    }
+
+    fn run<R: Send + 'static>(
+        &self,
+        vring: usize,
+        work: impl FnOnce(&mut QueueState, Side) -> R + Send + 'static,
+    ) -> std::result::Result<R, Refused> {
+        let (side, pair) = Side::of(vring);
+        let queue = self.queues.get(pair).ok_or(Refused::NoVring(vring))?;
+        Ok(queue.run(move |state| work(state, side))?)
+    }
+
+    /// Starts a ring once everything that it needs was said.
+    fn start(&mut self, vring: usize) -> std::result::Result<(), Refused> {
+        let negotiated = self.features;
+        let (has_memory, setup) = (self.memory.size().0 > 0, self.vring(vring)?);
+        let is_said = setup.has_place && setup.place.size > 0 && has_memory;
+        let Some(kick) = setup.kick.as_ref().filter(|_| is_said && !setup.is_running) else { return Ok(()) };
+        let start = Start {
+            features: negotiated,
+            place: setup.place,
+            base: setup.base,
+            kick: kick.try_clone()?,
+            is_logged: setup.is_logged,
+        };
+        self.run(vring, move |state, side| state.start(side, start))?
+            .map_err(|cause| Refused::Ring { vring, cause })?;
+        self.vring(vring)?.is_running = true;
+        Ok(())
+    }
+
+    /// Stops a ring; what was said of it stays, but for its kick.
+    fn stop(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
+        if self.vring(vring)?.is_running {
+            let base = self.run(vring, QueueState::stop)?;
+            let setup = self.vring(vring)?;
+            setup.is_running = false;
+            // A ring that broke has no base of its own any more.
+            setup.base = base.unwrap_or(setup.base);
+        }
+        Ok(self.vring(vring)?.base)
+    }
+
+    /// Stops every ring and forgets what this frontend said.
+    pub fn reset(&mut self) {
+        for vring in 0..self.vrings.len() {
+            // A queue that nobody drives has nothing to stop.
+            let _ = self.run(vring, |state, side| {
+                state.stop(side);
+                state.set_call(side, None);
+                state.set_err(side, None);
+                state.set_enabled(side, false);
+                state.set_log(None);
+                state.set_features(0);
+                state.set_memory(Arc::default());
+            });
+            self.vrings[vring] = Setup::default();
+        }
+        self.memory = Arc::default();
+        self.features = 0;
+        self.protocol_features = 0;
+        self.status = 0;
+        self.frontend_mtu = None;
+    }
+
+    /// Has every queue use other memory; rings that ran go on where they were.
+    fn replace_memory(&mut self, memory: GuestMemory) -> std::result::Result<(), Refused> {
+        let running: Vec<usize> = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running).collect();
+        for vring in &running {
+            self.stop(*vring)?;
+        }
+        self.memory = Arc::new(memory);
+        for queue in &self.queues {
+            let memory = Arc::clone(&self.memory);
+            queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
+        }
+        (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
+    }
+
+    /// `SET_STATUS` (vhost-user, "Status"): 0 resets the device.
+    pub fn set_status(&mut self, status: u8) -> std::result::Result<(), Refused> {
+        self.status = status;
+        if status == 0 {
+            for vring in 0..self.vrings.len() {
+                self.stop(vring)?;
+                let setup = self.vring(vring)?;
+                setup.kick = None;
+                setup.base = 0;
+            }
+        }
+        Ok(())
+    }
+
+    /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
+    pub fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
+        const MTU_MIN: u16 = 68;
+        let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
+        self.frontend_mtu = Some(mtu);
+        Ok(())
+    }
+
+    /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
+    fn net_config(&self) -> [u8; CONFIG_LEN] {
+        let mut bytes = [0; CONFIG_LEN];
+        bytes[0..6].copy_from_slice(&self.config.mac.unwrap_or_default());
+        bytes[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        bytes[8..10].copy_from_slice(&(self.queues.len() as u16).to_le_bytes());
+        bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
+        bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
+        bytes[16] = DUPLEX_UNKNOWN;
+        bytes
+    }
+
+    fn set_every_feature(&mut self) -> std::result::Result<(), Refused> {
+        let negotiated = self.features;
+        for queue in &self.queues {
+            queue.run(move |state| state.set_features(negotiated)).map_err(Refused::from)?;
+        }
+        // Without protocol features there is no SET_VRING_ENABLE: rings are enabled from the start.
+        if negotiated & PROTOCOL_FEATURES == 0 {
+            for vring in 0..self.vrings.len() {
+                self.run(vring, |state, side| state.set_enabled(side, true))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn owned(file: Option<File>) -> Option<OwnedFd> {
+    let fd = OwnedFd::from(file?);
+    // A descriptor that blocks would let a frontend stop a queue. If it cannot be set it is no eventfd, and
+    // the first use shows that.
+    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
+    let _ = nix::fcntl::fcntl(fd.as_fd(), flags);
+    Some(fd)
+}
+
+impl VhostUserBackendReqHandlerMut for Device {
+    fn set_owner(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn reset_owner(&mut self) -> Result<()> {
+        self.reset_device()
+    }
+
+    fn reset_device(&mut self) -> Result<()> {
+        self.set_status(0)?;
+        for vring in 0..self.vrings.len() {
+            self.run(vring, |state, side| state.set_enabled(side, false))?;
+        }
+        Ok(())
+    }
+
+    fn get_features(&mut self) -> Result<u64> {
+        Ok(self.offered())
+    }
+
+    fn set_features(&mut self, features: u64) -> Result<()> {
+        let never_offered = features & !(self.offered() | self.features);
+        if never_offered != 0 {
+            return Err(Refused::Features(never_offered).into());
+        }
+        self.features = features;
+        Ok(self.set_every_feature()?)
+    }
+
+    fn set_mem_table(
+        &mut self,
+        regions: &[VhostUserMemoryRegion],
+        files: Vec<File>,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<Vec<u64>>> {
+        let extent = |region: &VhostUserMemoryRegion| Extent {
+            guest: region.guest_phys_addr,
+            user: region.user_addr,
+            len: region.memory_size,
+            file_offset: region.mmap_offset,
+        };
+        let table = regions.iter().map(extent).zip(files).collect();
+        let memory = GuestMemory::map(table).map_err(Refused::from)?;
+        self.replace_memory(memory)?;
+        Ok(None)
+    }
+
+    fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {
+        let (max, vring) = (self.config.queue_size_max, index as usize);
+        let size = u16::try_from(num).ok().filter(|size| (1..=max).contains(size));
+        let size = size.ok_or(Refused::Ring { vring, cause: BadRing::Size })?;
+        self.vring(vring)?.place.size = size;
+        Ok(())
+    }
+
+    fn set_vring_addr(
+        &mut self,
+        index: u32,
+        flags: VhostUserVringAddrFlags,
+        descriptor: u64,
+        used: u64,
+        available: u64,
+        _log: u64,
+    ) -> Result<()> {
+        let vring = index as usize;
+        let setup = self.vring(vring)?;
+        let place = RingPlace { size: setup.place.size, descriptors: descriptor, driver: available, device: used };
+        let is_logged = flags.contains(VhostUserVringAddrFlags::VHOST_VRING_F_LOG);
+        let has_moved = setup.place != place;
+        setup.is_logged = is_logged;
+        setup.has_place = true;
+        if setup.is_running && !has_moved {
+            self.run(vring, move |state, side| state.set_logged(side, is_logged))?;
+            return Ok(());
+        }
+        self.stop(vring)?;
+        self.vring(vring)?.place = place;
+        Ok(self.start(vring)?)
+    }
+
+    fn set_vring_base(&mut self, index: u32, base: u32) -> Result<()> {
+        self.vring(index as usize)?.base = base;
+        Ok(())
+    }
+
+    fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
+        let vring = index as usize;
+        let base = self.stop(vring)?;
+        self.vring(vring)?.kick = None;
+        Ok(VhostUserVringState::new(index, base))
+    }
+
+    fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let vring = usize::from(index);
+        self.stop(vring)?;
+        self.vring(vring)?.kick = Some(Kick::new(fd));
+        Ok(self.start(vring)?)
+    }
+
+    fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let call = owned(fd);
+        Ok(self.run(usize::from(index), move |state, side| state.set_call(side, call))?)
+    }
+
+    fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
+        let err = owned(fd);
+        Ok(self.run(usize::from(index), move |state, side| state.set_err(side, err))?)
+    }
+
+    fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
+        use VhostUserProtocolFeatures as Feature;
+        let always = Feature::REPLY_ACK
+            | Feature::MTU
+            | Feature::CONFIG
+            | Feature::INFLIGHT_SHMFD
+            | Feature::RESET_DEVICE
+            | Feature::CONFIGURE_MEM_SLOTS
+            | Feature::STATUS
+            | Feature::LOG_SHMFD;
+        Ok(if self.queues.len() > 1 { always | Feature::MQ } else { always })
+    }
+
+    fn set_protocol_features(&mut self, features: u64) -> Result<()> {
+        let never_offered = features & !self.get_protocol_features()?.bits();
+        if never_offered != 0 {
+            return Err(Refused::Features(never_offered).into());
+        }
+        self.protocol_features = features;
+        Ok(())
+    }
+
+    fn get_queue_num(&mut self) -> Result<u64> {
+        Ok(self.queues.len() as u64)
+    }
+
+    fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
+        Ok(self.run(index as usize, move |state, side| state.set_enabled(side, enable))?)
+    }
+
+    fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {
+        let config = self.net_config();
+        let (start, len) = (offset as usize, size as usize);
+        let bytes = start.checked_add(len).and_then(|end| config.get(start..end));
+        bytes.map(<[u8]>::to_vec).ok_or_else(|| Refused::Unsupported("a longer configuration").into())
+    }
+
+    fn set_config(&mut self, _offset: u32, _buf: &[u8], _flags: VhostUserConfigFlags) -> Result<()> {
+        // The configuration of a modern device is the driver's to read alone (virtio 1.3, 5.1.4).
+        Err(Refused::Unsupported("SET_CONFIG").into())
+    }
+
+    fn set_backend_req_fd(&mut self, _backend: Backend) {}
+
+    fn set_gpu_socket(&mut self, _gpu_backend: GpuBackend) -> Result<()> {
+        Err(Refused::Unsupported("GPU_SET_SOCKET").into())
+    }
+
+    fn get_shared_object(&mut self, _uuid: VhostUserSharedMsg) -> Result<File> {
+        Err(Refused::Unsupported("GET_SHARED_OBJECT").into())
+    }
+
+    /// Chains are used in the order in which they came, so none is ever in flight across a restart: the
+    /// used index alone says where to go on, and the region stays as it was made.
+    fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
+        let (queues, entries) = (u64::from(inflight.num_queues), u64::from(inflight.queue_size));
+        if queues > self.vrings.len() as u64 || entries > u64::from(self.config.queue_size_max) {
+            return Err(Refused::Inflight.into());
+        }
+        let len = (INFLIGHT_HEADER_LEN + entries * INFLIGHT_ENTRY_LEN).next_multiple_of(INFLIGHT_ALIGN) * queues;
+        let flags = MFdFlags::MFD_CLOEXEC;
+        let file = File::from(memfd_create(c"offramp-inflight", flags).map_err(|e| Refused::Io(e.into()))?);
+        file.set_len(len).map_err(Refused::Io)?;
+        Ok((VhostUserInflight { mmap_size: len, mmap_offset: 0, ..*inflight }, file))
+    }
+
+    fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
+        let end = inflight.mmap_offset.checked_add(inflight.mmap_size).ok_or(Refused::Inflight)?;
+        if file.metadata().map_err(Refused::Io)?.len() < end {
+            return Err(Refused::Inflight.into());
+        }
+        Ok(())
+    }
+
+    fn get_max_mem_slots(&mut self) -> Result<u64> {
+        Ok(REGIONS_MAX as u64)
+    }
+
+    fn add_mem_region(
+        &mut self,
+        region: &VhostUserSingleMemoryRegion,
+        fd: File,
+        _postcopy: Option<bool>,
+    ) -> Result<Option<u64>> {
+        let extent = Extent {
+            guest: region.guest_phys_addr,
+            user: region.user_addr,
+            len: region.memory_size,
+            file_offset: region.mmap_offset,
+        };
+        let memory = self.memory.with(extent, fd).map_err(Refused::from)?;
+        self.replace_memory(memory)?;
+        Ok(None)
+    }
+
+    fn remove_mem_region(&mut self, region: &VhostUserSingleMemoryRegion) -> Result<()> {
+        let memory = self.memory.without(region.guest_phys_addr, region.user_addr, region.memory_size);
+        let memory = memory.map_err(Refused::from)?;
+        Ok(self.replace_memory(memory)?)
+    }
+
+    fn set_device_state_fd(
+        &mut self,
+        _direction: VhostTransferStateDirection,
+        _phase: VhostTransferStatePhase,
+        _fd: File,
+    ) -> Result<Option<File>> {
+        Err(Refused::Unsupported("SET_DEVICE_STATE_FD").into())
+    }
+
+    fn check_device_state(&mut self) -> Result<()> {
+        Err(Refused::Unsupported("CHECK_DEVICE_STATE").into())
+    }
+
+    fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {
+        Err(Refused::Unsupported("GET_SHMEM_CONFIG").into())
+    }
+
+    fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        let log = Arc::new(DirtyLog::map(file, log.mmap_offset, log.mmap_size).map_err(Refused::from)?);
+        for queue in &self.queues {
+            let log = Some(Arc::clone(&log));
+            queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,157 @@
+//! How the thread that talks to a frontend changes what the thread of a queue works on.
+//!
+//! A queue shares nothing on the way of a frame: it owns its rings. Whoever wants to change them sends
+//! a piece of work; the queue's thread does it between two batches and answers. All that a batch pays is
+//! one look at a flag.
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+/// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
+/// a port that nothing drives takes longer.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
+
+#[derive(Debug)]
+struct Shared<S> {
+    /// Set when there is work, or the receiver is gone.
+    has_work: AtomicBool,
+    bell: EventFd,
+    work: Mutex<Inbox<S>>,
+}
+
+struct Inbox<S> {
+    waiting: VecDeque<Work<S>>,
+    is_closed: bool,
+}
+
+impl<S> std::fmt::Debug for Inbox<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Inbox").field("waiting", &self.waiting.len()).field("is_closed", &self.is_closed).finish()
+    }
+}
+
+impl<S> Shared<S> {
+    /// A panic elsewhere leaves work undone at worst.
+    fn inbox(&self) -> std::sync::MutexGuard<'_, Inbox<S>> {
+        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Nobody works on the queue: it was dropped, or nothing drives it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("nothing drives this queue")]
+pub(super) struct NobodyThere;
+
+/// The side that asks for changes.
+#[derive(Debug)]
+pub(super) struct Sender<S>(Arc<Shared<S>>);
+
+/// The side of the queue.
+#[derive(Debug)]
+pub(super) struct Receiver<S>(Arc<Shared<S>>);
+
+/// A mailbox for work on `S`.
+pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
+    let shared = Arc::new(Shared {
+        has_work: AtomicBool::new(false),
+        bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?,
+        work: Mutex::new(Inbox { waiting: VecDeque::new(), is_closed: false }),
+    });
+    Ok((Sender(Arc::clone(&shared)), Receiver(shared)))
+}
+
+impl<S: 'static> Sender<S> {
+    /// Has `work` done by the queue's thread, and returns what it returned.
+    pub fn run<R: Send + 'static>(&self, work: impl FnOnce(&mut S) -> R + Send + 'static) -> Result<R, NobodyThere> {
+        let (answer, answered) = mpsc::sync_channel(1);
+        let is_wanted = Arc::new(AtomicBool::new(true));
+        let still_wanted = Arc::clone(&is_wanted);
+        let work: Work<S> = Box::new(move |state| {
+            // Who asked may have lost patience: what they know of the state is old by then.
+            if still_wanted.load(Ordering::Acquire) {
+                let _ = answer.send(work(state));
+            }
+        });
+        {
+            let mut inbox = self.0.inbox();
+            if inbox.is_closed {
+                return Err(NobodyThere);
+            }
+            inbox.waiting.push_back(work);
+        }
+        self.0.has_work.store(true, Ordering::Release);
+        // A full counter means that it rings already.
+        let _ = self.0.bell.write(1);
+        answered.recv_timeout(PATIENCE).map_err(|_| {
+            is_wanted.store(false, Ordering::Release);
+            NobodyThere
+        })
+    }
+}
+
+impl<S> Receiver<S> {
+    /// Does what was asked for, if anything was.
+    #[inline]
+    pub fn serve(&self, state: &mut S) {
+        if self.0.has_work.load(Ordering::Relaxed) {
+            self.serve_all(state);
+        }
+    }
+
+    #[cold]
+    fn serve_all(&self, state: &mut S) {
+        self.0.has_work.store(false, Ordering::Release);
+        // Empty: nobody rang since.
+        let _ = self.0.bell.read();
+        loop {
+            let Some(work) = self.0.inbox().waiting.pop_front() else { return };
+            work(state);
+        }
+    }
+
+    /// Becomes readable when there is work.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.0.bell.as_fd()
+    }
+}
+
+impl<S> Drop for Receiver<S> {
+    fn drop(&mut self) {
+        let mut inbox = self.0.inbox();
+        inbox.is_closed = true;
+        inbox.waiting.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_done_by_the_other_thread_and_answered() {
+        let (sender, receiver) = mailbox::<u32>().unwrap();
+        let queue = std::thread::spawn(move || {
+            let mut state = 1;
+            while state < 3 {
+                receiver.serve(&mut state);
+            }
+        });
+        for expected in 2..=3 {
+            let got = sender.run(|state| {
+                *state += 1;
+                *state
+            });
+            assert_eq!(got, Ok(expected));
+        }
+        queue.join().unwrap();
+        assert_eq!(sender.run(|state| *state), Err(NobodyThere));
+    }
+}

@@ -1,0 +1,284 @@
+//! A virtual machine as a host: virtio-net over vhost-user.
+//!
+//! The machine's monitor (the frontend: QEMU, Cloud Hypervisor, DPDK's virtio-user) shares the guest's
+//! memory over a Unix socket and says where the rings are; from then on guest and adapter speak through
+//! that memory alone. Sources: virtio 1.3 (2.7, 2.8, 5.1) and QEMU's `docs/interop/vhost-user.rst`.
+//!
+//! ```text
+//!  guest ── rings in shared memory ──▶ VhostQueue (one thread per pair: a HostPort)
+//!    │                                      ▲ changes, between two batches
+//!  monitor ── messages, descriptors ──▶ control thread (one per port)
+//! ```
+//!
+//! Both sides may come and go in any order: a port without a guest takes nothing and has no room.
+//! Whatever a guest or a frontend says is checked; what is wrong is counted and refused, and costs nobody
+//! but that guest.
+
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use offramp_offload::caps::Offloads;
+
+mod counters;
+mod device;
+mod features;
+mod mailbox;
+mod memory;
+mod queue;
+mod ring;
+mod session;
+
+pub use counters::{ChannelCounters, QueueCounters};
+pub use features::{RingFeatures, feature_name};
+pub use queue::VhostQueue;
+
+use device::Device;
+use mailbox::mailbox;
+use queue::QueueState;
+use session::Session;
+
+#[cfg(target_endian = "big")]
+compile_error!("rings of virtio 1 are little-endian, and are read here as they lie in memory");
+
+/// Most queue pairs of a port: a vring's number has 8 bits in `SET_VRING_KICK` (vhost-user, "Vring
+/// descriptor index").
+pub const QUEUE_PAIRS_MAX: u16 = 128;
+/// Largest ring (virtio 1.3, 2.7).
+pub const QUEUE_SIZE_MAX: u16 = 32768;
+/// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an
+/// Ethernet header with two VLAN tags.
+pub const FRAME_LEN_MAX: usize = 65536 + 22;
+
+/// Who listens on the socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// This port listens, and frontends connect (QEMU's `server=off`).
+    #[default]
+    Server,
+    /// The frontend listens; this port connects, again and again until it is there.
+    Client,
+}
+
+/// How a vhost-user port is made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUserConfig {
+    /// The Unix socket.
+    pub socket: PathBuf,
+    /// Who listens on it.
+    pub mode: Mode,
+    /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`]. A guest may use fewer.
+    pub queue_pairs: u16,
+    /// The guest's Ethernet address, when it is not the frontend's to choose.
+    pub mac: Option<[u8; 6]>,
+    /// The MTU that the guest is told, in bytes of IP; `None`: it is told nothing.
+    pub mtu: Option<u16>,
+    /// What may be offered to the guest at first; [`VhostUser::allow`] changes it.
+    pub offloads: Offloads,
+    /// What is offered of rings and memory.
+    pub rings: RingFeatures,
+    /// Largest ring that is taken, in descriptors.
+    pub queue_size_max: u16,
+    /// Longest frame that a queue takes from the guest, in bytes with the Ethernet header.
+    pub frame_len_max: usize,
+}
+
+impl VhostUserConfig {
+    /// A server on that socket with one queue pair and everything on.
+    pub fn new(socket: impl Into<PathBuf>) -> Self {
+        Self {
+            socket: socket.into(),
+            mode: Mode::Server,
+            queue_pairs: 1,
+            mac: None,
+            mtu: None,
+            offloads: Offloads::all(),
+            rings: RingFeatures::all(),
+            queue_size_max: QUEUE_SIZE_MAX,
+            frame_len_max: FRAME_LEN_MAX,
+        }
+    }
+
+    fn check(&self) -> Result<(), VhostUserError> {
+        if !(1..=QUEUE_PAIRS_MAX).contains(&self.queue_pairs) {
+            return Err(VhostUserError::QueuePairs { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
+        }
+        if self.queue_size_max == 0 || self.queue_size_max > QUEUE_SIZE_MAX {
+            return Err(VhostUserError::QueueSize { socket: self.socket.clone(), queue_size: self.queue_size_max });
+        }
+        Ok(())
+    }
+}
+
+/// Why a vhost-user port was not made.
+#[derive(Debug, thiserror::Error)]
+pub enum VhostUserError {
+    /// The number of queue pairs is out of range.
+    #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {QUEUE_PAIRS_MAX}", socket.display())]
+    QueuePairs {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The queue pairs that were asked for.
+        queue_pairs: u16,
+    },
+    /// The largest ring is out of range.
+    #[error("vhost-user \"{}\": rings of {queue_size}; use 1 to {QUEUE_SIZE_MAX}", socket.display())]
+    QueueSize {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The size that was asked for.
+        queue_size: u16,
+    },
+    /// Somebody listens on that socket.
+    #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
+    SocketInUse(PathBuf),
+    /// A system call failed.
+    #[error("vhost-user \"{}\": {doing}: {cause}", socket.display())]
+    System {
+        /// The port's socket.
+        socket: PathBuf,
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+/// What a port's frontend has set up now.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortStatus {
+    /// A frontend is there.
+    pub is_connected: bool,
+    /// Negotiated virtio features; names by [`feature_name`].
+    pub features: u64,
+    /// Negotiated vhost-user protocol features.
+    pub protocol_features: u64,
+    /// The device status of the guest's driver, if the frontend tells it (virtio 1.3, 2.1).
+    pub device_status: u8,
+    /// The MTU that the frontend told the guest, if it says so.
+    pub frontend_mtu: Option<u16>,
+    /// Entries of each ring, 0 for one that does not run: receive and transmit of the first pair, then of
+    /// the second.
+    pub ring_entries: Vec<u16>,
+    /// Regions of guest memory that are mapped.
+    pub memory_regions: usize,
+    /// Bytes of guest memory that are mapped.
+    pub memory_bytes: u64,
+}
+
+impl PortStatus {
+    /// The offloads that guest and adapter agreed on.
+    pub fn offloads(&self) -> Offloads {
+        features::offloads(self.features)
+    }
+}
+
+/// A vhost-user port. When it and its queues are dropped, the frontend sees the socket close and a server's
+/// socket is removed.
+#[derive(Debug)]
+pub struct VhostUser {
+    config: VhostUserConfig,
+    allowed: Arc<AtomicU32>,
+    queues: Vec<Option<VhostQueue>>,
+    queue_counters: Vec<Arc<QueueCounters>>,
+    channel_counters: Arc<ChannelCounters>,
+    status: Arc<Mutex<PortStatus>>,
+    stop: Arc<EventFd>,
+    control: Option<JoinHandle<()>>,
+}
+
+impl VhostUser {
+    /// Opens the socket and starts the control thread. Frontends are answered once the queues are driven.
+    ///
+    /// # Errors
+    /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
+    pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
+        config.check()?;
+        let system = |doing| move |cause| VhostUserError::System { socket: config.socket.clone(), doing, cause };
+        let mut senders = Vec::new();
+        let mut queues = Vec::new();
+        let mut queue_counters = Vec::new();
+        for index in 0..usize::from(config.queue_pairs) {
+            let (sender, receiver) = mailbox().map_err(system("making an eventfd"))?;
+            let counters = Arc::new(QueueCounters::default());
+            let state = QueueState::new(Arc::clone(&counters));
+            queues.push(Some(VhostQueue::new(index, receiver, state, config.frame_len_max)));
+            senders.push(sender);
+            queue_counters.push(counters);
+        }
+        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
+        let stop = EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()))?;
+        let mut port = Self {
+            config: config.clone(),
+            allowed: Arc::new(AtomicU32::new(config.offloads.bits())),
+            queues,
+            queue_counters,
+            channel_counters: Arc::default(),
+            status: Arc::default(),
+            stop: Arc::new(stop),
+            control: None,
+        };
+        let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
+            io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
+            _ => system("listening")(cause),
+        })?;
+        let session = Session {
+            config: config.clone(),
+            device: Arc::new(Mutex::new(Device::new(config.clone(), Arc::clone(&port.allowed), senders))),
+            counters: Arc::clone(&port.channel_counters),
+            status: Arc::clone(&port.status),
+            stop: Arc::clone(&port.stop),
+        };
+        let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
+        port.control =
+            Some(builder.spawn(move || session.run(listener.as_ref())).map_err(system("starting a thread"))?);
+        Ok(port)
+    }
+
+    /// Queue pair `index`, for one thread; it can be had once.
+    pub fn queue(&mut self, index: usize) -> Option<VhostQueue> {
+        self.queues.get_mut(index)?.take()
+    }
+
+    /// What the port was made with.
+    pub fn config(&self) -> &VhostUserConfig {
+        &self.config
+    }
+
+    /// Changes what may be offered, from the guest's next negotiation on.
+    pub fn allow(&self, offloads: Offloads) {
+        self.allowed.store(offloads.bits(), Ordering::Relaxed);
+    }
+
+    /// What the frontend has set up now.
+    pub fn status(&self) -> PortStatus {
+        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Events of the message channel.
+    pub fn channel_counters(&self) -> &ChannelCounters {
+        &self.channel_counters
+    }
+
+    /// Events of each queue pair.
+    pub fn queue_counters(&self) -> &[Arc<QueueCounters>] {
+        &self.queue_counters
+    }
+}
+
+impl Drop for VhostUser {
+    fn drop(&mut self) {
+        let _ = self.stop.write(1);
+        if let Some(control) = self.control.take() {
+            // A panic in the thread was reported when it happened.
+            let _ = control.join();
+        }
+        if self.config.mode == Mode::Server {
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(&self.config.socket);
+        }
+    }
+}

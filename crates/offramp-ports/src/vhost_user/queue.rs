@@ -1,0 +1,503 @@
+//! One queue pair of a guest, for one thread: frames out of its transmit ring, frames into its receive ring.
+//!
+//! A frame that the guest sends is copied into private memory before anything looks at it: whatever the
+//! guest changes meanwhile, what was checked is what is sent. Headers and lengths in guest memory are read
+//! once.
+
+use super::counters::QueueCounters;
+use super::features;
+use super::mailbox::Receiver;
+use super::memory::{DirtyLog, GuestMemory};
+use super::ring::{BadRing, Batch, Buffer, Chain, FETCH_MAX, Ring, RingOptions, RingPlace};
+use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
+use crate::worker::HostIo;
+use nix::errno::Errno;
+use nix::unistd::{read, write};
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{RxMeta, TxMeta};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr;
+use std::sync::Arc;
+
+/// Alignment of the private frame, in bytes: one cache line, the widest vector load.
+const FRAME_ALIGN: usize = 64;
+/// Where `num_buffers` lies in the header (virtio 1.3, 5.1.6).
+const NUM_BUFFERS_AT: usize = 10;
+/// What an eventfd is written, and how many bytes it is read in.
+const EVENT: [u8; 8] = 1u64.to_ne_bytes();
+
+/// Which ring of a pair (virtio 1.3, 5.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// `receiveq`: the guest receives.
+    Receive,
+    /// `transmitq`: the guest transmits.
+    Transmit,
+}
+
+impl Side {
+    /// The side of a vring's index, and its pair.
+    pub fn of(vring: usize) -> (Self, usize) {
+        (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
+    }
+}
+
+/// What a ring is started with.
+#[derive(Debug)]
+pub(super) struct Start {
+    /// What was negotiated.
+    pub features: u64,
+    pub place: RingPlace,
+    pub base: u32,
+    pub kick: Option<OwnedFd>,
+    pub is_logged: bool,
+}
+
+/// One ring and what belongs to it.
+#[derive(Debug, Default)]
+pub(super) struct Vring {
+    ring: Option<Ring>,
+    place: RingPlace,
+    /// Chains that were fetched and wait.
+    batch: Batch,
+    /// Chains that were put and that the driver does not see yet.
+    staged: usize,
+    kick: Option<OwnedFd>,
+    call: Option<OwnedFd>,
+    err: Option<OwnedFd>,
+    is_enabled: bool,
+    is_logged: bool,
+}
+
+impl Vring {
+    /// Shows the guest what was put, and calls it if it wants that.
+    #[inline]
+    fn publish(&mut self, memory: &GuestMemory, log: Option<&DirtyLog>, counters: &QueueCounters) {
+        if self.staged == 0 {
+            return;
+        }
+        self.staged = 0;
+        let Some(ring) = &mut self.ring else { return };
+        if let Some(log) = log.filter(|_| self.is_logged) {
+            let (user, len) = ring.written_extent(&self.place);
+            if let Some((_, guest)) = memory.at_user(user, len) {
+                log.mark(guest, len);
+            }
+        }
+        if ring.publish().wants_call
+            && let Some(call) = &self.call
+        {
+            counters.calls.add(1);
+            // EAGAIN: the guest has more calls to see than an eventfd can count. Other errors are the
+            // frontend's loss: it made the descriptor.
+            let _ = write(call, &EVENT);
+        }
+    }
+
+    /// Fetches chains; whether any wait now. A ring that makes no sense is stopped, and the frontend told.
+    #[inline]
+    fn fetch(&mut self, memory: &GuestMemory, counters: &QueueCounters) -> bool {
+        let Some(ring) = &mut self.ring else { return false };
+        if let Ok(fetched) = ring.fetch(memory, &mut self.batch) {
+            if fetched.bad > 0 {
+                counters.bad_chains.add(fetched.bad as u64);
+            }
+            return fetched.chains + fetched.bad > 0;
+        }
+        counters.broken_rings.add(1);
+        if let Some(err) = &self.err {
+            // As with calls.
+            let _ = write(err, &EVENT);
+        }
+        self.ring = None;
+        self.batch.clear();
+        false
+    }
+
+    #[inline]
+    fn put_used(&mut self, chain: &Chain, written: u32) {
+        if let Some(ring) = &mut self.ring {
+            ring.put_used(chain, written);
+            self.staged += 1;
+        }
+    }
+
+    /// Empties the kick's counter. A descriptor that is not one is given up: it would never let us sleep.
+    fn silence(&mut self) {
+        let mut count = EVENT;
+        let Some(kick) = &self.kick else { return };
+        match read(kick, &mut count) {
+            Ok(len) if len == EVENT.len() => {}
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            _ => self.kick = None,
+        }
+    }
+}
+
+/// What a queue works on. Its thread owns it; the frontend's changes come through the mailbox.
+#[derive(Debug)]
+pub(super) struct QueueState {
+    memory: Arc<GuestMemory>,
+    log: Option<Arc<DirtyLog>>,
+    header_len: usize,
+    is_mergeable: bool,
+    offloads: Offloads,
+    receive: Vring,
+    transmit: Vring,
+    counters: Arc<QueueCounters>,
+}
+
+impl QueueState {
+    pub fn new(counters: Arc<QueueCounters>) -> Self {
+        Self {
+            memory: Arc::default(),
+            log: None,
+            header_len: HEADER_LEN,
+            is_mergeable: false,
+            offloads: Offloads::empty(),
+            receive: Vring::default(),
+            transmit: Vring::default(),
+            counters,
+        }
+    }
+
+    fn vring(&mut self, side: Side) -> &mut Vring {
+        match side {
+            Side::Receive => &mut self.receive,
+            Side::Transmit => &mut self.transmit,
+        }
+    }
+
+    /// Takes over what was negotiated.
+    pub fn set_features(&mut self, negotiated: u64) {
+        self.header_len = features::header_len(negotiated);
+        self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
+        self.offloads = features::offloads(negotiated);
+    }
+
+    /// Takes over memory, before any ring is started in it. Rings that run must be started again.
+    pub fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        self.memory = memory;
+    }
+
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
+        self.log = log;
+    }
+
+    /// Starts a ring in the memory and with the features of now.
+    pub fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
+        let is_on = |feature: u64| start.features & feature != 0;
+        let options = RingOptions {
+            event_idx: is_on(features::EVENT_IDX),
+            indirect: is_on(features::INDIRECT_DESC),
+            writable: side == Side::Receive,
+        };
+        let is_packed = is_on(features::RING_PACKED);
+        let mut ring = Ring::new(&self.memory, is_packed, &start.place, start.base, options)?;
+        ring.disarm();
+        let vring = self.vring(side);
+        vring.batch.clear();
+        vring.staged = 0;
+        vring.ring = Some(ring);
+        vring.place = start.place;
+        vring.kick = start.kick;
+        vring.is_logged = start.is_logged;
+        Ok(())
+    }
+
+    /// Stops a ring and says where to go on; `None` when it did not run.
+    pub fn stop(&mut self, side: Side) -> Option<u32> {
+        let (memory, log, counters) = (Arc::clone(&self.memory), self.log.clone(), Arc::clone(&self.counters));
+        let vring = self.vring(side);
+        vring.publish(&memory, log.as_deref(), &counters);
+        let base = vring.ring.take().map(|ring| ring.base(&vring.batch));
+        vring.batch.clear();
+        vring.kick = None;
+        base
+    }
+
+    pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
+        self.vring(side).is_enabled = is_enabled;
+    }
+
+    pub fn set_logged(&mut self, side: Side, is_logged: bool) {
+        self.vring(side).is_logged = is_logged;
+    }
+
+    pub fn set_call(&mut self, side: Side, call: Option<OwnedFd>) {
+        self.vring(side).call = call;
+    }
+
+    pub fn set_err(&mut self, side: Side, err: Option<OwnedFd>) {
+        self.vring(side).err = err;
+    }
+
+    fn publish(&mut self) {
+        let log = self.log.as_deref();
+        self.receive.publish(&self.memory, log, &self.counters);
+        self.transmit.publish(&self.memory, log, &self.counters);
+    }
+
+    /// Fetches what the guest sends; whether there is any.
+    #[inline]
+    fn fetch_transmit(&mut self) -> bool {
+        self.transmit.publish(&self.memory, self.log.as_deref(), &self.counters);
+        let found = self.transmit.fetch(&self.memory, &self.counters);
+        if found && !self.transmit.is_enabled {
+            self.discard_transmit();
+            return false;
+        }
+        found
+    }
+
+    /// A disabled ring of a network device is emptied (vhost-user, "Ring states").
+    #[cold]
+    fn discard_transmit(&mut self) {
+        while let Some(chain) = self.transmit.batch.pop() {
+            self.transmit.put_used(&chain, 0);
+            self.counters.discarded.add(1);
+        }
+    }
+
+    /// Copies a frame and its header out of guest memory; the frame's length, `None` when the chain holds
+    /// no frame or a longer one than `frame` has room for.
+    #[inline]
+    fn read_frame(&self, chain: &Chain, header: &mut [u8; HEADER_LEN], frame: &mut [u8]) -> Option<usize> {
+        let len = (chain.len as usize).checked_sub(self.header_len).filter(|len| (1..=frame.len()).contains(len))?;
+        let header = &mut header[..self.header_len];
+        let buffers = self.transmit.batch.buffers(chain);
+        match buffers {
+            [only] => {
+                copy_from_guest(only, 0, header);
+                copy_from_guest(only, header.len(), &mut frame[..len]);
+            }
+            [first, second] if first.len as usize == header.len() => {
+                copy_from_guest(first, 0, header);
+                copy_from_guest(second, 0, &mut frame[..len]);
+            }
+            _ => read_scattered(buffers, header, &mut frame[..len]),
+        }
+        Some(len)
+    }
+
+    /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
+    #[inline]
+    fn gather(&mut self, len: usize) -> Result<usize, PortError> {
+        if !self.receive.is_enabled {
+            return Err(PortError::Full);
+        }
+        let (mut chains, mut room) = (0, 0);
+        loop {
+            if let Some(chain) = self.receive.batch.waiting().get(chains) {
+                if !self.is_mergeable {
+                    return self.single(len);
+                }
+                chains += 1;
+                room += chain.len as usize;
+                if room >= len {
+                    return Ok(chains);
+                }
+            } else if chains > usize::from(self.receive.place.size) || !self.fetch_receive() {
+                return Err(PortError::Full);
+            }
+        }
+    }
+
+    fn fetch_receive(&mut self) -> bool {
+        self.receive.fetch(&self.memory, &self.counters)
+    }
+
+    /// As [`QueueState::gather`] for a driver that takes each frame in one chain (virtio 1.3, 5.1.6.4).
+    fn single(&mut self, len: usize) -> Result<usize, PortError> {
+        while let Some(chain) = self.receive.batch.waiting().first() {
+            match chain.len as usize {
+                room if room >= len => return Ok(1),
+                0 => {
+                    // A bad chain: it goes back as it is.
+                    let chain = *chain;
+                    self.receive.batch.pop();
+                    self.receive.put_used(&chain, 0);
+                }
+                _ => return Err(PortError::Refused(libc::EMSGSIZE)),
+            }
+        }
+        if self.fetch_receive() { self.single(len) } else { Err(PortError::Full) }
+    }
+
+    /// Writes a frame into the next `chains` chains, each but the last one completely (virtio 1.3, 5.1.6.4.1).
+    #[inline]
+    fn write_frame(&mut self, chains: usize, header: &mut [u8; HEADER_LEN], frame: &[u8]) {
+        header[NUM_BUFFERS_AT..].copy_from_slice(&(chains as u16).to_le_bytes());
+        let header = &header[..self.header_len];
+        let log = self.log.as_deref();
+        let mut at = 0;
+        for _ in 0..chains {
+            let Some(chain) = self.receive.batch.pop() else { return };
+            let start = at;
+            for buffer in self.receive.batch.buffers(&chain) {
+                let len = write_piece(buffer, header, frame, at);
+                if let Some(log) = log {
+                    log.mark(buffer.guest, len as u64);
+                }
+                at += len;
+            }
+            self.receive.put_used(&chain, (at - start) as u32);
+        }
+    }
+}
+
+/// Copies bytes out of a buffer. What does not fit was checked by the caller.
+#[inline]
+fn copy_from_guest(buffer: &Buffer, offset: usize, out: &mut [u8]) {
+    let len = out.len().min((buffer.len as usize).saturating_sub(offset));
+    // SAFETY: `offset + len` bytes of the buffer are mapped guest memory, and `out` is private. The guest may
+    // write meanwhile: then the copy holds some of either, and only the copy is looked at.
+    unsafe { ptr::copy_nonoverlapping(buffer.host.as_ptr().add(offset), out.as_mut_ptr(), len) };
+}
+
+/// Copies bytes into a buffer. What does not fit was checked by the caller.
+#[inline]
+fn copy_to_guest(buffer: &Buffer, offset: usize, bytes: &[u8]) {
+    let len = bytes.len().min((buffer.len as usize).saturating_sub(offset));
+    // SAFETY: `offset + len` bytes of the buffer are mapped guest memory, which `bytes` is never part of.
+    unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), buffer.host.as_ptr().add(offset), len) };
+}
+
+/// A header and a frame out of buffers of any shape.
+fn read_scattered(buffers: &[Buffer], header: &mut [u8], frame: &mut [u8]) {
+    let (mut header, mut frame) = (header, frame);
+    for buffer in buffers {
+        let mut offset = 0;
+        for part in [&mut header, &mut frame] {
+            let len = part.len().min(buffer.len as usize - offset);
+            let (now, later) = std::mem::take(part).split_at_mut(len);
+            copy_from_guest(buffer, offset, now);
+            *part = later;
+            offset += len;
+        }
+    }
+}
+
+/// Fills a buffer with what follows byte `at` of header and frame together; how many bytes that were.
+#[inline]
+fn write_piece(buffer: &Buffer, header: &[u8], frame: &[u8], at: usize) -> usize {
+    let room = buffer.len as usize;
+    let of_header = header.get(at..).unwrap_or_default();
+    let of_header = &of_header[..of_header.len().min(room)];
+    let of_frame = frame.get((at + of_header.len()).saturating_sub(header.len())..).unwrap_or_default();
+    let of_frame = &of_frame[..of_frame.len().min(room - of_header.len())];
+    copy_to_guest(buffer, 0, of_header);
+    copy_to_guest(buffer, of_header.len(), of_frame);
+    of_header.len() + of_frame.len()
+}
+
+/// One queue pair of a [`VhostUser`](super::VhostUser), for one thread. It works whether or not a guest
+/// is there: without one nothing comes, and what is given has no room.
+#[derive(Debug)]
+pub struct VhostQueue {
+    index: usize,
+    mailbox: Receiver<QueueState>,
+    state: QueueState,
+    buffer: Vec<u8>,
+    frame_at: usize,
+    frame_len: usize,
+    frame_len_max: usize,
+    meta: TxMeta,
+}
+
+impl VhostQueue {
+    pub(super) fn new(index: usize, mailbox: Receiver<QueueState>, state: QueueState, frame_len_max: usize) -> Self {
+        let buffer = vec![0; FRAME_ALIGN + frame_len_max];
+        // The vector is never resized, so its address, and with it the alignment, stays.
+        let frame_at = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
+        Self { index, mailbox, state, buffer, frame_at, frame_len: 0, frame_len_max, meta: TxMeta::default() }
+    }
+
+    /// The pair's number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// Takes the next frame of the batch.
+    #[inline]
+    fn take_next(&mut self) -> Result<bool, PortError> {
+        let Some(chain) = self.state.transmit.batch.pop() else { return Ok(false) };
+        let mut header = [0; HEADER_LEN];
+        let frame = &mut self.buffer[self.frame_at..self.frame_at + self.frame_len_max];
+        let len = self.state.read_frame(&chain, &mut header, frame);
+        self.state.transmit.put_used(&chain, 0);
+        let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
+        self.meta = decode_tx(&header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        self.frame_len = len;
+        Ok(true)
+    }
+}
+
+impl HostPort for VhostQueue {
+    #[inline]
+    fn take(&mut self) -> Result<bool, PortError> {
+        self.frame_len = 0;
+        self.meta = TxMeta::default();
+        if self.state.transmit.batch.is_empty() {
+            self.mailbox.serve(&mut self.state);
+            if !self.state.fetch_transmit() {
+                return Ok(false);
+            }
+        }
+        self.take_next()
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
+    }
+
+    #[inline]
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let chains = self.state.gather(self.state.header_len + frame.len())?;
+        self.state.write_frame(chains, &mut encode_rx(meta), frame);
+        if self.state.receive.staged >= FETCH_MAX {
+            let state = &mut self.state;
+            state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
+        }
+        Ok(())
+    }
+
+    fn flush(&mut self) {
+        self.state.publish();
+        self.mailbox.serve(&mut self.state);
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.state.offloads
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        true
+    }
+}
+
+impl HostIo for VhostQueue {
+    fn arm(&mut self) {
+        self.state.publish();
+        self.mailbox.serve(&mut self.state);
+        if let Some(ring) = &mut self.state.transmit.ring {
+            ring.arm();
+        }
+    }
+
+    fn disarm(&mut self) {
+        if let Some(ring) = &mut self.state.transmit.ring {
+            ring.disarm();
+        }
+        self.state.transmit.silence();
+        self.mailbox.serve(&mut self.state);
+    }
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        watch(self.mailbox.bell());
+        if let Some(kick) = &self.state.transmit.kick {
+            watch(kick.as_fd());
+        }
+    }
+}

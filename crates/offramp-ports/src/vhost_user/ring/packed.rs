@@ -1,0 +1,314 @@
+//! The packed ring (virtio 1.3, 2.8): one ring of descriptors that either side overwrites.
+
+use super::{
+    BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
+    RingOptions, RingPlace, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
+};
+use crate::vhost_user::memory::GuestMemory;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+
+/// Largest ring (virtio 1.3, 2.8.10.1).
+const SIZE_MAX: u16 = 32768;
+/// Descriptor flag: available in a lap whose counter is this bit (2.8.1).
+const AVAIL: u16 = 1 << 7;
+/// Descriptor flag: used in a lap whose counter is this bit (2.8.1).
+const USED: u16 = 1 << 15;
+/// Bytes of an event suppression structure (2.8.14).
+const EVENT_LEN: u64 = 4;
+/// Event flags: every event is wanted (2.8.14).
+const EVENT_ENABLE: u16 = 0;
+/// Event flags: no event is wanted.
+const EVENT_DISABLE: u16 = 1;
+/// Event flags: an event is wanted for one descriptor (only with `EVENT_IDX`).
+const EVENT_DESCRIPTOR: u16 = 2;
+/// The wrap counter's bit beside a 15-bit index.
+const WRAP: u16 = 1 << 15;
+
+/// A place in the ring and the lap's counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    index: u16,
+    wrap: bool,
+}
+
+impl Position {
+    fn from_bits(bits: u16) -> Self {
+        Self { index: bits & !WRAP, wrap: bits & WRAP != 0 }
+    }
+
+    fn bits(self) -> u16 {
+        self.index | if self.wrap { WRAP } else { 0 }
+    }
+
+    #[inline]
+    fn advance(&mut self, slots: u16, size: u16) {
+        self.index += slots;
+        if self.index >= size {
+            self.index -= size;
+            self.wrap = !self.wrap;
+        }
+    }
+
+    fn retreat(&mut self, slots: u16, size: u16) {
+        if self.index < slots {
+            self.index += size;
+            self.wrap = !self.wrap;
+        }
+        self.index -= slots;
+    }
+}
+
+/// The device's side of a packed ring.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct PackedRing {
+    size: u16,
+    options: RingOptions,
+    descriptors: NonNull<Descriptor>,
+    driver_event: NonNull<u16>,
+    device_event: NonNull<u16>,
+    next_available: Position,
+    next_used: Position,
+    /// The first descriptor of a batch and its flags: written last, it shows the whole batch.
+    first: Option<(u16, u16)>,
+    /// Slots that were put since the driver last saw any.
+    staged: u16,
+}
+
+// SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
+unsafe impl Send for PackedRing {}
+
+impl PackedRing {
+    /// `base`: the next available position in the low half and the next used one in the high half,
+    /// each with its wrap counter in the top bit (vhost-user, "Vring state").
+    pub(super) fn new(
+        memory: &GuestMemory,
+        place: &RingPlace,
+        base: u32,
+        options: RingOptions,
+    ) -> Result<Self, BadRing> {
+        let size = place.size;
+        if size == 0 || size > SIZE_MAX {
+            return Err(BadRing::Size);
+        }
+        let part = |user, len| memory.at_user(user, len).map(|(host, _)| host).ok_or(BadRing::Address);
+        let descriptors = part(place.descriptors, u64::from(size) * DESCRIPTOR_LEN)?.cast::<Descriptor>();
+        let driver_event = part(place.driver, EVENT_LEN)?;
+        let device_event = part(place.device, EVENT_LEN)?;
+        let is_aligned = |event: NonNull<u8>| event.cast::<u32>().is_aligned();
+        if !descriptors.is_aligned() || !is_aligned(driver_event) || !is_aligned(device_event) {
+            return Err(BadRing::Alignment);
+        }
+        let next_available = Position::from_bits(base as u16);
+        // Everything that is fetched is used in order, so both positions are one when a ring starts; a
+        // frontend that knows only one says the other as 0.
+        let next_used = match (base >> 16) as u16 {
+            0 => next_available,
+            bits => Position::from_bits(bits),
+        };
+        if next_available.index >= size || next_used.index >= size {
+            return Err(BadRing::Base);
+        }
+        Ok(Self {
+            size,
+            options,
+            descriptors,
+            driver_event: driver_event.cast(),
+            device_event: device_event.cast(),
+            // What was fetched and not used when the ring stopped is fetched again.
+            next_available: next_used,
+            next_used,
+            first: None,
+            staged: 0,
+        })
+    }
+
+    /// The flags of a descriptor.
+    #[inline]
+    fn flags(&self, index: u16) -> &AtomicU16 {
+        const FLAGS_AT: usize = 7;
+        // SAFETY: the index is within the ring, which is aligned and mapped; an atomic may be shared with
+        // another process.
+        unsafe { AtomicU16::from_ptr(self.descriptors.add(usize::from(index)).cast::<u16>().add(FLAGS_AT).as_ptr()) }
+    }
+
+    #[inline]
+    fn is_available(&self, at: Position) -> bool {
+        let flags = self.flags(at.index).load(Ordering::Acquire);
+        (flags & AVAIL != 0) == at.wrap && (flags & USED != 0) != at.wrap
+    }
+
+    #[inline]
+    pub(super) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
+        let mut fetched = Fetched::default();
+        for _ in 0..FETCH_MAX {
+            if !self.is_available(self.next_available) {
+                break;
+            }
+            let ahead = usize::from(self.next_available.index) + 8;
+            // SAFETY: only an address for a prefetch is made; it is never read when beyond the ring.
+            prefetch(self.descriptors.as_ptr().wrapping_add(ahead).cast());
+            let first = batch.buffers.len();
+            let (id, slots, walked) = self.walk(memory, batch)?;
+            match walked.and_then(|()| close_chain(id, slots, first, &batch.buffers)) {
+                Ok(chain) => {
+                    batch.chains.push(chain);
+                    fetched.chains += 1;
+                }
+                Err(reason) => {
+                    batch.buffers.truncate(first);
+                    batch.chains.push(Chain { id, slots, first: first as u32, count: 0, len: 0 });
+                    fetched.bad += 1;
+                    fetched.reason = Some(reason);
+                }
+            }
+            self.next_available.advance(slots, self.size);
+        }
+        Ok(fetched)
+    }
+
+    /// Follows a chain: its ID (which the last descriptor holds), the slots that it occupies, and
+    /// whether its buffers can be used. A chain without an end cannot be given back.
+    #[inline]
+    fn walk(&self, memory: &GuestMemory, batch: &mut Batch) -> Result<(u16, u16, Result<(), BadChain>), Broken> {
+        let mut at = self.next_available;
+        let mut walked = Ok(());
+        for slots in 1..=self.size {
+            // SAFETY: the position is within the ring, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index)).as_ptr()) };
+            let flags = descriptor.fourth;
+            if walked.is_ok() {
+                walked = match flags & INDIRECT {
+                    0 => self.add(memory, &descriptor, batch),
+                    _ => self.walk_indirect(memory, &descriptor, batch),
+                };
+            }
+            if flags & NEXT == 0 {
+                let id = descriptor.third;
+                return if id < self.size { Ok((id, slots, walked)) } else { Err(Broken::Head) };
+            }
+            at.advance(1, self.size);
+        }
+        Err(Broken::Head)
+    }
+
+    #[inline]
+    fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
+        if (descriptor.fourth & WRITE != 0) != self.options.writable {
+            return Err(BadChain::Direction);
+        }
+        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
+    }
+
+    fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
+        if !self.options.indirect || table.fourth & NEXT != 0 {
+            return Err(BadChain::Indirect);
+        }
+        let (table, entries) = indirect_table(memory, table.addr, table.len)?;
+        for index in 0..usize::from(entries) {
+            // SAFETY: the index is within the table, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(table.add(index).as_ptr()) };
+            if descriptor.fourth & INDIRECT != 0 {
+                return Err(BadChain::Indirect);
+            }
+            self.add(memory, &descriptor, batch)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    pub(super) fn put_used(&mut self, chain: &Chain, written: u32) {
+        let at = self.next_used;
+        let lap = if at.wrap { AVAIL | USED } else { 0 };
+        let flags = lap | if written > 0 { WRITE } else { 0 };
+        // SAFETY: the position is within the ring; 4 bytes of len and 2 of the ID lie at 8 and 12 of the
+        // descriptor, aligned. The driver reads them only after the flags.
+        unsafe {
+            let descriptor = self.descriptors.add(usize::from(at.index)).cast::<u8>();
+            descriptor.add(8).cast::<u32>().as_ptr().write_volatile(written);
+            descriptor.add(12).cast::<u16>().as_ptr().write_volatile(chain.id);
+        }
+        match self.first {
+            None => self.first = Some((at.index, flags)),
+            Some(_) => self.flags(at.index).store(flags, Ordering::Release),
+        }
+        self.staged += chain.slots;
+        self.next_used.advance(chain.slots, self.size);
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) -> Published {
+        let Some((index, flags)) = self.first.take() else { return Published::default() };
+        self.flags(index).store(flags, Ordering::Release);
+        let staged = std::mem::take(&mut self.staged);
+        // The driver writes what it wants and then looks at the flags; the device the other way round.
+        fence(Ordering::SeqCst);
+        Published { any: true, wants_call: self.wants_call(staged) }
+    }
+
+    fn wants_call(&self, staged: u16) -> bool {
+        // SAFETY: the structure was found to lie in guest memory, aligned to 4.
+        let event = unsafe { AtomicU32::from_ptr(self.driver_event.cast().as_ptr()) }.load(Ordering::Relaxed);
+        let (wanted, flags) = (Position::from_bits(event as u16), (event >> 16) as u16 & 3);
+        match flags {
+            EVENT_DISABLE => false,
+            EVENT_DESCRIPTOR if self.options.event_idx => {
+                let new = self.next_used.index;
+                let old = new.wrapping_sub(staged);
+                // A descriptor of the lap before lies that much behind.
+                let lap = if wanted.wrap == self.next_used.wrap { 0 } else { self.size };
+                is_passed(wanted.index.wrapping_sub(lap), new, old)
+            }
+            _ => true,
+        }
+    }
+
+    pub(super) fn arm(&mut self) {
+        let wanted = u32::from(self.next_available.bits());
+        let flags = if self.options.event_idx { EVENT_DESCRIPTOR } else { EVENT_ENABLE };
+        self.set_device_event(wanted | u32::from(flags) << 16);
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&mut self) {
+        self.set_device_event(u32::from(EVENT_DISABLE) << 16);
+    }
+
+    fn set_device_event(&self, event: u32) {
+        // SAFETY: the structure was found to lie in guest memory, aligned to 4.
+        unsafe { AtomicU32::from_ptr(self.device_event.cast().as_ptr()) }.store(event, Ordering::Relaxed);
+    }
+
+    pub(super) fn base(&self, batch: &Batch) -> u32 {
+        let mut next = self.next_available;
+        for chain in batch.waiting() {
+            next.retreat(chain.slots, self.size);
+        }
+        u32::from(next.bits()) | u32::from(self.next_used.bits()) << 16
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_position_goes_back_the_way_it_came_across_the_end_of_the_ring() {
+        for size in [1, 2, 7, 256] {
+            let mut at = Position { index: 0, wrap: true };
+            for step in 0..5 * u32::from(size) {
+                let expected =
+                    Position { index: (step % u32::from(size)) as u16, wrap: (step / u32::from(size)) % 2 == 0 };
+                assert_eq!(at, expected);
+                for slots in 0..=size {
+                    let mut there = at;
+                    there.advance(slots, size);
+                    there.retreat(slots, size);
+                    assert_eq!(there, at, "{slots} slots of {size}");
+                }
+                assert_eq!(Position::from_bits(at.bits()), at);
+                at.advance(1, size);
+            }
+        }
+    }
+}

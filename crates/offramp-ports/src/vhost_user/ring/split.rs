@@ -1,0 +1,231 @@
+//! The split ring (virtio 1.3, 2.7): descriptor table, available ring, used ring.
+
+use super::{
+    BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
+    RingOptions, RingPlace, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
+};
+use crate::vhost_user::memory::GuestMemory;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, Ordering, fence};
+
+/// Largest ring (virtio 1.3, 2.7).
+const SIZE_MAX: u16 = 32768;
+/// `flags` of the available ring: the driver wants no calls.
+const NO_INTERRUPT: u16 = 1;
+/// `flags` of the used ring: the device wants no kicks.
+const NO_NOTIFY: u16 = 1;
+/// Bytes of `flags` and `idx` in front of either ring's entries.
+const RING_HEADER_LEN: u64 = 4;
+const AVAILABLE_ENTRY_LEN: u64 = 2;
+const USED_ENTRY_LEN: u64 = 8;
+/// Bytes of `used_event` or `avail_event` behind either ring's entries.
+const EVENT_LEN: u64 = 2;
+
+/// Bytes of a used ring.
+pub(super) fn used_len(size: u64) -> u64 {
+    RING_HEADER_LEN + size * USED_ENTRY_LEN + EVENT_LEN
+}
+
+/// The device's side of a split ring.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct SplitRing {
+    size: u16,
+    options: RingOptions,
+    descriptors: NonNull<Descriptor>,
+    available: NonNull<u16>,
+    used: NonNull<u16>,
+    /// Entries of the available ring that were read.
+    next_available: u16,
+    /// Entries of the used ring that were written, seen by the driver or not.
+    next_used: u16,
+    /// Entries of the used ring that the driver sees.
+    published: u16,
+}
+
+// SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
+unsafe impl Send for SplitRing {}
+
+impl SplitRing {
+    pub(super) fn new(
+        memory: &GuestMemory,
+        place: &RingPlace,
+        base: u32,
+        options: RingOptions,
+    ) -> Result<Self, BadRing> {
+        let size = place.size;
+        if !size.is_power_of_two() || size > SIZE_MAX {
+            return Err(BadRing::Size);
+        }
+        let base = u16::try_from(base).map_err(|_| BadRing::Base)?;
+        let entries = u64::from(size);
+        let part = |user, len| memory.at_user(user, len).map(|(host, _)| host).ok_or(BadRing::Address);
+        let descriptors = part(place.descriptors, entries * DESCRIPTOR_LEN)?.cast::<Descriptor>();
+        let available = part(place.driver, RING_HEADER_LEN + entries * AVAILABLE_ENTRY_LEN + EVENT_LEN)?.cast();
+        let used = part(place.device, used_len(entries))?;
+        if !descriptors.is_aligned() || !available.is_aligned() || !used.cast::<u32>().is_aligned() {
+            return Err(BadRing::Alignment);
+        }
+        let used = used.cast();
+        let mut ring =
+            Self { size, options, descriptors, available, used, next_available: base, next_used: 0, published: 0 };
+        // Everything that was fetched before was used before, in order: a backend that died in between
+        // fetches again what the driver was not told of.
+        ring.next_used = ring.word(ring.used, 1).load(Ordering::Acquire);
+        ring.published = ring.next_used;
+        Ok(ring)
+    }
+
+    /// A 16-bit word of the available or used ring.
+    #[inline]
+    fn word(&self, ring: NonNull<u16>, at: usize) -> &AtomicU16 {
+        debug_assert!(at < 3 + 4 * usize::from(self.size));
+        // SAFETY: both rings were found to lie in guest memory with their event word, aligned to 2; an
+        // atomic may be shared with another process.
+        unsafe { AtomicU16::from_ptr(ring.add(at).as_ptr()) }
+    }
+
+    #[inline]
+    pub(super) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
+        let available = self.word(self.available, 1).load(Ordering::Acquire);
+        let waiting = available.wrapping_sub(self.next_available);
+        if waiting > self.size {
+            return Err(Broken::AvailableIndex);
+        }
+        let mut fetched = Fetched::default();
+        let count = usize::from(waiting).min(FETCH_MAX);
+        let mut heads = [0u16; FETCH_MAX];
+        for (n, head) in heads[..count].iter_mut().enumerate() {
+            let at = self.next_available.wrapping_add(n as u16) & (self.size - 1);
+            *head = self.word(self.available, 2 + usize::from(at)).load(Ordering::Relaxed);
+            if *head >= self.size {
+                return Err(Broken::Head);
+            }
+            // SAFETY: the head is within the table.
+            prefetch(unsafe { self.descriptors.add(usize::from(*head)).as_ptr() }.cast());
+        }
+        for &head in &heads[..count] {
+            self.next_available = self.next_available.wrapping_add(1);
+            let first = batch.buffers.len();
+            match self.walk(memory, head, batch).and_then(|()| close_chain(head, 1, first, &batch.buffers)) {
+                Ok(chain) => {
+                    batch.chains.push(chain);
+                    fetched.chains += 1;
+                }
+                Err(reason) => {
+                    batch.buffers.truncate(first);
+                    // It must not overtake those that were fetched before it and are not used yet.
+                    batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
+                    fetched.bad += 1;
+                    fetched.reason = Some(reason);
+                }
+            }
+        }
+        Ok(fetched)
+    }
+
+    #[inline]
+    fn walk(&self, memory: &GuestMemory, head: u16, batch: &mut Batch) -> Result<(), BadChain> {
+        let mut index = head;
+        for _ in 0..self.size {
+            if index >= self.size {
+                return Err(BadChain::Index);
+            }
+            // SAFETY: the index is within the table, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(index)).as_ptr()) };
+            let flags = descriptor.third;
+            if flags & INDIRECT != 0 {
+                return self.walk_indirect(memory, &descriptor, batch);
+            }
+            self.add(memory, &descriptor, batch)?;
+            if flags & NEXT == 0 {
+                return Ok(());
+            }
+            index = descriptor.fourth;
+        }
+        Err(BadChain::Endless)
+    }
+
+    #[inline]
+    fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
+        if (descriptor.third & WRITE != 0) != self.options.writable {
+            return Err(BadChain::Direction);
+        }
+        add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
+    }
+
+    fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
+        if !self.options.indirect || table.third & NEXT != 0 {
+            return Err(BadChain::Indirect);
+        }
+        let (table, entries) = indirect_table(memory, table.addr, table.len)?;
+        let mut index = 0;
+        for _ in 0..entries {
+            if index >= entries {
+                return Err(BadChain::Index);
+            }
+            // SAFETY: the index is within the table, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(table.add(usize::from(index)).as_ptr()) };
+            if descriptor.third & INDIRECT != 0 {
+                return Err(BadChain::Indirect);
+            }
+            self.add(memory, &descriptor, batch)?;
+            if descriptor.third & NEXT == 0 {
+                return Ok(());
+            }
+            index = descriptor.fourth;
+        }
+        Err(BadChain::Endless)
+    }
+
+    #[inline]
+    pub(super) fn put_used(&mut self, chain: &Chain, written: u32) {
+        let at = usize::from(self.next_used & (self.size - 1));
+        // SAFETY: the entry lies in the used ring, which is aligned to 4. Only the driver's later reads of
+        // `idx` order these writes.
+        unsafe {
+            let words = self.used.cast::<u32>().as_ptr().add(1 + 2 * at);
+            words.write_volatile(u32::from(chain.id));
+            words.add(1).write_volatile(written);
+        }
+        self.next_used = self.next_used.wrapping_add(1);
+    }
+
+    #[inline]
+    pub(super) fn publish(&mut self) -> Published {
+        if self.published == self.next_used {
+            return Published::default();
+        }
+        let old = std::mem::replace(&mut self.published, self.next_used);
+        self.word(self.used, 1).store(self.next_used, Ordering::Release);
+        // The driver writes what it wants and then looks at idx; the device the other way round.
+        fence(Ordering::SeqCst);
+        let wants_call = if self.options.event_idx {
+            let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
+            is_passed(event, self.next_used, old)
+        } else {
+            self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
+        };
+        Published { any: true, wants_call }
+    }
+
+    pub(super) fn arm(&mut self) {
+        if self.options.event_idx {
+            let event = 2 + usize::from(self.size) * (USED_ENTRY_LEN / 2) as usize;
+            self.word(self.used, event).store(self.next_available, Ordering::Relaxed);
+        } else {
+            self.word(self.used, 0).store(0, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+    }
+
+    pub(super) fn disarm(&mut self) {
+        // With EVENT_IDX the index that was asked for lies behind: nothing more comes for it.
+        if !self.options.event_idx {
+            self.word(self.used, 0).store(NO_NOTIFY, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn base(&self, batch: &Batch) -> u32 {
+        u32::from(self.next_available.wrapping_sub(batch.waiting().len() as u16))
+    }
+}
