@@ -1,0 +1,86 @@
+//! Feature bits by name, each as a mask.
+
+/// The device sums what `NEEDS_CSUM` asks for (virtio 1.3, 5.1.3).
+pub const CSUM: u64 = 1 << 0;
+/// The driver takes frames with partial checksums (virtio 1.3, 5.1.3).
+pub const GUEST_CSUM: u64 = 1 << 1;
+/// The device tells its MTU (virtio 1.3, 5.1.3).
+pub const MTU: u64 = 1 << 3;
+/// The device tells its MAC address (virtio 1.3, 5.1.3).
+pub const MAC: u64 = 1 << 5;
+/// The driver takes super-frames of TCP over IPv4 (virtio 1.3, 5.1.3).
+pub const GUEST_TSO4: u64 = 1 << 7;
+/// The driver takes super-frames of TCP over IPv6 (virtio 1.3, 5.1.3).
+pub const GUEST_TSO6: u64 = 1 << 8;
+/// The driver takes super-frames with ECN (virtio 1.3, 5.1.3).
+pub const GUEST_ECN: u64 = 1 << 9;
+/// The driver takes UDP super-frames that stand for IP fragments (virtio 1.3, 5.1.3).
+pub const GUEST_UFO: u64 = 1 << 10;
+/// The device segments TCP over IPv4 (virtio 1.3, 5.1.3).
+pub const HOST_TSO4: u64 = 1 << 11;
+/// The device segments TCP over IPv6 (virtio 1.3, 5.1.3).
+pub const HOST_TSO6: u64 = 1 << 12;
+/// The device segments TCP with ECN (virtio 1.3, 5.1.3).
+pub const HOST_ECN: u64 = 1 << 13;
+/// The device cuts UDP into IP fragments (virtio 1.3, 5.1.3).
+pub const HOST_UFO: u64 = 1 << 14;
+/// One received frame may fill several buffers (virtio 1.3, 5.1.3).
+pub const MRG_RXBUF: u64 = 1 << 15;
+/// The device tells its link state (virtio 1.3, 5.1.3).
+pub const STATUS: u64 = 1 << 16;
+/// There is a control queue (virtio 1.3, 5.1.3).
+pub const CTRL_VQ: u64 = 1 << 17;
+/// There are several queue pairs (virtio 1.3, 5.1.3).
+pub const MQ: u64 = 1 << 22;
+/// The frontend writes which pages the backend changed (vhost-user, `VHOST_F_LOG_ALL`).
+pub const LOG_ALL: u64 = 1 << 26;
+/// Descriptors may point at tables of descriptors (virtio 1.3, 6).
+pub const INDIRECT_DESC: u64 = 1 << 28;
+/// Both sides say at which entry they want to be woken (virtio 1.3, 6).
+pub const EVENT_IDX: u64 = 1 << 29;
+/// The backend speaks protocol features (vhost-user, `VHOST_USER_F_PROTOCOL_FEATURES`).
+pub const PROTOCOL_FEATURES: u64 = 1 << 30;
+/// Not a legacy device (virtio 1.3, 6).
+pub const VERSION_1: u64 = 1 << 32;
+/// Rings are packed (virtio 1.3, 2.8).
+pub const RING_PACKED: u64 = 1 << 34;
+/// Buffers are used in the order in which they were made available (virtio 1.3, 6).
+pub const IN_ORDER: u64 = 1 << 35;
+/// The driver takes super-frames of UDP over IPv4 (virtio 1.3, 5.1.3).
+pub const GUEST_USO4: u64 = 1 << 54;
+/// The driver takes super-frames of UDP over IPv6 (virtio 1.3, 5.1.3).
+pub const GUEST_USO6: u64 = 1 << 55;
+/// The device segments UDP (virtio 1.3, 5.1.3).
+pub const HOST_USO: u64 = 1 << 56;
+/// The device tells the hash of every frame (virtio 1.3, 5.1.3).
+pub const HASH_REPORT: u64 = 1 << 57;
+/// `hdr_len` of what the device segments is exact (virtio 1.3, 5.1.3).
+pub const GUEST_HDRLEN: u64 = 1 << 59;
+
+/// Protocol features of vhost-user ("Protocol features" in its specification), each as a mask.
+pub mod protocol {
+    /// `VHOST_USER_PROTOCOL_F_MQ`.
+    pub const MQ: u64 = 1 << 0;
+    /// `VHOST_USER_PROTOCOL_F_LOG_SHMFD`.
+    pub const LOG_SHMFD: u64 = 1 << 1;
+    /// `VHOST_USER_PROTOCOL_F_RARP`.
+    pub const RARP: u64 = 1 << 2;
+    /// `VHOST_USER_PROTOCOL_F_REPLY_ACK`.
+    pub const REPLY_ACK: u64 = 1 << 3;
+    /// `VHOST_USER_PROTOCOL_F_MTU`.
+    pub const MTU: u64 = 1 << 4;
+    /// `VHOST_USER_PROTOCOL_F_BACKEND_REQ`.
+    pub const BACKEND_REQ: u64 = 1 << 5;
+    /// `VHOST_USER_PROTOCOL_F_CONFIG`.
+    pub const CONFIG: u64 = 1 << 9;
+    /// `VHOST_USER_PROTOCOL_F_BACKEND_SEND_FD`.
+    pub const BACKEND_SEND_FD: u64 = 1 << 10;
+    /// `VHOST_USER_PROTOCOL_F_INFLIGHT_SHMFD`.
+    pub const INFLIGHT_SHMFD: u64 = 1 << 12;
+    /// `VHOST_USER_PROTOCOL_F_RESET_DEVICE`.
+    pub const RESET_DEVICE: u64 = 1 << 13;
+    /// `VHOST_USER_PROTOCOL_F_CONFIGURE_MEM_SLOTS`.
+    pub const CONFIGURE_MEM_SLOTS: u64 = 1 << 15;
+    /// `VHOST_USER_PROTOCOL_F_STATUS`.
+    pub const STATUS: u64 = 1 << 16;
+}

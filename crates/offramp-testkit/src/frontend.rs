@@ -1,0 +1,207 @@
+//! The frontend's half of vhost-user: one connection to a backend.
+//!
+//! Right behaviour: [`Frontend::handshake`] in the order of QEMU or of DPDK, and every request as a method that waits for its
+//! answer. Wrong behaviour: [`Frontend::send_raw`], [`Frontend::send_bytes`], [`Frontend::recv_raw`].
+
+mod handshake;
+mod message;
+mod requests;
+mod shared;
+
+use std::io::{IoSlice, IoSliceMut};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::Path;
+use std::time::Duration;
+
+use nix::errno::Errno;
+use nix::poll::PollFlags;
+use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, sendmsg};
+
+pub(crate) use handshake::Vring;
+pub use handshake::{Dialect, HandshakeOptions, Negotiated};
+pub use message::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, RawMessage, VERSION, backend_request, request};
+pub use requests::{NO_FD, VringAddr};
+pub use shared::{DirtyLog, Inflight};
+
+use crate::wait::Deadline;
+
+/// How long a frontend waits for the backend, unless told otherwise.
+pub const TIMEOUT: Duration = Duration::from_secs(10);
+/// Most descriptors that the kit takes with one message (the specification's largest message carries 8).
+const FDS_MAX: usize = 64;
+/// Largest payload that the kit takes: far above everything that the specification has.
+const PAYLOAD_LEN_MAX: u32 = 1 << 20;
+/// How long to wait between two attempts to connect.
+const CONNECT_NAP: Duration = Duration::from_millis(5);
+
+/// What a backend may answer to a request that it does not like.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PeerError {
+    /// It answered, and the answer was not success.
+    #[error("the backend refused request {request} with {code}")]
+    Refused {
+        /// The request.
+        request: u32,
+        /// The value in the acknowledgement, which is not 0.
+        code: u64,
+    },
+    /// It closed the connection.
+    #[error("the backend closed the connection at request {request}")]
+    Closed {
+        /// The request.
+        request: u32,
+    },
+}
+
+/// A connection to a backend.
+#[derive(Debug)]
+pub struct Frontend {
+    stream: UnixStream,
+    timeout: Duration,
+    /// Whether every request that changes something is acknowledged.
+    reply_ack: bool,
+    /// Our end of the backend's own channel.
+    backend_channel: Option<UnixStream>,
+}
+
+impl Frontend {
+    /// Connects to a backend that listens at `path`, as soon as it does.
+    pub fn connect(path: impl AsRef<Path>) -> Self {
+        let path = path.as_ref();
+        let connected = Deadline::after(TIMEOUT).look_for(|| {
+            let stream = UnixStream::connect(path);
+            if stream.is_err() {
+                std::thread::sleep(CONNECT_NAP);
+            }
+            stream.ok()
+        });
+        Self::new(connected.unwrap_or_else(|| panic!("nobody accepted at {} within {TIMEOUT:?}", path.display())))
+    }
+
+    /// Waits for a backend that connects to `listener`.
+    pub fn accept(listener: &UnixListener) -> Self {
+        let waited = Deadline::after(TIMEOUT).wait_for(listener, PollFlags::POLLIN);
+        assert!(waited, "no backend connected within {TIMEOUT:?}");
+        Self::new(listener.accept().expect("accepting the backend").0)
+    }
+
+    /// Speaks over a connected socket.
+    pub fn new(stream: UnixStream) -> Self {
+        Self { stream, timeout: TIMEOUT, reply_ack: false, backend_channel: None }
+    }
+
+    /// Sets how long every wait for the backend may take.
+    pub fn set_timeout(&mut self, timeout: Duration) {
+        self.timeout = timeout;
+    }
+
+    /// The socket.
+    pub fn stream(&self) -> &UnixStream {
+        &self.stream
+    }
+
+    /// Sends bytes as they are, with descriptors. Returns whether the backend's end was still open.
+    pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        send_all(&self.stream, bytes, fds, self.timeout)
+    }
+
+    /// Sends a message whose header says anything, with any payload (also one that the header contradicts) and any descriptors.
+    /// Returns whether the backend's end was still open.
+    pub fn send_raw(&self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
+        self.send_bytes(&[&header.to_bytes(), payload].concat(), fds)
+    }
+
+    /// The next message from the backend; nothing when it closed the connection. It panics when none comes within `timeout`.
+    pub fn recv_raw(&self, timeout: Duration) -> Option<RawMessage> {
+        recv_message(&self.stream, timeout, "an answer")
+    }
+
+    /// Whether the backend closes the connection within `timeout`. Messages that come before that are dropped.
+    pub fn is_closed_within(&self, timeout: Duration) -> bool {
+        let deadline = Deadline::after(timeout);
+        let mut bytes = [0; 256];
+        while deadline.wait_for(&self.stream, PollFlags::POLLIN) {
+            match recv_some(&self.stream, &mut bytes) {
+                Ok((0, _)) | Err(_) => return true,
+                Ok(_) => {}
+            }
+        }
+        false
+    }
+}
+
+/// Sends all bytes, the descriptors with the first of them. Returns whether the other end was open.
+fn send_all(stream: &UnixStream, bytes: &[u8], fds: &[BorrowedFd<'_>], timeout: Duration) -> bool {
+    let deadline = Deadline::after(timeout);
+    let fds: Vec<_> = fds.iter().map(AsRawFd::as_raw_fd).collect();
+    let mut sent = 0;
+    while sent < bytes.len() {
+        let with_fds = sent == 0 && !fds.is_empty();
+        let control: &[_] = if with_fds { &[ControlMessage::ScmRights(&fds)] } else { &[] };
+        let flags = MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT;
+        match sendmsg::<()>(stream.as_raw_fd(), &[IoSlice::new(&bytes[sent..])], control, flags, None) {
+            Ok(len) => sent += len,
+            Err(Errno::EAGAIN) => {
+                let room = deadline.wait_for(stream, PollFlags::POLLOUT);
+                assert!(room, "the backend did not read its socket for {timeout:?}");
+            }
+            Err(Errno::EINTR) => {}
+            Err(Errno::EPIPE | Errno::ECONNRESET) => return false,
+            Err(error) => panic!("sending {} bytes and {} descriptors: {error}", bytes.len(), fds.len()),
+        }
+    }
+    true
+}
+
+/// One `recvmsg`.
+fn recv_some(stream: &UnixStream, bytes: &mut [u8]) -> Result<(usize, Vec<OwnedFd>), Errno> {
+    let mut control = nix::cmsg_space!([std::os::fd::RawFd; FDS_MAX]);
+    let mut iov = [IoSliceMut::new(bytes)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(stream.as_raw_fd(), &mut iov, Some(&mut control), flags)?;
+    let mut fds = Vec::new();
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            // SAFETY: the kernel has just made these descriptors for us, and nobody else knows them.
+            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    Ok((message.bytes, fds))
+}
+
+/// A whole message; nothing when the other end is closed.
+fn recv_message(stream: &UnixStream, timeout: Duration, what: &str) -> Option<RawMessage> {
+    let deadline = Deadline::after(timeout);
+    let mut fds = Vec::new();
+    let header = Header::from_bytes(&recv_exact(stream, HEADER_LEN, deadline, &mut fds, what)?.try_into().ok()?);
+    let len = header.payload_len;
+    assert!(len <= PAYLOAD_LEN_MAX, "the backend announces a payload of {len} bytes: {header:?}");
+    let payload = recv_exact(stream, len as usize, deadline, &mut fds, what)?;
+    Some(RawMessage { header, payload, fds })
+}
+
+fn recv_exact(
+    stream: &UnixStream,
+    len: usize,
+    deadline: Deadline,
+    fds: &mut Vec<OwnedFd>,
+    what: &str,
+) -> Option<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let mut got = 0;
+    while got < len {
+        let waited = deadline.wait_for(stream, PollFlags::POLLIN);
+        assert!(waited, "waited in vain for {what} from the backend ({got} of {len} bytes came)");
+        match recv_some(stream, &mut bytes[got..]) {
+            Ok((0, _)) | Err(Errno::ECONNRESET) => return None,
+            Ok((more, with)) => {
+                got += more;
+                fds.extend(with);
+            }
+            Err(Errno::EINTR) => {}
+            Err(error) => panic!("receiving {what} from the backend: {error}"),
+        }
+    }
+    Some(bytes)
+}

@@ -1,0 +1,169 @@
+//! The whole order of requests that brings a device up, as the two frontends that matter send it.
+
+use std::os::fd::BorrowedFd;
+
+use super::{Frontend, PeerError, VringAddr};
+use crate::features::{self, protocol};
+use crate::memory::{GuestMemory, Region};
+use crate::ring::RingAddresses;
+
+/// Status bits of the driver (virtio 1.3, 2.1).
+pub(crate) mod status {
+    pub const ACKNOWLEDGE: u8 = 1;
+    pub const DRIVER: u8 = 2;
+    pub const DRIVER_OK: u8 = 4;
+    pub const FEATURES_OK: u8 = 8;
+}
+
+/// Whose order of requests a handshake follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Dialect {
+    /// QEMU's vhost-user netdev: protocol features before the owner, features late, call descriptors with the rings.
+    #[default]
+    Qemu,
+    /// DPDK's virtio-user: owner first, call descriptors before features, bases without a used position.
+    Dpdk,
+}
+
+/// What a frontend wants from a backend.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HandshakeOptions {
+    /// Whose order.
+    pub dialect: Dialect,
+    /// Features without which the test makes no sense.
+    pub required: u64,
+    /// Features that are taken when they are offered.
+    pub optional: u64,
+    /// Protocol features that are taken when they are offered.
+    pub protocol: u64,
+}
+
+/// What both sides agreed on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Features that the backend offers.
+    pub offered: u64,
+    /// Features in use.
+    pub features: u64,
+    /// Protocol features that the backend offers.
+    pub protocol_offered: u64,
+    /// Protocol features in use.
+    pub protocol: u64,
+    /// Most queue pairs; 1 when the backend cannot be asked.
+    pub queue_pairs_max: u64,
+}
+
+impl Negotiated {
+    fn speaks(&self, protocol: u64) -> bool {
+        self.protocol & protocol != 0
+    }
+}
+
+/// A virtqueue as a backend is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Vring<'a> {
+    pub index: u32,
+    pub size: u16,
+    pub base: u32,
+    pub addresses: RingAddresses,
+    pub kick: BorrowedFd<'a>,
+    pub call: BorrowedFd<'a>,
+    pub err: BorrowedFd<'a>,
+}
+
+impl Frontend {
+    /// Agrees with the backend on features; nothing of the guest's memory is known to the backend yet. It panics when a
+    /// required feature is not offered.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn negotiate(&mut self, options: &HandshakeOptions) -> Result<Negotiated, PeerError> {
+        if options.dialect == Dialect::Dpdk {
+            self.set_owner()?;
+        }
+        let offered = self.get_features()?;
+        let missing = options.required & !offered;
+        assert!(missing == 0, "the backend offers {offered:#x}: required and not among them are {missing:#x}");
+        let wanted = options.required | options.optional | features::PROTOCOL_FEATURES;
+        let mut agreed = Negotiated { offered, features: wanted & offered, queue_pairs_max: 1, ..Default::default() };
+        if offered & features::PROTOCOL_FEATURES != 0 {
+            self.negotiate_protocol(options.protocol, &mut agreed)?;
+        }
+        if options.dialect == Dialect::Qemu {
+            self.set_owner()?;
+        }
+        if agreed.speaks(protocol::BACKEND_REQ) {
+            self.set_backend_req_fd()?;
+        }
+        Ok(agreed)
+    }
+
+    fn negotiate_protocol(&mut self, wanted: u64, agreed: &mut Negotiated) -> Result<(), PeerError> {
+        agreed.protocol_offered = self.get_protocol_features()?;
+        agreed.protocol = wanted & agreed.protocol_offered;
+        self.set_protocol_features(agreed.protocol)?;
+        if agreed.speaks(protocol::MQ) {
+            agreed.queue_pairs_max = self.get_queue_num()?;
+        }
+        Ok(())
+    }
+
+    /// Tells the backend of memory and rings, and starts them.
+    pub(crate) fn start(
+        &self,
+        dialect: Dialect,
+        agreed: &Negotiated,
+        memory: &GuestMemory,
+        vrings: &[Vring<'_>],
+    ) -> Result<(), PeerError> {
+        if agreed.speaks(protocol::STATUS) {
+            self.set_status(0)?;
+            self.set_status(status::ACKNOWLEDGE | status::DRIVER)?;
+        }
+        if dialect == Dialect::Dpdk {
+            vrings.iter().try_for_each(|vring| self.set_vring_call(vring.index, Some(vring.call)))?;
+        }
+        self.set_features(agreed.features)?;
+        if agreed.speaks(protocol::STATUS) {
+            self.set_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK)?;
+        }
+        self.share_memory(agreed, memory)?;
+        vrings.iter().try_for_each(|vring| self.start_vring(dialect, memory, vring))?;
+        if agreed.features & features::PROTOCOL_FEATURES != 0 {
+            vrings.iter().try_for_each(|vring| self.set_vring_enable(vring.index, true))?;
+        }
+        if agreed.speaks(protocol::STATUS) {
+            let all = status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK;
+            self.set_status(all)?;
+        }
+        Ok(())
+    }
+
+    /// All regions at once, or one by one where the backend has slots for them.
+    fn share_memory(&self, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
+        if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) {
+            return self.set_mem_table(memory);
+        }
+        let slots = self.get_max_mem_slots()?;
+        let regions: &[Region] = memory.regions();
+        assert!(regions.len() as u64 <= slots, "the backend takes {slots} regions, the guest has {}", regions.len());
+        regions.iter().try_for_each(|region| self.add_mem_reg(region))
+    }
+
+    fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {
+        let Vring { index, size, base, .. } = *vring;
+        // virtio-user does not know the upper half of a packed ring's base.
+        let base = if dialect == Dialect::Dpdk { base & 0xffff } else { base };
+        self.set_vring_num(index, size.into())?;
+        self.set_vring_base(index, base)?;
+        self.set_vring_addr(&VringAddr::new(memory, index, vring.addresses))?;
+        match dialect {
+            Dialect::Dpdk => self.set_vring_kick(index, Some(vring.kick)),
+            Dialect::Qemu => {
+                self.set_vring_err(index, Some(vring.err))?;
+                self.set_vring_kick(index, Some(vring.kick))?;
+                self.set_vring_call(index, Some(vring.call))
+            }
+        }
+    }
+}

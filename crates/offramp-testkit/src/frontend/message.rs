@@ -1,0 +1,136 @@
+//! Messages of vhost-user as bytes ("Message Specification" in its specification). The numbers are in the byte order of
+//! the machine, which here is little-endian.
+
+use std::os::fd::OwnedFd;
+
+/// Bytes of a message's header.
+pub const HEADER_LEN: usize = 12;
+/// `flags`: the version of the protocol.
+pub const VERSION: u32 = 1;
+/// `flags`: the message is an answer.
+pub const FLAG_REPLY: u32 = 1 << 2;
+/// `flags`: the sender wants an acknowledgement.
+pub const FLAG_NEED_REPLY: u32 = 1 << 3;
+
+/// The header of a message, with any value in any field.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Header {
+    /// One of [`request`] or [`backend_request`].
+    pub request: u32,
+    /// [`VERSION`], [`FLAG_REPLY`], [`FLAG_NEED_REPLY`].
+    pub flags: u32,
+    /// Bytes of the payload.
+    pub payload_len: u32,
+}
+
+impl Header {
+    /// The header of a right request with a payload of `payload_len` bytes.
+    pub fn new(request: u32, payload_len: usize) -> Self {
+        Self { request, flags: VERSION, payload_len: payload_len as u32 }
+    }
+
+    /// The same, and the sender wants an acknowledgement.
+    #[must_use]
+    pub fn with_need_reply(self) -> Self {
+        Self { flags: self.flags | FLAG_NEED_REPLY, ..self }
+    }
+
+    /// The header as it is sent.
+    pub fn to_bytes(self) -> [u8; HEADER_LEN] {
+        let mut bytes = [0; HEADER_LEN];
+        for (place, word) in bytes.chunks_exact_mut(4).zip([self.request, self.flags, self.payload_len]) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// The header that was received.
+    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
+        let word = |at: usize| u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
+        Self { request: word(0), flags: word(4), payload_len: word(8) }
+    }
+}
+
+/// A message as it came.
+#[derive(Debug)]
+pub struct RawMessage {
+    /// Its header.
+    pub header: Header,
+    /// Its payload, as long as the header says.
+    pub payload: Vec<u8>,
+    /// Its descriptors.
+    pub fds: Vec<OwnedFd>,
+}
+
+impl RawMessage {
+    /// The 64-bit number at the beginning of the payload.
+    pub fn u64(&self) -> u64 {
+        u64::from_le_bytes(self.field(0))
+    }
+
+    /// The 32-bit number at byte `at` of the payload.
+    pub fn u32_at(&self, at: usize) -> u32 {
+        u32::from_le_bytes(self.field(at))
+    }
+
+    /// The 64-bit number at byte `at` of the payload.
+    pub fn u64_at(&self, at: usize) -> u64 {
+        u64::from_le_bytes(self.field(at))
+    }
+
+    /// The 16-bit number at byte `at` of the payload.
+    pub fn u16_at(&self, at: usize) -> u16 {
+        u16::from_le_bytes(self.field(at))
+    }
+
+    fn field<const LEN: usize>(&self, at: usize) -> [u8; LEN] {
+        let field = self.payload.get(at..at + LEN).and_then(|bytes| bytes.try_into().ok());
+        field.unwrap_or_else(|| panic!("the message {:?} has no {LEN} bytes at {at} of its payload", self.header))
+    }
+}
+
+/// Requests of the frontend ("Front-end message types").
+#[allow(missing_docs)] // The names are the specification's.
+pub mod request {
+    pub const GET_FEATURES: u32 = 1;
+    pub const SET_FEATURES: u32 = 2;
+    pub const SET_OWNER: u32 = 3;
+    pub const RESET_OWNER: u32 = 4;
+    pub const SET_MEM_TABLE: u32 = 5;
+    pub const SET_LOG_BASE: u32 = 6;
+    pub const SET_LOG_FD: u32 = 7;
+    pub const SET_VRING_NUM: u32 = 8;
+    pub const SET_VRING_ADDR: u32 = 9;
+    pub const SET_VRING_BASE: u32 = 10;
+    pub const GET_VRING_BASE: u32 = 11;
+    pub const SET_VRING_KICK: u32 = 12;
+    pub const SET_VRING_CALL: u32 = 13;
+    pub const SET_VRING_ERR: u32 = 14;
+    pub const GET_PROTOCOL_FEATURES: u32 = 15;
+    pub const SET_PROTOCOL_FEATURES: u32 = 16;
+    pub const GET_QUEUE_NUM: u32 = 17;
+    pub const SET_VRING_ENABLE: u32 = 18;
+    pub const SEND_RARP: u32 = 19;
+    pub const NET_SET_MTU: u32 = 20;
+    pub const SET_BACKEND_REQ_FD: u32 = 21;
+    pub const GET_CONFIG: u32 = 24;
+    pub const SET_CONFIG: u32 = 25;
+    pub const GET_INFLIGHT_FD: u32 = 31;
+    pub const SET_INFLIGHT_FD: u32 = 32;
+    pub const RESET_DEVICE: u32 = 34;
+    pub const GET_MAX_MEM_SLOTS: u32 = 36;
+    pub const ADD_MEM_REG: u32 = 37;
+    pub const REM_MEM_REG: u32 = 38;
+    pub const SET_STATUS: u32 = 39;
+    pub const GET_STATUS: u32 = 40;
+}
+
+/// Requests of the backend, on its own channel ("Back-end message types").
+#[allow(missing_docs)] // The names are the specification's.
+pub mod backend_request {
+    pub const IOTLB_MSG: u32 = 1;
+    pub const CONFIG_CHANGE_MSG: u32 = 2;
+    pub const VRING_HOST_NOTIFIER_MSG: u32 = 3;
+    pub const VRING_CALL: u32 = 4;
+    pub const VRING_ERR: u32 = 5;
+}

@@ -1,0 +1,352 @@
+//! Every request as a method that waits for its answer.
+//!
+//! A request that changes something is acknowledged when `REPLY_ACK` was negotiated; without that, it returns as soon as it is sent.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use super::{DirtyLog, Frontend, Header, Inflight, PeerError, RawMessage, recv_message, request, send_all};
+use crate::features::protocol;
+use crate::memory::{GuestMemory, Region};
+use crate::ring::RingAddresses;
+
+/// Flag beside the index in `SET_VRING_KICK`, `_CALL`, `_ERR`: no descriptor is attached.
+pub const NO_FD: u64 = 1 << 8;
+/// Flag of `SET_VRING_ADDR`: writes to the used ring are logged (`VHOST_VRING_F_LOG`).
+const VRING_LOG: u32 = 1;
+/// Bytes of the device's configuration before its content in `GET_CONFIG`: offset, size, flags.
+const CONFIG_HEAD_LEN: usize = 12;
+
+/// The payload of `SET_VRING_ADDR`, with any value in any field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VringAddr {
+    /// The virtqueue.
+    pub index: u32,
+    /// Whether writes to the used ring are logged.
+    pub flags: u32,
+    /// User address of the descriptors.
+    pub descriptors: u64,
+    /// User address of what the device writes.
+    pub used: u64,
+    /// User address of what the driver writes.
+    pub available: u64,
+    /// Guest address for the log of the used ring.
+    pub log: u64,
+}
+
+impl VringAddr {
+    /// The payload for a ring in guest memory.
+    pub fn new(memory: &GuestMemory, index: u32, ring: RingAddresses) -> Self {
+        Self {
+            index,
+            flags: 0,
+            descriptors: memory.user_addr(ring.descriptors),
+            used: memory.user_addr(ring.device),
+            available: memory.user_addr(ring.driver),
+            log: 0,
+        }
+    }
+
+    /// The same, and writes to the used ring are logged as writes to guest address `log`.
+    #[must_use]
+    pub fn with_log(self, log: u64) -> Self {
+        Self { flags: VRING_LOG, log, ..self }
+    }
+}
+
+/// A request that has an answer of its own, and one that is only acknowledged.
+impl Frontend {
+    /// Sends a request and waits for the answer that it always has.
+    ///
+    /// # Errors
+    /// When the backend closes the connection.
+    pub fn ask(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<RawMessage, PeerError> {
+        let sent = self.send_raw(Header::new(request, payload.len()), payload, fds);
+        if !sent {
+            return Err(PeerError::Closed { request });
+        }
+        self.answer_to(request)
+    }
+
+    /// Sends a request, and waits for the acknowledgement when that was negotiated.
+    ///
+    /// # Errors
+    /// When the backend acknowledges with anything but 0, or closes the connection.
+    pub fn tell(&self, request: u32, payload: &[u8], fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
+        let header = Header::new(request, payload.len());
+        let header = if self.reply_ack { header.with_need_reply() } else { header };
+        if !self.send_raw(header, payload, fds) {
+            return Err(PeerError::Closed { request });
+        }
+        if !self.reply_ack {
+            return Ok(());
+        }
+        match self.answer_to(request)?.u64() {
+            0 => Ok(()),
+            code => Err(PeerError::Refused { request, code }),
+        }
+    }
+
+    fn answer_to(&self, request: u32) -> Result<RawMessage, PeerError> {
+        let what = format!("the answer to request {request}");
+        let answer = recv_message(&self.stream, self.timeout, &what).ok_or(PeerError::Closed { request })?;
+        let Header { request: answered, flags, .. } = answer.header;
+        assert!(answered == request, "request {request} was answered with the answer to {answered}");
+        assert!(flags & 7 == 5, "the flags of {what} are {flags:#x}: they are not version 1 and a reply");
+        Ok(answer)
+    }
+
+    fn ask_u64(&self, request: u32) -> Result<u64, PeerError> {
+        Ok(self.ask(request, &[], &[])?.u64())
+    }
+
+    fn tell_u64(&self, request: u32, value: u64) -> Result<(), PeerError> {
+        self.tell(request, &value.to_le_bytes(), &[])
+    }
+
+    fn tell_vring(&self, request: u32, index: u32, value: u32) -> Result<(), PeerError> {
+        self.tell(request, &words(&[index, value]), &[])
+    }
+
+    fn tell_vring_fd(&self, request: u32, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
+        let value = u64::from(index) | if fd.is_some() { 0 } else { NO_FD };
+        self.tell(request, &value.to_le_bytes(), fd.as_slice())
+    }
+}
+
+/// 32-bit numbers as they are sent.
+fn words(words: &[u32]) -> Vec<u8> {
+    words.iter().flat_map(|word| word.to_le_bytes()).collect()
+}
+
+/// A memory region as `SET_MEM_TABLE` and `ADD_MEM_REG` carry it.
+fn region_bytes(region: &Region) -> Vec<u8> {
+    let fields = [region.guest_addr(), region.len(), region.user_addr(), region.file_offset()];
+    fields.iter().flat_map(|field| field.to_le_bytes()).collect()
+}
+
+/// The requests, by their names in the specification ("Front-end message types"), where their payloads are described.
+#[allow(clippy::missing_errors_doc)] // Each fails when the backend refuses or closes, as `PeerError` says.
+impl Frontend {
+    /// `GET_FEATURES`: what the backend offers.
+    pub fn get_features(&self) -> Result<u64, PeerError> {
+        self.ask_u64(request::GET_FEATURES)
+    }
+
+    /// `SET_FEATURES`: what of it shall be used.
+    pub fn set_features(&self, features: u64) -> Result<(), PeerError> {
+        self.tell_u64(request::SET_FEATURES, features)
+    }
+
+    /// `GET_PROTOCOL_FEATURES`.
+    pub fn get_protocol_features(&self) -> Result<u64, PeerError> {
+        self.ask_u64(request::GET_PROTOCOL_FEATURES)
+    }
+
+    /// `SET_PROTOCOL_FEATURES`. With `REPLY_ACK` among them, everything after it is acknowledged.
+    pub fn set_protocol_features(&mut self, features: u64) -> Result<(), PeerError> {
+        self.reply_ack = false;
+        self.tell_u64(request::SET_PROTOCOL_FEATURES, features)?;
+        self.reply_ack = features & protocol::REPLY_ACK != 0;
+        Ok(())
+    }
+
+    /// `SET_OWNER`.
+    pub fn set_owner(&self) -> Result<(), PeerError> {
+        self.tell(request::SET_OWNER, &[], &[])
+    }
+
+    /// `RESET_OWNER`.
+    pub fn reset_owner(&self) -> Result<(), PeerError> {
+        self.tell(request::RESET_OWNER, &[], &[])
+    }
+
+    /// `RESET_DEVICE`.
+    pub fn reset_device(&self) -> Result<(), PeerError> {
+        self.tell(request::RESET_DEVICE, &[], &[])
+    }
+
+    /// `SET_MEM_TABLE` with all regions.
+    pub fn set_mem_table(&self, memory: &GuestMemory) -> Result<(), PeerError> {
+        let regions = memory.regions();
+        let mut payload = words(&[regions.len() as u32, 0]);
+        payload.extend(regions.iter().flat_map(region_bytes));
+        let fds: Vec<_> = regions.iter().map(Region::fd).collect();
+        self.tell(request::SET_MEM_TABLE, &payload, &fds)
+    }
+
+    /// `GET_MAX_MEM_SLOTS`.
+    pub fn get_max_mem_slots(&self) -> Result<u64, PeerError> {
+        self.ask_u64(request::GET_MAX_MEM_SLOTS)
+    }
+
+    /// `ADD_MEM_REG`.
+    pub fn add_mem_reg(&self, region: &Region) -> Result<(), PeerError> {
+        let payload = [0u64.to_le_bytes().to_vec(), region_bytes(region)].concat();
+        self.tell(request::ADD_MEM_REG, &payload, &[region.fd()])
+    }
+
+    /// `REM_MEM_REG`.
+    pub fn rem_mem_reg(&self, region: &Region) -> Result<(), PeerError> {
+        let payload = [0u64.to_le_bytes().to_vec(), region_bytes(region)].concat();
+        self.tell(request::REM_MEM_REG, &payload, &[])
+    }
+
+    /// `SET_LOG_BASE` with the whole log; it has an answer of its own (with `LOG_SHMFD`).
+    pub fn set_log_base(&self, log: &DirtyLog) -> Result<(), PeerError> {
+        let payload = [log.len().to_le_bytes(), 0u64.to_le_bytes()].concat();
+        self.ask(request::SET_LOG_BASE, &payload, &[log.fd()]).map(drop)
+    }
+
+    /// `SET_LOG_FD`: where the backend tells that it wrote to the log.
+    pub fn set_log_fd(&self, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
+        self.tell(request::SET_LOG_FD, &[], &[fd])
+    }
+
+    /// `SET_VRING_NUM`: descriptors of the ring.
+    pub fn set_vring_num(&self, index: u32, descriptors: u32) -> Result<(), PeerError> {
+        self.tell_vring(request::SET_VRING_NUM, index, descriptors)
+    }
+
+    /// `SET_VRING_BASE`: where the backend begins (packed: two positions with wrap counters).
+    pub fn set_vring_base(&self, index: u32, base: u32) -> Result<(), PeerError> {
+        self.tell_vring(request::SET_VRING_BASE, index, base)
+    }
+
+    /// `GET_VRING_BASE`: stops the ring and tells where the backend ended.
+    pub fn get_vring_base(&self, index: u32) -> Result<u32, PeerError> {
+        let answer = self.ask(request::GET_VRING_BASE, &words(&[index, 0]), &[])?;
+        assert!(answer.u32_at(0) == index, "the base of ring {index} came as that of ring {}", answer.u32_at(0));
+        Ok(answer.u32_at(4))
+    }
+
+    /// `SET_VRING_ADDR`.
+    pub fn set_vring_addr(&self, addr: &VringAddr) -> Result<(), PeerError> {
+        let mut payload = words(&[addr.index, addr.flags]);
+        for field in [addr.descriptors, addr.used, addr.available, addr.log] {
+            payload.extend(field.to_le_bytes());
+        }
+        self.tell(request::SET_VRING_ADDR, &payload, &[])
+    }
+
+    /// `SET_VRING_KICK`; without a descriptor the backend polls.
+    pub fn set_vring_kick(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
+        self.tell_vring_fd(request::SET_VRING_KICK, index, fd)
+    }
+
+    /// `SET_VRING_CALL`; without a descriptor the driver polls.
+    pub fn set_vring_call(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
+        self.tell_vring_fd(request::SET_VRING_CALL, index, fd)
+    }
+
+    /// `SET_VRING_ERR`.
+    pub fn set_vring_err(&self, index: u32, fd: Option<BorrowedFd<'_>>) -> Result<(), PeerError> {
+        self.tell_vring_fd(request::SET_VRING_ERR, index, fd)
+    }
+
+    /// `SET_VRING_ENABLE`.
+    pub fn set_vring_enable(&self, index: u32, enable: bool) -> Result<(), PeerError> {
+        self.tell_vring(request::SET_VRING_ENABLE, index, enable.into())
+    }
+
+    /// `GET_QUEUE_NUM`: most queue pairs (virtio-net) of the backend.
+    pub fn get_queue_num(&self) -> Result<u64, PeerError> {
+        self.ask_u64(request::GET_QUEUE_NUM)
+    }
+
+    /// `SEND_RARP`: the guest has moved here, tell the network.
+    pub fn send_rarp(&self, mac: [u8; 6]) -> Result<(), PeerError> {
+        let mut payload = [0; 8];
+        payload[..6].copy_from_slice(&mac);
+        self.tell(request::SEND_RARP, &payload, &[])
+    }
+
+    /// `NET_SET_MTU`.
+    pub fn net_set_mtu(&self, mtu: u64) -> Result<(), PeerError> {
+        self.tell_u64(request::NET_SET_MTU, mtu)
+    }
+
+    /// `GET_CONFIG`: `len` bytes of the device's configuration from byte `offset` on. An answer without content is a refusal.
+    pub fn get_config(&self, offset: u32, len: u32) -> Result<Vec<u8>, PeerError> {
+        let mut payload = words(&[offset, len, 0]);
+        payload.resize(CONFIG_HEAD_LEN + len as usize, 0);
+        let answer = self.ask(request::GET_CONFIG, &payload, &[])?;
+        let content = answer.payload.get(CONFIG_HEAD_LEN..).unwrap_or_default();
+        if content.is_empty() {
+            return Err(PeerError::Refused { request: request::GET_CONFIG, code: 0 });
+        }
+        assert!(content.len() == len as usize, "{len} bytes of configuration were asked, {} came", content.len());
+        Ok(content.to_vec())
+    }
+
+    /// `SET_CONFIG`: changes the configuration from byte `offset` on.
+    pub fn set_config(&self, offset: u32, bytes: &[u8]) -> Result<(), PeerError> {
+        let mut payload = words(&[offset, bytes.len() as u32, 0]);
+        payload.extend(bytes);
+        self.tell(request::SET_CONFIG, &payload, &[])
+    }
+
+    /// `SET_STATUS`: the driver's status byte (virtio 1.3, 2.1).
+    pub fn set_status(&self, status: u8) -> Result<(), PeerError> {
+        self.tell_u64(request::SET_STATUS, status.into())
+    }
+
+    /// `GET_STATUS`.
+    pub fn get_status(&self) -> Result<u8, PeerError> {
+        Ok(self.ask_u64(request::GET_STATUS)? as u8)
+    }
+
+    /// `GET_INFLIGHT_FD`: a region for `num_queues` queues of `queue_size` descriptors.
+    pub fn get_inflight_fd(&self, num_queues: u16, queue_size: u16) -> Result<Inflight, PeerError> {
+        let payload = inflight_bytes(0, 0, num_queues, queue_size);
+        let mut answer = self.ask(request::GET_INFLIGHT_FD, &payload, &[])?;
+        let file = answer.fds.pop().ok_or(PeerError::Refused { request: request::GET_INFLIGHT_FD, code: 0 })?;
+        Ok(Inflight {
+            mmap_size: answer.u64_at(0),
+            mmap_offset: answer.u64_at(8),
+            num_queues: answer.u16_at(16),
+            queue_size: answer.u16_at(18),
+            file,
+        })
+    }
+
+    /// `SET_INFLIGHT_FD`: the region that an earlier backend gave.
+    pub fn set_inflight_fd(&self, inflight: &Inflight) -> Result<(), PeerError> {
+        let Inflight { mmap_size, mmap_offset, num_queues, queue_size, .. } = *inflight;
+        let payload = inflight_bytes(mmap_size, mmap_offset, num_queues, queue_size);
+        self.tell(request::SET_INFLIGHT_FD, &payload, &[inflight.fd()])
+    }
+
+    /// `SET_BACKEND_REQ_FD`: gives the backend a channel for requests of its own.
+    pub fn set_backend_req_fd(&mut self) -> Result<(), PeerError> {
+        let (ours, theirs) = UnixStream::pair().expect("making the backend's channel");
+        self.tell(request::SET_BACKEND_REQ_FD, &[], &[theirs.as_fd()])?;
+        self.backend_channel = Some(ours);
+        Ok(())
+    }
+
+    /// The next request of the backend on its own channel; nothing when it closed the channel. It panics when none
+    /// comes within `timeout`.
+    pub fn backend_request(&self, timeout: Duration) -> Option<RawMessage> {
+        recv_message(self.channel(), timeout, "a request of its own")
+    }
+
+    /// Acknowledges a request of the backend with `code` (0: done).
+    pub fn acknowledge_backend(&self, asked: &RawMessage, code: u64) -> bool {
+        let header = Header { flags: super::VERSION | super::FLAG_REPLY, ..Header::new(asked.header.request, 8) };
+        send_all(self.channel(), &[&header.to_bytes()[..], &code.to_le_bytes()].concat(), &[], self.timeout)
+    }
+
+    fn channel(&self) -> &UnixStream {
+        self.backend_channel.as_ref().expect("a channel that SET_BACKEND_REQ_FD has given to the backend")
+    }
+}
+
+fn inflight_bytes(mmap_size: u64, mmap_offset: u64, num_queues: u16, queue_size: u16) -> Vec<u8> {
+    let mut payload = [mmap_size.to_le_bytes(), mmap_offset.to_le_bytes()].concat();
+    payload.extend(num_queues.to_le_bytes());
+    payload.extend(queue_size.to_le_bytes());
+    payload.resize(24, 0); // The structure ends at a multiple of 8.
+    payload
+}

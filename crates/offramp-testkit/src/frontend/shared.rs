@@ -1,0 +1,74 @@
+//! Memory that frontend and backend share beside the guest's: the dirty log and the in-flight region.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+
+use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
+
+/// The log of pages that the backend wrote, one bit for each page of guest memory ("Migration" in the specification).
+#[derive(Clone, Debug)]
+pub struct DirtyLog {
+    /// A mapped file of its own; its "guest addresses" are offsets in the log.
+    log: GuestMemory,
+}
+
+impl DirtyLog {
+    /// A clean log for all of `memory`.
+    pub fn new(memory: &GuestMemory) -> Self {
+        let end = memory.regions().iter().map(|region| region.guest_addr() + region.len()).max().unwrap_or(0);
+        let len = (end / PAGE_LEN / 8 + 1).next_multiple_of(PAGE_LEN);
+        Self { log: GuestMemory::new(&[RegionSpec::new(0, len)]) }
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        self.log.border()
+    }
+
+    /// Whether it has no bytes; it always has.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Its file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.log.regions()[0].fd()
+    }
+
+    /// Whether the page of a guest address was written.
+    pub fn is_dirty(&self, guest_addr: u64) -> bool {
+        let page = guest_addr / PAGE_LEN;
+        self.log.read_u8(page / 8) >> (page % 8) & 1 == 1
+    }
+
+    /// How many pages were written.
+    pub fn dirty_pages(&self) -> u32 {
+        self.log.read_vec(0, self.len() as usize).iter().map(|byte| byte.count_ones()).sum()
+    }
+
+    /// Makes all pages clean again.
+    pub fn clear(&self) {
+        self.log.fill(0, self.len() as usize, 0);
+    }
+}
+
+/// The region in which a backend remembers what is in flight, so that it can go on after a crash ("Inflight I/O tracking").
+#[derive(Debug)]
+pub struct Inflight {
+    /// Bytes of the region.
+    pub mmap_size: u64,
+    /// Where it begins in its file.
+    pub mmap_offset: u64,
+    /// Queues that it is for.
+    pub num_queues: u16,
+    /// Descriptors of each.
+    pub queue_size: u16,
+    /// Its file.
+    pub file: OwnedFd,
+}
+
+impl Inflight {
+    /// Its file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}

@@ -1,0 +1,187 @@
+//! The whole guest: memory, negotiated rings, and queues that send and receive frames.
+
+mod builder;
+mod pool;
+mod rx;
+mod signal;
+mod tx;
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+pub use builder::GuestBuilder;
+pub use rx::{ChainUse, Received, RxQueue};
+pub use signal::Signals;
+pub use tx::{DataPlacement, HeaderPlacement, TxLayout, TxQueue};
+
+use crate::frontend::{Dialect, Frontend, HandshakeOptions, Negotiated, PeerError, Vring};
+use crate::memory::GuestMemory;
+use crate::ring::{RingOptions, Virtqueue};
+use signal::QueueFds;
+
+/// A guest whose device is up.
+#[derive(Debug)]
+pub struct Guest {
+    memory: GuestMemory,
+    frontend: Frontend,
+    agreed: Negotiated,
+    options: HandshakeOptions,
+    /// Queue pairs that were not taken out.
+    rx: Vec<RxQueue>,
+    tx: Vec<TxQueue>,
+}
+
+impl Guest {
+    /// A guest with one queue pair of split rings with 256 descriptors, and no more features than a driver must have.
+    pub fn builder() -> GuestBuilder {
+        GuestBuilder::default()
+    }
+
+    fn new(builder: &GuestBuilder, frontend: Frontend) -> Self {
+        let memory = builder.new_memory();
+        let mut guest = Self {
+            memory,
+            frontend,
+            agreed: Negotiated::default(),
+            options: builder.handshake_options(),
+            rx: Vec::new(),
+            tx: Vec::new(),
+        };
+        guest.agreed = guest.frontend.negotiate(&guest.options).expect("negotiating with the backend");
+        let (pairs, pairs_max) = (builder.pairs(), guest.agreed.queue_pairs_max);
+        assert!(u64::from(pairs) <= pairs_max, "the test wants {pairs} queue pairs, the backend has {pairs_max}");
+        guest.make_queues(builder);
+        guest.start().expect("starting the backend's rings");
+        guest
+    }
+
+    fn make_queues(&mut self, builder: &GuestBuilder) {
+        let features = self.agreed.features;
+        let options = RingOptions {
+            event_idx: features & crate::features::EVENT_IDX != 0,
+            in_order: features & crate::features::IN_ORDER != 0,
+        };
+        let packed = features & crate::features::RING_PACKED != 0;
+        let ring = || {
+            let mut ring = Virtqueue::new(&self.memory, packed, builder.size(), options);
+            if !builder.wants_interrupts() {
+                ring.disable_interrupts();
+            }
+            (ring, QueueFds::new(builder.wants_interrupts()))
+        };
+        for _ in 0..builder.pairs() {
+            self.rx.push(RxQueue::new(&self.memory, ring(), features));
+            self.tx.push(TxQueue::new(&self.memory, ring(), features, builder.layout()));
+        }
+    }
+
+    /// Tells the backend of all rings at the positions given by `base`.
+    fn start_from(&self, base: impl Fn(&Virtqueue) -> u32) -> Result<(), PeerError> {
+        let pairs = self.rx.iter().zip(&self.tx);
+        let queues = pairs.flat_map(|(rx, tx)| [(rx.ring_ref(), rx.fds()), (tx.ring_ref(), tx.fds())]);
+        let vrings: Vec<_> = queues
+            .enumerate()
+            .map(|(index, (ring, fds))| Vring {
+                index: index as u32,
+                size: ring.size(),
+                base: base(ring),
+                addresses: ring.addresses(),
+                kick: fds.kick(),
+                call: fds.call(),
+                err: fds.err(),
+            })
+            .collect();
+        self.frontend.start(self.options.dialect, &self.agreed, &self.memory, &vrings)
+    }
+
+    /// Starts all rings where the driver saw the device end. [`Guest::connect`](GuestBuilder::connect) has done it.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn start(&self) -> Result<(), PeerError> {
+        self.start_from(Virtqueue::resume_base)
+    }
+
+    /// Stops all rings (`GET_VRING_BASE`). Returns where the backend says that it ended: rx 0, tx 0, rx 1, ….
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn stop(&self) -> Result<Vec<u32>, PeerError> {
+        let vrings = 2 * self.rx.len() as u32;
+        (0..vrings).map(|index| self.frontend.get_vring_base(index)).collect()
+    }
+
+    /// Starts all rings again at `bases`, which [`Guest::stop`] returned.
+    ///
+    /// # Errors
+    /// When the backend refuses or closes.
+    pub fn start_at(&self, bases: &[u32]) -> Result<(), PeerError> {
+        let next = std::cell::Cell::new(0);
+        self.start_from(|_| bases[next.replace(next.get() + 1)])
+    }
+
+    /// Resets the rings: the driver forgets all chains in flight, and a device that is started now begins anew.
+    pub fn reset_rings(&mut self) {
+        self.rx.iter_mut().for_each(RxQueue::reset);
+        self.tx.iter_mut().for_each(TxQueue::reset);
+    }
+
+    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. Split rings go on behind
+    /// the last chain that the device used; what was in flight is done again. A packed ring must have been idle, or be reset
+    /// before ([`Guest::reset_rings`]).
+    pub fn reconnect(&mut self, path: impl AsRef<Path>) {
+        self.resume(Frontend::connect(path));
+    }
+
+    /// As [`Guest::reconnect`], with a backend that connects to `listener`.
+    pub fn reaccept(&mut self, listener: &UnixListener) {
+        self.resume(Frontend::accept(listener));
+    }
+
+    fn resume(&mut self, frontend: Frontend) {
+        self.frontend = frontend;
+        self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
+        self.start().expect("starting the backend's rings again");
+    }
+
+    /// The transmit queue of pair `pair`.
+    pub fn tx(&mut self, pair: usize) -> &mut TxQueue {
+        &mut self.tx[pair]
+    }
+
+    /// The receive queue of pair `pair`.
+    pub fn rx(&mut self, pair: usize) -> &mut RxQueue {
+        &mut self.rx[pair]
+    }
+
+    /// Both queues of a pair.
+    pub fn pair(&mut self, pair: usize) -> (&mut RxQueue, &mut TxQueue) {
+        (&mut self.rx[pair], &mut self.tx[pair])
+    }
+
+    /// Takes all queue pairs out, so that threads of their own can drive them. The guest keeps the connection; it can no longer
+    /// stop or start rings.
+    pub fn take_pairs(&mut self) -> Vec<(RxQueue, TxQueue)> {
+        std::mem::take(&mut self.rx).into_iter().zip(std::mem::take(&mut self.tx)).collect()
+    }
+
+    /// The guest's memory.
+    pub fn memory(&self) -> &GuestMemory {
+        &self.memory
+    }
+
+    /// The connection to the backend.
+    pub fn frontend(&mut self) -> &mut Frontend {
+        &mut self.frontend
+    }
+
+    /// What was agreed on.
+    pub fn negotiated(&self) -> &Negotiated {
+        &self.agreed
+    }
+
+    /// Whose order of requests the guest follows.
+    pub fn dialect(&self) -> Dialect {
+        self.options.dialect
+    }
+}

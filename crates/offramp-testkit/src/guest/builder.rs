@@ -1,0 +1,186 @@
+//! What kind of guest.
+
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+
+use super::{Guest, TxLayout};
+use crate::features::{self, protocol};
+use crate::frontend::{Dialect, Frontend, HandshakeOptions};
+use crate::memory::{GuestMemory, RegionSpec};
+
+/// Memory of a guest, unless told otherwise. Pages that nobody touches cost nothing.
+const MEMORY_LEN: u64 = 256 << 20;
+/// Where it begins: not at 0, so that guest addresses and offsets differ.
+const MEMORY_AT: u64 = 0x4000_0000;
+/// Descriptors of a ring, unless told otherwise.
+const QUEUE_SIZE: u16 = 256;
+
+/// Builds a [`Guest`].
+#[derive(Clone, Debug)]
+pub struct GuestBuilder {
+    required: u64,
+    optional: u64,
+    protocol: u64,
+    dialect: Dialect,
+    queue_size: u16,
+    queue_pairs: u16,
+    interrupts: bool,
+    layout: TxLayout,
+    memory: Vec<RegionSpec>,
+}
+
+impl Default for GuestBuilder {
+    fn default() -> Self {
+        Self {
+            required: features::VERSION_1,
+            optional: 0,
+            protocol: protocol::MQ | protocol::REPLY_ACK | protocol::STATUS,
+            dialect: Dialect::Qemu,
+            queue_size: QUEUE_SIZE,
+            queue_pairs: 1,
+            interrupts: false,
+            layout: TxLayout::default(),
+            memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
+        }
+    }
+}
+
+impl GuestBuilder {
+    /// Split rings.
+    #[must_use]
+    pub fn split(self) -> Self {
+        self.require(features::RING_PACKED, false)
+    }
+
+    /// Packed rings.
+    #[must_use]
+    pub fn packed(self) -> Self {
+        self.require(features::RING_PACKED, true)
+    }
+
+    /// Descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
+    #[must_use]
+    pub fn queue_size(self, descriptors: u16) -> Self {
+        Self { queue_size: descriptors, ..self }
+    }
+
+    /// Queue pairs; more than one needs the protocol feature `MQ`, and takes the feature `MQ` when offered.
+    #[must_use]
+    pub fn queue_pairs(self, pairs: u16) -> Self {
+        let optional = if pairs > 1 { features::MQ | features::CTRL_VQ } else { 0 };
+        Self { queue_pairs: pairs, optional: self.optional | optional, ..self }
+    }
+
+    /// Adds features (see [`crate::features`]) without which the test makes no sense.
+    #[must_use]
+    pub fn features(self, mask: u64) -> Self {
+        self.require(mask, true)
+    }
+
+    /// Adds features that are taken when they are offered.
+    #[must_use]
+    pub fn features_if_offered(self, mask: u64) -> Self {
+        Self { optional: self.optional | mask, ..self }
+    }
+
+    /// The protocol features that are taken when they are offered, in place of `MQ`, `REPLY_ACK` and `STATUS`.
+    #[must_use]
+    pub fn protocol_features(self, mask: u64) -> Self {
+        Self { protocol: mask, ..self }
+    }
+
+    /// Whether one received frame may fill several buffers.
+    #[must_use]
+    pub fn mergeable(self, on: bool) -> Self {
+        self.require(features::MRG_RXBUF, on)
+    }
+
+    /// Whether indirect tables are negotiated. What is sent by them is up to [`TxLayout::indirect`], which this sets, too.
+    #[must_use]
+    pub fn indirect(mut self, on: bool) -> Self {
+        self.layout.indirect = on;
+        self.require(features::INDIRECT_DESC, on)
+    }
+
+    /// Whether kicks and interrupts are asked for by position.
+    #[must_use]
+    pub fn event_idx(self, on: bool) -> Self {
+        self.require(features::EVENT_IDX, on)
+    }
+
+    /// Whether the device uses chains in order.
+    #[must_use]
+    pub fn in_order(self, on: bool) -> Self {
+        self.require(features::IN_ORDER, on)
+    }
+
+    /// Whether the queues sleep until the device interrupts them. Then an interrupt that does not come makes a wait fail. Otherwise they
+    /// ask for none and look again and again.
+    #[must_use]
+    pub fn interrupts(self, on: bool) -> Self {
+        Self { interrupts: on, ..self }
+    }
+
+    /// Whose order of requests.
+    #[must_use]
+    pub fn dialect(self, dialect: Dialect) -> Self {
+        Self { dialect, ..self }
+    }
+
+    /// The regions of guest memory.
+    #[must_use]
+    pub fn memory(self, regions: &[RegionSpec]) -> Self {
+        Self { memory: regions.to_vec(), ..self }
+    }
+
+    /// How frames lie in the descriptors that are sent; the queues can change it later.
+    #[must_use]
+    pub fn tx_layout(self, layout: TxLayout) -> Self {
+        Self { layout, ..self }
+    }
+
+    fn require(self, mask: u64, on: bool) -> Self {
+        let required = if on { self.required | mask } else { self.required & !mask };
+        Self { required, ..self }
+    }
+
+    /// Brings the device up at a backend that listens at `path`.
+    pub fn connect(&self, path: impl AsRef<Path>) -> Guest {
+        self.over(Frontend::connect(path))
+    }
+
+    /// Brings the device up at a backend that connects to `listener`.
+    pub fn accept(&self, listener: &UnixListener) -> Guest {
+        self.over(Frontend::accept(listener))
+    }
+
+    /// Brings the device up over a connection on which nothing was said.
+    pub fn over(&self, frontend: Frontend) -> Guest {
+        Guest::new(self, frontend)
+    }
+
+    pub(super) fn new_memory(&self) -> GuestMemory {
+        GuestMemory::new(&self.memory)
+    }
+
+    pub(super) fn handshake_options(&self) -> HandshakeOptions {
+        let Self { dialect, required, optional, protocol, .. } = *self;
+        HandshakeOptions { dialect, required, optional, protocol }
+    }
+
+    pub(super) fn pairs(&self) -> u16 {
+        self.queue_pairs
+    }
+
+    pub(super) fn size(&self) -> u16 {
+        self.queue_size
+    }
+
+    pub(super) fn wants_interrupts(&self) -> bool {
+        self.interrupts
+    }
+
+    pub(super) fn layout(&self) -> TxLayout {
+        self.layout
+    }
+}

@@ -1,0 +1,241 @@
+//! A receive queue: buffers for the device, and frames from it.
+
+use std::time::Duration;
+
+use super::pool::Pool;
+use super::signal::{QueueFds, Signals};
+use crate::features;
+use crate::frontend::TIMEOUT;
+use crate::memory::GuestMemory;
+use crate::ring::{Buffer, Used, Virtqueue};
+use crate::vnet::{self, VnetHeader};
+use crate::wait::Deadline;
+
+/// Bytes behind every buffer that the device must leave alone.
+const GUARD_LEN: usize = 16;
+/// What is in them.
+const GUARD: u8 = 0xa5;
+
+/// A chain of a received frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChainUse {
+    /// Which.
+    pub id: u16,
+    /// Bytes that the device wrote.
+    pub len: u32,
+    /// Bytes that it could have written.
+    pub capacity: u32,
+}
+
+/// A received frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// The header as it was written.
+    pub header: Vec<u8>,
+    /// The frame, put together from all buffers.
+    pub frame: Vec<u8>,
+    /// `num_buffers` of the header.
+    pub num_buffers: u16,
+    /// The chains that the frame filled, in their order.
+    pub chains: Vec<ChainUse>,
+    /// Whether all of them were used when the first was seen to be: a device must make them visible together
+    /// (virtio 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index tells of all;
+    /// in a packed ring, a device that is only a little too late can escape.
+    pub visible_together: bool,
+}
+
+impl Received {
+    /// The fields of the header.
+    pub fn vnet(&self) -> VnetHeader {
+        VnetHeader::from_bytes(&self.header)
+    }
+}
+
+/// A receive queue.
+#[derive(Debug)]
+pub struct RxQueue {
+    memory: GuestMemory,
+    ring: Virtqueue,
+    fds: QueueFds,
+    pool: Pool,
+    header_len: usize,
+    mergeable: bool,
+    interrupts_off: bool,
+    recycle: bool,
+    /// The buffers of every chain, by its id.
+    posted: Vec<Vec<Buffer>>,
+}
+
+impl RxQueue {
+    pub(super) fn new(memory: &GuestMemory, (ring, fds): (Virtqueue, QueueFds), features: u64) -> Self {
+        Self {
+            memory: memory.clone(),
+            posted: vec![Vec::new(); ring.size() as usize],
+            interrupts_off: !fds.wants_interrupts(),
+            ring,
+            fds,
+            pool: Pool::new(memory),
+            header_len: vnet::header_len(features),
+            mergeable: features & features::MRG_RXBUF != 0,
+            recycle: true,
+        }
+    }
+
+    /// Whether the buffers of a received frame go back into the ring at once; they do, unless this says otherwise.
+    pub fn set_recycle(&mut self, on: bool) {
+        self.recycle = on;
+    }
+
+    /// Gives the device `buffers` chains of one buffer with `len` bytes each. Returns how many the ring had room for.
+    pub fn fill(&mut self, buffers: usize, len: usize) -> usize {
+        self.fill_chains(buffers, &[len])
+    }
+
+    /// Gives the device `chains` chains of buffers with the given lengths. Returns how many the ring had room for.
+    pub fn fill_chains(&mut self, chains: usize, lens: &[usize]) -> usize {
+        let mut added = 0;
+        while added < chains && self.ring.free_descriptors() >= lens.len() {
+            let buffers = lens.iter().map(|&len| self.new_buffer(len)).collect();
+            self.post(buffers);
+            added += 1;
+        }
+        self.publish();
+        added
+    }
+
+    fn new_buffer(&mut self, len: usize) -> Buffer {
+        let addr = self.pool.take(len + GUARD_LEN);
+        self.memory.fill(addr + len as u64, GUARD_LEN, GUARD);
+        Buffer::writable(addr, len)
+    }
+
+    fn post(&mut self, buffers: Vec<Buffer>) {
+        let id = self.ring.add(&buffers, &[]).expect("room in the receive ring");
+        self.posted[id as usize] = buffers;
+    }
+
+    /// Makes added chains visible and kicks when the device wants it. Returns whether it did.
+    pub fn publish(&mut self) -> bool {
+        let wanted = self.ring.publish();
+        if wanted {
+            self.kick();
+        }
+        wanted
+    }
+
+    /// Kicks the device, whether it wants it or not.
+    pub fn kick(&mut self) {
+        self.fds.send_kick();
+    }
+
+    /// The next frame. It panics when none comes within `timeout`.
+    pub fn recv(&mut self, timeout: Duration) -> Received {
+        self.recv_within(timeout).unwrap_or_else(|| panic!("no frame came within {timeout:?}"))
+    }
+
+    /// The next frame, if one comes within `timeout`.
+    pub fn recv_within(&mut self, timeout: Duration) -> Option<Received> {
+        let first = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
+        Some(self.receive(first))
+    }
+
+    /// The next frame, if there is one.
+    pub fn try_recv(&mut self) -> Option<Received> {
+        let first = self.ring.take_used()?;
+        Some(self.receive(first))
+    }
+
+    /// Puts a frame together that begins in chain `first`.
+    fn receive(&mut self, first: Used) -> Received {
+        let visible = 1 + self.ring.snapshot_len();
+        let mut chains = Vec::with_capacity(1);
+        let mut bytes = Vec::with_capacity(first.len as usize);
+        self.read_chain(first, &mut bytes, &mut chains);
+        let (got, wanted) = (bytes.len(), self.header_len);
+        assert!(got >= wanted, "the device wrote {got} bytes into the first chain of a frame: the header has {wanted}");
+        let num_buffers = VnetHeader::from_bytes(&bytes).num_buffers;
+        let count = if self.mergeable { usize::from(num_buffers) } else { 1 };
+        assert!(count > 0, "a received frame says that it fills 0 buffers");
+        for at in 1..count {
+            let used = Deadline::after(TIMEOUT).look_for(|| self.ring.take_used());
+            let used = used.unwrap_or_else(|| panic!("buffer {at} of a frame in {count} did not come in {TIMEOUT:?}"));
+            self.read_chain(used, &mut bytes, &mut chains);
+        }
+        self.publish();
+        let frame = bytes.split_off(self.header_len);
+        Received { header: bytes, frame, num_buffers, chains, visible_together: visible >= count }
+    }
+
+    /// Appends what the device wrote into a chain, and gives the chain's buffers back to the ring or to the pool.
+    fn read_chain(&mut self, used: Used, bytes: &mut Vec<u8>, chains: &mut Vec<ChainUse>) {
+        let buffers = std::mem::take(&mut self.posted[used.id as usize]);
+        let mut left = used.len as usize;
+        for buffer in &buffers {
+            let len = left.min(buffer.len as usize);
+            let at = bytes.len();
+            bytes.resize(at + len, 0);
+            self.memory.read(buffer.addr, &mut bytes[at..]);
+            left -= len;
+            self.check_guard(buffer);
+        }
+        let capacity = buffers.iter().map(|buffer| buffer.len).sum();
+        chains.push(ChainUse { id: used.id, len: used.len, capacity });
+        if self.recycle && !buffers.is_empty() {
+            self.post(buffers);
+        } else {
+            self.give_back(&buffers);
+        }
+    }
+
+    fn give_back(&mut self, buffers: &[Buffer]) {
+        for buffer in buffers {
+            self.pool.give_back(buffer.addr, buffer.len as usize + GUARD_LEN);
+        }
+    }
+
+    fn check_guard(&self, buffer: &Buffer) {
+        let mut guard = [0; GUARD_LEN];
+        self.memory.read(buffer.addr + u64::from(buffer.len), &mut guard);
+        assert!(guard == [GUARD; GUARD_LEN], "the device wrote past the end of {buffer:x?}");
+    }
+
+    /// Used chains that are visible and not received, without taking them.
+    pub fn snoop_used(&mut self) -> Vec<Used> {
+        self.ring.snoop_used()
+    }
+
+    /// Chains that the device has, or has used and nobody received.
+    pub fn in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    /// Kicks, interrupts and errors so far.
+    pub fn signals(&mut self) -> Signals {
+        self.fds.count()
+    }
+
+    /// The ring, for raw access. Chains that the test adds there have buffers of its own; what the device writes there is not
+    /// put together by [`RxQueue::recv`].
+    pub fn ring(&mut self) -> &mut Virtqueue {
+        &mut self.ring
+    }
+
+    pub(super) fn ring_ref(&self) -> &Virtqueue {
+        &self.ring
+    }
+
+    pub(super) fn fds(&self) -> &QueueFds {
+        &self.fds
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.ring.reset();
+        if self.interrupts_off {
+            self.ring.disable_interrupts();
+        }
+        for at in 0..self.posted.len() {
+            let buffers = std::mem::take(&mut self.posted[at]);
+            self.give_back(&buffers);
+        }
+    }
+}

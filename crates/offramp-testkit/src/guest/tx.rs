@@ -1,0 +1,303 @@
+//! A transmit queue: frames to the device, in any layout of descriptors.
+
+use std::time::Duration;
+
+use super::pool::Pool;
+use super::signal::{QueueFds, Signals};
+use crate::frontend::TIMEOUT;
+use crate::memory::GuestMemory;
+use crate::ring::{Buffer, Used, Virtqueue};
+use crate::vnet::{self, VnetHeader};
+
+/// Where the header lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HeaderPlacement {
+    /// In a buffer of its own.
+    #[default]
+    Own,
+    /// In one buffer with the first piece of the frame.
+    WithData,
+    /// Cut over this many buffers of its own (at most one for each of its bytes).
+    Cut(usize),
+}
+
+/// Where the frame lies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DataPlacement {
+    /// In one buffer, whatever parts it was given in.
+    #[default]
+    Joined,
+    /// In a buffer for each part that was given.
+    Parts,
+    /// In this many buffers of nearly the same size (at most one for each byte), apart from each other in memory.
+    Scattered(usize),
+}
+
+/// How a frame lies in descriptors (virtio 1.3, 2.7.4: a device must take every layout).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TxLayout {
+    /// Where the header lies.
+    pub header: HeaderPlacement,
+    /// Where the frame lies.
+    pub data: DataPlacement,
+    /// Whether the buffers are named in an indirect table; it must have been negotiated.
+    pub indirect: bool,
+}
+
+impl TxLayout {
+    /// The lengths of the buffers for a header and the parts of a frame.
+    fn cuts(&self, header_len: usize, part_lens: &[usize]) -> Vec<usize> {
+        let frame_len = part_lens.iter().sum();
+        let mut data = match self.data {
+            DataPlacement::Joined => pieces(frame_len, 1),
+            DataPlacement::Parts => part_lens.to_vec(),
+            DataPlacement::Scattered(count) => pieces(frame_len, count),
+        };
+        let mut cuts = match self.header {
+            HeaderPlacement::Own => pieces(header_len, 1),
+            HeaderPlacement::Cut(count) => pieces(header_len, count),
+            HeaderPlacement::WithData => {
+                let first = if data.is_empty() { 0 } else { data.remove(0) };
+                vec![header_len + first]
+            }
+        };
+        cuts.append(&mut data);
+        cuts
+    }
+}
+
+/// `len` in `count` pieces that differ by a byte at most; none is empty.
+fn pieces(len: usize, count: usize) -> Vec<usize> {
+    let count = count.min(len);
+    (0..count).map(|at| len * (at + 1) / count - len * at / count).collect()
+}
+
+/// A chain that was sent.
+#[derive(Debug, Default)]
+struct Sent {
+    /// Address and length of its buffers.
+    buffers: Vec<(u64, usize)>,
+    /// What was written into them, when it shall be compared.
+    bytes: Vec<u8>,
+}
+
+/// A transmit queue.
+#[derive(Debug)]
+pub struct TxQueue {
+    memory: GuestMemory,
+    ring: Virtqueue,
+    fds: QueueFds,
+    pool: Pool,
+    layout: TxLayout,
+    header_len: usize,
+    interrupts_off: bool,
+    compare: bool,
+    sent: Vec<Sent>,
+    /// Header and frame of the chain that is being made.
+    bytes: Vec<u8>,
+}
+
+impl TxQueue {
+    pub(super) fn new(
+        memory: &GuestMemory,
+        (ring, fds): (Virtqueue, QueueFds),
+        features: u64,
+        layout: TxLayout,
+    ) -> Self {
+        Self {
+            memory: memory.clone(),
+            sent: (0..ring.size()).map(|_| Sent::default()).collect(),
+            interrupts_off: !fds.wants_interrupts(),
+            ring,
+            fds,
+            pool: Pool::new(memory),
+            layout,
+            header_len: vnet::header_len(features),
+            compare: false,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// Changes the layout of what is sent from now on.
+    pub fn set_layout(&mut self, layout: TxLayout) {
+        self.layout = layout;
+    }
+
+    /// Keeps a copy of what is sent from now on, and panics when the device has changed it: it may only read (virtio 1.3, 2.7.5.1).
+    pub fn set_compare(&mut self, on: bool) {
+        self.compare = on;
+    }
+
+    /// Sends one frame, given in any number of parts, and kicks when the device wants it. While the ring is full it waits.
+    /// Returns the chain's id.
+    pub fn send(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> u16 {
+        let id = match self.stage(header, parts) {
+            Some(id) => id,
+            None => self.stage_when_room(header, parts),
+        };
+        self.publish();
+        id
+    }
+
+    fn stage_when_room(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> u16 {
+        self.publish();
+        loop {
+            self.take_used_within(TIMEOUT)
+                .unwrap_or_else(|| panic!("the device used no transmit chain in {TIMEOUT:?}"));
+            if let Some(id) = self.stage(header, parts) {
+                return id;
+            }
+        }
+    }
+
+    /// Puts one frame into the ring, where the device sees it after [`TxQueue::publish`]. Nothing when the ring is full.
+    pub fn stage(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> Option<u16> {
+        let mut bytes = header.to_bytes().to_vec();
+        bytes.resize(self.header_len, 0);
+        self.stage_bytes(&bytes, parts)
+    }
+
+    /// As [`TxQueue::stage`], with a header of any bytes and any length.
+    pub fn stage_bytes(&mut self, header: &[u8], parts: &[&[u8]]) -> Option<u16> {
+        let part_lens: Vec<_> = parts.iter().map(|part| part.len()).collect();
+        let cuts = self.layout.cuts(header.len(), &part_lens);
+        self.take_all_used();
+        let descriptors = if self.layout.indirect { 1 } else { cuts.len() };
+        let most = usize::from(self.ring.size());
+        assert!(cuts.len() <= most, "a chain of {} descriptors never fits into a ring of {most}", cuts.len());
+        if self.ring.free_descriptors() < descriptors {
+            return None;
+        }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(header);
+        for part in parts {
+            self.bytes.extend_from_slice(part);
+        }
+        Some(self.add(&cuts))
+    }
+
+    /// Writes the bytes into buffers of the given lengths and adds the chain.
+    fn add(&mut self, cuts: &[usize]) -> u16 {
+        let mut at = 0;
+        let mut buffers = Vec::with_capacity(cuts.len());
+        for &len in cuts {
+            let addr = self.pool.take(len);
+            self.memory.write(addr, &self.bytes[at..at + len]);
+            buffers.push(Buffer::readable(addr, len));
+            at += len;
+        }
+        let (direct, indirect): (&[_], &[_]) = if self.layout.indirect { (&[], &buffers) } else { (&buffers, &[]) };
+        let id = self.ring.add(direct, indirect).expect("room that was there a moment ago");
+        let sent = &mut self.sent[id as usize];
+        sent.buffers.extend(buffers.iter().map(|buffer| (buffer.addr, buffer.len as usize)));
+        if self.compare {
+            sent.bytes.clone_from(&self.bytes);
+        }
+        id
+    }
+
+    /// Makes all staged frames visible and kicks when the device wants it. Returns whether it did.
+    pub fn publish(&mut self) -> bool {
+        let wanted = self.ring.publish();
+        if wanted {
+            self.kick();
+        }
+        wanted
+    }
+
+    /// Kicks the device, whether it wants it or not.
+    pub fn kick(&mut self) {
+        self.fds.send_kick();
+    }
+
+    /// The next chain that the device has used; its buffers are free for other frames.
+    pub fn take_used(&mut self) -> Option<Used> {
+        let used = self.ring.take_used()?;
+        self.release(used);
+        Some(used)
+    }
+
+    /// As [`TxQueue::take_used`], waiting for it up to `timeout`.
+    pub fn take_used_within(&mut self, timeout: Duration) -> Option<Used> {
+        let used = self.fds.wait(&mut self.ring, timeout, Virtqueue::take_used)?;
+        self.release(used);
+        Some(used)
+    }
+
+    fn take_all_used(&mut self) {
+        while self.take_used().is_some() {}
+    }
+
+    /// Waits until the device has used every chain. It panics when that takes longer than `timeout`.
+    pub fn drain(&mut self, timeout: Duration) {
+        while self.ring.in_flight() > 0 {
+            let left = self.ring.in_flight();
+            let used = self.take_used_within(timeout);
+            assert!(used.is_some(), "the device left {left} transmit chains unused for {timeout:?}");
+        }
+    }
+
+    fn release(&mut self, used: Used) {
+        // A chain that the test added to the ring itself has no buffers of ours.
+        let sent = &mut self.sent[used.id as usize];
+        let mut expected = std::mem::take(&mut sent.bytes);
+        for (addr, len) in sent.buffers.drain(..) {
+            if !expected.is_empty() {
+                let rest = expected.split_off(len);
+                let same = self.memory.read_vec(addr, len) == expected;
+                assert!(same, "the device wrote into a buffer of chain {} that it may only read", used.id);
+                expected = rest;
+            }
+            self.pool.give_back(addr, len);
+        }
+    }
+
+    /// Chains that were sent and not taken back.
+    pub fn in_flight(&self) -> usize {
+        self.ring.in_flight()
+    }
+
+    /// Kicks, interrupts and errors so far.
+    pub fn signals(&mut self) -> Signals {
+        self.fds.count()
+    }
+
+    /// The ring, for raw access. Chains that the test adds there have buffers of its own.
+    pub fn ring(&mut self) -> &mut Virtqueue {
+        &mut self.ring
+    }
+
+    pub(super) fn ring_ref(&self) -> &Virtqueue {
+        &self.ring
+    }
+
+    pub(super) fn fds(&self) -> &QueueFds {
+        &self.fds
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.ring.reset();
+        if self.interrupts_off {
+            self.ring.disable_interrupts();
+        }
+        for sent in &mut self.sent {
+            sent.bytes.clear();
+            sent.buffers.drain(..).for_each(|(addr, len)| self.pool.give_back(addr, len));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_layout_cuts_header_and_frame_as_it_says() {
+        let cuts = |header, data| TxLayout { header, data, indirect: false }.cuts(12, &[10, 20]);
+        assert_eq!(cuts(HeaderPlacement::Own, DataPlacement::Joined), [12, 30]);
+        assert_eq!(cuts(HeaderPlacement::WithData, DataPlacement::Joined), [42]);
+        assert_eq!(cuts(HeaderPlacement::WithData, DataPlacement::Parts), [22, 20]);
+        assert_eq!(cuts(HeaderPlacement::Cut(5), DataPlacement::Parts), [2, 2, 3, 2, 3, 10, 20]);
+        assert_eq!(cuts(HeaderPlacement::Own, DataPlacement::Scattered(4)), [12, 7, 8, 7, 8]);
+    }
+}

@@ -1,0 +1,44 @@
+//! Test support: a guest in Rust that owns memory and rings, and that can do everything right or
+//! wrong on purpose. It is the other end of a vhost-user network backend.
+//!
+//! | module       | what                                                                              |
+//! |--------------|-----------------------------------------------------------------------------------|
+//! | [`memory`]   | guest memory: shared files at chosen guest addresses, with holes if wanted        |
+//! | [`ring`]     | the driver's half of split and packed virtqueues (virtio 1.3, 2.7 and 2.8)         |
+//! | [`frontend`] | the frontend's half of vhost-user: handshakes, single requests, raw bytes         |
+//! | [`guest`]    | the whole: negotiated queues that send and receive frames                         |
+//! | [`features`] | feature bits by name                                                              |
+//! | [`vnet`]     | the header in front of every frame                                                |
+//!
+//! The kit has a parser and rings of its own, so that a mistake in those of the backend under test is
+//! not made twice. What the peer does wrong, a wait that takes too long, and a misuse of the kit are all
+//! told in the same way: by a panic that says what was expected.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//! use offramp_testkit::{Guest, VnetHeader};
+//!
+//! let mut guest = Guest::builder().packed().queue_size(256).mergeable(true).connect("backend.sock");
+//! guest.rx(0).fill(64, 2048);
+//! guest.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
+//! guest.tx(0).drain(Duration::from_secs(1));
+//! let received = guest.rx(0).recv(Duration::from_secs(1));
+//! assert_eq!(received.frame, [0xff; 60]);
+//! ```
+
+// A panic is how a test kit reports; saying so at every function would say nothing.
+#![allow(clippy::missing_panics_doc)]
+
+pub mod features;
+pub mod frontend;
+pub mod guest;
+pub mod memory;
+pub mod ring;
+pub mod vnet;
+mod wait;
+
+pub use frontend::{Dialect, Frontend, PeerError};
+pub use guest::{DataPlacement, Guest, GuestBuilder, HeaderPlacement, Received, RxQueue, TxLayout, TxQueue};
+pub use memory::{GuestMemory, Region, RegionSpec};
+pub use ring::{Buffer, PackedDriver, RingOptions, SplitDriver, Used, Virtqueue};
+pub use vnet::VnetHeader;

@@ -1,0 +1,363 @@
+//! Guest memory: one or several shared files at chosen guest-physical addresses.
+//!
+//! Another process or thread reads and writes the same bytes at the same time. Aligned integers are therefore
+//! read and written as atomics; ranges of bytes are copied, and what a copy sees of a range that the peer writes
+//! meanwhile is any mixture, as with real memory.
+
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, AtomicU16, AtomicU32, AtomicU64, Ordering};
+
+use nix::libc;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
+use nix::unistd::ftruncate;
+
+/// Bytes of a page of memory on the machines we test on.
+pub const PAGE_LEN: u64 = 4096;
+/// Unmapped bytes before and after every region, so that no two are ever neighbours in the address space of this process.
+const GUARD_LEN: u64 = 64 * 1024;
+
+/// Where a region of guest memory shall be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RegionSpec {
+    /// Its first guest-physical address; a multiple of [`PAGE_LEN`].
+    pub guest_addr: u64,
+    /// Its bytes; a multiple of [`PAGE_LEN`].
+    pub len: u64,
+    /// Where it begins in its file (the mmap offset that the backend is told); a multiple of [`PAGE_LEN`].
+    pub file_offset: u64,
+}
+
+impl RegionSpec {
+    /// `len` bytes at `guest_addr`, from the beginning of a file.
+    pub fn new(guest_addr: u64, len: u64) -> Self {
+        Self { guest_addr, len, file_offset: 0 }
+    }
+}
+
+/// A region of guest memory: a sealed-off part of the address space with a file of its own.
+#[derive(Debug)]
+pub struct Region {
+    spec: RegionSpec,
+    file: OwnedFd,
+    /// The guards and the region between them.
+    reserved: NonNull<libc::c_void>,
+    base: NonNull<u8>,
+    next_free: AtomicU64,
+}
+
+// SAFETY: the pointers stay valid until the region is dropped, and every access through them is atomic or a copy of
+// plain bytes that no reference points at.
+unsafe impl Send for Region {}
+// SAFETY: as above.
+unsafe impl Sync for Region {}
+
+impl Region {
+    fn map(spec: RegionSpec) -> Self {
+        for (what, value) in [("guest address", spec.guest_addr), ("length", spec.len), ("offset", spec.file_offset)] {
+            assert!(value % PAGE_LEN == 0, "the {what} {value:#x} of a memory region is no multiple of {PAGE_LEN}");
+        }
+        assert!(spec.guest_addr.checked_add(spec.len).is_some(), "the memory region {spec:x?} wraps around");
+        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let file = memfd_create("offramp-guest", flags).expect("creating a file for guest memory");
+        ftruncate(&file, (spec.file_offset + spec.len) as i64).expect("sizing the file for guest memory");
+        let reserved_len = size(spec.len + 2 * GUARD_LEN);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        let reserved = unsafe { mmap_anonymous(None, reserved_len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }
+            .expect("reserving address space for guest memory");
+        let base = reserved.as_ptr() as usize + GUARD_LEN as usize;
+        // SAFETY: the range lies in what was reserved above and nothing points into it yet.
+        let base = unsafe {
+            mmap(
+                NonZeroUsize::new(base),
+                size(spec.len),
+                ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
+                MapFlags::MAP_SHARED | MapFlags::MAP_FIXED,
+                &file,
+                spec.file_offset as i64,
+            )
+        }
+        .expect("mapping guest memory");
+        Self { spec, file, reserved, base: base.cast(), next_free: AtomicU64::new(spec.guest_addr) }
+    }
+
+    /// Its first guest-physical address.
+    pub fn guest_addr(&self) -> u64 {
+        self.spec.guest_addr
+    }
+
+    /// Its bytes.
+    pub fn len(&self) -> u64 {
+        self.spec.len
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.spec.len == 0
+    }
+
+    /// Where it begins in its file.
+    pub fn file_offset(&self) -> u64 {
+        self.spec.file_offset
+    }
+
+    /// The address of its first byte in this process: the "user address" of vhost-user.
+    pub fn user_addr(&self) -> u64 {
+        self.base.as_ptr() as u64
+    }
+
+    /// Its file.
+    pub fn fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+
+    fn end(&self) -> u64 {
+        self.spec.guest_addr + self.spec.len
+    }
+
+    fn contains(&self, guest_addr: u64) -> bool {
+        (self.spec.guest_addr..self.end()).contains(&guest_addr)
+    }
+
+    /// The place of `guest_addr`, which lies in this region.
+    fn pointer(&self, guest_addr: u64) -> *mut u8 {
+        // SAFETY: the offset is below the length of the mapping.
+        unsafe { self.base.as_ptr().add((guest_addr - self.spec.guest_addr) as usize) }
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: this is exactly what `map` reserved, and nobody can reach the region any more.
+        // A failure would leave address space behind, which a test survives.
+        let _ = unsafe { munmap(self.reserved, (self.spec.len + 2 * GUARD_LEN) as usize) };
+    }
+}
+
+/// A length that is above zero.
+fn size(len: u64) -> NonZeroUsize {
+    NonZeroUsize::new(len as usize).expect("a length above zero")
+}
+
+/// The memory of a guest. Clones share it, so that one thread can change what another has just written.
+///
+/// Addresses are guest-physical. An access outside of all regions panics: it is a mistake of the test. A range may go
+/// from one region into another that follows it without a hole.
+#[derive(Clone, Debug)]
+pub struct GuestMemory {
+    regions: Arc<Vec<Region>>,
+}
+
+/// Aligned little-endian integers, each in one access (`$load`: acquire, `$store`: release).
+macro_rules! integers {
+    ($($int:ident $atomic:ident $read:ident $write:ident)*) => {$(
+        #[doc = concat!("Reads a little-endian `", stringify!($int), "`. When it is aligned, in one access that no")]
+        #[doc = "later access overtakes (acquire)."]
+        pub fn $read(&self, addr: u64) -> $int {
+            const LEN: usize = size_of::<$int>();
+            if addr % LEN as u64 != 0 {
+                let mut bytes = [0; LEN];
+                self.read(addr, &mut bytes);
+                return $int::from_le_bytes(bytes);
+            }
+            #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+            let place = self.region_of(addr).pointer(addr).cast::<$int>();
+            // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+            $int::from_le(unsafe { $atomic::from_ptr(place) }.load(Ordering::Acquire))
+        }
+
+        #[doc = concat!("Writes a little-endian `", stringify!($int), "`. When it is aligned, in one access that no")]
+        #[doc = "earlier access is overtaken by (release)."]
+        pub fn $write(&self, addr: u64, value: $int) {
+            const LEN: usize = size_of::<$int>();
+            if addr % LEN as u64 != 0 {
+                return self.write(addr, &value.to_le_bytes());
+            }
+            #[allow(clippy::cast_ptr_alignment)] // Regions begin at pages, in both address spaces.
+            let place = self.region_of(addr).pointer(addr).cast::<$int>();
+            // SAFETY: aligned, and inside of the region, whose length is a multiple of a page.
+            unsafe { $atomic::from_ptr(place) }.store(value.to_le(), Ordering::Release);
+        }
+    )*};
+}
+
+impl GuestMemory {
+    /// Memory of the given regions, all zero. Regions may overlap or leave holes between them.
+    pub fn new(regions: &[RegionSpec]) -> Self {
+        assert!(!regions.is_empty(), "a guest needs a region of memory");
+        Self { regions: Arc::new(regions.iter().copied().map(Region::map).collect()) }
+    }
+
+    /// Memory of one region of `len` bytes (rounded up to pages) at guest address 0.
+    pub fn contiguous(len: u64) -> Self {
+        Self::new(&[RegionSpec::new(0, len.next_multiple_of(PAGE_LEN))])
+    }
+
+    /// Memory of two regions of `len` bytes each that follow each other at guest address 0 and are apart everywhere else: a range
+    /// across [`GuestMemory::border`] is contiguous for the guest alone.
+    pub fn two_halves(len: u64) -> Self {
+        let len = len.next_multiple_of(PAGE_LEN);
+        Self::new(&[RegionSpec::new(0, len), RegionSpec::new(len, len)])
+    }
+
+    /// The regions, in the order given.
+    pub fn regions(&self) -> &[Region] {
+        &self.regions
+    }
+
+    /// The first guest address behind the first region.
+    pub fn border(&self) -> u64 {
+        self.regions[0].end()
+    }
+
+    /// The address in this process of a guest address: what `SET_VRING_ADDR` carries.
+    pub fn user_addr(&self, addr: u64) -> u64 {
+        self.region_of(addr).pointer(addr) as u64
+    }
+
+    /// Takes `len` bytes, aligned to `align`, from the first region that has them. There is no way to give them back.
+    pub fn alloc(&self, len: u64, align: u64) -> u64 {
+        (0..self.regions.len())
+            .find_map(|region| self.try_alloc_in(region, len, align))
+            .unwrap_or_else(|| panic!("guest memory has no {len} bytes left: give the guest more memory"))
+    }
+
+    /// Takes `len` bytes, aligned to `align`, from one region.
+    pub fn alloc_in(&self, region: usize, len: u64, align: u64) -> u64 {
+        self.try_alloc_in(region, len, align)
+            .unwrap_or_else(|| panic!("region {region} of guest memory has no {len} bytes left"))
+    }
+
+    fn try_alloc_in(&self, region: usize, len: u64, align: u64) -> Option<u64> {
+        let region = &self.regions[region];
+        let take = |free: u64| {
+            let start = free.checked_next_multiple_of(align)?;
+            let end = start.checked_add(len)?;
+            (end <= region.end()).then_some((start, end))
+        };
+        let update = |free| take(free).map(|(_, end)| end);
+        let free = region.next_free.fetch_update(Ordering::Relaxed, Ordering::Relaxed, update).ok()?;
+        take(free).map(|(start, _)| start)
+    }
+
+    /// Copies bytes out of guest memory.
+    pub fn read(&self, addr: u64, bytes: &mut [u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (place, len) = self.longest_piece(addr + done as u64, bytes.len() - done);
+            let into = &mut bytes[done..done + len];
+            // SAFETY: `place` is good for `len` bytes of the mapping, which no Rust reference points into.
+            unsafe { std::ptr::copy_nonoverlapping(place, into.as_mut_ptr(), len) };
+            done += len;
+        }
+    }
+
+    /// Copies bytes out of guest memory.
+    pub fn read_vec(&self, addr: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.read(addr, &mut bytes);
+        bytes
+    }
+
+    /// Copies bytes into guest memory.
+    pub fn write(&self, addr: u64, bytes: &[u8]) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let (place, len) = self.longest_piece(addr + done as u64, bytes.len() - done);
+            // SAFETY: `place` is good for `len` bytes of the mapping, which no Rust reference points into.
+            unsafe { std::ptr::copy_nonoverlapping(bytes[done..].as_ptr(), place, len) };
+            done += len;
+        }
+    }
+
+    /// Sets `len` bytes to `byte`.
+    pub fn fill(&self, addr: u64, len: usize, byte: u8) {
+        let mut done = 0;
+        while done < len {
+            let (place, piece_len) = self.longest_piece(addr + done as u64, len - done);
+            // SAFETY: `place` is good for `piece_len` bytes of the mapping, which no Rust reference points into.
+            unsafe { std::ptr::write_bytes(place, byte, piece_len) };
+            done += piece_len;
+        }
+    }
+
+    integers! {
+        u8 AtomicU8 read_u8 write_u8
+        u16 AtomicU16 read_u16 write_u16
+        u32 AtomicU32 read_u32 write_u32
+        u64 AtomicU64 read_u64 write_u64
+    }
+
+    /// Orders all accesses before it before all after it, for every observer (a full fence).
+    pub fn fence(&self) {
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// Makes the file of one region shorter while the peer has it mapped: what a hostile frontend does so that the peer's
+    /// next access raises `SIGBUS`. This process must not touch the pages that are gone either.
+    pub fn shrink(&self, region: usize, file_len: u64) {
+        ftruncate(self.regions[region].fd(), file_len as i64).expect("shrinking the file of guest memory");
+    }
+
+    fn region_of(&self, addr: u64) -> &Region {
+        let found = self.regions.iter().find(|region| region.contains(addr));
+        found.unwrap_or_else(|| panic!("the test touches guest address {addr:#x}, where no memory is"))
+    }
+
+    /// Where `addr` is, and how many of `wanted` bytes are there in one piece.
+    fn longest_piece(&self, addr: u64, wanted: usize) -> (*mut u8, usize) {
+        let region = self.region_of(addr);
+        (region.pointer(addr), wanted.min((region.end() - addr) as usize))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_cross_from_one_region_into_the_next() {
+        let memory = GuestMemory::two_halves(PAGE_LEN);
+        let across = memory.border() - 3;
+        memory.write(across, b"abcdef");
+        assert_eq!(memory.read_vec(across, 6), b"abcdef");
+        let gap = memory.user_addr(memory.border()).abs_diff(memory.user_addr(memory.border() - 1));
+        assert!(gap > 1, "the halves must not be neighbours in this process");
+    }
+
+    #[test]
+    fn integers_are_little_endian_whether_aligned_or_not() {
+        let memory = GuestMemory::contiguous(PAGE_LEN);
+        for addr in [8, 17] {
+            memory.write_u32(addr, 0x0102_0304);
+            assert_eq!(memory.read_vec(addr, 4), [4, 3, 2, 1]);
+            assert_eq!(memory.read_u16(addr), 0x0304);
+        }
+    }
+
+    #[test]
+    fn the_allocator_aligns_and_moves_on_to_the_next_region() {
+        let memory = GuestMemory::new(&[RegionSpec::new(0x1000, PAGE_LEN), RegionSpec::new(0x10_0000, PAGE_LEN)]);
+        assert_eq!(memory.alloc(1, 1), 0x1000);
+        assert_eq!(memory.alloc(16, 16), 0x1010);
+        assert_eq!(memory.alloc(PAGE_LEN, 4096), 0x10_0000);
+    }
+
+    #[test]
+    fn the_file_holds_what_the_guest_wrote_at_its_offset() {
+        let memory = GuestMemory::new(&[RegionSpec { guest_addr: 0, len: PAGE_LEN, file_offset: PAGE_LEN }]);
+        memory.write(5, b"here");
+        let mut bytes = [0; 4];
+        let read = nix::sys::uio::pread(memory.regions()[0].fd(), &mut bytes, PAGE_LEN as i64 + 5);
+        assert_eq!((read, &bytes), (Ok(4), b"here"));
+    }
+
+    #[test]
+    #[should_panic(expected = "where no memory is")]
+    fn an_access_into_a_hole_panics() {
+        GuestMemory::new(&[RegionSpec::new(0, PAGE_LEN), RegionSpec::new(2 * PAGE_LEN, PAGE_LEN)]).read_u8(PAGE_LEN);
+    }
+}

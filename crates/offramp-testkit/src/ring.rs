@@ -1,0 +1,311 @@
+//! The driver's half of virtqueues (virtio 1.3, 2.7 split and 2.8 packed): right behaviour by `add`, `publish`,
+//! `take_used`; wrong behaviour by raw access to every descriptor, index and flag.
+//!
+//! `add` puts chains into the ring where the device cannot see them yet; `publish` makes all of them visible in one
+//! step and says whether the device asked to be kicked.
+
+mod packed;
+mod split;
+
+pub use packed::{PackedDescriptor, PackedDriver};
+pub use split::{SplitDescriptor, SplitDriver};
+
+use crate::memory::GuestMemory;
+
+/// Descriptor flag: another descriptor of the chain follows (virtio 1.3, 2.7.5 and 2.8.5).
+pub const DESC_NEXT: u16 = 1;
+/// Descriptor flag: the device writes the buffer (virtio 1.3, 2.7.5 and 2.8.5).
+pub const DESC_WRITE: u16 = 2;
+/// Descriptor flag: the buffer is a table of descriptors (virtio 1.3, 2.7.5.3 and 2.8.7).
+pub const DESC_INDIRECT: u16 = 4;
+/// Descriptor flag of a packed ring: with [`DESC_USED`], whose descriptor it is (virtio 1.3, 2.8.1).
+pub const DESC_AVAIL: u16 = 1 << 7;
+/// Descriptor flag of a packed ring: with [`DESC_AVAIL`], whose descriptor it is (virtio 1.3, 2.8.1).
+pub const DESC_USED: u16 = 1 << 15;
+
+/// `flags` of a split ring's available ring: no interrupts, please (virtio 1.3, 2.7.6).
+pub const AVAIL_NO_INTERRUPT: u16 = 1;
+/// `flags` of a split ring's used ring: no kicks, please (virtio 1.3, 2.7.8).
+pub const USED_NO_NOTIFY: u16 = 1;
+
+/// Event suppression of a packed ring: tell of everything (virtio 1.3, 2.8.14).
+pub const EVENT_ENABLE: u16 = 0;
+/// Event suppression of a packed ring: tell of nothing (virtio 1.3, 2.8.14).
+pub const EVENT_DISABLE: u16 = 1;
+/// Event suppression of a packed ring: tell when the named descriptor is passed (virtio 1.3, 2.8.14).
+pub const EVENT_DESC: u16 = 2;
+
+/// Bytes of a descriptor, in both kinds of rings.
+pub const DESC_LEN: u64 = 16;
+/// Bit of an `off_wrap` or of a vring base that carries the wrap counter (virtio 1.3, 2.8.14).
+pub const WRAP_BIT: u16 = 1 << 15;
+
+/// One buffer of a chain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Buffer {
+    /// Its guest address.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: u32,
+    /// Whether the device writes it (else it reads it).
+    pub writable: bool,
+}
+
+impl Buffer {
+    /// A buffer that the device reads.
+    pub fn readable(addr: u64, len: usize) -> Self {
+        Self { addr, len: len as u32, writable: false }
+    }
+
+    /// A buffer that the device writes.
+    pub fn writable(addr: u64, len: usize) -> Self {
+        Self { addr, len: len as u32, writable: true }
+    }
+
+    fn flags(&self) -> u16 {
+        if self.writable { DESC_WRITE } else { 0 }
+    }
+}
+
+/// Bytes that the device may write into a chain.
+fn writable_len(buffers: &[Buffer]) -> u32 {
+    let writable = buffers.iter().filter(|buffer| buffer.writable);
+    writable.fold(0, |sum, buffer| sum.saturating_add(buffer.len))
+}
+
+/// A chain that the device has used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Used {
+    /// Which: what `add` returned.
+    pub id: u16,
+    /// Bytes that the device says it wrote. For a chain that an in-order device skipped, all bytes that are writable.
+    pub len: u32,
+}
+
+/// What the two sides of a ring negotiated.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RingOptions {
+    /// `EVENT_IDX`: kicks and interrupts are asked for by position.
+    pub event_idx: bool,
+    /// `IN_ORDER`: the device may tell of a batch by its last chain alone.
+    pub in_order: bool,
+}
+
+/// The guest addresses of a ring's three parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RingAddresses {
+    /// The descriptors.
+    pub descriptors: u64,
+    /// What the driver writes: the available ring; in a packed ring, driver event suppression.
+    pub driver: u64,
+    /// What the device writes: the used ring; in a packed ring, device event suppression.
+    pub device: u64,
+}
+
+/// A virtqueue of either kind, as its driver sees it.
+#[derive(Debug)]
+pub enum Virtqueue {
+    /// A split ring.
+    Split(SplitDriver),
+    /// A packed ring.
+    Packed(PackedDriver),
+}
+
+/// The same call on either kind.
+macro_rules! either {
+    ($queue:ident, $ring:ident => $call:expr) => {
+        match $queue {
+            Virtqueue::Split($ring) => $call,
+            Virtqueue::Packed($ring) => $call,
+        }
+    };
+}
+
+impl Virtqueue {
+    /// A new ring of `size` descriptors in memory of its own.
+    pub fn new(memory: &GuestMemory, packed: bool, size: u16, options: RingOptions) -> Self {
+        if packed {
+            Self::Packed(PackedDriver::new(memory, size, options))
+        } else {
+            Self::Split(SplitDriver::new(memory, size, options))
+        }
+    }
+
+    /// See [`SplitDriver::add`].
+    pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
+        either!(self, ring => ring.add(direct, indirect))
+    }
+
+    /// See [`SplitDriver::publish`].
+    pub fn publish(&mut self) -> bool {
+        either!(self, ring => ring.publish())
+    }
+
+    /// See [`SplitDriver::take_used`].
+    pub fn take_used(&mut self) -> Option<Used> {
+        either!(self, ring => ring.take_used())
+    }
+
+    /// See [`SplitDriver::snoop_used`].
+    pub fn snoop_used(&mut self) -> Vec<Used> {
+        either!(self, ring => ring.snoop_used())
+    }
+
+    /// See [`SplitDriver::snapshot_len`].
+    pub fn snapshot_len(&self) -> usize {
+        either!(self, ring => ring.snapshot_len())
+    }
+
+    /// See [`SplitDriver::enable_interrupts`].
+    pub fn enable_interrupts(&mut self) -> bool {
+        either!(self, ring => ring.enable_interrupts())
+    }
+
+    /// See [`SplitDriver::interrupt_after`].
+    pub fn interrupt_after(&mut self, chains: u16) {
+        either!(self, ring => ring.interrupt_after(chains));
+    }
+
+    /// See [`SplitDriver::disable_interrupts`].
+    pub fn disable_interrupts(&mut self) {
+        either!(self, ring => ring.disable_interrupts());
+    }
+
+    /// Chains in the ring that have not been taken back.
+    pub fn in_flight(&self) -> usize {
+        either!(self, ring => ring.in_flight())
+    }
+
+    /// Descriptors that a chain can be made of.
+    pub fn free_descriptors(&self) -> usize {
+        either!(self, ring => ring.free_descriptors())
+    }
+
+    /// Descriptors of the ring.
+    pub fn size(&self) -> u16 {
+        either!(self, ring => ring.size())
+    }
+
+    /// Where the ring is.
+    pub fn addresses(&self) -> RingAddresses {
+        either!(self, ring => ring.addresses())
+    }
+
+    /// See [`SplitDriver::resume_base`] and [`PackedDriver::resume_base`].
+    pub fn resume_base(&self) -> u32 {
+        either!(self, ring => ring.resume_base())
+    }
+
+    /// Makes the ring as it is after a reset of the device: empty, at its beginning. Chains in flight are forgotten.
+    pub fn reset(&mut self) {
+        either!(self, ring => ring.reset());
+    }
+
+    /// The split ring. It panics when the ring is packed.
+    pub fn split(&mut self) -> &mut SplitDriver {
+        match self {
+            Self::Split(ring) => ring,
+            Self::Packed(_) => panic!("the test wants a split ring, and negotiated a packed one"),
+        }
+    }
+
+    /// The packed ring. It panics when the ring is split.
+    pub fn packed(&mut self) -> &mut PackedDriver {
+        match self {
+            Self::Packed(ring) => ring,
+            Self::Split(_) => panic!("the test wants a packed ring, and negotiated a split one"),
+        }
+    }
+}
+
+/// Whether going from `old` to `new` passes `event` (virtio 1.3, 2.7.10: `vring_need_event`).
+fn passes(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// Indirect tables, one per chain id, kept for the next chain of that id.
+#[derive(Debug, Default)]
+struct Tables {
+    /// Address of the table and descriptors that it has room for.
+    by_id: Vec<Option<(u64, usize)>>,
+}
+
+impl Tables {
+    fn new(size: u16) -> Self {
+        Self { by_id: vec![None; size as usize] }
+    }
+
+    /// A table for `len` descriptors of chain `id`.
+    fn get(&mut self, memory: &GuestMemory, id: u16, len: usize) -> u64 {
+        match self.by_id[id as usize] {
+            Some((addr, room)) if room >= len => addr,
+            _ => {
+                let addr = memory.alloc(len as u64 * DESC_LEN, DESC_LEN);
+                self.by_id[id as usize] = Some((addr, len));
+                addr
+            }
+        }
+    }
+
+    fn addr(&self, id: u16) -> Option<u64> {
+        self.by_id.get(id as usize).copied().flatten().map(|(addr, _)| addr)
+    }
+}
+
+/// A chain in flight.
+#[derive(Clone, Copy, Debug)]
+struct Chain {
+    /// Descriptors of the ring that it takes.
+    descriptors: u16,
+    /// Bytes that the device may write.
+    writable_len: u32,
+}
+
+/// The chains in flight, and what the device says of them. Both kinds of rings look here.
+#[derive(Debug)]
+struct InFlight {
+    by_id: Vec<Option<Chain>>,
+    /// Ids in the order in which they were added; only kept for an in-order device.
+    order: std::collections::VecDeque<u16>,
+    in_order: bool,
+    len: usize,
+}
+
+impl InFlight {
+    fn new(size: u16, in_order: bool) -> Self {
+        Self { by_id: vec![None; size as usize], order: std::collections::VecDeque::new(), in_order, len: 0 }
+    }
+
+    fn insert(&mut self, id: u16, chain: Chain) {
+        self.by_id[id as usize] = Some(chain);
+        self.len += 1;
+        if self.in_order {
+            self.order.push_back(id);
+        }
+    }
+
+    /// Takes what a used entry of the device tells of: one chain, or a batch of an in-order device.
+    fn complete(&mut self, id: u32, len: u32, mut each: impl FnMut(Used, Chain)) {
+        let known = u16::try_from(id).ok().filter(|&id| self.by_id.get(id as usize).is_some_and(Option::is_some));
+        let Some(id) = known else { panic!("the device used id {id}, which is not in flight") };
+        while self.in_order && self.order.front() != Some(&id) {
+            let skipped = self.order.pop_front().unwrap_or_else(|| panic!("the device used id {id} out of order"));
+            let chain = self.remove(skipped);
+            each(Used { id: skipped, len: chain.writable_len }, chain);
+        }
+        self.order.pop_front();
+        let chain = self.remove(id);
+        let room = chain.writable_len;
+        assert!(len <= room, "the device says that it wrote {len} bytes into the {room} writable bytes of id {id}");
+        each(Used { id, len }, chain);
+    }
+
+    fn remove(&mut self, id: u16) -> Chain {
+        self.len -= 1;
+        self.by_id[id as usize].take().expect("a chain that is in flight")
+    }
+
+    fn clear(&mut self) {
+        *self = Self::new(self.by_id.len() as u16, self.in_order);
+    }
+}

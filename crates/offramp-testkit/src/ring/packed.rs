@@ -1,0 +1,369 @@
+//! The driver's half of a packed virtqueue (virtio 1.3, 2.8).
+
+use std::collections::VecDeque;
+
+use super::{
+    Buffer, Chain, DESC_AVAIL, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_USED, DESC_WRITE, EVENT_DESC, EVENT_DISABLE,
+    EVENT_ENABLE, InFlight, RingAddresses, RingOptions, Tables, Used, WRAP_BIT, passes, writable_len,
+};
+use crate::memory::GuestMemory;
+
+/// Bytes of an event suppression structure (virtio 1.3, 2.8.14).
+const EVENT_LEN: u64 = 4;
+/// Where `flags` is in it.
+const EVENT_FLAGS_AT: u64 = 2;
+
+/// `struct pvirtq_desc` (virtio 1.3, 2.8.13), with any value in any field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PackedDescriptor {
+    /// Guest address of the buffer.
+    pub addr: u64,
+    /// Its bytes; in a used descriptor, the bytes written.
+    pub len: u32,
+    /// The buffer id.
+    pub id: u16,
+    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`], [`super::DESC_AVAIL`], [`super::DESC_USED`].
+    pub flags: u16,
+}
+
+impl PackedDescriptor {
+    /// Writes the descriptor at a guest address, its flags last.
+    pub fn write(&self, memory: &GuestMemory, addr: u64) {
+        memory.write_u64(addr, self.addr);
+        memory.write_u32(addr + 8, self.len);
+        memory.write_u16(addr + 12, self.id);
+        memory.write_u16(addr + 14, self.flags);
+    }
+
+    /// Reads the descriptor at a guest address, its flags first.
+    pub fn read(memory: &GuestMemory, addr: u64) -> Self {
+        let flags = memory.read_u16(addr + 14);
+        Self { addr: memory.read_u64(addr), len: memory.read_u32(addr + 8), id: memory.read_u16(addr + 12), flags }
+    }
+}
+
+/// A place in the ring and the wrap counter there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Position {
+    slot: u16,
+    wrap: bool,
+}
+
+impl Position {
+    /// Where both sides begin (virtio 1.3, 2.8.1: both wrap counters are 1).
+    const START: Self = Self { slot: 0, wrap: true };
+
+    fn advance(&mut self, slots: u16, size: u16) {
+        self.slot += slots;
+        if self.slot >= size {
+            self.slot -= size;
+            self.wrap = !self.wrap;
+        }
+    }
+
+    fn off_wrap(self) -> u16 {
+        self.slot | if self.wrap { WRAP_BIT } else { 0 }
+    }
+}
+
+/// The driver of a packed virtqueue.
+#[derive(Debug)]
+pub struct PackedDriver {
+    memory: GuestMemory,
+    size: u16,
+    addresses: RingAddresses,
+    options: RingOptions,
+    /// Slots of the ring that no chain takes.
+    free_slots: u16,
+    free_ids: VecDeque<u16>,
+    tables: Tables,
+    in_flight: InFlight,
+    /// Where the next chain goes.
+    next_avail: Position,
+    /// The first slot that the device was not told of, and the flags that will tell it.
+    unpublished: Option<(u16, u16)>,
+    /// Slots that the device was not told of.
+    unpublished_slots: u16,
+    /// Where the next used descriptor will be.
+    next_used: Position,
+    /// Used chains that were looked at and not taken. Their ids and slots are free when they are taken.
+    seen: VecDeque<(Used, Chain)>,
+}
+
+impl PackedDriver {
+    /// A ring of `size` descriptors (any number up to 32768) in memory of its own.
+    pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
+        let addresses = RingAddresses {
+            descriptors: memory.alloc(u64::from(size) * DESC_LEN, 16),
+            driver: memory.alloc(EVENT_LEN, 4),
+            device: memory.alloc(EVENT_LEN, 4),
+        };
+        Self::new_at(memory, size, addresses, options)
+    }
+
+    /// A ring at chosen guest addresses, which must lie in memory.
+    pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
+        assert!((1..=WRAP_BIT).contains(&size), "a packed ring has 1 to 32768 descriptors, not {size}");
+        let mut ring = Self {
+            memory: memory.clone(),
+            size,
+            addresses,
+            options,
+            free_slots: size,
+            free_ids: VecDeque::new(),
+            tables: Tables::new(size),
+            in_flight: InFlight::new(size, options.in_order),
+            next_avail: Position::START,
+            unpublished: None,
+            unpublished_slots: 0,
+            next_used: Position::START,
+            seen: VecDeque::new(),
+        };
+        ring.reset();
+        ring
+    }
+
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones in a table that one
+    /// more descriptor points at. Returns the chain's id, or nothing when too few descriptors are free.
+    /// The device sees the chain after [`PackedDriver::publish`].
+    ///
+    /// Only the last descriptor of a chain carries its id (virtio 1.3, 2.8.6); the others carry a wrong one on purpose.
+    pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
+        let descriptors = direct.len() + usize::from(!indirect.is_empty());
+        assert!(descriptors > 0, "a chain needs a buffer");
+        if usize::from(self.free_slots) < descriptors {
+            return None;
+        }
+        let id = self.free_ids.pop_front().expect("as many ids as slots");
+        let table = (!indirect.is_empty()).then(|| self.write_table(id, indirect));
+        for (at, buffer) in direct.iter().copied().chain(table).enumerate() {
+            let is_last = at + 1 == descriptors;
+            let kind = if at == direct.len() { DESC_INDIRECT } else { buffer.flags() };
+            let next = if is_last { 0 } else { DESC_NEXT };
+            self.write_next(buffer, kind | next, if is_last { id } else { !id });
+        }
+        let writable_len = writable_len(direct).saturating_add(writable_len(indirect));
+        self.in_flight.insert(id, Chain { descriptors: descriptors as u16, writable_len });
+        self.free_slots -= descriptors as u16;
+        Some(id)
+    }
+
+    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, at which the device stops.
+    fn write_next(&mut self, buffer: Buffer, flags: u16, id: u16) {
+        let flags = flags | self.available_flags();
+        let slot = self.next_avail.slot;
+        let is_first = self.unpublished.is_none();
+        let written = if is_first { self.read_descriptor(slot).flags } else { flags };
+        if is_first {
+            self.unpublished = Some((slot, flags));
+        }
+        self.write_descriptor(slot, PackedDescriptor { addr: buffer.addr, len: buffer.len, id, flags: written });
+        self.next_avail.advance(1, self.size);
+        self.unpublished_slots += 1;
+    }
+
+    /// Makes all added chains visible. Returns whether the device wants a kick for them (virtio 1.3, 2.8.14).
+    pub fn publish(&mut self) -> bool {
+        let Some((slot, flags)) = self.unpublished.take() else { return false };
+        let added = std::mem::take(&mut self.unpublished_slots);
+        self.write_flags(slot, flags);
+        self.memory.fence(); // The device must see the flags before we look whether it wants to be told.
+        let (off_wrap, wish) = self.device_event();
+        match wish {
+            EVENT_DISABLE => false,
+            EVENT_DESC if self.options.event_idx => self.passed_event(off_wrap, added),
+            EVENT_ENABLE => true,
+            _ => panic!("the device's event suppression flags are {wish}"),
+        }
+    }
+
+    /// Whether the last `added` slots passed the descriptor that the device named.
+    fn passed_event(&self, off_wrap: u16, added: u16) -> bool {
+        let new = self.next_avail.slot;
+        let mut event = off_wrap & !WRAP_BIT;
+        if (off_wrap & WRAP_BIT != 0) != self.next_avail.wrap {
+            event = event.wrapping_sub(self.size);
+        }
+        passes(event, new, new.wrapping_sub(added))
+    }
+
+    /// The next chain that the device has used. Its descriptors are free again.
+    /// It panics when the device names a chain that is not in flight, or more bytes than it could have written.
+    pub fn take_used(&mut self) -> Option<Used> {
+        if self.seen.is_empty() {
+            self.look();
+        }
+        let (used, chain) = self.seen.pop_front()?;
+        self.free_ids.push_back(used.id);
+        self.free_slots += chain.descriptors;
+        Some(used)
+    }
+
+    /// All used chains that are visible and not taken, without taking them.
+    pub fn snoop_used(&mut self) -> Vec<Used> {
+        self.look();
+        self.seen.iter().map(|&(used, _)| used).collect()
+    }
+
+    /// How many untaken chains were visible when the ring was last looked at. [`PackedDriver::take_used`] looks only
+    /// when it has nothing left: after it returned a chain, this is what was visible together with that chain.
+    pub fn snapshot_len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Reads used descriptors from the next one on, up to the first that is not used.
+    fn look(&mut self) {
+        while self.in_flight.len > 0 && self.is_used() {
+            let descriptor = self.read_descriptor(self.next_used.slot);
+            // Without WRITE the length is reserved, and drivers ignore it (virtio 1.3, 2.8.4).
+            let len = if descriptor.flags & DESC_WRITE != 0 { descriptor.len } else { 0 };
+            let seen = &mut self.seen;
+            let mut slots = 0;
+            self.in_flight.complete(u32::from(descriptor.id), len, |used, chain| {
+                seen.push_back((used, chain));
+                slots += chain.descriptors;
+            });
+            self.next_used.advance(slots, self.size);
+        }
+    }
+
+    /// Whether the device has used the descriptor at the next used position: both bits equal our wrap counter.
+    fn is_used(&self) -> bool {
+        let flags = self.read_descriptor(self.next_used.slot).flags;
+        let (avail, used) = (flags & DESC_AVAIL != 0, flags & DESC_USED != 0);
+        avail == used && used == self.next_used.wrap
+    }
+
+    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need not tell of those.
+    pub fn enable_interrupts(&mut self) -> bool {
+        if self.options.event_idx {
+            self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);
+        } else {
+            self.write_driver_event(0, EVENT_ENABLE);
+        }
+        self.memory.fence(); // The device must see the wish before we look for the last time.
+        !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
+    }
+
+    /// Asks for an interrupt when the used position passes `chains` more descriptors (1: at the next). Only with `EVENT_IDX`.
+    pub fn interrupt_after(&mut self, chains: u16) {
+        assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
+        let mut at = self.next_used;
+        at.advance(chains - 1, self.size);
+        self.write_driver_event(at.off_wrap(), EVENT_DESC);
+    }
+
+    /// Asks for no interrupts.
+    pub fn disable_interrupts(&mut self) {
+        self.write_driver_event(0, EVENT_DISABLE);
+    }
+
+    /// Chains in the ring that the device has not used, or whose use was not seen.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len + self.seen.len()
+    }
+
+    /// Descriptors that a chain can be made of.
+    pub fn free_descriptors(&self) -> usize {
+        self.free_slots.into()
+    }
+
+    /// Descriptors of the ring.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Where the ring is.
+    pub fn addresses(&self) -> RingAddresses {
+        self.addresses
+    }
+
+    /// What `SET_VRING_BASE` says to a device that shall go on behind the last chain that was seen used (vhost-user,
+    /// "vring base": available position in the low half, used position in the high half, each with its wrap counter).
+    pub fn resume_base(&self) -> u32 {
+        let position = u32::from(self.next_used.off_wrap());
+        position | position << 16
+    }
+
+    /// Makes the ring as it is after a reset of the device: empty, at its beginning, interrupts on.
+    pub fn reset(&mut self) {
+        self.memory.fill(self.addresses.descriptors, usize::from(self.size) * DESC_LEN as usize, 0);
+        self.memory.write_u32(self.addresses.driver, 0);
+        self.memory.write_u32(self.addresses.device, 0);
+        self.free_slots = self.size;
+        self.free_ids = (0..self.size).collect();
+        self.in_flight.clear();
+        self.seen.clear();
+        (self.next_avail, self.next_used) = (Position::START, Position::START);
+        (self.unpublished, self.unpublished_slots) = (None, 0);
+    }
+}
+
+/// Raw access, for what no driver should do.
+impl PackedDriver {
+    fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
+        let table = self.tables.get(&self.memory, id, buffers.len());
+        for (at, buffer) in buffers.iter().enumerate() {
+            let descriptor = PackedDescriptor { addr: buffer.addr, len: buffer.len, id: 0, flags: buffer.flags() };
+            descriptor.write(&self.memory, table + at as u64 * DESC_LEN);
+        }
+        Buffer::readable(table, buffers.len() * DESC_LEN as usize)
+    }
+
+    /// Where the indirect table of chain `id` is.
+    pub fn indirect_table(&self, id: u16) -> Option<u64> {
+        self.tables.addr(id)
+    }
+
+    /// Where the descriptor in `slot` is.
+    pub fn descriptor_addr(&self, slot: u16) -> u64 {
+        self.addresses.descriptors + u64::from(slot) * DESC_LEN
+    }
+
+    /// Writes the descriptor in `slot`.
+    pub fn write_descriptor(&self, slot: u16, descriptor: PackedDescriptor) {
+        descriptor.write(&self.memory, self.descriptor_addr(slot));
+    }
+
+    /// Writes the flags of the descriptor in `slot` alone.
+    pub fn write_flags(&self, slot: u16, flags: u16) {
+        self.memory.write_u16(self.descriptor_addr(slot) + 14, flags);
+    }
+
+    /// Reads the descriptor in `slot`.
+    pub fn read_descriptor(&self, slot: u16) -> PackedDescriptor {
+        PackedDescriptor::read(&self.memory, self.descriptor_addr(slot))
+    }
+
+    /// The bits that make a descriptor available at the next position: its wrap counter in one, the inverse in the other.
+    pub fn available_flags(&self) -> u16 {
+        if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
+    }
+
+    /// The slot and wrap counter at which the next chain will be added.
+    pub fn next_avail(&self) -> (u16, bool) {
+        (self.next_avail.slot, self.next_avail.wrap)
+    }
+
+    /// Makes the driver add its next chain at another position.
+    pub fn jump_next_avail(&mut self, slot: u16, wrap: bool) {
+        self.next_avail = Position { slot, wrap };
+    }
+
+    /// The slot and wrap counter at which the next used descriptor is expected.
+    pub fn next_used(&self) -> (u16, bool) {
+        (self.next_used.slot, self.next_used.wrap)
+    }
+
+    /// Writes driver event suppression: when the driver wants interrupts.
+    pub fn write_driver_event(&self, off_wrap: u16, flags: u16) {
+        self.memory.write_u16(self.addresses.driver, off_wrap);
+        self.memory.write_u16(self.addresses.driver + EVENT_FLAGS_AT, flags);
+    }
+
+    /// Device event suppression, when the device wants kicks: `off_wrap` and flags.
+    pub fn device_event(&self) -> (u16, u16) {
+        let flags = self.memory.read_u16(self.addresses.device + EVENT_FLAGS_AT);
+        (self.memory.read_u16(self.addresses.device), flags)
+    }
+}

@@ -1,0 +1,360 @@
+//! The driver's half of a split virtqueue (virtio 1.3, 2.7).
+
+use std::collections::VecDeque;
+
+use super::{
+    AVAIL_NO_INTERRUPT, Buffer, Chain, DESC_INDIRECT, DESC_LEN, DESC_NEXT, InFlight, RingAddresses, RingOptions,
+    Tables, USED_NO_NOTIFY, Used, passes, writable_len,
+};
+use crate::memory::GuestMemory;
+
+/// `flags` and `idx` before the entries of the available and the used ring.
+const RING_HEAD_LEN: u64 = 4;
+/// Bytes of an entry of the available ring.
+const AVAIL_ENTRY_LEN: u64 = 2;
+/// Bytes of an entry of the used ring.
+const USED_ENTRY_LEN: u64 = 8;
+/// Bytes of `used_event` or `avail_event`.
+const EVENT_LEN: u64 = 2;
+/// Where `idx` is in the available and the used ring.
+const IDX_AT: u64 = 2;
+
+/// `struct virtq_desc` (virtio 1.3, 2.7.5), with any value in any field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SplitDescriptor {
+    /// Guest address of the buffer.
+    pub addr: u64,
+    /// Its bytes.
+    pub len: u32,
+    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`].
+    pub flags: u16,
+    /// The descriptor that follows, with [`super::DESC_NEXT`].
+    pub next: u16,
+}
+
+impl SplitDescriptor {
+    /// Writes the descriptor at a guest address: into the table, or into an indirect one.
+    pub fn write(&self, memory: &GuestMemory, addr: u64) {
+        memory.write_u64(addr, self.addr);
+        memory.write_u32(addr + 8, self.len);
+        memory.write_u16(addr + 12, self.flags);
+        memory.write_u16(addr + 14, self.next);
+    }
+
+    /// Reads the descriptor at a guest address.
+    pub fn read(memory: &GuestMemory, addr: u64) -> Self {
+        Self {
+            addr: memory.read_u64(addr),
+            len: memory.read_u32(addr + 8),
+            flags: memory.read_u16(addr + 12),
+            next: memory.read_u16(addr + 14),
+        }
+    }
+}
+
+/// The driver of a split virtqueue.
+#[derive(Debug)]
+pub struct SplitDriver {
+    memory: GuestMemory,
+    size: u16,
+    addresses: RingAddresses,
+    options: RingOptions,
+    /// Free descriptors. First in, first out: an in-order device gives them back in ring order, as 2.7.9 wants them.
+    free: VecDeque<u16>,
+    /// The successor of every descriptor in use.
+    next: Vec<u16>,
+    tables: Tables,
+    in_flight: InFlight,
+    /// Where the next chain goes.
+    avail_idx: u16,
+    /// What the device was told of it.
+    published_idx: u16,
+    /// Used entries that were looked at.
+    seen_used: u16,
+    /// Used chains that were looked at and not taken. Their ids and descriptors are free when they are taken.
+    seen: VecDeque<(Used, Chain)>,
+}
+
+impl SplitDriver {
+    /// A ring of `size` descriptors in memory of its own. `size` is a power of two for a device that keeps to 2.7.
+    pub fn new(memory: &GuestMemory, size: u16, options: RingOptions) -> Self {
+        let entries = u64::from(size);
+        let addresses = RingAddresses {
+            descriptors: memory.alloc(entries * DESC_LEN, 16),
+            driver: memory.alloc(RING_HEAD_LEN + entries * AVAIL_ENTRY_LEN + EVENT_LEN, 2),
+            device: memory.alloc(RING_HEAD_LEN + entries * USED_ENTRY_LEN + EVENT_LEN, 4),
+        };
+        Self::new_at(memory, size, addresses, options)
+    }
+
+    /// A ring at chosen guest addresses, which must lie in memory.
+    pub fn new_at(memory: &GuestMemory, size: u16, addresses: RingAddresses, options: RingOptions) -> Self {
+        assert!(size > 0, "a ring needs descriptors");
+        let mut ring = Self {
+            memory: memory.clone(),
+            size,
+            addresses,
+            options,
+            free: VecDeque::new(),
+            next: vec![0; size as usize],
+            tables: Tables::new(size),
+            in_flight: InFlight::new(size, options.in_order),
+            avail_idx: 0,
+            published_idx: 0,
+            seen_used: 0,
+            seen: VecDeque::new(),
+        };
+        ring.reset();
+        ring
+    }
+
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones in a table that one
+    /// more descriptor points at. Returns the chain's id, or nothing when too few descriptors are free.
+    /// The device sees the chain after [`SplitDriver::publish`].
+    pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
+        let descriptors = direct.len() + usize::from(!indirect.is_empty());
+        assert!(descriptors > 0, "a chain needs a buffer");
+        if self.free.len() < descriptors {
+            return None;
+        }
+        let head = self.free[0];
+        let table = (!indirect.is_empty()).then(|| self.write_table(head, indirect));
+        for (at, buffer) in direct.iter().copied().chain(table).enumerate() {
+            let index = self.free.pop_front().expect("a free descriptor");
+            let is_last = at + 1 == descriptors;
+            let mut flags = if at == direct.len() { DESC_INDIRECT } else { buffer.flags() };
+            let next = if is_last { 0 } else { self.free[0] };
+            if !is_last {
+                flags |= DESC_NEXT;
+                self.next[index as usize] = next;
+            }
+            self.write_descriptor(index, SplitDescriptor { addr: buffer.addr, len: buffer.len, flags, next });
+        }
+        let writable_len = writable_len(direct).saturating_add(writable_len(indirect));
+        self.in_flight.insert(head, Chain { descriptors: descriptors as u16, writable_len });
+        self.write_avail(self.avail_idx, head);
+        self.avail_idx = self.avail_idx.wrapping_add(1);
+        Some(head)
+    }
+
+    /// Makes all added chains visible. Returns whether the device wants a kick for them (virtio 1.3, 2.7.10).
+    pub fn publish(&mut self) -> bool {
+        let old = std::mem::replace(&mut self.published_idx, self.avail_idx);
+        if old == self.avail_idx {
+            return false;
+        }
+        self.set_avail_idx(self.avail_idx);
+        self.memory.fence(); // The device must see the index before we look whether it wants to be told.
+        if self.options.event_idx {
+            passes(self.avail_event(), self.avail_idx, old)
+        } else {
+            self.used_flags() & USED_NO_NOTIFY == 0
+        }
+    }
+
+    /// The next chain that the device has used. Its descriptors are free again.
+    /// It panics when the device names a chain that is not in flight, or more bytes than it could have written.
+    pub fn take_used(&mut self) -> Option<Used> {
+        if self.seen.is_empty() {
+            self.look();
+        }
+        let (used, chain) = self.seen.pop_front()?;
+        free_chain(&mut self.free, &self.next, used.id, chain.descriptors);
+        Some(used)
+    }
+
+    /// All used chains that are visible and not taken, without taking them.
+    pub fn snoop_used(&mut self) -> Vec<Used> {
+        self.look();
+        self.seen.iter().map(|&(used, _)| used).collect()
+    }
+
+    /// How many untaken chains were visible when the ring was last looked at. [`SplitDriver::take_used`] looks only
+    /// when it has nothing left: after it returned a chain, this is what was visible together with that chain.
+    pub fn snapshot_len(&self) -> usize {
+        self.seen.len()
+    }
+
+    /// Reads the used index once, and every entry before it.
+    fn look(&mut self) {
+        let used_idx = self.used_idx();
+        while self.seen_used != used_idx {
+            let pending = used_idx.wrapping_sub(self.seen_used);
+            assert!(pending <= self.size, "the used index {used_idx} is {pending} entries ahead of the driver");
+            let (id, len) = self.used_entry(self.seen_used);
+            let seen = &mut self.seen;
+            let mut chains = 0;
+            self.in_flight.complete(id, len, |used, chain| {
+                seen.push_back((used, chain));
+                chains += 1;
+            });
+            assert!(chains <= pending, "the device used a batch of {chains} and moved its index by {pending}");
+            self.seen_used = self.seen_used.wrapping_add(chains);
+        }
+    }
+
+    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need not tell of those.
+    pub fn enable_interrupts(&mut self) -> bool {
+        if self.options.event_idx {
+            self.set_used_event(self.seen_used);
+        } else {
+            self.set_avail_flags(0);
+        }
+        self.memory.fence(); // The device must see the wish before we look for the last time.
+        !self.seen.is_empty() || self.used_idx() != self.seen_used
+    }
+
+    /// Asks for an interrupt when `chains` more are used than were seen so far (1: at the next). Only with `EVENT_IDX`.
+    pub fn interrupt_after(&mut self, chains: u16) {
+        assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
+        self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));
+    }
+
+    /// Asks for no interrupts. With `EVENT_IDX` the wish is the entry farthest away, and holds for 65535 entries.
+    pub fn disable_interrupts(&mut self) {
+        if self.options.event_idx {
+            self.set_used_event(self.seen_used.wrapping_sub(1));
+        } else {
+            self.set_avail_flags(AVAIL_NO_INTERRUPT);
+        }
+    }
+
+    /// Chains in the ring that the device has not used, or whose use was not seen.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len + self.seen.len()
+    }
+
+    /// Descriptors that a chain can be made of.
+    pub fn free_descriptors(&self) -> usize {
+        self.free.len()
+    }
+
+    /// Descriptors of the ring.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Where the ring is.
+    pub fn addresses(&self) -> RingAddresses {
+        self.addresses
+    }
+
+    /// What `SET_VRING_BASE` says to a device that shall take every chain again that it has not used: the used index.
+    pub fn resume_base(&self) -> u32 {
+        u32::from(self.used_idx())
+    }
+
+    /// Makes the ring as it is after a reset of the device: empty, all indices 0, interrupts on.
+    pub fn reset(&mut self) {
+        let entries = usize::from(self.size);
+        self.memory.fill(self.addresses.descriptors, entries * DESC_LEN as usize, 0);
+        let driver_len = RING_HEAD_LEN + EVENT_LEN + u64::from(self.size) * AVAIL_ENTRY_LEN;
+        self.memory.fill(self.addresses.driver, driver_len as usize, 0);
+        let device_len = RING_HEAD_LEN + EVENT_LEN + u64::from(self.size) * USED_ENTRY_LEN;
+        self.memory.fill(self.addresses.device, device_len as usize, 0);
+        self.free = (0..self.size).collect();
+        self.in_flight.clear();
+        self.seen.clear();
+        (self.avail_idx, self.published_idx, self.seen_used) = (0, 0, 0);
+    }
+}
+
+/// Gives back the descriptors of the chain that begins at `head`.
+fn free_chain(free: &mut VecDeque<u16>, next: &[u16], head: u16, descriptors: u16) {
+    let chain = std::iter::successors(Some(head), |&index| Some(next[index as usize]));
+    free.extend(chain.take(descriptors as usize));
+}
+
+/// Raw access, for what no driver should do.
+impl SplitDriver {
+    fn write_table(&mut self, id: u16, buffers: &[Buffer]) -> Buffer {
+        let table = self.tables.get(&self.memory, id, buffers.len());
+        for (at, buffer) in buffers.iter().enumerate() {
+            let (flags, next) = if at + 1 < buffers.len() { (DESC_NEXT, at as u16 + 1) } else { (0, 0) };
+            let descriptor =
+                SplitDescriptor { addr: buffer.addr, len: buffer.len, flags: flags | buffer.flags(), next };
+            descriptor.write(&self.memory, table + at as u64 * DESC_LEN);
+        }
+        Buffer::readable(table, buffers.len() * DESC_LEN as usize)
+    }
+
+    /// Where the indirect table of chain `id` is.
+    pub fn indirect_table(&self, id: u16) -> Option<u64> {
+        self.tables.addr(id)
+    }
+
+    /// Where descriptor `index` is.
+    pub fn descriptor_addr(&self, index: u16) -> u64 {
+        self.addresses.descriptors + u64::from(index) * DESC_LEN
+    }
+
+    /// Writes descriptor `index`.
+    pub fn write_descriptor(&self, index: u16, descriptor: SplitDescriptor) {
+        descriptor.write(&self.memory, self.descriptor_addr(index));
+    }
+
+    /// Reads descriptor `index`.
+    pub fn read_descriptor(&self, index: u16) -> SplitDescriptor {
+        SplitDescriptor::read(&self.memory, self.descriptor_addr(index))
+    }
+
+    /// Writes the entry of the available ring for position `idx` (modulo the size): the head of a chain.
+    pub fn write_avail(&self, idx: u16, head: u16) {
+        let slot = u64::from(idx % self.size);
+        self.memory.write_u16(self.addresses.driver + RING_HEAD_LEN + slot * AVAIL_ENTRY_LEN, head);
+    }
+
+    /// The position at which the next chain will be added.
+    pub fn next_avail(&self) -> u16 {
+        self.avail_idx
+    }
+
+    /// The available index, as the device sees it.
+    pub fn avail_idx(&self) -> u16 {
+        self.memory.read_u16(self.addresses.driver + IDX_AT)
+    }
+
+    /// Writes the available index. The driver goes on from its own.
+    pub fn set_avail_idx(&self, idx: u16) {
+        self.memory.write_u16(self.addresses.driver + IDX_AT, idx);
+    }
+
+    /// Makes the driver, too, go on from `idx`.
+    pub fn jump_avail_idx(&mut self, idx: u16) {
+        (self.avail_idx, self.published_idx) = (idx, idx);
+        self.set_avail_idx(idx);
+    }
+
+    /// Writes `flags` of the available ring.
+    pub fn set_avail_flags(&self, flags: u16) {
+        self.memory.write_u16(self.addresses.driver, flags);
+    }
+
+    /// Writes `used_event`: the entry at which the driver wants an interrupt.
+    pub fn set_used_event(&self, idx: u16) {
+        let at = RING_HEAD_LEN + u64::from(self.size) * AVAIL_ENTRY_LEN;
+        self.memory.write_u16(self.addresses.driver + at, idx);
+    }
+
+    /// `avail_event`: the entry at which the device wants a kick.
+    pub fn avail_event(&self) -> u16 {
+        let at = RING_HEAD_LEN + u64::from(self.size) * USED_ENTRY_LEN;
+        self.memory.read_u16(self.addresses.device + at)
+    }
+
+    /// `flags` of the used ring.
+    pub fn used_flags(&self) -> u16 {
+        self.memory.read_u16(self.addresses.device)
+    }
+
+    /// The used index.
+    pub fn used_idx(&self) -> u16 {
+        self.memory.read_u16(self.addresses.device + IDX_AT)
+    }
+
+    /// Id and length in the used entry for position `idx` (modulo the size), whether it is visible or not.
+    pub fn used_entry(&self, idx: u16) -> (u32, u32) {
+        let at = self.addresses.device + RING_HEAD_LEN + u64::from(idx % self.size) * USED_ENTRY_LEN;
+        (self.memory.read_u32(at), self.memory.read_u32(at + 4))
+    }
+}

@@ -1,0 +1,98 @@
+//! The virtio network header in front of every frame (virtio 1.3, 5.1.6), with any value in any field.
+
+use crate::features;
+
+/// Bytes of `struct virtio_net_hdr` with `num_buffers` (virtio 1.3, 5.1.6).
+pub const BASE_LEN: usize = 12;
+/// Bytes of the header with the hash and its report (virtio 1.3, 5.1.6, `HASH_REPORT`).
+pub const HASH_LEN: usize = 20;
+
+/// `flags`: sum from `csum_start` and store at `csum_offset`.
+pub const NEEDS_CSUM: u8 = 1;
+/// `flags`: the checksum was verified.
+pub const DATA_VALID: u8 = 2;
+/// `gso_type`: one frame as it is.
+pub const GSO_NONE: u8 = 0;
+/// `gso_type`: TCP over IPv4.
+pub const GSO_TCPV4: u8 = 1;
+/// `gso_type`: UDP into IP fragments.
+pub const GSO_UDP: u8 = 3;
+/// `gso_type`: TCP over IPv6.
+pub const GSO_TCPV6: u8 = 4;
+/// `gso_type`: UDP datagrams of equal size.
+pub const GSO_UDP_L4: u8 = 5;
+/// `gso_type`, or'ed: the TCP segment carries CWR.
+pub const GSO_ECN: u8 = 0x80;
+
+/// The fields of the header (virtio 1.3, 5.1.6); on the wire every one is little-endian.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct VnetHeader {
+    /// [`NEEDS_CSUM`], [`DATA_VALID`], ….
+    pub flags: u8,
+    /// [`GSO_NONE`] … [`GSO_UDP_L4`], with [`GSO_ECN`].
+    pub gso_type: u8,
+    /// Bytes of all headers of the frame.
+    pub hdr_len: u16,
+    /// Payload bytes of every segment but the last.
+    pub gso_size: u16,
+    /// First byte to sum.
+    pub csum_start: u16,
+    /// The checksum field, from `csum_start`.
+    pub csum_offset: u16,
+    /// Buffers that a received frame fills.
+    pub num_buffers: u16,
+}
+
+impl VnetHeader {
+    /// The header as the ring carries it.
+    pub fn to_bytes(&self) -> [u8; BASE_LEN] {
+        let mut bytes = [0; BASE_LEN];
+        bytes[0] = self.flags;
+        bytes[1] = self.gso_type;
+        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers];
+        for (place, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+            place.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Reads the first [`BASE_LEN`] bytes. It panics when there are fewer.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        assert!(bytes.len() >= BASE_LEN, "a virtio-net header has {BASE_LEN} bytes, here are {}", bytes.len());
+        let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: word(2),
+            gso_size: word(4),
+            csum_start: word(6),
+            csum_offset: word(8),
+            num_buffers: word(10),
+        }
+    }
+}
+
+/// Bytes of the header under the negotiated `features` (virtio 1.3, 5.1.6).
+pub fn header_len(features: u64) -> usize {
+    if features & features::HASH_REPORT != 0 { HASH_LEN } else { BASE_LEN }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_header_survives_its_bytes() {
+        let header = VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_TCPV4 | GSO_ECN,
+            hdr_len: 0x0102,
+            gso_size: 0x0304,
+            csum_start: 0x0506,
+            csum_offset: 0x0708,
+            num_buffers: 0x090a,
+        };
+        assert_eq!(header.to_bytes(), [1, 0x81, 2, 1, 4, 3, 6, 5, 8, 7, 0x0a, 9]);
+        assert_eq!(VnetHeader::from_bytes(&header.to_bytes()), header);
+    }
+}

@@ -1,0 +1,58 @@
+//! Waiting with an end.
+
+use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+/// A poll that must see short-lived states and yet leave the processor to the peer gives it up after this many looks.
+const SPINS_BEFORE_NAP: u32 = 200;
+/// How long it gives it up.
+const NAP: Duration = Duration::from_micros(20);
+
+/// The end of a wait.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline(Instant);
+
+impl Deadline {
+    /// A wait that ends `timeout` from now.
+    pub(crate) fn after(timeout: Duration) -> Self {
+        Self(Instant::now() + timeout)
+    }
+
+    /// Whether the wait is over.
+    pub(crate) fn is_over(self) -> bool {
+        Instant::now() >= self.0
+    }
+
+    /// Waits until `fd` has `events` (or an error, or is closed). Returns whether it has, before the end.
+    pub(crate) fn wait_for(self, fd: impl AsFd, events: PollFlags) -> bool {
+        loop {
+            let left = self.0.saturating_duration_since(Instant::now());
+            // Rounded up, so that the last part of a millisecond is not spent spinning.
+            let timeout = PollTimeout::try_from(left + Duration::from_micros(999)).unwrap_or(PollTimeout::MAX);
+            match poll(&mut [PollFd::new(fd.as_fd(), events)], timeout) {
+                Ok(0) if self.is_over() => return false,
+                Ok(0) | Err(Errno::EINTR) => {}
+                Ok(_) => return true,
+                Err(error) => panic!("poll: {error}"),
+            }
+        }
+    }
+
+    /// Looks again and again until `look` finds something, or the end.
+    pub(crate) fn look_for<T>(self, mut look: impl FnMut() -> Option<T>) -> Option<T> {
+        let mut spins = 0;
+        loop {
+            if let Some(found) = look() {
+                return Some(found);
+            }
+            if self.is_over() {
+                return None;
+            }
+            spins += 1;
+            if spins % SPINS_BEFORE_NAP == 0 { std::thread::sleep(NAP) } else { std::hint::spin_loop() }
+        }
+    }
+}
