@@ -23,6 +23,45 @@ use std::time::{Duration, Instant};
 /// Longest sleep: a guard against a lost wake-up, long enough to cost nothing.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 
+/// How long a worker looks for more before it sleeps. Looking costs a processor; being woken costs the
+/// guest a kick and the frame some microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Polling {
+    /// Not at all.
+    #[default]
+    Off,
+    /// So long, always.
+    Fixed(Duration),
+    /// Not at all while frames come rarely; up to so long while they come again soon after a sleep began.
+    Adaptive(Duration),
+}
+
+/// The time that looking takes now. It doubles when a sleep turns out to have been shorter than the
+/// longest time that may be spent on looking, and is forgotten after a longer one.
+#[derive(Clone, Copy, Debug)]
+struct PollTime {
+    now: Duration,
+    polling: Polling,
+}
+
+/// Where an adaptive poll time begins to grow.
+const POLL_TIME_MIN: Duration = Duration::from_micros(4);
+
+impl PollTime {
+    fn new(polling: Polling) -> Self {
+        let now = if let Polling::Fixed(time) = polling { time } else { Duration::ZERO };
+        Self { now, polling }
+    }
+
+    /// A sleep is over.
+    fn slept(&mut self, sleep: Duration) {
+        if let Polling::Adaptive(max) = self.polling {
+            let grown = (self.now * 2).max(POLL_TIME_MIN).min(max);
+            self.now = if sleep <= max { grown } else { Duration::ZERO };
+        }
+    }
+}
+
 /// A queue pair between a host and a cable.
 pub type CablePair<H> = QueuePair<H, CableEnd>;
 
@@ -169,11 +208,24 @@ struct Shared {
 
 impl Worker {
     /// Starts a thread of that name (15 bytes are shown by the system) that drives `tasks`, on the
-    /// processors `cpus` when given.
+    /// processors `cpus` when given. It sleeps as soon as there is nothing to do.
     ///
     /// # Errors
     /// When the thread or its descriptor cannot be made.
     pub fn start<T: Task + 'static>(name: &str, tasks: Vec<T>, cpus: Option<Vec<usize>>) -> io::Result<Self> {
+        Self::start_polling(name, tasks, cpus, Polling::Off)
+    }
+
+    /// As [`Worker::start`], with some looking before each sleep.
+    ///
+    /// # Errors
+    /// As [`Worker::start`].
+    pub fn start_polling<T: Task + 'static>(
+        name: &str,
+        tasks: Vec<T>,
+        cpus: Option<Vec<usize>>,
+        polling: Polling,
+    ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             bell: Arc::new(Bell::new()?),
             stop: AtomicBool::new(false),
@@ -186,7 +238,7 @@ impl Worker {
                 // A processor that cannot be had changes the speed, not what is carried.
                 let _ = cpu::pin_current_thread(&cpus);
             }
-            run(tasks, &inside);
+            run(tasks, &inside, PollTime::new(polling));
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -213,20 +265,29 @@ impl Drop for Worker {
     }
 }
 
-fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared) {
+fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
     let epoch = Instant::now();
     let waker = Waker::from(Arc::clone(&shared.bell));
+    let mut idle_since = None;
     while !shared.stop.load(Ordering::Acquire) && !tasks.is_empty() {
-        if poll_all(&mut tasks, epoch.elapsed().as_nanos() as u64) {
+        let now = epoch.elapsed();
+        if poll_all(&mut tasks, now.as_nanos() as u64) {
+            idle_since = None;
             continue;
         }
+        if now.saturating_sub(*idle_since.get_or_insert(now)) < poll_time.now {
+            std::hint::spin_loop();
+            continue;
+        }
+        idle_since = None;
         for task in &mut tasks {
             task.arm(&waker);
         }
         // What came between the last poll and the arming would not have rung.
-        let now_ns = epoch.elapsed().as_nanos() as u64;
-        if !poll_all(&mut tasks, now_ns) {
-            sleep(&mut tasks, &shared.bell, now_ns);
+        let now = epoch.elapsed();
+        if !poll_all(&mut tasks, now.as_nanos() as u64) {
+            sleep(&mut tasks, &shared.bell, now.as_nanos() as u64);
+            poll_time.slept(epoch.elapsed().saturating_sub(now));
         }
         for task in &mut tasks {
             task.disarm();
@@ -261,5 +322,36 @@ fn sleep<T: Task>(tasks: &mut [T], bell: &Bell, now_ns: u64) {
         Ok(_) | Err(Errno::EINTR) => {}
         // Nothing else can happen to descriptors that are owned here; do not spin if it does.
         Err(_) => std::thread::sleep(Duration::from_millis(1)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adaptive_poll_time_grows_while_sleeps_are_short_and_is_forgotten_after_a_long_one() {
+        let max = Duration::from_micros(50);
+        let mut time = PollTime::new(Polling::Adaptive(max));
+        assert_eq!(time.now, Duration::ZERO);
+        let grown: Vec<_> = (0..6)
+            .map(|_| {
+                time.slept(max);
+                time.now.as_micros()
+            })
+            .collect();
+        assert_eq!(grown, [4, 8, 16, 32, 50, 50]);
+        time.slept(max + Duration::from_nanos(1));
+        assert_eq!(time.now, Duration::ZERO);
+    }
+
+    #[test]
+    fn a_fixed_poll_time_stays() {
+        let mut time = PollTime::new(Polling::Fixed(Duration::from_micros(7)));
+        for sleep in [Duration::ZERO, Duration::from_secs(1)] {
+            time.slept(sleep);
+            assert_eq!(time.now, Duration::from_micros(7));
+        }
+        assert_eq!(PollTime::new(Polling::Off).now, Duration::ZERO);
     }
 }
