@@ -1,12 +1,12 @@
 //! Line to host: parse, verify, steer, join, indicate.
 
-use crate::config::{AdapterConfig, frame_len_max};
+use crate::config::AdapterConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
 use crate::transmit::Progress;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Malformed};
+use offramp_offload::layout::{self, FrameLayout, LengthFrom};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 
@@ -102,16 +102,22 @@ impl Receive {
             self.coalescer.flush(&mut give);
             self.enabled = enabled;
         }
+        // Nothing is verified, joined or steered: no frame needs to be parsed.
+        let is_plain = !enabled.intersects(Offloads::RX) && steering.is_none();
         let mut frames = 0;
         while frames < self.batch_frames {
             let Some(frame) = wire.take(now_ns) else { break };
             frames += 1;
             stats.frames_in.add(1);
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
-            if let Some(reason) = refuse(frame, &layout, self.mtu) {
+            if let Some(reason) = refuse(frame, self.mtu) {
                 stats.lose(reason, 1);
                 continue;
             }
+            if is_plain {
+                give(&RxMeta::default(), frame);
+                continue;
+            }
+            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
             let known = steering.as_ref().zip(layout.as_ref().ok());
             let hash = known.and_then(|(steering, layout)| steering.hash.hash_frame(frame, layout));
             self.coalescer.offer(frame, &layout, enabled, hash, now_ns, &mut give);
@@ -132,12 +138,11 @@ impl Receive {
     }
 }
 
-fn refuse(frame: &[u8], layout: &Result<FrameLayout, Malformed>, mtu: usize) -> Option<Loss> {
-    match layout {
-        Ok(layout) if frame.len() > layout.network_start + mtu => Some(Loss::TooLong),
-        Err(Malformed::Runt) => Some(Loss::Malformed),
-        Err(_) if frame.len() > frame_len_max(mtu) => Some(Loss::TooLong),
-        _ => None,
+fn refuse(frame: &[u8], mtu: usize) -> Option<Loss> {
+    match layout::link_header_len(frame) {
+        Ok(link_header_len) if frame.len() - link_header_len > mtu => Some(Loss::TooLong),
+        Ok(_) => None,
+        Err(_) => Some(Loss::Malformed),
     }
 }
 

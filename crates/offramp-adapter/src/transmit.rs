@@ -3,6 +3,8 @@
 use crate::config::AdapterConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
+use offramp_offload::layout;
+use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 
 /// What a poll of one direction did.
@@ -19,6 +21,33 @@ impl Progress {
     #[must_use]
     pub fn or(self, other: Self) -> Self {
         Self { moved: self.moved || other.moved, more: self.more || other.more }
+    }
+}
+
+/// What taking a frame came to.
+enum Taken {
+    /// The host has none.
+    Nothing,
+    /// It went as it is, so many bytes.
+    Sent(usize),
+    /// It is planned, or was lost and counted.
+    Other,
+}
+
+/// Frames that went as they are, counted once per batch.
+#[derive(Default)]
+struct Tally {
+    frames: usize,
+    bytes: usize,
+}
+
+impl Tally {
+    fn settle(&mut self, stats: &Direction) {
+        let Self { frames, bytes } = std::mem::take(self);
+        for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
+            counter.add(frames as u64);
+        }
+        stats.bytes_out.add(bytes as u64);
     }
 }
 
@@ -63,34 +92,82 @@ impl Transmit {
     ) -> Result<Progress, PortError> {
         let mut progress = Progress::default();
         let mut batch_bytes = 0;
+        let mut whole = Tally::default();
         while batch_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
-            if self.pending.is_none() && !self.take(host, stats)? {
-                wire.flush();
-                return Ok(progress);
+            if self.pending.is_none() {
+                match self.take(host, wire, &mut whole, stats, now_ns)? {
+                    Taken::Nothing => {
+                        whole.settle(stats);
+                        wire.flush();
+                        return Ok(progress);
+                    }
+                    Taken::Sent(bytes) => {
+                        progress.moved = true;
+                        batch_bytes += bytes;
+                        continue;
+                    }
+                    Taken::Other => {}
+                }
             }
             progress.moved = true;
             batch_bytes += self.put(host.taken().1, wire, stats, now_ns);
         }
+        whole.settle(stats);
         wire.flush();
         progress.more = batch_bytes >= self.batch_bytes;
         Ok(progress)
     }
 
-    /// Takes and plans the next frame; `false` when the host has none.
-    fn take(&mut self, host: &mut impl HostPort, stats: &Direction) -> Result<bool, PortError> {
+    /// Takes the next frame, and sends it at once if it goes as it is.
+    #[inline]
+    fn take(
+        &mut self,
+        host: &mut impl HostPort,
+        wire: &mut impl WirePort,
+        whole: &mut Tally,
+        stats: &Direction,
+        now_ns: u64,
+    ) -> Result<Taken, PortError> {
         match host.take() {
-            Ok(false) => return Ok(false),
+            Ok(false) => return Ok(Taken::Nothing),
             Ok(true) => {}
             Err(PortError::Refused(_)) => {
                 stats.frames_in.add(1);
                 stats.lose(Loss::BadRequest, 1);
-                return Ok(true);
+                return Ok(Taken::Other);
             }
-            Err(error) => return Err(error),
+            Err(error) => {
+                whole.settle(stats);
+                return Err(error);
+            }
         }
-        stats.host_frames.add(1);
         let (meta, frame) = host.taken();
-        match Segmenter::new(frame, &meta, &self.policy) {
+        if meta == TxMeta::default() && self.put_whole(frame, wire, now_ns) {
+            whole.frames += 1;
+            whole.bytes += frame.len();
+            return Ok(Taken::Sent(frame.len()));
+        }
+        self.plan(&meta, frame, stats);
+        Ok(Taken::Other)
+    }
+
+    /// Sends a frame of which nothing is asked, without planning it; `false` when that is not how it goes.
+    #[inline]
+    fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
+        let Ok(link_header_len) = layout::link_header_len(frame) else { return false };
+        if frame.len() - link_header_len > self.mtu {
+            return false;
+        }
+        let Some(loan) = wire.lend(frame.len(), 1) else { return false };
+        loan.bytes[..frame.len()].copy_from_slice(frame);
+        wire.put(frame.len(), 1, now_ns);
+        true
+    }
+
+    /// Plans what a frame becomes, or counts why it does not go.
+    fn plan(&mut self, meta: &TxMeta, frame: &[u8], stats: &Direction) {
+        stats.host_frames.add(1);
+        match Segmenter::new(frame, meta, &self.policy) {
             Ok(plan) => {
                 stats.frames_in.add(plan.frames_left() as u64);
                 self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
@@ -101,7 +178,6 @@ impl Transmit {
                 stats.lose(reason(refused), 1);
             }
         }
-        Ok(true)
     }
 
     /// Writes frames of the pending plan while the line has room; returns the bytes written.

@@ -8,6 +8,7 @@ use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use rand::RngExt;
 use rand::SeedableRng;
@@ -258,4 +259,39 @@ proptest! {
         bench.run_until_idle();
         bench.assert_everything_is_accounted_for();
     }
+    #[test]
+    fn frames_of_which_nothing_is_asked_cross_as_planning_and_parsing_them_would_have_it(seed: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mtu = rng.random_range(68..1600);
+        let frames: Vec<Vec<u8>> = (0..100)
+            .map(|_| {
+                let mut frame = pattern(rng.random(), rng.random_range(0..mtu + 30));
+                for at in [12, 16, 20].into_iter().take(rng.random_range(0..4)) {
+                    if let Some(tag) = frame.get_mut(at..at + 2) {
+                        tag.copy_from_slice(&[0x81, 0]);
+                    }
+                }
+                frame
+            })
+            .collect();
+        let crossed: Vec<_> = frames.iter().filter_map(|frame| planned(frame, mtu)).collect();
+        // Nothing is on, so nothing is parsed; with the receive checksum on, everything is.
+        for offloads in [Offloads::empty(), Offloads::RX_CHECKSUM] {
+            let config = AdapterConfig { mtu, offloads, ..AdapterConfig::default() };
+            let mut bench = Bench::new(&config, &CableConfig { mtu, ..CableConfig::default() });
+            bench.left.host_mut().to_send.extend(frames.iter().map(|frame| (TxMeta::default(), frame.clone())));
+            bench.run_until_idle();
+            let given: Vec<_> = bench.right.host().given.iter().map(|(_, frame)| frame).collect();
+            prop_assert_eq!(&given, &crossed.iter().collect::<Vec<_>>());
+            bench.assert_everything_is_accounted_for();
+        }
+    }
+}
+
+/// The slow way of a frame onto the line.
+fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
+    let mut plan = Segmenter::new(frame, &TxMeta::default(), &SegmentPolicy::default()).ok()?;
+    let mut out = vec![0; plan.next_len()];
+    (out.len() - plan.link_header_len() <= mtu).then(|| plan.write_next(frame, &mut out))?;
+    Some(out)
 }

@@ -24,6 +24,9 @@ use std::sync::Arc;
 const FRAME_ALIGN: usize = 64;
 /// Where `num_buffers` lies in the header (virtio 1.3, 5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
+/// How many frames are lost before a receive ring that had no room is looked at again within a batch: each
+/// look takes the index' cache line from the guest, which needs it to make room.
+const DRY_FRAMES: u8 = 16;
 /// What an eventfd is written, and how many bytes it is read in.
 const EVENT: [u8; 8] = 1u64.to_ne_bytes();
 
@@ -63,6 +66,8 @@ pub(super) struct Vring {
     batch: Batch,
     /// Chains that were put and that the driver does not see yet.
     staged: usize,
+    /// How many more frames find no room before the ring is looked at again.
+    dry: u8,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -234,6 +239,7 @@ impl QueueState {
     }
 
     fn publish(&mut self) {
+        self.receive.dry = 0;
         let log = self.log.as_deref();
         self.receive.publish(&self.memory, log, &self.counters);
         self.transmit.publish(&self.memory, log, &self.counters);
@@ -287,6 +293,10 @@ impl QueueState {
         if !self.receive.is_enabled {
             return Err(PortError::Full);
         }
+        if self.receive.dry > 0 {
+            self.receive.dry -= 1;
+            return Err(PortError::Full);
+        }
         let (mut chains, mut room) = (0, 0);
         loop {
             if let Some(chain) = self.receive.batch.waiting().get(chains) {
@@ -299,6 +309,7 @@ impl QueueState {
                     return Ok(chains);
                 }
             } else if chains > usize::from(self.receive.place.size) || !self.fetch_receive() {
+                self.receive.dry = DRY_FRAMES;
                 return Err(PortError::Full);
             }
         }

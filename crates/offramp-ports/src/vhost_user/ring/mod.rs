@@ -113,13 +113,16 @@ impl Batch {
         self.next = 0;
     }
 
-    /// Asks for the first lines of every buffer that waits.
-    fn prefetch(&self, from: usize) {
+    /// Asks for the first lines of every buffer from chain `from` on.
+    #[inline]
+    fn prefetch(&self, from: usize, writable: bool) {
         const LINE: usize = 64;
         let first = self.chains.get(from).map_or(self.buffers.len(), |chain| chain.first as usize);
         for buffer in &self.buffers[first..] {
-            prefetch(buffer.host.as_ptr());
-            prefetch(buffer.host.as_ptr().wrapping_add(LINE));
+            let start = buffer.host.as_ptr();
+            for line in [start, start.wrapping_add(LINE)] {
+                if writable { prefetch_to_write(line) } else { prefetch(line) }
+            }
         }
     }
 }
@@ -222,11 +225,11 @@ impl Ring {
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();
         let from = batch.chains.len();
-        let fetched = match self {
-            Self::Split(ring) => ring.fetch(memory, batch),
-            Self::Packed(ring) => ring.fetch(memory, batch),
-        }?;
-        batch.prefetch(from);
+        let (fetched, writable) = match self {
+            Self::Split(ring) => (ring.fetch(memory, batch)?, ring.options.writable),
+            Self::Packed(ring) => (ring.fetch(memory, batch)?, ring.options.writable),
+        };
+        batch.prefetch(from, writable);
         Ok(fetched)
     }
 
@@ -360,6 +363,19 @@ fn prefetch(at: *const u8) {
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// As [`prefetch`], taking the line from whoever has it.
+#[inline]
+fn prefetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -63,7 +63,7 @@ impl Position {
 #[derive(Debug)]
 pub(in crate::vhost_user) struct PackedRing {
     size: u16,
-    options: RingOptions,
+    pub(super) options: RingOptions,
     descriptors: NonNull<Descriptor>,
     driver_event: NonNull<u16>,
     device_event: NonNull<u16>,

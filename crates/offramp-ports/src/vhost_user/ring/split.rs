@@ -30,7 +30,7 @@ pub(super) fn used_len(size: u64) -> u64 {
 #[derive(Debug)]
 pub(in crate::vhost_user) struct SplitRing {
     size: u16,
-    options: RingOptions,
+    pub(super) options: RingOptions,
     descriptors: NonNull<Descriptor>,
     available: NonNull<u16>,
     used: NonNull<u16>,
