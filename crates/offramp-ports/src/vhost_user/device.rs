@@ -411,15 +411,17 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_protocol_features(&mut self) -> Result<VhostUserProtocolFeatures> {
         use VhostUserProtocolFeatures as Feature;
-        let always = Feature::REPLY_ACK
+        let mut offered = Feature::REPLY_ACK
             | Feature::MTU
-            | Feature::CONFIG
             | Feature::INFLIGHT_SHMFD
             | Feature::RESET_DEVICE
             | Feature::CONFIGURE_MEM_SLOTS
             | Feature::STATUS
             | Feature::LOG_SHMFD;
-        Ok(if self.queues.len() > 1 { always | Feature::MQ } else { always })
+        offered.set(Feature::MQ, self.queues.len() > 1);
+        // Frontends that have an address and an MTU of their own complain of a backend with a configuration.
+        offered.set(Feature::CONFIG, self.config.mac.is_some() || self.config.mtu.is_some());
+        Ok(offered)
     }
 
     fn set_protocol_features(&mut self, features: u64) -> Result<()> {
