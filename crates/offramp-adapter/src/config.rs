@@ -78,6 +78,6 @@ impl AdapterConfig {
 }
 
 /// Longest frame of a line of that MTU, with VLAN tags, without FCS.
-pub fn frame_len_max(mtu: usize) -> usize {
+pub const fn frame_len_max(mtu: usize) -> usize {
     mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
 }

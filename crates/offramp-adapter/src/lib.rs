@@ -8,6 +8,7 @@
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
+//! | [`switch`] | a learning switch among host ports, and the link between two |
 //! | [`config`] | every size, limit and default |
 //!
 //! No system call, no clock, no thread: time is an argument, in nanoseconds since any fixed moment.
@@ -20,4 +21,5 @@ pub mod pair;
 pub mod port;
 pub mod receive;
 pub mod stats;
+pub mod switch;
 pub mod transmit;

@@ -19,11 +19,32 @@ pub enum Loss {
     BadRequest,
     /// The host refused the frame.
     HostRefused,
+    /// Switch: both ports are isolated.
+    Isolated,
+    /// Switch: the ingress port has flooded as many frames as it may.
+    FloodLimit,
+    /// Switch: there is no other port.
+    NoDestination,
+    /// Switch: the station lies behind the port that the frame came from.
+    Hairpin,
+    /// Switch: the address is one that no bridge forwards (IEEE 802.1D 7.12.6).
+    Reserved,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 5] = [Self::Drop, Self::TooLong, Self::Malformed, Self::BadRequest, Self::HostRefused];
+    pub const ALL: [Self; 10] = [
+        Self::Drop,
+        Self::TooLong,
+        Self::Malformed,
+        Self::BadRequest,
+        Self::HostRefused,
+        Self::Isolated,
+        Self::FloodLimit,
+        Self::NoDestination,
+        Self::Hairpin,
+        Self::Reserved,
+    ];
 
     /// The name under which it is reported.
     pub fn name(self) -> &'static str {
@@ -33,6 +54,11 @@ impl Loss {
             Self::Malformed => "malformed",
             Self::BadRequest => "bad_request",
             Self::HostRefused => "host_refused",
+            Self::Isolated => "isolated",
+            Self::FloodLimit => "flood_limit",
+            Self::NoDestination => "no_destination",
+            Self::Hairpin => "hairpin",
+            Self::Reserved => "reserved",
         }
     }
 }
@@ -110,6 +136,6 @@ mod tests {
         for (n, reason) in Loss::ALL.into_iter().enumerate() {
             assert_eq!(d.lost(reason), n as u64 + 1, "{}", reason.name());
         }
-        assert_eq!(d.lost_total(), 15);
+        assert_eq!(d.lost_total(), 55);
     }
 }

@@ -6,6 +6,7 @@
 
 pub mod relay;
 pub mod socket;
+mod switch_task;
 pub mod sys;
 pub mod tap;
 pub mod vhost_user;

@@ -1,7 +1,8 @@
 //! The frontend's half of vhost-user: one connection to a backend.
 //!
-//! Right behaviour: [`Frontend::handshake`] in the order of QEMU or of DPDK, and every request as a method that waits for its
-//! answer. Wrong behaviour: [`Frontend::send_raw`], [`Frontend::send_bytes`], [`Frontend::recv_raw`].
+//! Right behaviour: [`Frontend::negotiate`] and the start of a [`Guest`](crate::Guest) in the order of QEMU or of
+//! DPDK, and every request as a method that waits for its answer. Wrong behaviour: [`Frontend::send_raw`],
+//! [`Frontend::send_bytes`], [`Frontend::recv_raw`].
 
 mod handshake;
 mod message;
@@ -21,7 +22,7 @@ use nix::sys::socket::{ControlMessage, ControlMessageOwned, MsgFlags, recvmsg, s
 pub(crate) use handshake::Vring;
 pub use handshake::{Dialect, HandshakeOptions, Negotiated};
 pub use message::{FLAG_NEED_REPLY, FLAG_REPLY, HEADER_LEN, Header, RawMessage, VERSION, backend_request, request};
-pub use requests::{NO_FD, VringAddr};
+pub use requests::{MemRegion, NO_FD, VringAddr};
 pub use shared::{DirtyLog, Inflight};
 
 use crate::wait::Deadline;
@@ -106,13 +107,14 @@ impl Frontend {
         send_all(&self.stream, bytes, fds, self.timeout)
     }
 
-    /// Sends a message whose header says anything, with any payload (also one that the header contradicts) and any descriptors.
-    /// Returns whether the backend's end was still open.
+    /// Sends a message whose header says anything, with any payload (also one that the header contradicts) and any
+    /// descriptors. Returns whether the backend's end was still open.
     pub fn send_raw(&self, header: Header, payload: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
         self.send_bytes(&[&header.to_bytes(), payload].concat(), fds)
     }
 
-    /// The next message from the backend; nothing when it closed the connection. It panics when none comes within `timeout`.
+    /// The next message from the backend; nothing when it closed the connection. It panics when none comes within
+    /// `timeout`.
     pub fn recv_raw(&self, timeout: Duration) -> Option<RawMessage> {
         recv_message(&self.stream, timeout, "an answer")
     }

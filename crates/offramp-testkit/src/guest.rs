@@ -126,9 +126,10 @@ impl Guest {
         self.tx.iter_mut().for_each(TxQueue::reset);
     }
 
-    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. Split rings go on behind
-    /// the last chain that the device used; what was in flight is done again. A packed ring must have been idle, or be reset
-    /// before ([`Guest::reset_rings`]).
+    /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must
+    /// be dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in
+    /// the same rings. Split rings go on behind the last chain that the device used; what was in flight is done
+    /// again. A packed ring must have been idle, or be reset before ([`Guest::reset_rings`]).
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.resume(Frontend::connect(path));
     }
@@ -159,8 +160,8 @@ impl Guest {
         (&mut self.rx[pair], &mut self.tx[pair])
     }
 
-    /// Takes all queue pairs out, so that threads of their own can drive them. The guest keeps the connection; it can no longer
-    /// stop or start rings.
+    /// Takes all queue pairs out, so that threads of their own can drive them. The guest keeps the connection; it can
+    /// no longer stop or start rings.
     pub fn take_pairs(&mut self) -> Vec<(RxQueue, TxQueue)> {
         std::mem::take(&mut self.rx).into_iter().zip(std::mem::take(&mut self.tx)).collect()
     }

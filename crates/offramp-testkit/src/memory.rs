@@ -17,7 +17,8 @@ use nix::unistd::ftruncate;
 
 /// Bytes of a page of memory on the machines we test on.
 pub const PAGE_LEN: u64 = 4096;
-/// Unmapped bytes before and after every region, so that no two are ever neighbours in the address space of this process.
+/// Unmapped bytes before and after every region, so that no two are ever neighbours in the address space of this
+/// process.
 const GUARD_LEN: u64 = 64 * 1024;
 
 /// Where a region of guest memory shall be.
@@ -196,8 +197,8 @@ impl GuestMemory {
         Self::new(&[RegionSpec::new(0, len.next_multiple_of(PAGE_LEN))])
     }
 
-    /// Memory of two regions of `len` bytes each that follow each other at guest address 0 and are apart everywhere else: a range
-    /// across [`GuestMemory::border`] is contiguous for the guest alone.
+    /// Memory of two regions of `len` bytes each that follow each other at guest address 0 and are apart everywhere
+    /// else: a range across [`GuestMemory::border`] is contiguous for the guest alone.
     pub fn two_halves(len: u64) -> Self {
         let len = len.next_multiple_of(PAGE_LEN);
         Self::new(&[RegionSpec::new(0, len), RegionSpec::new(len, len)])
@@ -296,8 +297,8 @@ impl GuestMemory {
         std::sync::atomic::fence(Ordering::SeqCst);
     }
 
-    /// Makes the file of one region shorter while the peer has it mapped: what a hostile frontend does so that the peer's
-    /// next access raises `SIGBUS`. This process must not touch the pages that are gone either.
+    /// Makes the file of one region shorter while the peer has it mapped: what a hostile frontend does so that the
+    /// peer's next access raises `SIGBUS`. This process must not touch the pages that are gone either.
     pub fn shrink(&self, region: usize, file_len: u64) {
         ftruncate(self.regions[region].fd(), file_len as i64).expect("shrinking the file of guest memory");
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use offramp_testkit::{DataPlacement, Guest, GuestBuilder, HeaderPlacement, TxLayout, VnetHeader};
+use offramp_testkit::{DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader};
 
 /// A hang guard, far above what a loaded machine takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -107,26 +107,133 @@ fn echo_with(name: &str, builder: &GuestBuilder, rx_buffer_len: usize) {
     guest.stop().expect("stopping the rings");
 }
 
-#[test]
-#[ignore = "needs dpdk-testpmd"]
-fn split_rings_carry_every_layout() {
-    echo_with("split", &Guest::builder().split(), 2048);
+/// Both kinds of rings, with a name for the backend.
+fn both(name: &str) -> [(String, GuestBuilder); 2] {
+    [(format!("{name}-split"), Guest::builder().split()), (format!("{name}-packed"), Guest::builder().packed())]
 }
 
 #[test]
 #[ignore = "needs dpdk-testpmd"]
-fn packed_rings_carry_every_layout() {
-    echo_with("packed", &Guest::builder().packed(), 2048);
+fn rings_carry_every_layout() {
+    for (name, builder) in both("layout") {
+        echo_with(&name, &builder, 2048);
+    }
 }
 
 #[test]
 #[ignore = "needs dpdk-testpmd"]
-fn split_mergeable_frames_fill_several_small_buffers() {
-    echo_with("split-merge", &Guest::builder().split().mergeable(true), 256);
+fn mergeable_frames_fill_several_small_buffers() {
+    for (name, builder) in both("merge") {
+        echo_with(&name, &builder.mergeable(true), 256);
+    }
 }
 
 #[test]
 #[ignore = "needs dpdk-testpmd"]
-fn packed_mergeable_frames_fill_several_small_buffers() {
-    echo_with("packed-merge", &Guest::builder().packed().mergeable(true), 256);
+fn indirect_tables_hold_frames_in_many_pieces() {
+    for (name, builder) in both("indirect") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.indirect(true).connect(&backend.socket);
+        for layout in LAYOUTS {
+            echo(&mut guest, 0, TxLayout { indirect: true, ..layout }, &lens(), 2048);
+        }
+        echo_in_every_layout(&mut guest, 2048);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn frames_larger_than_a_packet_buffer_come_back_in_chains() {
+    for (name, builder) in both("large") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.mergeable(true).queue_size(128).connect(&backend.socket);
+        let layout = TxLayout { data: DataPlacement::Scattered(4), ..TxLayout::default() };
+        echo(&mut guest, 0, layout, &[2_034, 2_048, 4_096, 8_000, 9_014], 1024);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn interrupts_wake_with_and_without_event_idx() {
+    for event_idx in [false, true] {
+        for (name, builder) in both(&format!("interrupt-{event_idx}")) {
+            echo_with(&name, &builder.interrupts(true).event_idx(event_idx), 2048);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn chains_are_used_in_order() {
+    for (name, builder) in both("order") {
+        echo_with(&name, &builder.in_order(true).mergeable(true), 512);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn packed_rings_of_any_size_wrap() {
+    for size in [33, 100, 255, 257] {
+        echo_with(&format!("size-{size}"), &Guest::builder().packed().queue_size(size), 2048);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn handshakes_in_the_order_of_virtio_user_bring_the_device_up() {
+    for (name, builder) in both("dialect") {
+        echo_with(&name, &builder.dialect(Dialect::Dpdk), 2048);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn memory_of_two_regions_is_one_for_the_guest() {
+    // The rings do not fit into the first region, and the buffers go on in the second.
+    let regions = [RegionSpec::new(0x4000_0000, 0x4000), RegionSpec::new(0x4000_4000, 64 << 20)];
+    for (name, builder) in both("regions") {
+        echo_with(&name, &builder.memory(&regions), 2048);
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn queue_pairs_echo_each_for_itself() {
+    for (name, builder) in both("pairs") {
+        let backend = Echo::start(&name, 2);
+        let mut guest = builder.queue_pairs(2).connect(&backend.socket);
+        for pair in [1, 0, 1] {
+            echo(&mut guest, pair, LAYOUTS[0], &lens(), 2048);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn rings_go_on_where_they_were_stopped() {
+    for (name, builder) in both("restart") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.connect(&backend.socket);
+        for _ in 0..3 {
+            echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
+            let bases = guest.stop().expect("stopping the rings");
+            guest.start_at(&bases).expect("starting the rings again");
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
+fn a_guest_that_connects_again_goes_on() {
+    for (name, builder) in both("reconnect") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.connect(&backend.socket);
+        for _ in 0..3 {
+            echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
+            guest.stop().expect("stopping the rings");
+            guest.reset_rings();
+            guest.reconnect(&backend.socket);
+        }
+        echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
+    }
 }

@@ -7,7 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use offramp_testkit::features::{self, protocol};
-use offramp_testkit::frontend::{DirtyLog, Header, backend_request, request};
+use offramp_testkit::frontend::{DirtyLog, Header, MemRegion, backend_request, request};
 use offramp_testkit::{
     DataPlacement, Dialect, Frontend, Guest, GuestBuilder, GuestMemory, HeaderPlacement, PeerError, Received,
     RegionSpec, TxLayout, VnetHeader,
@@ -206,6 +206,18 @@ fn messages_have_the_bytes_of_the_specification() {
         (25, vec![4, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 9, 8]),
     ];
     assert_eq!(backend.join().unwrap(), expected);
+}
+
+#[test]
+fn a_region_may_be_described_wrongly() {
+    let memory = GuestMemory::contiguous(4096);
+    let region = &memory.regions()[0];
+    let wrong = MemRegion { len: u64::MAX, file_offset: 1, ..MemRegion::new(region) };
+    let (frontend, backend) = frontend(None);
+    frontend.set_mem_regions(&[wrong, wrong], &[region.fd(), region.fd()]).unwrap();
+    drop(frontend);
+    let (_, payload) = &backend.join().unwrap()[0];
+    assert_eq!((payload.len(), payload[0], &payload[16..24]), (72, 2, &[255; 8][..]));
 }
 
 #[test]

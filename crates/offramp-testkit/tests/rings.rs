@@ -262,6 +262,54 @@ fn raw_access_makes_what_no_driver_would() {
 }
 
 #[test]
+fn chains_made_by_hand_are_taken_back_like_others() {
+    let mut split = pair(false, 8, RingOptions::default());
+    let ring = split.driver.split();
+    let own = ring.reserve(2);
+    ring.write_descriptor(own[0], SplitDescriptor { addr: BUFFERS_AT, len: 5, flags: 1, next: own[1] });
+    ring.write_descriptor(own[1], SplitDescriptor { addr: BUFFERS_AT, len: 6, flags: 2, next: 0 });
+    ring.add_raw(own[0]);
+    assert_eq!(ring.free_descriptors(), 6);
+    split.driver.publish();
+    let chain = split.device.pop(&split.files).unwrap();
+    assert_eq!(chain.pieces, [(BUFFERS_AT, 5, false), (BUFFERS_AT, 6, true)]);
+    split.device.push(&split.files, &[(&chain, 3)]);
+    assert_eq!(split.driver.take_used(), Some(Used { id: own[0], len: 3 }));
+    assert_eq!(split.driver.free_descriptors(), 6);
+
+    let mut packed = pair(true, 3, RingOptions::default());
+    for _ in 0..5 {
+        let first = PackedDescriptor { addr: BUFFERS_AT, len: 5, id: 1, flags: 1 };
+        packed.driver.packed().add_raw(&[first, PackedDescriptor { flags: 2, ..first }]);
+        assert_eq!(packed.device.pop(&packed.files), None, "not published yet");
+        packed.driver.publish();
+        let chain = packed.device.pop(&packed.files).unwrap();
+        assert_eq!(chain.pieces, [(BUFFERS_AT, 5, false), (BUFFERS_AT, 5, true)]);
+        packed.device.push(&packed.files, &[(&chain, 3)]);
+        assert_eq!(packed.driver.take_used(), Some(Used { id: 1, len: 3 }));
+        assert_eq!(packed.driver.free_descriptors(), 3);
+    }
+}
+
+#[test]
+fn indices_wrap_at_65536() {
+    for event_idx in [false, true] {
+        let mut pair = pair(false, 64, RingOptions { event_idx, in_order: false });
+        for _ in 0..1100 {
+            pair.device.want_kicks(&pair.files, true);
+            pair.driver.enable_interrupts();
+            while pair.driver.add(&[buffer(0, false)], &[]).is_some() {}
+            assert!(pair.driver.publish());
+            let before = pair.device.used;
+            let chains: Vec<Chain> = std::iter::from_fn(|| pair.device.pop(&pair.files)).collect();
+            pair.device.push(&pair.files, &chains.iter().map(|chain| (chain, 0)).collect::<Vec<_>>());
+            assert!(pair.device.interrupt_wanted(&pair.files, before));
+            assert_eq!(std::iter::from_fn(|| pair.driver.take_used()).count(), 64);
+        }
+    }
+}
+
+#[test]
 #[should_panic(expected = "which is not in flight")]
 fn a_chain_used_twice_panics() {
     let mut pair = pair(false, 4, RingOptions::default());

@@ -18,10 +18,18 @@ pub struct MemoryHost {
     /// Refuse this many frames before taking one again.
     pub refuse: usize,
     pub takes_verdicts: bool,
+    /// What is accepted; everything when not set.
+    pub accepts: Option<Offloads>,
+    /// Gone, with this error number.
+    pub closed: Option<i32>,
+    pub flushes: usize,
 }
 
 impl HostPort for MemoryHost {
     fn take(&mut self) -> Result<bool, PortError> {
+        if let Some(errno) = self.closed {
+            return Err(PortError::Closed(errno));
+        }
         match self.to_send.pop_front() {
             Some(frame) => {
                 self.taken = frame;
@@ -36,6 +44,9 @@ impl HostPort for MemoryHost {
     }
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        if let Some(errno) = self.closed {
+            return Err(PortError::Closed(errno));
+        }
         if self.refuse > 0 {
             self.refuse -= 1;
             return Err(PortError::Full);
@@ -44,10 +55,12 @@ impl HostPort for MemoryHost {
         Ok(())
     }
 
-    fn flush(&mut self) {}
+    fn flush(&mut self) {
+        self.flushes += 1;
+    }
 
     fn accepts(&self) -> Offloads {
-        Offloads::all()
+        self.accepts.unwrap_or(Offloads::all())
     }
 
     fn takes_verdicts(&self) -> bool {

@@ -2,7 +2,7 @@
 
 use std::os::fd::BorrowedFd;
 
-use super::{Frontend, PeerError, VringAddr};
+use super::{Frontend, MemRegion, PeerError, VringAddr};
 use crate::features::{self, protocol};
 use crate::memory::{GuestMemory, Region};
 use crate::ring::RingAddresses;
@@ -147,7 +147,7 @@ impl Frontend {
         let slots = self.get_max_mem_slots()?;
         let regions: &[Region] = memory.regions();
         assert!(regions.len() as u64 <= slots, "the backend takes {slots} regions, the guest has {}", regions.len());
-        regions.iter().try_for_each(|region| self.add_mem_reg(region))
+        regions.iter().try_for_each(|region| self.add_mem_reg(MemRegion::new(region), region.fd()))
     }
 
     fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {

@@ -1,6 +1,7 @@
 //! Every request as a method that waits for its answer.
 //!
-//! A request that changes something is acknowledged when `REPLY_ACK` was negotiated; without that, it returns as soon as it is sent.
+//! A request that changes something is acknowledged when `REPLY_ACK` was negotiated; without that, it returns as soon
+//! as it is sent.
 
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -52,6 +53,36 @@ impl VringAddr {
     #[must_use]
     pub fn with_log(self, log: u64) -> Self {
         Self { flags: VRING_LOG, log, ..self }
+    }
+}
+
+/// A memory region as `SET_MEM_TABLE` and `ADD_MEM_REG` describe it, with any value in any field.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemRegion {
+    /// Its first guest-physical address.
+    pub guest_addr: u64,
+    /// Its bytes.
+    pub len: u64,
+    /// Where the frontend has it.
+    pub user_addr: u64,
+    /// Where it begins in its file.
+    pub file_offset: u64,
+}
+
+impl MemRegion {
+    /// The true description of a region.
+    pub fn new(region: &Region) -> Self {
+        Self {
+            guest_addr: region.guest_addr(),
+            len: region.len(),
+            user_addr: region.user_addr(),
+            file_offset: region.file_offset(),
+        }
+    }
+
+    fn to_bytes(self) -> Vec<u8> {
+        let fields = [self.guest_addr, self.len, self.user_addr, self.file_offset];
+        fields.iter().flat_map(|field| field.to_le_bytes()).collect()
     }
 }
 
@@ -120,12 +151,6 @@ fn words(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// A memory region as `SET_MEM_TABLE` and `ADD_MEM_REG` carry it.
-fn region_bytes(region: &Region) -> Vec<u8> {
-    let fields = [region.guest_addr(), region.len(), region.user_addr(), region.file_offset()];
-    fields.iter().flat_map(|field| field.to_le_bytes()).collect()
-}
-
 /// The requests, by their names in the specification ("Front-end message types"), where their payloads are described.
 #[allow(clippy::missing_errors_doc)] // Each fails when the backend refuses or closes, as `PeerError` says.
 impl Frontend {
@@ -169,11 +194,16 @@ impl Frontend {
 
     /// `SET_MEM_TABLE` with all regions.
     pub fn set_mem_table(&self, memory: &GuestMemory) -> Result<(), PeerError> {
-        let regions = memory.regions();
+        let regions: Vec<_> = memory.regions().iter().map(MemRegion::new).collect();
+        let fds: Vec<_> = memory.regions().iter().map(Region::fd).collect();
+        self.set_mem_regions(&regions, &fds)
+    }
+
+    /// `SET_MEM_TABLE` with descriptions that may be wrong, and any files.
+    pub fn set_mem_regions(&self, regions: &[MemRegion], fds: &[BorrowedFd<'_>]) -> Result<(), PeerError> {
         let mut payload = words(&[regions.len() as u32, 0]);
-        payload.extend(regions.iter().flat_map(region_bytes));
-        let fds: Vec<_> = regions.iter().map(Region::fd).collect();
-        self.tell(request::SET_MEM_TABLE, &payload, &fds)
+        payload.extend(regions.iter().flat_map(|region| region.to_bytes()));
+        self.tell(request::SET_MEM_TABLE, &payload, fds)
     }
 
     /// `GET_MAX_MEM_SLOTS`.
@@ -181,15 +211,15 @@ impl Frontend {
         self.ask_u64(request::GET_MAX_MEM_SLOTS)
     }
 
-    /// `ADD_MEM_REG`.
-    pub fn add_mem_reg(&self, region: &Region) -> Result<(), PeerError> {
-        let payload = [0u64.to_le_bytes().to_vec(), region_bytes(region)].concat();
-        self.tell(request::ADD_MEM_REG, &payload, &[region.fd()])
+    /// `ADD_MEM_REG`. For a region of [`GuestMemory`]: `add_mem_reg(MemRegion::new(region), region.fd())`.
+    pub fn add_mem_reg(&self, region: MemRegion, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
+        let payload = [0u64.to_le_bytes().to_vec(), region.to_bytes()].concat();
+        self.tell(request::ADD_MEM_REG, &payload, &[fd])
     }
 
     /// `REM_MEM_REG`.
-    pub fn rem_mem_reg(&self, region: &Region) -> Result<(), PeerError> {
-        let payload = [0u64.to_le_bytes().to_vec(), region_bytes(region)].concat();
+    pub fn rem_mem_reg(&self, region: MemRegion) -> Result<(), PeerError> {
+        let payload = [0u64.to_le_bytes().to_vec(), region.to_bytes()].concat();
         self.tell(request::REM_MEM_REG, &payload, &[])
     }
 
@@ -267,7 +297,8 @@ impl Frontend {
         self.tell_u64(request::NET_SET_MTU, mtu)
     }
 
-    /// `GET_CONFIG`: `len` bytes of the device's configuration from byte `offset` on. An answer without content is a refusal.
+    /// `GET_CONFIG`: `len` bytes of the device's configuration from byte `offset` on. An answer without content is a
+    /// refusal.
     pub fn get_config(&self, offset: u32, len: u32) -> Result<Vec<u8>, PeerError> {
         let mut payload = words(&[offset, len, 0]);
         payload.resize(CONFIG_HEAD_LEN + len as usize, 0);

@@ -51,7 +51,8 @@ impl DirtyLog {
     }
 }
 
-/// The region in which a backend remembers what is in flight, so that it can go on after a crash ("Inflight I/O tracking").
+/// The region in which a backend remembers what is in flight, so that it can go on after a crash ("Inflight I/O
+/// tracking").
 #[derive(Debug)]
 pub struct Inflight {
     /// Bytes of the region.

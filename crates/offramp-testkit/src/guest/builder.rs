@@ -95,7 +95,8 @@ impl GuestBuilder {
         self.require(features::MRG_RXBUF, on)
     }
 
-    /// Whether indirect tables are negotiated. What is sent by them is up to [`TxLayout::indirect`], which this sets, too.
+    /// Whether indirect tables are negotiated. What is sent by them is up to [`TxLayout::indirect`], which this sets,
+    /// too.
     #[must_use]
     pub fn indirect(mut self, on: bool) -> Self {
         self.layout.indirect = on;
@@ -114,8 +115,8 @@ impl GuestBuilder {
         self.require(features::IN_ORDER, on)
     }
 
-    /// Whether the queues sleep until the device interrupts them. Then an interrupt that does not come makes a wait fail. Otherwise they
-    /// ask for none and look again and again.
+    /// Whether the queues sleep until the device interrupts them. Then an interrupt that does not come makes a wait
+    /// fail. Otherwise they ask for none and look again and again.
     #[must_use]
     pub fn interrupts(self, on: bool) -> Self {
         Self { interrupts: on, ..self }

@@ -38,9 +38,9 @@ pub struct Received {
     pub num_buffers: u16,
     /// The chains that the frame filled, in their order.
     pub chains: Vec<ChainUse>,
-    /// Whether all of them were used when the first was seen to be: a device must make them visible together
-    /// (virtio 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index tells of all;
-    /// in a packed ring, a device that is only a little too late can escape.
+    /// Whether all of them were used when the first was seen to be: a device must make them visible together (virtio
+    /// 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index tells
+    /// of all; in a packed ring, a device that is only a little too late can escape.
     pub visible_together: bool,
 }
 
@@ -214,8 +214,8 @@ impl RxQueue {
         self.fds.count()
     }
 
-    /// The ring, for raw access. Chains that the test adds there have buffers of its own; what the device writes there is not
-    /// put together by [`RxQueue::recv`].
+    /// The ring, for raw access. Chains that the test adds there have buffers of its own; what the device writes
+    /// there is not put together by [`RxQueue::recv`].
     pub fn ring(&mut self) -> &mut Virtqueue {
         &mut self.ring
     }

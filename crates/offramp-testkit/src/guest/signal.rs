@@ -66,8 +66,8 @@ impl QueueFds {
         self.seen
     }
 
-    /// Waits until `look` finds something in the ring: asleep between interrupts when the queue wants them, else looking
-    /// again and again. It panics when an interrupt is missing.
+    /// Waits until `look` finds something in the ring: asleep between interrupts when the queue wants them, else
+    /// looking again and again. It panics when an interrupt is missing.
     pub(super) fn wait<T>(
         &mut self,
         ring: &mut Virtqueue,

@@ -123,13 +123,14 @@ impl TxQueue {
         self.layout = layout;
     }
 
-    /// Keeps a copy of what is sent from now on, and panics when the device has changed it: it may only read (virtio 1.3, 2.7.5.1).
+    /// Keeps a copy of what is sent from now on, and panics when the device has changed it: it may only read (virtio
+    /// 1.3, 2.7.5.1).
     pub fn set_compare(&mut self, on: bool) {
         self.compare = on;
     }
 
-    /// Sends one frame, given in any number of parts, and kicks when the device wants it. While the ring is full it waits.
-    /// Returns the chain's id.
+    /// Sends one frame, given in any number of parts, and kicks when the device wants it. While the ring is full it
+    /// waits. Returns the chain's id.
     pub fn send(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> u16 {
         let id = match self.stage(header, parts) {
             Some(id) => id,
@@ -150,7 +151,8 @@ impl TxQueue {
         }
     }
 
-    /// Puts one frame into the ring, where the device sees it after [`TxQueue::publish`]. Nothing when the ring is full.
+    /// Puts one frame into the ring, where the device sees it after [`TxQueue::publish`]. Nothing when the ring is
+    /// full.
     pub fn stage(&mut self, header: &VnetHeader, parts: &[&[u8]]) -> Option<u16> {
         let mut bytes = header.to_bytes().to_vec();
         bytes.resize(self.header_len, 0);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     Buffer, Chain, DESC_AVAIL, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_USED, DESC_WRITE, EVENT_DESC, EVENT_DISABLE,
-    EVENT_ENABLE, InFlight, RingAddresses, RingOptions, Tables, Used, WRAP_BIT, passes, writable_len,
+    EVENT_ENABLE, InFlight, RingAddresses, RingOptions, Tables, UNKNOWN_LEN, Used, WRAP_BIT, passes, writable_len,
 };
 use crate::memory::GuestMemory;
 
@@ -22,7 +22,8 @@ pub struct PackedDescriptor {
     pub len: u32,
     /// The buffer id.
     pub id: u16,
-    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`], [`super::DESC_AVAIL`], [`super::DESC_USED`].
+    /// [`super::DESC_NEXT`], [`super::DESC_WRITE`], [`super::DESC_INDIRECT`], [`super::DESC_AVAIL`],
+    /// [`super::DESC_USED`].
     pub flags: u16,
 }
 
@@ -123,9 +124,9 @@ impl PackedDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones in a table that one
-    /// more descriptor points at. Returns the chain's id, or nothing when too few descriptors are free.
-    /// The device sees the chain after [`PackedDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones
+    /// in a table that one more descriptor points at. Returns the chain's id, or nothing when too few descriptors are
+    /// free. The device sees the chain after [`PackedDriver::publish`].
     ///
     /// Only the last descriptor of a chain carries its id (virtio 1.3, 2.8.6); the others carry a wrong one on purpose.
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
@@ -148,7 +149,8 @@ impl PackedDriver {
         Some(id)
     }
 
-    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, at which the device stops.
+    /// Writes the next descriptor. The first one since the last `publish` keeps its old flags, at which the device
+    /// stops.
     fn write_next(&mut self, buffer: Buffer, flags: u16, id: u16) {
         let flags = flags | self.available_flags();
         let slot = self.next_avail.slot;
@@ -234,7 +236,8 @@ impl PackedDriver {
         avail == used && used == self.next_used.wrap
     }
 
-    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need not tell of those.
+    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need
+    /// not tell of those.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.write_driver_event(self.next_used.off_wrap(), EVENT_DESC);
@@ -245,7 +248,8 @@ impl PackedDriver {
         !self.seen.is_empty() || (self.in_flight.len > 0 && self.is_used())
     }
 
-    /// Asks for an interrupt when the used position passes `chains` more descriptors (1: at the next). Only with `EVENT_IDX`.
+    /// Asks for an interrupt when the used position passes `chains` more descriptors (1: at the next). Only with
+    /// `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         let mut at = self.next_used;
@@ -310,6 +314,23 @@ impl PackedDriver {
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
     }
 
+    /// Adds a chain of descriptors as they are, but for the bits that make them available. The device sees it after
+    /// [`PackedDriver::publish`]; when it uses the last one's id, [`PackedDriver::take_used`] tells it as of any
+    /// other chain. The id must be one that no chain of [`PackedDriver::add`] has, or a test cannot tell them apart.
+    pub fn add_raw(&mut self, descriptors: &[PackedDescriptor]) {
+        let count = descriptors.len() as u16;
+        assert!(count <= self.free_slots, "{count} slots are wanted, {} are free", self.free_slots);
+        for descriptor in descriptors {
+            let buffer = Buffer { addr: descriptor.addr, len: descriptor.len, writable: false };
+            self.write_next(buffer, descriptor.flags, descriptor.id);
+        }
+        if let Some(last) = descriptors.last().filter(|last| last.id < self.size) {
+            self.free_ids.retain(|&id| id != last.id);
+            self.in_flight.insert(last.id, Chain { descriptors: count, writable_len: UNKNOWN_LEN });
+        }
+        self.free_slots -= count;
+    }
+
     /// Where the indirect table of chain `id` is.
     pub fn indirect_table(&self, id: u16) -> Option<u64> {
         self.tables.addr(id)
@@ -335,7 +356,8 @@ impl PackedDriver {
         PackedDescriptor::read(&self.memory, self.descriptor_addr(slot))
     }
 
-    /// The bits that make a descriptor available at the next position: its wrap counter in one, the inverse in the other.
+    /// The bits that make a descriptor available at the next position: its wrap counter in one, the inverse in the
+    /// other.
     pub fn available_flags(&self) -> u16 {
         if self.next_avail.wrap { DESC_AVAIL } else { DESC_USED }
     }

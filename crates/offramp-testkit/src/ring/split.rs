@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::{
     AVAIL_NO_INTERRUPT, Buffer, Chain, DESC_INDIRECT, DESC_LEN, DESC_NEXT, InFlight, RingAddresses, RingOptions,
-    Tables, USED_NO_NOTIFY, Used, passes, writable_len,
+    Tables, UNKNOWN_LEN, USED_NO_NOTIFY, Used, passes, writable_len,
 };
 use crate::memory::GuestMemory;
 
@@ -108,9 +108,9 @@ impl SplitDriver {
         ring
     }
 
-    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones in a table that one
-    /// more descriptor points at. Returns the chain's id, or nothing when too few descriptors are free.
-    /// The device sees the chain after [`SplitDriver::publish`].
+    /// Adds a chain: the `direct` buffers in descriptors of the ring, then, when there are any, the `indirect` ones
+    /// in a table that one more descriptor points at. Returns the chain's id, or nothing when too few descriptors are
+    /// free. The device sees the chain after [`SplitDriver::publish`].
     pub fn add(&mut self, direct: &[Buffer], indirect: &[Buffer]) -> Option<u16> {
         let descriptors = direct.len() + usize::from(!indirect.is_empty());
         assert!(descriptors > 0, "a chain needs a buffer");
@@ -193,7 +193,8 @@ impl SplitDriver {
         }
     }
 
-    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need not tell of those.
+    /// Asks for an interrupt at the next chain that is used. Returns whether some are used already: the device need
+    /// not tell of those.
     pub fn enable_interrupts(&mut self) -> bool {
         if self.options.event_idx {
             self.set_used_event(self.seen_used);
@@ -276,6 +277,24 @@ impl SplitDriver {
             descriptor.write(&self.memory, table + at as u64 * DESC_LEN);
         }
         Buffer::readable(table, buffers.len() * DESC_LEN as usize)
+    }
+
+    /// Takes `count` descriptors out of the driver's hands, for chains that the test writes itself. They stay out
+    /// until a reset.
+    pub fn reserve(&mut self, count: usize) -> Vec<u16> {
+        assert!(count <= self.free.len(), "{count} descriptors are wanted, {} are free", self.free.len());
+        self.free.drain(..count).collect()
+    }
+
+    /// Adds the chain that begins at descriptor `head`, which the test has written or will write: any number, also
+    /// one that is no descriptor. The device sees it after [`SplitDriver::publish`]; when it uses the chain,
+    /// [`SplitDriver::take_used`] tells it as of any other.
+    pub fn add_raw(&mut self, head: u16) {
+        if head < self.size {
+            self.in_flight.insert(head, Chain { descriptors: 0, writable_len: UNKNOWN_LEN });
+        }
+        self.write_avail(self.avail_idx, head);
+        self.avail_idx = self.avail_idx.wrapping_add(1);
     }
 
     /// Where the indirect table of chain `id` is.

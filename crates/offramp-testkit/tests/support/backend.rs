@@ -1,4 +1,5 @@
-//! A vhost-user backend of one thread that sends every frame back to the queue pair on which it came. Its parser is its own.
+//! A vhost-user backend of one thread that sends every frame back to the queue pair on which it came. Its parser is
+//! its own.
 
 use std::collections::BTreeMap;
 use std::fs::File;

@@ -1,5 +1,5 @@
-//! A device that does one thing at a time by reading and writing the guest's files: slow, and simple enough to be right by
-//! looking at it. It shares no code with the drivers that it judges.
+//! A device that does one thing at a time by reading and writing the guest's files: slow, and simple enough to be
+//! right by looking at it. It shares no code with the drivers that it judges.
 
 #![allow(dead_code)] // Each test program uses its part.
 

@@ -1,0 +1,503 @@
+//! A learning switch among host ports, in one thread.
+//!
+//! It is how a guest is joined to other guests, to a TAP and to an interface that exists: every side is
+//! a [`HostPort`], which sends with what it asks for (a partial checksum, a segmentation) and is given
+//! frames with what is known of them. Between two sides a frame is touched only as far as the receiver
+//! needs it: what it accepts ∩ what the user allows decides, port by port.
+//!
+//! | a frame | for a port that | happens |
+//! |---|---|---|
+//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`), and its segments fit the MTU | goes untouched |
+//! | super-frame | does not; or it carries CWR, or is UDP to be fragmented | is cut; sums are written on the way |
+//! | partial checksum | is told of checksums (`RX_CHECKSUM`) | goes untouched, told as partial |
+//! | partial checksum | is not | is completed |
+//! | nothing asked | is told of checksums | is verified, and joined if that is on too |
+//! | nothing asked | is not | goes untouched, unknown |
+//! | one that is longer than the MTU | | is lost there, `too_long` |
+//!
+//! Nothing overtakes: before a frame goes past the coalescer of its destination, all that is held there
+//! is handed over. A destination without room loses its own frames and holds nobody back. Ports take
+//! turns with a budget; a super-frame that makes more frames than are left of it is continued in the
+//! next turn. Frames of which the destination is not known, and those for groups, go to all other
+//! ports, up to a limit per ingress port; no frame goes back to where it came from.
+//!
+//! With [`SwitchConfig::learning`] off it is a link: two ports, and everything goes to the other one.
+
+mod control;
+mod egress;
+mod limit;
+mod stations;
+
+pub use control::{LINK_PORTS_MAX, SwitchControl, SwitchError, SwitchPort};
+pub use limit::FloodLimit;
+
+use crate::config::MTU_DEFAULT;
+use crate::port::{HostPort, PortError};
+use crate::stats::Loss;
+use crate::transmit::Progress;
+use control::Request;
+use egress::{Egress, Lent, Outlet, Scratch, Work};
+use limit::TokenBucket;
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::CoalesceConfig;
+use offramp_offload::segment::{IdRange, Refused, SegmentPolicy, Segmenter};
+use stations::{Station, Stations};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::Waker;
+
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+/// The addresses that no bridge forwards, but for their last four bits (IEEE 802.1D 7.12.6).
+const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
+const RESERVED_LAST_MASK: u8 = 0xf0;
+
+/// What a switch is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    /// Learn which station is where. Off: a link of two ports, on which every frame passes, reserved
+    /// addresses too, without a flood limit.
+    pub learning: bool,
+    /// Most ports.
+    pub ports_max: usize,
+    /// Stations that the table has room for; each port's quota is set aside from them.
+    pub stations_max: usize,
+    /// Seconds after which a silent station is forgotten (IEEE 802.1D 7.9.2: 300).
+    pub ageing_s: u64,
+    /// Frames that a port may send or have cut in one turn.
+    pub turn_frames: usize,
+    /// Bytes that a port may send in one turn; the frame that exceeds them still goes.
+    pub turn_bytes: usize,
+    /// How IPv4 IDs run in segments.
+    pub id_range: IdRange,
+}
+
+impl Default for SwitchConfig {
+    fn default() -> Self {
+        Self {
+            learning: true,
+            ports_max: 64,
+            stations_max: 8192,
+            ageing_s: 300,
+            turn_frames: 256,
+            turn_bytes: 256 * 1024,
+            id_range: IdRange::default(),
+        }
+    }
+}
+
+impl SwitchConfig {
+    /// A link: two ports, everything goes to the other one.
+    pub fn link() -> Self {
+        Self { learning: false, ports_max: LINK_PORTS_MAX, stations_max: 0, ..Self::default() }
+    }
+}
+
+/// What a port is added with.
+#[derive(Clone, Copy, Debug)]
+pub struct PortConfig {
+    /// IP bytes that a frame for this port may carry.
+    pub mtu: usize,
+    /// What the user allows to be told to this port (receive offloads); may be changed later.
+    pub offloads: Offloads,
+    /// The port reaches only ports that are not isolated; may be changed later.
+    pub isolated: bool,
+    /// Stations that may be known behind this port. One more displaces that which was silent longest.
+    pub stations_max: usize,
+    /// Frames from this port that may go to every port; `None`: without limit.
+    pub flood_limit: Option<FloodLimit>,
+    /// How frames for this port are joined; `telling` is the port's own.
+    pub coalesce: CoalesceConfig,
+}
+
+impl Default for PortConfig {
+    fn default() -> Self {
+        Self {
+            mtu: MTU_DEFAULT,
+            offloads: Offloads::all(),
+            isolated: false,
+            stations_max: 128,
+            flood_limit: Some(FloodLimit::default()),
+            coalesce: CoalesceConfig::default(),
+        }
+    }
+}
+
+/// What is left of a port's turn.
+#[derive(Debug)]
+struct Budget {
+    frames: usize,
+    bytes: usize,
+}
+
+impl Budget {
+    fn is_left(&self) -> bool {
+        self.frames > 0 && self.bytes > 0
+    }
+
+    fn spend(&mut self, frames: usize, bytes: usize) {
+        self.frames = self.frames.saturating_sub(frames);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// A frame on its way: the ports from `next` up to `end` are still to be visited.
+#[derive(Debug)]
+struct Pending {
+    plan: Segmenter,
+    next: usize,
+    end: usize,
+    /// It is for all ports, not for one.
+    is_flood: bool,
+    /// What is left to be written for the port `next`, if it has begun.
+    cut: Option<Segmenter>,
+}
+
+#[derive(Debug)]
+struct Port<P> {
+    host: P,
+    shared: Arc<SwitchPort>,
+    egress: Egress,
+    floods: Option<TokenBucket>,
+    pending: Option<Pending>,
+}
+
+impl<P> Port<P> {
+    fn is_open(&self) -> bool {
+        self.shared.closed().is_none()
+    }
+
+    fn reaches(&self, other: &Self) -> bool {
+        other.is_open() && !(self.shared.is_isolated() && other.shared.is_isolated())
+    }
+}
+
+/// The switch. See the [module](self) for the rules.
+#[derive(Debug)]
+pub struct Switch<P> {
+    config: SwitchConfig,
+    policy: SegmentPolicy,
+    ports: Box<[Option<Port<P>>]>,
+    stations: Stations,
+    scratch: Scratch,
+    /// Whose turn comes first in the next batch.
+    first: usize,
+    control: Arc<SwitchControl<P>>,
+}
+
+impl<P: HostPort> Switch<P> {
+    /// A switch without ports.
+    pub fn new(config: &SwitchConfig) -> Self {
+        Self {
+            config: *config,
+            policy: SegmentPolicy { id_range: config.id_range, fragment_id: 0 },
+            ports: (0..config.ports_max).map(|_| None).collect(),
+            stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
+            scratch: Scratch::new(),
+            first: 0,
+            control: Arc::new(SwitchControl::new(config)),
+        }
+    }
+
+    /// How ports are added and removed, from any thread.
+    pub fn control(&self) -> &Arc<SwitchControl<P>> {
+        &self.control
+    }
+
+    /// The ports that are open.
+    pub fn hosts(&self) -> impl Iterator<Item = &P> {
+        self.ports.iter().flatten().filter(|port| port.is_open()).map(|port| &port.host)
+    }
+
+    /// The ports that are open, to change them between batches.
+    pub fn hosts_mut(&mut self) -> impl Iterator<Item = &mut P> {
+        self.ports.iter_mut().flatten().filter(|port| port.is_open()).map(|port| &mut port.host)
+    }
+
+    /// The port of that number, open or not.
+    pub fn host(&self, index: usize) -> Option<&P> {
+        Some(&self.ports.get(index)?.as_ref()?.host)
+    }
+
+    /// The port of that number, to change it between batches.
+    pub fn host_mut(&mut self, index: usize) -> Option<&mut P> {
+        Some(&mut self.ports.get_mut(index)?.as_mut()?.host)
+    }
+
+    /// Frames that are held to be joined for the port of that number.
+    pub fn held(&self, index: usize) -> usize {
+        self.ports.get(index).and_then(Option::as_ref).map_or(0, |port| port.egress.held())
+    }
+
+    /// When held frames are due without any new frame.
+    pub fn next_deadline_ns(&self) -> Option<u64> {
+        let open = self.ports.iter().flatten().filter(|port| port.is_open());
+        open.filter_map(|port| port.egress.next_deadline_ns()).min()
+    }
+
+    /// Asks for `waker` to be called when a port is added or removed. The caller must poll once more
+    /// before it sleeps.
+    pub fn register(&self, waker: &Waker) {
+        self.control.register(Some(waker));
+    }
+
+    /// Takes back what [`Switch::register`] asked for.
+    pub fn unregister(&self) {
+        self.control.register(None);
+    }
+
+    /// Gives every port one turn, then ends the batch. A port that is found closed is left alone from
+    /// then on ([`SwitchPort::closed`]); the others go on.
+    pub fn poll(&mut self, now_ns: u64) -> Progress {
+        let mut progress = Progress { moved: self.apply_requests(), more: false };
+        let count = self.ports.len();
+        for nth in 0..count {
+            progress = progress.or(self.turn((self.first + nth) % count, now_ns));
+        }
+        self.first = self.after(self.first);
+        self.end_batch(now_ns);
+        progress
+    }
+
+    /// The number of the next port that is there.
+    fn after(&self, index: usize) -> usize {
+        let count = self.ports.len();
+        let mut next = (1..=count).map(|n| (index + n) % count);
+        next.find(|&next| self.ports[next].is_some()).unwrap_or(0)
+    }
+
+    fn end_batch(&mut self, now_ns: u64) {
+        for port in self.ports.iter_mut().flatten() {
+            if port.is_open() {
+                port.egress.end_batch(Outlet::new(&mut port.host, &port.shared), now_ns);
+            }
+            if !port.is_open() {
+                self.stations.forget(port.shared.index);
+            }
+            port.shared.stations.store(self.stations.len(port.shared.index), Relaxed);
+        }
+    }
+
+    /// Whether ports came or went.
+    fn apply_requests(&mut self) -> bool {
+        let requests = self.control.requests();
+        let has_any = !requests.is_empty();
+        for request in requests {
+            match request {
+                Request::Add(host, shared) => self.add(host, shared),
+                Request::Remove(shared) => self.remove(&shared),
+            }
+        }
+        has_any
+    }
+
+    fn add(&mut self, host: P, shared: Arc<SwitchPort>) {
+        self.stations.set_quota(shared.index, self.control.quota(&shared.config));
+        let egress = Egress::new(&shared.config.coalesce, host.takes_verdicts());
+        let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
+        let index = shared.index;
+        self.ports[index] = Some(Port { host, shared, egress, floods, pending: None });
+    }
+
+    fn remove(&mut self, shared: &Arc<SwitchPort>) {
+        let index = shared.index;
+        let Some(mut port) = self.ports[index].take() else { return };
+        port.egress.release(Outlet::new(&mut port.host, shared));
+        give_up(&mut port);
+        for other in self.ports.iter_mut().flatten() {
+            leave_out(other, index);
+        }
+        self.stations.forget(index);
+        self.stations.set_quota(index, 0);
+        shared.stations.store(0, Relaxed);
+        self.control.release(shared);
+    }
+
+    /// Moves frames of one port until it has none, or its budget is spent.
+    fn turn(&mut self, from: usize, now_ns: u64) -> Progress {
+        let mut progress = Progress::default();
+        let mut budget = Budget { frames: self.config.turn_frames.max(1), bytes: self.config.turn_bytes.max(1) };
+        while budget.is_left() {
+            let is_pending = matches!(&self.ports[from], Some(Port { pending: Some(_), .. }));
+            if !is_pending && !self.take(from, now_ns, &mut budget) {
+                return progress;
+            }
+            progress.moved = true;
+            self.forward(from, now_ns, &mut budget);
+        }
+        Progress { moved: true, more: true }
+    }
+
+    /// Takes the next frame of a port and decides where it goes; `false` when there is none.
+    fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> bool {
+        let Some(port) = self.ports[from].as_mut().filter(|port| port.is_open()) else { return false };
+        let stats = &port.shared.stats().transmit;
+        match port.host.take() {
+            Ok(true) => {}
+            Ok(false) | Err(PortError::Full) => return false,
+            Err(PortError::Refused(_)) => {
+                budget.spend(1, 0);
+                stats.frames_in.add(1);
+                stats.lose(Loss::BadRequest, 1);
+                return true;
+            }
+            Err(PortError::Closed(errno)) => {
+                port.shared.close(errno);
+                self.stations.forget(from);
+                return false;
+            }
+        }
+        stats.host_frames.add(1);
+        let (meta, frame) = port.host.taken();
+        let plan = match Segmenter::new(frame, &meta, &self.policy) {
+            Ok(plan) => plan,
+            Err(refused) => {
+                budget.spend(1, 0);
+                stats.frames_in.add(1);
+                stats.lose(reason(refused), 1);
+                return true;
+            }
+        };
+        self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
+        let frames = plan.frames_left();
+        stats.frames_in.add(frames as u64);
+        match self.route(from, frames, now_ns) {
+            Ok(Route { next, end, is_flood }) => {
+                let Some(port) = &mut self.ports[from] else { return true };
+                port.pending = Some(Pending { plan, next, end, is_flood, cut: None });
+            }
+            Err(loss) => {
+                budget.spend(1, 0);
+                if let Some(port) = &self.ports[from] {
+                    port.shared.stats().transmit.lose(loss, frames);
+                }
+            }
+        }
+        true
+    }
+
+    /// The ports that the frame last taken from a port is for.
+    fn route(&mut self, from: usize, frames: usize, now_ns: u64) -> Result<Route, Loss> {
+        let Self { config, ports, stations, .. } = self;
+        let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
+        let frame = port.host.taken().1;
+        if config.learning {
+            let now_s = now_ns / NANOSECONDS_PER_SECOND;
+            if is_reserved(frame) {
+                return Err(Loss::Reserved);
+            }
+            if let Some(source) = Station::source(frame) {
+                stations.learn(source, from, now_s);
+            }
+            if let Some(to) = Station::destination(frame).and_then(|station| stations.find(station, now_s)) {
+                return match &ports[to] {
+                    _ if to == from => Err(Loss::Hairpin),
+                    Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1, is_flood: false }),
+                    _ => Err(Loss::Isolated),
+                };
+            }
+        }
+        let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
+        if !others().any(|other| port.reaches(other)) {
+            let loss = if others().any(Port::is_open) { Loss::Isolated } else { Loss::NoDestination };
+            return Err(loss);
+        }
+        let end = ports.len();
+        let bucket = ports[from].as_mut().and_then(|port| port.floods.as_mut());
+        if bucket.is_some_and(|bucket| !bucket.take(frames, now_ns)) {
+            return Err(Loss::FloodLimit);
+        }
+        Ok(Route { next: 0, end, is_flood: true })
+    }
+
+    /// Brings the pending frame of a port to all that it is for, or as many as the budget lasts.
+    fn forward(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
+        let Self { ports, stations, scratch, .. } = self;
+        while let Some(next) = next_of(ports, from) {
+            if !budget.is_left() {
+                return;
+            }
+            if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, next])
+                && source.reaches(port)
+                && let Some(pending) = &mut source.pending
+            {
+                let (meta, bytes) = source.host.taken();
+                let lent = Lent { bytes, meta, plan: &pending.plan };
+                let mut outlet = Outlet::new(&mut port.host, &port.shared);
+                let mut work = Work { scratch, budget, now_ns };
+                let is_done = port.egress.deliver(&mut outlet, &lent, &mut pending.cut, &mut work);
+                if !port.is_open() {
+                    stations.forget(next);
+                }
+                if !is_done {
+                    return;
+                }
+                pending.cut = None;
+                pending.next += 1;
+            } else if let Some(source) = &mut ports[from] {
+                leave_out(source, next);
+            }
+        }
+        if let Some(port) = &mut ports[from]
+            && let Some(pending) = port.pending.take()
+        {
+            count_out(port, pending.plan.frames_left());
+        }
+    }
+}
+
+/// The ports that a frame is for.
+struct Route {
+    next: usize,
+    end: usize,
+    is_flood: bool,
+}
+
+/// The port that the pending frame of a port is for next.
+fn next_of<P>(ports: &[Option<Port<P>>], from: usize) -> Option<usize> {
+    let pending = ports[from].as_ref()?.pending.as_ref()?;
+    (pending.next < pending.end).then_some(pending.next)
+}
+
+/// Leaves out a port that the pending frame cannot be brought to, or no further. A frame for that port
+/// alone is given up.
+fn leave_out<P: HostPort>(port: &mut Port<P>, unreachable: usize) {
+    match &mut port.pending {
+        Some(pending) if pending.next == unreachable && pending.is_flood => {
+            pending.cut = None;
+            pending.next += 1;
+        }
+        Some(pending) if pending.next == unreachable => give_up(port),
+        _ => {}
+    }
+}
+
+/// Loses what is left of the pending frame of a port.
+fn give_up<P: HostPort>(port: &mut Port<P>) {
+    let Some(pending) = port.pending.take() else { return };
+    let left = pending.cut.as_ref().unwrap_or(&pending.plan).frames_left();
+    port.shared.stats().transmit.lose(Loss::NoDestination, left);
+    count_out(port, pending.plan.frames_left() - left);
+}
+
+fn count_out<P: HostPort>(port: &Port<P>, frames: usize) {
+    let stats = &port.shared.stats().transmit;
+    stats.frames_out.add(frames as u64);
+    if frames > 0 {
+        stats.bytes_out.add(port.host.taken().1.len() as u64);
+    }
+}
+
+/// Whether the frame is for one of 01-80-C2-00-00-00 to -0F.
+fn is_reserved(frame: &[u8]) -> bool {
+    match frame.first_chunk::<6>() {
+        Some([rest @ .., last]) => *rest == RESERVED_ADDRESS[..5] && last & RESERVED_LAST_MASK == 0,
+        None => false,
+    }
+}
+
+fn reason(refused: Refused) -> Loss {
+    match refused {
+        Refused::Malformed(_) => Loss::Malformed,
+        _ => Loss::BadRequest,
+    }
+}

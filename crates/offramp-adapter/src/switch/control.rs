@@ -1,0 +1,252 @@
+//! What the outside may do to a switch that runs: add and remove ports, change and read each.
+
+use super::{PortConfig, SwitchConfig};
+use crate::config::{MTU_MAX, MTU_MIN};
+use crate::stats::QueueStats;
+use offramp_offload::caps::Offloads;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
+
+/// Ports of a switch that does not learn: a link has two ends.
+pub const LINK_PORTS_MAX: usize = 2;
+
+/// Why a port is not added.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SwitchError {
+    /// The port's MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
+    #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
+    Mtu(usize),
+    /// As many ports as configured are there.
+    #[error("the switch has {0} ports, its most; raise ports_max, or remove one")]
+    Ports(usize),
+    /// A link (`learning` off) has both its ends.
+    #[error("a link has two ends, and both are taken; switch learning on for more ports")]
+    LinkEnds,
+    /// The quotas of all ports would exceed the table.
+    #[error(
+        "stations_max of the port is {wanted}, and {left} of the switch's are left; raise the switch's or lower the port's"
+    )]
+    Stations {
+        /// What the port is to have.
+        wanted: usize,
+        /// What the table has left.
+        left: usize,
+    },
+}
+
+/// One port as the outside sees it: settings that take effect with the next batch, and counters.
+///
+/// `stats.transmit` is what the port sent into the switch: `frames_in` = `frames_out` (handed to at
+/// least one port) + the lost. `stats.receive` is what it was to be given, one per copy: `frames_in` =
+/// `frames_out` + the lost + those that are held to be joined.
+#[derive(Debug)]
+pub struct SwitchPort {
+    pub(super) index: usize,
+    pub(super) config: PortConfig,
+    offloads: AtomicU32,
+    mtu: AtomicUsize,
+    isolated: AtomicBool,
+    /// 0 while the port is open.
+    closed: AtomicI32,
+    removed: AtomicBool,
+    pub(super) stations: AtomicUsize,
+    stats: QueueStats,
+}
+
+impl SwitchPort {
+    fn new(index: usize, config: &PortConfig) -> Self {
+        Self {
+            index,
+            config: *config,
+            offloads: AtomicU32::new(config.offloads.bits()),
+            mtu: AtomicUsize::new(config.mtu),
+            isolated: AtomicBool::new(config.isolated),
+            closed: AtomicI32::new(0),
+            removed: AtomicBool::new(false),
+            stations: AtomicUsize::new(0),
+            stats: QueueStats::default(),
+        }
+    }
+
+    /// The port's number; a number is given again after its port was removed.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// What the user allows to be told to this port (receive offloads).
+    pub fn offloads(&self) -> Offloads {
+        Offloads::from_bits_truncate(self.offloads.load(Relaxed))
+    }
+
+    /// Changes what may be told to this port.
+    pub fn set_offloads(&self, offloads: Offloads) {
+        self.offloads.store(offloads.bits(), Relaxed);
+    }
+
+    /// IP bytes that a frame for this port may carry.
+    pub fn mtu(&self) -> usize {
+        self.mtu.load(Relaxed)
+    }
+
+    /// Changes the MTU.
+    ///
+    /// # Errors
+    /// [`SwitchError::Mtu`] outside [`MTU_MIN`]…[`MTU_MAX`]; the old one stays.
+    pub fn set_mtu(&self, mtu: usize) -> Result<(), SwitchError> {
+        check_mtu(mtu)?;
+        self.mtu.store(mtu, Relaxed);
+        Ok(())
+    }
+
+    /// Whether the port reaches only ports that are not isolated.
+    pub fn is_isolated(&self) -> bool {
+        self.isolated.load(Relaxed)
+    }
+
+    /// Changes the isolation.
+    pub fn set_isolated(&self, isolated: bool) {
+        self.isolated.store(isolated, Relaxed);
+    }
+
+    /// Why the port is of no more use ([`PortError::Closed`](crate::port::PortError::Closed)): the
+    /// error number. The switch leaves it alone from then on; remove it.
+    pub fn closed(&self) -> Option<i32> {
+        Some(self.closed.load(Relaxed)).filter(|&errno| errno != 0)
+    }
+
+    /// Notes that the port is gone; an error number of 0 would not show.
+    pub(super) fn close(&self, errno: i32) {
+        self.closed.store(if errno == 0 { i32::MAX } else { errno }, Relaxed);
+    }
+
+    /// Stations that are known behind this port, silent ones among them.
+    pub fn stations(&self) -> usize {
+        self.stations.load(Relaxed)
+    }
+
+    /// The port's counters.
+    pub fn stats(&self) -> &QueueStats {
+        &self.stats
+    }
+}
+
+fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
+    if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
+}
+
+/// What the switch is asked to do before its next batch.
+#[derive(Debug)]
+pub(super) enum Request<P> {
+    Add(P, Arc<SwitchPort>),
+    Remove(Arc<SwitchPort>),
+}
+
+#[derive(Debug)]
+struct Registry<P> {
+    ports: Box<[Option<Arc<SwitchPort>>]>,
+    stations_left: usize,
+    requests: Vec<Request<P>>,
+    waker: Option<Waker>,
+}
+
+/// Adds and removes ports of a switch from any thread.
+#[derive(Debug)]
+pub struct SwitchControl<P> {
+    config: SwitchConfig,
+    registry: Mutex<Registry<P>>,
+    /// Set while requests wait, so that a batch that has none takes no lock.
+    asked: AtomicBool,
+}
+
+impl<P> SwitchControl<P> {
+    pub(super) fn new(config: &SwitchConfig) -> Self {
+        let registry = Registry {
+            ports: (0..config.ports_max).map(|_| None).collect(),
+            stations_left: config.stations_max,
+            requests: Vec::new(),
+            waker: None,
+        };
+        Self { config: *config, registry: Mutex::new(registry), asked: AtomicBool::new(false) }
+    }
+
+    /// A panic elsewhere leaves the registry whole: nothing in here can fail half way.
+    fn lock(&self) -> MutexGuard<'_, Registry<P>> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds a port; it carries frames from the switch's next batch on.
+    ///
+    /// # Errors
+    /// When a number is out of range or a limit is reached; `port` is dropped then.
+    pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
+        check_mtu(config.mtu)?;
+        let mut registry = self.lock();
+        let taken = registry.ports.iter().flatten().count();
+        if !self.config.learning && taken >= LINK_PORTS_MAX {
+            return Err(SwitchError::LinkEnds);
+        }
+        let stations = self.quota(config);
+        if stations > registry.stations_left {
+            return Err(SwitchError::Stations { wanted: stations, left: registry.stations_left });
+        }
+        let Some(index) = registry.ports.iter().position(Option::is_none) else {
+            return Err(SwitchError::Ports(taken));
+        };
+        let shared = Arc::new(SwitchPort::new(index, config));
+        registry.stations_left -= stations;
+        registry.ports[index] = Some(Arc::clone(&shared));
+        self.ask(registry, Request::Add(port, Arc::clone(&shared)));
+        Ok(shared)
+    }
+
+    /// Removes a port before the switch's next batch: what is held for it is handed over, its stations
+    /// are forgotten, and it is dropped by the switch's thread. A port that is removed already, or is
+    /// another switch's, stays as it is.
+    pub fn remove(&self, port: &Arc<SwitchPort>) {
+        let registry = self.lock();
+        let is_here = matches!(registry.ports.get(port.index), Some(Some(here)) if Arc::ptr_eq(here, port));
+        if is_here && !port.removed.swap(true, Relaxed) {
+            self.ask(registry, Request::Remove(Arc::clone(port)));
+        }
+    }
+
+    /// The ports that are there, in the order of their numbers.
+    pub fn ports(&self) -> Vec<Arc<SwitchPort>> {
+        self.lock().ports.iter().flatten().cloned().collect()
+    }
+
+    /// Stations that are set aside for a port.
+    pub(super) fn quota(&self, config: &PortConfig) -> usize {
+        if self.config.learning { config.stations_max } else { 0 }
+    }
+
+    fn ask(&self, mut registry: MutexGuard<'_, Registry<P>>, request: Request<P>) {
+        registry.requests.push(request);
+        self.asked.store(true, Relaxed);
+        if let Some(waker) = &registry.waker {
+            waker.wake_by_ref();
+        }
+    }
+
+    /// What was asked since the last call.
+    pub(super) fn requests(&self) -> Vec<Request<P>> {
+        if !self.asked.load(Relaxed) {
+            return Vec::new();
+        }
+        let mut registry = self.lock();
+        self.asked.store(false, Relaxed);
+        std::mem::take(&mut registry.requests)
+    }
+
+    /// Gives back the number and the quota of a port that is gone.
+    pub(super) fn release(&self, port: &SwitchPort) {
+        let mut registry = self.lock();
+        registry.ports[port.index] = None;
+        registry.stations_left += self.quota(&port.config);
+    }
+
+    pub(super) fn register(&self, waker: Option<&Waker>) {
+        self.lock().waker = waker.cloned();
+    }
+}

@@ -1,0 +1,527 @@
+//! The switch: where frames go, and what does not go.
+
+mod support;
+
+use offramp_adapter::stats::Loss;
+use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::CoalesceConfig;
+use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
+
+const SECOND_NS: u64 = 1_000_000_000;
+const BROADCAST: [u8; 6] = [0xff; 6];
+
+/// A switch with ports that are in memory.
+struct Bench {
+    switch: Switch<MemoryHost>,
+    ports: Vec<Arc<SwitchPort>>,
+    now_ns: u64,
+}
+
+impl Bench {
+    fn new(config: &SwitchConfig) -> Self {
+        Self { switch: Switch::new(config), ports: Vec::new(), now_ns: 0 }
+    }
+
+    /// A switch of `count` ports of that kind.
+    fn with_ports(count: usize, port: &PortConfig) -> Self {
+        let mut bench = Self::new(&SwitchConfig::default());
+        for _ in 0..count {
+            bench.add(MemoryHost::default(), port);
+        }
+        bench
+    }
+
+    fn add(&mut self, host: MemoryHost, config: &PortConfig) -> Arc<SwitchPort> {
+        let port = self.switch.control().add(host, config).unwrap();
+        self.ports.push(Arc::clone(&port));
+        self.switch.poll(self.now_ns);
+        port
+    }
+
+    fn host(&mut self, port: usize) -> &mut MemoryHost {
+        self.switch.host_mut(port).unwrap()
+    }
+
+    fn send(&mut self, from: usize, frame: (TxMeta, Vec<u8>)) {
+        self.host(from).to_send.push_back(frame);
+    }
+
+    /// Sends a plain frame between two addresses at once.
+    fn say(&mut self, from: usize, source: [u8; 6], destination: [u8; 6]) {
+        self.send(from, (TxMeta::default(), plain(source, destination)));
+        self.run();
+    }
+
+    fn run(&mut self) {
+        while self.switch.poll(self.now_ns).moved {}
+    }
+
+    /// How many frames each port was given since this was asked last.
+    fn given(&mut self) -> Vec<usize> {
+        (0..self.ports.len()).map(|n| std::mem::take(&mut self.host(n).given).len()).collect()
+    }
+
+    fn lost(&self, port: usize, reason: Loss) -> u64 {
+        let stats = self.ports[port].stats();
+        stats.transmit.lost(reason) + stats.receive.lost(reason)
+    }
+
+    fn assert_everything_is_accounted_for(&self) {
+        for port in &self.ports {
+            let (sent, got) = (&port.stats().transmit, &port.stats().receive);
+            assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total(), "{sent:?}");
+            let held = self.switch.held(port.index()) as u64;
+            assert_eq!(got.frames_in.get(), got.frames_out.get() + got.lost_total() + held, "{got:?}");
+        }
+    }
+}
+
+fn mac(n: u8) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n]
+}
+
+/// A frame of no protocol that anyone looks into.
+fn plain(source: [u8; 6], destination: [u8; 6]) -> Vec<u8> {
+    [&destination[..], &source, &[0x88, 0xb5], &[0; 46]].concat()
+}
+
+/// Sets the addresses of a frame.
+fn between((meta, mut frame): (TxMeta, Vec<u8>), source: [u8; 6], destination: [u8; 6]) -> (TxMeta, Vec<u8>) {
+    frame[..6].copy_from_slice(&destination);
+    frame[6..12].copy_from_slice(&source);
+    (meta, frame)
+}
+
+#[test]
+fn an_unknown_station_is_looked_for_at_every_other_port_and_then_known() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.say(0, mac(1), mac(2));
+    assert_eq!(bench.given(), [0, 1, 1]);
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.given(), [1, 0, 0], "the first one is known");
+    bench.say(0, mac(1), mac(2));
+    assert_eq!(bench.given(), [0, 1, 0]);
+    bench.say(2, mac(3), BROADCAST);
+    assert_eq!(bench.given(), [1, 1, 0]);
+    assert_eq!(bench.ports.iter().map(|p| p.stations()).collect::<Vec<_>>(), [1, 1, 1]);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_station_that_moved_is_found_at_its_new_port() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.say(0, mac(1), BROADCAST);
+    bench.say(1, mac(1), BROADCAST);
+    bench.given();
+    bench.say(2, mac(3), mac(1));
+    assert_eq!(bench.given(), [0, 1, 0]);
+}
+
+#[test]
+fn a_station_that_was_silent_for_the_ageing_time_is_looked_for_again() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.say(0, mac(1), BROADCAST);
+    bench.given();
+    bench.now_ns = 300 * SECOND_NS - 1;
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.given(), [1, 0, 0]);
+    bench.now_ns = 300 * SECOND_NS;
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.given(), [1, 0, 1]);
+}
+
+#[test]
+fn the_same_address_in_two_vlans_is_two_stations() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    let tagged = |source, destination, vid: u8| {
+        let mut frame = plain(source, destination);
+        frame.splice(12..12, [0x81, 0, 0, vid]);
+        (TxMeta::default(), frame)
+    };
+    bench.send(0, tagged(mac(1), BROADCAST, 5));
+    bench.send(1, tagged(mac(1), BROADCAST, 6));
+    bench.run();
+    bench.given();
+    bench.send(2, tagged(mac(3), mac(1), 5));
+    bench.send(2, tagged(mac(3), mac(1), 6));
+    bench.send(2, tagged(mac(3), mac(1), 7));
+    bench.run();
+    assert_eq!(bench.given(), [2, 2, 0], "each in its VLAN, and one that nobody knows");
+}
+
+#[test]
+fn no_frame_goes_back_to_where_it_came_from() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    bench.say(0, mac(1), mac(1));
+    bench.say(0, mac(2), mac(1));
+    assert_eq!(bench.given(), [0, 0]);
+    assert_eq!(bench.lost(0, Loss::Hairpin), 2);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn addresses_that_no_bridge_forwards_are_not_forwarded() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    for last in 0..=0x10 {
+        bench.say(0, mac(1), [0x01, 0x80, 0xc2, 0, 0, last]);
+    }
+    assert_eq!(bench.given(), [0, 1], "the seventeenth is an ordinary group");
+    assert_eq!(bench.lost(0, Loss::Reserved), 16);
+    assert_eq!(bench.ports[0].stations(), 1, "learned from the seventeenth");
+}
+
+#[test]
+fn what_is_flooded_keeps_to_a_burst_and_a_rate() {
+    let limit = FloodLimit { frames_per_s: 10, burst_frames: 5 };
+    let mut bench = Bench::with_ports(3, &PortConfig { flood_limit: Some(limit), ..PortConfig::default() });
+    bench.say(1, mac(2), BROADCAST);
+    bench.given();
+    for _ in 0..20 {
+        bench.say(0, mac(1), BROADCAST);
+    }
+    assert_eq!(bench.given(), [0, 5, 5]);
+    assert_eq!(bench.lost(0, Loss::FloodLimit), 15);
+    bench.say(0, mac(1), mac(2));
+    bench.say(1, mac(2), BROADCAST);
+    assert_eq!(bench.given(), [1, 1, 1], "a known station, and another port, have nothing to do with it");
+    bench.now_ns += SECOND_NS / 5;
+    for _ in 0..20 {
+        bench.say(0, mac(1), BROADCAST);
+    }
+    assert_eq!(bench.given(), [0, 2, 2]);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_super_frame_that_is_flooded_counts_as_many_frames_as_it_makes() {
+    let limit = FloodLimit { frames_per_s: 1, burst_frames: 9 };
+    let mut bench = Bench::with_ports(2, &PortConfig { flood_limit: Some(limit), ..PortConfig::default() });
+    bench.send(0, tcp_super_frame(0, 1, &pattern(0, 10_000), 1000));
+    bench.send(0, tcp_super_frame(0, 1, &pattern(0, 9000), 1000));
+    bench.run();
+    assert_eq!(bench.lost(0, Loss::FloodLimit), 10);
+    assert_eq!(bench.given(), [0, 1]);
+}
+
+#[test]
+fn isolated_ports_reach_the_others_and_not_each_other() {
+    let mut bench = Bench::with_ports(2, &PortConfig { isolated: true, ..PortConfig::default() });
+    bench.say(0, mac(1), BROADCAST);
+    assert_eq!((bench.given(), bench.lost(0, Loss::Isolated)), (vec![0, 0], 1), "nobody is there for it");
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    for (from, expected) in [(0, [0, 0, 1]), (1, [0, 0, 1]), (2, [1, 1, 0])] {
+        bench.say(from, mac(from as u8), BROADCAST);
+        assert_eq!(bench.given(), expected);
+    }
+    bench.say(0, mac(0), mac(1));
+    assert_eq!((bench.given(), bench.lost(0, Loss::Isolated)), (vec![0, 0, 0], 2));
+    bench.say(0, mac(0), mac(2));
+    bench.say(2, mac(2), mac(0));
+    assert_eq!(bench.given(), [1, 0, 1]);
+    bench.ports[1].set_isolated(false);
+    bench.say(0, mac(0), mac(1));
+    assert_eq!(bench.given(), [0, 1, 0], "the setting takes effect at once");
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_lone_port_talks_to_nobody() {
+    let mut bench = Bench::with_ports(1, &PortConfig::default());
+    bench.say(0, mac(1), BROADCAST);
+    assert_eq!(bench.lost(0, Loss::NoDestination), 1);
+}
+
+#[test]
+fn a_port_that_invents_addresses_makes_nobody_else_forgotten() {
+    let mut bench = Bench::with_ports(3, &PortConfig { flood_limit: None, ..PortConfig::default() });
+    bench.say(0, mac(1), BROADCAST);
+    for n in 0..10_000_u32 {
+        let [_, b, c, d] = n.to_be_bytes();
+        bench.send(1, (TxMeta::default(), plain([6, 0, 0, b, c, d], mac(1))));
+    }
+    bench.run();
+    assert_eq!(bench.given()[2], 1, "the first broadcast alone");
+    assert_eq!(bench.ports[1].stations(), PortConfig::default().stations_max);
+    bench.say(2, mac(3), mac(1));
+    assert_eq!(bench.given(), [1, 0, 0]);
+}
+
+#[test]
+fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_does_not() {
+    let mut bench = Bench::new(&SwitchConfig::default());
+    let takes = |accepts| MemoryHost { accepts: Some(accepts), ..MemoryHost::default() };
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    bench.add(takes(Offloads::all()), &PortConfig::default());
+    bench.add(takes(Offloads::RX_CHECKSUM), &PortConfig::default());
+    bench.add(takes(Offloads::empty()), &PortConfig::default());
+    bench.add(takes(Offloads::all()), &PortConfig { offloads: Offloads::RX_CHECKSUM, ..PortConfig::default() });
+    let payload = pattern(1, 60_000);
+    bench.send(0, between(tcp_super_frame(0, 1, &payload, 1460), mac(1), BROADCAST));
+    bench.run();
+    let whole = &bench.host(1).given[0];
+    let expected = Segmentation { kind: SegmentationKind::Tcp4, size: 1460, ecn: false };
+    assert_eq!((whole.0.segmentation, whole.0.header_len, whole.0.segments), (Some(expected), 54, 42));
+    assert!(matches!(whole.0.checksum, ChecksumState::Partial(_)));
+    for port in 1..5 {
+        let stats = bench.ports[port].stats();
+        assert_eq!(stats.receive.frames_out.get(), 42);
+        assert_eq!(stats.receive.host_frames.get(), if port == 1 { 1 } else { 42 });
+        let given = &bench.host(port).given;
+        let got: Vec<u8> = given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect();
+        assert_eq!(got, payload);
+        let unknown = given.iter().all(|(meta, _)| meta.checksum == ChecksumState::Unknown);
+        assert_eq!(unknown, port == 3, "nothing is told to a port that is not told of checksums");
+    }
+    assert_eq!(bench.ports[0].stats().transmit.host_frames.get(), 1);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_super_frame_with_cwr_is_cut_even_if_the_sender_does_not_say_so() {
+    for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90)] {
+        let mut bench = Bench::with_ports(2, &PortConfig::default());
+        let (mut meta, mut frame) = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
+        frame[47] = flags;
+        meta.segmentation = meta.segmentation.map(|s| Segmentation { ecn: says_so, ..s });
+        bench.send(0, (meta, frame));
+        bench.run();
+        assert_eq!(bench.given(), [0, 3]);
+    }
+}
+
+#[test]
+fn segments_that_exceed_the_mtu_are_lost_one_by_one_and_the_last_that_fits_arrives() {
+    let mut bench = Bench::new(&SwitchConfig::default());
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    bench.add(MemoryHost::default(), &PortConfig { mtu: 1400, ..PortConfig::default() });
+    bench.send(0, tcp_super_frame(0, 1, &pattern(1, 5000), 1460));
+    bench.send(0, tcp_frame(0, 1, &pattern(1, 1360)));
+    bench.send(0, tcp_frame(0, 1, &pattern(1, 1361)));
+    bench.run();
+    assert_eq!(bench.lost(1, Loss::TooLong), 4);
+    assert_eq!(bench.given(), [0, 2]);
+    bench.ports[1].set_mtu(1500).unwrap();
+    bench.send(0, tcp_super_frame(0, 1, &pattern(1, 5000), 1460));
+    bench.run();
+    assert_eq!(bench.given(), [0, 1], "now it passes whole");
+    assert_eq!(bench.ports[1].set_mtu(67), Err(SwitchError::Mtu(67)));
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn frames_of_a_line_are_joined_for_a_port_that_wants_it_and_flushed_once_per_batch() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    let payload = pattern(1, 14_600);
+    for (n, part) in payload.chunks(1460).enumerate() {
+        bench.send(0, complete(tcp_frame(0, 1 + 1460 * n as u32, part)));
+    }
+    let flushes = bench.host(1).flushes;
+    bench.run();
+    let given = std::mem::take(&mut bench.host(1).given);
+    assert_eq!((given.len(), given[0].0.segments), (1, 10));
+    assert_eq!(payload_of(&given[0].0, &given[0].1), payload);
+    assert_eq!(bench.host(1).flushes, flushes + 1);
+    bench.ports[1].set_offloads(Offloads::all() - Offloads::RSC4);
+    bench.send(0, complete(tcp_frame(0, 1, &payload[..1460])));
+    bench.send(0, complete(tcp_frame(0, 1461, &payload[..1460])));
+    bench.run();
+    let given = &bench.host(1).given;
+    assert_eq!(given.len(), 2, "the setting takes effect at once");
+    assert!(given.iter().all(|(meta, _)| matches!(meta.checksum, ChecksumState::Partial(_))));
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_frame_that_goes_untouched_does_not_overtake_those_that_are_held() {
+    let hold = PortConfig {
+        coalesce: CoalesceConfig { hold_ns: SECOND_NS, ..CoalesceConfig::default() },
+        ..PortConfig::default()
+    };
+    let mut bench = Bench::with_ports(2, &hold);
+    bench.send(0, complete(tcp_frame(0, 1, &pattern(1, 1000))));
+    bench.run();
+    assert_eq!((bench.given(), bench.switch.held(1)), (vec![0, 0], 1));
+    assert_eq!(bench.switch.next_deadline_ns(), Some(SECOND_NS));
+    bench.assert_everything_is_accounted_for();
+    bench.send(0, tcp_super_frame(0, 1001, &pattern(2, 3000), 1000));
+    bench.run();
+    let lens: Vec<_> = bench.host(1).given.iter().map(|(_, frame)| frame.len()).collect();
+    assert_eq!(lens, [1054, 3054]);
+    bench.send(0, complete(tcp_frame(0, 4001, &pattern(1, 1000))));
+    bench.run();
+    bench.now_ns = SECOND_NS;
+    bench.run();
+    assert_eq!(bench.given(), [0, 3], "held frames are handed over when they are due");
+    assert_eq!(bench.switch.next_deadline_ns(), None);
+}
+
+fn complete((meta, mut frame): (TxMeta, Vec<u8>)) -> (TxMeta, Vec<u8>) {
+    let len = frame.len();
+    offramp_offload::checksum::complete(&mut frame, meta.checksum.unwrap(), len).unwrap();
+    (TxMeta::default(), frame)
+}
+
+#[test]
+fn a_port_without_room_loses_its_own_frames_alone() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.host(1).refuse = 2;
+    for n in 0..3 {
+        bench.send(0, tcp_super_frame(n, 1, &pattern(1, 3000), 1000));
+    }
+    bench.run();
+    assert_eq!(bench.given(), [0, 1, 3]);
+    assert_eq!(bench.lost(1, Loss::Drop), 6);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_port_that_never_stops_sending_does_not_starve_another() {
+    let mut bench = Bench::with_ports(3, &PortConfig { flood_limit: None, ..PortConfig::default() });
+    bench.say(2, mac(3), BROADCAST);
+    bench.given();
+    for _ in 0..100_000 {
+        bench.send(0, (TxMeta::default(), plain(mac(1), mac(3))));
+    }
+    bench.send(1, (TxMeta::default(), plain(mac(2), mac(3))));
+    bench.switch.poll(0);
+    let turn = SwitchConfig::default().turn_frames;
+    assert_eq!(bench.given(), [0, 0, turn + 1]);
+    assert!(bench.switch.poll(0).more);
+}
+
+#[test]
+fn a_super_frame_of_very_many_frames_is_cut_in_many_turns() {
+    let mut bench = Bench::new(&SwitchConfig { turn_frames: 100, ..SwitchConfig::default() });
+    for _ in 0..3 {
+        let host = MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
+        bench.add(host, &PortConfig { flood_limit: None, ..PortConfig::default() });
+    }
+    bench.say(2, mac(3), BROADCAST);
+    bench.given();
+    let payload = pattern(1, 30_000);
+    bench.send(0, between(tcp_super_frame(0, 1, &payload, 1), mac(1), mac(3)));
+    bench.send(1, (TxMeta::default(), plain(mac(2), mac(3))));
+    bench.switch.poll(0);
+    let sent_by = |frame: &[u8]| frame[11];
+    let given = bench.host(2).given.iter().map(|(_, f)| sent_by(f)).collect::<Vec<_>>();
+    assert_eq!((given.len(), given.contains(&2)), (101, true));
+    bench.run();
+    let given = std::mem::take(&mut bench.host(2).given);
+    let got = given.iter().filter(|(_, f)| sent_by(f) == 1).flat_map(|(m, f)| payload_of(m, f).to_vec());
+    assert_eq!(got.collect::<Vec<_>>(), payload);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_link_carries_everything_to_its_other_end_and_has_no_third() {
+    let mut bench = Bench::new(&SwitchConfig::link());
+    for _ in 0..2 {
+        bench.add(MemoryHost::default(), &PortConfig::default());
+    }
+    bench.say(0, mac(1), [0x01, 0x80, 0xc2, 0, 0, 0]);
+    bench.say(0, mac(1), mac(1));
+    for _ in 0..5000 {
+        bench.send(0, (TxMeta::default(), plain(mac(1), BROADCAST)));
+    }
+    bench.run();
+    bench.say(1, mac(1), mac(1));
+    assert_eq!(bench.given(), [1, 5002]);
+    let third = bench.switch.control().add(MemoryHost::default(), &PortConfig::default());
+    assert_eq!(third.unwrap_err(), SwitchError::LinkEnds);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn what_cannot_be_added_is_refused_in_one_clear_line() {
+    let config = SwitchConfig { ports_max: 2, stations_max: 200, ..SwitchConfig::default() };
+    let bench = Bench::new(&config);
+    let control = bench.switch.control();
+    let add = |config: &PortConfig| control.add(MemoryHost::default(), config).map(|p| p.index());
+    assert_eq!(add(&PortConfig { mtu: 67, ..PortConfig::default() }), Err(SwitchError::Mtu(67)));
+    assert_eq!(add(&PortConfig::default()), Ok(0));
+    let refused = add(&PortConfig::default()).unwrap_err();
+    assert_eq!(refused, SwitchError::Stations { wanted: 128, left: 72 });
+    assert!(refused.to_string().contains("stations_max of the port is 128, and 72"));
+    assert_eq!(add(&PortConfig { stations_max: 72, ..PortConfig::default() }), Ok(1));
+    assert_eq!(add(&PortConfig { stations_max: 0, ..PortConfig::default() }), Err(SwitchError::Ports(2)));
+}
+
+#[test]
+fn a_port_that_is_removed_is_forgotten_and_its_number_is_free_again() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.say(0, mac(1), BROADCAST);
+    bench.given();
+    let gone = bench.ports.remove(0);
+    bench.switch.control().remove(&gone);
+    bench.switch.control().remove(&gone);
+    bench.send(1, (TxMeta::default(), plain(mac(2), mac(1))));
+    bench.run();
+    assert!(bench.switch.host(0).is_none());
+    assert_eq!(bench.host(2).given.len(), 1, "looked for");
+    assert_eq!((gone.stations(), bench.switch.control().ports().len()), (0, 2));
+    let again = bench.add(MemoryHost::default(), &PortConfig::default());
+    assert_eq!(again.index(), 0);
+    bench.switch.control().remove(&gone);
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.host(0).given.len(), 1, "the old handle does nothing to the new port");
+}
+
+#[test]
+fn a_port_that_goes_while_a_frame_is_cut_for_it_leaves_everything_accounted_for() {
+    for (is_sender, is_flood) in [(false, false), (false, true), (true, false), (true, true)] {
+        let mut bench = Bench::new(&SwitchConfig { turn_frames: 10, ..SwitchConfig::default() });
+        for _ in 0..3 {
+            let host = MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
+            bench.add(host, &PortConfig::default());
+        }
+        bench.say(1, mac(2), BROADCAST);
+        let to = if is_flood { BROADCAST } else { mac(2) };
+        bench.send(0, between(tcp_super_frame(0, 1, &pattern(1, 1000), 10), mac(1), to));
+        bench.switch.poll(0);
+        let gone = usize::from(!is_sender);
+        bench.switch.control().remove(&bench.ports[gone]);
+        bench.run();
+        bench.assert_everything_is_accounted_for();
+        let sent = &bench.ports[0].stats().transmit;
+        assert_eq!(sent.lost(Loss::NoDestination), if is_flood && !is_sender { 0 } else { 90 });
+        assert_eq!(bench.ports[1].stats().receive.frames_in.get(), 10);
+    }
+}
+
+#[test]
+fn a_port_that_is_gone_is_left_alone_and_the_others_go_on() {
+    let mut bench = Bench::with_ports(3, &PortConfig::default());
+    bench.say(0, mac(1), BROADCAST);
+    bench.host(0).closed = Some(77);
+    bench.run();
+    bench.given();
+    bench.say(1, mac(2), mac(1));
+    assert_eq!(bench.ports[0].closed(), Some(77));
+    assert_eq!((bench.given(), bench.ports[0].stations()), (vec![0, 0, 1], 0));
+    assert_eq!(bench.switch.hosts().count(), 2);
+    assert!(!bench.switch.poll(0).moved);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn whoever_waits_is_woken_when_a_port_comes_or_goes() {
+    struct Count(AtomicUsize);
+    impl Wake for Count {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let count = Arc::new(Count(AtomicUsize::new(0)));
+    let switch = Switch::new(&SwitchConfig::default());
+    switch.register(&Waker::from(Arc::clone(&count)));
+    let port = switch.control().add(MemoryHost::default(), &PortConfig::default()).unwrap();
+    switch.control().remove(&port);
+    switch.unregister();
+    switch.control().add(MemoryHost::default(), &PortConfig::default()).unwrap();
+    assert_eq!(count.0.load(Ordering::Relaxed), 2);
+}

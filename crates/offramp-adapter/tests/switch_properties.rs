@@ -1,0 +1,374 @@
+//! The switch with random ports, frames and requests: what arrives is what was sent, cut by an
+//! independent hand where a port takes it whole.
+
+mod support;
+
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::{self, verify};
+use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use proptest::prelude::*;
+use std::collections::BTreeMap;
+use support::{MemoryHost, pattern};
+
+const MTUS: [usize; 3] = [600, 1500, 9000];
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+
+/// What one port is like.
+#[derive(Clone, Debug)]
+struct Side {
+    accepts: Offloads,
+    offloads: Offloads,
+    takes_verdicts: bool,
+    mtu: usize,
+    isolated: bool,
+}
+
+fn side() -> impl Strategy<Value = Side> {
+    let any_offloads = prop_oneof![
+        Just(Offloads::all()),
+        Just(Offloads::RX_CHECKSUM),
+        any::<u32>().prop_map(Offloads::from_bits_truncate)
+    ];
+    (any_offloads.clone(), any_offloads, any::<bool>(), prop::sample::select(&MTUS[..]), prop::bool::weighted(0.3))
+        .prop_map(|(accepts, offloads, takes_verdicts, mtu, isolated)| Side {
+            accepts,
+            offloads,
+            takes_verdicts,
+            mtu,
+            isolated,
+        })
+}
+
+/// What a frame is, and what is asked for it.
+#[derive(Clone, Debug)]
+enum Form {
+    /// With a right checksum, or a wrong one.
+    Complete { protocol: u8, is_right: bool },
+    /// With a partial checksum.
+    Partial { protocol: u8 },
+    /// To be cut.
+    Super { kind: SegmentationKind, size: u16, ecn: bool, cwr: bool, has_partial: bool },
+    /// Any bytes behind the addresses.
+    Bytes(Vec<u8>),
+}
+
+#[derive(Clone, Debug)]
+struct Step {
+    from: usize,
+    /// A port's station; one more than there are ports: an unknown one; two more: everybody.
+    to: usize,
+    flow: u16,
+    is_ipv6: bool,
+    payload_len: usize,
+    form: Form,
+    /// Frames are moved before the next step.
+    polls: bool,
+}
+
+fn form() -> impl Strategy<Value = Form> {
+    use SegmentationKind::{Tcp4, Tcp6, Udp, UdpFragments};
+    let protocol = prop::sample::select(&[TCP, UDP][..]);
+    let kind = prop::sample::select(&[Tcp4, Tcp6, Udp, UdpFragments][..]);
+    prop_oneof![
+        6 => (protocol.clone(), prop::bool::weighted(0.9))
+            .prop_map(|(protocol, is_right)| Form::Complete { protocol, is_right }),
+        2 => protocol.prop_map(|protocol| Form::Partial { protocol }),
+        4 => (kind, prop::sample::select(&[8_u16, 400, 536, 1200, 1448][..]), prop::bool::weighted(0.1),
+              prop::bool::weighted(0.1), prop::bool::weighted(0.9))
+            .prop_map(|(kind, size, ecn, cwr, has_partial)| Form::Super { kind, size, ecn, cwr, has_partial }),
+        1 => prop::collection::vec(any::<u8>(), 2..80).prop_map(Form::Bytes),
+    ]
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    let payload_len = prop_oneof![Just(1000_usize), 1..3000_usize];
+    (0..5_usize, 0..7_usize, 0..2_u16, any::<bool>(), payload_len, form(), prop::bool::weighted(0.2)).prop_map(
+        |(from, to, flow, is_ipv6, payload_len, form, polls)| Step {
+            from,
+            to,
+            flow,
+            is_ipv6,
+            payload_len,
+            form,
+            polls,
+        },
+    )
+}
+
+fn mac(n: usize) -> [u8; 6] {
+    [2, 0, 0, 0, 0, n as u8 + 1]
+}
+
+/// How far each flow of each sender has come: the next sequence number and IPv4 ID.
+type Flows = BTreeMap<(usize, u16, u8, bool), (u32, u16)>;
+
+/// A frame of TCP or UDP with a partial checksum.
+fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flows) -> (PartialChecksum, Vec<u8>) {
+    let next = flows.entry((step.from, step.flow, protocol, is_ipv6)).or_insert((1000, 1));
+    let transport_header_len = if protocol == TCP { 20 } else { 8 };
+    let transport_len = transport_header_len + step.payload_len;
+    let mut frame = vec![0; 12];
+    if is_ipv6 {
+        frame.extend([0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend((transport_len as u16).to_be_bytes());
+        frame.extend([protocol, 64]);
+        frame.extend([0x20; 32]);
+    } else {
+        frame.extend([8, 0, 0x45, 0]);
+        frame.extend((transport_len as u16 + 20).to_be_bytes());
+        frame.extend(next.1.to_be_bytes());
+        frame.extend([0, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+        let header_sum = checksum::sum(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&header_sum.to_be_bytes());
+    }
+    let start = frame.len();
+    frame.extend((1000 + step.flow).to_be_bytes());
+    frame.extend([0, 80]);
+    let offset = if protocol == TCP {
+        frame.extend(next.0.to_be_bytes());
+        frame.extend([0, 0, 0, 0, 0x50, 0x10, 0x20, 0, 0, 0, 0, 0]);
+        16
+    } else {
+        frame.extend((transport_len as u16).to_be_bytes());
+        frame.extend([0, 0]);
+        6
+    };
+    frame.extend(pattern(u64::from(next.0), step.payload_len));
+    next.0 = next.0.wrapping_add(step.payload_len as u32);
+    next.1 = next.1.wrapping_add(frames);
+    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
+    let pseudo = checksum::pseudo_header(&frame, &layout, transport_len as u32).fold();
+    frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
+    (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
+}
+
+/// The frame of a step, without addresses.
+fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
+    match &step.form {
+        Form::Bytes(tail) => (TxMeta::default(), [&[0; 12], &tail[..]].concat()),
+        Form::Complete { protocol, is_right } => {
+            let (partial, mut frame) = packet(step, *protocol, step.is_ipv6, 1, flows);
+            let len = frame.len();
+            checksum::complete(&mut frame, partial, len).unwrap();
+            if !is_right {
+                frame[len - 1] ^= 0x55;
+            }
+            (TxMeta::default(), frame)
+        }
+        Form::Partial { protocol } => {
+            let (partial, frame) = packet(step, *protocol, step.is_ipv6, 1, flows);
+            (TxMeta { checksum: Some(partial), segmentation: None }, frame)
+        }
+        Form::Super { kind, size, ecn, cwr, has_partial } => {
+            let is_tcp = matches!(kind, SegmentationKind::Tcp4 | SegmentationKind::Tcp6);
+            let is_ipv6 = match kind {
+                SegmentationKind::Tcp4 => false,
+                SegmentationKind::Tcp6 => true,
+                _ => step.is_ipv6,
+            };
+            let frames = step.payload_len.div_ceil(usize::from(*size)) as u16;
+            let protocol = if is_tcp { TCP } else { UDP };
+            let (partial, mut frame) = packet(step, protocol, is_ipv6, frames, flows);
+            if is_tcp && *cwr {
+                frame[usize::from(partial.start) + 13] |= 0x80;
+            }
+            let needs_partial = *has_partial || *kind == SegmentationKind::Udp;
+            let segmentation = Some(Segmentation { kind: *kind, size: *size, ecn: *ecn && is_tcp });
+            (TxMeta { checksum: needs_partial.then_some(partial), segmentation }, frame)
+        }
+    }
+}
+
+/// Cuts and completes a frame; none when that cannot be done.
+fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut plan = Segmenter::new(frame, meta, &SegmentPolicy::default()).ok()?;
+    let mut frames = Vec::new();
+    while plan.frames_left() > 0 {
+        let mut out = vec![0; plan.next_len()];
+        plan.write_next(frame, &mut out);
+        frames.push(normal(out));
+    }
+    Some(frames)
+}
+
+/// Both forms of a checksum of 0 as one, and the ID of IPv6 fragments, which counts per port, as 0.
+fn normal(mut frame: Vec<u8>) -> Vec<u8> {
+    let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return frame };
+    let field = match layout.transport {
+        Transport::Tcp => 16,
+        Transport::Udp => 6,
+        Transport::Opaque if layout.fragment && frame[12..14] == [0x86, 0xdd] => {
+            frame[58..62].fill(0);
+            return frame;
+        }
+        Transport::Opaque => return frame,
+    };
+    let at = layout.transport_start + field;
+    if frame[at..at + 2] == [0xff, 0xff] {
+        frame[at..at + 2].fill(0);
+    }
+    frame
+}
+
+/// Frames that must keep their order: of one sender to one station, TCP or UDP between two ports, and
+/// all the others.
+fn flow_of(frame: &[u8]) -> (Vec<u8>, u8, Vec<u8>) {
+    match FrameLayout::parse(frame, LengthFrom::Ip) {
+        Ok(layout) if layout.transport != Transport::Opaque => {
+            let addresses = layout.addresses(frame).to_vec();
+            let ports = &frame[layout.transport_start..layout.transport_start + 4];
+            (frame[..12].to_vec(), layout.protocol, [&addresses[..], ports].concat())
+        }
+        _ => (frame[..12].to_vec(), 0, Vec::new()),
+    }
+}
+
+type Arrivals = BTreeMap<(Vec<u8>, u8, Vec<u8>), Vec<Vec<u8>>>;
+
+/// Checks what is claimed of a frame that was given, and cuts it.
+fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
+    let enabled = Offloads::offer(Offloads::RX, side.accepts, side.offloads);
+    let is_told = meta.checksum != ChecksumState::Unknown;
+    assert!(enabled.contains(Offloads::RX_CHECKSUM) || !is_told);
+    let checksum = match meta.checksum {
+        ChecksumState::Partial(partial) => Some(partial),
+        state => {
+            if is_told {
+                let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
+                assert_eq!(verify(frame, &layout), state);
+                assert!(side.takes_verdicts || state == ChecksumState::Bad);
+            }
+            None
+        }
+    };
+    if let Some(segmentation) = meta.segmentation {
+        let needed = match segmentation.kind {
+            SegmentationKind::Tcp4 => Offloads::RSC4,
+            SegmentationKind::Tcp6 => Offloads::RSC6,
+            SegmentationKind::Udp => Offloads::RSC_UDP,
+            SegmentationKind::UdpFragments => panic!("nothing can be told of fragments"),
+        };
+        assert!(enabled.contains(needed) && checksum.is_some() && !segmentation.ecn);
+    }
+    let frames = frames_of(&TxMeta { checksum, segmentation: meta.segmentation }, frame).unwrap();
+    assert_eq!(frames.len(), usize::from(meta.segments));
+    frames
+}
+
+/// A switch whose ports know each other's stations, unless both are isolated.
+fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost> {
+    let mut switch = Switch::new(&SwitchConfig { turn_frames, ..SwitchConfig::default() });
+    for side in sides {
+        let mut config = PortConfig {
+            mtu: side.mtu,
+            offloads: side.offloads,
+            isolated: side.isolated,
+            flood_limit: None,
+            ..PortConfig::default()
+        };
+        config.coalesce.hold_ns = hold_ns;
+        let host =
+            MemoryHost { accepts: Some(side.accepts), takes_verdicts: side.takes_verdicts, ..MemoryHost::default() };
+        switch.control().add(host, &config).unwrap();
+    }
+    switch.poll(0);
+    for n in 0..sides.len() {
+        let hello = [&[0xff; 6], &mac(n)[..], &[0x88, 0xb5], &[0; 46]].concat();
+        switch.host_mut(n).unwrap().to_send.push_back((TxMeta::default(), hello));
+    }
+    while switch.poll(0).moved {}
+    for n in 0..sides.len() {
+        switch.host_mut(n).unwrap().given.clear();
+    }
+    switch
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_arrives_is_what_was_sent_in_the_order_of_its_flow(
+        sides in prop::collection::vec(side(), 2..=5),
+        steps in prop::collection::vec(step(), 1..60),
+        turn_frames in prop::sample::select(&[1_usize, 7, 256][..]),
+        hold_ns in prop::sample::select(&[0_u64, 3][..]),
+    ) {
+        let count = sides.len();
+        let mut switch = switch(&sides, turn_frames, hold_ns);
+        let ports = switch.control().ports();
+        let (mut flows, mut now_ns) = (Flows::new(), 0);
+        let mut expected = vec![Arrivals::new(); count];
+        for step in &steps {
+            let step = Step { from: step.from % count, to: step.to % (count + 2), ..step.clone() };
+            let (meta, mut frame) = build(&step, &mut flows);
+            frame[..6].copy_from_slice(&if step.to > count { [0xff; 6] } else { mac(step.to) });
+            frame[6..12].copy_from_slice(&mac(step.from));
+            // A tag among random bytes would make it a station of a VLAN, which nobody knows.
+            let is_known = step.to < count && !matches!(frame[12..14], [0x81, 0] | [0x88, 0xa8]);
+            for to in (0..count).filter(|&to| to != step.from && (!is_known || to == step.to)) {
+                if sides[step.from].isolated && sides[to].isolated {
+                    continue;
+                }
+                for cut in frames_of(&meta, &frame).unwrap_or_default() {
+                    if cut.len() - 14 <= sides[to].mtu {
+                        expected[to].entry(flow_of(&cut)).or_default().push(cut);
+                    }
+                }
+            }
+            switch.host_mut(step.from).unwrap().to_send.push_back((meta, frame));
+            if step.polls {
+                now_ns += 1;
+                switch.poll(now_ns);
+            }
+        }
+        while switch.poll(now_ns).moved {}
+        switch.poll(now_ns + hold_ns);
+        for (n, side) in sides.iter().enumerate() {
+            let mut arrived = Arrivals::new();
+            for (meta, frame) in &switch.host(n).unwrap().given {
+                for cut in check_given(meta, frame, side) {
+                    prop_assert!(cut.len() - 14 <= side.mtu);
+                    arrived.entry(flow_of(&cut)).or_default().push(cut);
+                }
+            }
+            prop_assert!(arrived == expected[n], "port {} of {:?}", n, sides);
+            for direction in [&ports[n].stats().transmit, &ports[n].stats().receive] {
+                prop_assert_eq!(direction.frames_in.get(), direction.frames_out.get() + direction.lost_total());
+            }
+            prop_assert_eq!(switch.held(n), 0);
+        }
+    }
+
+    #[test]
+    fn whatever_a_port_sends_and_asks_nothing_panics_and_every_frame_is_accounted_for(
+        sides in prop::collection::vec(side(), 2..=5),
+        frames in prop::collection::vec(
+            (0..5_usize, prop::collection::vec(any::<u8>(), 0..200), prop::option::of((any::<u16>(), any::<u16>())),
+             prop::option::of((0..4_usize, any::<u16>(), any::<bool>())), 0..1500_usize),
+            0..60,
+        ),
+        turn_frames in 1..300_usize,
+    ) {
+        use SegmentationKind::{Tcp4, Tcp6, Udp, UdpFragments};
+        let mut switch = switch(&sides, turn_frames, 0);
+        let ports = switch.control().ports();
+        for (from, mut frame, checksum, segmentation, tail_len) in frames {
+            frame.resize(frame.len() + tail_len, 7);
+            let checksum = checksum.map(|(start, offset)| PartialChecksum { start: start % 200, offset: offset % 200 });
+            let segmentation = segmentation
+                .map(|(kind, size, ecn)| Segmentation { kind: [Tcp4, Tcp6, Udp, UdpFragments][kind], size, ecn });
+            let to_send = &mut switch.host_mut(from % sides.len()).unwrap().to_send;
+            to_send.push_back((TxMeta { checksum, segmentation }, frame));
+        }
+        while switch.poll(0).moved {}
+        for port in ports {
+            for direction in [&port.stats().transmit, &port.stats().receive] {
+                prop_assert_eq!(direction.frames_in.get(), direction.frames_out.get() + direction.lost_total());
+            }
+        }
+    }
+}

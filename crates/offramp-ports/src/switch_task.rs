@@ -1,0 +1,33 @@
+//! A switch as what a worker drives: its ports are what the worker sleeps on.
+
+use crate::worker::{HostIo, Task, Watch};
+use offramp_adapter::port::PortError;
+use offramp_adapter::switch::Switch;
+use std::task::Waker;
+
+/// The switch never ends by itself: a port that is gone leaves the others as they are, and new ones
+/// may come at any time ([`Switch::control`]), which wakes the worker.
+impl<P: HostIo + Send> Task for Switch<P> {
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        Ok(Switch::poll(self, now_ns).moved)
+    }
+
+    fn arm(&mut self, waker: &Waker) {
+        self.register(waker);
+        self.hosts_mut().for_each(HostIo::arm);
+    }
+
+    fn disarm(&mut self) {
+        self.unregister();
+        self.hosts_mut().for_each(HostIo::disarm);
+    }
+
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
+        if let Some(at) = self.next_deadline_ns() {
+            watch.until(at.max(now_ns));
+        }
+        for host in self.hosts() {
+            host.watch(&mut |fd| watch.readable(fd));
+        }
+    }
+}
