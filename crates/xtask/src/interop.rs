@@ -12,6 +12,7 @@ use crate::failure::{Failure, Result, failed};
 use crate::hugepages::HugePages;
 use crate::program::shown;
 use crate::scratch::Scratch;
+use crate::seam;
 use crate::stop;
 use crate::testpmd::Memory;
 use backend::Shape;
@@ -19,7 +20,7 @@ use case::{Case, Event};
 use guest::{Guest, GuestConfig};
 use std::time::{Duration, Instant};
 
-pub use backend::BackendKind;
+pub use backend::{BackendKind, wait_for_sockets};
 
 /// From the start of forwarding to the last frame.
 const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
@@ -143,6 +144,9 @@ fn print_commands(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> 
 }
 
 fn run_case(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> {
+    if kind == BackendKind::Offramp {
+        seam::check()?;
+    }
     let scratch = Scratch::new()?;
     let mut bench = Bench { case, guests: Vec::new(), backend: None, kind, memory, scratch };
     bench.set_up()?;

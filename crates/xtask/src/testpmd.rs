@@ -45,6 +45,8 @@ pub struct Config {
     pub memory_mib: u64,
     /// Its ports, in order (`--vdev`).
     pub vdevs: Vec<String>,
+    /// Further arguments of DPDK's, before `--`.
+    pub eal_args: Vec<String>,
     /// Arguments of its own, behind `--`.
     pub args: Vec<String>,
 }
@@ -81,8 +83,7 @@ impl Config {
             Memory::Huge => command.args(["--in-memory", "--single-file-segments"]),
             Memory::Ordinary => command.arg("--no-huge"),
         };
-        // The vectorized paths of packed rings are written for AVX-512 alone.
-        command.arg("--force-max-simd-bitwidth=512");
+        command.args(&self.eal_args);
         for vdev in &self.vdevs {
             command.args(["--vdev", vdev]);
         }

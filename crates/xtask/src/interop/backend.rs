@@ -76,7 +76,8 @@ fn dpdk_config(case: &Case, sockets: &[String], memory: Memory) -> Config {
         format!("--txq={}", case.queues),
     ];
     let vdevs = sockets.iter().enumerate().map(vdev).collect();
-    Config { name: "backend".to_owned(), cpu: CPU, memory, memory_mib: MEMORY_MIB, vdevs, args }
+    let name = "backend".to_owned();
+    Config { name, cpu: CPU, memory, memory_mib: MEMORY_MIB, vdevs, eal_args: Vec::new(), args }
 }
 
 fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {

@@ -73,8 +73,16 @@ impl GuestConfig {
         if path.entries.is_power_of_two() {
             args.extend([format!("--rxd={}", path.entries), format!("--txd={}", path.entries)]);
         }
-        let name = format!("guest {}", self.index);
-        Config { name, cpu: CPU, memory: self.memory, memory_mib: MEMORY_MIB, vdevs: vec![virtio, pcap], args }
+        Config {
+            name: format!("guest {}", self.index),
+            cpu: CPU,
+            memory: self.memory,
+            memory_mib: MEMORY_MIB,
+            vdevs: vec![virtio, pcap],
+            // The vectorized paths of packed rings are written for AVX-512 alone.
+            eal_args: vec!["--force-max-simd-bitwidth=512".to_owned()],
+            args,
+        }
     }
 }
 
