@@ -3,6 +3,7 @@
 mod compare;
 mod failure;
 mod frames;
+mod guest;
 mod hugepages;
 mod interop;
 mod packages;
@@ -34,6 +35,8 @@ enum Command {
     CompareVhost(compare::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
     DpdkInterop(interop::Args),
+    /// A Linux guest's virtio driver in every way it can be set up, against a backend
+    GuestMatrix(guest::Args),
     /// offramp's vhost-user port with a line that swallows, makes or returns frames
     VhostBackend(vhost_backend::Args),
     /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
@@ -46,6 +49,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::GuestMatrix(args) => guest::run(args),
         Command::DpdkInterop(args) => interop::run(args),
     }
 }

@@ -59,16 +59,6 @@ impl Program {
         self.lock().stdout.len()
     }
 
-    /// Everything on standard output since `mark`.
-    pub fn text_since(&self, mark: usize) -> String {
-        self.lock().stdout[mark..].to_owned()
-    }
-
-    /// Everything on standard error.
-    pub fn errors(&self) -> String {
-        self.lock().stderr.clone()
-    }
-
     /// Writes a line to the program's standard input.
     ///
     /// # Errors
@@ -109,11 +99,6 @@ impl Program {
             let why = ended.map_or_else(|| format!("not within {timeout:?}"), |status| format!("it ended ({status})"));
             return failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()));
         }
-    }
-
-    /// Whether the program still runs.
-    pub fn is_running(&mut self) -> bool {
-        matches!(self.child.try_wait(), Ok(None))
     }
 
     /// Waits until the program has ended by itself.
