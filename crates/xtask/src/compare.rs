@@ -1,0 +1,286 @@
+//! DPDK's virtio driver as the guest, and DPDK's and offramp's vhost-user backends in turn.
+//!
+//! A host may move virtual processors between cores that share a cache and cores that do not, and a
+//! result of two processors changes with it several times over. So each sample knows how far apart the
+//! processors were, and only samples of the same distance are compared.
+
+mod placement;
+mod sample;
+
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::hugepages::HugePages;
+use crate::seam;
+use crate::testpmd::Memory;
+use placement::Placement;
+use sample::{Bench, Sample, Side};
+use serde::Serialize;
+use std::time::Duration;
+
+/// Huge pages for both ends, in MiB.
+const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
+/// Frame lengths without FCS: where every packet's fixed cost counts, and where its bytes do.
+const FRAME_LENS: [usize; 2] = [64, 1500];
+
+/// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
+#[derive(clap::Args)]
+pub struct Args {
+    /// One JSON object a line
+    #[arg(long)]
+    json: bool,
+    /// Samples of each backend per cell, taken in turn
+    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Only cells whose "ring bytes direction" has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Time that is counted in a sample, in seconds
+    #[arg(long, default_value_t = 1.0)]
+    seconds: f64,
+    /// Use ordinary pages where huge ones cannot be had
+    #[arg(long)]
+    no_huge: bool,
+    /// Print the command lines of each cell instead of running it
+    #[arg(long)]
+    print_commands: bool,
+}
+
+/// How the guest handles its rings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ring {
+    name: &'static str,
+    arguments: &'static str,
+}
+
+const RINGS: [Ring; 3] = [
+    Ring { name: "split mergeable", arguments: "mrg_rxbuf=1,packed_vq=0" },
+    Ring { name: "split plain", arguments: "mrg_rxbuf=0,packed_vq=0" },
+    Ring { name: "packed mergeable", arguments: "mrg_rxbuf=1,packed_vq=1" },
+];
+
+/// Which way frames go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// The guest makes frames, the line swallows them.
+    GuestToLine,
+    /// The line makes frames, the guest swallows them.
+    LineToGuest,
+    /// Both send back what they get.
+    Loop,
+}
+
+impl Direction {
+    const ALL: [Self; 3] = [Self::GuestToLine, Self::LineToGuest, Self::Loop];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::GuestToLine => "guest>line",
+            Self::LineToGuest => "line>guest",
+            Self::Loop => "loop",
+        }
+    }
+}
+
+/// What is compared.
+#[derive(Clone, Copy, Debug)]
+pub struct Cell {
+    ring: Ring,
+    frame_len: usize,
+    direction: Direction,
+}
+
+impl Cell {
+    fn name(&self) -> String {
+        format!("{} {} {}", self.ring.name, self.frame_len, self.direction.name())
+    }
+}
+
+/// Medians of the samples of one cell and one placement.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct Row {
+    ring: &'static str,
+    bytes: usize,
+    direction: &'static str,
+    placement: &'static str,
+    /// Samples of each side behind the medians.
+    samples: usize,
+    offramp_mpps: Option<f64>,
+    dpdk_mpps: f64,
+    /// Busy time of the backend per packet.
+    offramp_ns: Option<f64>,
+    dpdk_ns: f64,
+}
+
+/// Measures all cells and prints a row per cell and placement; whether all could be measured.
+///
+/// # Errors
+/// When the machine cannot be prepared, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
+    let bench = Bench::new(memory, Duration::try_from_secs_f64(args.seconds).doing("--seconds")?)?;
+    let sides = sides();
+    let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
+    let cells = cells(args.only.as_deref());
+    if cells.is_empty() {
+        return failed("no cell has that name");
+    }
+    if !args.json && !args.print_commands {
+        println!("{}", heading());
+    }
+    let mut complete = true;
+    for cell in cells {
+        if args.print_commands {
+            bench.print_commands(&cell, &sides)?;
+            continue;
+        }
+        match measure(&bench, &cell, &sides, args.rounds) {
+            Ok(rows) => rows.iter().try_for_each(|row| print(row, args.json))?,
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+            Err(why) => {
+                eprintln!("{}: {why}", cell.name());
+                complete = false;
+            }
+        }
+    }
+    Ok(complete)
+}
+
+/// Both sides, or DPDK's alone when this build has no port.
+fn sides() -> Vec<Side> {
+    if let Err(why) = seam::check() {
+        eprintln!("DPDK's backend alone: {why}");
+        return vec![Side::Dpdk];
+    }
+    vec![Side::Dpdk, Side::Offramp]
+}
+
+fn cells(only: Option<&str>) -> Vec<Cell> {
+    let mut cells = Vec::new();
+    for ring in RINGS {
+        for frame_len in FRAME_LENS {
+            cells.extend(Direction::ALL.map(|direction| Cell { ring, frame_len, direction }));
+        }
+    }
+    cells.retain(|cell| only.is_none_or(|only| cell.name().contains(only)));
+    cells
+}
+
+fn measure(bench: &Bench, cell: &Cell, sides: &[Side], rounds: u32) -> Result<Vec<Row>> {
+    let mut samples = Vec::new();
+    for _ in 0..rounds {
+        for &side in sides {
+            samples.push((side, bench.sample(cell, side)?));
+        }
+    }
+    Ok(rows(cell, sides, &samples))
+}
+
+/// A row for every placement in which each side has samples; of the side that has more, the first ones.
+fn rows(cell: &Cell, sides: &[Side], samples: &[(Side, Sample)]) -> Vec<Row> {
+    let of = |side, placement| {
+        let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;
+        samples.iter().filter(same).map(|(_, sample)| *sample).collect::<Vec<_>>()
+    };
+    let mut rows = Vec::new();
+    for placement in Placement::ALL {
+        let (dpdk, offramp) = (of(Side::Dpdk, placement), of(Side::Offramp, placement));
+        let count = if sides.contains(&Side::Offramp) { dpdk.len().min(offramp.len()) } else { dpdk.len() };
+        if count == 0 {
+            continue;
+        }
+        let offramp = (!offramp.is_empty()).then(|| &offramp[..count]);
+        rows.push(Row {
+            ring: cell.ring.name,
+            bytes: cell.frame_len,
+            direction: cell.direction.name(),
+            placement: placement.name(),
+            samples: count,
+            offramp_mpps: offramp.map(|samples| median(samples, |sample| sample.mpps)),
+            dpdk_mpps: median(&dpdk[..count], |sample| sample.mpps),
+            offramp_ns: offramp.map(|samples| median(samples, |sample| sample.busy_ns)),
+            dpdk_ns: median(&dpdk[..count], |sample| sample.busy_ns),
+        });
+    }
+    rows
+}
+
+/// The middle value; of an even number, the mean of the middle two.
+fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
+    let mut values: Vec<_> = samples.iter().map(value).collect();
+    values.sort_unstable_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+}
+
+fn heading() -> String {
+    format!(
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9} {:>10} {:>7}",
+        "ring", "bytes", "direction", "placement", "samples", "offramp Mpps", "DPDK Mpps", "offramp ns", "DPDK ns"
+    )
+}
+
+fn print(row: &Row, json: bool) -> Result<()> {
+    if json {
+        println!("{}", serde_json::to_string(row).doing("writing a row")?);
+        return Ok(());
+    }
+    let or_none = |value: Option<f64>| value.map_or_else(|| "-".to_owned(), |value| format!("{value:.2}"));
+    println!(
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9.2} {:>10} {:>7.1}",
+        row.ring,
+        row.bytes,
+        row.direction,
+        row.placement,
+        row.samples,
+        or_none(row.offramp_mpps),
+        row.dpdk_mpps,
+        or_none(row.offramp_ns),
+        row.dpdk_ns
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: Cell = Cell { ring: RINGS[0], frame_len: 64, direction: Direction::Loop };
+
+    fn sample(mpps: f64, placement: Placement) -> Sample {
+        Sample { mpps, busy_ns: 1e3 / mpps, placement }
+    }
+
+    #[test]
+    fn only_samples_of_the_same_placement_are_compared() {
+        let samples = [
+            (Side::Dpdk, sample(10.0, Placement::Near)),
+            (Side::Offramp, sample(1.0, Placement::Far)),
+            (Side::Dpdk, sample(30.0, Placement::Near)),
+            (Side::Offramp, sample(20.0, Placement::Near)),
+            (Side::Dpdk, sample(5.0, Placement::Mixed)),
+        ];
+        let rows = rows(&CELL, &[Side::Dpdk, Side::Offramp], &samples);
+        assert_eq!(rows.len(), 1);
+        assert_eq!((rows[0].placement, rows[0].samples), ("near", 1));
+        assert_eq!((rows[0].offramp_mpps, rows[0].dpdk_mpps), (Some(20.0), 10.0));
+    }
+
+    #[test]
+    fn a_build_without_a_port_gives_rows_of_dpdk_alone() {
+        let samples = [(Side::Dpdk, sample(10.0, Placement::Mid)), (Side::Dpdk, sample(30.0, Placement::Mid))];
+        let rows = rows(&CELL, &[Side::Dpdk], &samples);
+        assert_eq!((rows[0].offramp_mpps, rows[0].dpdk_mpps, rows[0].samples), (None, 20.0, 2));
+    }
+
+    #[test]
+    fn a_median_does_not_mind_one_bad_sample() {
+        let samples = [1.0, 100.0, 2.0].map(|mpps| sample(mpps, Placement::Near));
+        assert_eq!(median(&samples, |sample| sample.mpps), 2.0);
+    }
+
+    #[test]
+    fn cells_are_chosen_by_their_names() {
+        assert_eq!(cells(None).len(), 18);
+        assert_eq!(cells(Some("packed mergeable 64 line>guest")).len(), 1);
+        assert!(cells(Some("none")).is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! How far apart the two processors are.
+
+use crate::failure::{Doing, Result};
+use offramp_ports::sys::cpu::line_distance_ns;
+use std::time::Duration;
+
+/// A line that takes less crosses inside one cache.
+const NEAR_NS_MAX: f64 = 120.0;
+/// A line that takes less crosses between caches of one chip.
+const MID_NS_MAX: f64 = 450.0;
+/// Time of one probe.
+const PROBE: Duration = Duration::from_millis(50);
+
+/// The class of a sample by the one-way time of a cache line before and after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// One cache.
+    Near,
+    /// Two caches of one chip.
+    Mid,
+    /// Farther.
+    Far,
+    /// It changed meanwhile.
+    Mixed,
+}
+
+impl Placement {
+    /// Every class.
+    pub const ALL: [Self; 4] = [Self::Near, Self::Mid, Self::Far, Self::Mixed];
+
+    /// The class of a one-way time in nanoseconds.
+    pub fn of(one_way_ns: f64) -> Self {
+        match one_way_ns {
+            ns if ns < NEAR_NS_MAX => Self::Near,
+            ns if ns < MID_NS_MAX => Self::Mid,
+            _ => Self::Far,
+        }
+    }
+
+    /// Probes two processors, which must have nothing else to do.
+    ///
+    /// # Errors
+    /// When one of them may not be used.
+    pub fn probe(cpu_a: usize, cpu_b: usize) -> Result<Self> {
+        line_distance_ns(cpu_a, cpu_b, PROBE).map(Self::of).doing("probing how far apart the processors are")
+    }
+
+    /// The class of a sample with a probe on either side.
+    #[must_use]
+    pub fn and(self, after: Self) -> Self {
+        if self == after { self } else { Self::Mixed }
+    }
+
+    /// As it is printed.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Near => "near",
+            Self::Mid => "mid",
+            Self::Far => "far",
+            Self::Mixed => "mixed",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_one_way_time_has_a_class() {
+        let classes = [(55.0, "near"), (119.9, "near"), (120.0, "mid"), (280.0, "mid"), (450.0, "far"), (5e4, "far")];
+        for (ns, name) in classes {
+            assert_eq!(Placement::of(ns).name(), name, "{ns} ns");
+        }
+    }
+
+    #[test]
+    fn a_sample_whose_probes_differ_is_mixed() {
+        assert_eq!(Placement::Near.and(Placement::Near), Placement::Near);
+        assert_eq!(Placement::Near.and(Placement::Mid), Placement::Mixed);
+    }
+}

@@ -1,0 +1,311 @@
+//! One sample: a guest and a backend for a while, and what their counters say.
+
+use super::placement::Placement;
+use super::{Cell, Direction};
+use crate::failure::{Doing, Result, failed};
+use crate::interop::wait_for_sockets;
+use crate::program::{Program, shown};
+use crate::scratch::Scratch;
+use crate::stop;
+use crate::testpmd::{Config, Memory, Testpmd};
+use crate::vhost_backend::Report;
+use offramp_ports::sys::confine;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// Memory of one testpmd in MiB: its buffers of 2 KiB, and DPDK's own.
+pub const MEMORY_MIB: u64 = 256;
+/// Buffers of one testpmd: many more than a ring holds, as a switch would have.
+const BUFFERS: u32 = 32_768;
+/// The backend's processor.
+const BACKEND_CPU: usize = 0;
+/// The guest's processor.
+const GUEST_CPU: usize = 1;
+/// From the start to the first counted packet: caches and branch predictors warm up.
+const WARM_UP: Duration = Duration::from_millis(700);
+/// Bursts that begin the loop: 256 packets, a whole ring.
+const LOOP_BURSTS: u32 = 8;
+/// Time between two reports of offramp, in milliseconds.
+const REPORT_MS: u64 = 50;
+/// From the start of offramp to its port, and to its reports.
+const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The only port of a testpmd here.
+const PORT: usize = 0;
+
+/// Whose backend it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// DPDK's.
+    Dpdk,
+    /// Ours.
+    Offramp,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Sample {
+    /// Packets that arrived at the end of their way, in millions per second.
+    pub mpps: f64,
+    /// Busy time of the backend per packet in nanoseconds.
+    ///
+    /// DPDK counts the cycles of bursts in which it received something; of a generator, of all bursts,
+    /// those without room included. offramp counts rounds in which at least one frame moved.
+    pub busy_ns: f64,
+    /// How far apart the processors were.
+    pub placement: Placement,
+}
+
+/// What all samples share.
+#[derive(Debug)]
+pub struct Bench {
+    memory: Memory,
+    window: Duration,
+    scratch: Scratch,
+}
+
+enum Backend {
+    Dpdk(Testpmd),
+    Offramp(Program),
+}
+
+impl Bench {
+    /// A bench whose samples count for `window`.
+    ///
+    /// # Errors
+    /// When there is no place for its sockets.
+    pub fn new(memory: Memory, window: Duration) -> Result<Self> {
+        Ok(Self { memory, window, scratch: Scratch::new()? })
+    }
+
+    fn socket(&self) -> String {
+        self.scratch.file("vhost.sock")
+    }
+
+    fn testpmd(&self, name: &str, cpu: usize, vdev: String, cell: &Cell, forward: &str) -> Config {
+        let args = vec![
+            "--port-topology=loop".to_owned(),
+            "--record-core-cycles".to_owned(),
+            format!("--total-num-mbufs={BUFFERS}"),
+            format!("--txpkts={}", cell.frame_len),
+            format!("--forward-mode={forward}"),
+        ];
+        Config {
+            name: name.to_owned(),
+            cpu,
+            memory: self.memory,
+            memory_mib: MEMORY_MIB,
+            vdevs: vec![vdev],
+            eal_args: Vec::new(),
+            args,
+        }
+    }
+
+    fn guest(&self, cell: &Cell) -> Config {
+        let vdev = format!("net_virtio_user0,path={},queues=1,{}", self.socket(), cell.ring.arguments);
+        let forward = match cell.direction {
+            Direction::GuestToLine => "txonly",
+            Direction::LineToGuest => "rxonly",
+            Direction::Loop => "io",
+        };
+        self.testpmd("guest", GUEST_CPU, vdev, cell, forward)
+    }
+
+    fn dpdk(&self, cell: &Cell) -> Config {
+        let forward = match cell.direction {
+            Direction::GuestToLine => "rxonly",
+            Direction::LineToGuest => "txonly",
+            Direction::Loop => "io",
+        };
+        let vdev = format!("net_vhost0,iface={},queues=1", self.socket());
+        self.testpmd("backend", BACKEND_CPU, vdev, cell, forward)
+    }
+
+    fn offramp(&self, cell: &Cell) -> Result<Command> {
+        let mode = match cell.direction {
+            Direction::GuestToLine => "discard",
+            Direction::LineToGuest => "generate",
+            Direction::Loop => "echo",
+        };
+        let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+        command.args(["vhost-backend", "--socket", &self.socket(), "--mode", mode]);
+        command.args(["--bytes", &cell.frame_len.to_string(), "--cpu", &BACKEND_CPU.to_string()]);
+        command.args(["--report-ms", &REPORT_MS.to_string()]);
+        Ok(command)
+    }
+
+    /// Prints the command lines of a cell.
+    ///
+    /// # Errors
+    /// When a program is not there.
+    pub fn print_commands(&self, cell: &Cell, sides: &[Side]) -> Result<()> {
+        println!("# {}", cell.name());
+        for side in sides {
+            let command = match side {
+                Side::Dpdk => self.dpdk(cell).command()?.0,
+                Side::Offramp => self.offramp(cell)?,
+            };
+            println!("{}", shown(&command));
+        }
+        println!("{}", shown(&self.guest(cell).command()?.0));
+        Ok(())
+    }
+
+    /// Takes one sample.
+    ///
+    /// # Errors
+    /// When a program does not start or answer, or no packet moves.
+    pub fn sample(&self, cell: &Cell, side: Side) -> Result<Sample> {
+        let before = Placement::probe(BACKEND_CPU, GUEST_CPU)?;
+        let mut backend = self.start_backend(cell, side)?;
+        let mut guest = Testpmd::start(&self.guest(cell))?;
+        guest.wait_ready()?;
+        backend.begin()?;
+        match cell.direction {
+            Direction::Loop => guest.tell(&format!("start tx_first {LOOP_BURSTS}"))?,
+            Direction::GuestToLine | Direction::LineToGuest => guest.tell("start")?,
+        }
+        stop::sleep(WARM_UP)?;
+        let (mpps, busy_ns) = self.count(cell, &mut guest, &mut backend)?;
+        guest.quit();
+        backend.end();
+        let placement = before.and(Placement::probe(BACKEND_CPU, GUEST_CPU)?);
+        if !(mpps > 0.0 && busy_ns.is_finite()) {
+            return failed("no packet arrived while it was counted");
+        }
+        Ok(Sample { mpps, busy_ns, placement })
+    }
+
+    fn start_backend(&self, cell: &Cell, side: Side) -> Result<Backend> {
+        // One that is not there need not be removed.
+        let _ = std::fs::remove_file(self.socket());
+        let backend = match side {
+            Side::Dpdk => {
+                let mut testpmd = Testpmd::start(&self.dpdk(cell))?;
+                testpmd.wait_ready()?;
+                Backend::Dpdk(testpmd)
+            }
+            Side::Offramp => {
+                let mut command = self.offramp(cell)?;
+                confine(&mut command, None, None).doing("preparing the backend")?;
+                let mut program = Program::start("offramp", command)?;
+                program.wait_for("\"ready\"", 0, REPORT_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
+                Backend::Offramp(program)
+            }
+        };
+        wait_for_sockets(&[self.socket()])?;
+        Ok(backend)
+    }
+
+    /// Rate and busy time over the window.
+    fn count(&self, cell: &Cell, guest: &mut Testpmd, backend: &mut Backend) -> Result<(f64, f64)> {
+        let counts = |guest: &mut Testpmd, backend: &mut Backend| match cell.direction {
+            Direction::GuestToLine => backend.sent(),
+            Direction::LineToGuest | Direction::Loop => received(guest),
+        };
+        let own = backend.report()?;
+        let first = counts(guest, backend)?;
+        stop::sleep(self.window)?;
+        let last = counts(guest, backend)?;
+        let mpps = (last.packets - first.packets) as f64 / (last.at_ns - first.at_ns) as f64 * 1e3;
+        let busy_ns = match (own, backend.report()?, backend) {
+            (Some(first), Some(last), _) => busy_ns(cell.direction, &first, &last),
+            (_, _, Backend::Dpdk(testpmd)) => testpmd.busy_ns_per_packet()?,
+            _ => f64::NAN,
+        };
+        Ok((mpps, busy_ns))
+    }
+}
+
+/// A counter at a moment, in nanoseconds since any.
+#[derive(Clone, Copy, Debug)]
+struct Count {
+    at_ns: u64,
+    packets: u64,
+}
+
+/// What a testpmd has received; the moment is half-way between question and answer.
+fn received(testpmd: &mut Testpmd) -> Result<Count> {
+    static EPOCH: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+    let epoch = EPOCH.get_or_init(Instant::now);
+    let asked_ns = epoch.elapsed().as_nanos() as u64;
+    let packets = testpmd.port_stats(PORT)?.rx_packets;
+    Ok(Count { at_ns: asked_ns.midpoint(epoch.elapsed().as_nanos() as u64), packets })
+}
+
+/// Busy time per packet between two reports: NaN when nothing moved.
+fn busy_ns(direction: Direction, first: &Report, last: &Report) -> f64 {
+    let packets = match direction {
+        Direction::GuestToLine | Direction::Loop => last.taken - first.taken,
+        Direction::LineToGuest => last.given - first.given,
+    };
+    (last.busy_ns - first.busy_ns) as f64 / packets as f64
+}
+
+impl Backend {
+    fn begin(&mut self) -> Result<()> {
+        match self {
+            Self::Dpdk(testpmd) => testpmd.tell("start"),
+            Self::Offramp(_) => Ok(()),
+        }
+    }
+
+    /// What has left on the line.
+    fn sent(&mut self) -> Result<Count> {
+        match self {
+            Self::Dpdk(testpmd) => received(testpmd),
+            Self::Offramp(program) => {
+                let report = next_report(program)?;
+                Ok(Count { at_ns: report.t_ns, packets: report.sent })
+            }
+        }
+    }
+
+    /// offramp's own counters; `None` of another.
+    fn report(&mut self) -> Result<Option<Report>> {
+        match self {
+            Self::Dpdk(_) => Ok(None),
+            Self::Offramp(program) => next_report(program).map(Some),
+        }
+    }
+
+    fn end(self) {
+        match self {
+            Self::Dpdk(testpmd) => testpmd.quit(),
+            Self::Offramp(program) => program.terminate(REPORT_TIMEOUT),
+        }
+    }
+}
+
+/// The next whole report that offramp prints.
+fn next_report(program: &mut Program) -> Result<Report> {
+    let mark = program.mark();
+    program.wait_for("a report", mark, REPORT_TIMEOUT, last_report)
+}
+
+/// The last whole report in a text.
+fn last_report(text: &str) -> Option<Report> {
+    let (whole, _) = text.rsplit_once('\n')?;
+    whole.lines().rev().find_map(|line| serde_json::from_str(line).ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_whole_report_is_read_and_half_a_line_is_not() {
+        let line = |sent| serde_json::to_string(&Report { sent, ..Report::default() }).unwrap();
+        let text = format!("1}}\n{}\n{}\n{}", line(1), line(2), &line(3)[..10]);
+        assert_eq!(last_report(&text).unwrap().sent, 2);
+        assert!(last_report(&line(1)).is_none());
+    }
+
+    #[test]
+    fn busy_time_is_per_packet_of_the_direction() {
+        let first = Report { taken: 10, given: 100, busy_ns: 1000, ..Report::default() };
+        let last = Report { taken: 20, given: 200, busy_ns: 2000, ..Report::default() };
+        assert_eq!(busy_ns(Direction::GuestToLine, &first, &last), 100.0);
+        assert_eq!(busy_ns(Direction::LineToGuest, &first, &last), 10.0);
+        assert!(busy_ns(Direction::Loop, &first, &first).is_nan());
+    }
+}

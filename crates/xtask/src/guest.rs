@@ -1,0 +1,206 @@
+//! A Linux guest in QEMU: its own driver, in every way it can be set up, against a backend.
+//!
+//! Each combination of driver options boots a Debian kernel, compares what the guest negotiated and what
+//! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
+
+mod cpio;
+mod image;
+mod machine;
+mod options;
+mod tcp;
+
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::interop::Tally;
+use crate::packages;
+use crate::program::{Program, shown};
+use crate::scratch::Scratch;
+use crate::seam;
+use image::Image;
+use machine::{Machine, MachineConfig};
+use offramp_ports::sys::{NetNs, confine, link};
+use options::Options;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// From the start of offramp to its ports.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time for offramp to end.
+const END_TIMEOUT: Duration = Duration::from_secs(5);
+/// The TAP at which the host's TCP/IP stands.
+const TAP: &str = "xtask0";
+/// Bits of the network part of both addresses.
+const PREFIX_LEN: u8 = 24;
+/// Queue pairs of a guest with several.
+const QUEUE_PAIRS: u16 = 2;
+
+/// Who is behind the guest's network card.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendKind {
+    /// QEMU's own virtio-net device over a TAP
+    QemuTap,
+    /// offramp's vhost-user port, joined to a TAP
+    Offramp,
+}
+
+/// A Linux guest's virtio driver in every way it can be set up, against a backend.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Every pair of options, not the short selection
+    #[arg(long)]
+    full: bool,
+    /// Who is behind the guest's network card
+    #[arg(long, value_enum, default_value_t = BackendKind::QemuTap)]
+    backend: BackendKind,
+    /// How QEMU runs the guest (`-accel`), in order of preference
+    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
+    accel: Vec<String>,
+    /// Only combinations whose text has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Where the guest's kernel is kept (default: offramp-xtask in the user's cache directory)
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+    /// Print the command lines of each combination instead of running it
+    #[arg(long)]
+    print_commands: bool,
+    /// Print what ethtool shows in each guest
+    #[arg(long)]
+    show_ethtool: bool,
+}
+
+/// Runs the combinations and prints a line for each; whether none failed.
+///
+/// # Errors
+/// When the guest's kernel cannot be had, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let qemu = packages::need(packages::QEMU)?;
+    let scratch = Scratch::new()?;
+    let image = Image::build(args.cache.as_deref(), &scratch)?;
+    let mut tally = Tally::default();
+    let mut boots: Vec<Duration> = Vec::new();
+    for options in options::combinations(args.full, args.backend) {
+        let name = options.name();
+        if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+            continue;
+        }
+        let config = MachineConfig {
+            qemu: qemu.clone(),
+            accel: args.accel.clone(),
+            kernel: image.kernel.clone(),
+            initramfs: image.initramfs.clone(),
+            network: network(args.backend, &options, &scratch),
+            device: options.device_arguments(QUEUE_PAIRS),
+        };
+        if args.print_commands {
+            println!("# {name}");
+            if args.backend == BackendKind::Offramp {
+                println!("{}", shown(&offramp_command(&options, &scratch)?));
+            }
+            println!("{}", shown(&config.command()));
+            continue;
+        }
+        let began = Instant::now();
+        let judged = run_one(args, &options, &config, &image, &scratch);
+        boots.extend(judged.as_ref().ok());
+        tally.count(&name, began, judged.map(drop))?;
+    }
+    if let Some(slowest) = boots.iter().max() {
+        println!("slowest boot: {:.1} s", slowest.as_secs_f64());
+    }
+    Ok(args.print_commands || tally.end("guest-matrix"))
+}
+
+fn socket(scratch: &Scratch) -> String {
+    scratch.file("guest.sock")
+}
+
+/// QEMU's arguments for the host's side of the card.
+fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<String> {
+    let queues = options.queue_pairs(QUEUE_PAIRS);
+    match backend {
+        BackendKind::QemuTap => {
+            vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={TAP},script=no,downscript=no,queues={queues}")]
+        }
+        BackendKind::Offramp => vec![
+            "-chardev".to_owned(),
+            format!("socket,id=vhost0,path={}", socket(scratch)),
+            "-netdev".to_owned(),
+            format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
+        ],
+    }
+}
+
+fn offramp_command(options: &Options, scratch: &Scratch) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+    command.args(["vhost-relay", "--socket", &socket(scratch), "--tap", TAP]);
+    command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string(), "--mtu", &options.mtu().to_string()]);
+    Ok(command)
+}
+
+/// Boots a guest, judges it, and says how long it took to boot.
+fn run_one(
+    args: &Args,
+    options: &Options,
+    config: &MachineConfig,
+    image: &Image,
+    scratch: &Scratch,
+) -> Result<Duration> {
+    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let relay = match args.backend {
+        BackendKind::QemuTap => None,
+        BackendKind::Offramp => Some(start_offramp(options, scratch, &ns)?),
+    };
+    let mut machine = Machine::boot(config, &ns)?;
+    let judged = judge(args, options, &mut machine, &ns, image).map_err(|why| match (why, &relay) {
+        (Failure::Failed(why), Some(relay)) => Failure::Failed(why + &relay.tail()),
+        (why, _) => why,
+    });
+    let boot_time = machine.boot_time();
+    machine.power_off();
+    if let Some(relay) = relay {
+        relay.terminate(END_TIMEOUT);
+    }
+    judged.map(|()| boot_time)
+}
+
+fn start_offramp(options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
+    seam::check()?;
+    // One that is not there need not be removed.
+    let _ = std::fs::remove_file(socket(scratch));
+    let mut command = offramp_command(options, scratch)?;
+    confine(&mut command, Some(ns), None).doing("preparing offramp")?;
+    let mut program = Program::start("offramp", command)?;
+    program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
+    Ok(program)
+}
+
+fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, image: &Image) -> Result<()> {
+    prepare_host(ns, options.mtu())?;
+    let features = machine.run("ethtool -k eth0")?;
+    if args.show_ethtool {
+        println!("{features}");
+    }
+    let mut wrong = options.check_negotiated(&machine.run("cat /sys/bus/virtio/devices/virtio0/features")?);
+    wrong.extend(options.check_features(&features));
+    wrong.extend(options.check_rings(&machine.run("ethtool -g eth0")?));
+    wrong.extend(options.check_queues(&machine.run("ls /sys/class/net/eth0/queues")?, QUEUE_PAIRS));
+    wrong.extend(options.check_mtu(&machine.run("cat /sys/class/net/eth0/mtu")?));
+    if !wrong.is_empty() {
+        return failed(wrong.join("; "));
+    }
+    tcp::guest_to_host(machine, ns, &image.payload)?;
+    tcp::host_to_guest(machine, ns)?;
+    Ok(())
+}
+
+/// Gives the host's end of the TAP its address.
+fn prepare_host(ns: &NetNs, mtu: u16) -> Result<()> {
+    let prepared = ns.run(|| {
+        link::set_mtu(TAP, u32::from(mtu))?;
+        link::add_address(TAP, IpAddr::V4(tcp::HOST), PREFIX_LEN)?;
+        link::set_up(TAP)
+    });
+    prepared.doing("entering the namespace")?.doing("preparing the host's end of the TAP")
+}

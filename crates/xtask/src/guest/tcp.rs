@@ -1,0 +1,143 @@
+//! Bytes over TCP between a guest and the host, judged by their SHA-256.
+
+use super::machine::Machine;
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::stop;
+use offramp_ports::sys::NetNs;
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use sha2::{Digest, Sha256};
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The host's address (a block for tests, RFC 2544).
+pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// From the start of a transfer to the guest's connection.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
+/// Longest pause inside a transfer.
+const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// How often a connection is looked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// Bytes that the host sends.
+const SENT_LEN: usize = 8 << 20;
+/// Chooses those bytes.
+const SENT_SEED: u64 = 2;
+
+/// Bytes that no offload can guess.
+pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    SmallRng::seed_from_u64(seed).fill_bytes(&mut bytes);
+    bytes
+}
+
+/// The guest sends its `/payload`.
+///
+/// # Errors
+/// When other bytes arrive, or not all, or none in time.
+pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, payload: &[u8]) -> Result<()> {
+    let (port, host) = serve(ns, |mut stream| {
+        let mut received = Vec::new();
+        stream.read_to_end(&mut received)?;
+        Ok(received)
+    })?;
+    let ran = machine.run(&format!("nc {HOST} {port} </payload"));
+    let received = join(host, ran).map_err(|why| in_direction("guest to host", why))?.0;
+    same(&digest(&received), &digest(payload), received.len(), "guest to host")
+}
+
+/// The host sends, the guest sums.
+///
+/// # Errors
+/// When other bytes arrive, or not all, or none in time.
+pub fn host_to_guest(machine: &mut Machine, ns: &NetNs) -> Result<()> {
+    let payload = random_bytes(SENT_SEED, SENT_LEN);
+    let expected = digest(&payload);
+    let (port, host) = serve(ns, move |mut stream| {
+        stream.write_all(&payload)?;
+        stream.shutdown(Shutdown::Write)?;
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest)?;
+        Ok(rest)
+    })?;
+    let ran = machine.run(&format!("nc {HOST} {port} </dev/null | sha256sum"));
+    let printed = join(host, ran).map_err(|why| in_direction("host to guest", why))?.1;
+    let found = printed.split_whitespace().next().unwrap_or_default();
+    same(found, &expected, SENT_LEN, "host to guest")
+}
+
+fn in_direction(direction: &str, why: Failure) -> Failure {
+    match why {
+        Failure::Failed(why) => Failure::Failed(format!("TCP from {direction}: {why}")),
+        other => other,
+    }
+}
+
+fn digest(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn same(found: &str, expected: &str, len: usize, direction: &str) -> Result<()> {
+    if found == expected {
+        return Ok(());
+    }
+    failed(format!("TCP from {direction}: SHA-256 of {len} bytes is {found}, not {expected}"))
+}
+
+type Served = JoinHandle<std::io::Result<Vec<u8>>>;
+
+/// Listens in the namespace; one connection is served on a thread of its own.
+fn serve(
+    ns: &NetNs,
+    talk: impl FnOnce(TcpStream) -> std::io::Result<Vec<u8>> + Send + 'static,
+) -> Result<(u16, Served)> {
+    let listener = ns.run(|| TcpListener::bind((HOST, 0))).doing("entering the namespace")?.doing("listening")?;
+    listener.set_nonblocking(true).doing("listening")?;
+    let port = listener.local_addr().as_ref().map(SocketAddr::port).doing("listening")?;
+    let thread = std::thread::spawn(move || {
+        let stream = accept(&listener)?;
+        stream.set_nonblocking(false)?;
+        stream.set_read_timeout(Some(PAUSE_MAX))?;
+        stream.set_write_timeout(Some(PAUSE_MAX))?;
+        talk(stream)
+    });
+    Ok((port, thread))
+}
+
+fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
+    let end = Instant::now() + CONNECT_TIMEOUT;
+    loop {
+        match listener.accept() {
+            Ok((stream, _)) => return Ok(stream),
+            Err(error) if error.kind() == ErrorKind::WouldBlock && Instant::now() < end && !stop::requested() => {
+                std::thread::sleep(LOOK);
+            }
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+/// What both ends came to: bytes from the host, text from the guest.
+fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
+    let host = host.join().map_err(|_| Failure::Failed("the host's end panicked".to_owned()))?;
+    // The guest's end says more when both failed.
+    let printed = guest?;
+    Ok((host.doing("the host's end")?, printed))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_is_sha_256_in_hexadecimal() {
+        assert_eq!(digest(b"abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+    }
+
+    #[test]
+    fn a_wrong_digest_fails_with_the_direction() {
+        let error = same("a", "b", 3, "guest to host").unwrap_err().to_string();
+        assert!(error.contains("guest to host"), "{error}");
+    }
+}

@@ -1,0 +1,271 @@
+//! DPDK as the guest: every ring path of its virtio driver against a backend, judged by captures.
+//!
+//! The patterns are those of DPDK's own test plans (`vm2vm_virtio_user`, `loopback_virtio_user_server_mode`,
+//! `loopback_multi_queues`, `loopback_multi_paths_port_restart`): a guest forwards a capture into a
+//! virtio-user port and what comes back out of it into another capture, and both must be the same.
+
+mod backend;
+mod case;
+mod guest;
+
+use crate::failure::{Failure, Result, failed};
+use crate::hugepages::HugePages;
+use crate::program::shown;
+use crate::scratch::Scratch;
+use crate::seam;
+use crate::stop;
+use crate::testpmd::Memory;
+use backend::Shape;
+use case::{Case, Event};
+use guest::{Guest, GuestConfig};
+use std::time::{Duration, Instant};
+
+pub use backend::{BackendKind, wait_for_sockets};
+
+/// From the start of forwarding to the last frame.
+const DELIVERY_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often counters are looked at.
+const LOOK: Duration = Duration::from_millis(50);
+/// After the last expected frame: time in which one too many would show.
+const QUIET: Duration = Duration::from_millis(150);
+/// Huge pages for a guest pair and their backend, in MiB.
+const HUGE_MIB: u64 = 3 * guest::MEMORY_MIB + 64;
+
+/// DPDK's virtio driver against a backend, in every ring path, judged by captures.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Every case, not the short selection
+    #[arg(long)]
+    full: bool,
+    /// Who stands at the other end of the socket
+    #[arg(long, value_enum, default_value_t = BackendKind::Dpdk)]
+    backend: BackendKind,
+    /// Only cases whose name has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Use huge pages (taken from the kernel and given back); ordinary pages otherwise
+    #[arg(long)]
+    huge: bool,
+    /// Print the command lines of each case instead of running it
+    #[arg(long)]
+    print_commands: bool,
+}
+
+/// Runs the cases and prints a line for each; whether none failed.
+///
+/// # Errors
+/// When the machine cannot be prepared, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let pages = if args.huge && !args.print_commands { Some(HugePages::reserve(HUGE_MIB)?) } else { None };
+    let memory = if args.huge { Memory::Huge } else { Memory::Ordinary };
+    let wanted = |case: &&Case| args.only.as_ref().is_none_or(|only| case.name().contains(only.as_str()));
+    let cases = case::cases(args.full);
+    let mut tally = Tally::default();
+    for case in cases.iter().filter(wanted) {
+        if args.print_commands {
+            print_commands(case, args.backend, memory)?;
+            continue;
+        }
+        let began = Instant::now();
+        tally.count(&case.name(), began, run_case(case, args.backend, memory))?;
+    }
+    drop(pages);
+    Ok(args.print_commands || tally.end("dpdk-interop"))
+}
+
+/// Results of cases, printed as they come.
+#[derive(Debug, Default)]
+pub struct Tally {
+    passed: u32,
+    failed: u32,
+    not_possible: u32,
+}
+
+impl Tally {
+    /// Prints the result of a case.
+    ///
+    /// # Errors
+    /// [`Failure::Stopped`], which is no result.
+    pub fn count(&mut self, name: &str, began: Instant, result: Result<()>) -> Result<()> {
+        let seconds = began.elapsed().as_secs_f64();
+        match result {
+            Ok(()) => {
+                self.passed += 1;
+                println!("passed        {name} ({seconds:.1} s)");
+            }
+            Err(Failure::NotPossible(why)) => {
+                self.not_possible += 1;
+                println!("not possible  {name}: {why}");
+            }
+            Err(Failure::Failed(why)) => {
+                self.failed += 1;
+                println!("FAILED        {name}: {why}");
+            }
+            Err(Failure::Stopped) => return Err(Failure::Stopped),
+        }
+        Ok(())
+    }
+
+    /// Prints the sums; whether at least one case passed and none failed.
+    pub fn end(&self, what: &str) -> bool {
+        println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
+        self.passed > 0 && self.failed == 0
+    }
+}
+
+/// A case in progress: the guests, and what stands between them. Dropped in this order.
+struct Bench<'a> {
+    case: &'a Case,
+    guests: Vec<Guest>,
+    backend: Option<backend::Running>,
+    kind: BackendKind,
+    memory: Memory,
+    scratch: Scratch,
+}
+
+fn guest_configs(case: &Case, memory: Memory, scratch: &Scratch) -> Vec<GuestConfig> {
+    let count = match case.shape {
+        Shape::Echo => 1,
+        Shape::Relay => 2,
+    };
+    (0..count).map(|index| GuestConfig::new(case, index, memory, scratch)).collect()
+}
+
+fn print_commands(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> {
+    let scratch = Scratch::new()?;
+    let guests = guest_configs(case, memory, &scratch);
+    let sockets: Vec<_> = guests.iter().map(|guest| guest.socket.clone()).collect();
+    println!("# {}", case.name());
+    println!("{}", shown(&backend::command(kind, case, &sockets, memory)?));
+    for guest in &guests {
+        println!("{}", shown(&guest.testpmd().command()?.0));
+    }
+    Ok(())
+}
+
+fn run_case(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> {
+    if kind == BackendKind::Offramp {
+        seam::check()?;
+    }
+    let scratch = Scratch::new()?;
+    let mut bench = Bench { case, guests: Vec::new(), backend: None, kind, memory, scratch };
+    bench.set_up()?;
+    bench.exchange()?;
+    match case.event {
+        Event::None => return Ok(()),
+        Event::PortRestart => bench.guests.iter_mut().try_for_each(Guest::restart_port)?,
+        Event::GuestReconnects => bench.restart_guests()?,
+        Event::BackendReconnects => bench.restart_backend()?,
+    }
+    bench.exchange().map_err(|why| match why {
+        Failure::Failed(why) => Failure::Failed(format!("after {}: {why}", case.event.name())),
+        other => other,
+    })
+}
+
+impl Bench<'_> {
+    fn sockets(&self) -> Vec<String> {
+        guest_configs(self.case, self.memory, &self.scratch).into_iter().map(|guest| guest.socket).collect()
+    }
+
+    fn set_up(&mut self) -> Result<()> {
+        if self.case.guest_listens {
+            // A listening guest waits for its backend before it does anything else.
+            self.start_guests()?;
+            backend::wait_for_sockets(&self.sockets())?;
+            self.start_backend()?;
+        } else {
+            self.start_backend()?;
+            backend::wait_for_sockets(&self.sockets())?;
+            self.start_guests()?;
+        }
+        self.wait_ready()
+    }
+
+    fn start_guests(&mut self) -> Result<()> {
+        for config in guest_configs(self.case, self.memory, &self.scratch) {
+            self.guests.push(Guest::start(config)?);
+        }
+        Ok(())
+    }
+
+    fn start_backend(&mut self) -> Result<()> {
+        self.backend = Some(backend::Running::start(self.kind, self.case, &self.sockets(), self.memory)?);
+        Ok(())
+    }
+
+    fn wait_ready(&mut self) -> Result<()> {
+        self.guests.iter_mut().try_for_each(Guest::wait_ready)?;
+        if let Some(backend) = &mut self.backend {
+            backend.wait_ready()?;
+        }
+        self.guests.iter_mut().try_for_each(Guest::wait_link_up)
+    }
+
+    /// Every guest sends its captures; what each receives must be what it was sent.
+    fn exchange(&mut self) -> Result<()> {
+        for guest in self.guests.iter_mut().rev() {
+            guest.begin()?;
+        }
+        let result = self.await_frames();
+        for guest in &mut self.guests {
+            guest.end()?;
+        }
+        result.and_then(|()| self.compare())
+    }
+
+    fn await_frames(&mut self) -> Result<()> {
+        let end = Instant::now() + DELIVERY_TIMEOUT;
+        let count = self.guests.len();
+        loop {
+            let mut arrived = true;
+            for index in 0..count {
+                let expected = self.guests[sender_of(index, count)].sent_frames() as u64;
+                let delivered = self.guests[index].delivered()?;
+                if delivered < expected {
+                    arrived = false;
+                }
+                if delivered < expected && Instant::now() >= end {
+                    let backend = self.backend.as_ref().map(backend::Running::tail).unwrap_or_default();
+                    let guest = self.guests[index].tail();
+                    return failed(format!(
+                        "guest {index} got {delivered} of {expected} frames within {DELIVERY_TIMEOUT:?}{guest}{backend}"
+                    ));
+                }
+            }
+            if arrived {
+                return stop::sleep(QUIET);
+            }
+            stop::sleep(LOOK)?;
+        }
+    }
+
+    fn compare(&self) -> Result<()> {
+        for (index, guest) in self.guests.iter().enumerate() {
+            let sender = &self.guests[sender_of(index, self.guests.len())];
+            guest.compare_with(sender)?;
+        }
+        Ok(())
+    }
+
+    fn restart_guests(&mut self) -> Result<()> {
+        for guest in self.guests.drain(..) {
+            guest.crash();
+        }
+        self.start_guests()?;
+        self.wait_ready()
+    }
+
+    fn restart_backend(&mut self) -> Result<()> {
+        self.backend = None;
+        self.guests.iter_mut().try_for_each(Guest::wait_link_down)?;
+        self.start_backend()?;
+        self.wait_ready()?;
+        self.guests.iter_mut().try_for_each(Guest::rewind)
+    }
+}
+
+/// Whose frames a guest receives: its own from an echo, the other's from a relay.
+fn sender_of(receiver: usize, guests: usize) -> usize {
+    guests - 1 - receiver
+}

@@ -1,0 +1,177 @@
+//! What stands at the other end of the guests' sockets.
+
+use super::case::Case;
+use crate::failure::{Doing, Result, failed};
+use crate::program::Program;
+use crate::stop;
+use crate::testpmd::{Config, Memory, Testpmd};
+use offramp_ports::sys::confine;
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// From the start of a program to its socket.
+const SOCKET_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is looked for.
+const LOOK: Duration = Duration::from_millis(20);
+/// IP bytes of a frame that offramp must carry here: the longest of the captures.
+const MTU: u32 = 9000;
+/// From the start of offramp to its ports being there.
+const READY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Buffers of DPDK's backend: 8 queues of 256 entries on two ports.
+const BUFFERS: u32 = 16_384;
+/// Memory of DPDK's backend in MiB.
+const MEMORY_MIB: u64 = super::guest::MEMORY_MIB;
+/// The backend's processor; the guests have the other one.
+const CPU: usize = 0;
+
+/// Whose backend it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BackendKind {
+    /// DPDK's own (`net_vhost`).
+    Dpdk,
+    /// offramp's vhost-user port.
+    Offramp,
+}
+
+/// What it does with frames.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Shape {
+    /// One guest gets back what it sends.
+    Echo,
+    /// Two guests get what the other sends.
+    Relay,
+}
+
+impl Shape {
+    /// Its name in a message.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Echo => "loopback",
+            Self::Relay => "vm2vm",
+        }
+    }
+}
+
+/// A running backend.
+#[derive(Debug)]
+pub enum Running {
+    /// DPDK's.
+    Dpdk(Testpmd),
+    /// Ours.
+    Offramp(Program),
+}
+
+fn dpdk_config(case: &Case, sockets: &[String], memory: Memory) -> Config {
+    let client = u8::from(case.guest_listens);
+    let vdev = |(index, socket)| format!("net_vhost{index},iface={socket},queues={},client={client}", case.queues);
+    let topology = match case.shape {
+        Shape::Echo => "loop",
+        Shape::Relay => "paired",
+    };
+    let args = vec![
+        format!("--port-topology={topology}"),
+        format!("--total-num-mbufs={BUFFERS}"),
+        format!("--rxq={}", case.queues),
+        format!("--txq={}", case.queues),
+    ];
+    let vdevs = sockets.iter().enumerate().map(vdev).collect();
+    let name = "backend".to_owned();
+    Config { name, cpu: CPU, memory, memory_mib: MEMORY_MIB, vdevs, eal_args: Vec::new(), args }
+}
+
+fn offramp_command(case: &Case, sockets: &[String]) -> Result<Command> {
+    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+    command.arg(match case.shape {
+        Shape::Echo => "vhost-backend",
+        Shape::Relay => "vhost-relay",
+    });
+    if case.shape == Shape::Echo {
+        command.args(["--mode", "echo"]);
+    }
+    for socket in sockets {
+        command.args(["--socket", socket]);
+    }
+    if case.guest_listens {
+        command.arg("--client");
+    }
+    command.args(["--queues", &case.queues.to_string(), "--mtu", &MTU.to_string(), "--cpu", &CPU.to_string()]);
+    Ok(command)
+}
+
+/// The command that starts a backend.
+///
+/// # Errors
+/// When its program is not there.
+pub fn command(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Command> {
+    match kind {
+        BackendKind::Dpdk => Ok(dpdk_config(case, sockets, memory).command()?.0),
+        BackendKind::Offramp => offramp_command(case, sockets),
+    }
+}
+
+impl Running {
+    /// Starts a backend on these sockets.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(kind: BackendKind, case: &Case, sockets: &[String], memory: Memory) -> Result<Self> {
+        if !case.guest_listens {
+            for socket in sockets {
+                // One that is not there need not be removed.
+                let _ = std::fs::remove_file(socket);
+            }
+        }
+        match kind {
+            BackendKind::Dpdk => Ok(Self::Dpdk(Testpmd::start(&dpdk_config(case, sockets, memory))?)),
+            BackendKind::Offramp => {
+                let mut command = offramp_command(case, sockets)?;
+                confine(&mut command, None, None).doing("preparing the backend")?;
+                Ok(Self::Offramp(Program::start("offramp", command)?))
+            }
+        }
+    }
+
+    /// Waits until it carries frames.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        match self {
+            Self::Dpdk(testpmd) => {
+                testpmd.wait_ready()?;
+                testpmd.tell("set fwd io retry")?;
+                testpmd.tell("set burst tx delay 10 retry 100000")?;
+                testpmd.tell("start")
+            }
+            Self::Offramp(program) => {
+                program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))
+            }
+        }
+    }
+
+    /// The end of what it said, for a message.
+    pub fn tail(&self) -> String {
+        match self {
+            Self::Dpdk(testpmd) => testpmd.tail(),
+            Self::Offramp(program) => program.tail(),
+        }
+    }
+}
+
+/// Waits until all these sockets are there.
+///
+/// # Errors
+/// When one is not in time.
+pub fn wait_for_sockets(sockets: &[String]) -> Result<()> {
+    let end = Instant::now() + SOCKET_TIMEOUT;
+    for socket in sockets {
+        while !Path::new(socket).exists() {
+            if Instant::now() >= end {
+                return failed(format!("nobody listens on {socket} within {SOCKET_TIMEOUT:?}"));
+            }
+            stop::sleep(LOOK)?;
+        }
+    }
+    Ok(())
+}

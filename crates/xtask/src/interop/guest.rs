@@ -1,0 +1,229 @@
+//! A guest: a testpmd that forwards a capture into its virtio-user port and back out into another.
+
+use super::case::Case;
+use crate::failure::{Result, failed};
+use crate::frames;
+use crate::pcap::{self, Order};
+use crate::scratch::Scratch;
+use crate::stop;
+use crate::testpmd::output::Link;
+use crate::testpmd::{Config, Memory, Testpmd};
+use std::time::{Duration, Instant};
+
+/// Memory of one guest in MiB: buffers for 8 queues of 256 entries, and DPDK's own.
+pub const MEMORY_MIB: u64 = 256;
+/// Buffers of one guest: rings of 8 queues on two ports, and what is under way.
+const BUFFERS: u32 = 16_384;
+/// The virtio-user port (the first `--vdev`).
+const VIRTIO_PORT: usize = 0;
+/// The port of captures (the second).
+const PCAP_PORT: usize = 1;
+/// From a change at the other end to the change of the link.
+const LINK_TIMEOUT: Duration = Duration::from_secs(15);
+/// How often the link is looked at.
+const LOOK: Duration = Duration::from_millis(100);
+/// The processor of guests; the backend has the other one.
+const CPU: usize = 1;
+
+/// How a guest is made.
+#[derive(Clone, Debug)]
+pub struct GuestConfig {
+    index: usize,
+    case: Case,
+    memory: Memory,
+    /// Its vhost-user socket.
+    pub socket: String,
+    sent: Vec<String>,
+    received: Vec<String>,
+}
+
+impl GuestConfig {
+    /// The guest of that index in a case.
+    pub fn new(case: &Case, index: usize, memory: Memory, scratch: &Scratch) -> Self {
+        let file = |kind: &str, queue| scratch.file(&format!("{kind}-{index}-{queue}.pcap"));
+        Self {
+            index,
+            case: *case,
+            memory,
+            socket: scratch.file(&format!("guest-{index}.sock")),
+            sent: (0..case.queues).map(|queue| file("sent", queue)).collect(),
+            received: (0..case.queues).map(|queue| file("received", queue)).collect(),
+        }
+    }
+
+    /// The testpmd that it is.
+    pub fn testpmd(&self) -> Config {
+        let Case { path, queues, guest_listens, .. } = self.case;
+        let virtio = format!(
+            "net_virtio_user0,path={},queues={queues},queue_size={},server={},{}",
+            self.socket,
+            path.entries,
+            u8::from(guest_listens),
+            path.arguments
+        );
+        let captures =
+            |key: &str, files: &[String]| files.iter().map(|file| format!(",{key}={file}")).collect::<String>();
+        let pcap = format!("net_pcap0{}{}", captures("rx_pcap", &self.sent), captures("tx_pcap", &self.received));
+        let mut args = vec![
+            "--port-topology=paired".to_owned(),
+            format!("--total-num-mbufs={BUFFERS}"),
+            format!("--rxq={queues}"),
+            format!("--txq={queues}"),
+        ];
+        if path.entries.is_power_of_two() {
+            args.extend([format!("--rxd={}", path.entries), format!("--txd={}", path.entries)]);
+        }
+        Config {
+            name: format!("guest {}", self.index),
+            cpu: CPU,
+            memory: self.memory,
+            memory_mib: MEMORY_MIB,
+            vdevs: vec![virtio, pcap],
+            // The vectorized paths of packed rings are written for AVX-512 alone.
+            eal_args: vec!["--force-max-simd-bitwidth=512".to_owned()],
+            args,
+        }
+    }
+}
+
+/// A running guest.
+#[derive(Debug)]
+pub struct Guest {
+    config: GuestConfig,
+    frames: Vec<Vec<Vec<u8>>>,
+    testpmd: Testpmd,
+}
+
+impl Guest {
+    /// Writes its captures and starts it.
+    ///
+    /// # Errors
+    /// When either fails.
+    pub fn start(config: GuestConfig) -> Result<Self> {
+        let seed = |queue| 1 + config.index as u64 * 1000 + queue as u64;
+        let frames: Vec<_> =
+            (0..config.sent.len()).map(|queue| frames::mixed(seed(queue), config.case.path.mergeable)).collect();
+        for (path, frames) in config.sent.iter().zip(&frames) {
+            pcap::write(path, frames)?;
+        }
+        let testpmd = Testpmd::start(&config.testpmd())?;
+        Ok(Self { config, frames, testpmd })
+    }
+
+    /// Waits until it takes commands.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.testpmd.wait_ready()?;
+        // A frame that finds no room is tried again: nothing may be lost here that the backend did not lose.
+        self.testpmd.tell("set fwd io retry")?;
+        self.testpmd.tell("set burst tx delay 10 retry 100000")
+    }
+
+    /// Waits until the virtio-user port has a link.
+    ///
+    /// # Errors
+    /// When it has none in time.
+    pub fn wait_link_up(&mut self) -> Result<()> {
+        self.wait_link(Link::Up)
+    }
+
+    /// Waits until the virtio-user port sees that its backend is gone.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn wait_link_down(&mut self) -> Result<()> {
+        self.wait_link(Link::Down)
+    }
+
+    fn wait_link(&mut self, wanted: Link) -> Result<()> {
+        let end = Instant::now() + LINK_TIMEOUT;
+        while self.testpmd.link(VIRTIO_PORT)? != wanted {
+            if Instant::now() >= end {
+                return failed(format!(
+                    "guest {}: its link is not {wanted:?} within {LINK_TIMEOUT:?}{}",
+                    self.config.index,
+                    self.testpmd.tail()
+                ));
+            }
+            stop::sleep(LOOK)?;
+        }
+        Ok(())
+    }
+
+    /// Starts to send and to receive.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn begin(&mut self) -> Result<()> {
+        self.testpmd.tell("clear port stats all")?;
+        self.testpmd.tell("start")
+    }
+
+    /// Stops.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn end(&mut self) -> Result<()> {
+        self.testpmd.stop_forwarding()
+    }
+
+    /// Frames that it sends in one exchange.
+    pub fn sent_frames(&self) -> usize {
+        self.frames.iter().map(Vec::len).sum()
+    }
+
+    /// Frames that it has received and written down.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub fn delivered(&mut self) -> Result<u64> {
+        Ok(self.testpmd.port_stats(PCAP_PORT)?.tx_packets)
+    }
+
+    /// Stops and starts all its ports: rings are set up anew, and captures begin again.
+    ///
+    /// # Errors
+    /// When a port does not start.
+    pub fn restart_port(&mut self) -> Result<()> {
+        self.restart("all")
+    }
+
+    /// Lets its captures begin again.
+    ///
+    /// # Errors
+    /// When the port does not start.
+    pub fn rewind(&mut self) -> Result<()> {
+        self.restart(&PCAP_PORT.to_string())
+    }
+
+    fn restart(&mut self, ports: &str) -> Result<()> {
+        let done = |text: &str| text.contains("Done\n").then_some(());
+        self.testpmd.ask(&format!("port stop {ports}"), done)?;
+        self.testpmd.ask(&format!("port start {ports}"), done)?;
+        self.wait_link_up()
+    }
+
+    /// Whether what it received is what `sender` sent.
+    ///
+    /// # Errors
+    /// With the first difference.
+    pub fn compare_with(&self, sender: &Self) -> Result<()> {
+        let received = self.config.received.iter().map(|path| pcap::read(path)).collect::<Result<Vec<_>>>()?;
+        // A backend may put a flow on any queue.
+        let order = if received.len() == 1 { Order::Kept } else { Order::Any };
+        let compared = pcap::compare(&sender.frames.concat(), &received.concat(), order);
+        compared.or_else(|why| failed(format!("guest {}: {why}", self.config.index)))
+    }
+
+    /// Ends it without a word to the backend.
+    pub fn crash(self) {
+        self.testpmd.crash();
+    }
+
+    /// The end of what it said, for a message.
+    pub fn tail(&self) -> String {
+        self.testpmd.tail()
+    }
+}

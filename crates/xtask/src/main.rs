@@ -1,0 +1,66 @@
+//! Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
+
+mod compare;
+mod failure;
+mod frames;
+mod guest;
+mod hugepages;
+mod interop;
+mod packages;
+mod pcap;
+mod program;
+mod scratch;
+mod seam;
+mod stop;
+mod testpmd;
+mod vhost_backend;
+mod vhost_relay;
+mod wire;
+
+use clap::{Parser, Subcommand};
+use failure::Result;
+use std::process::ExitCode;
+
+/// Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
+#[derive(Parser)]
+#[command(max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
+    CompareVhost(compare::Args),
+    /// DPDK's virtio driver against a backend, in every ring path, judged by captures
+    DpdkInterop(interop::Args),
+    /// A Linux guest's virtio driver in every way it can be set up, against a backend
+    GuestMatrix(guest::Args),
+    /// offramp's vhost-user port with a line that swallows, makes or returns frames
+    VhostBackend(vhost_backend::Args),
+    /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
+    VhostRelay(vhost_relay::Args),
+}
+
+fn run(command: &Command) -> Result<bool> {
+    stop::listen()?;
+    match command {
+        Command::CompareVhost(args) => compare::run(args),
+        Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
+        Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::GuestMatrix(args) => guest::run(args),
+        Command::DpdkInterop(args) => interop::run(args),
+    }
+}
+
+fn main() -> ExitCode {
+    match run(&Cli::parse().command) {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(why) => {
+            eprintln!("xtask: {why}");
+            ExitCode::FAILURE
+        }
+    }
+}

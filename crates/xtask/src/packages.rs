@@ -1,0 +1,70 @@
+//! Debian packages that a harness needs.
+
+use crate::failure::{Doing, Result, failed};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A program and the packages that bring it on Debian 12.
+#[derive(Clone, Copy, Debug)]
+pub struct Needed {
+    /// The program's name.
+    pub program: &'static str,
+    /// What to install when it is missing.
+    pub packages: &'static [&'static str],
+}
+
+/// DPDK's test program with its drivers.
+pub const TESTPMD: Needed = Needed { program: "dpdk-testpmd", packages: &["dpdk", "dpdk-dev"] };
+/// QEMU for x86 machines.
+pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
+/// One program that is a whole user space.
+pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
+/// What Linux says of an interface's features.
+pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
+
+/// Where a program is, by `PATH` and the places of system programs.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    let places = path.split(':').chain(["/usr/sbin", "/sbin"]);
+    places.map(|place| Path::new(place).join(program)).find(|file| file.is_file())
+}
+
+/// Finds a program, and installs its packages when it is missing.
+///
+/// # Errors
+/// When it is missing and cannot be installed.
+pub fn need(needed: Needed) -> Result<PathBuf> {
+    if let Some(path) = find(needed.program) {
+        return Ok(path);
+    }
+    eprintln!("installing {} (for {})", needed.packages.join(", "), needed.program);
+    apt_get(&["update", "-q"])?;
+    let mut args = vec!["install", "-y", "-q", "--no-install-recommends"];
+    args.extend(needed.packages);
+    apt_get(&args)?;
+    let found = find(needed.program);
+    found.map_or_else(|| failed(format!("{} is still missing; install it by hand", needed.program)), Ok)
+}
+
+/// Runs `apt-get`, quietly unless it fails.
+///
+/// # Errors
+/// When it fails; its output is in the message.
+pub fn apt_get(args: &[&str]) -> Result<()> {
+    apt_get_in(Path::new("/"), args)
+}
+
+/// As [`apt_get`], in a directory.
+///
+/// # Errors
+/// As [`apt_get`].
+pub fn apt_get_in(directory: &Path, args: &[&str]) -> Result<()> {
+    let mut command = Command::new("apt-get");
+    command.args(args).current_dir(directory).env("DEBIAN_FRONTEND", "noninteractive");
+    let output = command.output().doing("running apt-get")?;
+    if output.status.success() {
+        return Ok(());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    failed(format!("apt-get {}: {}\n{}", args.join(" "), output.status, said.trim()))
+}

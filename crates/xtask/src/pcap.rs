@@ -1,0 +1,191 @@
+//! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and how two of them differ.
+
+use crate::failure::{Doing, Result, failed};
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+
+/// First word of a capture with microseconds.
+const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
+/// First word of a capture with nanoseconds, as DPDK writes them.
+const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
+/// Bytes of the header of a capture.
+const FILE_HEADER_LEN: usize = 24;
+/// Bytes of the header of a packet.
+const PACKET_HEADER_LEN: usize = 16;
+/// Longest packet that a capture here may hold, in bytes.
+const SNAP_LEN: u32 = 262_144;
+/// Ethernet (`LINKTYPE_ETHERNET`).
+const LINK_TYPE_ETHERNET: u32 = 1;
+
+/// Writes frames as a capture, little-endian, all at time 0.
+///
+/// # Errors
+/// When the file cannot be written.
+pub fn write(path: &str, frames: &[Vec<u8>]) -> Result<()> {
+    let mut bytes = Vec::new();
+    for word in [MAGIC_MICROSECONDS, u32::from_le_bytes([2, 0, 4, 0]), 0, 0, SNAP_LEN, LINK_TYPE_ETHERNET] {
+        bytes.extend(word.to_le_bytes());
+    }
+    for frame in frames {
+        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
+            bytes.extend(word.to_le_bytes());
+        }
+        bytes.extend(frame);
+    }
+    fs::File::create(path).and_then(|mut file| file.write_all(&bytes)).doing(path)
+}
+
+/// Reads the frames of a capture in either byte order.
+///
+/// # Errors
+/// When the file cannot be read or is no capture of whole frames.
+pub fn read(path: &str) -> Result<Vec<Vec<u8>>> {
+    parse(&fs::read(path).doing(path)?).doing(path)
+}
+
+fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
+    let Some((header, mut rest)) = bytes.split_at_checked(FILE_HEADER_LEN) else {
+        return failed("too short for a capture");
+    };
+    let known = |magic| [MAGIC_MICROSECONDS, MAGIC_NANOSECONDS].contains(&magic);
+    let word = if known(u32_at(header, 0, u32::from_le_bytes)) {
+        u32::from_le_bytes
+    } else if known(u32_at(header, 0, u32::from_be_bytes)) {
+        u32::from_be_bytes
+    } else {
+        return failed("not a capture in the classic format");
+    };
+    let mut frames = Vec::new();
+    while !rest.is_empty() {
+        let Some((header, body)) = rest.split_at_checked(PACKET_HEADER_LEN) else {
+            return failed("cut off in a header");
+        };
+        let (captured, len) = (u32_at(header, 8, word), u32_at(header, 12, word));
+        if captured != len {
+            return failed(format!("packet {} has {captured} of {len} bytes", frames.len()));
+        }
+        let Some((frame, after)) = body.split_at_checked(captured as usize) else {
+            return failed("cut off in a packet");
+        };
+        frames.push(frame.to_vec());
+        rest = after;
+    }
+    Ok(frames)
+}
+
+fn u32_at(bytes: &[u8], at: usize, word: fn([u8; 4]) -> u32) -> u32 {
+    let mut four = [0; 4];
+    four.copy_from_slice(&bytes[at..at + 4]);
+    word(four)
+}
+
+/// How the order of frames counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// They must come in the order in which they were sent.
+    Kept,
+    /// They may come in any order (several queues).
+    Any,
+}
+
+/// Says how what was received differs from what was sent.
+///
+/// # Errors
+/// With the first difference.
+pub fn compare(sent: &[Vec<u8>], received: &[Vec<u8>], order: Order) -> Result<()> {
+    match order {
+        Order::Kept => compare_in_order(sent, received),
+        Order::Any => compare_in_any_order(sent, received),
+    }
+}
+
+fn compare_in_order(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
+    for (index, (expected, found)) in sent.iter().zip(received).enumerate() {
+        if expected.len() != found.len() {
+            return failed(format!("frame {index} has {} bytes, {} were sent", found.len(), expected.len()));
+        }
+        if let Some(at) = expected.iter().zip(found).position(|(a, b)| a != b) {
+            return failed(format!("frame {index} of {} bytes differs from byte {at} on", found.len()));
+        }
+    }
+    same_count(sent, received)
+}
+
+fn compare_in_any_order(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
+    let mut missing: BTreeMap<&[u8], usize> = BTreeMap::new();
+    for frame in sent {
+        *missing.entry(frame).or_default() += 1;
+    }
+    for (index, frame) in received.iter().enumerate() {
+        match missing.get_mut(frame.as_slice()) {
+            Some(count @ 1..) => *count -= 1,
+            _ => return failed(format!("frame {index} of {} bytes was not sent, or not so often", frame.len())),
+        }
+    }
+    same_count(sent, received)
+}
+
+fn same_count(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
+    if sent.len() == received.len() {
+        return Ok(());
+    }
+    failed(format!("{} frames were sent, {} received", sent.len(), received.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::scratch::Scratch;
+
+    fn frames() -> Vec<Vec<u8>> {
+        vec![vec![1; 60], vec![2; 1514], vec![3; 61], vec![1; 60]]
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.file("a.pcap");
+        write(&path, &frames()).unwrap();
+        assert_eq!(read(&path).unwrap(), frames());
+    }
+
+    #[test]
+    fn a_capture_of_the_other_byte_order_and_of_nanoseconds_is_read() {
+        let mut bytes = Vec::new();
+        for word in [MAGIC_NANOSECONDS, 0x0002_0004, 0, 0, SNAP_LEN, 1, 5, 6, 2, 2] {
+            bytes.extend(word.to_be_bytes());
+        }
+        bytes.extend([7, 8]);
+        assert_eq!(parse(&bytes).unwrap(), vec![vec![7, 8]]);
+    }
+
+    #[test]
+    fn a_capture_that_is_cut_off_anywhere_else_than_between_packets_is_refused() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.file("a.pcap");
+        write(&path, &frames()).unwrap();
+        let whole = fs::read(&path).unwrap();
+        let ends: Vec<usize> = (0..whole.len()).filter(|&end| parse(&whole[..end]).is_ok()).collect();
+        assert_eq!(ends, [24, 24 + 76, 24 + 76 + 1530, 24 + 76 + 1530 + 77]);
+    }
+
+    #[test]
+    fn a_changed_byte_a_lost_a_doubled_and_a_swapped_frame_are_found() {
+        let sent = frames();
+        assert!(compare(&sent, &sent, Order::Kept).is_ok());
+        assert!(compare(&sent, &sent, Order::Any).is_ok());
+        let mut changed = sent.clone();
+        changed[1][1000] ^= 1;
+        let lost = &sent[..3];
+        let doubled = [sent.clone(), vec![sent[3].clone()]].concat();
+        for wrong in [&changed[..], lost, &doubled] {
+            assert!(compare(&sent, wrong, Order::Kept).is_err());
+            assert!(compare(&sent, wrong, Order::Any).is_err());
+        }
+        let mut swapped = sent.clone();
+        swapped.swap(1, 2);
+        assert!(compare(&sent, &swapped, Order::Kept).is_err());
+        assert!(compare(&sent, &swapped, Order::Any).is_ok());
+    }
+}

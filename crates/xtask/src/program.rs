@@ -1,0 +1,244 @@
+//! Another program under control: its output is kept, it is told lines, and it never outlives us.
+
+use crate::failure::{Doing, Result, failed};
+use crate::stop;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use std::io::{Read, Write};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How often a wait looks whether the program still runs, and whether a signal came.
+const LOOK: Duration = Duration::from_millis(50);
+/// What a failure shows of a program's output, in bytes from its end.
+const TAIL_LEN: usize = 1500;
+
+/// What the program has written.
+#[derive(Debug, Default)]
+struct Output {
+    stdout: String,
+    stderr: String,
+}
+
+type Shared = Arc<(Mutex<Output>, Condvar)>;
+
+/// A running program.
+#[derive(Debug)]
+pub struct Program {
+    name: String,
+    child: Child,
+    stdin: Option<ChildStdin>,
+    output: Shared,
+    readers: Vec<JoinHandle<()>>,
+}
+
+impl Program {
+    /// Starts a command. It is killed when the calling thread ends, and when this is dropped.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start(name: &str, mut command: Command) -> Result<Self> {
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().doing(format!("starting {name} ({})", shown(&command)))?;
+        let output = Shared::default();
+        let mut readers = Vec::new();
+        if let Some(stdout) = child.stdout.take() {
+            readers.push(collect(stdout, &output, |output| &mut output.stdout));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            readers.push(collect(stderr, &output, |output| &mut output.stderr));
+        }
+        let stdin = child.stdin.take();
+        Ok(Self { name: name.to_owned(), child, stdin, output, readers })
+    }
+
+    /// Where standard output stands now, for [`Program::wait_for`].
+    pub fn mark(&self) -> usize {
+        self.lock().stdout.len()
+    }
+
+    /// Writes a line to the program's standard input.
+    ///
+    /// # Errors
+    /// When the program no longer reads.
+    pub fn say(&mut self, line: &str) -> Result<()> {
+        let Some(stdin) = &mut self.stdin else { return failed(format!("{} takes no input", self.name)) };
+        let told = writeln!(stdin, "{line}").and_then(|()| stdin.flush());
+        told.or_else(|error| failed(format!("telling {} \"{line}\": {error}{}", self.name, self.tail())))
+    }
+
+    /// Waits until `find` finds what it looks for in standard output since `mark`.
+    ///
+    /// # Errors
+    /// When it is not found in `timeout`, the program ends, or a signal comes; the message says what was
+    /// waited for and ends with the program's last words.
+    pub fn wait_for<T>(
+        &mut self,
+        what: &str,
+        mark: usize,
+        timeout: Duration,
+        find: impl Fn(&str) -> Option<T>,
+    ) -> Result<T> {
+        let end = Instant::now() + timeout;
+        loop {
+            stop::check()?;
+            let ended = self.child.try_wait().doing(format!("looking after {}", self.name))?;
+            {
+                let (lock, changed) = &*self.output;
+                let output = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(found) = find(&output.stdout[mark..]) {
+                    return Ok(found);
+                }
+                if ended.is_none() && Instant::now() < end {
+                    drop(changed.wait_timeout(output, LOOK));
+                    continue;
+                }
+            }
+            let why = ended.map_or_else(|| format!("not within {timeout:?}"), |status| format!("it ended ({status})"));
+            return failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()));
+        }
+    }
+
+    /// Waits until the program has ended by itself.
+    ///
+    /// # Errors
+    /// When it has not in `timeout`, or a signal comes.
+    pub fn wait_end(&mut self, timeout: Duration) -> Result<ExitStatus> {
+        let end = Instant::now() + timeout;
+        loop {
+            stop::check()?;
+            if let Some(status) = self.child.try_wait().doing(format!("looking after {}", self.name))? {
+                return Ok(status);
+            }
+            if Instant::now() >= end {
+                return failed(format!("{} did not end within {timeout:?}{}", self.name, self.tail()));
+            }
+            std::thread::sleep(LOOK);
+        }
+    }
+
+    /// Asks the program to end (SIGTERM), waits a while, then kills it.
+    pub fn terminate(mut self, patience: Duration) {
+        let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
+        let _ = self.wait_end(patience);
+    }
+
+    /// The end of what the program said, for a message.
+    pub fn tail(&self) -> String {
+        let output = self.lock();
+        let mut text = String::new();
+        for (name, whole) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
+            let from = whole.ceil_char_boundary(whole.len().saturating_sub(TAIL_LEN));
+            if !whole.trim().is_empty() {
+                text.push_str(&format!("\n--- {} {name} ---\n{}", self.name, whole[from..].trim()));
+            }
+        }
+        text
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Output> {
+        self.output.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to kill.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        self.stdin = None;
+        for reader in self.readers.drain(..) {
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Reads a stream to its end on a thread of its own.
+fn collect(
+    mut stream: impl Read + Send + 'static,
+    output: &Shared,
+    part: fn(&mut Output) -> &mut String,
+) -> JoinHandle<()> {
+    let output = Arc::clone(output);
+    std::thread::spawn(move || {
+        let mut bytes = [0; 4096];
+        while let Ok(len @ 1..) = stream.read(&mut bytes) {
+            let (lock, changed) = &*output;
+            let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            part(&mut guard).push_str(&String::from_utf8_lossy(&bytes[..len]));
+            changed.notify_all();
+        }
+    })
+}
+
+/// A command as one would type it.
+pub fn shown(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    words.map(|word| quoted(&word.to_string_lossy())).collect::<Vec<_>>().join(" ")
+}
+
+/// A word as a shell takes it.
+fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=,:@%+".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        word.to_owned()
+    } else {
+        format!("'{}'", word.replace('\'', r"'\''"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn shell(script: &str) -> Program {
+        let mut command = Command::new("sh");
+        command.arg("-c").arg(script);
+        Program::start("sh", command).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_answers_is_found_after_the_mark() {
+        let mut program = shell("while read line; do echo got $line; done");
+        program.say("one").unwrap();
+        program.wait_for("an answer", 0, PATIENCE, |text| text.contains("got one\n").then_some(())).unwrap();
+        let mark = program.mark();
+        program.say("two").unwrap();
+        let seen = program.wait_for("an answer", mark, PATIENCE, |text| text.ends_with('\n').then(|| text.to_owned()));
+        assert_eq!(seen.unwrap(), "got two\n");
+    }
+
+    #[test]
+    fn a_wait_for_a_program_that_has_ended_fails_with_its_last_words() {
+        let mut program = shell("echo so long >&2; exit 3");
+        program.wait_end(PATIENCE).unwrap();
+        let error = program.wait_for("godot", 0, PATIENCE, |_| None::<()>).unwrap_err().to_string();
+        assert!(error.contains("godot") && error.contains("exit status: 3"), "{error}");
+    }
+
+    #[test]
+    fn a_wait_that_takes_too_long_says_what_it_waited_for() {
+        let mut program = shell("sleep 60");
+        let error = program.wait_for("godot", 0, Duration::from_millis(1), |_| None::<()>).unwrap_err();
+        assert!(error.to_string().contains("waited for godot: not within"), "{error}");
+    }
+
+    #[test]
+    fn a_dropped_program_is_gone() {
+        let program = shell("sleep 60");
+        let pid = Pid::from_raw(program.child.id() as i32);
+        drop(program);
+        assert!(kill(pid, None).is_err());
+    }
+
+    #[test]
+    fn a_command_is_shown_as_one_would_type_it() {
+        let mut command = Command::new("qemu");
+        command.args(["-m", "512", "it's", ""]);
+        assert_eq!(shown(&command), r"qemu -m 512 'it'\''s' ''");
+    }
+}

@@ -1,0 +1,189 @@
+//! `dpdk-testpmd` at one end of a vhost-user socket.
+
+pub mod output;
+
+use crate::failure::{Doing, Result};
+use crate::packages::{self, TESTPMD};
+use crate::program::Program;
+use offramp_ports::sys::confine;
+use output::{Link, PortStats};
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+/// From the start of the program to its prompt; it zeroes its memory and waits for its ports.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// From a command to its answer. The forwarding thread may have the whole processor but for what the
+/// scheduler gives to the thread that answers.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+/// From `quit` to the end.
+const QUIT_TIMEOUT: Duration = Duration::from_secs(10);
+/// What it prints when it takes commands.
+const PROMPT: &str = "testpmd> ";
+/// Where DPDK keeps its sockets and locks when it runs as root.
+const RUNTIME_DIRECTORY: &str = "/var/run/dpdk";
+
+/// Where its memory comes from. vhost-user needs memory that can be shared, so plain heap will not do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Memory {
+    /// Anonymous files of huge pages, as in production; one file, so that it is one vhost-user region.
+    Huge,
+    /// An anonymous file of ordinary pages: slower, and needs no set-up of the machine.
+    Ordinary,
+}
+
+/// How it is started.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// A name for messages.
+    pub name: String,
+    /// The processor of both its threads.
+    pub cpu: usize,
+    /// Where its memory comes from.
+    pub memory: Memory,
+    /// How much, in MiB.
+    pub memory_mib: u64,
+    /// Its ports, in order (`--vdev`).
+    pub vdevs: Vec<String>,
+    /// Further arguments of DPDK's, before `--`.
+    pub eal_args: Vec<String>,
+    /// Arguments of its own, behind `--`.
+    pub args: Vec<String>,
+}
+
+/// A running testpmd.
+#[derive(Debug)]
+pub struct Testpmd {
+    program: Program,
+    prefix: String,
+}
+
+impl Config {
+    /// The command, and the prefix of its files.
+    ///
+    /// # Errors
+    /// When DPDK is not there and cannot be installed.
+    pub fn command(&self) -> Result<(Command, String)> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let prefix = format!("xtask-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let testpmd = packages::need(TESTPMD)?;
+        // Its output is no terminal; without this, answers would wait in its buffer.
+        let mut command = Command::new("stdbuf");
+        command.arg("-oL").arg(testpmd);
+        command.args([
+            "--lcores",
+            &format!("(0,1)@{}", self.cpu),
+            "--no-pci",
+            "--no-telemetry",
+            "--file-prefix",
+            &prefix,
+        ]);
+        command.args(["-m", &self.memory_mib.to_string()]);
+        match self.memory {
+            Memory::Huge => command.args(["--in-memory", "--single-file-segments"]),
+            Memory::Ordinary => command.arg("--no-huge"),
+        };
+        command.args(&self.eal_args);
+        for vdev in &self.vdevs {
+            command.args(["--vdev", vdev]);
+        }
+        command.args(["--", "-i", "--nb-cores=1", "--no-flush-rx"]).args(&self.args);
+        Ok((command, prefix))
+    }
+}
+
+impl Testpmd {
+    /// Starts it. A port in server mode waits for its peer, so this does not wait for the prompt:
+    /// [`Testpmd::wait_ready`] does.
+    ///
+    /// # Errors
+    /// When it cannot be installed or started.
+    pub fn start(config: &Config) -> Result<Self> {
+        let (mut command, prefix) = config.command()?;
+        confine(&mut command, None, None).doing("preparing dpdk-testpmd")?;
+        Ok(Self { program: Program::start(&config.name, command)?, prefix })
+    }
+
+    /// Waits until it takes commands.
+    ///
+    /// # Errors
+    /// When it does not in time, or ends.
+    pub fn wait_ready(&mut self) -> Result<()> {
+        self.program.wait_for("its prompt", 0, READY_TIMEOUT, |text| text.contains(PROMPT).then_some(()))
+    }
+
+    /// Gives it a command whose answer does not matter.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn tell(&mut self, command: &str) -> Result<()> {
+        self.program.say(command)
+    }
+
+    /// Gives it a command and waits for what the answer must have.
+    ///
+    /// # Errors
+    /// When the answer does not come in time.
+    pub fn ask<T>(&mut self, command: &str, find: impl Fn(&str) -> Option<T>) -> Result<T> {
+        let mark = self.program.mark();
+        self.program.say(command)?;
+        self.program.wait_for(&format!("the answer to \"{command}\""), mark, ANSWER_TIMEOUT, find)
+    }
+
+    /// A port's counters.
+    ///
+    /// # Errors
+    /// When the answer does not come in time.
+    pub fn port_stats(&mut self, port: usize) -> Result<PortStats> {
+        self.ask(&format!("show port stats {port}"), |text| PortStats::parse(text, port))
+    }
+
+    /// A port's link.
+    ///
+    /// # Errors
+    /// When the answer does not come in time.
+    pub fn link(&mut self, port: usize) -> Result<Link> {
+        self.ask(&format!("show port info {port}"), Link::parse)
+    }
+
+    /// Time of the forwarding thread per packet in nanoseconds, while it had packets.
+    ///
+    /// # Errors
+    /// When the answer does not come in time.
+    pub fn busy_ns_per_packet(&mut self) -> Result<f64> {
+        self.ask("show fwd stats all", output::busy_ns_per_packet)
+    }
+
+    /// Stops forwarding.
+    ///
+    /// # Errors
+    /// When it does not in time.
+    pub fn stop_forwarding(&mut self) -> Result<()> {
+        self.ask("stop", |text| (text.contains("\nDone.") || text.contains("not started")).then_some(()))
+    }
+
+    /// Ends it in good order; then by force.
+    pub fn quit(mut self) {
+        // What it does not do when asked, it is made to do when dropped.
+        let _ = self.program.say("stop");
+        let _ = self.program.say("quit");
+        let _ = self.program.wait_end(QUIT_TIMEOUT);
+    }
+
+    /// Ends it at once, as a crash would.
+    pub fn crash(self) {
+        drop(self);
+    }
+
+    /// The end of what it said, for a message.
+    pub fn tail(&self) -> String {
+        self.program.tail()
+    }
+}
+
+impl Drop for Testpmd {
+    fn drop(&mut self) {
+        // The program itself is killed when the field is dropped; its lock files do not mind.
+        let _ = std::fs::remove_dir_all(format!("{RUNTIME_DIRECTORY}/{}", self.prefix));
+    }
+}

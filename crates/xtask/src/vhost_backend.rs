@@ -1,0 +1,276 @@
+//! offramp's vhost-user port between a guest and a line that is no limit, counted and timed.
+
+use crate::failure::{Doing, Result, failed};
+use crate::seam::{self, PortArgs};
+use crate::stop;
+use crate::wire::{Discard, Echo, Generate};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::{HostPort, PortError, WirePort};
+use offramp_ports::sys::cpu;
+use serde::{Deserialize, Serialize};
+use std::io::Write;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Frames of one hand-over to the guest, as testpmd's bursts.
+const RECEIVE_BATCH_FRAMES: usize = 32;
+/// Rounds between two looks at the time of the next report and at signals.
+const ROUNDS_PER_LOOK: u32 = 1024;
+
+/// What the line does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Mode {
+    /// Swallows frames of the guest
+    Discard,
+    /// As discard, for a guest that sends super-frames: they are cut to the MTU on their way
+    DiscardTso,
+    /// Makes frames for the guest
+    Generate,
+    /// Sends the guest's frames back
+    Echo,
+}
+
+/// offramp's vhost-user port with a line that is no limit; prints counters as JSON, one object a line.
+#[derive(clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    port: PortArgs,
+    /// What the line does
+    #[arg(long, value_enum)]
+    mode: Mode,
+    /// Length of generated frames, without FCS
+    #[arg(long, default_value_t = 64)]
+    bytes: usize,
+    /// The processor that drives the port
+    #[arg(long)]
+    cpu: Option<usize>,
+    /// Time between two reports, in milliseconds
+    #[arg(long, default_value_t = 1000)]
+    report_ms: u64,
+}
+
+/// Counters since the start, as they are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Report {
+    /// Time since the start.
+    pub t_ns: u64,
+    /// Frames or super-frames taken from the guest.
+    pub taken: u64,
+    /// Frames that went out on the line (segments, each for itself).
+    pub sent: u64,
+    /// Bytes of those.
+    pub sent_bytes: u64,
+    /// Frames given to the guest.
+    pub given: u64,
+    /// Frames lost, in both directions, for any reason.
+    pub lost: u64,
+    /// Time of rounds in which at least one frame moved.
+    pub busy_ns: u64,
+}
+
+/// Runs until a signal comes.
+///
+/// # Errors
+/// When the port cannot be opened, or a processor may not be used.
+pub fn run(args: &Args) -> Result<()> {
+    let port = seam::open(&args.port)?;
+    let mtu = usize::from(args.port.mtu);
+    let config = AdapterConfig {
+        mtu,
+        queues: args.port.queues,
+        receive_batch_frames: RECEIVE_BATCH_FRAMES,
+        ..AdapterConfig::default()
+    };
+    config.check().doing("the adapter's configuration")?;
+    // Only from here on: the port's own threads may run elsewhere.
+    if let Some(cpu) = args.cpu {
+        cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
+    }
+    println!("ready");
+    let period = Duration::from_millis(args.report_ms);
+    match args.mode {
+        Mode::Discard | Mode::DiscardTso => drive(&config, port.queues, || Discard::new(mtu), period),
+        Mode::Generate => drive(&config, port.queues, || Generate::new(mtu, args.bytes), period),
+        Mode::Echo => drive(&config, port.queues, || Echo::new(mtu), period),
+    }
+}
+
+/// Polls all queue pairs in turn, without sleep, and reports every `period` until a signal comes.
+fn drive<H: HostPort, W: WirePort>(
+    config: &AdapterConfig,
+    queues: Vec<H>,
+    mut wire: impl FnMut() -> W,
+    period: Duration,
+) -> Result<()> {
+    let control = Control::new(config);
+    let pair = |(index, host)| QueuePair::new(config, &control, index, host, wire());
+    let mut pairs: Vec<_> = queues.into_iter().enumerate().map(pair).collect();
+    let mut meter = Meter::new(&control);
+    let mut next_report = Instant::now() + period;
+    while !stop::requested() {
+        for _ in 0..ROUNDS_PER_LOOK {
+            meter.round(&mut pairs)?;
+        }
+        if Instant::now() >= next_report {
+            next_report += period;
+            print(&meter.report())?;
+        }
+    }
+    print(&meter.report())
+}
+
+fn print(report: &Report) -> Result<()> {
+    let line = serde_json::to_string(report).doing("writing a report")?;
+    writeln!(std::io::stdout().lock(), "{line}").doing("writing a report")
+}
+
+/// Polls pairs, and keeps the time of rounds that moved something.
+struct Meter<'a> {
+    control: &'a Arc<Control>,
+    began: Instant,
+    now_ns: u64,
+    moved: u64,
+    busy_ns: u64,
+}
+
+impl<'a> Meter<'a> {
+    fn new(control: &'a Arc<Control>) -> Self {
+        Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
+    }
+
+    /// Polls every pair once. One look at the clock: the end of a round is the start of the next.
+    fn round<H: HostPort, W: WirePort>(&mut self, pairs: &mut [QueuePair<H, W>]) -> Result<()> {
+        for pair in pairs {
+            match pair.poll(self.now_ns) {
+                Err(error @ PortError::Closed(_)) => return failed(format!("the port: {error}")),
+                Ok(_) | Err(_) => {}
+            }
+        }
+        let end_ns = self.began.elapsed().as_nanos() as u64;
+        let moved = self.moved();
+        if moved != self.moved {
+            self.busy_ns += end_ns - self.now_ns;
+        }
+        (self.now_ns, self.moved) = (end_ns, moved);
+        Ok(())
+    }
+
+    /// Frames that have left the adapter on either side. A frame that found no room did not.
+    fn moved(&self) -> u64 {
+        let queues = self.control.queues().iter();
+        queues.map(|queue| queue.transmit.host_frames.get() + queue.receive.frames_out.get()).sum()
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report { t_ns: self.now_ns, busy_ns: self.busy_ns, ..Report::default() };
+        for queue in self.control.queues() {
+            report.taken += queue.transmit.host_frames.get();
+            report.sent += queue.transmit.frames_out.get();
+            report.sent_bytes += queue.transmit.bytes_out.get();
+            report.given += queue.receive.frames_out.get();
+            report.lost += queue.transmit.lost_total() + queue.receive.lost_total();
+        }
+        report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::frames;
+    use offramp_offload::caps::Offloads;
+    use offramp_offload::meta::{RxMeta, TxMeta};
+    use std::collections::VecDeque;
+
+    /// A guest in this process: what it sends, what it got, and how much it takes.
+    #[derive(Default)]
+    struct Guest {
+        sends: VecDeque<(TxMeta, Vec<u8>)>,
+        taken: (TxMeta, Vec<u8>),
+        got: Vec<Vec<u8>>,
+        room: usize,
+    }
+
+    impl HostPort for Guest {
+        fn take(&mut self) -> std::result::Result<bool, PortError> {
+            let next = self.sends.pop_front();
+            let some = next.is_some();
+            self.taken = next.unwrap_or_default();
+            Ok(some)
+        }
+
+        fn taken(&self) -> (TxMeta, &[u8]) {
+            (self.taken.0, &self.taken.1)
+        }
+
+        fn give(&mut self, _: &RxMeta, frame: &[u8]) -> std::result::Result<(), PortError> {
+            if self.got.len() == self.room {
+                return Err(PortError::Full);
+            }
+            self.got.push(frame.to_vec());
+            Ok(())
+        }
+
+        fn flush(&mut self) {}
+
+        fn accepts(&self) -> Offloads {
+            Offloads::TX
+        }
+
+        fn takes_verdicts(&self) -> bool {
+            false
+        }
+    }
+
+    fn sending(frames: &[Vec<u8>]) -> Guest {
+        let sends = frames.iter().map(|frame| (TxMeta::default(), frame.clone())).collect();
+        Guest { sends, room: usize::MAX, ..Guest::default() }
+    }
+
+    /// Polls a guest and a line for so many rounds.
+    fn after_rounds<W: WirePort>(guest: Guest, wire: W, rounds: usize) -> (Report, Guest) {
+        let config =
+            AdapterConfig { mtu: 9000, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
+        let control = Control::new(&config);
+        let mut pairs = [QueuePair::new(&config, &control, 0, guest, wire)];
+        let mut meter = Meter::new(&control);
+        for _ in 0..rounds {
+            meter.round(&mut pairs).unwrap();
+        }
+        (meter.report(), std::mem::take(pairs[0].host_mut()))
+    }
+
+    #[test]
+    fn what_a_guest_sends_to_the_discard_is_counted() {
+        let frames = frames::mixed(1, true);
+        let (report, guest) = after_rounds(sending(&frames), Discard::new(9000), 100);
+        assert_eq!((report.taken, report.sent, report.lost), (frames.len() as u64, frames.len() as u64, 0));
+        assert_eq!(report.sent_bytes, frames.iter().map(Vec::len).sum::<usize>() as u64);
+        assert!(guest.got.is_empty() && report.busy_ns > 0 && report.busy_ns <= report.t_ns);
+    }
+
+    #[test]
+    fn what_a_guest_sends_to_the_echo_comes_back() {
+        let frames = frames::mixed(2, true);
+        let (report, guest) = after_rounds(sending(&frames), Echo::new(9000), 100);
+        assert_eq!(guest.got, frames);
+        assert_eq!((report.given, report.lost), (frames.len() as u64, 0));
+    }
+
+    #[test]
+    fn a_guest_without_room_costs_the_generator_frames_and_no_busy_time() {
+        let guest = Guest { room: 40, ..Guest::default() };
+        let (report, guest) = after_rounds(guest, Generate::new(1500, 64), 2);
+        assert_eq!((guest.got.len(), report.given, report.lost), (40, 40, 24));
+        let full = Guest { room: 0, ..Guest::default() };
+        assert_eq!(after_rounds(full, Generate::new(1500, 64), 10).0.busy_ns, 0);
+    }
+
+    #[test]
+    fn a_report_is_read_as_it_was_written() {
+        let report = Report { t_ns: 1, taken: 2, sent: 3, sent_bytes: 4, given: 5, lost: 6, busy_ns: 7 };
+        let line = serde_json::to_string(&report).unwrap();
+        assert_eq!(serde_json::from_str::<Report>(&line).unwrap(), report);
+    }
+}

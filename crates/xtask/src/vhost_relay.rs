@@ -1,0 +1,106 @@
+//! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other.
+
+use crate::failure::{Doing, Result, failed};
+use crate::seam::{self, PortArgs, Queue};
+use crate::stop;
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_offload::caps::Offloads;
+use offramp_ports::tap::{Tap, TapConfig, TapQueue};
+use offramp_ports::worker::{HostIo, Task, Worker};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often signals are looked for.
+const LOOK: Duration = Duration::from_millis(50);
+/// The name of the worker thread.
+const WORKER_NAME: &str = "xtask-relay";
+
+/// Two adapters with a cable between them: guest to guest, or guest to a TAP.
+#[derive(clap::Args)]
+pub struct Args {
+    /// A vhost-user socket: two for guest to guest, one with --tap
+    #[arg(long = "socket", value_name = "PATH", required = true)]
+    sockets: Vec<PathBuf>,
+    /// The TAP interface to make at the other end
+    #[arg(long, value_name = "NAME")]
+    tap: Option<String>,
+    /// Connect to the sockets (again and again) instead of listening on them
+    #[arg(long)]
+    client: bool,
+    /// Queue pairs of each adapter
+    #[arg(long, default_value_t = 1)]
+    queues: u16,
+    /// IP bytes that the cable carries in one frame
+    #[arg(long, default_value_t = 1500)]
+    mtu: u16,
+    /// The processor that drives both adapters
+    #[arg(long)]
+    cpu: Option<usize>,
+}
+
+/// Runs until a signal comes.
+///
+/// # Errors
+/// When a port cannot be opened or the worker cannot start.
+pub fn run(args: &Args) -> Result<()> {
+    let config = AdapterConfig { mtu: usize::from(args.mtu), queues: args.queues, ..AdapterConfig::default() };
+    config.check().doing("the adapter's configuration")?;
+    // The TAP and the ports must outlive the worker.
+    let (tasks, _tap) = match (&args.sockets[..], &args.tap) {
+        ([a, b], None) => (join(&config, open(args, a)?, open(args, b)?), None),
+        ([a], Some(name)) => {
+            let tap = open_tap(args, name)?;
+            let queues: Vec<TapQueue> = (0..tap.queue_count()).filter_map(|index| tap.queue(index)).collect();
+            (join(&config, open(args, a)?, queues), Some(tap))
+        }
+        _ => return failed("give two sockets, or one and a TAP"),
+    };
+    let worker = Worker::start(WORKER_NAME, tasks, args.cpu.map(|cpu| vec![cpu])).doing("starting the worker")?;
+    println!("ready");
+    while !stop::requested() && worker.is_running() {
+        std::thread::sleep(LOOK);
+    }
+    if stop::requested() { Ok(()) } else { failed("both adapters have lost their hosts") }
+}
+
+fn open(args: &Args, socket: &std::path::Path) -> Result<Vec<Queue>> {
+    let port = PortArgs { socket: socket.to_owned(), client: args.client, queues: args.queues, mtu: args.mtu };
+    Ok(seam::open(&port)?.queues)
+}
+
+fn open_tap(args: &Args, name: &str) -> Result<Tap> {
+    let config = TapConfig { queues: args.queues, mtu: u32::from(args.mtu), ..TapConfig::new(name) };
+    let tap = Tap::open(&config).doing("making the TAP")?;
+    tap.offer(Offloads::all()).doing("making the TAP")?;
+    Ok(tap)
+}
+
+/// An adapter on each of two hosts, and a cable per queue.
+fn join<A, B>(config: &AdapterConfig, a: Vec<A>, b: Vec<B>) -> Vec<Box<dyn Task>>
+where
+    A: HostIo + Send + 'static,
+    B: HostIo + Send + 'static,
+{
+    let line = CableConfig { mtu: config.mtu, ..CableConfig::default() };
+    let (control_a, control_b) = (Control::new(config), Control::new(config));
+    let mut tasks = Vec::new();
+    for (index, (a, b)) in a.into_iter().zip(b).enumerate() {
+        let (end_a, end_b) = cable(&line);
+        tasks.push(task(config, &control_a, index, a, end_a));
+        tasks.push(task(config, &control_b, index, b, end_b));
+    }
+    tasks
+}
+
+fn task<H: HostIo + Send + 'static>(
+    config: &AdapterConfig,
+    control: &Arc<Control>,
+    index: usize,
+    host: H,
+    end: CableEnd,
+) -> Box<dyn Task> {
+    Box::new(QueuePair::new(config, control, index, host, end))
+}
