@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use offramp_testkit::{DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader};
+use offramp_testkit::{
+    Buffer, DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader,
+};
 
 /// A hang guard, far above what a loaded machine takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -198,6 +200,26 @@ fn memory_of_two_regions_is_one_for_the_guest() {
 
 #[test]
 #[ignore = "needs dpdk-testpmd"]
+fn a_buffer_may_lie_across_the_border_of_two_regions() {
+    let regions = [RegionSpec::new(0x4000_0000, 16 << 20), RegionSpec::new(0x4100_0000, 16 << 20)];
+    for (name, builder) in both("border") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.memory(&regions).connect(&backend.socket);
+        let memory = guest.memory().clone();
+        let frame = frame(60, 3);
+        guest.rx(0).fill(64, 2048);
+        for at in memory.border() - 71..memory.border() {
+            memory.write(at, &[&[0; 12], &frame[..]].concat());
+            guest.tx(0).ring().add(&[Buffer::readable(at, 72)], &[]).unwrap();
+            guest.tx(0).publish();
+            assert_eq!(guest.rx(0).recv(PATIENCE).frame, frame);
+            guest.tx(0).drain(PATIENCE);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
 fn queue_pairs_echo_each_for_itself() {
     for (name, builder) in both("pairs") {
         let backend = Echo::start(&name, 2);
@@ -228,10 +250,12 @@ fn a_guest_that_connects_again_goes_on() {
     for (name, builder) in both("reconnect") {
         let backend = Echo::start(&name, 1);
         let mut guest = builder.connect(&backend.socket);
-        for _ in 0..3 {
+        for reset in [true, false, true, false] {
             echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
             guest.stop().expect("stopping the rings");
-            guest.reset_rings();
+            if reset {
+                guest.reset_rings();
+            }
             guest.reconnect(&backend.socket);
         }
         echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
