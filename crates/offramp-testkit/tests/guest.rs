@@ -195,17 +195,18 @@ fn requests_of(builder: &GuestBuilder) -> Vec<u32> {
 fn each_dialect_has_the_order_of_its_frontend() {
     use request::*;
     let builder = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::MQ);
-    let ring = [SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR];
-    let qemu_ring = [&ring[..], &[SET_VRING_ERR, SET_VRING_KICK, SET_VRING_CALL]].concat();
-    let qemu = [GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_OWNER, SET_FEATURES];
+    let ring = [SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR, SET_VRING_KICK];
     let enable = [SET_VRING_ENABLE; 2];
-    let whole = [&qemu[..], &[SET_MEM_TABLE], &qemu_ring, &qemu_ring, &enable].concat();
+
+    let qemu = [GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_OWNER, GET_FEATURES];
+    let prepare = [SET_VRING_CALL, SET_VRING_ERR, SET_VRING_CALL, SET_VRING_ERR, SET_FEATURES, SET_MEM_TABLE];
+    let qemu_ring = [&ring[..], &[SET_VRING_CALL]].concat();
+    let whole = [&qemu[..], &prepare, &qemu_ring, &qemu_ring, &enable].concat();
     assert_eq!(requests_of(&builder), whole);
 
-    let dpdk_ring = [&ring[..], &[SET_VRING_KICK]].concat();
     let dpdk = [SET_OWNER, GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM];
-    let middle = [SET_VRING_CALL, SET_VRING_CALL, SET_FEATURES, SET_MEM_TABLE];
-    let whole = [&dpdk[..], &middle, &dpdk_ring, &dpdk_ring, &enable].concat();
+    let prepare = [SET_VRING_CALL, SET_VRING_CALL, SET_FEATURES, SET_MEM_TABLE];
+    let whole = [&dpdk[..], &prepare, &ring, &ring, &enable].concat();
     assert_eq!(requests_of(&builder.dialect(Dialect::Dpdk)), whole);
 }
 
