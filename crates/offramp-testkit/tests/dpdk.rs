@@ -19,26 +19,29 @@ const TESTPMD_MBUFS: &str = "--total-num-mbufs=4096";
 /// A backend that sends every frame back to the queue pair on which it came.
 struct Echo {
     process: Child,
+    /// Where the socket is, and where testpmd leaves its files.
+    directory: PathBuf,
     socket: PathBuf,
 }
 
 impl Echo {
     fn start(name: &str, queue_pairs: u16) -> Self {
-        let socket = std::env::temp_dir().join(format!("offramp-testkit-{name}-{}.sock", std::process::id()));
-        let _ = std::fs::remove_file(&socket); // Of a test that was killed.
+        let directory = std::env::temp_dir().join(format!("offramp-testkit-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("making a directory");
+        let socket = directory.join("sock");
         let vdev = format!("net_vhost0,iface={},queues={queue_pairs}", socket.display());
-        let prefix = format!("offramp-testkit-{name}-{}", std::process::id());
         let process = Command::new("dpdk-testpmd")
             .args(["--lcores", "(0,1)@0", "--no-pci", "--no-huge", "--no-telemetry", "-m", TESTPMD_MEMORY_MIB])
-            .args(["--file-prefix", &prefix, "--vdev", &vdev, "--", "--nb-cores=1", "--auto-start"])
+            .args(["--vdev", &vdev, "--", "--nb-cores=1", "--auto-start"])
             .args(["--port-topology=loop", "--forward-mode=io", "--no-flush-rx", TESTPMD_MBUFS])
             .args([format!("--rxq={queue_pairs}"), format!("--txq={queue_pairs}")])
+            .env("RUNTIME_DIRECTORY", &directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("starting dpdk-testpmd (Debian: dpdk-dev, librte-net-vhost23)");
-        Self { process, socket }
+        Self { process, directory, socket }
     }
 }
 
@@ -46,7 +49,7 @@ impl Drop for Echo {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
