@@ -144,6 +144,8 @@ impl Budget {
 #[derive(Debug)]
 struct Pending {
     plan: Segmenter,
+    /// Bytes of the frame that was planned.
+    frame_len: usize,
     next: usize,
     end: usize,
     /// It is for all ports, not for one.
@@ -357,12 +359,12 @@ impl<P: HostPort> Switch<P> {
         port.shared.stats().transmit.host_frames.add(1);
         let (meta, frame) = port.host.taken();
         let plan = Segmenter::new(frame, &meta, &self.policy).map_err(|refused| (reason(refused), 1))?;
-        let frames = plan.frames_left();
+        let (frames, frame_len) = (plan.frames_left(), frame.len());
         let Route { next, end, is_flood } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
         self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
         if let Some(port) = &mut self.ports[from] {
             port.shared.stats().transmit.frames_in.add(frames as u64);
-            port.pending = Some(Pending { plan, next, end, is_flood, cut: None });
+            port.pending = Some(Pending { plan, frame_len, next, end, is_flood, cut: None });
         }
         Ok(())
     }
@@ -423,6 +425,10 @@ impl<P: HostPort> Switch<P> {
                 && let Some(pending) = &mut source.pending
             {
                 let (meta, bytes) = source.host.taken();
+                if bytes.len() != pending.frame_len {
+                    give_up(source); // The port took back what it lent.
+                    return;
+                }
                 let lent = Lent { bytes, meta, plan: &pending.plan };
                 let mut outlet = Outlet::new(&mut port.host, &port.shared);
                 let mut work = Work { scratch, budget, now_ns };
