@@ -137,10 +137,13 @@ pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
 /// Whether this kernel can say USO in a vnet header.
 pub(super) fn knows_uso() -> bool {
     let Ok(system) = nix::sys::utsname::uname() else { return false };
-    let release = system.release().to_string_lossy();
-    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse::<u32>().ok());
-    let version = numbers.next().zip(numbers.next());
-    version.is_some_and(|version| version >= USO_SINCE)
+    version_of(&system.release().to_string_lossy()).is_some_and(|version| version >= USO_SINCE)
+}
+
+/// The first two numbers of a kernel's release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    numbers.next().zip(numbers.next())
 }
 
 /// Whether the interface's frames are Ethernet's (`ARPHRD_ETHER`).
@@ -310,4 +313,34 @@ fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, val
 
 fn check(result: libc::c_int) -> io::Result<libc::c_int> {
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernels_release_is_read_whatever_stands_behind_its_numbers() {
+        assert_eq!(version_of("6.18.44-cloud-amd64"), Some((6, 18)));
+        assert_eq!(version_of("6.2-rc1"), Some((6, 2)));
+        assert_eq!((version_of("6"), version_of("next-20260101"), version_of("")), (None, None, None));
+        assert!((7, 0) >= USO_SINCE && (6, 1) < USO_SINCE);
+    }
+
+    #[test]
+    fn a_tag_without_its_protocol_is_a_customers() {
+        let data = |status, tci, tpid| libc::tpacket_auxdata {
+            tp_status: status,
+            tp_len: 0,
+            tp_snaplen: 0,
+            tp_mac: 0,
+            tp_net: 0,
+            tp_vlan_tci: tci,
+            tp_vlan_tpid: tpid,
+        };
+        let (has_tag, has_protocol) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        assert_eq!(tag_in(&data(0, 5, 0x88a8)), None);
+        assert_eq!(tag_in(&data(has_tag, 5, 0)), Some([0x81, 0, 0, 5]));
+        assert_eq!(tag_in(&data(has_tag | has_protocol, 0x2005, 0x88a8)), Some([0x88, 0xa8, 0x20, 5]));
+    }
 }
