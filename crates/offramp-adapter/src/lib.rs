@@ -11,6 +11,11 @@
 //! | [`switch`] | a learning switch among host ports, and the link between two |
 //! | [`config`] | every size, limit and default |
 //!
+//! Two ways lead from one host to another. Over a [`cable`], a queue pair at either end cuts everything
+//! into frames of a line and joins it again: that is an adapter, and what it does can be measured. In a
+//! [`switch`] a super-frame stays whole where the receiver takes it, and nothing is done to a frame that
+//! its receiver does not need: that is how guests, TAPs and interfaces are joined.
+//!
 //! No system call, no clock, no thread: time is an argument, in nanoseconds since any fixed moment.
 
 #![forbid(unsafe_code)]

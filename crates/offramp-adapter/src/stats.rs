@@ -23,7 +23,7 @@ pub enum Loss {
     Isolated,
     /// Switch: the ingress port has flooded as many frames as it may.
     FloodLimit,
-    /// Switch: there is no other port.
+    /// Switch: there is no other port, or the one it was for went away while the frame was cut for it.
     NoDestination,
     /// Switch: the station lies behind the port that the frame came from.
     Hairpin,

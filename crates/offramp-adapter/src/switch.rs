@@ -144,6 +144,8 @@ impl Budget {
 #[derive(Debug)]
 struct Pending {
     plan: Segmenter,
+    /// Bytes of the frame that was planned.
+    frame_len: usize,
     next: usize,
     end: usize,
     /// It is for all ports, not for one.
@@ -267,7 +269,7 @@ impl<P: HostPort> Switch<P> {
 
     fn end_batch(&mut self, now_ns: u64) {
         for port in self.ports.iter_mut().flatten() {
-            if port.is_open() {
+            if port.is_open() && !port.egress.is_idle() {
                 port.egress.end_batch(Outlet::new(&mut port.host, &port.shared), now_ns);
             }
             if !port.is_open() {
@@ -330,49 +332,51 @@ impl<P: HostPort> Switch<P> {
     /// Takes the next frame of a port and decides where it goes; `false` when there is none.
     fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> bool {
         let Some(port) = self.ports[from].as_mut().filter(|port| port.is_open()) else { return false };
-        let stats = &port.shared.stats().transmit;
         match port.host.take() {
-            Ok(true) => {}
-            Ok(false) | Err(PortError::Full) => return false,
+            Ok(true) => {
+                if let Err((loss, frames)) = self.admit(from, now_ns) {
+                    self.refuse(from, loss, frames, budget);
+                }
+                true
+            }
+            Ok(false) | Err(PortError::Full) => false,
             Err(PortError::Refused(_)) => {
-                budget.spend(1, 0);
-                stats.frames_in.add(1);
-                stats.lose(Loss::BadRequest, 1);
-                return true;
+                self.refuse(from, Loss::BadRequest, 1, budget);
+                true
             }
             Err(PortError::Closed(errno)) => {
                 port.shared.close(errno);
                 self.stations.forget(from);
-                return false;
+                false
             }
         }
-        stats.host_frames.add(1);
+    }
+
+    /// Plans the frame last taken from a port and decides where it goes. Errors say why it goes nowhere,
+    /// and how many frames that is.
+    fn admit(&mut self, from: usize, now_ns: u64) -> Result<(), (Loss, usize)> {
+        let Some(port) = &self.ports[from] else { return Ok(()) };
+        port.shared.stats().transmit.host_frames.add(1);
         let (meta, frame) = port.host.taken();
-        let plan = match Segmenter::new(frame, &meta, &self.policy) {
-            Ok(plan) => plan,
-            Err(refused) => {
-                budget.spend(1, 0);
-                stats.frames_in.add(1);
-                stats.lose(reason(refused), 1);
-                return true;
-            }
-        };
+        let plan = Segmenter::new(frame, &meta, &self.policy).map_err(|refused| (reason(refused), 1))?;
+        let (frames, frame_len) = (plan.frames_left(), frame.len());
+        let Route { next, end, is_flood } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
         self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
-        let frames = plan.frames_left();
-        stats.frames_in.add(frames as u64);
-        match self.route(from, frames, now_ns) {
-            Ok(Route { next, end, is_flood }) => {
-                let Some(port) = &mut self.ports[from] else { return true };
-                port.pending = Some(Pending { plan, next, end, is_flood, cut: None });
-            }
-            Err(loss) => {
-                budget.spend(1, 0);
-                if let Some(port) = &self.ports[from] {
-                    port.shared.stats().transmit.lose(loss, frames);
-                }
-            }
+        if let Some(port) = &mut self.ports[from] {
+            port.shared.stats().transmit.frames_in.add(frames as u64);
+            port.pending = Some(Pending { plan, frame_len, next, end, is_flood, cut: None });
         }
-        true
+        Ok(())
+    }
+
+    /// Counts what goes nowhere.
+    fn refuse(&self, from: usize, loss: Loss, frames: usize, budget: &mut Budget) {
+        budget.spend(1, 0);
+        if let Some(port) = &self.ports[from] {
+            let stats = &port.shared.stats().transmit;
+            stats.frames_in.add(frames as u64);
+            stats.lose(loss, frames);
+        }
     }
 
     /// The ports that the frame last taken from a port is for.
@@ -421,6 +425,10 @@ impl<P: HostPort> Switch<P> {
                 && let Some(pending) = &mut source.pending
             {
                 let (meta, bytes) = source.host.taken();
+                if bytes.len() != pending.frame_len {
+                    give_up(source); // The port took back what it lent.
+                    return;
+                }
                 let lent = Lent { bytes, meta, plan: &pending.plan };
                 let mut outlet = Outlet::new(&mut port.host, &port.shared);
                 let mut work = Work { scratch, budget, now_ns };

@@ -494,6 +494,23 @@ fn a_port_that_goes_while_a_frame_is_cut_for_it_leaves_everything_accounted_for(
 }
 
 #[test]
+fn a_port_that_takes_back_what_it_lent_loses_the_rest_of_that_frame_alone() {
+    let mut bench = Bench::new(&SwitchConfig { turn_frames: 10, ..SwitchConfig::default() });
+    for _ in 0..2 {
+        let host = MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
+        bench.add(host, &PortConfig::default());
+    }
+    bench.send(0, tcp_super_frame(0, 1, &pattern(1, 1000), 10));
+    bench.send(0, tcp_frame(0, 1, &pattern(1, 10)));
+    bench.switch.poll(0);
+    bench.host(0).taken = (TxMeta::default(), Vec::new());
+    bench.run();
+    assert_eq!(bench.given(), [0, 11]);
+    assert_eq!(bench.lost(0, Loss::NoDestination), 90);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
 fn a_port_that_is_gone_is_left_alone_and_the_others_go_on() {
     let mut bench = Bench::with_ports(3, &PortConfig::default());
     bench.say(0, mac(1), BROADCAST);

@@ -1,9 +1,20 @@
-//! All input and output of the adapter: TAP ports, namespaces, netlink, ethtool, processors.
+//! All input and output of the adapter: TAP ports, packet sockets, namespaces, netlink, ethtool, processors.
 //!
-//! Nothing here edits a packet header, and nearly all `unsafe` of the workspace lives here. What is
+//! | module | what it does |
+//! |---|---|
+//! | [`tap`] | a TAP interface that is made, with the host's kernel behind it |
+//! | [`packet`] | an interface that exists, over packet sockets |
+//! | [`vnet_hdr`] | the header that goes with each frame of both |
+//! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
+//! | [`relay`] | a bare relay between two TAPs, to measure against |
+//! | [`socket`] | what a TCP socket says of its connection |
+//! | [`sys`] | namespaces, links, features, processors, privilege |
+//!
+//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and nearly all `unsafe` of the workspace lives here. What is
 //! made outlives no process: namespaces and interfaces are held by descriptors alone, so that the
 //! kernel takes them back however the process ends.
 
+pub mod packet;
 pub mod relay;
 pub mod socket;
 mod switch_task;

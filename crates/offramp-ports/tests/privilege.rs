@@ -11,6 +11,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, unshare};
 use nix::sys::stat::{Mode, SFlag, makedev, mknod};
 use offramp_offload::caps::Offloads;
+use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::{NetNs, link, privilege};
 use offramp_ports::tap::{Tap, TapConfig};
 
@@ -109,6 +110,7 @@ fn an_ordinary_user_gets_namespaces_and_taps() {
     }
     a.run(|| link::create_veth("va", "vb").unwrap()).unwrap();
     a.run(|| link::move_to("vb", &b).unwrap()).unwrap();
+    Packet::open_in(&a, &PacketConfig::new("va")).unwrap_or_else(|e| panic!("{e}"));
     let mtu = offramp_ports::sys::rps::read_attribute(&b, "vb", "mtu").unwrap_or_else(|e| e.to_string());
     let steering = offramp_ports::sys::rps::set(&b, "vb", &[0]).map_or_else(|e| e.to_string(), |()| "set".into());
     println!("works; mtu by sysfs: {mtu}; steering: {steering}");

@@ -129,7 +129,7 @@ impl Guest {
     /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must
     /// be dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in
     /// the same rings. Split rings go on behind the last chain that the device used; what was in flight is done
-    /// again. A packed ring must have been idle, or be reset before ([`Guest::reset_rings`]).
+    /// again. So do packed rings that were used in ring order; others must be reset before ([`Guest::reset_rings`]).
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.resume(Frontend::connect(path));
     }

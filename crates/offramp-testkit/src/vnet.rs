@@ -4,6 +4,8 @@ use crate::features;
 
 /// Bytes of `struct virtio_net_hdr` with `num_buffers` (virtio 1.3, 5.1.6).
 pub const BASE_LEN: usize = 12;
+/// Bytes of the header of a legacy driver without mergeable buffers: it has no `num_buffers` (virtio 1.3, 5.1.6.1).
+pub const LEGACY_LEN: usize = 10;
 /// Bytes of the header with the hash and its report (virtio 1.3, 5.1.6, `HASH_REPORT`).
 pub const HASH_LEN: usize = 20;
 
@@ -56,9 +58,9 @@ impl VnetHeader {
         bytes
     }
 
-    /// Reads the first [`BASE_LEN`] bytes. It panics when there are fewer.
+    /// Reads the first [`BASE_LEN`] bytes. With [`LEGACY_LEN`] bytes `num_buffers` is 1. It panics when there are fewer.
     pub fn from_bytes(bytes: &[u8]) -> Self {
-        assert!(bytes.len() >= BASE_LEN, "a virtio-net header has {BASE_LEN} bytes, here are {}", bytes.len());
+        assert!(bytes.len() >= LEGACY_LEN, "a virtio-net header has {LEGACY_LEN} bytes, here are {}", bytes.len());
         let word = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
         Self {
             flags: bytes[0],
@@ -67,14 +69,18 @@ impl VnetHeader {
             gso_size: word(4),
             csum_start: word(6),
             csum_offset: word(8),
-            num_buffers: word(10),
+            num_buffers: if bytes.len() < BASE_LEN { 1 } else { word(10) },
         }
     }
 }
 
 /// Bytes of the header under the negotiated `features` (virtio 1.3, 5.1.6).
 pub fn header_len(features: u64) -> usize {
-    if features & features::HASH_REPORT != 0 { HASH_LEN } else { BASE_LEN }
+    match features {
+        _ if features & features::HASH_REPORT != 0 => HASH_LEN,
+        _ if features & (features::VERSION_1 | features::MRG_RXBUF) == 0 => LEGACY_LEN,
+        _ => BASE_LEN,
+    }
 }
 
 #[cfg(test)]

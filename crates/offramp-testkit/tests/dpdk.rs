@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use offramp_testkit::{DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader};
+use offramp_testkit::{
+    Buffer, DataPlacement, Dialect, Guest, GuestBuilder, HeaderPlacement, RegionSpec, TxLayout, VnetHeader,
+};
 
 /// A hang guard, far above what a loaded machine takes.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -17,26 +19,29 @@ const TESTPMD_MBUFS: &str = "--total-num-mbufs=4096";
 /// A backend that sends every frame back to the queue pair on which it came.
 struct Echo {
     process: Child,
+    /// Where the socket is, and where testpmd leaves its files.
+    directory: PathBuf,
     socket: PathBuf,
 }
 
 impl Echo {
     fn start(name: &str, queue_pairs: u16) -> Self {
-        let socket = std::env::temp_dir().join(format!("offramp-testkit-{name}-{}.sock", std::process::id()));
-        let _ = std::fs::remove_file(&socket); // Of a test that was killed.
+        let directory = std::env::temp_dir().join(format!("offramp-testkit-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).expect("making a directory");
+        let socket = directory.join("sock");
         let vdev = format!("net_vhost0,iface={},queues={queue_pairs}", socket.display());
-        let prefix = format!("offramp-testkit-{name}-{}", std::process::id());
         let process = Command::new("dpdk-testpmd")
             .args(["--lcores", "(0,1)@0", "--no-pci", "--no-huge", "--no-telemetry", "-m", TESTPMD_MEMORY_MIB])
-            .args(["--file-prefix", &prefix, "--vdev", &vdev, "--", "--nb-cores=1", "--auto-start"])
+            .args(["--vdev", &vdev, "--", "--nb-cores=1", "--auto-start"])
             .args(["--port-topology=loop", "--forward-mode=io", "--no-flush-rx", TESTPMD_MBUFS])
             .args([format!("--rxq={queue_pairs}"), format!("--txq={queue_pairs}")])
+            .env("RUNTIME_DIRECTORY", &directory)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()
             .expect("starting dpdk-testpmd (Debian: dpdk-dev, librte-net-vhost23)");
-        Self { process, socket }
+        Self { process, directory, socket }
     }
 }
 
@@ -44,7 +49,7 @@ impl Drop for Echo {
     fn drop(&mut self) {
         let _ = self.process.kill();
         let _ = self.process.wait();
-        let _ = std::fs::remove_file(&self.socket);
+        let _ = std::fs::remove_dir_all(&self.directory);
     }
 }
 
@@ -198,6 +203,26 @@ fn memory_of_two_regions_is_one_for_the_guest() {
 
 #[test]
 #[ignore = "needs dpdk-testpmd"]
+fn a_buffer_may_lie_across_the_border_of_two_regions() {
+    let regions = [RegionSpec::new(0x4000_0000, 16 << 20), RegionSpec::new(0x4100_0000, 16 << 20)];
+    for (name, builder) in both("border") {
+        let backend = Echo::start(&name, 1);
+        let mut guest = builder.memory(&regions).connect(&backend.socket);
+        let memory = guest.memory().clone();
+        let frame = frame(60, 3);
+        guest.rx(0).fill(64, 2048);
+        for at in memory.border() - 71..memory.border() {
+            memory.write(at, &[&[0; 12], &frame[..]].concat());
+            guest.tx(0).ring().add(&[Buffer::readable(at, 72)], &[]).unwrap();
+            guest.tx(0).publish();
+            assert_eq!(guest.rx(0).recv(PATIENCE).frame, frame);
+            guest.tx(0).drain(PATIENCE);
+        }
+    }
+}
+
+#[test]
+#[ignore = "needs dpdk-testpmd"]
 fn queue_pairs_echo_each_for_itself() {
     for (name, builder) in both("pairs") {
         let backend = Echo::start(&name, 2);
@@ -228,10 +253,12 @@ fn a_guest_that_connects_again_goes_on() {
     for (name, builder) in both("reconnect") {
         let backend = Echo::start(&name, 1);
         let mut guest = builder.connect(&backend.socket);
-        for _ in 0..3 {
+        for reset in [true, false, true, false] {
             echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);
             guest.stop().expect("stopping the rings");
-            guest.reset_rings();
+            if reset {
+                guest.reset_rings();
+            }
             guest.reconnect(&backend.socket);
         }
         echo(&mut guest, 0, LAYOUTS[0], &lens(), 2048);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{DirtyLog, Header, MemRegion, backend_request, request};
 use offramp_testkit::{
-    DataPlacement, Dialect, Frontend, Guest, GuestBuilder, GuestMemory, HeaderPlacement, PeerError, Received,
+    Buffer, DataPlacement, Dialect, Frontend, Guest, GuestBuilder, GuestMemory, HeaderPlacement, PeerError, Received,
     RegionSpec, TxLayout, VnetHeader,
 };
 use support::backend::{self, Fault, Journal};
@@ -125,6 +125,22 @@ fn memory_may_have_several_regions_and_be_added_one_by_one() {
 }
 
 #[test]
+fn a_buffer_may_lie_across_the_border_of_two_regions() {
+    let regions = [RegionSpec::new(0x10_0000, 0x10_0000), RegionSpec::new(0x20_0000, 0x10_0000)];
+    let (mut guest, _backend) = connect(&Guest::builder().memory(&regions), None);
+    let memory = guest.memory().clone();
+    let frame = frame(60, 3);
+    for at in memory.border() - 71..memory.border() {
+        memory.write(at, &[&[0; 12], &frame[..]].concat());
+        guest.rx(0).fill(1, 256);
+        guest.tx(0).ring().add(&[Buffer::readable(at, 72)], &[]).unwrap();
+        guest.tx(0).publish();
+        assert_eq!(guest.rx(0).recv(PATIENCE).frame, frame);
+        guest.tx(0).drain(PATIENCE);
+    }
+}
+
+#[test]
 fn rings_go_on_where_they_were_stopped() {
     for builder in [Guest::builder().queue_size(8), Guest::builder().packed().queue_size(7)] {
         let (mut guest, _backend) = connect(&builder, None);
@@ -145,21 +161,26 @@ fn a_guest_goes_on_at_another_backend() {
     let listener = UnixListener::bind(&path).unwrap();
     let backends = std::thread::spawn(move || {
         let next = |_| backend::spawn(listener.accept().unwrap().0, OFFERED, PROTOCOL, None);
-        let backends: Vec<_> = (0..3).map(next).collect();
+        let backends: Vec<_> = (0..6).map(next).collect();
         for backend in backends {
             backend.join().unwrap();
         }
     });
-    let mut guest = Guest::builder().queue_size(8).connect(&path);
-    guest.rx(0).fill(4, 256);
-    echo(&mut guest, 0, &frame(100, 1));
-    guest.reconnect(&path);
-    echo(&mut guest, 0, &frame(100, 2));
-    guest.reset_rings();
-    guest.reconnect(&path);
-    guest.rx(0).fill(4, 256);
-    echo(&mut guest, 0, &frame(100, 3));
-    drop(guest);
+    for builder in [Guest::builder().queue_size(8), Guest::builder().packed().queue_size(7)] {
+        let mut guest = builder.connect(&path);
+        guest.rx(0).fill(4, 256);
+        for round in 0..10 {
+            echo(&mut guest, 0, &frame(100, round));
+        }
+        guest.stop().unwrap();
+        guest.reconnect(&path);
+        echo(&mut guest, 0, &frame(100, 2));
+        guest.stop().unwrap();
+        guest.reset_rings();
+        guest.reconnect(&path);
+        guest.rx(0).fill(4, 256);
+        echo(&mut guest, 0, &frame(100, 3));
+    }
     backends.join().unwrap();
     std::fs::remove_dir_all(directory).unwrap();
 }
@@ -174,17 +195,18 @@ fn requests_of(builder: &GuestBuilder) -> Vec<u32> {
 fn each_dialect_has_the_order_of_its_frontend() {
     use request::*;
     let builder = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::MQ);
-    let ring = [SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR];
-    let qemu_ring = [&ring[..], &[SET_VRING_ERR, SET_VRING_KICK, SET_VRING_CALL]].concat();
-    let qemu = [GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_OWNER, SET_FEATURES];
+    let ring = [SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR, SET_VRING_KICK];
     let enable = [SET_VRING_ENABLE; 2];
-    let whole = [&qemu[..], &[SET_MEM_TABLE], &qemu_ring, &qemu_ring, &enable].concat();
+
+    let qemu = [GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_OWNER, GET_FEATURES];
+    let prepare = [SET_VRING_CALL, SET_VRING_ERR, SET_VRING_CALL, SET_VRING_ERR, SET_FEATURES, SET_MEM_TABLE];
+    let qemu_ring = [&ring[..], &[SET_VRING_CALL]].concat();
+    let whole = [&qemu[..], &prepare, &qemu_ring, &qemu_ring, &enable].concat();
     assert_eq!(requests_of(&builder), whole);
 
-    let dpdk_ring = [&ring[..], &[SET_VRING_KICK]].concat();
     let dpdk = [SET_OWNER, GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM];
-    let middle = [SET_VRING_CALL, SET_VRING_CALL, SET_FEATURES, SET_MEM_TABLE];
-    let whole = [&dpdk[..], &middle, &dpdk_ring, &dpdk_ring, &enable].concat();
+    let prepare = [SET_VRING_CALL, SET_VRING_CALL, SET_FEATURES, SET_MEM_TABLE];
+    let whole = [&dpdk[..], &prepare, &ring, &ring, &enable].concat();
     assert_eq!(requests_of(&builder.dialect(Dialect::Dpdk)), whole);
 }
 

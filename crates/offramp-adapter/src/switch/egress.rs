@@ -176,6 +176,11 @@ impl Egress {
         self.coalescer.next_deadline_ns()
     }
 
+    /// Nothing was given since the last batch ended, and nothing is held.
+    pub(super) fn is_idle(&self) -> bool {
+        !self.is_unflushed && self.next_deadline_ns().is_none()
+    }
+
     /// Ends a batch.
     pub(super) fn end_batch(&mut self, mut outlet: Outlet<'_, impl HostPort>, now_ns: u64) {
         if self.hold_ns == 0 {

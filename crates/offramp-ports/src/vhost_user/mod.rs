@@ -28,12 +28,14 @@ mod device;
 mod features;
 mod mailbox;
 mod memory;
+mod port;
 mod queue;
 mod ring;
 mod session;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
+pub use port::VhostPort;
 pub use queue::VhostQueue;
 
 use device::Device;

@@ -430,6 +430,11 @@ impl VhostQueue {
         self.index
     }
 
+    /// Whether the guest has a receive ring here that it uses.
+    pub fn receives(&self) -> bool {
+        self.state.receive.is_enabled && self.state.receive.ring.is_some()
+    }
+
     /// Takes the next frame of the batch.
     #[inline]
     fn take_next(&mut self) -> Result<bool, PortError> {

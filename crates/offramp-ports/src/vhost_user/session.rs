@@ -82,7 +82,8 @@ impl Session {
             let end = self.serve(stream, listener);
             self.device().reset();
             self.tell(false);
-            if matches!(end, End::Stopped) {
+            // A client whose frontend hangs up at once does not call again at once.
+            if matches!(end, End::Stopped) || (listener.is_none() && self.is_stopped_within(RECONNECT_INTERVAL_MS)) {
                 return;
             }
         }
@@ -127,13 +128,17 @@ impl Session {
                 if let Ok(stream) = UnixStream::connect(&self.config.socket) {
                     return Some(stream);
                 }
-                let mut fds = [readable(&*self.stop)];
-                wait(&mut fds, PollTimeout::from(RECONNECT_INTERVAL_MS));
-                if is_ready(&fds[0]) {
+                if self.is_stopped_within(RECONNECT_INTERVAL_MS) {
                     return None;
                 }
             },
         }
+    }
+
+    fn is_stopped_within(&self, interval_ms: u16) -> bool {
+        let mut fds = [readable(&*self.stop)];
+        wait(&mut fds, PollTimeout::from(interval_ms));
+        is_ready(&fds[0])
     }
 
     fn serve(&mut self, stream: UnixStream, listener: Option<&UnixListener>) -> End {

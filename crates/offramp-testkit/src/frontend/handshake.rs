@@ -18,10 +18,11 @@ pub(crate) mod status {
 /// Whose order of requests a handshake follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
-    /// QEMU's vhost-user netdev: protocol features before the owner, features late, call descriptors with the rings.
+    /// QEMU's vhost-user netdev: protocol features before the owner, call descriptors once before features and once
+    /// more with the rings.
     #[default]
     Qemu,
-    /// DPDK's virtio-user: owner first, call descriptors before features, bases without a used position.
+    /// DPDK's virtio-user: owner first, call descriptors before features alone, bases without a used position.
     Dpdk,
 }
 
@@ -89,11 +90,13 @@ impl Frontend {
         if offered & features::PROTOCOL_FEATURES != 0 {
             self.negotiate_protocol(options.protocol, &mut agreed)?;
         }
-        if options.dialect == Dialect::Qemu {
-            self.set_owner()?;
-        }
         if agreed.speaks(protocol::BACKEND_REQ) {
             self.set_backend_req_fd()?;
+        }
+        if options.dialect == Dialect::Qemu {
+            self.set_owner()?;
+            let again = self.get_features()?;
+            assert!(again == offered, "the backend offered {offered:#x}, and when asked again {again:#x}");
         }
         Ok(agreed)
     }
@@ -120,9 +123,7 @@ impl Frontend {
             self.set_status(0)?;
             self.set_status(status::ACKNOWLEDGE | status::DRIVER)?;
         }
-        if dialect == Dialect::Dpdk {
-            vrings.iter().try_for_each(|vring| self.set_vring_call(vring.index, Some(vring.call)))?;
-        }
+        vrings.iter().try_for_each(|vring| self.prepare_vring(dialect, vring))?;
         self.set_features(agreed.features)?;
         if agreed.speaks(protocol::STATUS) {
             self.set_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK)?;
@@ -150,6 +151,15 @@ impl Frontend {
         regions.iter().try_for_each(|region| self.add_mem_reg(MemRegion::new(region), region.fd()))
     }
 
+    /// What a frontend says of a ring before it has any.
+    fn prepare_vring(&self, dialect: Dialect, vring: &Vring<'_>) -> Result<(), PeerError> {
+        self.set_vring_call(vring.index, Some(vring.call))?;
+        match dialect {
+            Dialect::Qemu => self.set_vring_err(vring.index, Some(vring.err)),
+            Dialect::Dpdk => Ok(()),
+        }
+    }
+
     fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {
         let Vring { index, size, base, .. } = *vring;
         // virtio-user does not know the upper half of a packed ring's base.
@@ -157,13 +167,10 @@ impl Frontend {
         self.set_vring_num(index, size.into())?;
         self.set_vring_base(index, base)?;
         self.set_vring_addr(&VringAddr::new(memory, index, vring.addresses))?;
+        self.set_vring_kick(index, Some(vring.kick))?;
         match dialect {
-            Dialect::Dpdk => self.set_vring_kick(index, Some(vring.kick)),
-            Dialect::Qemu => {
-                self.set_vring_err(index, Some(vring.err))?;
-                self.set_vring_kick(index, Some(vring.kick))?;
-                self.set_vring_call(index, Some(vring.call))
-            }
+            Dialect::Qemu => self.set_vring_call(index, Some(vring.call)),
+            Dialect::Dpdk => Ok(()),
         }
     }
 }

@@ -77,6 +77,13 @@ impl GuestBuilder {
         self.require(mask, true)
     }
 
+    /// A driver of before virtio 1.0: without `VERSION_1`, and with a header of 10 bytes unless buffers are mergeable
+    /// (virtio 1.3, 5.1.6.1).
+    #[must_use]
+    pub fn legacy(self) -> Self {
+        self.require(features::VERSION_1, false)
+    }
+
     /// Adds features that are taken when they are offered.
     #[must_use]
     pub fn features_if_offered(self, mask: u64) -> Self {

@@ -153,7 +153,7 @@ impl RxQueue {
         self.read_chain(first, &mut bytes, &mut chains);
         let (got, wanted) = (bytes.len(), self.header_len);
         assert!(got >= wanted, "the device wrote {got} bytes into the first chain of a frame: the header has {wanted}");
-        let num_buffers = VnetHeader::from_bytes(&bytes).num_buffers;
+        let num_buffers = VnetHeader::from_bytes(&bytes[..wanted]).num_buffers;
         let count = if self.mergeable { usize::from(num_buffers) } else { 1 };
         assert!(count > 0, "a received frame says that it fills 0 buffers");
         for at in 1..count {

@@ -1,0 +1,181 @@
+//! One queue of an interface: one recvmsg(2) takes a frame, one sendmsg(2) gives one.
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::layout::VLAN_TAG_LEN;
+use offramp_offload::meta::{PartialChecksum, RxMeta, TxMeta};
+
+use super::Shared;
+use super::socket::{self, Received};
+use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
+use crate::worker::HostIo;
+
+/// Alignment of a frame in memory, in bytes: one cache line, the widest vector load.
+const FRAME_ALIGN: usize = 64;
+/// Where a VLAN tag stands: behind both addresses.
+const TAG_AT: usize = 12;
+
+/// One queue of a [`Packet`](super::Packet), for one thread. Poll it for input by its descriptor.
+#[derive(Debug)]
+pub struct PacketQueue {
+    shared: Arc<Shared>,
+    index: usize,
+    buffer: Vec<u8>,
+    /// Where a frame is received, with room in front of it for a VLAN tag.
+    receive_at: usize,
+    /// Where the frame last taken lies.
+    frame_at: usize,
+    frame_len: usize,
+    meta: TxMeta,
+    /// The interface was found down; nothing says when it is deleted then.
+    is_down: bool,
+}
+
+impl PacketQueue {
+    pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
+        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max];
+        // The vector is never resized, so its address, and with it the alignment, stays.
+        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
+        let receive_at = if aligned < VLAN_TAG_LEN { aligned + FRAME_ALIGN } else { aligned };
+        let meta = TxMeta::default();
+        let mut queue = Self { shared, index, buffer, receive_at, frame_at: 0, frame_len: 0, meta, is_down: false };
+        queue.buffer.truncate(receive_at + frame_len_max);
+        queue
+    }
+
+    /// The queue's number.
+    pub fn index(&self) -> usize {
+        self.index
+    }
+
+    /// The interface's name.
+    pub fn name(&self) -> &str {
+        &self.shared.name
+    }
+
+    #[cfg(test)]
+    pub(super) fn header_len(&self) -> usize {
+        self.shared.header_len
+    }
+
+    /// Takes over what was received: puts the tag back, and reads the header.
+    fn accept(&mut self, header: &[u8; HEADER_LEN], received: &Received) -> Result<(), PortError> {
+        if received.is_cut_off {
+            return Err(PortError::Refused(libc::EMSGSIZE));
+        }
+        let mut meta = decode_tx(&in_other_order(*header)).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        self.frame_at = self.receive_at;
+        if let Some(tag) = received.tag.filter(|_| received.len >= TAG_AT) {
+            self.frame_at -= VLAN_TAG_LEN;
+            self.buffer.copy_within(self.receive_at..self.receive_at + TAG_AT, self.frame_at);
+            self.buffer[self.frame_at + TAG_AT..][..VLAN_TAG_LEN].copy_from_slice(&tag);
+            meta.checksum = meta.checksum.map(behind_tag).transpose()?;
+        }
+        self.frame_len = self.receive_at - self.frame_at + received.len;
+        self.meta = meta;
+        Ok(())
+    }
+
+    /// What a failed call means. `ENETDOWN` is told once, when the interface goes down, also when it is
+    /// about to be deleted.
+    fn error(&mut self, errno: i32) -> PortError {
+        self.is_down |= errno == libc::ENETDOWN;
+        if self.is_down && !socket::is_bound(self.as_fd()) {
+            return PortError::Closed(libc::ENODEV);
+        }
+        match errno {
+            libc::EAGAIN | libc::ENOBUFS | libc::ENOMEM => PortError::Full,
+            libc::ENXIO | libc::ENODEV | libc::EBADF => PortError::Closed(errno),
+            other => PortError::Refused(other),
+        }
+    }
+}
+
+/// A partial checksum of a frame into which a tag was put.
+fn behind_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
+    let start = partial.start.checked_add(VLAN_TAG_LEN as u16).ok_or(PortError::Refused(libc::EINVAL))?;
+    Ok(PartialChecksum { start, ..partial })
+}
+
+/// A packet socket's vnet header is in the machine's byte order (`vio_le` of Linux
+/// `net/packet/af_packet.c`), which [`vnet_hdr`](crate::vnet_hdr) reads and writes little-endian.
+fn in_other_order(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
+    if cfg!(target_endian = "big") {
+        header[2..].chunks_exact_mut(2).for_each(<[u8]>::reverse);
+    }
+    header
+}
+
+impl HostPort for PacketQueue {
+    fn take(&mut self) -> Result<bool, PortError> {
+        self.frame_len = 0;
+        self.meta = TxMeta::default();
+        loop {
+            let mut header = [0; HEADER_LEN];
+            let fd = self.shared.fds[self.index].as_fd();
+            let frame = &mut self.buffer[self.receive_at..];
+            match socket::receive(fd, &mut header[..self.shared.header_len], frame) {
+                Ok(received) if received.is_outgoing => {}
+                Ok(received) => {
+                    self.is_down = false;
+                    return self.accept(&header, &received).map(|()| true);
+                }
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                Err(e) => match self.error(e.raw_os_error().unwrap_or(libc::EIO)) {
+                    PortError::Full | PortError::Refused(libc::ENETDOWN) => return Ok(false),
+                    other => return Err(other),
+                },
+            }
+        }
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let header = in_other_order(encode_rx(meta));
+        loop {
+            let fd = self.shared.fds[self.index].as_fd();
+            match socket::send(fd, &header[..self.shared.header_len], frame) {
+                Ok(()) => return Ok(()),
+                Err(e) if e.raw_os_error() == Some(libc::EINTR) => {}
+                Err(e) => return Err(self.error(e.raw_os_error().unwrap_or(libc::EIO))),
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        // Every sendmsg(2) was on its way at once.
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.shared.accepts
+    }
+
+    /// The header can say it, but a frame that goes out needs a checksum, right or partial.
+    fn takes_verdicts(&self) -> bool {
+        false
+    }
+}
+
+impl HostIo for PacketQueue {
+    fn arm(&mut self) {
+        // A socket with a frame is readable, asked or not.
+    }
+
+    fn disarm(&mut self) {}
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        watch(self.as_fd());
+    }
+}
+
+impl AsFd for PacketQueue {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.shared.fds[self.index].as_fd()
+    }
+}

@@ -1,0 +1,346 @@
+//! The system calls of a packet socket (packet(7), Linux `include/uapi/linux/if_packet.h`).
+
+use std::io;
+use std::mem::size_of;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+
+use super::LinkState;
+use crate::vnet_hdr::HEADER_LEN;
+
+/// Bytes of `struct virtio_net_hdr`, which `PACKET_VNET_HDR` puts in front of each frame.
+const SHORT_HEADER_LEN: usize = 10;
+/// Linux 6.2 can say USO in a vnet header (`VIRTIO_NET_HDR_GSO_UDP_L4`).
+const USO_SINCE: (u32, u32) = (6, 2);
+/// `PACKET_FANOUT`: where the type and flags of a group begin.
+const FANOUT_TYPE_SHIFT: u32 = 16;
+/// Bytes that the kernel's answer about one frame may take: one `struct tpacket_auxdata`.
+const CONTROL_LEN: usize = 64;
+
+/// All frames, in network byte order as bind(2) takes it.
+const ALL_PROTOCOLS: u16 = (libc::ETH_P_ALL as u16).to_be();
+
+/// Opens a socket that is on no interface yet, and takes nothing.
+pub(super) fn open() -> io::Result<OwnedFd> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    // SAFETY: socket(2) takes its arguments by value.
+    let fd = check(unsafe { libc::socket(libc::AF_PACKET, kind, 0) })?;
+    // SAFETY: the descriptor was just made, and nobody else has it.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// Turns on the vnet header, as long as the kernel has it, and returns its length.
+pub(super) fn set_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    match set_int(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR_SZ, HEADER_LEN as libc::c_int) {
+        Ok(()) => Ok(HEADER_LEN),
+        // Before Linux 6.6.
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => set_short_header(fd),
+        Err(e) => Err(e),
+    }
+}
+
+/// Turns on the vnet header of every kernel since Linux 2.6.34, and returns its length.
+pub(super) fn set_short_header(fd: BorrowedFd<'_>) -> io::Result<usize> {
+    set_int(fd, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 1)?;
+    Ok(SHORT_HEADER_LEN)
+}
+
+/// Asks for what the kernel takes out of a frame (its VLAN tag), and leaves the host's own frames out.
+pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<()> {
+    set_int(fd, libc::SOL_PACKET, libc::PACKET_AUXDATA, 1)?;
+    if qdisc_bypass {
+        set_int(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
+    }
+    match set_int(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1) {
+        // Before Linux 4.20: they are told by their kind when they come.
+        Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
+        other => other,
+    }
+}
+
+/// Sets both buffers, beyond the system's limit where that is allowed.
+pub(super) fn set_buffers(fd: BorrowedFd<'_>, len: usize) -> io::Result<()> {
+    let len = libc::c_int::try_from(len).unwrap_or(libc::c_int::MAX);
+    let pairs = [(libc::SO_RCVBUFFORCE, libc::SO_RCVBUF), (libc::SO_SNDBUFFORCE, libc::SO_SNDBUF)];
+    for (privileged, plain) in pairs {
+        if set_int(fd, libc::SOL_SOCKET, privileged, len).is_err() {
+            set_int(fd, libc::SOL_SOCKET, plain, len)?;
+        }
+    }
+    Ok(())
+}
+
+/// Lets no frame in until [`let_in`].
+pub(super) fn keep_out(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let mut nothing = libc::sock_filter { code: (libc::BPF_RET | libc::BPF_K) as u16, jt: 0, jf: 0, k: 0 };
+    let program = libc::sock_fprog { len: 1, filter: &raw mut nothing };
+    // The kernel copies the program, which lives through the call.
+    set(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
+}
+
+/// Ends [`keep_out`].
+pub(super) fn let_in(fd: BorrowedFd<'_>) -> io::Result<()> {
+    set_int(fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, 0)
+}
+
+/// Puts the socket on an interface.
+pub(super) fn bind(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let mut address = empty_address();
+    address.sll_ifindex = index as libc::c_int;
+    address.sll_protocol = ALL_PROTOCOLS;
+    let len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: bind(2) reads `len` bytes of the address, which lives through the call.
+    check(unsafe { libc::bind(fd.as_raw_fd(), (&raw const address).cast(), len) })?;
+    Ok(())
+}
+
+/// Whether the socket still is on an interface: the kernel takes it off one that is deleted.
+pub(super) fn is_bound(fd: BorrowedFd<'_>) -> bool {
+    let mut address = empty_address();
+    let mut len = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    // SAFETY: getsockname(2) writes at most `len` bytes of the address, which lives through the call.
+    let result = unsafe { libc::getsockname(fd.as_raw_fd(), (&raw mut address).cast(), &raw mut len) };
+    result == 0 && address.sll_ifindex > 0
+}
+
+/// Takes frames for every station, as long as the socket lives.
+pub(super) fn set_promiscuous(fd: BorrowedFd<'_>, index: u32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: index as libc::c_int,
+        mr_type: libc::PACKET_MR_PROMISC as libc::c_ushort,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set(fd, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+/// Makes a group of which the socket is the first member, and returns what others join it by.
+pub(super) fn found_group(fd: BorrowedFd<'_>) -> io::Result<libc::c_int> {
+    let unique = libc::PACKET_FANOUT_HASH | libc::PACKET_FANOUT_FLAG_UNIQUEID;
+    set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, (unique << FANOUT_TYPE_SHIFT) as libc::c_int)?;
+    let mut group: libc::c_int = 0;
+    get(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, &mut group)?;
+    Ok(group & !((libc::PACKET_FANOUT_FLAG_UNIQUEID << FANOUT_TYPE_SHIFT) as libc::c_int))
+}
+
+/// Joins a group that another socket founded.
+pub(super) fn join_group(fd: BorrowedFd<'_>, group: libc::c_int) -> io::Result<()> {
+    set_int(fd, libc::SOL_PACKET, libc::PACKET_FANOUT, group)
+}
+
+/// Frames that found no room since this was asked last.
+pub(super) fn take_drops(fd: BorrowedFd<'_>) -> io::Result<u32> {
+    let mut counted = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
+    get(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut counted)?;
+    Ok(counted.tp_drops)
+}
+
+/// Whether this kernel can say USO in a vnet header.
+pub(super) fn knows_uso() -> bool {
+    let Ok(system) = nix::sys::utsname::uname() else { return false };
+    version_of(&system.release().to_string_lossy()).is_some_and(|version| version >= USO_SINCE)
+}
+
+/// The first two numbers of a kernel's release.
+fn version_of(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|c: char| !c.is_ascii_digit()).map_while(|n| n.parse().ok());
+    numbers.next().zip(numbers.next())
+}
+
+/// Whether the interface's frames are Ethernet's (`ARPHRD_ETHER`).
+pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
+    let request = interface_ioctl(fd, libc::SIOCGIFHWADDR, name)?;
+    // SAFETY: SIOCGIFHWADDR filled this member of the union; it holds integers alone.
+    let family = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
+    Ok(family == libc::ARPHRD_ETHER)
+}
+
+/// MTU and state of the interface, in the socket's namespace.
+pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState> {
+    let request = interface_ioctl(fd, libc::SIOCGIFMTU, name)?;
+    // SAFETY: SIOCGIFMTU filled this member of the union; every bit pattern is an int.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    let request = interface_ioctl(fd, libc::SIOCGIFFLAGS, name)?;
+    // SAFETY: SIOCGIFFLAGS filled this member of the union; every bit pattern is a short.
+    let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
+    Ok(LinkState {
+        mtu: mtu as u32,
+        is_up: flags & libc::IFF_UP != 0,
+        has_carrier: flags & (libc::IFF_UP | libc::IFF_RUNNING) == libc::IFF_UP | libc::IFF_RUNNING,
+    })
+}
+
+/// What came with a frame.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Received {
+    /// Bytes of the frame that are in the buffer.
+    pub(super) len: usize,
+    /// The buffer was too short for it.
+    pub(super) is_cut_off: bool,
+    /// The host itself sent it.
+    pub(super) is_outgoing: bool,
+    /// The VLAN tag that the kernel took out: protocol identifier and control information, as they lay
+    /// in the frame.
+    pub(super) tag: Option<[u8; 4]>,
+}
+
+/// Room for control messages, aligned as their headers must be.
+#[repr(C, align(8))]
+struct Control([u8; CONTROL_LEN]);
+
+// SAFETY: CMSG_SPACE only calculates.
+const _: () = assert!(unsafe { libc::CMSG_SPACE(size_of::<libc::tpacket_auxdata>() as u32) } as usize <= CONTROL_LEN);
+
+/// Takes one frame: its vnet header into `header`, the rest into `frame`.
+pub(super) fn receive(fd: BorrowedFd<'_>, header: &mut [u8], frame: &mut [u8]) -> io::Result<Received> {
+    let header_len = header.len();
+    let mut parts = [
+        libc::iovec { iov_base: header.as_mut_ptr().cast(), iov_len: header_len },
+        libc::iovec { iov_base: frame.as_mut_ptr().cast(), iov_len: frame.len() },
+    ];
+    let mut address = empty_address();
+    let mut control = Control([0; CONTROL_LEN]);
+    let mut message = empty_message();
+    message.msg_name = (&raw mut address).cast();
+    message.msg_namelen = size_of::<libc::sockaddr_ll>() as libc::socklen_t;
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    message.msg_control = control.0.as_mut_ptr().cast();
+    message.msg_controllen = CONTROL_LEN as _;
+    // SAFETY: all that `message` points to lives through the call and is writable for the lengths given.
+    let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0) };
+    let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+    Ok(Received {
+        len: len.saturating_sub(header_len).min(frame.len()),
+        is_cut_off: message.msg_flags & libc::MSG_TRUNC != 0,
+        is_outgoing: address.sll_pkttype == libc::PACKET_OUTGOING,
+        tag: tag_of(&message),
+    })
+}
+
+/// The VLAN tag in the control messages of a frame.
+fn tag_of(message: &libc::msghdr) -> Option<[u8; 4]> {
+    // SAFETY: `message` and its control buffer were filled by recvmsg and are alive; the macros stay
+    // within `msg_controllen`.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(message) };
+    // SAFETY: a non-null header lies within the control buffer, which is aligned for it.
+    while let Some(head) = unsafe { next.as_ref() } {
+        // SAFETY: CMSG_LEN only calculates.
+        let len = unsafe { libc::CMSG_LEN(size_of::<libc::tpacket_auxdata>() as u32) } as usize;
+        let is_auxdata = head.cmsg_level == libc::SOL_PACKET && head.cmsg_type == libc::PACKET_AUXDATA;
+        if is_auxdata && head.cmsg_len >= len as _ {
+            // SAFETY: the message has room for the structure behind its header, which holds integers
+            // alone; it may not be aligned, so it is copied.
+            let data = unsafe { libc::CMSG_DATA(head).cast::<libc::tpacket_auxdata>().read_unaligned() };
+            return tag_in(&data);
+        }
+        // SAFETY: as for CMSG_FIRSTHDR.
+        next = unsafe { libc::CMSG_NXTHDR(message, head) };
+    }
+    None
+}
+
+fn tag_in(data: &libc::tpacket_auxdata) -> Option<[u8; 4]> {
+    if data.tp_status & libc::TP_STATUS_VLAN_VALID == 0 {
+        return None;
+    }
+    let has_protocol = data.tp_status & libc::TP_STATUS_VLAN_TPID_VALID != 0;
+    let protocol = if has_protocol { data.tp_vlan_tpid } else { libc::ETH_P_8021Q as u16 };
+    let ([a, b], [c, d]) = (protocol.to_be_bytes(), data.tp_vlan_tci.to_be_bytes());
+    Some([a, b, c, d])
+}
+
+/// Gives one frame behind its vnet header.
+pub(super) fn send(fd: BorrowedFd<'_>, header: &[u8], frame: &[u8]) -> io::Result<()> {
+    let mut parts =
+        [header, frame].map(|part| libc::iovec { iov_base: part.as_ptr().cast_mut().cast(), iov_len: part.len() });
+    let mut message = empty_message();
+    message.msg_iov = parts.as_mut_ptr();
+    message.msg_iovlen = parts.len() as _;
+    // SAFETY: all that `message` points to lives through the call; sendmsg only reads the parts.
+    let len = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const message, 0) };
+    if len < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+fn empty_address() -> libc::sockaddr_ll {
+    libc::sockaddr_ll {
+        sll_family: libc::AF_PACKET as libc::c_ushort,
+        sll_protocol: 0,
+        sll_ifindex: 0,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 0,
+        sll_addr: [0; 8],
+    }
+}
+
+fn empty_message() -> libc::msghdr {
+    // SAFETY: every member is a pointer, for which null is valid, or an integer.
+    unsafe { std::mem::zeroed() }
+}
+
+fn interface_ioctl(fd: BorrowedFd<'_>, number: libc::Ioctl, name: &str) -> io::Result<libc::ifreq> {
+    // SAFETY: `ifreq` is a name and a union of integers and pointers; zeros are valid for all.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    // The last byte stays zero.
+    for (to, from) in request.ifr_name[..libc::IFNAMSIZ - 1].iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: the SIOCGIF calls read and write one `struct ifreq`, which lives through the call.
+    check(unsafe { libc::ioctl(fd.as_raw_fd(), number, &raw mut request) })?;
+    Ok(request)
+}
+
+fn set_int(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    set(fd, level, option, &value)
+}
+
+/// Sets an option whose value is a C structure or integer.
+fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T) -> io::Result<()> {
+    let len = size_of::<T>() as libc::socklen_t;
+    // SAFETY: setsockopt(2) reads `len` bytes of `value`, which lives through the call.
+    check(unsafe { libc::setsockopt(fd.as_raw_fd(), level, option, std::ptr::from_ref(value).cast(), len) })?;
+    Ok(())
+}
+
+/// Reads an option whose value is a C structure or integer, every bit pattern of which is valid.
+fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
+    let mut len = size_of::<T>() as libc::socklen_t;
+    let place = std::ptr::from_mut(value).cast();
+    // SAFETY: getsockopt(2) writes at most `len` bytes of `value`, which lives through the call.
+    check(unsafe { libc::getsockopt(fd.as_raw_fd(), level, option, place, &raw mut len) })?;
+    Ok(())
+}
+
+fn check(result: libc::c_int) -> io::Result<libc::c_int> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kernels_release_is_read_whatever_stands_behind_its_numbers() {
+        assert_eq!(version_of("6.18.44-cloud-amd64"), Some((6, 18)));
+        assert_eq!(version_of("6.2-rc1"), Some((6, 2)));
+        assert_eq!((version_of("6"), version_of("next-20260101"), version_of("")), (None, None, None));
+        assert!((7, 0) >= USO_SINCE && (6, 1) < USO_SINCE);
+    }
+
+    #[test]
+    fn a_tag_without_its_protocol_is_a_customers() {
+        let data = |status, tci, tpid| libc::tpacket_auxdata {
+            tp_status: status,
+            tp_len: 0,
+            tp_snaplen: 0,
+            tp_mac: 0,
+            tp_net: 0,
+            tp_vlan_tci: tci,
+            tp_vlan_tpid: tpid,
+        };
+        let (has_tag, has_protocol) = (libc::TP_STATUS_VLAN_VALID, libc::TP_STATUS_VLAN_TPID_VALID);
+        assert_eq!(tag_in(&data(0, 5, 0x88a8)), None);
+        assert_eq!(tag_in(&data(has_tag, 5, 0)), Some([0x81, 0, 0, 5]));
+        assert_eq!(tag_in(&data(has_tag | has_protocol, 0x2005, 0x88a8)), Some([0x88, 0xa8, 0x20, 5]));
+    }
+}

@@ -1,0 +1,294 @@
+//! Two guests over a cable: a vhost-user port and an adapter for each, driven by workers.
+//!
+//! ```text
+//!  guest 0 ── VhostUser ── adapter ══ cable ══ adapter ── VhostUser ── guest 1
+//! ```
+#![allow(dead_code)]
+
+#[path = "../../../offramp-offload/tests/support/packet.rs"]
+pub mod packet;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use offramp_adapter::cable::{CableConfig, cable};
+use offramp_adapter::config::{AdapterConfig, MTU_MAX};
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::stats::{Direction, Loss};
+use offramp_offload::meta::TxMeta;
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig};
+use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
+use offramp_ports::worker::{CablePair, Worker};
+use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+/// A hang guard, far above what a loaded machine takes.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+/// Type of frames that no offload looks into (IEEE 802, local experimental).
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+
+/// A random generator; the seed is printed, and can be given in `OFFRAMP_SEED`.
+pub fn rng() -> ChaCha8Rng {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+/// A frame of `len` bytes, 14 at least, that no offload looks into.
+pub fn frame(rng: &mut ChaCha8Rng, len: usize) -> Vec<u8> {
+    let mut frame = vec![0; len];
+    rng.fill_bytes(&mut frame);
+    frame[..12].copy_from_slice(&[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a, 1]);
+    frame[12..14].copy_from_slice(&EXPERIMENTAL);
+    frame
+}
+
+/// Looks again and again until `is_so`; panics with `what` when it never is.
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let end = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < end, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// A kind of ring and driver.
+#[derive(Clone, Copy, Debug)]
+pub struct Case {
+    pub packed: bool,
+    pub mergeable: bool,
+    pub indirect: bool,
+    pub event_idx: bool,
+    pub in_order: bool,
+}
+
+impl Case {
+    /// Every kind.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..32).map(|bits| {
+            let on = |bit: u32| bits >> bit & 1 == 1;
+            Self { packed: on(0), mergeable: on(1), indirect: on(2), event_idx: on(3), in_order: on(4) }
+        })
+    }
+
+    /// Split and packed, with and without `EVENT_IDX`.
+    pub fn rings() -> impl Iterator<Item = Self> {
+        Self::all().filter(|case| case.mergeable && !case.indirect && !case.in_order)
+    }
+
+    /// Split and packed.
+    pub fn layouts() -> impl Iterator<Item = Self> {
+        Self::rings().filter(|case| case.event_idx)
+    }
+
+    /// A guest of that kind.
+    pub fn guest(&self) -> GuestBuilder {
+        let guest = if self.packed { Guest::builder().packed() } else { Guest::builder().split() };
+        let guest = guest.mergeable(self.mergeable).indirect(self.indirect);
+        guest.event_idx(self.event_idx).in_order(self.in_order)
+    }
+}
+
+/// A directory for sockets, removed in the end.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        let name = format!("offramp-vhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let path = std::env::temp_dir().join(name);
+        std::fs::create_dir_all(&path).expect("making a directory for sockets");
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// What a rig is made with.
+#[derive(Clone, Debug)]
+pub struct RigConfig {
+    pub adapter: AdapterConfig,
+    pub mode: Mode,
+    /// What the ports tell the guests of the MTU.
+    pub mtu_told: Option<u16>,
+    pub mac: Option<[u8; 6]>,
+    /// One thread for each side, instead of one for both.
+    pub apart: bool,
+}
+
+impl Default for RigConfig {
+    fn default() -> Self {
+        let adapter = AdapterConfig { mtu: MTU_MAX, ..AdapterConfig::default() };
+        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false }
+    }
+}
+
+impl RigConfig {
+    /// An ordinary Ethernet.
+    pub fn mtu(mtu: usize) -> Self {
+        Self { adapter: AdapterConfig { mtu, ..AdapterConfig::default() }, ..Self::default() }
+    }
+
+    pub fn queue_pairs(mut self, pairs: u16) -> Self {
+        self.adapter.queues = pairs;
+        self
+    }
+}
+
+/// Ports, adapters and a cable that run.
+#[derive(Debug)]
+pub struct Rig {
+    // In the order in which they are to go.
+    workers: Vec<Worker>,
+    pub ports: [VhostUser; 2],
+    pub controls: [Arc<Control>; 2],
+    scratch: Scratch,
+}
+
+impl Rig {
+    pub fn new() -> Self {
+        Self::with(&RigConfig::default())
+    }
+
+    pub fn with(config: &RigConfig) -> Self {
+        config.adapter.check().expect("a configuration of this test");
+        let scratch = Scratch::new();
+        let open = |side: usize| {
+            let config = VhostUserConfig {
+                mode: config.mode,
+                queue_pairs: config.adapter.queues,
+                mtu: config.mtu_told,
+                mac: config.mac,
+                ..VhostUserConfig::new(scratch.path(&format!("guest{side}")))
+            };
+            VhostUser::open(&config).unwrap_or_else(|e| panic!("{e}"))
+        };
+        let mut ports = [open(0), open(1)];
+        let controls = [Control::new(&config.adapter), Control::new(&config.adapter)];
+        let line = CableConfig { mtu: config.adapter.mtu, ..CableConfig::default() };
+        let (mut left, mut right): (Vec<CablePair<_>>, Vec<CablePair<_>>) = (Vec::new(), Vec::new());
+        for queue in 0..usize::from(config.adapter.queues) {
+            let (a, b) = cable(&line);
+            let mut pair = |side: usize, wire| {
+                let host = ports[side].queue(queue).expect("a queue that nobody has taken");
+                QueuePair::new(&config.adapter, &controls[side], queue, host, wire)
+            };
+            left.push(pair(0, a));
+            right.push(pair(1, b));
+        }
+        let groups = if config.apart {
+            vec![left, right]
+        } else {
+            left.append(&mut right);
+            vec![left]
+        };
+        let start = |pairs| Worker::start("vhost-test", pairs, None).expect("starting a worker");
+        Self { workers: groups.into_iter().map(start).collect(), ports, controls, scratch }
+    }
+
+    pub fn socket(&self, side: usize) -> &Path {
+        &self.ports[side].config().socket
+    }
+
+    /// A guest at port `side`.
+    pub fn guest(&self, side: usize, builder: &GuestBuilder) -> Guest {
+        builder.connect(self.socket(side))
+    }
+
+    /// A guest at each port.
+    pub fn guests(&self, builder: &GuestBuilder) -> [Guest; 2] {
+        [self.guest(0, builder), self.guest(1, builder)]
+    }
+
+    /// A counter of all queues of one side and direction.
+    pub fn received(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
+        self.controls[side].queues().iter().map(|queue| count(&queue.receive)).sum()
+    }
+
+    /// As [`Rig::received`], for what the guest sends.
+    pub fn sent(&self, side: usize, count: impl Fn(&Direction) -> u64) -> u64 {
+        self.controls[side].queues().iter().map(|queue| count(&queue.transmit)).sum()
+    }
+
+    /// Frames that side `side` could not send, for one reason.
+    pub fn refused(&self, side: usize, reason: Loss) -> u64 {
+        self.sent(side, |direction| direction.lost(reason))
+    }
+
+    /// Chains of side `side` that could not be used.
+    pub fn bad_chains(&self, side: usize) -> u64 {
+        self.ports[side].queue_counters().iter().map(|counters| counters.bad_chains.get()).sum()
+    }
+
+    /// Rings of side `side` that made no sense.
+    pub fn broken_rings(&self, side: usize) -> u64 {
+        self.ports[side].queue_counters().iter().map(|counters| counters.broken_rings.get()).sum()
+    }
+
+    /// Whether every worker still runs.
+    pub fn is_running(&self) -> bool {
+        self.workers.iter().all(Worker::is_running)
+    }
+}
+
+/// Holds a received frame against what every device must do (V22, V24, V25, R9).
+#[track_caller]
+pub fn check_received(received: &Received, mergeable: bool, what: &dyn std::fmt::Debug) {
+    let chains = &received.chains;
+    let expected = if mergeable { chains.len() } else { 1 };
+    assert_eq!(usize::from(received.num_buffers), expected, "num_buffers: {what:?}");
+    assert!(received.visible_together, "chains of a frame became visible one by one: {what:?}");
+    let is_full = |chain: &offramp_testkit::guest::ChainUse| chain.len == chain.capacity;
+    assert!(chains.split_last().is_some_and(|(_, before)| before.iter().all(is_full)), "a gap: {what:?}: {chains:?}");
+    let written: usize = chains.iter().map(|chain| chain.len as usize).sum();
+    assert_eq!(written, received.header.len() + received.frame.len(), "{what:?}");
+}
+
+/// Sends a plain frame from one guest to the other, and checks what arrives.
+#[track_caller]
+pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: &dyn std::fmt::Debug) -> Received {
+    from.tx(pair).send(&VnetHeader::default(), &[frame]);
+    let came = to.rx(pair).recv_within(PATIENCE);
+    let received = came.unwrap_or_else(|| panic!("{} bytes did not arrive: {what:?}", frame.len()));
+    assert!(received.frame == frame, "{} bytes arrived otherwise: {what:?}", frame.len());
+    received
+}
+
+/// The frames that a super-frame is cut into, as the segmentation that its header asks for.
+pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
+    let mut bytes = [0; HEADER_LEN];
+    bytes[..header.len()].copy_from_slice(header);
+    let meta: TxMeta = decode_tx(&bytes).expect("a header that can be read");
+    let mut plan = Segmenter::new(frame, &meta, &SegmentPolicy::default()).expect("a super-frame that can be cut");
+    let mut frames = Vec::new();
+    while plan.frames_left() > 0 {
+        let mut out = vec![0; plan.next_len()];
+        plan.write_next(frame, &mut out);
+        frames.push(out);
+    }
+    frames
+}
+
+/// A random length: the borders often, anything between otherwise.
+pub fn random_len(rng: &mut ChaCha8Rng, max: usize) -> usize {
+    match rng.random_range(0..6) {
+        0 => 14,
+        1 => max,
+        2 => rng.random_range(14..=64.min(max)),
+        3 => rng.random_range(14..=1514.min(max)),
+        _ => rng.random_range(14..=max),
+    }
+}
