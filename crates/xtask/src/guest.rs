@@ -14,7 +14,6 @@ use crate::interop::Tally;
 use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
-use crate::seam;
 use image::Image;
 use machine::{Machine, MachineConfig};
 use offramp_ports::sys::{NetNs, confine, link};
@@ -166,7 +165,6 @@ fn run_one(
 }
 
 fn start_offramp(options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
-    seam::check()?;
     // One that is not there need not be removed.
     let _ = std::fs::remove_file(socket(scratch));
     let mut command = offramp_command(options, scratch)?;

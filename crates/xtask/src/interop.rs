@@ -12,7 +12,6 @@ use crate::failure::{Failure, Result, failed};
 use crate::hugepages::HugePages;
 use crate::program::shown;
 use crate::scratch::Scratch;
-use crate::seam;
 use crate::stop;
 use crate::testpmd::Memory;
 use backend::Shape;
@@ -144,9 +143,6 @@ fn print_commands(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> 
 }
 
 fn run_case(case: &Case, kind: BackendKind, memory: Memory) -> Result<()> {
-    if kind == BackendKind::Offramp {
-        seam::check()?;
-    }
     let scratch = Scratch::new()?;
     let mut bench = Bench { case, guests: Vec::new(), backend: None, kind, memory, scratch };
     bench.set_up()?;

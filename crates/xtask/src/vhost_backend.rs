@@ -74,7 +74,7 @@ pub struct Report {
 /// # Errors
 /// When the port cannot be opened, or a processor may not be used.
 pub fn run(args: &Args) -> Result<()> {
-    let port = seam::open(&args.port)?;
+    let (port, queues) = seam::open(&args.port)?;
     let mtu = usize::from(args.port.mtu);
     let config = AdapterConfig {
         mtu,
@@ -89,11 +89,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("ready");
     let period = Duration::from_millis(args.report_ms);
-    match args.mode {
-        Mode::Discard | Mode::DiscardTso => drive(&config, port.queues, || Discard::new(mtu), period),
-        Mode::Generate => drive(&config, port.queues, || Generate::new(mtu, args.bytes), period),
-        Mode::Echo => drive(&config, port.queues, || Echo::new(mtu), period),
-    }
+    let ended = match args.mode {
+        Mode::Discard | Mode::DiscardTso => drive(&config, queues, || Discard::new(mtu), period),
+        Mode::Generate => drive(&config, queues, || Generate::new(mtu, args.bytes), period),
+        Mode::Echo => drive(&config, queues, || Echo::new(mtu), period),
+    };
+    eprintln!("{}", seam::summary(&port));
+    ended
 }
 
 /// Polls all queue pairs in turn, without sleep, and reports every `period` until a signal comes.
