@@ -1,11 +1,11 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
-use super::VhostUserConfig;
 use super::features::{self, PROTOCOL_FEATURES};
 use super::mailbox::{NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
 use super::ring::{BadRing, RingPlace};
+use super::{MTU_MIN, VhostUserConfig};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_offload::caps::Offloads;
 use std::fs::File;
@@ -257,7 +257,6 @@ impl Device {
 
     /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
     pub fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
-        const MTU_MIN: u16 = 68;
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
