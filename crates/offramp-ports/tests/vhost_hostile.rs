@@ -14,12 +14,12 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::checksum;
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_offload::meta::ChecksumState;
-use offramp_testkit::features;
-use offramp_testkit::frontend::{FLAG_NEED_REPLY, FLAG_REPLY, Header, VERSION, request};
+use offramp_testkit::features::{self, protocol};
+use offramp_testkit::frontend::{DirtyLog, FLAG_NEED_REPLY, FLAG_REPLY, Header, VERSION, request};
 use offramp_testkit::ring::{DESC_AVAIL, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_USED, DESC_WRITE};
 use offramp_testkit::ring::{PackedDescriptor, SplitDescriptor, Virtqueue};
 use offramp_testkit::vnet::{DATA_VALID, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
-use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, VnetHeader};
+use offramp_testkit::{Buffer, Frontend, Guest, GuestMemory, PeerError, RegionSpec, VnetHeader};
 use rand::RngExt;
 use vhost_common::packet::{Checksum, Packet};
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, cut, frame, rng, wait_until};
@@ -945,7 +945,7 @@ fn rings_that_cannot_be_are_refused() {
     for (size, descriptors, available, used) in [
         (256, 0, base, base + 8192),
         (256, base, NOWHERE, base + 8192),
-        (256, base, base + 8192, u64::MAX & !15),
+        (256, base, base + 8192, !15),
         (256, end - 16, base, base + 8192),
         (256, base, end - 16, base + 8192),
         (256, base, base + 8192, end - 16),
@@ -972,4 +972,94 @@ fn rings_that_cannot_be_are_refused() {
     };
     frontend.set_vring_addr(&addr).unwrap();
     assert!(frontend.set_vring_kick(0, Some(kick.as_fd())).is_err(), "a base beyond 16 bits");
+}
+
+#[test]
+fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
+    // 23: the file of the guest's memory is made shorter under the device's feet.
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        // Rings in the first region, which stays; buffers in the second.
+        let regions = [RegionSpec::new(0x10_0000, 1 << 20), RegionSpec::new(0x4000_0000, 1 << 20)];
+        let mut b = rig.guest(1, &case.guest());
+        b.rx(0).fill(8, 1526);
+        let frame = frame(&mut rng(), 100);
+        for round in 1..=4 {
+            let mut a = rig.guest(0, &case.guest().memory(&regions));
+            let memory = a.memory().clone();
+            let buffer = memory.alloc_in(1, 4096, 4096);
+            let sends = round % 2 == 0;
+            let ring = if sends { a.tx(0).ring() } else { a.rx(0).ring() };
+            let chain = if sends { Buffer::readable(buffer, 112) } else { Buffer::writable(buffer, 1526) };
+            ring.add(&[chain], &[]).unwrap();
+            memory.shrink(1, 0);
+            if sends {
+                a.tx(0).publish();
+            } else {
+                a.rx(0).publish();
+                b.tx(0).send(&VnetHeader::default(), &[&frame]);
+            }
+            assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
+            assert_eq!(rig.ports[0].channel_counters().lost_memories(), round, "{case:?}");
+            while b.rx(0).try_recv().is_some() {}
+        }
+        assert!(rig.is_running());
+        // The other port never noticed, and the next guest is served.
+        let mut a = rig.guest(0, &case.guest());
+        a.rx(0).fill(8, 1526);
+        carry(&mut b, &mut a, 0, &frame, &case);
+    }
+}
+
+#[test]
+fn a_frontend_that_takes_its_rings_or_its_log_away_is_dropped_alone() {
+    // 23.
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [a, mut b] = rig.guests(&case.guest());
+        b.rx(0).fill(8, 1526);
+        let mut a = a;
+        let memory = a.memory().clone();
+        memory.shrink(0, 0);
+        // The device looks into its rings for a kick, and for a frame.
+        a.tx(0).kick();
+        b.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
+        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().lost_memories(), 1, "{case:?}");
+
+        let protocol = protocol::REPLY_ACK | protocol::LOG_SHMFD;
+        let mut a = rig.guest(0, &case.guest().protocol_features(protocol));
+        a.rx(0).fill(8, 1526);
+        let log = DirtyLog::new(a.memory());
+        a.frontend().set_log_base(&log).unwrap();
+        nix::unistd::ftruncate(log.fd(), 0).unwrap();
+        b.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
+        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().lost_memories(), 2, "{case:?}");
+        assert!(rig.is_running());
+    }
+}
+
+#[test]
+fn a_sigbus_of_anybody_else_still_ends_the_process() {
+    use std::os::unix::process::ExitStatusExt;
+    const CHILD: &str = "OFFRAMP_TEST_SIGBUS";
+    if let Ok(how) = std::env::var(CHILD) {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let _guests = rig.guests(&Guest::builder());
+        if how == "raise" {
+            nix::sys::signal::raise(nix::sys::signal::Signal::SIGBUS).unwrap();
+        }
+        // A page of our own whose file is gone.
+        let own = GuestMemory::contiguous(4096);
+        own.shrink(0, 0);
+        own.read_u8(0);
+        return;
+    }
+    for how in ["access", "raise"] {
+        let test = "a_sigbus_of_anybody_else_still_ends_the_process";
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+        let ended = child.args(["--exact", test]).env(CHILD, how).output().unwrap();
+        assert_eq!(ended.status.signal(), Some(nix::libc::SIGBUS), "{how}: {ended:?}");
+    }
 }

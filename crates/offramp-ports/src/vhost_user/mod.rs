@@ -32,6 +32,7 @@ mod port;
 mod queue;
 mod ring;
 mod session;
+mod sigbus;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
@@ -225,7 +226,8 @@ impl VhostUser {
             queue_counters.push(counters);
         }
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let stop = EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()))?;
+        let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
+        let (stop, alarm) = (event()?, Arc::new(event()?));
         // Before there is a port: one that is dropped takes its socket with it.
         let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
             io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
@@ -243,10 +245,16 @@ impl VhostUser {
         };
         let session = Session {
             config: config.clone(),
-            device: Arc::new(Mutex::new(Device::new(config.clone(), Arc::clone(&port.allowed), senders))),
+            device: Arc::new(Mutex::new(Device::new(
+                config.clone(),
+                Arc::clone(&port.allowed),
+                Arc::clone(&alarm),
+                senders,
+            ))),
             counters: Arc::clone(&port.channel_counters),
             status: Arc::clone(&port.status),
             stop: Arc::clone(&port.stop),
+            alarm,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
         port.control =

@@ -8,6 +8,7 @@
 use super::counters::ChannelCounters;
 use super::device::Device;
 use super::memory::REGIONS_MAX;
+use super::sigbus::Alarm;
 use super::{Mode, PortStatus, VhostUserConfig};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -55,6 +56,8 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
+    /// Rings when the frontend took away memory that it had shared.
+    pub alarm: Alarm,
 }
 
 /// Why a connection ended.
@@ -90,6 +93,8 @@ impl Session {
             self.counters.connected();
             let end = self.serve(stream, listener);
             self.device().reset();
+            // Behind the reset: nobody touches that memory any more. Empty: it never rang.
+            let _ = self.alarm.read();
             self.tell(false);
             // A client whose frontend hangs up at once does not call again at once.
             if matches!(end, End::Stopped) || (listener.is_none() && self.is_stopped_within(RECONNECT_INTERVAL_MS)) {
@@ -155,11 +160,15 @@ impl Session {
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.device));
         self.tell(true);
         loop {
-            let mut fds = vec![readable(&*self.stop), readable(&own)];
+            let mut fds = vec![readable(&*self.stop), readable(&own), readable(&*self.alarm)];
             fds.extend(listener.map(readable));
             wait(&mut fds, PollTimeout::NONE);
             if is_ready(&fds[0]) {
                 return End::Stopped;
+            }
+            if is_ready(&fds[2]) {
+                self.counters.lost_memory();
+                return End::Gone;
             }
             if !is_ready(&fds[1]) {
                 self.turn_away(listener, &own);
