@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::unistd::{read, write};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::meta::{RxMeta, SegmentationKind, TxMeta};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -385,6 +385,19 @@ impl QueueState {
     }
 }
 
+/// The offloads that a request needs. That a super-frame carries CWR changes nothing of its cutting.
+#[inline]
+fn asked_of(meta: &TxMeta) -> Offloads {
+    let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };
+    let segmentation = meta.segmentation.map_or(Offloads::empty(), |segmentation| match segmentation.kind {
+        SegmentationKind::Tcp4 => Offloads::TSO4,
+        SegmentationKind::Tcp6 => Offloads::TSO6,
+        SegmentationKind::Udp => Offloads::USO,
+        SegmentationKind::UdpFragments => Offloads::UFO,
+    });
+    checksum | segmentation
+}
+
 /// Copies bytes out of a buffer. What does not fit was checked by the caller.
 #[inline]
 fn copy_from_guest(buffer: &Buffer, offset: usize, out: &mut [u8]) {
@@ -472,6 +485,10 @@ impl VhostQueue {
         self.state.transmit.put_used(&chain, 0);
         let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
         self.meta = decode_tx(&header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        if !self.state.offloads.contains(asked_of(&self.meta)) {
+            // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).
+            return Err(PortError::Refused(libc::EINVAL));
+        }
         self.frame_len = len;
         Ok(true)
     }
