@@ -935,6 +935,24 @@ fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
 }
 
 #[test]
+fn a_frontend_that_asks_and_never_reads_the_answers_is_given_up() {
+    // 25, for the message channel.
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let frontend = Frontend::connect(rig.socket(0));
+    let ask = Header::new(request::GET_FEATURES, 0);
+    let mut asked = 0;
+    // An answer has 20 bytes: far fewer than this fill any socket.
+    while asked < 1_000_000 && frontend.send_raw(ask, &[], &[]) {
+        asked += 1;
+    }
+    assert!(asked < 1_000_000);
+    assert_eq!(rig.ports[0].channel_counters().bad_messages(), 1);
+    let [mut a, mut b] = rig.guests(&Guest::builder());
+    b.rx(0).fill(4, 1526);
+    carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after a flood of questions");
+}
+
+#[test]
 fn rings_that_cannot_be_are_refused() {
     // 5 and 23, for the rings themselves.
     let rig = Rig::with(&RigConfig::mtu(1500));

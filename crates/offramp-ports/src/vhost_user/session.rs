@@ -43,7 +43,7 @@ const NEED_REPLY: u32 = 0x8;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
-/// How long the rest of a message may take to come.
+/// How long the rest of a message may take to come, and a full socket to be read.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 const REST_POLL: Duration = Duration::from_millis(1);
 /// How long a client waits before it tries to connect again.
@@ -205,6 +205,7 @@ impl Session {
         handler: &mut BackendReqHandler<Mutex<Device>>,
     ) -> Result<bool, Unreadable> {
         let Some(header) = peek(stream)? else { return Ok(false) };
+        has_room_for_an_answer(stream)?;
         match header.request {
             NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
             _ => handler.handle_request().map_err(|_| Unreadable)?,
@@ -323,6 +324,14 @@ unsafe fn close_copies(message: &libc::msghdr) -> usize {
         control = unsafe { libc::CMSG_NXTHDR(message, control) };
     }
     count
+}
+
+/// Waits until an answer can be sent: a frontend that asks and never reads would hold the thread in `send`.
+fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
+    // Writable means that most of the socket's buffer is free, which is more than any answer has.
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+    wait(&mut fds, PollTimeout::try_from(REST_PATIENCE).unwrap_or(PollTimeout::ZERO));
+    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable) }
 }
 
 /// Bytes that wait in a socket.
