@@ -883,6 +883,14 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         whole(request::SET_CONFIG, vec![0; 20], 0),
         whole(request::SEND_RARP, words(&[0]), 0),
         whole(26, vec![0; 64], 0),
+        whole(request::SET_LOG_FD, vec![], 1),
+        whole(request::SET_BACKEND_REQ_FD, vec![], 1),
+        // Postcopy, the display, shared objects.
+        whole(28, vec![], 0),
+        whole(29, vec![], 0),
+        whole(30, vec![], 0),
+        whole(33, vec![], 1),
+        whole(41, vec![0; 16], 0),
     ];
     let count = attacks.len() as u64;
     for (n, (header, payload, with)) in attacks.into_iter().enumerate() {
