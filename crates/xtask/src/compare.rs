@@ -134,6 +134,10 @@ pub fn run(args: &Args) -> Result<bool> {
             continue;
         }
         match measure(&bench, &cell, args.rounds) {
+            Ok(rows) if rows.is_empty() => {
+                eprintln!("{}: no two samples of the same placement; give it more --rounds", cell.name());
+                complete = false;
+            }
             Ok(rows) => rows.iter().try_for_each(|row| print(row, args.json))?,
             Err(Failure::Stopped) => return Err(Failure::Stopped),
             Err(why) => {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 /// How often a wait looks whether the program still runs, and whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
 /// What a failure shows of a program's output, in bytes from its end.
-const TAIL_LEN: usize = 1500;
+const TAIL_LEN: usize = 900;
 
 /// What the program has written.
 #[derive(Debug, Default)]
@@ -30,6 +30,7 @@ pub struct Program {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
+    hopeless: Option<&'static str>,
     output: Shared,
     readers: Vec<JoinHandle<()>>,
 }
@@ -51,7 +52,12 @@ impl Program {
             readers.push(collect(stderr, &output, |output| &mut output.stderr));
         }
         let stdin = child.stdin.take();
-        Ok(Self { name: name.to_owned(), child, stdin, output, readers })
+        Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output, readers })
+    }
+
+    /// From now on, these words on standard error end every wait: the program goes on, but to no end.
+    pub fn give_up_at(&mut self, words: &'static str) {
+        self.hopeless = Some(words);
     }
 
     /// Where standard output stands now, for [`Program::wait_for`].
@@ -91,12 +97,17 @@ impl Program {
                 if let Some(found) = find(&output.stdout[mark..]) {
                     return Ok(found);
                 }
-                if ended.is_none() && Instant::now() < end {
+                let is_hopeless = self.hopeless.is_some_and(|words| output.stderr.contains(words));
+                if ended.is_none() && !is_hopeless && Instant::now() < end {
                     drop(changed.wait_timeout(output, LOOK));
                     continue;
                 }
             }
-            let why = ended.map_or_else(|| format!("not within {timeout:?}"), |status| format!("it ended ({status})"));
+            let why = match ended {
+                Some(status) => format!("it ended ({status})"),
+                None if Instant::now() < end => "it gave up".to_owned(),
+                None => format!("not within {timeout:?}"),
+            };
             return failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()));
         }
     }
@@ -119,10 +130,11 @@ impl Program {
         }
     }
 
-    /// Asks the program to end (SIGTERM), waits a while, then kills it.
-    pub fn terminate(mut self, patience: Duration) {
+    /// Asks the program to end (SIGTERM), waits a while, then kills it; returns its last words.
+    pub fn terminate(mut self, patience: Duration) -> String {
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let _ = self.wait_end(patience);
+        self.tail()
     }
 
     /// The end of what the program said, for a message.
@@ -225,6 +237,14 @@ mod tests {
         let mut program = shell("sleep 60");
         let error = program.wait_for("godot", 0, Duration::from_millis(1), |_| None::<()>).unwrap_err();
         assert!(error.to_string().contains("waited for godot: not within"), "{error}");
+    }
+
+    #[test]
+    fn a_program_that_has_given_up_is_not_waited_for() {
+        let mut program = shell("echo no way >&2; sleep 60");
+        program.give_up_at("no way");
+        let error = program.wait_for("godot", 0, PATIENCE, |_| None::<()>).unwrap_err().to_string();
+        assert!(error.contains("waited for godot: it gave up"), "{error}");
     }
 
     #[test]

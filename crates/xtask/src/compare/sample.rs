@@ -271,7 +271,9 @@ impl Backend {
     fn end(self) {
         match self {
             Self::Dpdk(testpmd) => testpmd.quit(),
-            Self::Offramp(program) => program.terminate(REPORT_TIMEOUT),
+            Self::Offramp(program) => {
+                program.terminate(REPORT_TIMEOUT);
+            }
         }
     }
 }
