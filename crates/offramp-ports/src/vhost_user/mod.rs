@@ -169,6 +169,8 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Bytes of guest memory that are mapped.
     pub memory_bytes: u64,
+    /// Why a frontend was last sent away, if one was.
+    pub last_refusal: Option<String>,
 }
 
 impl PortStatus {
@@ -233,6 +235,7 @@ impl VhostUser {
             counters: Arc::clone(&port.channel_counters),
             status: Arc::clone(&port.status),
             stop: Arc::clone(&port.stop),
+            last_refusal: None,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
         port.control =

@@ -48,6 +48,8 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
+    /// Why a frontend was last sent away.
+    pub last_refusal: Option<String>,
 }
 
 /// Why a connection ended.
@@ -73,8 +75,14 @@ impl Header {
     }
 }
 
-/// A message that cannot be read: the connection is of no more use.
-struct Unreadable;
+/// A message that cannot be read or was refused, and why: the connection is of no more use.
+struct Unreadable(String);
+
+impl<E: std::error::Error> From<E> for Unreadable {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
 
 impl Session {
     /// Serves frontends, one after the other, until the port is dropped.
@@ -108,6 +116,7 @@ impl Session {
             ring_entries: device.ring_entries(),
             memory_regions: device.memory_size().0,
             memory_bytes: device.memory_size().1,
+            last_refusal: self.last_refusal.clone(),
         };
         drop(device);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
@@ -163,8 +172,9 @@ impl Session {
             match self.handle(&own, &mut handler) {
                 Ok(true) => self.counters.message(),
                 Ok(false) => return End::Gone,
-                Err(Unreadable) => {
+                Err(Unreadable(why)) => {
                     self.counters.bad_message();
+                    self.last_refusal = Some(why);
                     return End::Gone;
                 }
             }
@@ -186,9 +196,20 @@ impl Session {
         handler: &mut BackendReqHandler<Mutex<Device>>,
     ) -> Result<bool, Unreadable> {
         let Some(header) = peek(stream)? else { return Ok(false) };
+        let handled = self.handle_whole(stream, handler, header);
+        handled.map_err(|Unreadable(why)| Unreadable(format!("message {}: {why}", header.request)))
+    }
+
+    /// Handles a message that is there as a whole.
+    fn handle_whole(
+        &mut self,
+        stream: &UnixStream,
+        handler: &mut BackendReqHandler<Mutex<Device>>,
+        header: Header,
+    ) -> Result<bool, Unreadable> {
         match header.request {
             SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
-            _ => handler.handle_request().map_err(|_| Unreadable)?,
+            _ => handler.handle_request()?,
         }
         Ok(true)
     }
@@ -197,14 +218,15 @@ impl Session {
     fn handle_own(&self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
         let expected = if header.request == GET_STATUS { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
-            return Err(Unreadable);
+            return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
         let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
         let message = &mut bytes[..HEADER_LEN + expected];
         // Descriptors that came along are closed by the kernel: there is no room for them.
         match recv(stream.as_raw_fd(), message, MsgFlags::MSG_DONTWAIT) {
             Ok(len) if len == message.len() => {}
-            _ => return Err(Unreadable),
+            Ok(len) => return Err(Unreadable(format!("{len} bytes of it"))),
+            Err(error) => return Err(error.into()),
         }
         let value = bytes[HEADER_LEN..].try_into().map_or(0, u64::from_ne_bytes);
         let done = match header.request {
@@ -221,7 +243,7 @@ impl Session {
         if header.flags & NEED_REPLY != 0 && self.device().protocol_features() & can_ack != 0 {
             reply(stream, header.request, u64::from(done.is_err()))?;
         }
-        done.map_err(|_| Unreadable)
+        Ok(done?)
     }
 }
 
@@ -235,9 +257,9 @@ fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
             Ok(HEADER_LEN) => {
                 let header = Header::parse(bytes);
                 if header.size > PAYLOAD_LEN_MAX {
-                    return Err(Unreadable);
+                    return Err(Unreadable(format!("message {} of {} bytes", header.request, header.size)));
                 }
-                if waiting_len(stream).map_err(|_| Unreadable)? >= HEADER_LEN + header.size {
+                if waiting_len(stream)? >= HEADER_LEN + header.size {
                     return Ok(Some(header));
                 }
             }
@@ -245,7 +267,7 @@ fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
             Err(_) => return Ok(None),
         }
         if Instant::now() > deadline {
-            return Err(Unreadable);
+            return Err(Unreadable("half a message, and no more of it".to_owned()));
         }
         std::thread::sleep(REST_POLL);
     }
@@ -267,7 +289,8 @@ fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable
     bytes[HEADER_LEN..].copy_from_slice(&value.to_ne_bytes());
     match send(stream.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
         Ok(len) if len == bytes.len() => Ok(()),
-        _ => Err(Unreadable),
+        Ok(len) => Err(Unreadable(format!("the frontend took {len} bytes of an answer"))),
+        Err(error) => Err(error.into()),
     }
 }
 
