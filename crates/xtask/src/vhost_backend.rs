@@ -144,9 +144,8 @@ impl<'a> Meter<'a> {
     /// Polls every pair once. One look at the clock: the end of a round is the start of the next.
     fn round<H: HostPort, W: WirePort>(&mut self, pairs: &mut [QueuePair<H, W>]) -> Result<()> {
         for pair in pairs {
-            match pair.poll(self.now_ns) {
-                Err(error @ PortError::Closed(_)) => return failed(format!("the port: {error}")),
-                Ok(_) | Err(_) => {}
+            if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
+                return failed(format!("the port: {error}"));
             }
         }
         let end_ns = self.began.elapsed().as_nanos() as u64;

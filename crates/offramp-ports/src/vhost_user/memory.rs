@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
 use super::sigbus::{Alarm, Watch};
@@ -100,7 +101,14 @@ impl Region {
 /// All memory of a guest. Changing it makes a new one; queues hold the old until they take the new.
 #[derive(Debug, Default)]
 pub(super) struct GuestMemory {
-    regions: Vec<std::sync::Arc<Region>>,
+    regions: Vec<Slot>,
+}
+
+/// A region, and how often it was added: QEMU adds and removes it once for each queue pair.
+#[derive(Clone, Debug)]
+struct Slot {
+    region: Arc<Region>,
+    times: u32,
 }
 
 impl GuestMemory {
@@ -108,45 +116,55 @@ impl GuestMemory {
     pub fn map(table: Vec<(Extent, File)>, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
-            memory = memory.with(extent, file, alarm)?;
+            memory = memory.with_new(extent, file, alarm)?;
         }
         Ok(memory)
     }
 
-    /// The same memory with one more region.
+    /// The same memory with one more region, or with one of its own once more.
     pub fn with(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
+        let mut regions = self.regions.clone();
+        match regions.iter_mut().find(|slot| slot.region.extent == extent) {
+            Some(slot) => slot.times = slot.times.saturating_add(1),
+            None => return self.with_new(extent, file, alarm),
+        }
+        Ok(Self { regions })
+    }
+
+    fn with_new(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
         if self.regions.len() >= REGIONS_MAX {
             return Err(MemoryError::TooMany);
         }
-        if self.regions.iter().any(|region| region.extent.overlaps(&extent)) {
+        if self.regions.iter().any(|slot| slot.region.extent.overlaps(&extent)) {
             return Err(MemoryError::Overlap);
         }
         let mut regions = self.regions.clone();
-        regions.push(std::sync::Arc::new(Region::map(extent, file, alarm)?));
+        regions.push(Slot { region: Arc::new(Region::map(extent, file, alarm)?), times: 1 });
         // Most buffers are in the largest region.
-        regions.sort_by_key(|region| std::cmp::Reverse(region.extent.len));
+        regions.sort_by_key(|slot| std::cmp::Reverse(slot.region.extent.len));
         Ok(Self { regions })
     }
 
-    /// The same memory without the region at these addresses.
+    /// The same memory without the region at these addresses, or with it once less.
     pub fn without(&self, guest: u64, user: u64, len: u64) -> Result<Self, MemoryError> {
         let is_it = |e: &Extent| e.guest == guest && e.user == user && e.len == len;
         let mut regions = self.regions.clone();
-        let at = regions.iter().position(|region| is_it(&region.extent)).ok_or(MemoryError::Unknown)?;
-        regions.remove(at);
+        let slot = regions.iter_mut().find(|slot| is_it(&slot.region.extent)).ok_or(MemoryError::Unknown)?;
+        slot.times -= 1;
+        regions.retain(|slot| slot.times > 0);
         Ok(Self { regions })
     }
 
     /// How many regions there are, and their bytes.
     pub fn size(&self) -> (usize, u64) {
-        (self.regions.len(), self.regions.iter().map(|region| region.extent.len).sum())
+        (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
     }
 
     /// `len` bytes at a guest-physical address, if they lie in one region.
     #[inline]
     pub fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.at(offset, len)
         })
@@ -154,7 +172,7 @@ impl GuestMemory {
 
     /// Bytes from a guest-physical address to the end of its region: for what crosses a border.
     pub fn left_at_guest(&self, guest: u64) -> Option<u64> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.extent.len.checked_sub(offset).filter(|left| *left > 0)
         })
@@ -162,7 +180,7 @@ impl GuestMemory {
 
     /// `len` bytes at an address of the frontend, if they lie in one region; also their guest address.
     pub fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = user.wrapping_sub(region.extent.user);
             Some((region.at(offset, len)?, region.extent.guest + offset))
         })
@@ -277,6 +295,9 @@ mod tests {
             MemoryError::Overlap
         ));
         assert!(matches!(one.without(0, 1, PAGE).unwrap_err(), MemoryError::Unknown));
+        let twice = one.with(extent(0, 0, PAGE, 0), file(PAGE), &alarm()).unwrap();
+        assert_eq!(twice.size(), (1, PAGE));
+        assert_eq!(twice.without(0, 0, PAGE).unwrap().size(), (1, PAGE), "QEMU removes it as often as it added it");
         assert_eq!(one.without(0, 0, PAGE).unwrap().size(), (0, 0));
     }
 

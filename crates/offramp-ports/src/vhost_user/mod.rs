@@ -183,6 +183,8 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Bytes of guest memory that are mapped.
     pub memory_bytes: u64,
+    /// Why a frontend was last sent away, if one was.
+    pub last_refusal: Option<String>,
 }
 
 impl PortStatus {
@@ -254,6 +256,7 @@ impl VhostUser {
             counters: Arc::clone(&port.channel_counters),
             status: Arc::clone(&port.status),
             stop: Arc::clone(&port.stop),
+            last_refusal: None,
             alarm,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());

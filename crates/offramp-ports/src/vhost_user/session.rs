@@ -1,7 +1,8 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
 //! Crate `vhost` reads and answers the messages. Three of the protocol's it does not know (`SET_STATUS`,
-//! `GET_STATUS`, `NET_SET_MTU`) are taken from the socket before it sees them. It also reads a message
+//! `GET_STATUS`, `NET_SET_MTU`), and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
+//! those are taken from the socket before it sees them. It also reads a message
 //! without looking whether all of it is there: it is called only when it is, so that a frontend that stops
 //! in the middle cannot hold the thread.
 
@@ -40,6 +41,7 @@ const FD_LEN: usize = size_of::<libc::c_int>();
 const REPLY_FLAGS: u32 = 0x1 | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
+const SET_VRING_ENABLE: u32 = 18;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
@@ -56,6 +58,8 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
+    /// Why a frontend was last sent away.
+    pub last_refusal: Option<String>,
     /// Rings when the frontend took away memory that it had shared.
     pub alarm: Alarm,
 }
@@ -83,8 +87,14 @@ impl Header {
     }
 }
 
-/// A message that cannot be read: the connection is of no more use.
-struct Unreadable;
+/// A message that cannot be read or was refused, and why: the connection is of no more use.
+struct Unreadable(String);
+
+impl<E: std::error::Error> From<E> for Unreadable {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
 
 impl Session {
     /// Serves frontends, one after the other, until the port is dropped.
@@ -120,6 +130,7 @@ impl Session {
             ring_entries: device.ring_entries(),
             memory_regions: device.memory_size().0,
             memory_bytes: device.memory_size().1,
+            last_refusal: self.last_refusal.clone(),
         };
         drop(device);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
@@ -177,8 +188,9 @@ impl Session {
             match self.handle(&own, &mut handler) {
                 Ok(true) => self.counters.message(),
                 Ok(false) => return End::Gone,
-                Err(Unreadable) => {
+                Err(Unreadable(why)) => {
                     self.counters.bad_message();
+                    self.last_refusal = Some(why);
                     return End::Gone;
                 }
             }
@@ -206,25 +218,37 @@ impl Session {
     ) -> Result<bool, Unreadable> {
         let Some(header) = peek(stream)? else { return Ok(false) };
         has_room_for_an_answer(stream)?;
+        let handled = self.handle_whole(stream, handler, header);
+        handled.map_err(|Unreadable(why)| Unreadable(format!("message {}: {why}", header.request)))
+    }
+
+    /// Handles a message that is there as a whole.
+    fn handle_whole(
+        &mut self,
+        stream: &UnixStream,
+        handler: &mut BackendReqHandler<Mutex<Device>>,
+        header: Header,
+    ) -> Result<bool, Unreadable> {
         match header.request {
-            NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
-            _ => handler.handle_request().map_err(|_| Unreadable)?,
+            SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
+            _ => handler.handle_request()?,
         }
         Ok(true)
     }
 
-    /// A message that crate `vhost` does not know. All three have a payload of 8 bytes or none.
+    /// A message that crate `vhost` does not take. Their payloads have 8 bytes or none.
     fn handle_own(&self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
         let expected = if header.request == GET_STATUS { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
-            return Err(Unreadable);
+            return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
         let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
         let message = &mut bytes[..HEADER_LEN + expected];
         // Descriptors that came along are closed by the kernel: there is no room for them.
         match recv(stream.as_raw_fd(), message, MsgFlags::MSG_DONTWAIT) {
             Ok(len) if len == message.len() => {}
-            _ => return Err(Unreadable),
+            Ok(len) => return Err(Unreadable(format!("{len} bytes of it"))),
+            Err(error) => return Err(error.into()),
         }
         let value = bytes[HEADER_LEN..].try_into().map_or(0, u64::from_ne_bytes);
         let done = match header.request {
@@ -232,6 +256,8 @@ impl Session {
                 let status = self.device().device_status();
                 return reply(stream, GET_STATUS, u64::from(status));
             }
+            // A vring's state: its index in the first four bytes, 0 or 1 behind it.
+            SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
             _ => self.device().set_mtu(value),
         };
@@ -239,7 +265,7 @@ impl Session {
         if header.flags & NEED_REPLY != 0 && self.device().protocol_features() & can_ack != 0 {
             reply(stream, header.request, u64::from(done.is_err()))?;
         }
-        done.map_err(|_| Unreadable)
+        Ok(done?)
     }
 }
 
@@ -252,9 +278,10 @@ fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
             Ok((bytes, HEADER_LEN, fds)) => {
                 let header = Header::parse(bytes);
                 if header.size > PAYLOAD_LEN_MAX || fds > FDS_MAX {
-                    return Err(Unreadable);
+                    let Header { request, size, .. } = header;
+                    return Err(Unreadable(format!("message {request} of {size} bytes, {fds} descriptors or more")));
                 }
-                if waiting_len(stream).map_err(|_| Unreadable)? >= HEADER_LEN + header.size {
+                if waiting_len(stream)? >= HEADER_LEN + header.size {
                     return Ok(Some(header));
                 }
             }
@@ -262,7 +289,7 @@ fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
             Err(_) => return Ok(None),
         }
         if Instant::now() > deadline {
-            return Err(Unreadable);
+            return Err(Unreadable("half a message, and no more of it".to_owned()));
         }
         std::thread::sleep(REST_POLL);
     }
@@ -331,7 +358,7 @@ fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
     // Writable means that most of the socket's buffer is free, which is more than any answer has.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
     wait(&mut fds, PollTimeout::try_from(REST_PATIENCE).unwrap_or(PollTimeout::ZERO));
-    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable) }
+    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("answers that nobody reads".to_owned())) }
 }
 
 /// Bytes that wait in a socket.
@@ -350,7 +377,8 @@ fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable
     bytes[HEADER_LEN..].copy_from_slice(&value.to_ne_bytes());
     match send(stream.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
         Ok(len) if len == bytes.len() => Ok(()),
-        _ => Err(Unreadable),
+        Ok(len) => Err(Unreadable(format!("the frontend took {len} bytes of an answer"))),
+        Err(error) => Err(error.into()),
     }
 }
 

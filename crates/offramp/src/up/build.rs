@@ -15,7 +15,7 @@ use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort}
 use offramp_offload::caps::Offloads;
 use offramp_ports::packet::{Packet, PacketConfig, PacketError};
 use offramp_ports::tap::{Tap, TapConfig};
-use offramp_ports::worker::{Task, Worker};
+use offramp_ports::worker::{Polling, Task, Worker};
 use std::io;
 use std::sync::Arc;
 
@@ -178,10 +178,11 @@ pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<
     Ok(unwired.into_iter().map(|port| port.port).collect())
 }
 
-/// A port, and where its threads are to run.
+/// A port, where its threads are to run, and how long they look for more.
 struct Unwired {
     port: Port,
     cpus: Vec<usize>,
+    polling: Polling,
 }
 
 impl Unwired {
@@ -195,7 +196,7 @@ impl Unwired {
         };
         let carrier = Carrier::Pairs(Control::new(&adapter));
         let port = Port { name: config.name.clone(), host, adapter, carrier, queues: Vec::new(), wire };
-        Self { port, cpus: config.cpus.clone() }
+        Self { port, cpus: config.cpus.clone(), polling: config.polling() }
     }
 
     /// The processor of queue pair `queue`; `None`: any.
@@ -240,11 +241,17 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<
         let (Some((near_task, near_mark)), Some((far_task, far_mark))) = ends else { continue };
         let (near_cpu, far_cpu) = (near.cpu(queue), far.cpu(queue));
         let (near_worker, far_worker) = if near_cpu == far_cpu {
-            let both = start_worker(&near.port.name, queue, vec![near_task, far_task], near_cpu)?;
+            let both = start_worker(
+                &near.port.name,
+                queue,
+                vec![near_task, far_task],
+                near_cpu,
+                near.polling.or(far.polling),
+            )?;
             (Arc::clone(&both), both)
         } else {
-            let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu)?;
-            (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu)?)
+            let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu, near.polling)?;
+            (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu, far.polling)?)
         };
         near.port.queues.push(Queue { mark: near_mark, worker: near_worker });
         far.port.queues.push(Queue { mark: far_mark, worker: far_worker });
@@ -288,7 +295,8 @@ fn run_seats(switch: Switch<Gated<Seat>>, ports: Vec<&mut Unwired>, rest: &Arc<R
     let mark = Arc::new(Mark::default());
     let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark));
     let cpu = ports.iter().find_map(|port| port.cpu(0));
-    let worker = start_worker(&first.port.name, 0, vec![task], cpu)?;
+    let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
+    let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling)?;
     for port in ports {
         port.port.queues.push(Queue { mark: Arc::clone(&mark), worker: Arc::clone(&worker) });
     }
@@ -300,7 +308,8 @@ fn start_worker(
     queue: usize,
     tasks: Vec<Box<dyn Task>>,
     cpu: Option<Vec<usize>>,
+    polling: Polling,
 ) -> Result<Arc<Worker>, BuildError> {
-    let worker = Worker::start(&format!("ofr-{port}-{queue}"), tasks, cpu);
+    let worker = Worker::start_polling(&format!("ofr-{port}-{queue}"), tasks, cpu, polling);
     Ok(Arc::new(worker.map_err(|cause| BuildError::Thread { port: port.to_owned(), cause })?))
 }

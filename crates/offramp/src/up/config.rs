@@ -15,10 +15,12 @@ use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
 use offramp_ports::vhost_user::QUEUE_PAIRS_MAX;
+use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use toml::Spanned;
 
 /// Where the control socket is unless the file says otherwise.
@@ -36,6 +38,8 @@ const NETNS_DIRECTORY: &str = "/run/netns";
 const NAME_LEN_MAX: usize = 32;
 /// Longest wait between two hand-overs in microseconds: a second, far above what any adapter takes.
 const RX_USECS_MAX: i64 = 1_000_000;
+/// Longest time that a thread may look for more: beyond it a thread that never sleeps is meant.
+const POLL_USECS_MAX: i64 = 1_000_000;
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
 const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 const QUEUE_SIZE_DEFAULT: i64 = 1024;
@@ -86,6 +90,8 @@ pub struct PortConfig {
     pub offloads: Offloads,
     /// Shortest time between two hand-overs to the host, in microseconds.
     pub rx_usecs: u32,
+    /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
+    pub poll_usecs: Option<u32>,
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
     /// are fewer; anywhere when empty.
     pub cpus: Vec<usize>,
@@ -123,6 +129,21 @@ pub struct VhostUserHost {
     pub in_order: bool,
     pub mrg_rxbuf: bool,
     pub queue_size_max: u16,
+}
+
+/// How long a guest's thread may look for more before it sleeps, while frames come soon after one another: about
+/// what it costs to sleep, be kicked and wake up.
+const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
+
+impl PortConfig {
+    /// How the port's threads poll: a guest's kicks are costly, a TAP's readiness is not.
+    pub fn polling(&self) -> Polling {
+        match (self.poll_usecs, &self.host) {
+            (Some(0), _) | (None, HostConfig::Tap(_)) => Polling::Off,
+            (Some(usecs), _) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
+            (None, HostConfig::VhostUser(_)) => Polling::Adaptive(GUEST_POLL_TIME_MAX),
+        }
+    }
 }
 
 impl HostConfig {
@@ -256,12 +277,14 @@ impl Check<'_> {
         let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
         let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
+        let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         Ok(PortConfig {
             host: self.host(host)?,
             wire: self.wire(wire)?,
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
             rx_usecs: rx_usecs as u32,
+            poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
             cpus: self.cpus(written.cpus.as_ref())?,
             name,
         })

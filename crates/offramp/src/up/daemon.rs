@@ -151,6 +151,7 @@ fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
         ("wire", old.wire != new.wire),
         ("mtu", old.mtu != new.mtu),
         ("rx_usecs", old.rx_usecs != new.rx_usecs),
+        ("poll_usecs", old.poll_usecs != new.poll_usecs),
         ("cpus", old.cpus != new.cpus),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()

@@ -43,6 +43,7 @@ pub struct Port {
     #[serde(default)]
     pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
     pub rx_usecs: Key<i64>,
+    pub poll_usecs: Key<i64>,
     pub cpus: Key<Vec<Spanned<i64>>>,
 }
 

@@ -44,6 +44,7 @@ fn a_short_file_gets_the_defaults() {
         mtu: 1500,
         offloads: Offloads::all(),
         rx_usecs: 0,
+        poll_usecs: None,
         cpus: Vec::new(),
     };
     assert_eq!(config.ports[1], a);
@@ -56,7 +57,7 @@ fn every_key_of_a_port_arrives() {
         "host = {{ vhost_user = \"/run/a.sock\", mode = \"client\", queue_pairs = 1, mac = \"02:00:00:0a:FF:01\", \
          packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
          queue_size_max = 256 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
-         rx_usecs = 12\ncpus = [{cpu}]\n"
+         rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
     );
     let port = port(&text).unwrap();
     let vhost = VhostUserHost {
@@ -73,7 +74,16 @@ fn every_key_of_a_port_arrives() {
     };
     assert_eq!(port.host, HostConfig::VhostUser(vhost));
     assert_eq!(port.offloads, Offloads::all() - Offloads::TSO4 - Offloads::RSC);
+    assert_eq!(port.polling(), Polling::Fixed(Duration::from_micros(7)));
     assert_eq!((port.rx_usecs, port.cpus), (12, vec![cpu]));
+}
+
+#[test]
+fn a_guest_is_polled_for_an_adaptive_time_and_a_tap_is_not() {
+    let polling = |host: &str, more: &str| port(&format!("host.{host}\nwire.cable = \"b\"\n{more}")).unwrap().polling();
+    assert_eq!(polling("tap = \"t\"", ""), Polling::Off);
+    assert_eq!(polling("vhost_user = \"/run/a.sock\"", ""), Polling::Adaptive(GUEST_POLL_TIME_MAX));
+    assert_eq!(polling("vhost_user = \"/run/a.sock\"", "poll_usecs = 0"), Polling::Off);
 }
 
 #[test]
@@ -283,6 +293,8 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.mtu", &format!("`{MTU_DEFAULT}`"));
     has("port.mtu", &format!("{MTU_MIN} to {MTU_MAX}"));
     has("port.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
+    has("port.poll_usecs", &format!("0 to {POLL_USECS_MAX}"));
+    has("port.poll_usecs", &format!("up to {}", GUEST_POLL_TIME_MAX.as_micros()));
     has("port.host.queue_pairs", &format!("1 to {QUEUES_MAX}"));
     has("port.host.queue_size_max", &format!("`{QUEUE_SIZE_DEFAULT}`"));
     has("port.host.queue_size_max", &format!("{} to {}", QUEUE_SIZE.start(), QUEUE_SIZE.end()));
