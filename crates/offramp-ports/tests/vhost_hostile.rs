@@ -22,7 +22,7 @@ use offramp_testkit::vnet::{DATA_VALID, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP,
 use offramp_testkit::{Buffer, Frontend, Guest, GuestMemory, PeerError, RegionSpec, VnetHeader};
 use rand::RngExt;
 use vhost_common::packet::{Checksum, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, cut, frame, rng, wait_until};
+use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
 
 /// Descriptors of the attacked ring.
 const RING: u16 = 64;
@@ -1082,10 +1082,12 @@ fn a_sigbus_of_anybody_else_still_ends_the_process() {
         own.read_u8(0);
         return;
     }
+    // The child cannot tidy up behind itself.
+    let scratch = Scratch::new();
     for how in ["access", "raise"] {
         let test = "a_sigbus_of_anybody_else_still_ends_the_process";
         let mut child = std::process::Command::new(std::env::current_exe().unwrap());
-        let ended = child.args(["--exact", test]).env(CHILD, how).output().unwrap();
+        let ended = child.args(["--exact", test]).env(CHILD, how).env("TMPDIR", scratch.path("")).output().unwrap();
         assert_eq!(ended.status.signal(), Some(nix::libc::SIGBUS), "{how}: {ended:?}");
     }
 }
