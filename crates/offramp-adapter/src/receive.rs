@@ -7,7 +7,7 @@ use crate::transmit::Progress;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
 use offramp_offload::layout::{self, FrameLayout, LengthFrom};
-use offramp_offload::meta::{ChecksumState, RxMeta};
+use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
@@ -153,21 +153,9 @@ fn indicate(
     stats: &Direction,
     closed: &mut Option<PortError>,
 ) {
-    let frames = usize::from(meta.segments);
-    if meta.checksum == ChecksumState::Bad {
-        stats.bad_checksum.add(frames as u64);
-    }
-    match host.give(meta, frame) {
-        Ok(()) => {
-            stats.frames_out.add(frames as u64);
-            stats.bytes_out.add(frame.len() as u64);
-            stats.host_frames.add(1);
-        }
-        Err(PortError::Full) => stats.lose(Loss::Drop, frames),
-        Err(PortError::Refused(_)) => stats.lose(Loss::HostRefused, frames),
-        Err(error @ PortError::Closed(_)) => {
-            stats.lose(Loss::HostRefused, frames);
-            *closed = Some(error);
-        }
+    let outcome = host.give(meta, frame);
+    stats.given(meta, frame.len(), outcome);
+    if let Err(error @ PortError::Closed(_)) = outcome {
+        *closed = Some(error);
     }
 }

@@ -4,6 +4,8 @@
 //! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
 //! One thread writes a counter, any thread may read it.
 
+use crate::port::PortError;
+use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// Why a frame did not arrive.
@@ -101,6 +103,23 @@ impl Direction {
     /// Counts frames that are lost.
     pub fn lose(&self, reason: Loss, frames: usize) {
         self.lost[reason as usize].add(frames as u64);
+    }
+
+    /// Counts a frame of `len` bytes that a host was given, or did not take.
+    pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
+        let frames = usize::from(meta.segments);
+        if meta.checksum == ChecksumState::Bad {
+            self.bad_checksum.add(frames as u64);
+        }
+        match outcome {
+            Ok(()) => {
+                self.frames_out.add(frames as u64);
+                self.bytes_out.add(len as u64);
+                self.host_frames.add(1);
+            }
+            Err(PortError::Full) => self.lose(Loss::Drop, frames),
+            Err(PortError::Refused(_) | PortError::Closed(_)) => self.lose(Loss::HostRefused, frames),
+        }
     }
 
     /// Frames lost for a reason.

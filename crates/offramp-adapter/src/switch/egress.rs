@@ -122,23 +122,10 @@ impl<'a, P: HostPort> Outlet<'a, P> {
     }
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) {
-        let stats = self.stats();
-        let frames = usize::from(meta.segments);
-        if meta.checksum == ChecksumState::Bad {
-            stats.bad_checksum.add(frames as u64);
-        }
-        match self.host.give(meta, frame) {
-            Ok(()) => {
-                stats.frames_out.add(frames as u64);
-                stats.bytes_out.add(frame.len() as u64);
-                stats.host_frames.add(1);
-            }
-            Err(PortError::Full) => stats.lose(Loss::Drop, frames),
-            Err(PortError::Refused(_)) => stats.lose(Loss::HostRefused, frames),
-            Err(PortError::Closed(errno)) => {
-                stats.lose(Loss::HostRefused, frames);
-                self.shared.close(errno);
-            }
+        let outcome = self.host.give(meta, frame);
+        self.stats().given(meta, frame.len(), outcome);
+        if let Err(PortError::Closed(errno)) = outcome {
+            self.shared.close(errno);
         }
     }
 
