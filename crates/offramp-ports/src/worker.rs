@@ -36,6 +36,19 @@ pub enum Polling {
     Adaptive(Duration),
 }
 
+impl Polling {
+    /// What serves two ports in one thread: the longer time, and a fixed one before one that adapts.
+    #[must_use]
+    pub fn or(self, other: Self) -> Self {
+        let strength = |polling| match polling {
+            Self::Off => (0, Duration::ZERO),
+            Self::Adaptive(time) => (1, time),
+            Self::Fixed(time) => (2, time),
+        };
+        if strength(other) > strength(self) { other } else { self }
+    }
+}
+
 /// The time that looking takes now. It doubles when a sleep turns out to have been shorter than the
 /// longest time that may be spent on looking, and is forgotten after a longer one.
 #[derive(Clone, Copy, Debug)]
@@ -343,6 +356,17 @@ mod tests {
         assert_eq!(grown, [4, 8, 16, 32, 50, 50]);
         time.slept(max + Duration::from_nanos(1));
         assert_eq!(time.now, Duration::ZERO);
+    }
+
+    #[test]
+    fn two_ports_in_one_thread_are_polled_as_the_more_demanding_one_asks() {
+        let (short, long) = (Duration::from_micros(1), Duration::from_micros(9));
+        let rising = [Polling::Off, Polling::Adaptive(short), Polling::Adaptive(long), Polling::Fixed(short)];
+        for (n, weaker) in rising.iter().enumerate() {
+            for stronger in &rising[n..] {
+                assert_eq!((weaker.or(*stronger), stronger.or(*weaker)), (*stronger, *stronger));
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,12 @@
 //! offramp: a network adapter in software, and what each of its offloads is worth.
 
+mod control;
 mod exit;
 mod lab;
+mod set;
+mod show;
 mod ttcp;
+mod up;
 
 use std::process::ExitCode;
 
@@ -25,6 +29,12 @@ enum Command {
     GuestAgent,
     /// Send traffic through the kernel's sockets and measure it at both ends
     Ttcp(Box<ttcp::Args>),
+    /// Run the adapters that a file describes
+    Up(up::Args),
+    /// Show the adapters of a running daemon: features, counters, rates
+    Show(show::Args),
+    /// Switch features of a running adapter
+    Set(set::Args),
 }
 
 fn main() -> ExitCode {
@@ -35,5 +45,8 @@ fn main() -> ExitCode {
             Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
         },
         Command::Ttcp(args) => ttcp::run(&args),
+        Command::Up(args) => up::run(&args),
+        Command::Show(args) => show::run(&args),
+        Command::Set(args) => set::run(&args),
     }
 }

@@ -9,12 +9,11 @@ mod machine;
 mod options;
 mod tcp;
 
-use crate::failure::{Doing, Failure, Result, failed};
+use crate::failure::{Doing, Failure, Result, failed, not_possible};
 use crate::interop::Tally;
 use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
-use crate::seam;
 use image::Image;
 use machine::{Machine, MachineConfig};
 use offramp_ports::sys::{NetNs, confine, link};
@@ -106,6 +105,10 @@ pub fn run(args: &Args) -> Result<bool> {
         boots.extend(judged.as_ref().ok());
         tally.count(&name, began, judged.map(drop))?;
     }
+    if args.full && args.only.is_none() && !args.print_commands {
+        let why = "QEMU 7.2's card has no such option, and Linux 6.1's driver does not take the feature";
+        tally.count("in_order", Instant::now(), not_possible(why))?;
+    }
     if let Some(slowest) = boots.iter().max() {
         println!("slowest boot: {:.1} s", slowest.as_secs_f64());
     }
@@ -153,20 +156,20 @@ fn run_one(
         BackendKind::Offramp => Some(start_offramp(options, scratch, &ns)?),
     };
     let mut machine = Machine::boot(config, &ns)?;
-    let judged = judge(args, options, &mut machine, &ns, image).map_err(|why| match (why, &relay) {
-        (Failure::Failed(why), Some(relay)) => Failure::Failed(why + &relay.tail()),
-        (why, _) => why,
-    });
+    let mut judged = judge(args, options, &mut machine, &ns, image);
     let boot_time = machine.boot_time();
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&counters(&mut machine, &ns));
+    }
     machine.power_off();
-    if let Some(relay) = relay {
-        relay.terminate(END_TIMEOUT);
+    let last_words = relay.map(|relay| relay.terminate(END_TIMEOUT)).unwrap_or_default();
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&last_words);
     }
     judged.map(|()| boot_time)
 }
 
 fn start_offramp(options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
-    seam::check()?;
     // One that is not there need not be removed.
     let _ = std::fs::remove_file(socket(scratch));
     let mut command = offramp_command(options, scratch)?;
@@ -193,6 +196,15 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, imag
     tcp::guest_to_host(machine, ns, &image.payload)?;
     tcp::host_to_guest(machine, ns)?;
     Ok(())
+}
+
+/// What both ends have counted, for a message.
+fn counters(machine: &mut Machine, ns: &NetNs) -> String {
+    let guest =
+        machine.run("grep -H . /sys/class/net/eth0/statistics/[rt]x_* | sed 's/.*statistics.//' | grep -v ':0'");
+    let host =
+        ns.run(|| link::statistics(TAP)).doing("the host's counters").and_then(|s| s.doing("the host's counters"));
+    format!("\n--- guest ---\n{}\n--- host ---\n{host:?}", guest.unwrap_or_else(|why| why.to_string()).trim())
 }
 
 /// Gives the host's end of the TAP its address.

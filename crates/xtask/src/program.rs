@@ -7,13 +7,12 @@ use nix::unistd::Pid;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often a wait looks whether the program still runs, and whether a signal came.
 const LOOK: Duration = Duration::from_millis(50);
 /// What a failure shows of a program's output, in bytes from its end.
-const TAIL_LEN: usize = 1500;
+const TAIL_LEN: usize = 900;
 
 /// What the program has written.
 #[derive(Debug, Default)]
@@ -30,8 +29,8 @@ pub struct Program {
     name: String,
     child: Child,
     stdin: Option<ChildStdin>,
+    hopeless: Option<&'static str>,
     output: Shared,
-    readers: Vec<JoinHandle<()>>,
 }
 
 impl Program {
@@ -43,15 +42,19 @@ impl Program {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().doing(format!("starting {name} ({})", shown(&command)))?;
         let output = Shared::default();
-        let mut readers = Vec::new();
         if let Some(stdout) = child.stdout.take() {
-            readers.push(collect(stdout, &output, |output| &mut output.stdout));
+            collect(stdout, &output, |output| &mut output.stdout);
         }
         if let Some(stderr) = child.stderr.take() {
-            readers.push(collect(stderr, &output, |output| &mut output.stderr));
+            collect(stderr, &output, |output| &mut output.stderr);
         }
         let stdin = child.stdin.take();
-        Ok(Self { name: name.to_owned(), child, stdin, output, readers })
+        Ok(Self { name: name.to_owned(), child, stdin, hopeless: None, output })
+    }
+
+    /// From now on, these words on standard error end every wait: the program goes on, but to no end.
+    pub fn give_up_at(&mut self, words: &'static str) {
+        self.hopeless = Some(words);
     }
 
     /// Where standard output stands now, for [`Program::wait_for`].
@@ -91,12 +94,17 @@ impl Program {
                 if let Some(found) = find(&output.stdout[mark..]) {
                     return Ok(found);
                 }
-                if ended.is_none() && Instant::now() < end {
+                let is_hopeless = self.hopeless.is_some_and(|words| output.stderr.contains(words));
+                if ended.is_none() && !is_hopeless && Instant::now() < end {
                     drop(changed.wait_timeout(output, LOOK));
                     continue;
                 }
             }
-            let why = ended.map_or_else(|| format!("not within {timeout:?}"), |status| format!("it ended ({status})"));
+            let why = match ended {
+                Some(status) => format!("it ended ({status})"),
+                None if Instant::now() < end => "it gave up".to_owned(),
+                None => format!("not within {timeout:?}"),
+            };
             return failed(format!("{}: waited for {what}: {why}{}", self.name, self.tail()));
         }
     }
@@ -119,10 +127,13 @@ impl Program {
         }
     }
 
-    /// Asks the program to end (SIGTERM), waits a while, then kills it.
-    pub fn terminate(mut self, patience: Duration) {
+    /// Asks the program to end (SIGTERM), waits a while, then kills it; returns its last words.
+    pub fn terminate(mut self, patience: Duration) -> String {
         let _ = kill(Pid::from_raw(self.child.id() as i32), Signal::SIGTERM);
         let _ = self.wait_end(patience);
+        // What it wrote last may still be on its way.
+        std::thread::sleep(LOOK);
+        self.tail()
     }
 
     /// The end of what the program said, for a message.
@@ -132,7 +143,7 @@ impl Program {
         for (name, whole) in [("stdout", &output.stdout), ("stderr", &output.stderr)] {
             let from = whole.ceil_char_boundary(whole.len().saturating_sub(TAIL_LEN));
             if !whole.trim().is_empty() {
-                text.push_str(&format!("\n--- {} {name} ---\n{}", self.name, whole[from..].trim()));
+                text.extend(["\n--- ", &self.name, " ", name, " ---\n", whole[from..].trim()]);
             }
         }
         text
@@ -148,19 +159,12 @@ impl Drop for Program {
         // It may have ended already; then there is nothing to kill.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        self.stdin = None;
-        for reader in self.readers.drain(..) {
-            let _ = reader.join();
-        }
     }
 }
 
-/// Reads a stream to its end on a thread of its own.
-fn collect(
-    mut stream: impl Read + Send + 'static,
-    output: &Shared,
-    part: fn(&mut Output) -> &mut String,
-) -> JoinHandle<()> {
+/// Reads a stream to its end on a thread of its own. Nobody waits for it: a child of the program may hold
+/// the stream open for longer.
+fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mut Output) -> &mut String) {
     let output = Arc::clone(output);
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
@@ -170,7 +174,7 @@ fn collect(
             part(&mut guard).push_str(&String::from_utf8_lossy(&bytes[..len]));
             changed.notify_all();
         }
-    })
+    });
 }
 
 /// A command as one would type it.
@@ -222,14 +226,22 @@ mod tests {
 
     #[test]
     fn a_wait_that_takes_too_long_says_what_it_waited_for() {
-        let mut program = shell("sleep 60");
+        let mut program = shell("exec sleep 60");
         let error = program.wait_for("godot", 0, Duration::from_millis(1), |_| None::<()>).unwrap_err();
         assert!(error.to_string().contains("waited for godot: not within"), "{error}");
     }
 
     #[test]
+    fn a_program_that_has_given_up_is_not_waited_for() {
+        let mut program = shell("echo no way >&2; exec sleep 60");
+        program.give_up_at("no way");
+        let error = program.wait_for("godot", 0, PATIENCE, |_| None::<()>).unwrap_err().to_string();
+        assert!(error.contains("waited for godot: it gave up"), "{error}");
+    }
+
+    #[test]
     fn a_dropped_program_is_gone() {
-        let program = shell("sleep 60");
+        let program = shell("exec sleep 60");
         let pid = Pid::from_raw(program.child.id() as i32);
         drop(program);
         assert!(kill(pid, None).is_err());

@@ -1,11 +1,7 @@
 //! The one place that opens offramp's vhost-user port.
 
-use crate::failure::{Result, not_possible};
-use offramp_adapter::port::{HostPort, PortError};
-use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
-use offramp_ports::worker::HostIo;
-use std::os::fd::BorrowedFd;
+use crate::failure::{Doing, Result, failed};
+use offramp_ports::vhost_user::{Mode, VhostQueue, VhostUser, VhostUserConfig};
 use std::path::PathBuf;
 
 /// What a harness asks of a vhost-user port.
@@ -25,70 +21,32 @@ pub struct PortArgs {
     pub mtu: u16,
 }
 
-/// A vhost-user port with all its queues.
-#[derive(Debug)]
-pub struct Port {
-    /// One host port per queue pair.
-    pub queues: Vec<Queue>,
-}
-
-/// One queue pair of a vhost-user port. This build has none, so there is no value of this type.
-#[derive(Debug)]
-pub enum Queue {}
-
-impl HostPort for Queue {
-    fn take(&mut self) -> std::result::Result<bool, PortError> {
-        match *self {}
-    }
-
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        match *self {}
-    }
-
-    fn give(&mut self, _: &RxMeta, _: &[u8]) -> std::result::Result<(), PortError> {
-        match *self {}
-    }
-
-    fn flush(&mut self) {
-        match *self {}
-    }
-
-    fn accepts(&self) -> Offloads {
-        match *self {}
-    }
-
-    fn takes_verdicts(&self) -> bool {
-        match *self {}
-    }
-}
-
-impl HostIo for Queue {
-    fn arm(&mut self) {
-        match *self {}
-    }
-
-    fn disarm(&mut self) {
-        match *self {}
-    }
-
-    fn watch<'a>(&'a self, _: &mut dyn FnMut(BorrowedFd<'a>)) {
-        match *self {}
-    }
-}
-
-/// Whether this build has a vhost-user port at all.
-///
-/// # Errors
-/// [`Failure::NotPossible`](crate::failure::Failure::NotPossible) when not.
-pub fn check() -> Result<()> {
-    not_possible("this build of offramp has no vhost-user port")
-}
-
-/// Opens the port; it listens or connects from now on.
+/// Opens the port, with everything on offer; it listens or connects from now on. Returns the port, which
+/// must be kept, and its queues in order.
 ///
 /// # Errors
 /// When the socket cannot be had.
-pub fn open(_args: &PortArgs) -> Result<Port> {
-    check()?;
-    Ok(Port { queues: Vec::new() })
+pub fn open(args: &PortArgs) -> Result<(VhostUser, Vec<VhostQueue>)> {
+    let mode = if args.client { Mode::Client } else { Mode::Server };
+    let queue_pairs = args.queues;
+    let config =
+        VhostUserConfig { mode, queue_pairs, mtu: Some(args.mtu), ..VhostUserConfig::new(args.socket.clone()) };
+    let mut port = VhostUser::open(&config).doing("opening the port")?;
+    let queues: Vec<_> = (0..usize::from(queue_pairs)).filter_map(|index| port.queue(index)).collect();
+    if queues.len() == usize::from(queue_pairs) { Ok((port, queues)) } else { failed("the port lacks queues") }
+}
+
+/// What a port says of its guest and of what went wrong, in a line.
+pub fn summary(port: &VhostUser) -> String {
+    let (status, channel) = (port.status(), port.channel_counters());
+    format!(
+        "connected {}, features {:#x}, rings {:?}, {} connections ({} refused), {} messages ({} bad)",
+        status.is_connected,
+        status.features,
+        status.ring_entries,
+        channel.connections(),
+        channel.refused_connections(),
+        channel.messages(),
+        channel.bad_messages()
+    )
 }

@@ -74,7 +74,7 @@ pub struct Report {
 /// # Errors
 /// When the port cannot be opened, or a processor may not be used.
 pub fn run(args: &Args) -> Result<()> {
-    let port = seam::open(&args.port)?;
+    let (port, queues) = seam::open(&args.port)?;
     let mtu = usize::from(args.port.mtu);
     let config = AdapterConfig {
         mtu,
@@ -89,11 +89,13 @@ pub fn run(args: &Args) -> Result<()> {
     }
     println!("ready");
     let period = Duration::from_millis(args.report_ms);
-    match args.mode {
-        Mode::Discard | Mode::DiscardTso => drive(&config, port.queues, || Discard::new(mtu), period),
-        Mode::Generate => drive(&config, port.queues, || Generate::new(mtu, args.bytes), period),
-        Mode::Echo => drive(&config, port.queues, || Echo::new(mtu), period),
-    }
+    let ended = match args.mode {
+        Mode::Discard | Mode::DiscardTso => drive(&config, queues, || Discard::new(mtu), period),
+        Mode::Generate => drive(&config, queues, || Generate::new(mtu, args.bytes), period),
+        Mode::Echo => drive(&config, queues, || Echo::new(mtu), period),
+    };
+    eprintln!("{}", seam::summary(&port));
+    ended
 }
 
 /// Polls all queue pairs in turn, without sleep, and reports every `period` until a signal comes.
@@ -142,9 +144,8 @@ impl<'a> Meter<'a> {
     /// Polls every pair once. One look at the clock: the end of a round is the start of the next.
     fn round<H: HostPort, W: WirePort>(&mut self, pairs: &mut [QueuePair<H, W>]) -> Result<()> {
         for pair in pairs {
-            match pair.poll(self.now_ns) {
-                Err(error @ PortError::Closed(_)) => return failed(format!("the port: {error}")),
-                Ok(_) | Err(_) => {}
+            if let Err(error @ PortError::Closed(_)) = pair.poll(self.now_ns) {
+                return failed(format!("the port: {error}"));
             }
         }
         let end_ns = self.began.elapsed().as_nanos() as u64;

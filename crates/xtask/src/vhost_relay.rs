@@ -1,15 +1,16 @@
 //! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other.
 
 use crate::failure::{Doing, Result, failed};
-use crate::seam::{self, PortArgs, Queue};
+use crate::seam::{self, PortArgs};
 use crate::stop;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_offload::caps::Offloads;
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
+use offramp_ports::vhost_user::{VhostQueue, VhostUser};
 use offramp_ports::worker::{HostIo, Task, Worker};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -48,14 +49,18 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<()> {
     let config = AdapterConfig { mtu: usize::from(args.mtu), queues: args.queues, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
-    // The TAP and the ports must outlive the worker.
-    let (tasks, _tap) = match (&args.sockets[..], &args.tap) {
-        ([a, b], None) => (join(&config, open(args, a)?, open(args, b)?), None),
-        ([a], Some(name)) => {
-            let tap = open_tap(args, name)?;
-            let queues: Vec<TapQueue> = (0..tap.queue_count()).filter_map(|index| tap.queue(index)).collect();
-            (join(&config, open(args, a)?, queues), Some(tap))
-        }
+    // The ports and the TAP must outlive the worker.
+    let mut ports = Vec::new();
+    let mut hosts = Vec::new();
+    for socket in &args.sockets {
+        let (port, queues) = open(args, socket)?;
+        ports.push(port);
+        hosts.push(queues);
+    }
+    let tap = args.tap.as_ref().map(|name| open_tap(args, name)).transpose()?;
+    let tasks = match (hosts.pop(), hosts.pop(), &tap) {
+        (Some(b), Some(a), None) if hosts.is_empty() => join(&config, a, b),
+        (Some(a), None, Some(tap)) => join(&config, a, tap_queues(tap)),
         _ => return failed("give two sockets, or one and a TAP"),
     };
     let worker = Worker::start(WORKER_NAME, tasks, args.cpu.map(|cpu| vec![cpu])).doing("starting the worker")?;
@@ -63,12 +68,19 @@ pub fn run(args: &Args) -> Result<()> {
     while !stop::requested() && worker.is_running() {
         std::thread::sleep(LOOK);
     }
+    drop(worker);
+    for port in &ports {
+        eprintln!("{}", seam::summary(port));
+    }
     if stop::requested() { Ok(()) } else { failed("both adapters have lost their hosts") }
 }
 
-fn open(args: &Args, socket: &std::path::Path) -> Result<Vec<Queue>> {
-    let port = PortArgs { socket: socket.to_owned(), client: args.client, queues: args.queues, mtu: args.mtu };
-    Ok(seam::open(&port)?.queues)
+fn open(args: &Args, socket: &Path) -> Result<(VhostUser, Vec<VhostQueue>)> {
+    seam::open(&PortArgs { socket: socket.to_owned(), client: args.client, queues: args.queues, mtu: args.mtu })
+}
+
+fn tap_queues(tap: &Tap) -> Vec<TapQueue> {
+    (0..tap.queue_count()).filter_map(|index| tap.queue(index)).collect()
 }
 
 fn open_tap(args: &Args, name: &str) -> Result<Tap> {

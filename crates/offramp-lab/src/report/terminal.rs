@@ -29,11 +29,15 @@ impl Style {
         Self { colour: output.is_terminal() && !refused }
     }
 
-    fn bold(self, text: &str) -> String {
+    /// `text` in bold, where that is allowed.
+    #[must_use]
+    pub fn bold(self, text: &str) -> String {
         self.wrap("\x1b[1m", text)
     }
 
-    fn dim(self, text: &str) -> String {
+    /// `text` in dim letters, where that is allowed.
+    #[must_use]
+    pub fn dim(self, text: &str) -> String {
         self.wrap("\x1b[2m", text)
     }
 

@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
@@ -45,6 +46,15 @@ impl NetNs {
     pub fn current() -> io::Result<Self> {
         let file = File::open(OWN_NAMESPACE).map_err(|e| SysError::new(format!("opening {OWN_NAMESPACE}"), e))?;
         Ok(Self { fd: file.into() })
+    }
+
+    /// The namespace that a file stands for: one of `ip netns` in `/run/netns`, or `/proc/PID/ns/net`.
+    ///
+    /// # Errors
+    /// When the file cannot be opened. Whether it is a network namespace shows when it is entered.
+    pub fn open(file: &Path) -> io::Result<Self> {
+        let opened = File::open(file).map_err(|e| SysError::new(format!("opening {}", file.display()), e))?;
+        Ok(Self { fd: opened.into() })
     }
 
     /// A second handle to the same namespace.

@@ -50,6 +50,8 @@ pub(super) enum Refused {
     Unsupported(&'static str),
     #[error("inflight region: out of range")]
     Inflight,
+    #[error("a vring is enabled by 1 and disabled by 0, not by {0}")]
+    Enable(u32),
     #[error("MTU {0}: out of range")]
     Mtu(u64),
     #[error("{0}")]
@@ -255,6 +257,16 @@ impl Device {
         Ok(())
     }
 
+    /// `SET_VRING_ENABLE`, with 0 or 1.
+    pub fn enable(&mut self, vring: usize, num: u32) -> std::result::Result<(), Refused> {
+        let is_enabled = match num {
+            0 => false,
+            1 => true,
+            _ => return Err(Refused::Enable(num)),
+        };
+        self.run(vring, move |state, side| state.set_enabled(side, is_enabled))
+    }
+
     /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
     pub fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
         const MTU_MIN: u16 = 68;
@@ -419,8 +431,9 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::STATUS
             | Feature::LOG_SHMFD;
         offered.set(Feature::MQ, self.queues.len() > 1);
-        // Frontends that have an address and an MTU of their own complain of a backend with a configuration.
-        offered.set(Feature::CONFIG, self.config.mac.is_some() || self.config.mtu.is_some());
+        // A frontend that gives the guest an address itself (QEMU) complains of a backend with a configuration;
+        // the MTU it knows or is told by other means.
+        offered.set(Feature::CONFIG, self.config.mac.is_some());
         Ok(offered)
     }
 
@@ -438,7 +451,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_vring_enable(&mut self, index: u32, enable: bool) -> Result<()> {
-        Ok(self.run(index as usize, move |state, side| state.set_enabled(side, enable))?)
+        Ok(self.enable(index as usize, u32::from(enable))?)
     }
 
     fn get_config(&mut self, offset: u32, size: u32, _flags: VhostUserConfigFlags) -> Result<Vec<u8>> {

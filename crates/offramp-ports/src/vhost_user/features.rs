@@ -3,7 +3,7 @@
 
 use offramp_offload::caps::Offloads;
 use virtio_bindings::virtio_config::{
-    VIRTIO_F_ACCESS_PLATFORM, VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
+    VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
 };
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM,
@@ -37,6 +37,9 @@ pub(super) const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
 
 bitflags::bitflags! {
     /// What a port offers of rings and their memory, each switchable. All are on by default.
+    ///
+    /// `ACCESS_PLATFORM` is not among them: it promises to translate addresses of a virtual IOMMU, of which
+    /// the frontend would have to tell (`IOTLB_MSG`, which crate `vhost` does not know).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct RingFeatures: u64 {
         /// Packed rings (virtio 1.3, 2.8).
@@ -49,8 +52,6 @@ bitflags::bitflags! {
         const IN_ORDER = 1 << VIRTIO_F_IN_ORDER;
         /// Received frames may lie in several chains (5.1.6.4).
         const MRG_RXBUF = MRG_RXBUF;
-        /// Addresses may be translated by the platform (6.1). Without a virtual IOMMU they are not.
-        const ACCESS_PLATFORM = 1 << VIRTIO_F_ACCESS_PLATFORM;
         /// One queue may be reset alone (2.6.1).
         const RING_RESET = 1 << VIRTIO_F_RING_RESET;
     }
@@ -131,7 +132,6 @@ pub fn feature_name(bit: u32) -> Option<&'static str> {
         VIRTIO_RING_F_EVENT_IDX => "EVENT_IDX",
         30 => "PROTOCOL_FEATURES",
         VIRTIO_F_VERSION_1 => "VERSION_1",
-        VIRTIO_F_ACCESS_PLATFORM => "ACCESS_PLATFORM",
         VIRTIO_F_RING_PACKED => "RING_PACKED",
         VIRTIO_F_IN_ORDER => "IN_ORDER",
         VIRTIO_F_RING_RESET => "RING_RESET",

@@ -1,7 +1,8 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
 //! Crate `vhost` reads and answers the messages. Three of the protocol's it does not know (`SET_STATUS`,
-//! `GET_STATUS`, `NET_SET_MTU`) are taken from the socket before it sees them. It also reads a message
+//! `GET_STATUS`, `NET_SET_MTU`), and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
+//! those are taken from the socket before it sees them. It also reads a message
 //! without looking whether all of it is there: it is called only when it is, so that a frontend that stops
 //! in the middle cannot hold the thread.
 
@@ -30,6 +31,7 @@ const PAYLOAD_U64_LEN: usize = 8;
 const REPLY_FLAGS: u32 = 0x1 | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
+const SET_VRING_ENABLE: u32 = 18;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
@@ -185,13 +187,13 @@ impl Session {
     ) -> Result<bool, Unreadable> {
         let Some(header) = peek(stream)? else { return Ok(false) };
         match header.request {
-            NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
+            SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
             _ => handler.handle_request().map_err(|_| Unreadable)?,
         }
         Ok(true)
     }
 
-    /// A message that crate `vhost` does not know. All three have a payload of 8 bytes or none.
+    /// A message that crate `vhost` does not take. Their payloads have 8 bytes or none.
     fn handle_own(&self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
         let expected = if header.request == GET_STATUS { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
@@ -210,6 +212,8 @@ impl Session {
                 let status = self.device().device_status();
                 return reply(stream, GET_STATUS, u64::from(status));
             }
+            // A vring's state: its index in the first four bytes, 0 or 1 behind it.
+            SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
             _ => self.device().set_mtu(value),
         };

@@ -271,7 +271,9 @@ impl Backend {
     fn end(self) {
         match self {
             Self::Dpdk(testpmd) => testpmd.quit(),
-            Self::Offramp(program) => program.terminate(REPORT_TIMEOUT),
+            Self::Offramp(program) => {
+                program.terminate(REPORT_TIMEOUT);
+            }
         }
     }
 }
@@ -304,8 +306,8 @@ mod tests {
     fn busy_time_is_per_packet_of_the_direction() {
         let first = Report { taken: 10, given: 100, busy_ns: 1000, ..Report::default() };
         let last = Report { taken: 20, given: 200, busy_ns: 2000, ..Report::default() };
-        assert_eq!(busy_ns(Direction::GuestToLine, &first, &last), 100.0);
-        assert_eq!(busy_ns(Direction::LineToGuest, &first, &last), 10.0);
+        assert!((busy_ns(Direction::GuestToLine, &first, &last) - 100.0).abs() < 1e-9);
+        assert!((busy_ns(Direction::LineToGuest, &first, &last) - 10.0).abs() < 1e-9);
         assert!(busy_ns(Direction::Loop, &first, &first).is_nan());
     }
 }

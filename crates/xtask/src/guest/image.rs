@@ -59,15 +59,11 @@ fn default_cache() -> PathBuf {
 
 /// The directory with the unpacked kernel package.
 fn kernel_root(cache: &Path) -> Result<PathBuf> {
-    let package = match kernel_package()? {
-        Some(package) => package,
-        None => {
-            packages::apt_get(&["update", "-q"])?;
-            match kernel_package()? {
-                Some(package) => package,
-                None => return failed(format!("apt knows no {KERNEL_PACKAGE}; this needs Debian 12 on x86-64")),
-            }
-        }
+    if kernel_package()?.is_none() {
+        packages::apt_get(&["update", "-q"])?;
+    }
+    let Some(package) = kernel_package()? else {
+        return failed(format!("apt knows no {KERNEL_PACKAGE}; this needs Debian 12 on x86-64"));
     };
     let root = cache.join(&package);
     if root.join("boot").is_dir() {

@@ -23,6 +23,8 @@ const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=1 pani
 const READY: &str = "@@ready";
 /// What it says when something is wrong with itself.
 const FAILED: &str = "@@failed";
+/// What QEMU says, again and again, when it and a vhost-user backend do not agree.
+const REFUSED: &str = "failed to init vhost_net";
 /// What it says at the end of an answer, before the exit status.
 const END: &str = "@@end ";
 
@@ -80,6 +82,7 @@ impl Machine {
         confine(&mut command, Some(ns), None).doing("preparing QEMU")?;
         let began = Instant::now();
         let mut program = Program::start("guest", command)?;
+        program.give_up_at(REFUSED);
         let seen = |text: &str| text.contains(READY).then(|| text.replace('\r', ""));
         let text = program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
         match text.lines().find(|line| line.contains(FAILED)) {

@@ -75,7 +75,7 @@ fn in_direction(direction: &str, why: Failure) -> Failure {
 }
 
 fn digest(bytes: &[u8]) -> String {
-    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
 fn same(found: &str, expected: &str, len: usize, direction: &str) -> Result<()> {

@@ -90,17 +90,17 @@ pub struct Case {
 impl Case {
     /// Shape, event and path in words.
     pub fn name(&self) -> String {
-        let mut name = self.shape.name().to_owned();
+        let mut parts = vec![self.shape.name().to_owned()];
         if self.guest_listens {
-            name.push_str(", guest listens");
+            parts.push("guest listens".to_owned());
         }
         if self.queues > 1 {
-            name.push_str(&format!(", {} queues", self.queues));
+            parts.push(format!("{} queues", self.queues));
         }
         if self.event != Event::None {
-            name.push_str(&format!(", {}", self.event.name()));
+            parts.push(self.event.name().to_owned());
         }
-        format!("{name}: {}", self.path.name)
+        format!("{}: {}", parts.join(", "), self.path.name)
     }
 }
 

@@ -61,8 +61,9 @@ impl GuestConfig {
             u8::from(guest_listens),
             path.arguments
         );
-        let captures =
-            |key: &str, files: &[String]| files.iter().map(|file| format!(",{key}={file}")).collect::<String>();
+        let captures = |key: &str, files: &[String]| {
+            files.iter().map(|file| format!(",{key}={file}")).collect::<Vec<_>>().concat()
+        };
         let pcap = format!("net_pcap0{}{}", captures("rx_pcap", &self.sent), captures("tx_pcap", &self.received));
         let mut args = vec![
             "--port-topology=paired".to_owned(),

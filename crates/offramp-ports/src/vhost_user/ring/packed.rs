@@ -197,6 +197,11 @@ impl PackedRing {
         if (descriptor.fourth & WRITE != 0) != self.options.writable {
             return Err(BadChain::Direction);
         }
+        Self::add_any(memory, descriptor, batch)
+    }
+
+    #[inline]
+    fn add_any(memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
         add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
     }
 
@@ -211,7 +216,12 @@ impl PackedRing {
             if descriptor.fourth & INDIRECT != 0 {
                 return Err(BadChain::Indirect);
             }
-            self.add(memory, &descriptor, batch)?;
+            if self.options.writable {
+                self.add(memory, &descriptor, batch)?;
+            } else {
+                // DPDK's driver leaves WRITE set in tables for transmit. Reading such a buffer harms nobody.
+                Self::add_any(memory, &descriptor, batch)?;
+            }
         }
         Ok(())
     }

@@ -56,7 +56,7 @@ impl SplitRing {
         if !size.is_power_of_two() || size > SIZE_MAX {
             return Err(BadRing::Size);
         }
-        let base = u16::try_from(base).map_err(|_| BadRing::Base)?;
+        u16::try_from(base).map_err(|_| BadRing::Base)?;
         let entries = u64::from(size);
         let part = |user, len| memory.at_user(user, len).map(|(host, _)| host).ok_or(BadRing::Address);
         let descriptors = part(place.descriptors, entries * DESCRIPTOR_LEN)?.cast::<Descriptor>();
@@ -67,11 +67,13 @@ impl SplitRing {
         }
         let used = used.cast();
         let mut ring =
-            Self { size, options, descriptors, available, used, next_available: base, next_used: 0, published: 0 };
-        // Everything that was fetched before was used before, in order: a backend that died in between
-        // fetches again what the driver was not told of.
+            Self { size, options, descriptors, available, used, next_available: 0, next_used: 0, published: 0 };
+        // Everything that was fetched was used, in order, before its frontend could ask for a base. So the used
+        // index says where to go on, also after a backend that was killed, and for frontends that have no base
+        // to tell and say 0 (DPDK's).
         ring.next_used = ring.word(ring.used, 1).load(Ordering::Acquire);
         ring.published = ring.next_used;
+        ring.next_available = ring.next_used;
         Ok(ring)
     }
 

@@ -1,0 +1,52 @@
+//! The other side: one request, one answer.
+
+use super::line::Lines;
+use super::{ANSWER_LEN_MAX, Answer, Outcome, Request, VERSION};
+use std::io;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Why there is no answer, or not the one that was hoped for.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    #[error("no daemon answers at {}: {cause}; {}", path.display(), hint(cause))]
+    NoDaemon { path: PathBuf, cause: io::Error },
+    #[error("{}: the daemon's answer was not received: {cause}", path.display())]
+    NoAnswer { path: PathBuf, cause: io::Error },
+    #[error("{}: the daemon speaks version {version} of the protocol, this program {VERSION}", path.display())]
+    Version { path: PathBuf, version: u32 },
+    #[error("{0}")]
+    Refused(String),
+    #[error("{}: the answer does not belong to the request", .0.display())]
+    Unexpected(PathBuf),
+}
+
+fn hint(cause: &io::Error) -> &'static str {
+    match cause.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "this user may not use it: daemon.control_mode and daemon.control_group of the configuration say who may"
+        }
+        _ => "start one with \"offramp up FILE\", or name its socket with --control",
+    }
+}
+
+/// Asks the daemon at `path`.
+///
+/// # Errors
+/// When there is none, it does not answer in time, or it refuses.
+pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
+    let stream = UnixStream::connect(path).map_err(|cause| ClientError::NoDaemon { path: path.to_owned(), cause })?;
+    let answer = exchange(Lines::new(stream, ANSWER_LEN_MAX), request)
+        .map_err(|cause| ClientError::NoAnswer { path: path.to_owned(), cause })?;
+    match answer {
+        Answer { version, .. } if version != VERSION => Err(ClientError::Version { path: path.to_owned(), version }),
+        Answer { outcome: Outcome::Error(refusal), .. } => Err(ClientError::Refused(refusal.message)),
+        Answer { outcome, .. } => Ok(outcome),
+    }
+}
+
+fn exchange(mut lines: Lines, request: &Request) -> io::Result<Answer> {
+    lines.write(&serde_json::to_string(request)?)?;
+    let line = lines.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    Ok(serde_json::from_slice(&line)?)
+}

@@ -1,0 +1,136 @@
+//! Lines over a socket, with a limit on their length and on the time they take.
+
+use super::LINE_TIME_MAX;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::{Duration, Instant};
+
+/// Bytes that one read takes.
+const READ_LEN: usize = 4096;
+
+/// One side of a connection.
+#[derive(Debug)]
+pub struct Lines {
+    stream: UnixStream,
+    len_max: usize,
+    /// What was read behind the last line.
+    rest: Vec<u8>,
+}
+
+impl Lines {
+    /// Lines of at most `len_max` bytes, newline included.
+    pub fn new(stream: UnixStream, len_max: usize) -> Self {
+        Self { stream, len_max, rest: Vec::new() }
+    }
+
+    /// The next line without its newline; `None` at the end.
+    ///
+    /// # Errors
+    /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
+    pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+        let until = Instant::now() + LINE_TIME_MAX;
+        let mut searched = 0;
+        loop {
+            if let Some(at) = self.rest[searched..].iter().position(|&byte| byte == b'\n') {
+                let mut line: Vec<u8> = self.rest.drain(..=searched + at).collect();
+                line.pop();
+                return Ok(Some(line));
+            }
+            searched = self.rest.len();
+            if searched >= self.len_max {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "the line is too long"));
+            }
+            let mut chunk = [0; READ_LEN];
+            let room = READ_LEN.min(self.len_max - searched);
+            self.stream.set_read_timeout(Some(left(until)?))?;
+            match self.stream.read(&mut chunk[..room]) {
+                Ok(0) if searched == 0 => return Ok(None),
+                Ok(0) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the line has no end")),
+                Ok(len) => self.rest.extend_from_slice(&chunk[..len]),
+                Err(error) => pass(error)?,
+            }
+        }
+    }
+
+    /// Sends a line; `text` holds no newline.
+    ///
+    /// # Errors
+    /// `TimedOut` when the other side does not take it in time.
+    pub fn write(&mut self, text: &str) -> io::Result<()> {
+        let until = Instant::now() + LINE_TIME_MAX;
+        let line = [text.as_bytes(), b"\n"].concat();
+        let mut sent = 0;
+        while sent < line.len() {
+            self.stream.set_write_timeout(Some(left(until)?))?;
+            match self.stream.write(&line[sent..]) {
+                Ok(len) => sent += len,
+                Err(error) => pass(error)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Time that is left, never 0: that would mean no limit.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+}
+
+/// Lets pass what only means "try again": the time that is left decides.
+fn pass(error: io::Error) -> io::Result<()> {
+    match error.kind() {
+        io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Ok(()),
+        _ => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ends(len_max: usize) -> (UnixStream, Lines) {
+        let (far, near) = UnixStream::pair().unwrap();
+        (far, Lines::new(near, len_max))
+    }
+
+    #[test]
+    fn lines_that_come_together_are_told_apart_and_the_end_is_seen() {
+        let (mut far, mut near) = ends(16);
+        far.write_all(b"one\n\ntwo\n").unwrap();
+        drop(far);
+        let lines: Vec<_> = std::iter::from_fn(|| near.read().unwrap()).collect();
+        assert_eq!(lines, [&b"one"[..], b"", b"two"]);
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_or_has_no_end_is_refused() {
+        let (mut far, mut near) = ends(4);
+        far.write_all(b"long and more\n").unwrap();
+        assert_eq!(near.read().unwrap_err().kind(), io::ErrorKind::InvalidData);
+        let (mut far, mut near) = ends(16);
+        far.write_all(b"half").unwrap();
+        drop(far);
+        assert_eq!(near.read().unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_line_of_exactly_the_longest_length_is_taken() {
+        let (mut far, mut near) = ends(4);
+        far.write_all(b"abc\n").unwrap();
+        assert_eq!(near.read().unwrap().unwrap(), b"abc");
+    }
+
+    #[test]
+    fn one_that_sends_nothing_or_takes_nothing_is_given_up() {
+        let (far, mut near) = ends(16);
+        let far_read = far.try_clone().unwrap();
+        let reading = std::thread::spawn(move || near.read().unwrap_err().kind());
+        let (_idle, mut writer) = ends(16);
+        // More than any socket buffer holds.
+        let writing = std::thread::spawn(move || writer.write(&"x".repeat(1 << 26)).unwrap_err().kind());
+        assert_eq!(reading.join().unwrap(), io::ErrorKind::TimedOut);
+        assert_eq!(writing.join().unwrap(), io::ErrorKind::TimedOut);
+        drop(far_read);
+    }
+}

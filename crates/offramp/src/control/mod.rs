@@ -1,0 +1,365 @@
+//! The daemon's control protocol: one JSON object per line, each way. `docs/control.md` is its reference.
+
+pub mod client;
+mod line;
+pub mod server;
+pub mod socket;
+
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// Version of the protocol. It grows when a field goes or changes its meaning.
+pub const VERSION: u32 = 1;
+/// Longest request in bytes with its newline: all features of a port by name fit many times.
+pub const REQUEST_LEN_MAX: usize = 16 * 1024;
+/// Longest answer in bytes that a client reads: 256 queue pairs on each of many ports.
+pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
+/// Time that either side has for a whole line.
+pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
+/// Clients at once; the next one is told so and parted with.
+pub const CLIENTS_MAX: usize = 32;
+
+/// What a client asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "request", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// State and counters of all ports, or of one.
+    Show {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port; all when left out.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        port: Option<String>,
+    },
+    /// Switches features of a port.
+    Set {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Features or groups of features, by name, and whether each is allowed.
+        features: BTreeMap<String, bool>,
+    },
+}
+
+/// What the daemon answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Outcome {
+    /// To `show`.
+    Status(Status),
+    /// To `set`.
+    Changed(Changed),
+    /// To anything that cannot be done.
+    Error(Refusal),
+}
+
+/// An answer: its version and its outcome.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Answer {
+    pub version: u32,
+    #[serde(flatten)]
+    pub outcome: Outcome,
+}
+
+/// Why a request was refused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Refusal {
+    pub code: RefusalCode,
+    /// One line for a human.
+    pub message: String,
+}
+
+/// Kinds of refusal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalCode {
+    /// Not a request: no JSON, an unknown field, too long, too slow.
+    BadRequest,
+    /// The client speaks another version.
+    BadVersion,
+    UnknownPort,
+    UnknownFeature,
+    /// Too many clients; try again.
+    Busy,
+    /// The host did not take the change.
+    HostRefused,
+}
+
+/// The daemon and its ports.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Status {
+    /// Version of the program.
+    pub offramp: String,
+    pub process: u32,
+    /// Time since the daemon began, to work out rates.
+    pub uptime_ns: u64,
+    pub ports: Vec<PortStatus>,
+}
+
+/// One port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PortStatus {
+    pub name: String,
+    pub host: HostStatus,
+    pub wire: WireStatus,
+    pub mtu: usize,
+    pub rx_usecs: u32,
+    pub cpus: Vec<usize>,
+    pub features: Vec<FeatureStatus>,
+    pub queues: Vec<QueueStatus>,
+}
+
+/// The host's side of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum HostStatus {
+    Tap {
+        interface: String,
+        namespace: Option<PathBuf>,
+    },
+    VhostUser {
+        socket: PathBuf,
+        /// A frontend is there.
+        connected: bool,
+        /// Negotiated virtio features, by the specification's names.
+        virtio_features: Vec<String>,
+        /// Entries of each ring, 0 for one that does not run: receive and transmit of each pair.
+        ring_entries: Vec<u16>,
+        /// Guest memory that is mapped.
+        memory_bytes: u64,
+        counters: GuestCounters,
+    },
+}
+
+/// What happened at a guest's port besides frames, since the daemon began.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestCounters {
+    pub connections: u64,
+    pub refused_connections: u64,
+    pub messages: u64,
+    pub bad_messages: u64,
+    pub calls: u64,
+    pub bad_chains: u64,
+    pub broken_rings: u64,
+    pub discarded: u64,
+}
+
+/// The line's side of a port.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum WireStatus {
+    Cable { port: String },
+    Tap { interface: String },
+    Packet { interface: String },
+    Switch { name: String },
+}
+
+/// One feature of one port, with its names in the field.
+#[allow(clippy::struct_excessive_bools, reason = "four states that are independent of each other")]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FeatureStatus {
+    pub name: String,
+    pub ethtool: String,
+    pub virtio: String,
+    pub ndis: String,
+    /// The user allows it.
+    pub allowed: bool,
+    /// The host is offered it.
+    pub offered: bool,
+    /// The host has accepted it.
+    pub negotiated: bool,
+    /// It is done now.
+    pub in_use: bool,
+    /// Why what is done differs from what is allowed; `null` where it does not.
+    pub waits_for: Option<WaitsFor>,
+}
+
+/// What a feature waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WaitsFor {
+    /// The host cannot do it at all.
+    Host,
+    /// A feature that it stands on is off.
+    Prerequisite,
+    /// The host's next negotiation.
+    Negotiation,
+}
+
+/// One queue pair.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct QueueStatus {
+    pub index: usize,
+    /// Its host is there; `false`: gone for good.
+    pub running: bool,
+    /// Thread that drives it, as the system numbers it.
+    pub thread: i32,
+    pub transmit: DirectionStatus,
+    pub receive: DirectionStatus,
+}
+
+/// One direction of a queue pair, since the daemon began.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DirectionStatus {
+    pub frames_in: u64,
+    pub frames_out: u64,
+    pub bytes_out: u64,
+    pub host_frames: u64,
+    pub bad_checksum: u64,
+    pub unparsed: u64,
+    /// Lost frames, by reason.
+    pub lost: BTreeMap<String, u64>,
+    /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
+    pub rates: Option<Rates>,
+}
+
+/// How much in a second.
+#[allow(clippy::struct_field_names, reason = "units stand last in names")]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rates {
+    pub frames_per_s: f64,
+    pub bits_per_s: f64,
+    pub lost_per_s: f64,
+}
+
+/// What `set` did.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Changed {
+    pub port: String,
+    /// The features that were named, and those that are in use or not because of them, as they are now.
+    pub features: Vec<FeatureStatus>,
+}
+
+impl Answer {
+    /// An answer of this version.
+    pub fn new(outcome: Outcome) -> Self {
+        Self { version: VERSION, outcome }
+    }
+
+    /// A refusal.
+    pub fn refuse(code: RefusalCode, message: impl Into<String>) -> Self {
+        Self::new(Outcome::Error(Refusal { code, message: message.into() }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use RefusalCode::{BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
+    use serde_json::Value;
+
+    const DOCUMENT: &str = include_str!("../../../../docs/control.md");
+
+    fn example() -> Status {
+        let direction = DirectionStatus {
+            frames_in: 1,
+            frames_out: 1,
+            bytes_out: 60,
+            host_frames: 1,
+            bad_checksum: 0,
+            unparsed: 0,
+            lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
+            rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0 }),
+        };
+        let feature = FeatureStatus {
+            name: "tso4".into(),
+            ethtool: "tx-tcp-segmentation".into(),
+            virtio: "HOST_TSO4".into(),
+            ndis: "*LsoV2IPv4".into(),
+            allowed: true,
+            offered: false,
+            negotiated: false,
+            in_use: false,
+            waits_for: Some(WaitsFor::Prerequisite),
+        };
+        let queue = QueueStatus { index: 0, running: true, thread: 7, transmit: direction.clone(), receive: direction };
+        let port = PortStatus {
+            name: "a".into(),
+            host: HostStatus::Tap { interface: "t".into(), namespace: None },
+            wire: WireStatus::Cable { port: "b".into() },
+            mtu: 1500,
+            rx_usecs: 0,
+            cpus: vec![1],
+            features: vec![feature],
+            queues: vec![queue],
+        };
+        let counters = GuestCounters {
+            connections: 1,
+            refused_connections: 0,
+            messages: 9,
+            bad_messages: 0,
+            calls: 0,
+            bad_chains: 0,
+            broken_rings: 0,
+            discarded: 0,
+        };
+        let guest = HostStatus::VhostUser {
+            socket: "/s".into(),
+            connected: true,
+            virtio_features: vec!["CSUM".into()],
+            ring_entries: vec![256, 256],
+            memory_bytes: 4096,
+            counters,
+        };
+        let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };
+        Status { offramp: "0".into(), process: 1, uptime_ns: 5, ports: vec![port, guest] }
+    }
+
+    fn names(value: &Value, found: &mut Vec<String>) {
+        match value {
+            Value::Object(fields) => fields.iter().for_each(|(name, value)| {
+                found.push(name.clone());
+                names(value, found);
+            }),
+            Value::Array(values) => values.iter().for_each(|value| names(value, found)),
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn the_document_names_every_field_and_every_word_of_the_protocol() {
+        let mut found = Vec::new();
+        let answers = [
+            Answer::new(Outcome::Status(example())),
+            Answer::new(Outcome::Changed(Changed { port: "a".into(), features: example().ports[0].features.clone() })),
+            Answer::refuse(RefusalCode::Busy, "x"),
+        ];
+        for answer in &answers {
+            names(&serde_json::to_value(answer).unwrap(), &mut found);
+        }
+        let set = Request::Set { version: VERSION, port: "a".into(), features: BTreeMap::new() };
+        let show = Request::Show { version: VERSION, port: None };
+        for request in [set, show] {
+            let value = serde_json::to_value(request).unwrap();
+            found.push(value["request"].as_str().unwrap().to_owned());
+            names(&value, &mut found);
+        }
+        let codes = [BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort];
+        let waits = [WaitsFor::Host, WaitsFor::Prerequisite, WaitsFor::Negotiation];
+        let words = codes.iter().map(|code| serde_json::to_value(code).unwrap());
+        let words = words.chain(waits.iter().map(|waits| serde_json::to_value(waits).unwrap()));
+        found.extend(words.map(|word| word.as_str().unwrap().to_owned()));
+        let missing: Vec<_> = found.iter().filter(|name| !DOCUMENT.contains(&format!("`{name}`"))).collect();
+        assert!(missing.is_empty(), "docs/control.md does not name {missing:?}");
+        for limit in [REQUEST_LEN_MAX as u64, LINE_TIME_MAX.as_secs(), CLIENTS_MAX as u64, u64::from(VERSION)] {
+            assert!(DOCUMENT.contains(&format!(" {limit}")), "docs/control.md does not name {limit}");
+        }
+    }
+
+    #[test]
+    fn an_answer_reads_back_as_it_was_written() {
+        let answer = Answer::new(Outcome::Status(example()));
+        let text = serde_json::to_string(&answer).unwrap();
+        assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+    }
+
+    #[test]
+    fn the_requests_of_the_document_are_requests() {
+        let requests = DOCUMENT.lines().filter(|line| line.starts_with("{\"version\""));
+        let requests: Vec<Request> = requests.map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert!(matches!(requests[..], [Request::Show { .. }, Request::Set { .. }]));
+    }
+}

@@ -1,0 +1,116 @@
+//! `offramp set`: switches features of a running adapter.
+
+use crate::control::client::{ClientError, ask};
+use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
+use crate::exit::{SETUP, fail};
+use crate::show::waits_text;
+use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+const NOTES: &str = "\
+Examples:
+  offramp set vm0 rsc off               no frames are joined for this host any more
+  offramp set vm0 all off tso4 on       only what tso4 is, if what it needs is on
+Features: those that `offramp show` lists, and lso, rsc, all. No frame is lost by a change.
+
+Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
+
+/// Switch features of a running adapter.
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    /// The port
+    #[arg(value_name = "PORT")]
+    port: String,
+    /// A feature or a group of features, and on or off; again for more. A later one counts
+    #[arg(value_name = "FEATURE on|off", required = true, num_args = 2..)]
+    changes: Vec<String>,
+    /// Print one JSON object instead of lines
+    #[arg(long)]
+    json: bool,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
+    control: PathBuf,
+}
+
+/// Runs `offramp set`.
+pub fn run(args: &Args) -> ExitCode {
+    let features = match changes(&args.changes) {
+        Ok(features) => features,
+        Err(message) => return fail(format!("set: {message}"), SETUP),
+    };
+    match change(args, features) {
+        Ok(changed) if args.json => {
+            // Every type in it has string keys; nothing can fail to become JSON.
+            println!("{}", serde_json::to_string(&changed).unwrap_or_default());
+            ExitCode::SUCCESS
+        }
+        Ok(changed) => {
+            changed.features.iter().for_each(|feature| println!("{}: {}", changed.port, sentence(feature)));
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format!("set: {error}"), SETUP),
+    }
+}
+
+fn change(args: &Args, features: BTreeMap<String, bool>) -> Result<Changed, ClientError> {
+    match ask(&args.control, &Request::Set { version: VERSION, port: args.port.clone(), features })? {
+        Outcome::Changed(changed) => Ok(changed),
+        _ => Err(ClientError::Unexpected(args.control.clone())),
+    }
+}
+
+/// Pairs of a name and on or off. Groups are taken apart here, so that what comes later counts.
+fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
+    let mut changes = BTreeMap::new();
+    for pair in words.chunks(2) {
+        let [name, state] = pair else {
+            return Err(format!("\"{}\" has no on or off behind it", pair.concat()));
+        };
+        let allow = match state.as_str() {
+            "on" => true,
+            "off" => false,
+            other => return Err(format!("{name}: {}", unknown("state", other, ["on", "off"]))),
+        };
+        let offloads = feature(name)?;
+        for known in offramp_offload::caps::NAMES.iter().filter(|known| offloads.contains(known.offload)) {
+            changes.insert(known.name.to_owned(), allow);
+        }
+    }
+    Ok(changes)
+}
+
+fn sentence(feature: &FeatureStatus) -> String {
+    let on = |on: bool| if on { "on" } else { "off" };
+    let waits = feature.waits_for.map_or(String::new(), |reason| format!(" ({})", waits_text(reason)));
+    let (allowed, negotiated, in_use) = (on(feature.allowed), on(feature.negotiated), on(feature.in_use));
+    format!("{} allowed {allowed}, negotiated {negotiated}, in use {in_use}{waits}", feature.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::up::config::FEATURE_GROUPS;
+
+    fn parsed(text: &str) -> Result<BTreeMap<String, bool>, String> {
+        changes(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn a_later_change_counts_and_groups_are_taken_apart() {
+        let changes = parsed("all off tso4 on").unwrap();
+        assert_eq!(changes.len(), offramp_offload::caps::NAMES.len());
+        assert_eq!(changes.iter().filter(|(_, on)| **on).map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["tso4"]);
+        assert_eq!(parsed("rsc off").unwrap().into_keys().collect::<Vec<_>>(), ["rsc4", "rsc6"]);
+        assert!(FEATURE_GROUPS.iter().all(|(group, _)| NOTES.contains(group)));
+    }
+
+    #[test]
+    fn a_wrong_word_is_named_with_what_is_known() {
+        assert!(parsed("tso on").unwrap_err().contains("did you mean \"tso4\""));
+        assert!(parsed("tso4 onn").unwrap_err().contains("did you mean \"on\""));
+        assert_eq!(parsed("tso4 on uso").unwrap_err(), "\"uso\" has no on or off behind it");
+    }
+}

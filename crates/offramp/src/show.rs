@@ -1,0 +1,125 @@
+//! `offramp show`: what the adapters of a running daemon offer, use, carry and lose.
+
+mod table;
+
+pub use table::waits_text;
+
+use crate::control::client::{ClientError, ask};
+use crate::control::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
+use crate::exit::{SETUP, fail};
+use crate::up::config::CONTROL_DEFAULT;
+use offramp_lab::report::terminal::Style;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::thread;
+use std::time::Duration;
+
+const NANOSECONDS_PER_SECOND: f64 = 1e9;
+const BITS_PER_BYTE: f64 = 8.0;
+
+const NOTES: &str = "\
+Examples:
+  offramp show                     all ports, with rates over half a second
+  offramp show vm0 --interval 10   one port, with rates over ten seconds
+  offramp show --json --interval 0 one JSON object, at once; docs/control.md describes it
+
+Exit status: 0 shown; 2 wrong options, or no daemon answered.";
+
+/// Show the adapters of a running daemon: features, counters, rates.
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    /// Only this port
+    #[arg(value_name = "PORT")]
+    port: Option<String>,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Measure rates over this time; 0 for none
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = crate::ttcp::seconds)]
+    interval: f64,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
+    control: PathBuf,
+}
+
+/// Runs `offramp show`.
+pub fn run(args: &Args) -> ExitCode {
+    match status(args) {
+        Ok(status) => {
+            let text = if args.json {
+                // Every type in it has string keys and finite numbers; nothing can fail to become JSON.
+                serde_json::to_string(&status).unwrap_or_default() + "\n"
+            } else {
+                table::status(&status, Style::of(&io::stdout()))
+            };
+            // Nobody may read it any more; then it does not matter.
+            let _ = io::stdout().lock().write_all(text.as_bytes());
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format!("show: {error}"), SETUP),
+    }
+}
+
+fn status(args: &Args) -> Result<Status, ClientError> {
+    let mut status = ask_status(&args.control, args.port.as_ref())?;
+    if args.interval > 0.0 {
+        thread::sleep(Duration::from_secs_f64(args.interval));
+        let before = std::mem::replace(&mut status, ask_status(&args.control, args.port.as_ref())?);
+        add_rates(&mut status, &before);
+    }
+    Ok(status)
+}
+
+fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
+    match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
+        Outcome::Status(status) => Ok(status),
+        _ => Err(ClientError::Unexpected(control.to_owned())),
+    }
+}
+
+/// Works out what was carried between two answers of one daemon. No rates where the daemon was started anew meanwhile.
+fn add_rates(now: &mut Status, before: &Status) {
+    if now.process != before.process || now.uptime_ns <= before.uptime_ns {
+        return;
+    }
+    let seconds = (now.uptime_ns - before.uptime_ns) as f64 / NANOSECONDS_PER_SECOND;
+    for (port, earlier) in now.ports.iter_mut().zip(&before.ports) {
+        for (queue, earlier) in port.queues.iter_mut().zip(&earlier.queues) {
+            queue.transmit.rates = Some(rates(&queue.transmit, &earlier.transmit, seconds));
+            queue.receive.rates = Some(rates(&queue.receive, &earlier.receive, seconds));
+        }
+    }
+}
+
+fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates {
+    let per_s = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
+    let lost = |direction: &DirectionStatus| direction.lost.values().sum::<u64>();
+    Rates {
+        frames_per_s: per_s(now.frames_out, before.frames_out),
+        bits_per_s: per_s(now.bytes_out, before.bytes_out) * BITS_PER_BYTE,
+        lost_per_s: per_s(lost(now), lost(before)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rates_are_what_was_counted_between_over_the_time_between() {
+        let direction = |frames_out, bytes_out, drop| DirectionStatus {
+            frames_in: 0,
+            frames_out,
+            bytes_out,
+            host_frames: 0,
+            bad_checksum: 0,
+            unparsed: 0,
+            lost: [("drop".to_owned(), drop)].into(),
+            rates: None,
+        };
+        let rates = rates(&direction(300, 5000, 7), &direction(100, 1000, 5), 2.0);
+        assert_eq!((rates.frames_per_s, rates.bits_per_s, rates.lost_per_s), (100.0, 16_000.0, 1.0));
+    }
+}

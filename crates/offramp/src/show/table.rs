@@ -1,0 +1,192 @@
+//! Tables of a daemon's ports in a terminal.
+
+use crate::control::{
+    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireStatus,
+};
+use offramp_lab::report::terminal::Style;
+
+/// Between two columns.
+const GAP: &str = "  ";
+/// Left of everything that belongs to a port.
+const INDENT: &str = "  ";
+/// In place of what is not there.
+const NONE: &str = "-";
+const KILO: f64 = 1e3;
+
+/// All ports.
+pub fn status(status: &Status, style: Style) -> String {
+    let ports: Vec<String> = status.ports.iter().map(|shown| port(shown, style)).collect();
+    ports.join("\n")
+}
+
+fn port(port: &PortStatus, style: Style) -> String {
+    let mut lines = vec![style.bold(&port.name), format!("{INDENT}{}", about(port))];
+    lines.extend(guest(&port.host).iter().map(|line| format!("{INDENT}{line}")));
+    lines.push(String::new());
+    lines.extend(features(&port.features, style));
+    lines.push(String::new());
+    lines.extend(queues(&port.queues, style));
+    lines.extend(losses(&port.queues));
+    lines.join("\n") + "\n"
+}
+
+fn about(port: &PortStatus) -> String {
+    let host = match &port.host {
+        HostStatus::Tap { interface, namespace: None } => format!("tap {interface}"),
+        HostStatus::Tap { interface, namespace: Some(file) } => format!("tap {interface} in {}", file.display()),
+        HostStatus::VhostUser { socket, connected, .. } => {
+            format!("vhost-user {}, {}", socket.display(), if *connected { "connected" } else { "nobody there" })
+        }
+    };
+    let wire = match &port.wire {
+        WireStatus::Cable { port } => format!("cable to {port}"),
+        WireStatus::Tap { interface } => format!("tap {interface}"),
+        WireStatus::Packet { interface } => format!("interface {interface}"),
+        WireStatus::Switch { name } => format!("switch {name}"),
+    };
+    let mut parts = vec![format!("host: {host}"), format!("wire: {wire}"), format!("MTU {}", port.mtu)];
+    if port.rx_usecs > 0 {
+        parts.push(format!("rx-usecs {}", port.rx_usecs));
+    }
+    if !port.cpus.is_empty() {
+        parts.push(format!("processors {:?}", port.cpus));
+    }
+    parts.join(", ")
+}
+
+/// Rings, negotiated features and events of a guest that is there, or was.
+fn guest(host: &HostStatus) -> Vec<String> {
+    let HostStatus::VhostUser { virtio_features, ring_entries, counters, .. } = host else { return Vec::new() };
+    let mut lines = Vec::new();
+    if ring_entries.iter().any(|&entries| entries > 0) {
+        lines.push(format!("rings (receive, transmit of each pair): {ring_entries:?}"));
+    }
+    if !virtio_features.is_empty() {
+        lines.push(format!("virtio: {}", virtio_features.join(" ")));
+    }
+    let events = [
+        ("connections", counters.connections),
+        ("refused connections", counters.refused_connections),
+        ("bad messages", counters.bad_messages),
+        ("calls", counters.calls),
+        ("bad chains", counters.bad_chains),
+        ("broken rings", counters.broken_rings),
+        ("discarded", counters.discarded),
+    ];
+    let told: Vec<String> =
+        events.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
+    if !told.is_empty() {
+        lines.push(told.join(", "));
+    }
+    lines
+}
+
+fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
+    let heading = ["feature", "allowed", "offered", "negotiated", "in use", "ethtool", "virtio", "NDIS"];
+    let on = |on: bool| if on { "on" } else { "off" }.to_owned();
+    let row = |feature: &FeatureStatus| {
+        let in_use = match feature.waits_for {
+            None => on(feature.in_use),
+            Some(reason) => format!("{}, {}", on(feature.in_use), waits_text(reason)),
+        };
+        let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(String::clone);
+        let states = [feature.allowed, feature.offered, feature.negotiated].map(on);
+        [vec![feature.name.clone()], states.to_vec(), vec![in_use], names.to_vec()].concat()
+    };
+    table(&heading, &features.iter().map(row).collect::<Vec<_>>(), &[], style)
+}
+
+/// Why a feature is not as the user has it, in a table's cell.
+pub fn waits_text(reason: WaitsFor) -> &'static str {
+    match reason {
+        WaitsFor::Host => "the host cannot",
+        WaitsFor::Prerequisite => "needs another feature",
+        WaitsFor::Negotiation => "until negotiated anew",
+    }
+}
+
+fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
+    let heading =
+        ["queue pair", "", "frames in", "frames out", "bytes out", "host frames", "lost", "frames/s", "Mbit/s"];
+    let row = |name: String, way: &str, direction: &DirectionStatus| {
+        let lost: u64 = direction.lost.values().sum();
+        let counts = [direction.frames_in, direction.frames_out, direction.bytes_out, direction.host_frames, lost];
+        let rate = |of: fn(&Rates) -> f64, decimals: usize| {
+            direction.rates.as_ref().map_or(NONE.to_owned(), |rates| format!("{:.decimals$}", of(rates)))
+        };
+        let mut row = vec![name, way.to_owned()];
+        row.extend(counts.map(|count| count.to_string()));
+        row.push(rate(|rates| rates.frames_per_s, 0));
+        row.push(rate(|rates| rates.bits_per_s / KILO / KILO, 1));
+        row
+    };
+    let rows = queues.iter().flat_map(|queue| {
+        let name = if queue.running { queue.index.to_string() } else { format!("{} (host gone)", queue.index) };
+        [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
+    });
+    let rows: Vec<Vec<String>> = rows.collect();
+    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8], style)
+}
+
+/// A line for each reason for which frames were lost, and for what else was wrong with some.
+fn losses(queues: &[QueueStatus]) -> Vec<String> {
+    let mut lines = Vec::new();
+    for queue in queues {
+        for (way, direction) in [("transmit", &queue.transmit), ("receive", &queue.receive)] {
+            let lost = direction.lost.iter().map(|(reason, &count)| (format!("lost, {reason}"), count));
+            let passed_on =
+                [("bad checksum, passed on", direction.bad_checksum), ("not parsed, passed on", direction.unparsed)];
+            let all = lost.chain(passed_on.map(|(what, count)| (what.to_owned(), count)));
+            for (what, count) in all.filter(|(_, count)| *count > 0) {
+                lines.push(format!("{INDENT}queue pair {}, {way}: {what}: {count}", queue.index));
+            }
+        }
+    }
+    lines
+}
+
+/// A heading and rows; the columns named in `figures` stand to the right.
+pub fn table(heading: &[&str], rows: &[Vec<String>], figures: &[usize], style: Style) -> Vec<String> {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([heading[column].chars().count()]).max().unwrap_or(0)
+    };
+    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
+    let line = |cells: Vec<&str>| {
+        let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
+            if figures.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
+        });
+        format!("{INDENT}{}", padded.collect::<Vec<_>>().join(GAP)).trim_end().to_owned()
+    };
+    let mut lines = vec![style.dim(&line(heading.to_vec()))];
+    lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_stand_left_and_figures_right_under_their_heading() {
+        let rows = vec![vec!["a".to_owned(), "5".to_owned()], vec!["longer".to_owned(), "12345".to_owned()]];
+        let lines = table(&["name", "n"], &rows, &[1], Style::default());
+        assert_eq!(lines, ["  name        n", "  a           5", "  longer  12345"]);
+    }
+
+    #[test]
+    fn a_loss_is_told_with_its_reason() {
+        let direction = |drop| DirectionStatus {
+            frames_in: 10,
+            frames_out: 10 - drop,
+            bytes_out: 600,
+            host_frames: 10,
+            bad_checksum: 0,
+            unparsed: 0,
+            lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
+            rates: None,
+        };
+        let queue = QueueStatus { index: 1, running: true, thread: 1, transmit: direction(3), receive: direction(0) };
+        assert_eq!(losses(&[queue]), ["  queue pair 1, transmit: lost, drop: 3"]);
+    }
+}

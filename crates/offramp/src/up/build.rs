@@ -1,0 +1,315 @@
+//! From a configuration to running adapters.
+//!
+//! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: one of the file, or,
+//! for a port whose wire is an interface, a link of its own with two ends.
+
+use super::config::{Config, PortConfig, SwitchConfig, WireConfig};
+use super::drain::{Gated, Mark, Rest, gated};
+use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
+use super::seat::{RestingSwitch, Seat};
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::Control;
+use offramp_adapter::stats::QueueStats;
+use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort};
+use offramp_offload::caps::Offloads;
+use offramp_ports::packet::{Packet, PacketConfig, PacketError};
+use offramp_ports::tap::{Tap, TapConfig};
+use offramp_ports::worker::{Polling, Task, Worker};
+use std::io;
+use std::sync::Arc;
+
+/// Why there are no adapters.
+#[derive(Debug, thiserror::Error)]
+pub enum BuildError {
+    #[error(transparent)]
+    Host(#[from] HostError),
+    #[error("port \"{port}\": wire: {cause}")]
+    Packet { port: String, cause: PacketError },
+    #[error("port \"{port}\": wire: {cause}")]
+    Switch { port: String, cause: SwitchError },
+    #[error("port \"{port}\": starting a thread: {cause}")]
+    Thread { port: String, cause: io::Error },
+    #[error("the system has no descriptor left: {0}")]
+    Rest(io::Error),
+}
+
+/// One adapter.
+#[derive(Debug)]
+pub struct Port {
+    pub name: String,
+    pub host: Host,
+    pub adapter: AdapterConfig,
+    pub carrier: Carrier,
+    pub queues: Vec<Queue>,
+    /// The interface on its wire; it lives as long as this.
+    wire: Option<Wire>,
+}
+
+/// What carries a port's frames.
+#[derive(Debug)]
+pub enum Carrier {
+    /// Queue pairs on a cable.
+    Pairs(Arc<Control>),
+    /// A port of a switch.
+    Seat(Arc<SwitchPort>),
+}
+
+impl Carrier {
+    /// What the user allows now.
+    pub fn offloads(&self) -> Offloads {
+        match self {
+            Self::Pairs(control) => control.offloads(),
+            Self::Seat(seat) => seat.offloads(),
+        }
+    }
+
+    /// Changes what the user allows, from the next batch on.
+    pub fn set_offloads(&self, offloads: Offloads) {
+        match self {
+            Self::Pairs(control) => control.set_offloads(offloads),
+            Self::Seat(seat) => seat.set_offloads(offloads),
+        }
+    }
+
+    /// Counters of a queue pair.
+    pub fn stats(&self, queue: usize) -> Option<&QueueStats> {
+        match self {
+            Self::Pairs(control) => control.queues().get(queue),
+            Self::Seat(seat) => Some(seat.stats()),
+        }
+    }
+
+    /// Whether the host is there, as far as a switch knows.
+    pub fn is_open(&self) -> bool {
+        match self {
+            Self::Pairs(_) => true,
+            Self::Seat(seat) => seat.closed().is_none(),
+        }
+    }
+}
+
+/// One queue pair of an adapter, or all of them where a switch drives them.
+#[derive(Debug)]
+pub struct Queue {
+    pub mark: Arc<Mark>,
+    pub worker: Arc<Worker>,
+}
+
+/// An interface on the line's side.
+#[derive(Debug)]
+enum Wire {
+    Tap(Tap),
+    Packet(Packet),
+}
+
+impl Wire {
+    fn seat(&self, rest: &Arc<Rest>) -> Option<Gated<Seat>> {
+        let seat = match self {
+            Self::Tap(tap) => Seat::new(tap.queue(0)?),
+            Self::Packet(packet) => Seat::new(packet.queue(0)?),
+        };
+        Some(gated(seat, rest))
+    }
+}
+
+/// What needed privileges to open: for each port its host, unless that is a guest, and its wire, if that is an interface.
+#[derive(Debug)]
+pub struct Devices(Vec<(Option<Host>, Option<Wire>)>);
+
+/// Opens all that needs privileges. Nothing that comes later does.
+///
+/// # Errors
+/// The first that could not be opened; those before it are gone again.
+pub fn open_devices(config: &Config) -> Result<Devices, BuildError> {
+    let opened = config.ports.iter().map(|port| Ok((open_privileged(port)?, open_wire(port)?)));
+    opened.collect::<Result<_, BuildError>>().map(Devices)
+}
+
+fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
+    match &config.wire {
+        WireConfig::Cable(_) | WireConfig::Switch(_) => Ok(None),
+        WireConfig::Tap(interface) => {
+            let wanted = TapConfig { mtu: config.mtu as u32, ..TapConfig::new(interface) };
+            let all = PortConfig { offloads: Offloads::all(), ..config.clone() };
+            Ok(Some(Wire::Tap(open_tap_here(&wanted, &all)?)))
+        }
+        WireConfig::Packet(interface) => {
+            let opened = Packet::open(&PacketConfig::new(interface));
+            opened
+                .map(|packet| Some(Wire::Packet(packet)))
+                .map_err(|cause| BuildError::Packet { port: config.name.clone(), cause })
+        }
+    }
+}
+
+/// Opens the guests, joins hosts and wires, and starts the threads that drive them.
+///
+/// # Errors
+/// When a guest's socket cannot be had or a thread cannot be started; what was started before has ended again.
+pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<Port>, BuildError> {
+    let mut hosts = Vec::new();
+    for (port, (host, wire)) in config.ports.iter().zip(devices.0) {
+        // One of the two has it.
+        hosts.extend(host.or(open_guest(port)?).map(|host| (host, wire)));
+    }
+    let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire));
+    let mut unwired: Vec<Unwired> = made.collect();
+    for (near, port) in config.ports.iter().enumerate() {
+        match &port.wire {
+            WireConfig::Switch(_) => {}
+            WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], rest)?,
+            WireConfig::Cable(peer) => {
+                let far = config.ports.iter().position(|other| &other.name == peer);
+                // Each cable once: from the port that stands first in the file.
+                if let Some(far) = far.filter(|&far| far > near)
+                    && let Ok([near, far]) = unwired.get_disjoint_mut([near, far])
+                {
+                    run_cable(near, far, rest)?;
+                }
+            }
+        }
+    }
+    for switch in &config.switches {
+        let wire = WireConfig::Switch(switch.name.clone());
+        let on_it = unwired.iter_mut().zip(&config.ports).filter(|(_, port)| port.wire == wire);
+        run_switch(switch, on_it.map(|(port, _)| port).collect(), rest)?;
+    }
+    Ok(unwired.into_iter().map(|port| port.port).collect())
+}
+
+/// A port, where its threads are to run, and how long they look for more.
+struct Unwired {
+    port: Port,
+    cpus: Vec<usize>,
+    polling: Polling,
+}
+
+impl Unwired {
+    fn new(config: &PortConfig, host: Host, wire: Option<Wire>) -> Self {
+        let adapter = AdapterConfig {
+            mtu: config.mtu,
+            offloads: config.offloads,
+            rx_usecs: config.rx_usecs,
+            queues: config.host.queue_pairs(),
+            ..AdapterConfig::default()
+        };
+        let carrier = Carrier::Pairs(Control::new(&adapter));
+        let port = Port { name: config.name.clone(), host, adapter, carrier, queues: Vec::new(), wire };
+        Self { port, cpus: config.cpus.clone(), polling: config.polling() }
+    }
+
+    /// The processor of queue pair `queue`; `None`: any.
+    fn cpu(&self, queue: usize) -> Option<Vec<usize>> {
+        let position = queue.checked_rem(self.cpus.len())?;
+        Some(vec![self.cpus[position]])
+    }
+
+    fn cable_task(&mut self, queue: usize, wire: CableEnd, rest: &Arc<Rest>) -> Option<(Box<dyn Task>, Arc<Mark>)> {
+        let mark = Arc::new(Mark::default());
+        let Port { name, host, adapter, carrier, .. } = &mut self.port;
+        let Carrier::Pairs(control) = carrier else { return None };
+        let parts = TaskParts { port: name, adapter, control, rest, mark: &mark };
+        Some((host.cable_task(queue, wire, &parts)?, mark))
+    }
+
+    /// Puts the port on a switch.
+    fn sit_down(
+        &mut self,
+        switch: &Switch<Gated<Seat>>,
+        stations_max: usize,
+        flood_limit: Option<FloodLimit>,
+        rest: &Arc<Rest>,
+    ) -> Result<(), BuildError> {
+        let Some(seat) = self.port.host.seat(rest) else { return Ok(()) };
+        let AdapterConfig { mtu, offloads, coalesce, .. } = self.port.adapter;
+        let config = switch::PortConfig { mtu, offloads, coalesce, stations_max, flood_limit, isolated: false };
+        let added = switch.control().add(seat, &config);
+        let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
+        self.port.carrier = Carrier::Seat(shared);
+        Ok(())
+    }
+}
+
+/// A cable for each queue pair. Where both ends are to run on the same processor one thread drives both, so that a
+/// frame stays in its cache; otherwise each has a thread of its own.
+fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    let line = CableConfig { mtu: near.port.adapter.mtu, ..CableConfig::default() };
+    for queue in 0..usize::from(near.port.adapter.queues) {
+        let (near_end, far_end) = cable(&line);
+        let ends = (near.cable_task(queue, near_end, rest), far.cable_task(queue, far_end, rest));
+        let (Some((near_task, near_mark)), Some((far_task, far_mark))) = ends else { continue };
+        let (near_cpu, far_cpu) = (near.cpu(queue), far.cpu(queue));
+        let (near_worker, far_worker) = if near_cpu == far_cpu {
+            let both = start_worker(
+                &near.port.name,
+                queue,
+                vec![near_task, far_task],
+                near_cpu,
+                near.polling.or(far.polling),
+            )?;
+            (Arc::clone(&both), both)
+        } else {
+            let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu, near.polling)?;
+            (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu, far.polling)?)
+        };
+        near.port.queues.push(Queue { mark: near_mark, worker: near_worker });
+        far.port.queues.push(Queue { mark: far_mark, worker: far_worker });
+    }
+    Ok(())
+}
+
+/// A port and the interface on its wire: a link with two ends.
+fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    let link = Switch::new(&switch::SwitchConfig::link());
+    port.sit_down(&link, 0, None, rest)?;
+    if let Some(wire) = port.port.wire.as_ref().and_then(|wire| wire.seat(rest)) {
+        let config =
+            switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
+        let added = link.control().add(wire, &config);
+        added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
+    }
+    run_seats(link, vec![port], rest)
+}
+
+/// A switch of the file and the ports on it, which have equal shares of its table.
+fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    let shape = switch::SwitchConfig {
+        ports_max: ports.len(),
+        stations_max: config.mac_entries_max,
+        ageing_s: u64::from(config.age_seconds),
+        ..switch::SwitchConfig::default()
+    };
+    let Some(stations_max) = config.mac_entries_max.checked_div(ports.len()) else { return Ok(()) };
+    let floods = FloodLimit { frames_per_s: config.flood_frames_per_second, ..FloodLimit::default() };
+    let switch = Switch::new(&shape);
+    for port in &mut ports {
+        port.sit_down(&switch, stations_max, Some(floods), rest)?;
+    }
+    run_seats(switch, ports, rest)
+}
+
+/// One thread for a switch, on the first processor that one of its ports names.
+fn run_seats(switch: Switch<Gated<Seat>>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    let Some(first) = ports.first() else { return Ok(()) };
+    let mark = Arc::new(Mark::default());
+    let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark));
+    let cpu = ports.iter().find_map(|port| port.cpu(0));
+    let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
+    let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling)?;
+    for port in ports {
+        port.port.queues.push(Queue { mark: Arc::clone(&mark), worker: Arc::clone(&worker) });
+    }
+    Ok(())
+}
+
+fn start_worker(
+    port: &str,
+    queue: usize,
+    tasks: Vec<Box<dyn Task>>,
+    cpu: Option<Vec<usize>>,
+    polling: Polling,
+) -> Result<Arc<Worker>, BuildError> {
+    let worker = Worker::start_polling(&format!("ofr-{port}-{queue}"), tasks, cpu, polling);
+    Ok(Arc::new(worker.map_err(|cause| BuildError::Thread { port: port.to_owned(), cause })?))
+}

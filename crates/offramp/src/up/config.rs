@@ -1,0 +1,552 @@
+//! What the daemon is told: the configuration file, checked.
+//!
+//! Every error names the file, the line, the key and what to write instead.
+
+mod file;
+mod place;
+#[cfg(test)]
+mod tests;
+
+pub use place::{ConfigError, unknown};
+
+use file::{Host, Key, Wire};
+use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
+use offramp_offload::caps::{NAMES, Offloads};
+use offramp_ports::sys::{cpu, link};
+use offramp_ports::tap::QUEUES_MAX;
+use offramp_ports::vhost_user::QUEUE_PAIRS_MAX;
+use offramp_ports::worker::Polling;
+use place::Place;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use toml::Spanned;
+
+/// Where the control socket is unless the file says otherwise.
+pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
+/// Permissions of the control socket: the daemon's user alone.
+const CONTROL_MODE_DEFAULT: i64 = 0o600;
+/// All permission bits that a socket has use for.
+const CONTROL_MODE_MAX: i64 = 0o777;
+/// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the
+/// name under which the control socket is made before it is put in its place.
+const SOCKET_PATH_LEN_MAX: usize = 96;
+/// Directory of named network namespaces (ip-netns(8)).
+const NETNS_DIRECTORY: &str = "/run/netns";
+/// Longest name of a port or a switch in bytes: it stands in tables.
+const NAME_LEN_MAX: usize = 32;
+/// Longest wait between two hand-overs in microseconds: a second, far above what any adapter takes.
+const RX_USECS_MAX: i64 = 1_000_000;
+/// Longest time that a thread may look for more: beyond it a thread that never sleeps is meant.
+const POLL_USECS_MAX: i64 = 1_000_000;
+/// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
+const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
+const QUEUE_SIZE_DEFAULT: i64 = 1024;
+/// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
+const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
+const MAC_ENTRIES_DEFAULT: i64 = 4096;
+/// Time after which a switch forgets an address in seconds (IEEE 802.1Q 8.8.3: 10 to 1,000,000, 300).
+const AGE_SECONDS: RangeInclusive<i64> = 10..=1_000_000;
+const AGE_SECONDS_DEFAULT: i64 = 300;
+/// Frames that a switch floods from one port in a second, and the default.
+const FLOOD_FRAMES: RangeInclusive<i64> = 0..=1_000_000_000;
+const FLOOD_FRAMES_DEFAULT: i64 = 10_000;
+
+/// Names that stand for several features.
+pub const FEATURE_GROUPS: [(&str, Offloads); 3] =
+    [("lso", Offloads::LSO), ("rsc", Offloads::RSC), ("all", Offloads::all())];
+
+/// The whole configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    pub daemon: DaemonConfig,
+    pub ports: Vec<PortConfig>,
+    pub switches: Vec<SwitchConfig>,
+}
+
+/// What concerns the process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonConfig {
+    /// The control socket.
+    pub control: PathBuf,
+    /// Its permission bits.
+    pub control_mode: u32,
+    /// Its group, by name; the process's own when `None`.
+    pub control_group: Option<String>,
+    /// The user to become when the devices are open.
+    pub user: Option<String>,
+}
+
+/// One adapter: a host on one side, a wire on the other.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortConfig {
+    pub name: String,
+    pub host: HostConfig,
+    pub wire: WireConfig,
+    /// IP bytes of a frame.
+    pub mtu: usize,
+    /// What the user allows.
+    pub offloads: Offloads,
+    /// Shortest time between two hand-overs to the host, in microseconds.
+    pub rx_usecs: u32,
+    /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
+    pub poll_usecs: Option<u32>,
+    /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
+    /// are fewer; anywhere when empty.
+    pub cpus: Vec<usize>,
+}
+
+/// Who is on the host's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum HostConfig {
+    Tap(TapHost),
+    VhostUser(VhostUserHost),
+}
+
+/// The kernel, behind a TAP interface that the daemon makes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TapHost {
+    pub interface: String,
+    pub queue_pairs: u16,
+    /// File of the namespace that the interface is made in; the daemon's own when `None`.
+    pub namespace: Option<PathBuf>,
+    pub mac: Option<[u8; 6]>,
+}
+
+/// A guest, behind a vhost-user socket.
+#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own, as in the file")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct VhostUserHost {
+    pub socket: PathBuf,
+    /// Whether the daemon listens at the socket; otherwise it connects to it.
+    pub listens: bool,
+    pub queue_pairs: u16,
+    pub mac: Option<[u8; 6]>,
+    pub packed: bool,
+    pub indirect: bool,
+    pub event_idx: bool,
+    pub in_order: bool,
+    pub mrg_rxbuf: bool,
+    pub queue_size_max: u16,
+}
+
+/// How long a guest's thread may look for more before it sleeps, while frames come soon after one another: about
+/// what it costs to sleep, be kicked and wake up.
+const GUEST_POLL_TIME_MAX: Duration = Duration::from_micros(50);
+
+impl PortConfig {
+    /// How the port's threads poll: a guest's kicks are costly, a TAP's readiness is not.
+    pub fn polling(&self) -> Polling {
+        match (self.poll_usecs, &self.host) {
+            (Some(0), _) | (None, HostConfig::Tap(_)) => Polling::Off,
+            (Some(usecs), _) => Polling::Fixed(Duration::from_micros(u64::from(usecs))),
+            (None, HostConfig::VhostUser(_)) => Polling::Adaptive(GUEST_POLL_TIME_MAX),
+        }
+    }
+}
+
+impl HostConfig {
+    /// Queue pairs of the host.
+    pub fn queue_pairs(&self) -> u16 {
+        match self {
+            Self::Tap(tap) => tap.queue_pairs,
+            Self::VhostUser(vhost) => vhost.queue_pairs,
+        }
+    }
+}
+
+/// What is on the line's side.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum WireConfig {
+    /// The port of that name, at the other end of a cable.
+    Cable(String),
+    /// A TAP interface that the daemon makes.
+    Tap(String),
+    /// An interface that exists.
+    Packet(String),
+    /// The switch of that name.
+    Switch(String),
+}
+
+/// A learning switch among ports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SwitchConfig {
+    pub name: String,
+    pub mac_entries_max: usize,
+    pub age_seconds: u32,
+    pub flood_frames_per_second: u32,
+}
+
+impl Config {
+    /// Reads and checks a file.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with its line.
+    pub fn load(file: &Path) -> Result<Self, ConfigError> {
+        let text = std::fs::read_to_string(file).map_err(|cause| ConfigError::Read { file: file.to_owned(), cause })?;
+        Self::parse(file, &text)
+    }
+
+    /// Checks the text of a file.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn parse(file: &Path, text: &str) -> Result<Self, ConfigError> {
+        let check = Check(Place::new(file, text));
+        let written: file::File = toml::from_str(text).map_err(|error| check.0.refused(&error))?;
+        if written.port.is_empty() {
+            return Err(check.0.wrong(0..0, "no port; write at least one [[port]]"));
+        }
+        let daemon = check.daemon(&written.daemon)?;
+        let switches = written.switch.iter().map(|switch| check.switch(switch)).collect::<Result<Vec<_>, _>>()?;
+        let ports = written.port.iter().map(|port| check.port(port)).collect::<Result<Vec<_>, _>>()?;
+        check.names_are_unique("port", written.port.iter().map(|port| &port.as_ref().name))?;
+        check.names_are_unique("switch", written.switch.iter().map(|switch| &switch.as_ref().name))?;
+        for (port, written) in ports.iter().zip(&written.port) {
+            check.wire_leads_somewhere(port, written, &ports, &switches)?;
+        }
+        Ok(Self { daemon, ports, switches })
+    }
+}
+
+/// The bits of a feature or a group of features.
+///
+/// # Errors
+/// One line with the nearest known name.
+pub fn feature(name: &str) -> Result<Offloads, String> {
+    let group = FEATURE_GROUPS.iter().find(|(group, _)| *group == name).map(|(_, offloads)| *offloads);
+    let known = NAMES.iter().map(|known| known.name).chain(FEATURE_GROUPS.iter().map(|(group, _)| *group));
+    Offloads::by_name(name).or(group).ok_or_else(|| unknown("feature", name, known))
+}
+
+/// The checks, each with the place to name.
+struct Check<'a>(Place<'a>);
+
+impl Check<'_> {
+    fn daemon(&self, written: &file::Daemon) -> Result<DaemonConfig, ConfigError> {
+        let control = match &written.control {
+            Some(path) => self.socket("daemon.control", path)?,
+            None => PathBuf::from(CONTROL_DEFAULT),
+        };
+        let text = |key: &Key<String>| key.as_ref().map(|value| value.as_ref().clone());
+        let control_mode = match &written.control_mode {
+            None => CONTROL_MODE_DEFAULT,
+            Some(mode) if (0..=CONTROL_MODE_MAX).contains(mode.as_ref()) => *mode.as_ref(),
+            Some(mode) => {
+                let given =
+                    if *mode.as_ref() < 0 { mode.as_ref().to_string() } else { format!("{:#o}", mode.as_ref()) };
+                let message = format!("daemon.control_mode {given} is out of range; use 0o000 to 0o777, such as 0o660");
+                return Err(self.0.wrong(mode.span(), message));
+            }
+        };
+        Ok(DaemonConfig {
+            control,
+            control_mode: control_mode as u32,
+            control_group: text(&written.control_group),
+            user: text(&written.user),
+        })
+    }
+
+    fn switch(&self, written: &Spanned<file::Switch>) -> Result<SwitchConfig, ConfigError> {
+        let name = self.name("switch", written.as_ref().name.as_ref(), written)?;
+        let written = written.as_ref();
+        let number =
+            |key, value: &Key<i64>, range, default| self.number(&format!("switch.{key}"), value, range, default);
+        Ok(SwitchConfig {
+            name,
+            mac_entries_max: number("mac_entries_max", &written.mac_entries_max, MAC_ENTRIES, MAC_ENTRIES_DEFAULT)?
+                as usize,
+            age_seconds: number("age_seconds", &written.age_seconds, AGE_SECONDS, AGE_SECONDS_DEFAULT)? as u32,
+            flood_frames_per_second: number(
+                "flood_frames_per_second",
+                &written.flood_frames_per_second,
+                FLOOD_FRAMES,
+                FLOOD_FRAMES_DEFAULT,
+            )? as u32,
+        })
+    }
+
+    fn port(&self, whole: &Spanned<file::Port>) -> Result<PortConfig, ConfigError> {
+        let written = whole.as_ref();
+        let name = self.name("port", written.name.as_ref(), whole)?;
+        let missing = |key: &str, what: &str| {
+            self.0.wrong(whole.span(), format!("port \"{name}\" has no {key}; write {key} = {{ {what} }}"))
+        };
+        let host = written.host.as_ref().ok_or_else(|| missing("host", "tap = \"NAME\""))?;
+        let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
+        let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
+        let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
+        let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
+        Ok(PortConfig {
+            host: self.host(host)?,
+            wire: self.wire(wire)?,
+            mtu: mtu as usize,
+            offloads: self.features(&written.features)?,
+            rx_usecs: rx_usecs as u32,
+            poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
+            cpus: self.cpus(written.cpus.as_ref())?,
+            name,
+        })
+    }
+
+    fn features(&self, written: &BTreeMap<Spanned<String>, Spanned<bool>>) -> Result<Offloads, ConfigError> {
+        // In the order in which they are written: `all = false` before `tso4 = true` leaves that one.
+        let mut ordered: Vec<_> = written.iter().collect();
+        ordered.sort_by_key(|(name, _)| name.span().start);
+        ordered.into_iter().try_fold(Offloads::all(), |allowed, (name, on)| {
+            let offloads = feature(name.as_ref()).map_err(|message| self.0.wrong(name.span(), message))?;
+            Ok(if *on.as_ref() { allowed | offloads } else { allowed - offloads })
+        })
+    }
+
+    fn cpus(&self, written: Option<&Spanned<Vec<Spanned<i64>>>>) -> Result<Vec<usize>, ConfigError> {
+        let Some(written) = written else { return Ok(Vec::new()) };
+        let online = cpu::online();
+        let checked = written.as_ref().iter().map(|number| {
+            let known = usize::try_from(*number.as_ref()).ok().filter(|cpu| online.contains(cpu));
+            let message = || format!("port.cpus: no processor {}; there are {online:?}", number.as_ref());
+            known.ok_or_else(|| self.0.wrong(number.span(), message()))
+        });
+        checked.collect()
+    }
+
+    fn host(&self, written: &Spanned<Host>) -> Result<HostConfig, ConfigError> {
+        let host = written.as_ref();
+        match (&host.tap, &host.vhost_user) {
+            (Some(name), None) => self.tap_host(name, host),
+            (None, Some(socket)) => self.vhost_user_host(socket, host),
+            _ => {
+                let message = "port.host: write either tap = \"INTERFACE\" or vhost_user = \"SOCKET\"";
+                Err(self.0.wrong(written.span(), message))
+            }
+        }
+    }
+
+    fn tap_host(&self, name: &Spanned<String>, host: &Host) -> Result<HostConfig, ConfigError> {
+        self.belongs_not(
+            "vhost_user",
+            [
+                ("mode", host.mode.as_ref().map(Spanned::span)),
+                ("packed", host.packed.as_ref().map(Spanned::span)),
+                ("indirect", host.indirect.as_ref().map(Spanned::span)),
+                ("event_idx", host.event_idx.as_ref().map(Spanned::span)),
+                ("in_order", host.in_order.as_ref().map(Spanned::span)),
+                ("mrg_rxbuf", host.mrg_rxbuf.as_ref().map(Spanned::span)),
+                ("queue_size_max", host.queue_size_max.as_ref().map(Spanned::span)),
+            ],
+        )?;
+        Ok(HostConfig::Tap(TapHost {
+            interface: self.interface("port.host.tap", name)?,
+            queue_pairs: self.queue_pairs(host, QUEUES_MAX)?,
+            // A name stands for a file of `ip netns`; an absolute path replaces the directory.
+            namespace: host.namespace.as_ref().map(|name| Path::new(NETNS_DIRECTORY).join(name.as_ref())),
+            mac: self.mac(host.mac.as_ref())?,
+        }))
+    }
+
+    fn vhost_user_host(&self, socket: &Spanned<String>, host: &Host) -> Result<HostConfig, ConfigError> {
+        self.belongs_not("tap", [("namespace", host.namespace.as_ref().map(Spanned::span))])?;
+        let listens = match &host.mode {
+            None => true,
+            Some(mode) => match mode.as_ref().as_str() {
+                "server" => true,
+                "client" => false,
+                other => {
+                    let message = format!("port.host.{}", unknown("mode", other, ["server", "client"]));
+                    return Err(self.0.wrong(mode.span(), message));
+                }
+            },
+        };
+        let on = |key: &Key<bool>| key.as_ref().is_none_or(|value| *value.as_ref());
+        let queue_size_max =
+            self.number("port.host.queue_size_max", &host.queue_size_max, QUEUE_SIZE, QUEUE_SIZE_DEFAULT)?;
+        Ok(HostConfig::VhostUser(VhostUserHost {
+            socket: self.socket("port.host.vhost_user", socket)?,
+            listens,
+            queue_pairs: self.queue_pairs(host, QUEUE_PAIRS_MAX)?,
+            mac: self.mac(host.mac.as_ref())?,
+            packed: on(&host.packed),
+            indirect: on(&host.indirect),
+            event_idx: on(&host.event_idx),
+            in_order: on(&host.in_order),
+            mrg_rxbuf: on(&host.mrg_rxbuf),
+            queue_size_max: queue_size_max as u16,
+        }))
+    }
+
+    /// Refuses keys that only another kind of host has.
+    fn belongs_not<const N: usize>(
+        &self,
+        kind: &str,
+        keys: [(&str, Option<std::ops::Range<usize>>); N],
+    ) -> Result<(), ConfigError> {
+        match keys.into_iter().find_map(|(key, at)| Some((key, at?))) {
+            None => Ok(()),
+            Some((key, at)) => {
+                Err(self.0.wrong(at, format!("port.host.{key} belongs to a host with {kind}; leave it out here")))
+            }
+        }
+    }
+
+    fn queue_pairs(&self, host: &Host, most: u16) -> Result<u16, ConfigError> {
+        Ok(self.number("port.host.queue_pairs", &host.queue_pairs, 1..=i64::from(most), 1)? as u16)
+    }
+
+    fn mac(&self, written: Option<&Spanned<String>>) -> Result<Option<[u8; 6]>, ConfigError> {
+        let Some(written) = written else { return Ok(None) };
+        let text = written.as_ref();
+        parse_mac(text).map(Some).ok_or_else(|| {
+            let message = format!(
+                "port.host.mac \"{text}\" is no address of one host; write six bytes in hexadecimal, such as \
+                 \"02:00:00:00:00:01\", the first of them even"
+            );
+            self.0.wrong(written.span(), message)
+        })
+    }
+
+    fn wire(&self, written: &Spanned<Wire>) -> Result<WireConfig, ConfigError> {
+        let wire = written.as_ref();
+        let name = |key: &Spanned<String>| key.as_ref().clone();
+        match (&wire.cable, &wire.tap, &wire.packet, &wire.switch) {
+            (Some(port), None, None, None) => Ok(WireConfig::Cable(name(port))),
+            (None, Some(tap), None, None) => Ok(WireConfig::Tap(self.interface("port.wire.tap", tap)?)),
+            (None, None, Some(device), None) => Ok(WireConfig::Packet(self.interface("port.wire.packet", device)?)),
+            (None, None, None, Some(switch)) => Ok(WireConfig::Switch(name(switch))),
+            _ => Err(self.0.wrong(written.span(), "port.wire: write exactly one of cable, tap, packet, switch")),
+        }
+    }
+
+    fn wire_leads_somewhere(
+        &self,
+        port: &PortConfig,
+        written: &Spanned<file::Port>,
+        ports: &[PortConfig],
+        switches: &[SwitchConfig],
+    ) -> Result<(), ConfigError> {
+        let at = written.as_ref().wire.as_ref().map_or(written.span(), Spanned::span);
+        let wrong = |message: String| Err(self.0.wrong(at, message));
+        if !matches!(port.wire, WireConfig::Cable(_)) {
+            if let HostConfig::Tap(TapHost { queue_pairs: 2.., .. }) = port.host {
+                return wrong("port.wire: a host with a tap and several queue_pairs needs a cable; use 1".to_owned());
+            }
+            if port.rx_usecs > 0 {
+                return wrong("port.wire: rx_usecs needs a cable; leave it out".to_owned());
+            }
+        }
+        match &port.wire {
+            WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),
+            WireConfig::Switch(name) if switches.iter().any(|switch| &switch.name == name) => Ok(()),
+            WireConfig::Switch(name) => {
+                let known = switches.iter().map(|switch| switch.name.as_str());
+                wrong(format!("port.wire: {}", unknown("switch", name, known)))
+            }
+            WireConfig::Cable(name) => match cable_peer(port, name, ports) {
+                Ok(()) => Ok(()),
+                Err(message) => wrong(format!("port.wire: {message}")),
+            },
+        }
+    }
+
+    fn interface(&self, key: &str, written: &Spanned<String>) -> Result<String, ConfigError> {
+        let name = written.as_ref();
+        if link::is_valid_name(name) {
+            return Ok(name.clone());
+        }
+        let message = format!(
+            "{key} \"{name}\" is no interface name; use 1 to {} bytes without spaces, '/', ':' or '%'",
+            link::NAME_LEN_MAX
+        );
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    fn socket(&self, key: &str, written: &Spanned<String>) -> Result<PathBuf, ConfigError> {
+        let path = PathBuf::from(written.as_ref());
+        if path.is_absolute() && path.file_name().is_some() && path.as_os_str().len() <= SOCKET_PATH_LEN_MAX {
+            return Ok(path);
+        }
+        let message =
+            format!("{key} \"{}\": use an absolute path of at most {SOCKET_PATH_LEN_MAX} bytes", path.display());
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    fn name<T>(&self, what: &str, key: Option<&Spanned<String>>, whole: &Spanned<T>) -> Result<String, ConfigError> {
+        let Some(written) = key else {
+            return Err(self.0.wrong(whole.span(), format!("a {what} has no name; write name = \"…\"")));
+        };
+        let name = written.as_ref();
+        let fits = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        if (1..=NAME_LEN_MAX).contains(&name.len()) && name.bytes().all(fits) {
+            return Ok(name.clone());
+        }
+        let message = format!("{what}.name \"{name}\": use 1 to {NAME_LEN_MAX} of the characters A-Z a-z 0-9 . _ -");
+        Err(self.0.wrong(written.span(), message))
+    }
+
+    fn names_are_unique<'b>(
+        &self,
+        what: &str,
+        names: impl Iterator<Item = &'b Key<String>>,
+    ) -> Result<(), ConfigError> {
+        let mut seen: Vec<&str> = Vec::new();
+        for name in names.flatten() {
+            if seen.contains(&name.as_ref().as_str()) {
+                let message = format!("{what}.name \"{}\" is taken by another {what}", name.as_ref());
+                return Err(self.0.wrong(name.span(), message));
+            }
+            seen.push(name.as_ref());
+        }
+        Ok(())
+    }
+
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn number(
+        &self,
+        key: &str,
+        written: &Key<i64>,
+        range: RangeInclusive<i64>,
+        default: i64,
+    ) -> Result<i64, ConfigError> {
+        match written {
+            None => Ok(default),
+            Some(value) if range.contains(value.as_ref()) => Ok(*value.as_ref()),
+            Some(value) => {
+                let (least, most) = range.into_inner();
+                let message = format!("{key} {} is out of range; use {least} to {most}", value.as_ref());
+                Err(self.0.wrong(value.span(), message))
+            }
+        }
+    }
+}
+
+/// Whether a cable has its other end, and both ends fit.
+fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(), String> {
+    let name = &port.name;
+    if name == peer {
+        return Err(format!("the cable of port \"{name}\" ends at the port itself; name another port"));
+    }
+    let Some(other) = ports.iter().find(|other| other.name == peer) else {
+        return Err(unknown("port", peer, ports.iter().map(|other| other.name.as_str()).filter(|other| other != name)));
+    };
+    if other.wire != WireConfig::Cable(name.clone()) {
+        return Err(format!(
+            "the cable of port \"{name}\" ends at port \"{peer}\", which must say wire = {{ cable = \"{name}\" }}"
+        ));
+    }
+    if other.mtu != port.mtu {
+        return Err(format!("mtu {} here and {} at the other end of the cable; make them equal", port.mtu, other.mtu));
+    }
+    let (here, there) = (port.host.queue_pairs(), other.host.queue_pairs());
+    if here != there {
+        return Err(format!("queue_pairs {here} here and {there} at the other end of the cable; make them equal"));
+    }
+    Ok(())
+}
+
+/// Six bytes in hexadecimal with colons between them, of one host: no group's address, not all zero.
+fn parse_mac(text: &str) -> Option<[u8; 6]> {
+    let parts: Vec<&str> = text.split(':').collect();
+    let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };
+    let bytes: [u8; 6] = parts.iter().map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()?;
+    (bytes[0] & 1 == 0 && bytes != [0; 6]).then_some(bytes)
+}

@@ -1,0 +1,86 @@
+//! The configuration file as it is written: every key, none of them checked yet.
+//!
+//! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
+//! `docs/config.md` describes every key; a test compares the two.
+
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use toml::Spanned;
+
+/// A key that may be left out.
+pub type Key<T> = Option<Spanned<T>>;
+
+/// The whole file.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct File {
+    #[serde(default)]
+    pub daemon: Daemon,
+    #[serde(default)]
+    pub port: Vec<Spanned<Port>>,
+    #[serde(default)]
+    pub switch: Vec<Spanned<Switch>>,
+}
+
+/// `[daemon]`
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Daemon {
+    pub control: Key<String>,
+    pub control_mode: Key<i64>,
+    pub control_group: Key<String>,
+    pub user: Key<String>,
+}
+
+/// `[[port]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Port {
+    pub name: Key<String>,
+    pub host: Key<Host>,
+    pub wire: Key<Wire>,
+    pub mtu: Key<i64>,
+    #[serde(default)]
+    pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
+    pub rx_usecs: Key<i64>,
+    pub poll_usecs: Key<i64>,
+    pub cpus: Key<Vec<Spanned<i64>>>,
+}
+
+/// `port.host`: keys of every kind of host; which of them go together is checked later.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Host {
+    pub tap: Key<String>,
+    pub namespace: Key<String>,
+    pub vhost_user: Key<String>,
+    pub mode: Key<String>,
+    pub queue_pairs: Key<i64>,
+    pub mac: Key<String>,
+    pub packed: Key<bool>,
+    pub indirect: Key<bool>,
+    pub event_idx: Key<bool>,
+    pub in_order: Key<bool>,
+    pub mrg_rxbuf: Key<bool>,
+    pub queue_size_max: Key<i64>,
+}
+
+/// `port.wire`: one of these.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wire {
+    pub cable: Key<String>,
+    pub tap: Key<String>,
+    pub packet: Key<String>,
+    pub switch: Key<String>,
+}
+
+/// `[[switch]]`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Switch {
+    pub name: Key<String>,
+    pub mac_entries_max: Key<i64>,
+    pub age_seconds: Key<i64>,
+    pub flood_frames_per_second: Key<i64>,
+}

@@ -1,0 +1,95 @@
+//! Where in the file something is wrong, and what was probably meant.
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+/// Characters of a line of the file that a message quotes at most.
+const QUOTE_CHARS_MAX: usize = 60;
+
+/// Why a configuration is refused: one line.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: cannot be read: {cause}", file.display())]
+    Read {
+        /// The file.
+        file: PathBuf,
+        /// The system's answer.
+        cause: std::io::Error,
+    },
+    /// Something in it is wrong.
+    #[error("{}:{line}: {message}", file.display())]
+    Wrong {
+        /// The file.
+        file: PathBuf,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong there, and what to do.
+        message: String,
+    },
+}
+
+/// A file and its text, to say where something is.
+#[derive(Clone, Copy, Debug)]
+pub struct Place<'a> {
+    file: &'a Path,
+    text: &'a str,
+}
+
+impl<'a> Place<'a> {
+    pub fn new(file: &'a Path, text: &'a str) -> Self {
+        Self { file, text }
+    }
+
+    /// Something wrong at these bytes of the text.
+    pub fn wrong(&self, at: Range<usize>, message: impl Into<String>) -> ConfigError {
+        let before = self.text.get(..at.start).unwrap_or(self.text);
+        let line = 1 + before.matches('\n').count();
+        ConfigError::Wrong { file: self.file.to_owned(), line, message: message.into() }
+    }
+
+    /// What the parser refused. An unknown key is answered with the nearest known one.
+    pub fn refused(&self, error: &toml::de::Error) -> ConfigError {
+        let at = error.span().unwrap_or(0..0);
+        let reason = error.message().trim();
+        let message = unknown_key(reason).unwrap_or_else(|| {
+            let reason = reason.lines().collect::<Vec<_>>().join(", ");
+            format!("{reason}, in: {}", self.quote(at.start))
+        });
+        self.wrong(at, message)
+    }
+
+    /// The line that holds byte `at`, shortened.
+    fn quote(&self, at: usize) -> String {
+        let line_start = self.text.get(..at).and_then(|before| before.rfind('\n')).map_or(0, |newline| newline + 1);
+        let line = self.text.get(line_start..).and_then(|rest| rest.lines().next()).unwrap_or("").trim();
+        if line.chars().count() <= QUOTE_CHARS_MAX {
+            return line.to_owned();
+        }
+        line.chars().take(QUOTE_CHARS_MAX - 1).chain(['…']).collect()
+    }
+}
+
+/// The message for an unknown key, out of serde's: its names stand between backquotes, the unknown one first.
+fn unknown_key(reason: &str) -> Option<String> {
+    let rest = reason.strip_prefix("unknown field ")?;
+    let mut names = rest.split('`').skip(1).step_by(2);
+    let key = names.next()?;
+    Some(unknown("key", key, names))
+}
+
+/// "unknown WHAT NAME; did you mean …?", and all that are known.
+pub fn unknown<'a>(what: &str, name: &str, known: impl IntoIterator<Item = &'a str>) -> String {
+    let known: Vec<&str> = known.into_iter().collect();
+    match nearest(name, known.iter().copied()) {
+        Some(meant) => {
+            format!("unknown {what} \"{name}\"; did you mean \"{meant}\"? There are: {}", known.join(", "))
+        }
+        None => format!("unknown {what} \"{name}\"; there is none"),
+    }
+}
+
+/// The known name that the fewest changes of letters lead to.
+pub fn nearest<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    known.min_by_key(|candidate| strsim::damerau_levenshtein(name, candidate))
+}

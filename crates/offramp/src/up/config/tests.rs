@@ -1,0 +1,307 @@
+//! What a file may say, what it may not, and that every key is documented.
+
+use super::*;
+use serde::de::value::Error as ValueError;
+use serde::de::{Deserialize, Deserializer, Error, Visitor};
+use serde::forward_to_deserialize_any;
+
+const DOCUMENT: &str = include_str!("../../../../../docs/config.md");
+const EXAMPLES: [(&str, &str); 2] = [
+    ("vm.toml", include_str!("../../../../../examples/vm.toml")),
+    ("two-taps.toml", include_str!("../../../../../examples/two-taps.toml")),
+];
+/// Two ports on a cable; the second one is right, and tests vary the first.
+const PEER: &str = "[[port]]\nname = \"b\"\nhost = { tap = \"t1\" }\nwire = { cable = \"a\" }\n";
+
+fn parse(text: &str) -> Result<Config, String> {
+    Config::parse(Path::new("x.toml"), text).map_err(|error| error.to_string())
+}
+
+/// A file whose port "a" has these lines besides its name, and a peer that fits.
+fn port(lines: &str) -> Result<PortConfig, String> {
+    parse(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}")).map(|config| config.ports[1].clone())
+}
+
+/// The file is refused in this line with a message that holds `text`.
+fn refused(file: &str, line: usize, text: &str) {
+    let message = parse(file).expect_err(file);
+    assert!(message.starts_with(&format!("x.toml:{line}: ")), "{file}: {message}");
+    assert!(message.contains(text), "{file}: {message}");
+    assert!(!message.contains('\n'), "one line: {message}");
+}
+
+#[test]
+fn a_short_file_gets_the_defaults() {
+    let config = parse(&format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n")).unwrap();
+    let DaemonConfig { control, control_mode, control_group, user } = config.daemon;
+    assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
+    assert_eq!((control_group, user), (None, None));
+    let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
+    let a = PortConfig {
+        name: "a".into(),
+        host: HostConfig::Tap(host),
+        wire: WireConfig::Cable("b".into()),
+        mtu: 1500,
+        offloads: Offloads::all(),
+        rx_usecs: 0,
+        poll_usecs: None,
+        cpus: Vec::new(),
+    };
+    assert_eq!(config.ports[1], a);
+}
+
+#[test]
+fn every_key_of_a_port_arrives() {
+    let cpu = cpu::online()[0];
+    let text = format!(
+        "host = {{ vhost_user = \"/run/a.sock\", mode = \"client\", queue_pairs = 1, mac = \"02:00:00:0a:FF:01\", \
+         packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
+         queue_size_max = 256 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
+         rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
+    );
+    let port = port(&text).unwrap();
+    let vhost = VhostUserHost {
+        socket: "/run/a.sock".into(),
+        listens: false,
+        queue_pairs: 1,
+        mac: Some([2, 0, 0, 10, 255, 1]),
+        packed: false,
+        indirect: false,
+        event_idx: false,
+        in_order: false,
+        mrg_rxbuf: false,
+        queue_size_max: 256,
+    };
+    assert_eq!(port.host, HostConfig::VhostUser(vhost));
+    assert_eq!(port.offloads, Offloads::all() - Offloads::TSO4 - Offloads::RSC);
+    assert_eq!(port.polling(), Polling::Fixed(Duration::from_micros(7)));
+    assert_eq!((port.rx_usecs, port.cpus), (12, vec![cpu]));
+}
+
+#[test]
+fn a_guest_is_polled_for_an_adaptive_time_and_a_tap_is_not() {
+    let polling = |host: &str, more: &str| port(&format!("host.{host}\nwire.cable = \"b\"\n{more}")).unwrap().polling();
+    assert_eq!(polling("tap = \"t\"", ""), Polling::Off);
+    assert_eq!(polling("vhost_user = \"/run/a.sock\"", ""), Polling::Adaptive(GUEST_POLL_TIME_MAX));
+    assert_eq!(polling("vhost_user = \"/run/a.sock\"", "poll_usecs = 0"), Polling::Off);
+}
+
+#[test]
+fn features_count_in_the_order_in_which_they_are_written() {
+    let with = |features: &str| {
+        port(&format!("host.tap = \"t0\"\nwire.cable = \"b\"\nfeatures = {{ {features} }}\n")).unwrap().offloads
+    };
+    assert_eq!(with("all = false, tso4 = true"), Offloads::TSO4);
+    assert_eq!(with("tso4 = true, all = false"), Offloads::empty());
+    assert_eq!(
+        with("uso = false, lso = false, tso6 = true"),
+        Offloads::all() - Offloads::USO - Offloads::TSO4 - Offloads::TSO_ECN
+    );
+}
+
+#[test]
+fn a_namespace_is_a_name_or_a_path() {
+    let namespace = |given: &str| {
+        let host =
+            port(&format!("host = {{ tap = \"t0\", namespace = \"{given}\" }}\nwire.cable = \"b\"\n")).unwrap().host;
+        let HostConfig::Tap(tap) = host else { panic!("a tap") };
+        tap.namespace.unwrap()
+    };
+    assert_eq!(namespace("red"), Path::new("/run/netns/red"));
+    assert_eq!(namespace("/proc/1/ns/net"), Path::new("/proc/1/ns/net"));
+}
+
+#[test]
+fn an_unknown_key_is_refused_in_its_line_with_the_nearest_known_one() {
+    refused("[deamon]\n", 1, "unknown key \"deamon\"; did you mean \"daemon\"?");
+    refused("\n[daemon]\ncontrol_mod = 0o600\n", 3, "unknown key \"control_mod\"; did you mean \"control_mode\"?");
+    refused("[[port]]\nname = \"a\"\nmut = 1500\n", 3, "unknown key \"mut\"; did you mean \"mtu\"?");
+    let host = "[[port]]\nname = \"a\"\nhost = { tap = \"t\", queu_pairs = 2 }\n";
+    refused(host, 3, "unknown key \"queu_pairs\"; did you mean \"queue_pairs\"?");
+    refused("[[port]]\n[port.wire]\ncabel = \"b\"\n", 3, "unknown key \"cabel\"; did you mean \"cable\"?");
+    refused("[[switch]]\nage_secs = 5\n", 2, "unknown key \"age_secs\"; did you mean \"age_seconds\"?");
+    let feature =
+        "[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.cable = \"b\"\n[port.features]\ntso4 = true\ntsO6 = true\n";
+    refused(feature, 7, "unknown feature \"tsO6\"; did you mean \"tso6\"?");
+}
+
+#[test]
+fn a_value_of_the_wrong_kind_is_refused_in_its_line_with_the_line() {
+    refused("[daemon]\ncontrol = 5\n", 2, "in: control = 5");
+    refused("[[port]]\nname = \"a\"\nmtu = \"big\"\n", 3, "expected i64, in: mtu = \"big\"");
+    refused("[[port]]\nname = \"a\nmtu = 1\n", 2, "in: name = \"a");
+    refused("port = 5\n", 1, "in: port = 5");
+}
+
+#[test]
+fn a_value_out_of_range_is_refused_with_its_range() {
+    let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
+    // Port "a" begins behind the four lines of its peer.
+    let wrong = |lines: &str, line: usize, text: &str| {
+        refused(&format!("{PEER}[[port]]\nname = \"a\"\n{lines}\n"), 6 + line, text);
+    };
+    wrong(&format!("{rest}mtu = 67"), 3, "port.mtu 67 is out of range; use 68 to 65521");
+    wrong(&format!("{rest}mtu = 65522"), 3, "port.mtu 65522 is out of range");
+    wrong(&format!("{rest}rx_usecs = -1"), 3, "port.rx_usecs -1 is out of range; use 0 to 1000000");
+    wrong(&format!("{rest}cpus = [100000]"), 3, "port.cpus: no processor 100000; there are [");
+    wrong("host = { tap = \"a/b\" }\nwire.cable = \"b\"", 1, "port.host.tap \"a/b\" is no interface name");
+    wrong(
+        "host = { tap = \"t\", queue_pairs = 0 }\nwire.cable = \"b\"",
+        1,
+        "queue_pairs 0 is out of range; use 1 to 256",
+    );
+    wrong(
+        "host = { tap = \"t\", packed = true }\nwire.cable = \"b\"",
+        1,
+        "port.host.packed belongs to a host with vhost_user",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", namespace = \"n\" }\nwire.cable = \"b\"",
+        1,
+        "namespace belongs to a host with tap",
+    );
+    wrong("host = { vhost_user = \"s\" }\nwire.cable = \"b\"", 1, "use an absolute path");
+    wrong("host = { vhost_user = \"/s\", mode = \"sever\" }\nwire.cable = \"b\"", 1, "did you mean \"server\"?");
+    wrong("host = { vhost_user = \"/s\", tap = \"t\" }\nwire.cable = \"b\"", 1, "write either tap");
+    wrong("host = { }\nwire.cable = \"b\"", 1, "write either tap");
+    for mac in [
+        "02:00:00:00:00",
+        "01:00:00:00:00:01",
+        "00:00:00:00:00:00",
+        "2:0:0:0:0:1",
+        "02:00:00:00:00:0g",
+        "é2:00:00:00:00:0",
+    ] {
+        wrong(
+            &format!("host = {{ tap = \"t\", mac = \"{mac}\" }}\nwire.cable = \"b\""),
+            1,
+            "is no address of one host",
+        );
+    }
+    wrong("host.tap = \"t\"\nwire = { cable = \"b\", tap = \"x\" }", 2, "exactly one of cable, tap, packet, switch");
+    wrong("host.tap = \"t\"\nwire = { }", 2, "exactly one of");
+    refused("[[port]]\nname = \"a\"\nwire.cable = \"b\"\n", 1, "port \"a\" has no host");
+    refused("[daemon]\ncontrol_mode = 0o1777\n[[port]]\n", 2, "daemon.control_mode 0o1777 is out of range");
+    refused("[daemon]\ncontrol = \"sock\"\n[[port]]\n", 2, "daemon.control \"sock\": use an absolute path");
+    refused(
+        "[[switch]]\nname = \"s\"\nage_seconds = 5\n[[port]]\n",
+        3,
+        "switch.age_seconds 5 is out of range; use 10 to",
+    );
+    refused("[[switch]]\nname = \"s p\"\n[[port]]\n", 2, "switch.name \"s p\": use 1 to 32");
+    refused("[daemon]\n", 1, "no port");
+}
+
+#[test]
+fn a_wire_that_leads_nowhere_is_refused() {
+    let file = |a: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\n{a}");
+    // The peer stands first: its cable is looked at first.
+    refused(
+        &file("wire.cable = \"c\"\n"),
+        4,
+        "the cable of port \"b\" ends at port \"a\", which must say wire = { cable = \"b\" }",
+    );
+    refused(&file("wire.cable = \"b\"\nmtu = 9000\n"), 4, "mtu 1500 here and 9000 at the other end");
+    let two = "[[port]]\nname = \"a\"\nhost = { tap = \"t0\", queue_pairs = 2 }\nwire.cable = \"b\"\n";
+    refused(&format!("{two}{PEER}"), 4, "queue_pairs 2 here and 1 at the other end");
+    refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"a\"\n", 4, "ends at the port itself");
+    refused(
+        "[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"bb\"\n",
+        4,
+        "unknown port \"bb\"; there is none",
+    );
+    refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.switch = \"lan\"\n", 4, "unknown switch \"lan\"");
+    let lan = "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
+    refused(&format!("{lan}host.tap = \"t\"\nrx_usecs = 5\n"), 5, "rx_usecs needs a cable");
+    refused(&format!("{lan}host = {{ tap = \"t\", queue_pairs = 2 }}\n"), 5, "needs a cable");
+    refused(&format!("{PEER}{PEER}"), 6, "port.name \"b\" is taken by another port");
+}
+
+#[test]
+fn the_examples_are_right() {
+    for (name, text) in EXAMPLES {
+        let config = Config::parse(Path::new(name), text).unwrap();
+        assert!(config.ports.len() > 1);
+    }
+}
+
+/// Tells which fields a struct asks for, and gives it nothing.
+struct Asked<'a>(&'a mut Vec<&'static str>);
+
+impl<'de> Deserializer<'de> for Asked<'_> {
+    type Error = ValueError;
+
+    fn deserialize_any<V: Visitor<'de>>(self, _: V) -> Result<V::Value, ValueError> {
+        Err(ValueError::custom("only structs are asked about"))
+    }
+
+    fn deserialize_struct<V: Visitor<'de>>(
+        self,
+        _: &'static str,
+        fields: &'static [&'static str],
+        _: V,
+    ) -> Result<V::Value, ValueError> {
+        self.0.extend(fields);
+        Err(ValueError::custom("asked"))
+    }
+
+    forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 u8 u16 u32 u64 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map enum identifier ignored_any
+    }
+}
+
+fn fields_of<T: for<'de> Deserialize<'de>>() -> Vec<&'static str> {
+    let mut fields = Vec::new();
+    assert!(T::deserialize(Asked(&mut fields)).is_err());
+    fields
+}
+
+#[test]
+fn every_key_is_documented_and_nothing_else_is() {
+    let sections = [
+        ("daemon", fields_of::<file::Daemon>()),
+        ("port", fields_of::<file::Port>()),
+        ("port.host", fields_of::<file::Host>()),
+        ("port.wire", fields_of::<file::Wire>()),
+        ("switch", fields_of::<file::Switch>()),
+    ];
+    assert_eq!(fields_of::<file::File>(), ["daemon", "port", "switch"]);
+    let mut known: Vec<String> = sections
+        .iter()
+        .flat_map(|(section, fields)| fields.iter().map(move |field| format!("{section}.{field}")))
+        .collect();
+    let key_of_row = |row: &str| row.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned());
+    let mut documented: Vec<String> = DOCUMENT.lines().filter_map(key_of_row).collect();
+    known.sort();
+    documented.sort();
+    documented.dedup();
+    assert_eq!(documented, known);
+    for name in NAMES.iter().map(|name| name.name).chain(FEATURE_GROUPS.map(|(group, _)| group)) {
+        assert!(DOCUMENT.contains(&format!("`{name}`")), "docs/config.md does not name the feature {name}");
+    }
+}
+
+#[test]
+fn the_document_has_the_defaults_and_limits_of_the_program() {
+    let row = |key: &str| DOCUMENT.lines().find(|line| line.starts_with(&format!("| `{key}`"))).unwrap();
+    let has = |key: &str, text: &dyn std::fmt::Display| {
+        assert!(row(key).contains(&text.to_string()), "{key}: {text} in {}", row(key));
+    };
+    has("daemon.control", &CONTROL_DEFAULT);
+    has("daemon.control_mode", &format!("`0o{CONTROL_MODE_DEFAULT:o}`"));
+    has("port.mtu", &format!("`{MTU_DEFAULT}`"));
+    has("port.mtu", &format!("{MTU_MIN} to {MTU_MAX}"));
+    has("port.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
+    has("port.poll_usecs", &format!("0 to {POLL_USECS_MAX}"));
+    has("port.poll_usecs", &format!("up to {}", GUEST_POLL_TIME_MAX.as_micros()));
+    has("port.host.queue_pairs", &format!("1 to {QUEUES_MAX}"));
+    has("port.host.queue_size_max", &format!("`{QUEUE_SIZE_DEFAULT}`"));
+    has("port.host.queue_size_max", &format!("{} to {}", QUEUE_SIZE.start(), QUEUE_SIZE.end()));
+    has("switch.mac_entries_max", &format!("`{MAC_ENTRIES_DEFAULT}`"));
+    has("switch.mac_entries_max", &format!("1 to {}", MAC_ENTRIES.end()));
+    has("switch.age_seconds", &format!("`{AGE_SECONDS_DEFAULT}`"));
+    has("switch.age_seconds", &format!("{} to {}", AGE_SECONDS.start(), AGE_SECONDS.end()));
+    has("switch.flood_frames_per_second", &format!("`{FLOOD_FRAMES_DEFAULT}`"));
+    has("switch.flood_frames_per_second", &format!("0 to {}", FLOOD_FRAMES.end()));
+}

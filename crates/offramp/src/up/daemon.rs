@@ -1,0 +1,238 @@
+//! The running daemon: what it answers, what it changes, and how it ends.
+
+use super::build::{Port, Queue};
+use super::config::{Config, ConfigError, PortConfig, WireConfig, feature, unknown};
+use super::drain::Rest;
+use crate::control::server::Handler;
+use crate::control::{
+    Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request, Status,
+    WaitsFor, WireStatus,
+};
+use offramp_adapter::stats::{Direction, Loss, QueueStats};
+use offramp_offload::caps::{NAMES, OffloadName, Offloads};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Everything that runs.
+#[derive(Debug)]
+pub struct Daemon {
+    started: Instant,
+    file: PathBuf,
+    ports: Vec<Port>,
+    rest: Arc<Rest>,
+    /// What the file said last, less what could not be changed. Its lock also keeps changes apart.
+    config: Mutex<Config>,
+}
+
+impl Daemon {
+    pub fn new(file: PathBuf, config: Config, ports: Vec<Port>, rest: Arc<Rest>) -> Self {
+        Self { started: Instant::now(), file, ports, rest, config: Mutex::new(config) }
+    }
+
+    /// A panic elsewhere leaves a whole configuration: it is only ever replaced field by field with checked values.
+    fn config(&self) -> MutexGuard<'_, Config> {
+        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn port(&self, name: &str) -> Result<&Port, Answer> {
+        let found = self.ports.iter().find(|port| port.name == name);
+        found.ok_or_else(|| {
+            let known = self.ports.iter().map(|port| port.name.as_str());
+            Answer::refuse(RefusalCode::UnknownPort, unknown("port", name, known))
+        })
+    }
+
+    fn show(&self, only: Option<&str>) -> Result<Status, Answer> {
+        let config = self.config();
+        let shown = match only {
+            Some(name) => vec![self.port(name)?],
+            None => self.ports.iter().collect(),
+        };
+        let config_of = |port: &Port| config.ports.iter().find(|config| config.name == port.name);
+        let uptime_ns = self.started.elapsed().as_nanos() as u64;
+        Ok(Status {
+            offramp: env!("CARGO_PKG_VERSION").to_owned(),
+            process: std::process::id(),
+            uptime_ns,
+            ports: shown.into_iter().filter_map(|port| Some(port_status(port, config_of(port)?))).collect(),
+        })
+    }
+
+    fn set(&self, port: &str, wanted: &BTreeMap<String, bool>) -> Result<Changed, Answer> {
+        let _apart = self.config();
+        let port = self.port(port)?;
+        let (mut on, mut off) = (Offloads::empty(), Offloads::empty());
+        for (name, allow) in wanted {
+            let offloads = feature(name).map_err(|error| Answer::refuse(RefusalCode::UnknownFeature, error))?;
+            if *allow { on |= offloads } else { off |= offloads }
+        }
+        if on.intersects(off) {
+            let message = "a feature is to be on and off at once; name each once, by itself or in a group";
+            return Err(Answer::refuse(RefusalCode::BadRequest, message));
+        }
+        let before = port.host.in_use(port.carrier.offloads());
+        allow(port, (port.carrier.offloads() | on) - off)
+            .map_err(|error| Answer::refuse(RefusalCode::HostRefused, error))?;
+        // Also those that stand on a named one.
+        let changed = before.symmetric_difference(port.host.in_use(port.carrier.offloads()));
+        let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
+        Ok(Changed { port: port.name.clone(), features: named.map(|name| feature_status(port, name)).collect() })
+    }
+
+    /// Reads the file again: what can change while frames flow changes, the rest is named in what is returned.
+    ///
+    /// # Errors
+    /// When the file is wrong; nothing has changed then.
+    pub fn reload(&self) -> Result<Vec<String>, ConfigError> {
+        let new = Config::load(&self.file)?;
+        let mut current = self.config();
+        let mut refused = Vec::new();
+        let mut refuse = |key: String| refused.push(format!("{key} cannot change while the daemon runs; restart it"));
+        if new.daemon != current.daemon {
+            refuse("[daemon]".to_owned());
+        }
+        if new.switches != current.switches {
+            refuse("[[switch]]".to_owned());
+        }
+        for port in current.ports.iter().filter(|port| !new.ports.iter().any(|new| new.name == port.name)) {
+            refuse(format!("taking away port \"{}\":", port.name));
+        }
+        let mut refused_changes = Vec::new();
+        for new in &new.ports {
+            let old = current.ports.iter_mut().find(|old| old.name == new.name);
+            let running = self.ports.iter().find(|port| port.name == new.name);
+            let (Some(old), Some(running)) = (old, running) else {
+                refuse(format!("adding port \"{}\":", new.name));
+                continue;
+            };
+            for key in fixed_keys(old, new) {
+                refuse(format!("port \"{}\": {key}", new.name));
+            }
+            match allow(running, new.offloads) {
+                Ok(()) => old.offloads = new.offloads,
+                Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
+            }
+        }
+        refused.extend(refused_changes);
+        Ok(refused)
+    }
+
+    /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
+    pub fn remove_sockets(&self) {
+        for socket in self.ports.iter().filter_map(|port| port.host.socket()) {
+            // Somebody else may have removed it.
+            let _ = std::fs::remove_file(socket);
+        }
+    }
+
+    /// Takes nothing more from any host, lets what is held go out, and ends the threads; whether all of it went out.
+    pub fn rest(&self) -> bool {
+        let marks: Vec<_> = self.ports.iter().flat_map(|port| &port.queues).map(|q| Arc::clone(&q.mark)).collect();
+        self.rest.bring_about(&marks)
+    }
+}
+
+impl Handler for Daemon {
+    fn answer(&self, request: Request) -> Answer {
+        let outcome = match request {
+            Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
+            Request::Set { port, features, .. } => self.set(&port, &features).map(Outcome::Changed),
+        };
+        outcome.map_or_else(|refusal| refusal, Answer::new)
+    }
+}
+
+/// Keys of a port that differ and cannot change while it runs.
+fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
+    let differs = [
+        ("host", old.host != new.host),
+        ("wire", old.wire != new.wire),
+        ("mtu", old.mtu != new.mtu),
+        ("rx_usecs", old.rx_usecs != new.rx_usecs),
+        ("poll_usecs", old.poll_usecs != new.poll_usecs),
+        ("cpus", old.cpus != new.cpus),
+    ];
+    differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
+}
+
+/// Changes what a port's user allows. What is no longer allowed is first taken from the host, what is newly
+/// allowed is first known to the adapter: no frame comes that the adapter does not expect.
+fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
+    let before = port.carrier.offloads();
+    port.carrier.set_offloads(before | offloads);
+    let offered = port.host.offer(offloads);
+    port.carrier.set_offloads(if offered.is_ok() { offloads } else { before });
+    offered
+}
+
+fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
+    PortStatus {
+        name: port.name.clone(),
+        host: port.host.status(),
+        wire: match &config.wire {
+            WireConfig::Cable(peer) => WireStatus::Cable { port: peer.clone() },
+            WireConfig::Tap(interface) => WireStatus::Tap { interface: interface.clone() },
+            WireConfig::Packet(interface) => WireStatus::Packet { interface: interface.clone() },
+            WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
+        },
+        mtu: port.adapter.mtu,
+        rx_usecs: port.adapter.rx_usecs,
+        cpus: config.cpus.clone(),
+        features: NAMES.iter().map(|name| feature_status(port, name)).collect(),
+        queues: port
+            .queues
+            .iter()
+            .enumerate()
+            .filter_map(|(index, queue)| Some(queue_status(port, index, queue, port.carrier.stats(index)?)))
+            .collect(),
+    }
+}
+
+fn feature_status(port: &Port, name: &OffloadName) -> FeatureStatus {
+    let host = &port.host;
+    let user = port.carrier.offloads();
+    let has = |set: Offloads| set.contains(name.offload);
+    let (allowed, offered, in_use) = (has(user), has(host.offered(user)), has(host.in_use(user)));
+    let waits_for = match (allowed, in_use) {
+        (true, true) | (false, false) => None,
+        (true, false) if !has(host.supported()) => Some(WaitsFor::Host),
+        (true, false) if !offered => Some(WaitsFor::Prerequisite),
+        _ => Some(WaitsFor::Negotiation),
+    };
+    FeatureStatus {
+        name: name.name.to_owned(),
+        ethtool: name.ethtool.to_owned(),
+        virtio: name.virtio.to_owned(),
+        ndis: name.ndis.to_owned(),
+        allowed,
+        offered,
+        negotiated: has(host.negotiated()),
+        in_use,
+        waits_for,
+    }
+}
+
+fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) -> QueueStatus {
+    QueueStatus {
+        index,
+        running: !queue.mark.has_ended() && queue.worker.is_running() && port.carrier.is_open(),
+        thread: queue.worker.thread_id(),
+        transmit: direction_status(&stats.transmit),
+        receive: direction_status(&stats.receive),
+    }
+}
+
+fn direction_status(direction: &Direction) -> DirectionStatus {
+    DirectionStatus {
+        frames_in: direction.frames_in.get(),
+        frames_out: direction.frames_out.get(),
+        bytes_out: direction.bytes_out.get(),
+        host_frames: direction.host_frames.get(),
+        bad_checksum: direction.bad_checksum.get(),
+        unparsed: direction.unparsed.get(),
+        lost: Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect(),
+        rates: None,
+    }
+}

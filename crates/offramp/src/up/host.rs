@@ -1,0 +1,260 @@
+//! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
+
+use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost};
+use super::drain::{Gated, Mark, Rest, RestingPair, gated};
+use super::seat::Seat;
+use crate::control::{GuestCounters, HostStatus};
+use offramp_adapter::cable::CableEnd;
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::stats::Counter;
+use offramp_offload::caps::Offloads;
+use offramp_ports::sys::{NetNs, SysError, link};
+use offramp_ports::tap::{Tap, TapConfig, TapError};
+use offramp_ports::vhost_user::{
+    Mode, QueueCounters, RingFeatures, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name,
+};
+use offramp_ports::worker::{HostIo, Task};
+use std::io;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Frames that a TAP's host holds per queue: more than its largest send window. A TAP drops what its queue has
+/// no room for, where a driver would hold the host back.
+const TAP_TX_QUEUE_LEN: u32 = 8192;
+
+/// Why a host could not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    #[error("port \"{port}\": host.namespace {}: {cause}", file.display())]
+    Namespace { port: String, file: PathBuf, cause: io::Error },
+    #[error("port \"{port}\": {cause}")]
+    Tap { port: String, cause: TapError },
+    #[error("port \"{port}\": {cause}")]
+    Link { port: String, cause: SysError },
+    #[error("port \"{port}\": {cause}")]
+    VhostUser { port: String, cause: VhostUserError },
+}
+
+/// An open host.
+#[derive(Debug)]
+pub enum Host {
+    Tap {
+        tap: Tap,
+        namespace: Option<PathBuf>,
+    },
+    /// Locked for a look at it: queues that are not in use yet belong to one thread at a time.
+    VhostUser(Mutex<VhostUser>),
+}
+
+/// Opens the host of a port, and offers what the configuration allows. `None` for one that needs no privilege:
+/// [`open_guest`] opens it when privileges are gone.
+///
+/// # Errors
+/// What the system refused, with the port's name.
+pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
+    match &config.host {
+        HostConfig::Tap(host) => open_tap(config, host).map(Some),
+        HostConfig::VhostUser(_) => Ok(None),
+    }
+}
+
+/// Opens the host of a port if it is a guest: it starts a thread, which must not have privileges.
+///
+/// # Errors
+/// As [`open_privileged`].
+pub fn open_guest(config: &PortConfig) -> Result<Option<Host>, HostError> {
+    let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
+    let opened = VhostUser::open(&guest_config(config, host));
+    let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
+    Ok(Some(Host::VhostUser(Mutex::new(port))))
+}
+
+fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
+    let switched = [
+        (RingFeatures::PACKED, host.packed),
+        (RingFeatures::INDIRECT, host.indirect),
+        (RingFeatures::EVENT_IDX, host.event_idx),
+        (RingFeatures::IN_ORDER, host.in_order),
+        (RingFeatures::MRG_RXBUF, host.mrg_rxbuf),
+    ];
+    let off = switched.into_iter().filter(|(_, on)| !on).fold(RingFeatures::empty(), |off, (ring, _)| off | ring);
+    VhostUserConfig {
+        mode: if host.listens { Mode::Server } else { Mode::Client },
+        queue_pairs: host.queue_pairs,
+        mac: host.mac,
+        mtu: u16::try_from(config.mtu).ok(),
+        offloads: config.offloads,
+        rings: RingFeatures::all() - off,
+        queue_size_max: host.queue_size_max,
+        ..VhostUserConfig::new(&host.socket)
+    }
+}
+
+fn open_tap(config: &PortConfig, host: &TapHost) -> Result<Host, HostError> {
+    let port = || config.name.clone();
+    let wanted = TapConfig {
+        queues: host.queue_pairs,
+        mtu: config.mtu as u32,
+        mac: host.mac,
+        tx_queue_len: Some(TAP_TX_QUEUE_LEN),
+        ..TapConfig::new(&host.interface)
+    };
+    let open = || open_tap_here(&wanted, config);
+    let tap = match &host.namespace {
+        None => open()?,
+        Some(file) => {
+            let entered = NetNs::open(file).and_then(|namespace| namespace.run(open));
+            entered.map_err(|cause| HostError::Namespace { port: port(), file: file.clone(), cause })??
+        }
+    };
+    Ok(Host::Tap { tap, namespace: host.namespace.clone() })
+}
+
+/// Makes a TAP in the calling thread's namespace and brings it up.
+///
+/// # Errors
+/// What the system refused, with the port's name.
+pub fn open_tap_here(wanted: &TapConfig, config: &PortConfig) -> Result<Tap, HostError> {
+    let port = || config.name.clone();
+    let tap = Tap::open(wanted).map_err(|cause| HostError::Tap { port: port(), cause })?;
+    tap.offer(config.offloads).map_err(|cause| HostError::Tap { port: port(), cause })?;
+    link::set_up(&wanted.name).map_err(|cause| HostError::Link { port: port(), cause })?;
+    Ok(tap)
+}
+
+impl Host {
+    /// What it can be offered at all.
+    pub fn supported(&self) -> Offloads {
+        match self {
+            Self::Tap { tap, .. } => tap.supported(),
+            Self::VhostUser(_) => Offloads::all(),
+        }
+    }
+
+    /// What it is offered while the user allows `allowed`; a guest sees it at its next negotiation.
+    pub fn offered(&self, allowed: Offloads) -> Offloads {
+        Offloads::offer(self.supported(), Offloads::all(), allowed)
+    }
+
+    /// What it has accepted of an offer. A TAP's kernel takes what it is offered, at once.
+    pub fn negotiated(&self) -> Offloads {
+        match self {
+            Self::Tap { tap, .. } => tap.offered(),
+            Self::VhostUser(port) => locked(port).status().offloads(),
+        }
+    }
+
+    /// What is in use while the user allows `allowed`. What a guest was once granted to ask for it may ask for until
+    /// its next negotiation; what it is told is the adapter's choice at any time.
+    pub fn in_use(&self, allowed: Offloads) -> Offloads {
+        let negotiated = self.negotiated();
+        match self {
+            Self::Tap { .. } => (negotiated & allowed).with_prerequisites(),
+            Self::VhostUser(_) => (negotiated & Offloads::TX) | Offloads::offer(Offloads::RX, negotiated, allowed),
+        }
+    }
+
+    /// Offers a set from now on, or from the next negotiation.
+    ///
+    /// # Errors
+    /// When the host is gone.
+    pub fn offer(&self, offloads: Offloads) -> Result<(), String> {
+        match self {
+            Self::Tap { tap, .. } => tap.offer(offloads).map(drop).map_err(|error| error.to_string()),
+            Self::VhostUser(port) => {
+                locked(port).allow(offloads);
+                Ok(())
+            }
+        }
+    }
+
+    /// The socket's file that must go with the daemon, if the host has one.
+    pub fn socket(&self) -> Option<PathBuf> {
+        let Self::VhostUser(port) = self else { return None };
+        let port = locked(port);
+        (port.config().mode == Mode::Server).then(|| port.config().socket.clone())
+    }
+
+    /// What `show` says of it.
+    pub fn status(&self) -> HostStatus {
+        match self {
+            Self::Tap { tap, namespace } => {
+                HostStatus::Tap { interface: tap.name().to_owned(), namespace: namespace.clone() }
+            }
+            Self::VhostUser(port) => guest_status(&locked(port)),
+        }
+    }
+
+    /// What drives queue pair `queue` with a cable as its wire; `None` when there is no such queue.
+    pub fn cable_task(&mut self, queue: usize, wire: CableEnd, parts: &TaskParts<'_>) -> Option<Box<dyn Task>> {
+        match self {
+            Self::Tap { tap, .. } => Some(pair_task(tap.queue(queue)?, queue, wire, parts)),
+            Self::VhostUser(port) => Some(pair_task(locked(port).queue(queue)?, queue, wire, parts)),
+        }
+    }
+
+    /// All its queue pairs as one port of a switch; `None` when they are in use.
+    pub fn seat(&mut self, rest: &Arc<Rest>) -> Option<Gated<Seat>> {
+        let seat = match self {
+            Self::Tap { tap, .. } => Seat::new(tap.queue(0)?),
+            Self::VhostUser(port) => {
+                let mut port = locked(port);
+                let queues = (0..usize::from(port.config().queue_pairs)).map(|queue| port.queue(queue));
+                Seat::new(VhostPort::new(queues.collect::<Option<_>>()?)?)
+            }
+        };
+        Some(gated(seat, rest))
+    }
+}
+
+/// A panic elsewhere leaves the port whole: it is only looked at, or asked for a queue.
+fn locked(port: &Mutex<VhostUser>) -> MutexGuard<'_, VhostUser> {
+    port.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn pair_task<H: HostIo + Send + 'static>(
+    host: H,
+    queue: usize,
+    wire: CableEnd,
+    parts: &TaskParts<'_>,
+) -> Box<dyn Task> {
+    let pair = QueuePair::new(parts.adapter, parts.control, queue, gated(host, parts.rest), wire);
+    let name = format!("port \"{}\", queue pair {queue}", parts.port);
+    Box::new(RestingPair::new(pair, parts.rest, parts.mark, name))
+}
+
+fn guest_status(port: &VhostUser) -> HostStatus {
+    let status = port.status();
+    let sum =
+        |of: fn(&QueueCounters) -> &Counter| port.queue_counters().iter().map(|counters| of(counters).get()).sum();
+    let channel = port.channel_counters();
+    let named = (0..u64::BITS).filter(|bit| status.features >> bit & 1 == 1).filter_map(feature_name);
+    HostStatus::VhostUser {
+        socket: port.config().socket.clone(),
+        connected: status.is_connected,
+        virtio_features: named.map(str::to_owned).collect(),
+        ring_entries: status.ring_entries,
+        memory_bytes: status.memory_bytes,
+        counters: GuestCounters {
+            connections: channel.connections(),
+            refused_connections: channel.refused_connections(),
+            messages: channel.messages(),
+            bad_messages: channel.bad_messages(),
+            calls: sum(|counters| &counters.calls),
+            bad_chains: sum(|counters| &counters.bad_chains),
+            broken_rings: sum(|counters| &counters.broken_rings),
+            discarded: sum(|counters| &counters.discarded),
+        },
+    }
+}
+
+/// What a task has besides its host and its wire.
+#[derive(Clone, Copy, Debug)]
+pub struct TaskParts<'a> {
+    pub port: &'a str,
+    pub adapter: &'a AdapterConfig,
+    pub control: &'a Arc<Control>,
+    pub rest: &'a Arc<Rest>,
+    pub mark: &'a Arc<Mark>,
+}

@@ -1,0 +1,137 @@
+//! `offramp up`: adapters that run until they are told to end.
+//!
+//! In this order: read the file, open what needs privileges, give them up, take the control socket, start
+//! the threads, say that all is ready.
+
+mod build;
+pub mod config;
+mod daemon;
+mod drain;
+mod host;
+mod notify;
+mod privilege;
+mod seat;
+
+use crate::control::server;
+use crate::control::socket::{self, ControlSocket, SocketError};
+use crate::exit::{FAILED, SETUP, fail};
+use build::BuildError;
+use config::{Config, ConfigError};
+use daemon::Daemon;
+use drain::Rest;
+use privilege::{Identity, PrivilegeError};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+const NOTES: &str = "\
+Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHUP reads the file again.
+The file is described in docs/config.md; examples/two-taps.toml begins with how to run it.
+
+Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
+
+/// Run the adapters that a file describes.
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    /// Adapters, wires, features and processors
+    #[arg(value_name = "FILE.toml")]
+    file: PathBuf,
+    /// Only check the file
+    #[arg(long)]
+    check: bool,
+}
+
+/// Why nothing began.
+#[derive(Debug, thiserror::Error)]
+enum UpError {
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    #[error(transparent)]
+    Privilege(#[from] PrivilegeError),
+    #[error(transparent)]
+    Socket(#[from] SocketError),
+    #[error("{doing}: {cause}")]
+    System { doing: &'static str, cause: io::Error },
+}
+
+/// Runs `offramp up`.
+pub fn run(args: &Args) -> ExitCode {
+    match begin(args) {
+        Ok(None) => ExitCode::SUCCESS,
+        Ok(Some(running)) => running.until_told(),
+        Err(error) => fail(format!("up: {error}"), SETUP),
+    }
+}
+
+/// What runs, until a signal ends it.
+struct Running {
+    daemon: Arc<Daemon>,
+    control: ControlSocket,
+    signals: Signals,
+}
+
+fn begin(args: &Args) -> Result<Option<Running>, UpError> {
+    let config = Config::load(&args.file)?;
+    if args.check {
+        println!("{}: {} ports, nothing wrong", args.file.display(), config.ports.len());
+        return Ok(None);
+    }
+    let system = |doing| move |cause| UpError::System { doing, cause };
+    // Before anything that a signal would leave half done.
+    let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
+    let file = std::path::absolute(&args.file).map_err(system("finding the file"))?;
+    let identity = Identity::find(&config.daemon)?;
+    socket::check_free(&config.daemon.control)?;
+    let devices = build::open_devices(&config)?;
+    identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")))?;
+    identity.assume()?;
+    let control = ControlSocket::listen(&config.daemon.control, config.daemon.control_mode, identity.control_group)?;
+    let rest = Rest::new().map_err(BuildError::Rest)?;
+    let ports = build::start(&config, devices, &rest)?;
+    let daemon = Arc::new(Daemon::new(file, config, ports, rest));
+    let listener = control.listener().map_err(system("listening for clients"))?;
+    server::serve(listener, Arc::clone(&daemon)).map_err(system("starting a thread"))?;
+    Ok(Some(Running { daemon, control, signals }))
+}
+
+impl Running {
+    fn until_told(mut self) -> ExitCode {
+        notify::notify(notify::READY);
+        while let Some(signal) = self.signals.forever().next() {
+            if signal != SIGHUP {
+                break;
+            }
+            self.reload();
+        }
+        notify::notify(notify::STOPPING);
+        // Nobody new gets in while the last frames go out.
+        drop(self.control);
+        let is_at_rest = self.daemon.rest();
+        self.daemon.remove_sockets();
+        if is_at_rest {
+            ExitCode::SUCCESS
+        } else {
+            fail("up: a host did not take what was held for it; those frames are lost", FAILED)
+        }
+    }
+
+    fn reload(&self) {
+        notify::reloading();
+        match self.daemon.reload() {
+            Ok(refused) => {
+                for line in &refused {
+                    eprintln!("offramp: reload: {line}");
+                }
+                eprintln!("offramp: reloaded, {} refused", refused.len());
+            }
+            Err(error) => eprintln!("offramp: reload: {error}; nothing has changed"),
+        }
+        notify::notify(notify::READY);
+    }
+}

@@ -1,0 +1,99 @@
+//! Any host port as a port of a switch, and the switch as a task that can be brought to rest.
+
+use super::drain::{Gated, Mark, Rest};
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::switch::{Switch, SwitchPort};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_ports::worker::{HostIo, Task, Watch};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::task::Waker;
+
+/// A host port of any kind: ports of one switch are a TAP, a guest and an interface side by side.
+pub struct Seat(Box<dyn HostIo + Send>);
+
+impl Seat {
+    pub fn new(host: impl HostIo + Send + 'static) -> Self {
+        Self(Box::new(host))
+    }
+}
+
+impl HostPort for Seat {
+    fn take(&mut self) -> Result<bool, PortError> {
+        self.0.take()
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        self.0.taken()
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.0.give(meta, frame)
+    }
+
+    fn flush(&mut self) {
+        self.0.flush();
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.0.accepts()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        self.0.takes_verdicts()
+    }
+}
+
+impl HostIo for Seat {
+    fn arm(&mut self) {
+        self.0.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.0.disarm();
+    }
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.0.watch(watch);
+    }
+}
+
+/// A switch that says when it is at rest: it holds no frame after a turn of all ports in which none moved.
+pub struct RestingSwitch {
+    switch: Switch<Gated<Seat>>,
+    rest: Arc<Rest>,
+    mark: Arc<Mark>,
+    ports: Vec<Arc<SwitchPort>>,
+}
+
+impl RestingSwitch {
+    pub fn new(switch: Switch<Gated<Seat>>, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Self {
+        let ports = switch.control().ports();
+        Self { switch, rest: Arc::clone(rest), mark: Arc::clone(mark), ports }
+    }
+}
+
+impl Task for RestingSwitch {
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let phase = self.rest.phase();
+        let moved = Task::poll(&mut self.switch, now_ns)?;
+        let is_empty = || self.ports.iter().all(|port| port.closed().is_some() || self.switch.held(port.index()) == 0);
+        if !moved && is_empty() {
+            self.mark.note(phase);
+        }
+        Ok(moved)
+    }
+
+    fn arm(&mut self, waker: &Waker) {
+        Task::arm(&mut self.switch, waker);
+    }
+
+    fn disarm(&mut self) {
+        Task::disarm(&mut self.switch);
+    }
+
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
+        Task::watch(&mut self.switch, now_ns, watch);
+    }
+}

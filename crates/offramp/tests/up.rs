@@ -1,0 +1,358 @@
+//! `offramp up`, `show` and `set` as a user meets them: a daemon, two hosts on a cable, and what goes wrong.
+
+#[path = "up/bed.rs"]
+mod bed;
+
+use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
+use nix::sys::signal::Signal;
+use offramp_ports::sys::link;
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output};
+
+/// An ordinary user on every Linux.
+const NOBODY: u32 = 65534;
+
+/// The run fails before anything begins: exit status 2 and one line that holds each of `texts`.
+fn refused(output: &Output, texts: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for text in texts {
+        assert!(message.contains(text), "{text:?} in {message}");
+    }
+}
+
+#[test]
+fn two_taps_on_a_cable_carry_tcp_and_show_counts_it() {
+    let bed = Bed::start("tcp", "");
+    let before = bed.show();
+    assert_eq!(queue_sum(&before, "b", "receive", "frames_in"), 0);
+    bed.carry_tcp();
+    let after = bed.show();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let sent = direction(&after, from, "transmit");
+        let received = direction(&after, to, "receive");
+        assert!(sent["frames_out"].as_u64().unwrap() > 0);
+        assert_eq!(sent["frames_out"], received["frames_in"]);
+        assert_eq!((&sent["frames_in"], &received["frames_in"]), (&sent["frames_out"], &received["frames_out"]));
+        for lost in [sent, received].iter().flat_map(|direction| direction["lost"].as_object().unwrap().values()) {
+            assert_eq!(lost, 0);
+        }
+    }
+    // The sender handed over super-frames, and the receiver was given joined ones.
+    for (port, way) in [("a", "transmit"), ("b", "receive")] {
+        let (frames, host) = (queue_sum(&after, port, way, "frames_out"), queue_sum(&after, port, way, "host_frames"));
+        assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
+    }
+    let text = bed.run(&["show", "a"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for word in ["a\n", "cable to b", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4", "transmit", "Mbit/s"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+}
+
+#[test]
+fn several_queue_pairs_with_threads_of_their_own_carry_tcp() {
+    let cpus = offramp_ports::sys::cpu::online();
+    let (first, last) = (cpus[0], cpus[cpus.len() - 1]);
+    let bed = Bed::with_ports("queues", "", &format!("cpus = [{first}]"), &format!("cpus = [{last}]"), 2);
+    bed.carry_tcp();
+    let status = bed.show();
+    assert_eq!(status["ports"][0]["queues"].as_array().unwrap().len(), 2);
+    let threads = |port: usize| status["ports"][port]["queues"][0]["thread"].as_i64().unwrap();
+    assert_eq!(threads(0) == threads(1), first == last);
+    assert_eq!(queue_sum(&status, "a", "transmit", "frames_out"), queue_sum(&status, "b", "receive", "frames_in"));
+}
+
+#[test]
+fn two_taps_on_a_switch_carry_tcp_and_its_features_switch_too() {
+    let mut bed = Bed::unstarted("switch", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.start_again();
+    bed.carry_tcp();
+    let before = bed.show();
+    assert_eq!(before["ports"][0]["wire"]["name"], "lan");
+    assert!(queue_sum(&before, "a", "transmit", "frames_out") > 0);
+    assert!(bed.run(&["set", "b", "all", "off"]).status.success());
+    bed.carry_tcp();
+    let after = bed.show();
+    let counted = |key| queue_sum(&after, "b", "receive", key) - queue_sum(&before, "b", "receive", key);
+    assert_eq!(counted("host_frames"), counted("frames_out"), "no frame for b is joined, every super-frame is cut");
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+}
+
+#[test]
+fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() {
+    for wire in ["cable", "switch"] {
+        let mut bed = Bed::unstarted(&format!("guest-{wire}"), "");
+        let text = fs::read_to_string(bed.file()).unwrap();
+        let socket = bed.file().with_file_name("guest.sock");
+        let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
+        let first = text.lines().find(|line| line.starts_with("host =")).unwrap().to_owned();
+        let mut text = text.replacen(&first, &guest, 1);
+        if wire == "switch" {
+            text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+            text += "[[switch]]\nname = \"lan\"\n";
+        }
+        fs::write(bed.file(), text).unwrap();
+        bed.start_without_hosts();
+        assert!(socket.exists());
+        let status = bed.show();
+        assert_eq!(
+            (&status["ports"][0]["host"]["kind"], &status["ports"][0]["host"]["connected"]),
+            (&"vhost_user".into(), &false.into())
+        );
+        let tso4 = feature(&status, "a", "tso4");
+        assert_eq!(
+            (&tso4["offered"], &tso4["in_use"], &tso4["waits_for"]),
+            (&true.into(), &false.into(), &"negotiation".into())
+        );
+        assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
+        assert_eq!(feature(&bed.show(), "a", "tso4")["offered"], false);
+        bed.signal(Signal::SIGTERM);
+        assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+        assert!(!socket.exists() && !bed.control().exists());
+    }
+}
+
+#[test]
+fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
+    let bed = Bed::start("set", "");
+    bed.carry_tcp();
+    let before = bed.show();
+    assert_eq!(feature(&before, "b", "rsc4")["in_use"], true);
+    let output = bed.run(&["set", "b", "rsc", "off", "--json"]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let changed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> = changed["features"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["rsc4", "rsc6"]);
+    bed.carry_tcp();
+    let after = bed.show();
+    for name in ["rsc4", "rsc6"] {
+        assert_eq!(
+            (&feature(&after, "b", name)["allowed"], &feature(&after, "b", name)["in_use"]),
+            (&false.into(), &false.into())
+        );
+        assert_eq!(feature(&after, "a", name)["in_use"], true, "the other port keeps its own");
+    }
+    let counted = |key| queue_sum(&after, "b", "receive", key) - queue_sum(&before, "b", "receive", key);
+    assert_eq!(counted("host_frames"), counted("frames_out"), "nothing was joined");
+    assert!(counted("frames_out") > 0);
+
+    // What stands on a feature goes with it, and is named.
+    let output = bed.run(&["set", "b", "rx-checksum", "off", "rsc", "on"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("b: rsc4 allowed on, negotiated off, in use off (needs another feature)"), "{text}");
+    assert!(text.contains("b: rx-checksum allowed off"), "{text}");
+    bed.carry_tcp();
+}
+
+#[test]
+fn features_change_under_load_and_no_frame_is_lost() {
+    let bed = Bed::start("load", "");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let mut changes = 0;
+            while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                let state = if changes % 2 == 0 { "off" } else { "on" };
+                let feature = ["lso", "rsc", "all", "rx-checksum"][changes / 2 % 4];
+                for port in ["a", "b"] {
+                    assert!(bed.run(&["set", port, feature, state]).status.success());
+                }
+                changes += 1;
+            }
+            changes
+        });
+        bed.carry_tcp_for("2");
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(changing.join().unwrap() > 1);
+    });
+    let status = bed.show();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let sent = direction(&status, from, "transmit");
+        let received = direction(&status, to, "receive");
+        assert_eq!((&sent["frames_in"], &received["frames_in"]), (&sent["frames_out"], &received["frames_out"]));
+        assert_eq!(sent["frames_out"], received["frames_in"]);
+    }
+}
+
+#[test]
+fn a_wrong_file_is_one_clear_line_and_exit_status_2() {
+    let directory = bed::Directory::new("wrong");
+    let file = directory.path("wrong.toml");
+    let up = |text: &str| {
+        fs::write(&file, text).unwrap();
+        offramp(&["up", file.to_str().unwrap()])
+    };
+    let place = |line: usize| format!("up: {}:{line}: ", file.display());
+    let host = "host = { tap = \"ofr0\" }\n";
+    refused(&up("[[port]]\nname = \"a\"\nmutt = 1\n"), &[&place(3), "unknown key \"mutt\"; did you mean \"mtu\"?"]);
+    refused(&up(&format!("[[port]]\nname = \"a\"\nwire.cable = \"b\"\nmtu = 5\n{host}")), &[&place(4), "68 to 65521"]);
+    refused(&up(&format!("[[port]]\nname = \"a\"\n{host}wire.cable = \"a\"\n")), &[&place(4), "the port itself"]);
+    refused(&up("["), &[&place(1)]);
+    refused(&offramp(&["up", "/nonexistent.toml"]), &["up: /nonexistent.toml: cannot be read"]);
+    let long = "x".repeat(200);
+    refused(&up(&format!("[daemon]\ncontrol = \"/{long}\"\n[[port]]\n")), &[&place(2), "at most"]);
+}
+
+#[test]
+fn a_file_can_be_checked_without_running_it() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../examples/two-taps.toml");
+    let output = offramp(&["up", "--check", root]);
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn without_a_daemon_show_and_set_say_so() {
+    let args = ["--control", "/nonexistent/control.sock"];
+    refused(
+        &offramp(&[&["show"], &args[..]].concat()),
+        &["show: no daemon answers at /nonexistent", "offramp up FILE"],
+    );
+    refused(&offramp(&[&["set", "a", "lso", "off"], &args[..]].concat()), &["set: no daemon answers at"]);
+    refused(
+        &offramp(&[&["set", "a", "ls", "off"], &args[..]].concat()),
+        &["unknown feature \"ls\"; did you mean \"lso\"?"],
+    );
+}
+
+#[test]
+fn an_unknown_port_is_refused_with_the_nearest_known_one() {
+    let bed = Bed::start("unknown", "");
+    refused(&bed.run(&["show", "aa"]), &["show: unknown port \"aa\"; did you mean \"a\"? There are: a, b"]);
+    refused(&bed.run(&["set", "c", "lso", "off"]), &["set: unknown port \"c\""]);
+}
+
+#[test]
+fn a_second_daemon_on_one_socket_is_refused_and_the_first_goes_on() {
+    let bed = Bed::start("second", "");
+    refused(&offramp(&["up", bed.file().to_str().unwrap()]), &["up: daemon.control ", "a daemon answers there"]);
+    assert_eq!(bed.show()["process"], bed.process());
+    bed.carry_tcp();
+}
+
+#[test]
+fn sigterm_ends_the_daemon_and_nothing_is_left() {
+    let mut bed = Bed::start("term", "");
+    bed.carry_tcp();
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    assert_eq!(bed.next_notice(), "STOPPING=1");
+    assert!(!bed.control().exists());
+    let beside = fs::read_dir(bed.control().parent().unwrap()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(beside.filter(|name| name.to_string_lossy().starts_with("control")).count(), 0);
+    for side in 0..2 {
+        bed.host(side).run(|| assert!(link::index(bed::INTERFACE).is_err(), "the interface is gone")).unwrap();
+    }
+}
+
+#[test]
+fn the_socket_of_a_killed_daemon_is_replaced() {
+    let mut bed = Bed::start("killed", "");
+    bed.signal(Signal::SIGKILL);
+    bed.wait();
+    assert!(bed.control().exists());
+    bed.start_again();
+    bed.carry_tcp();
+    assert_eq!(bed.show()["process"], bed.process());
+}
+
+#[test]
+fn sighup_changes_features_and_names_what_cannot_change() {
+    let bed = Bed::start("hup", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let changed = text
+        .replace("# changes of b", "mtu = 1400\nfeatures = { rsc = false }")
+        .replace("# changes of a", "mtu = 1400");
+    fs::write(bed.file(), changed).unwrap();
+    bed.signal(Signal::SIGHUP);
+    assert!(bed.next_notice().starts_with("RELOADING=1\nMONOTONIC_USEC="));
+    assert_eq!(bed.next_notice(), "READY=1");
+    let status = bed.show();
+    assert_eq!((&feature(&status, "b", "rsc4")["in_use"], &status["ports"][1]["mtu"]), (&false.into(), &1500.into()));
+    assert!(bed.stderr().contains("port \"b\": mtu cannot change while the daemon runs"), "{}", bed.stderr());
+    bed.carry_tcp();
+
+    fs::write(bed.file(), "[[port]]\nnam = \"b\"\n").unwrap();
+    bed.signal(Signal::SIGHUP);
+    assert!(bed.next_notice().starts_with("RELOADING=1"));
+    assert_eq!(bed.next_notice(), "READY=1");
+    assert!(bed.stderr().contains("unknown key \"nam\"; did you mean \"name\"?"), "{}", bed.stderr());
+    assert!(bed.stderr().contains("nothing has changed"), "{}", bed.stderr());
+    bed.carry_tcp();
+}
+
+#[test]
+fn a_deleted_interface_is_shown_as_gone_and_does_not_hold_the_end() {
+    let mut bed = Bed::start("deleted", "");
+    bed.host(0).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
+    bed.until(|| bed.show()["ports"][0]["queues"][0]["running"] == false);
+    assert_eq!(bed.show()["ports"][1]["queues"][0]["running"], true);
+    let output = bed.run(&["set", "a", "lso", "off"]);
+    refused(&output, &["set: tap \"ofr0\": offering offloads"]);
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    assert!(bed.stderr().contains("port \"a\", queue pair 0: the host is gone"), "{}", bed.stderr());
+}
+
+#[test]
+fn capabilities_are_given_up_once_the_devices_are_open() {
+    let bed = Bed::start("caps", "");
+    let status = fs::read_to_string(format!("/proc/{}/status", bed.process())).unwrap();
+    for set in ["CapInh", "CapPrm", "CapEff", "CapAmb"] {
+        assert!(status.contains(&format!("{set}:\t0000000000000000")), "{status}");
+    }
+    assert!(status.contains("NoNewPrivs:\t1"), "{status}");
+    // Threads have sets of their own.
+    for task in fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap() {
+        let status = fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    }
+    bed.carry_tcp();
+}
+
+#[test]
+fn root_becomes_the_user_of_the_file() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let bed = Bed::start("user", "user = \"nobody\"\n");
+    let status = fs::read_to_string(format!("/proc/{}/status", bed.process())).unwrap();
+    assert!(status.contains(&format!("Uid:\t{NOBODY}\t{NOBODY}\t{NOBODY}\t{NOBODY}")), "{status}");
+    assert!(status.contains("CapEff:\t0000000000000000"), "{status}");
+    bed.carry_tcp();
+    assert!(bed.run(&["set", "a", "lso", "off"]).status.success(), "a TAP's offer needs no privilege");
+}
+
+#[test]
+fn who_may_use_the_control_socket_is_what_its_permissions_say() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let closed = Bed::start("closed", "control_mode = 0o600\n");
+    refused(&closed.as_user(NOBODY, &["show"]), &["Permission denied", "daemon.control_mode"]);
+    assert_eq!(fs::metadata(closed.control()).unwrap().permissions().mode() & 0o777, 0o600);
+    let open = Bed::start("open", "control_mode = 0o660\ncontrol_group = \"nogroup\"\n");
+    assert!(open.as_user(NOBODY, &["show", "--interval", "0"]).status.success());
+}
+
+#[test]
+fn a_user_that_does_not_exist_or_cannot_be_had_is_refused() {
+    let bed = Bed::unstarted("nouser", "user = \"no-such-user\"\n");
+    refused(&offramp(&["up", bed.file().to_str().unwrap()]), &["daemon.user \"no-such-user\": there is no such user"]);
+    let bed = Bed::unstarted("nogroup", "control_group = \"no-such-group\"\n");
+    refused(&offramp(&["up", bed.file().to_str().unwrap()]), &["\"no-such-group\": there is no such group"]);
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let bed = Bed::unstarted("notroot", "user = \"daemon\"\n");
+    let mut command = Command::new(bed.program_for_all());
+    let output = command.args(["up", bed.file().to_str().unwrap()]).uid(NOBODY).gid(NOBODY).output().unwrap();
+    refused(&output, &["only root can become another user"]);
+}

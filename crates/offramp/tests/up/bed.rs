@@ -1,0 +1,298 @@
+//! A daemon with two hosts on a cable, each in a namespace of its own.
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use offramp_ports::sys::{NetNs, confine, link};
+use serde_json::Value;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixDatagram;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+pub const INTERFACE: &str = "ofr0";
+/// Of the range that is set aside for measuring (RFC 2544 C.2.2).
+const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+/// Against a test that would never end; no test waits for it.
+const HANG_GUARD: Duration = Duration::from_mins(1);
+
+/// Runs the program to its end.
+pub fn offramp(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_offramp")).args(args).output().unwrap()
+}
+
+/// Whether this process is root of the machine, and not only of a user namespace of its own. In CI it must be.
+pub fn is_root_of_the_machine() -> bool {
+    // One line that maps every user to itself (user_namespaces(7)).
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    let is_root = nix::unistd::geteuid().is_root() && map.split_whitespace().eq(["0", "0", "4294967295"]);
+    if !is_root {
+        assert!(std::env::var_os("CI").is_none(), "this test needs root of the machine, and CI skips nothing");
+        println!("skipped: only root of the machine can become another user");
+    }
+    is_root
+}
+
+/// A directory that goes with its test.
+pub struct Directory(PathBuf);
+
+impl Directory {
+    pub fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ofr-up-{}-{name}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        // The daemon and its clients may be other users.
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o777)).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+}
+
+impl Drop for Directory {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+pub struct Bed {
+    daemon: Option<Child>,
+    hosts: [NetNs; 2],
+    notices: UnixDatagram,
+    directory: Directory,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        if let Some(mut daemon) = self.daemon.take() {
+            // It may have ended by itself.
+            let _ = daemon.kill();
+            let _ = daemon.wait();
+        }
+    }
+}
+
+impl Bed {
+    /// A daemon that is ready; `daemon` is added to its section of the file.
+    pub fn start(name: &str, daemon: &str) -> Self {
+        Self::with_ports(name, daemon, "", "", 1)
+    }
+
+    /// The same with lines for either port, and a number of queue pairs.
+    pub fn with_ports(name: &str, daemon: &str, a: &str, b: &str, queue_pairs: u16) -> Self {
+        let mut bed = Self::new(name, daemon, [a, b], queue_pairs);
+        bed.start_again();
+        bed
+    }
+
+    /// Only the file.
+    pub fn unstarted(name: &str, daemon: &str) -> Self {
+        Self::new(name, daemon, ["", ""], 1)
+    }
+
+    fn new(name: &str, daemon: &str, ports: [&str; 2], queue_pairs: u16) -> Self {
+        let directory = Directory::new(name);
+        let hosts = [(); 2].map(|()| NetNs::new().expect("this test needs network namespaces; run as root"));
+        let notices = UnixDatagram::bind(directory.path("notify.sock")).unwrap();
+        // The daemon may be another user.
+        fs::set_permissions(directory.path("notify.sock"), fs::Permissions::from_mode(0o777)).unwrap();
+        notices.set_read_timeout(Some(HANG_GUARD)).unwrap();
+        let bed = Self { daemon: None, hosts, notices, directory };
+        let port = |side: usize| {
+            let (name, peer) = [("a", "b"), ("b", "a")][side];
+            let namespace = format!("/proc/{}/fd/{}", std::process::id(), bed.hosts[side].as_raw_fd());
+            format!(
+                "[[port]]\nname = \"{name}\"\n\
+                 host = {{ tap = \"{INTERFACE}\", queue_pairs = {queue_pairs}, namespace = \"{namespace}\" }}\n\
+                 wire = {{ cable = \"{peer}\" }}\n{}\n# changes of {name}\n",
+                ports[side]
+            )
+        };
+        let control = bed.control();
+        let text = format!("[daemon]\ncontrol = \"{}\"\n{daemon}\n{}{}", control.display(), port(0), port(1));
+        fs::write(bed.file(), text).unwrap();
+        bed
+    }
+
+    /// Starts the daemon, waits until it is ready, and gives the hosts their addresses.
+    pub fn start_again(&mut self) {
+        self.start_without_hosts();
+        for (side, host) in self.hosts.iter().enumerate() {
+            host.run(|| set_up_host(side)).unwrap();
+        }
+    }
+
+    /// Starts the daemon and waits until it is ready.
+    pub fn start_without_hosts(&mut self) {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+        command.arg("up").arg(self.file()).env("NOTIFY_SOCKET", self.directory.path("notify.sock"));
+        command.stdin(Stdio::null()).stderr(File::create(self.directory.path("stderr")).unwrap());
+        command.stdout(Stdio::null());
+        // From here on it ends with this bed.
+        let daemon = self.daemon.insert(command.spawn().unwrap());
+        self.notices.set_nonblocking(true).unwrap();
+        let until = Instant::now() + HANG_GUARD;
+        let ready = loop {
+            if let Ok(notice) = receive(&self.notices) {
+                break notice;
+            }
+            let stderr = || fs::read_to_string(self.directory.path("stderr")).unwrap_or_default();
+            assert!(daemon.try_wait().unwrap().is_none(), "it ended: {}", stderr());
+            assert!(Instant::now() < until, "it is not ready: {}", stderr());
+            std::thread::sleep(Duration::from_millis(2));
+        };
+        self.notices.set_nonblocking(false).unwrap();
+        assert_eq!(ready, "READY=1");
+    }
+
+    pub fn control(&self) -> PathBuf {
+        self.directory.path("control.sock")
+    }
+
+    pub fn file(&self) -> PathBuf {
+        self.directory.path("daemon.toml")
+    }
+
+    pub fn host(&self, side: usize) -> &NetNs {
+        &self.hosts[side]
+    }
+
+    pub fn process(&self) -> u32 {
+        self.daemon.as_ref().unwrap().id()
+    }
+
+    pub fn stderr(&self) -> String {
+        fs::read_to_string(self.directory.path("stderr")).unwrap_or_default()
+    }
+
+    pub fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.process() as i32), signal).unwrap();
+    }
+
+    /// Waits for the daemon's end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut daemon = self.daemon.take().unwrap();
+        let until = Instant::now() + HANG_GUARD;
+        loop {
+            if let Some(status) = daemon.try_wait().unwrap() {
+                return status;
+            }
+            if Instant::now() >= until {
+                let _ = daemon.kill();
+                panic!("the daemon does not end: {}", self.stderr());
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// What the service manager is told next.
+    pub fn next_notice(&self) -> String {
+        receive(&self.notices).unwrap()
+    }
+
+    /// Waits for something that comes about by itself.
+    pub fn until(&self, mut holds: impl FnMut() -> bool) {
+        let until = Instant::now() + HANG_GUARD;
+        while !holds() {
+            assert!(Instant::now() < until, "it does not come about: {}", self.stderr());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Runs `show` or `set` at this daemon.
+    pub fn run(&self, args: &[&str]) -> Output {
+        offramp(&[args, &["--control", self.control().to_str().unwrap()]].concat())
+    }
+
+    /// A copy of the program that any user may run: the one that was built may lie in a private directory.
+    pub fn program_for_all(&self) -> PathBuf {
+        let copy = self.directory.path("offramp");
+        if !copy.exists() {
+            fs::copy(env!("CARGO_BIN_EXE_offramp"), &copy).unwrap();
+            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+        }
+        copy
+    }
+
+    /// The same as another user, with the user's number as the group's.
+    pub fn as_user(&self, user: u32, args: &[&str]) -> Output {
+        let mut command = Command::new(self.program_for_all());
+        command.args(args).arg("--control").arg(self.control()).uid(user).gid(user);
+        command.output().unwrap()
+    }
+
+    /// What `show --json` says.
+    pub fn show(&self) -> Value {
+        let output = self.run(&["show", "--json", "--interval", "0"]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(&output.stdout).unwrap()
+    }
+
+    /// Sends TCP data from host a to host b, which checks every byte.
+    pub fn carry_tcp(&self) {
+        self.carry_tcp_for("0.3");
+    }
+
+    /// The same for so many seconds.
+    pub fn carry_tcp_for(&self, seconds: &str) {
+        let address = ADDRESSES[1].to_string();
+        let mut serve = self.program_in(1, &["ttcp", "--serve", "--once", "--json", "--bind", &address]);
+        let mut server = serve.stdout(Stdio::piped()).spawn().unwrap();
+        let mut listening = String::new();
+        BufReader::new(server.stdout.take().unwrap()).read_line(&mut listening).unwrap();
+        assert!(listening.contains("listening"), "{listening}");
+        let args = ["ttcp", "--to", &address, "--seconds", seconds, "--warmup", "0.02", "--pattern", "7"];
+        let output = self.program_in(0, &args).output().unwrap();
+        // Its output is not read any more, so how it ends says nothing.
+        let _ = server.kill();
+        let _ = server.wait();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn program_in(&self, side: usize, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+        command.args(args).stdin(Stdio::null());
+        confine(&mut command, Some(&self.hosts[side]), None).unwrap();
+        command
+    }
+}
+
+fn receive(notices: &UnixDatagram) -> std::io::Result<String> {
+    let mut buffer = [0; 256];
+    let len = notices.recv(&mut buffer)?;
+    Ok(String::from_utf8(buffer[..len].to_vec()).unwrap())
+}
+
+fn set_up_host(side: usize) {
+    // Its neighbour and router messages would be counted with the traffic.
+    if Path::new("/proc/sys/net/ipv6").exists() {
+        link::disable_ipv6(INTERFACE).unwrap();
+    }
+    link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), 24).unwrap();
+}
+
+fn port<'a>(status: &'a Value, port: &str) -> &'a Value {
+    status["ports"].as_array().unwrap().iter().find(|found| found["name"] == port).unwrap()
+}
+
+/// A direction of a port's first queue pair.
+pub fn direction<'a>(status: &'a Value, name: &str, way: &str) -> &'a Value {
+    &port(status, name)["queues"][0][way]
+}
+
+/// A counter of a port over its queue pairs.
+pub fn queue_sum(status: &Value, name: &str, way: &str, counter: &str) -> u64 {
+    let queues = port(status, name)["queues"].as_array().unwrap();
+    queues.iter().map(|queue| queue[way][counter].as_u64().unwrap()).sum()
+}
+
+/// A feature of a port.
+pub fn feature<'a>(status: &'a Value, name: &str, feature: &str) -> &'a Value {
+    port(status, name)["features"].as_array().unwrap().iter().find(|found| found["name"] == feature).unwrap()
+}
