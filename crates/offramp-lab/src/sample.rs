@@ -1,14 +1,14 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
 use crate::error::LabError;
-use crate::model::Sample;
 use crate::guest::Guests;
 use crate::guest::machine::Machine;
 use crate::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
+use crate::model::Sample;
 use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
-use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes};
 use offramp_ports::sys::NetNs;
+use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes};
 use offramp_ports::sys::netns::confine;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;

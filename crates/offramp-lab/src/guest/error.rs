@@ -8,7 +8,9 @@ use std::path::PathBuf;
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// No QEMU for this processor.
-    #[error("no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)")]
+    #[error(
+        "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
+    )]
     NoQemu(&'static str),
     /// The machine has another kind of processor.
     #[error("guests are x86-64 machines, and so must this one be: the guest runs this program")]

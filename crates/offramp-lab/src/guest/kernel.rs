@@ -64,7 +64,8 @@ impl Kernel {
         let mut files = BTreeMap::new();
         find_modules(&self.modules.join("kernel"), &mut files)?;
         let builtin = fs::read_to_string(self.modules.join("modules.builtin")).unwrap_or_default();
-        let mut loader = Loader { files, builtin: builtin.lines().filter_map(module_name).collect(), loaded: Vec::new() };
+        let mut loader =
+            Loader { files, builtin: builtin.lines().filter_map(module_name).collect(), loaded: Vec::new() };
         for module in wanted {
             if !loader.add(module)? {
                 let (module, directory) = ((*module).to_owned(), self.modules.clone());
@@ -106,7 +107,8 @@ fn read_version(path: &Path) -> Result<String, GuestError> {
     let mut header = Vec::new();
     let file = fs::File::open(path).map_err(GuestError::at(path))?;
     file.take(HEADER_LEN).read_to_end(&mut header).map_err(GuestError::at(path))?;
-    version(&header).ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "it is no kernel for x86".to_owned() })
+    version(&header)
+        .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "it is no kernel for x86".to_owned() })
 }
 
 /// The version in the set-up header of a kernel: the text up to a space or a zero byte.
@@ -225,7 +227,8 @@ mod tests {
 
     #[test]
     fn the_newest_kernel_is_found_by_number_not_by_letter() {
-        let mut versions = ["6.1.0-9-amd64", "6.1.0-56-amd64", "5.10.0-30-amd64", "6.12.1+deb13-amd64", "6.1.0-56-cloud-amd64"];
+        let mut versions =
+            ["6.1.0-9-amd64", "6.1.0-56-amd64", "5.10.0-30-amd64", "6.12.1+deb13-amd64", "6.1.0-56-cloud-amd64"];
         versions.sort_by(|a, b| by_version(a, b));
         assert_eq!(
             versions,

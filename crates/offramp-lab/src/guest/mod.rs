@@ -19,4 +19,4 @@ pub mod protocol;
 mod rig;
 
 pub use error::GuestError;
-pub use rig::{Guests, GuestRig};
+pub use rig::{GuestRig, Guests};

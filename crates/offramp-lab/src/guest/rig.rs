@@ -1,8 +1,8 @@
 //! A guest, a namespace, and what lies between them.
 
+use super::GuestError;
 use super::machine::{Accelerator, CPUS, GuestSpec, Machine, MachineConfig};
 use super::protocol::{Command, Network, Switches};
-use super::GuestError;
 use crate::error::LabError;
 use crate::model;
 use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
@@ -12,7 +12,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_ports::sys::{NetNs, rps};
 use offramp_ports::tap::Tap;
-use offramp_ports::vhost_user::{RingFeatures, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
 use offramp_ports::worker::{HostIo, Task, Worker};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -137,13 +137,7 @@ impl<'a> GuestRig<'a> {
         let controls = [Control::new(&adapter), Control::new(&adapter)];
         let scratch = Scratch::new()?;
         let socket = scratch.0.join("port");
-        let vhost = VhostUserConfig {
-            mac: Some(MACS[GUEST]),
-            mtu: Some(mtu),
-            // The guest has no IOMMU, and QEMU refuses one without the messages that keep its map.
-            rings: RingFeatures::all() - RingFeatures::ACCESS_PLATFORM,
-            ..VhostUserConfig::new(&socket)
-        };
+        let vhost = VhostUserConfig { mac: Some(MACS[GUEST]), mtu: Some(mtu), ..VhostUserConfig::new(&socket) };
         let mut port = VhostUser::open(&vhost).map_err(GuestError::from)?;
         let workers = start_adapters(config, &adapter, &controls, &mut port, &tap)?;
         let machine = MachineConfig {
@@ -206,7 +200,9 @@ fn start_adapters(
         Between::Adapters(Threads::Shared) => vec![("ofr-adapters", vec![a, b])],
         Between::Adapters(Threads::PerAdapter) => vec![("ofr-adapter-a", vec![a]), ("ofr-adapter-b", vec![b])],
         Between::Adapters(Threads::PerDirection) => {
-            return Err(GuestError::Unsupported("a guest's rings belong to one thread: not --threads per-direction").into());
+            return Err(
+                GuestError::Unsupported("a guest's rings belong to one thread: not --threads per-direction").into()
+            );
         }
         Between::Relay => return Err(GuestError::Unsupported("the relay joins TAPs").into()),
     };
