@@ -363,6 +363,7 @@ mod tests {
             transactions_per_s: Some(1.0),
             host_cpu_s: Some(1.0),
             adapter_cpu_s: Some(1.0),
+            guest_cpu_s: Some(1.0),
             machine_cpu_s: Some(1.0),
             rtt_p50_us: Some(1.0),
             rtt_p99_us: Some(1.0),
@@ -371,6 +372,7 @@ mod tests {
             retransmits: Some(1),
             wire_frames: Some(1),
             host_frames: Some(1),
+            sent_frames: Some(1),
             lost_frames: Some(1),
             ..Sample::default()
         };

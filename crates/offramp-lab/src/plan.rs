@@ -452,3 +452,44 @@ fn relay(settings: &Settings) -> Plan {
         ],
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest_plan(name: &str) -> Plan {
+        guest_plans(&Settings::default()).into_iter().find(|plan| plan.name == name).expect("a plan of that name")
+    }
+
+    #[test]
+    fn a_guest_can_make_every_one_of_its_experiments() {
+        for plan in guest_plans(&Settings::default()) {
+            assert!(plan.variants.len() >= 2, "{}", plan.name);
+            for variant in plan.variants {
+                let is_joined_by_adapters = matches!(variant.rig.between, Between::Adapters(_));
+                assert!(is_joined_by_adapters && variant.traffic.check().is_ok(), "{}: {}", plan.name, variant.name);
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_question_is_about_receiving_the_guest_receives() {
+        for name in ["rx-checksum", "rsc"] {
+            let plan = guest_plan(name);
+            assert!(plan.variants.iter().all(|v| v.traffic.direction == Direction::Receive && v.rig.client == 0));
+        }
+        assert!(guest_plan("lso").variants.iter().all(|v| v.traffic.direction == Direction::Send));
+        assert!(guest_plan("lso-transactions").variants.iter().all(|v| v.rig.client == 1));
+    }
+
+    #[test]
+    fn a_guest_joins_only_where_the_variant_says_so() {
+        let joining: Vec<_> = guest_plans(&Settings::default())
+            .into_iter()
+            .flat_map(|plan| plan.variants)
+            .filter(|variant| variant.rig.host_gro)
+            .map(|variant| variant.name)
+            .collect();
+        assert_eq!(joining, ["off, guest GRO"]);
+    }
+}

@@ -21,7 +21,7 @@ const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
 /// Warm-up of a round-trip test.
 const RTT_WARMUP_USECS: u64 = 20_000;
 /// How much longer than its measured time a guest's test may take.
-const GUEST_GRACE: Duration = Duration::from_secs(60);
+const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
 
@@ -44,7 +44,7 @@ pub enum Stage<'a> {
     /// Two namespaces, made anew for each sample.
     Namespaces,
     /// A guest and a namespace, switched for each sample.
-    Guest(Guests<'a>),
+    Guest(Box<Guests<'a>>),
 }
 
 /// Two hosts, their adapters and the line, as a sample needs them.

@@ -279,7 +279,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     privilege::enter()?;
     let started = Instant::now();
     let has_rps = spec.is_none() && Rig::start(&RigConfig::default())?.has_rps();
-    let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Guests::new(spec, stop)));
+    let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Box::new(Guests::new(spec, stop))));
     let (rtt_time, rtt_rounds) = args.round_trips();
     let bench = Bench { program: std::env::current_exe()?, rtt_time, rtt_rounds, stop };
     let mut progress = terminal::Progress::stderr();

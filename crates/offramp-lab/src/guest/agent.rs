@@ -3,13 +3,12 @@
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
-use crate::rig::GSO_SEGS;
 use crate::traffic::{self, PORT_DEFAULT, ServeOptions, ServerStats};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
-use offramp_ports::sys::cpu::CpuTimes;
+use offramp_ports::sys::cpu::{CpuTime, CpuTimes};
 use offramp_ports::sys::{ethtool, link};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -46,19 +45,20 @@ pub fn run() -> io::Result<()> {
 /// Mounts, opens the port and loads the modules.
 fn prepare() -> io::Result<(File, File)> {
     for (kind, place) in MOUNTS {
-        mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>).map_err(|e| saying(place, e.into()))?;
+        mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>).map_err(|e| saying(place, e))?;
     }
     let port = OpenOptions::new().read(true).write(true).open(PORT).map_err(|e| saying(PORT, e))?;
     let mut settings = tcgetattr(&port)?;
     cfmakeraw(&mut settings);
     tcsetattr(&port, SetArg::TCSANOW, &settings)?;
     for module in fs::read_to_string(MODULE_ORDER)?.lines() {
-        finit_module(&File::open(module)?, c"", ModuleInitFlags::empty()).map_err(|e| saying(module, e.into()))?;
+        finit_module(&File::open(module)?, c"", ModuleInitFlags::empty()).map_err(|e| saying(module, e))?;
     }
     Ok((port.try_clone()?, port))
 }
 
-fn saying(what: &str, cause: io::Error) -> io::Error {
+fn saying(what: &str, cause: impl Into<io::Error>) -> io::Error {
+    let cause: io::Error = cause.into();
     io::Error::new(cause.kind(), format!("{what}: {cause}"))
 }
 
@@ -89,7 +89,7 @@ impl Agent {
     fn obey(&mut self, command: Command) -> Result<(), String> {
         match command {
             Command::SetUp(network) => set_up(&network),
-            Command::Switch(switches) => switch(switches),
+            Command::Switch(switches) => switch(&switches),
             Command::Run { server, params } => {
                 let mut lost = None;
                 let mut tell = |event: &traffic::Event| {
@@ -109,7 +109,7 @@ impl Agent {
 
     fn time(&self) -> GuestTime {
         // A guest whose /proc cannot be read has not come so far.
-        let busy_us = CpuTimes::read().map_or(0, |times| times.all().iter().map(|cpu| cpu.busy_us()).sum());
+        let busy_us = CpuTimes::read().map_or(0, |times| times.all().iter().map(CpuTime::busy_us).sum());
         GuestTime { at_us: self.began.elapsed().as_micros() as u64, busy_us }
     }
 }
@@ -134,8 +134,9 @@ fn set_up(network: &Network) -> Result<(), String> {
     server.map(drop).map_err(|error| error.to_string())
 }
 
-fn switch(switches: Switches) -> Result<(), String> {
-    ethtool::set_features(INTERFACE, &switches.features()).map_err(|error| error.to_string())?;
-    let segs = if switches.lso || switches.gso { GSO_SEGS } else { link::GSO_ONE_FRAME };
-    link::set_gso_segs_max(INTERFACE, segs).map_err(|error| error.to_string())
+fn switch(switches: &Switches) -> Result<(), String> {
+    let features: Vec<_> = switches.features.iter().map(|(name, on)| (name.as_str(), *on)).collect();
+    ethtool::set_features(INTERFACE, &features)
+        .and_then(|()| link::set_gso_segs_max(INTERFACE, switches.gso_segs_max))
+        .map_err(|error| error.to_string())
 }

@@ -32,7 +32,7 @@ pub const CPUS: usize = 1;
 /// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
 const RING_ENTRIES: u16 = 1024;
 /// From the start of QEMU to a guest that answers: emulated, on a busy machine.
-const BOOT_TIMEOUT: Duration = Duration::from_secs(120);
+const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
 /// The same with KVM when emulation can be had instead. A healthy one takes a second or two; there are
 /// machines whose /dev/kvm opens and runs nothing.
 const KVM_PATIENCE: Duration = Duration::from_secs(20);
@@ -46,6 +46,8 @@ const STOP_GRACE: Duration = Duration::from_millis(200);
 const REFUSED: &str = "failed to init vhost_net";
 /// What is looked at of the console, in bytes from its end.
 const CONSOLE_LEN_MAX: u64 = 16 << 10;
+/// What marks a line that says nothing of a failure.
+const WARNING: &str = "warning: ";
 /// What a failure shows of the guest's console, in bytes from its end.
 const TAIL_LEN: usize = 600;
 
@@ -354,11 +356,12 @@ fn lines(output: ChildStdout) -> (Receiver<String>, Option<JoinHandle<()>>) {
     (receiver, Some(reader))
 }
 
-/// The end of a text in one line.
+/// The end of a text in one line, without QEMU's warnings, which every run has.
 fn last_words(text: &str) -> String {
     let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_LEN));
+    let is_worth_it = |line: &String| !line.is_empty() && !line.contains(WARNING);
     let lines = text[from..].lines().map(|line| line.replace(|c: char| c.is_control(), " ").trim().to_owned());
-    lines.filter(|line| !line.is_empty()).collect::<Vec<_>>().join(" | ")
+    lines.filter(is_worth_it).collect::<Vec<_>>().join(" | ")
 }
 
 fn command(
@@ -368,9 +371,9 @@ fn command(
     console: &Path,
     memory_mib: u64,
 ) -> std::process::Command {
-    let [a, b, c, d, e, f] = config.mac;
+    let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
     let device = format!(
-        "virtio-net-pci,netdev=net0,romfile=,mac={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x},host_mtu={},\
+        "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
          rx_queue_size={RING_ENTRIES},tx_queue_size={RING_ENTRIES}{}",
         config.mtu,
         config.accelerator.interrupts()
@@ -415,7 +418,7 @@ mod tests {
 
     #[test]
     fn last_words_are_one_line_without_control_characters() {
-        assert_eq!(last_words("a\r\n\n\x1b[0mb\n"), "a | [0mb");
+        assert_eq!(last_words("a\r\nqemu: warning: no\n\n\x1b[0mb\n"), "a | [0mb");
         assert_eq!(last_words(&"ä".repeat(TAIL_LEN)).chars().count(), TAIL_LEN / 2);
     }
 

@@ -3,8 +3,10 @@
 //! The lab commands, the guest answers each command with [`Answer::Done`] or [`Answer::Failed`], and with
 //! more before that where a command says so.
 
+use crate::rig::GSO_SEGS;
 use crate::traffic::{Event, Params};
 use offramp_offload::caps::Offloads;
+use offramp_ports::sys::link;
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
 
@@ -46,35 +48,31 @@ pub struct Network {
 }
 
 /// What the guest's driver hands over to the adapter, and what its TCP/IP does instead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Switches {
-    /// The adapter sums what the guest sends.
-    pub tx_checksum: bool,
-    /// The adapter cuts what the guest sends.
-    pub lso: bool,
-    /// The guest cuts above its driver (GSO). Without it and without `lso`, its TCP sends one frame at a time.
-    pub gso: bool,
-    /// The guest joins above its driver (GRO).
-    pub gro: bool,
+    /// Names of the interface's features (`ethtool -k`), and how they are to stand; all at once.
+    pub features: Vec<(String, bool)>,
+    /// Segments that TCP may put into one super-frame.
+    pub gso_segs_max: u32,
 }
 
 impl Switches {
-    /// The switches of a guest whose adapter offers `offloads`. Large send needs sums.
+    /// The switches of a guest whose adapter offers `offloads`. `gso`: it cuts above its driver; without that
+    /// and without large send, its TCP sends one frame at a time. `gro`: it joins above its driver.
     pub fn new(offloads: Offloads, gso: bool, gro: bool) -> Self {
         let offloads = offloads.with_prerequisites();
-        let tx_checksum = offloads.contains(Offloads::TX_CHECKSUM);
-        Self { tx_checksum, lso: offloads.intersects(Offloads::LSO), gso, gro }
-    }
-
-    /// The names of the interface's features (`ethtool -k`), and how they are to stand.
-    pub fn features(self) -> [(&'static str, bool); 5] {
-        [
-            ("tx-checksum-ip-generic", self.tx_checksum),
-            ("tx-tcp-segmentation", self.lso),
-            ("tx-tcp6-segmentation", self.lso),
-            ("tx-generic-segmentation", self.gso),
-            ("rx-gro", self.gro),
-        ]
+        let (tx_checksum, lso) = (offloads.contains(Offloads::TX_CHECKSUM), offloads.intersects(Offloads::LSO));
+        let features = [
+            ("tx-checksum-ip-generic", tx_checksum),
+            ("tx-tcp-segmentation", lso),
+            ("tx-tcp6-segmentation", lso),
+            ("tx-generic-segmentation", gso),
+            ("rx-gro", gro),
+        ];
+        Self {
+            features: features.map(|(name, on)| (name.to_owned(), on)).to_vec(),
+            gso_segs_max: if lso || gso { GSO_SEGS } else { link::GSO_ONE_FRAME },
+        }
     }
 }
 
@@ -142,18 +140,30 @@ mod tests {
     #[test]
     fn commands_are_read_as_they_were_written() {
         let run = Command::Run { server: Ipv4Addr::LOCALHOST, params: Box::default() };
-        let switch = Command::Switch(Switches { tx_checksum: true, lso: false, gso: false, gro: true });
+        let switch = Command::Switch(Switches::new(Offloads::all(), false, true));
         for command in [Command::Time, run, switch] {
             let line = serde_json::to_string(&command).unwrap();
             assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
         }
     }
 
+    fn is_on(switches: &Switches, feature: &str) -> bool {
+        switches.features.iter().any(|(name, on)| name == feature && *on)
+    }
+
     #[test]
     fn without_sums_there_is_no_large_send() {
-        let switches = Switches::new(Offloads::all() - Offloads::TX_CHECKSUM, true, false);
-        assert_eq!(switches, Switches { tx_checksum: false, lso: false, gso: true, gro: false });
-        assert!(Switches::new(Offloads::all(), true, false).lso);
+        let without = Switches::new(Offloads::all() - Offloads::TX_CHECKSUM, true, false);
+        assert!(!is_on(&without, "tx-checksum-ip-generic") && !is_on(&without, "tx-tcp-segmentation"));
+        assert!(is_on(&Switches::new(Offloads::all(), true, false), "tx-tcp-segmentation"));
+    }
+
+    #[test]
+    fn a_guest_that_may_not_cut_and_has_nobody_to_cut_for_it_sends_one_frame_at_a_time() {
+        let none = Offloads::all() - Offloads::LSO;
+        assert_eq!(Switches::new(none, false, false).gso_segs_max, 1);
+        assert_eq!(Switches::new(none, true, false).gso_segs_max, GSO_SEGS);
+        assert_eq!(Switches::new(Offloads::all(), false, false).gso_segs_max, GSO_SEGS);
     }
 
     #[test]

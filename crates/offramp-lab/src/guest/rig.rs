@@ -43,14 +43,12 @@ impl<'a> Guests<'a> {
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
-        let at = match self.rigs.iter().position(|rig| rig.config.mtu == config.mtu) {
-            Some(at) => at,
-            None => {
-                let rig = self.boot(config)?;
-                self.rigs.push(rig);
-                self.rigs.len() - 1
-            }
-        };
+        let of_mtu = self.rigs.iter().position(|rig| rig.config.mtu == config.mtu);
+        let at = of_mtu.unwrap_or(self.rigs.len());
+        if of_mtu.is_none() {
+            let rig = self.boot(config)?;
+            self.rigs.push(rig);
+        }
         let rig = &mut self.rigs[at];
         rig.switch(config)?;
         Ok(rig)

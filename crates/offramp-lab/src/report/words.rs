@@ -21,15 +21,19 @@ pub struct Metric {
     pub text: fn(f64) -> String,
 }
 
-/// A guest, in two sentences or three.
+/// A guest, in some sentences.
 pub fn guest(guest: &Guest) -> String {
     let how = match guest.accelerator.as_str() {
         "tcg" => "emulated by",
         _ => "under KVM in",
     };
+    let emulated = match guest.accelerator.as_str() {
+        "tcg" => " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
+        _ => "",
+    };
     let note = guest.accelerator_note.as_ref().map_or(String::new(), |note| format!(" {note}."));
     format!(
-        "Host A is a guest: Linux {}, {how} QEMU {}, {} processor(s), {} MiB, booted in {:.1} s.{note} {}",
+        "Host A is a guest: Linux {}, {how} QEMU {}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
         guest.kernel, guest.qemu, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
     )
 }
