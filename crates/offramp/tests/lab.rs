@@ -1,7 +1,7 @@
 //! `offramp lab` as a user meets it: what it prints, and how it ends when something is wrong.
 
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 /// How often a test looks for something.
@@ -135,32 +135,58 @@ fn guests_of(parent: u32) -> Vec<i32> {
     pids.split_whitespace().filter(is_qemu).map(|pid| pid.parse().unwrap()).collect()
 }
 
+/// Whether a guest has booted: the file system that it boots from is removed then.
+fn has_booted(guest: i32) -> bool {
+    let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
+    let file = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
+    file.is_some_and(|file| !PathBuf::from(file).exists())
+}
+
+/// Starts a run that would take minutes, and gives it and its guest once that has booted.
+fn long_run_with_guest() -> (Child, i32) {
+    let args = with_guest(&["--only", "lso", "--guest-accel", "tcg", "--seconds", "60"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    let mut lab = command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    loop {
+        assert!(lab.try_wait().unwrap().is_none(), "it ended before it had a guest");
+        if let Some(guest) = guests_of(lab.id()).into_iter().find(|guest| has_booted(*guest)) {
+            return (lab, guest);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn send(signal: &str, pid: impl ToString) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap().success());
+}
+
+fn waits_until_gone(guest: i32) -> bool {
+    let mut looks = (0..HANG_LOOKS).map(|_| PathBuf::from(format!("/proc/{guest}/exe")).exists());
+    looks.any(|is_there| {
+        std::thread::sleep(LOOK);
+        !is_there
+    })
+}
+
 #[test]
 #[ignore = "needs QEMU and a guest kernel"]
-fn a_guest_that_is_killed_ends_the_run_and_a_stopped_run_ends_its_guest() {
-    for (signal, to_guest, status) in [("KILL", true, Some(1)), ("INT", false, Some(130)), ("KILL", false, None)] {
-        let args = with_guest(&["--only", "lso", "--guest-accel", "tcg", "--seconds", "60"]);
-        let mut lab = Command::new(env!("CARGO_BIN_EXE_offramp"))
-            .args(&args)
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let guest = loop {
-            assert!(lab.try_wait().unwrap().is_none(), "it ended before it had a guest");
-            if let [guest, ..] = guests_of(lab.id())[..] {
-                break guest;
-            }
-            std::thread::sleep(LOOK);
-        };
-        let whom = if to_guest { guest.to_string() } else { lab.id().to_string() };
-        assert!(Command::new("kill").args([&format!("-{signal}"), &whom]).status().unwrap().success());
+fn a_guest_that_is_killed_ends_the_run() {
+    let (lab, guest) = long_run_with_guest();
+    send("KILL", guest);
+    let ended = lab.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{message}");
+    assert!(message.contains("QEMU ended (signal: 9"), "{message}");
+}
+
+#[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn a_run_that_is_stopped_or_killed_takes_its_guest_with_it() {
+    for (signal, status) in [("INT", Some(130)), ("KILL", None)] {
+        let (lab, guest) = long_run_with_guest();
+        send(signal, lab.id());
         let ended = lab.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), status, "{}", String::from_utf8_lossy(&ended.stderr));
-        let gone = (0..HANG_LOOKS).any(|_| {
-            std::thread::sleep(LOOK);
-            !PathBuf::from(format!("/proc/{guest}/exe")).exists()
-        });
-        assert!(gone, "after {signal}, the guest is still there");
+        assert!(waits_until_gone(guest), "after SIG{signal}, the guest is still there");
     }
 }

@@ -204,12 +204,13 @@ impl Machine {
     fn wait_until_ready(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, LabError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
-            match self.answer_within(LOOK, stop)? {
-                Some(Answer::Ready { kernel }) => return Ok(kernel),
-                Some(Answer::Failed(why)) => return Err(self.not_booted(why)),
-                Some(other) => return Err(self.not_booted(format!("it said {other:?}"))),
-                None if self.console().contains(REFUSED) => return Err(self.not_booted(self.last_words())),
-                None => {}
+            match self.answer_within(LOOK, stop) {
+                Ok(Some(Answer::Ready { kernel })) => return Ok(kernel),
+                Ok(Some(Answer::Failed(why))) | Err(LabError::Traffic(why)) => return Err(self.not_booted(why)),
+                Ok(Some(other)) => return Err(self.not_booted(format!("it said {other:?}"))),
+                Ok(None) if self.console().contains(REFUSED) => return Err(self.not_booted(self.last_words())),
+                Ok(None) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(self.not_booted(format!("it was silent for {} s{}", timeout.as_secs(), self.tail())))
