@@ -156,8 +156,8 @@ fn long_run_with_guest() -> (Child, i32) {
     }
 }
 
-fn send(signal: &str, pid: impl ToString) {
-    assert!(Command::new("kill").args([&format!("-{signal}"), &pid.to_string()]).status().unwrap().success());
+fn send(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
 }
 
 fn waits_until_gone(guest: i32) -> bool {
@@ -172,7 +172,7 @@ fn waits_until_gone(guest: i32) -> bool {
 #[ignore = "needs QEMU and a guest kernel"]
 fn a_guest_that_is_killed_ends_the_run() {
     let (lab, guest) = long_run_with_guest();
-    send("KILL", guest);
+    send("KILL", &guest.to_string());
     let ended = lab.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
@@ -184,7 +184,7 @@ fn a_guest_that_is_killed_ends_the_run() {
 fn a_run_that_is_stopped_or_killed_takes_its_guest_with_it() {
     for (signal, status) in [("INT", Some(130)), ("KILL", None)] {
         let (lab, guest) = long_run_with_guest();
-        send(signal, lab.id());
+        send(signal, &lab.id().to_string());
         let ended = lab.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), status, "{}", String::from_utf8_lossy(&ended.stderr));
         assert!(waits_until_gone(guest), "after SIG{signal}, the guest is still there");
