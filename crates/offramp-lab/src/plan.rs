@@ -147,7 +147,7 @@ fn from_the_guests_server(mut plan: Plan) -> Plan {
     for variant in &mut plan.variants {
         variant.rig.client = 1;
     }
-    plan.fixed.push_str("; the guest is the server");
+    plan.fixed.push_str("; the guest is the server, and takes longer for the same work where it is emulated");
     plan
 }
 
