@@ -24,6 +24,10 @@ impl Progress {
     }
 }
 
+/// What a frame that is lost counts for in a batch, in bytes: as the shortest one of a line. A host that
+/// sends nothing else must not hold the thread forever.
+const LOST_FRAME_BYTES: usize = 60;
+
 /// What taking a frame came to.
 enum Taken {
     /// The host has none.
@@ -110,7 +114,7 @@ impl Transmit {
                 }
             }
             progress.moved = true;
-            batch_bytes += self.put(host.taken().1, wire, stats, now_ns);
+            batch_bytes += self.put(host.taken().1, wire, stats, now_ns).max(LOST_FRAME_BYTES);
         }
         whole.settle(stats);
         wire.flush();

@@ -2,7 +2,7 @@
 
 mod vhost_common;
 
-use offramp_adapter::stats::Loss;
+use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::checksum;
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_testkit::features::{self, protocol};
@@ -197,7 +197,7 @@ fn super_frames_arrive_cut_as_the_segmenter_cuts_them() {
             }
         }
         a.tx(0).drain(PATIENCE);
-        assert_eq!(rig.sent(0, |d| d.lost_total()) + rig.received(1, |d| d.lost_total()), 0, "{case:?}");
+        assert_eq!(rig.sent(0, Direction::lost_total) + rig.received(1, Direction::lost_total), 0, "{case:?}");
     }
 }
 

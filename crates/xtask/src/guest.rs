@@ -90,7 +90,7 @@ pub fn run(args: &Args) -> Result<bool> {
             kernel: image.kernel.clone(),
             initramfs: image.initramfs.clone(),
             network: network(args.backend, &options, &scratch),
-            device: options.device_arguments(QUEUE_PAIRS),
+            device: options.device_arguments(QUEUE_PAIRS, args.backend),
         };
         if args.print_commands {
             println!("# {name}");

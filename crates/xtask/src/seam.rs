@@ -40,13 +40,14 @@ pub fn open(args: &PortArgs) -> Result<(VhostUser, Vec<VhostQueue>)> {
 pub fn summary(port: &VhostUser) -> String {
     let (status, channel) = (port.status(), port.channel_counters());
     format!(
-        "connected {}, features {:#x}, rings {:?}, {} connections ({} refused), {} messages ({} bad)",
+        "connected {}, features {:#x}, rings {:?}, {} connections ({} refused), {} messages ({} bad: {})",
         status.is_connected,
         status.features,
         status.ring_entries,
         channel.connections(),
         channel.refused_connections(),
         channel.messages(),
-        channel.bad_messages()
+        channel.bad_messages(),
+        status.last_refusal.as_deref().unwrap_or("none")
     )
 }

@@ -24,6 +24,7 @@ pub struct ChannelCounters {
     refused_connections: AtomicU64,
     messages: AtomicU64,
     bad_messages: AtomicU64,
+    lost_memories: AtomicU64,
 }
 
 impl ChannelCounters {
@@ -41,6 +42,15 @@ impl ChannelCounters {
 
     pub(super) fn bad_message(&self) {
         self.bad_messages.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn lost_memory(&self) {
+        self.lost_memories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Frontends that took away memory which they had shared (a file that was made shorter); each was dropped.
+    pub fn lost_memories(&self) -> u64 {
+        self.lost_memories.load(Ordering::Relaxed)
     }
 
     /// Frontends that came.

@@ -1,11 +1,12 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
-use super::VhostUserConfig;
 use super::features::{self, PROTOCOL_FEATURES};
 use super::mailbox::{NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
 use super::ring::{BadRing, RingPlace};
+use super::sigbus::Alarm;
+use super::{MTU_MIN, VhostUserConfig};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_offload::caps::Offloads;
 use std::fs::File;
@@ -103,6 +104,8 @@ pub(super) struct Device {
     config: VhostUserConfig,
     /// What may be offered now; the user's switches.
     allowed: Arc<AtomicU32>,
+    /// Rings when the frontend took away memory that it had shared.
+    alarm: Alarm,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
     memory: Arc<GuestMemory>,
@@ -113,11 +116,17 @@ pub(super) struct Device {
 }
 
 impl Device {
-    pub fn new(config: VhostUserConfig, allowed: Arc<AtomicU32>, queues: Vec<Sender<QueueState>>) -> Self {
+    pub fn new(
+        config: VhostUserConfig,
+        allowed: Arc<AtomicU32>,
+        alarm: Alarm,
+        queues: Vec<Sender<QueueState>>,
+    ) -> Self {
         let vrings = (0..2 * queues.len()).map(|_| Setup::default()).collect();
         Self {
             config,
             allowed,
+            alarm,
             queues,
             vrings,
             memory: Arc::default(),
@@ -269,7 +278,6 @@ impl Device {
 
     /// `NET_SET_MTU`: what the frontend told the guest, in bytes of IP.
     pub fn set_mtu(&mut self, mtu: u64) -> std::result::Result<(), Refused> {
-        const MTU_MIN: u16 = 68;
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
@@ -354,7 +362,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             file_offset: region.mmap_offset,
         };
         let table = regions.iter().map(extent).zip(files).collect();
-        let memory = GuestMemory::map(table).map_err(Refused::from)?;
+        let memory = GuestMemory::map(table, &self.alarm).map_err(Refused::from)?;
         self.replace_memory(memory)?;
         Ok(None)
     }
@@ -514,7 +522,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             len: region.memory_size,
             file_offset: region.mmap_offset,
         };
-        let memory = self.memory.with(extent, fd).map_err(Refused::from)?;
+        let memory = self.memory.with(extent, fd, &self.alarm).map_err(Refused::from)?;
         self.replace_memory(memory)?;
         Ok(None)
     }
@@ -543,7 +551,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let log = Arc::new(DirtyLog::map(file, log.mmap_offset, log.mmap_size).map_err(Refused::from)?);
+        let log = Arc::new(DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.alarm).map_err(Refused::from)?);
         for queue in &self.queues {
             let log = Some(Arc::clone(&log));
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;

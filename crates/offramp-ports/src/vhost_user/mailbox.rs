@@ -14,8 +14,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
-/// a port that nothing drives takes longer.
-const PATIENCE: Duration = Duration::from_secs(1);
+/// a port that nothing drives, on a machine that is not overloaded, takes longer.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 

@@ -6,8 +6,10 @@
 use std::fs::File;
 use std::io;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
+use super::sigbus::{Alarm, Watch};
 use vm_memory::FileOffset;
 use vm_memory::mmap::{MmapRegion, MmapRegionError};
 
@@ -31,7 +33,7 @@ pub(super) enum MemoryError {
     PastEnd,
     #[error("mapping: {0}")]
     Map(#[from] MmapRegionError),
-    #[error("reading the file's size: {0}")]
+    #[error("looking at the file, or watching its mapping: {0}")]
     Io(#[from] io::Error),
 }
 
@@ -66,6 +68,8 @@ struct Region {
     extent: Extent,
     /// Where the region's first byte is mapped.
     host: NonNull<u8>,
+    // Dropped before the mapping.
+    _watch: Watch,
     mapping: MmapRegion,
 }
 
@@ -76,7 +80,7 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn map(extent: Extent, file: File) -> Result<Self, MemoryError> {
+    fn map(extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
         // Mapping from the file's start keeps every offset usable, also with huge pages.
         let map_len = usize::try_from(extent.file_offset + extent.len).map_err(|_| MemoryError::Extent)?;
@@ -89,60 +93,78 @@ impl Region {
         // SAFETY: the mapping has file_offset + len bytes, and len is not 0.
         let host = unsafe { mapping.as_ptr().add(extent.file_offset as usize) };
         let host = NonNull::new(host).ok_or(MemoryError::Extent)?;
-        Ok(Self { extent, host, mapping })
+        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
+        Ok(Self { extent, host, _watch: watch, mapping })
     }
 }
 
 /// All memory of a guest. Changing it makes a new one; queues hold the old until they take the new.
 #[derive(Debug, Default)]
 pub(super) struct GuestMemory {
-    regions: Vec<std::sync::Arc<Region>>,
+    regions: Vec<Slot>,
+}
+
+/// A region, and how often it was added: QEMU adds and removes it once for each queue pair.
+#[derive(Clone, Debug)]
+struct Slot {
+    region: Arc<Region>,
+    times: u32,
 }
 
 impl GuestMemory {
-    /// Maps a whole table.
-    pub fn map(table: Vec<(Extent, File)>) -> Result<Self, MemoryError> {
+    /// Maps a whole table. `alarm` rings when memory is touched that its file no longer has.
+    pub fn map(table: Vec<(Extent, File)>, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
-            memory = memory.with(extent, file)?;
+            memory = memory.with_new(extent, file, alarm)?;
         }
         Ok(memory)
     }
 
-    /// The same memory with one more region.
-    pub fn with(&self, extent: Extent, file: File) -> Result<Self, MemoryError> {
+    /// The same memory with one more region, or with one of its own once more.
+    pub fn with(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
+        let mut regions = self.regions.clone();
+        match regions.iter_mut().find(|slot| slot.region.extent == extent) {
+            Some(slot) => slot.times = slot.times.saturating_add(1),
+            None => return self.with_new(extent, file, alarm),
+        }
+        Ok(Self { regions })
+    }
+
+    fn with_new(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
         if self.regions.len() >= REGIONS_MAX {
             return Err(MemoryError::TooMany);
         }
-        if self.regions.iter().any(|region| region.extent.overlaps(&extent)) {
+        if self.regions.iter().any(|slot| slot.region.extent.overlaps(&extent)) {
             return Err(MemoryError::Overlap);
         }
         let mut regions = self.regions.clone();
-        regions.push(std::sync::Arc::new(Region::map(extent, file)?));
+        regions.push(Slot { region: Arc::new(Region::map(extent, file, alarm)?), times: 1 });
         // Most buffers are in the largest region.
-        regions.sort_by_key(|region| std::cmp::Reverse(region.extent.len));
+        regions.sort_by_key(|slot| std::cmp::Reverse(slot.region.extent.len));
         Ok(Self { regions })
     }
 
-    /// The same memory without the region at these addresses.
+    /// The same memory without the region at these addresses, or with it once less.
     pub fn without(&self, guest: u64, user: u64, len: u64) -> Result<Self, MemoryError> {
         let is_it = |e: &Extent| e.guest == guest && e.user == user && e.len == len;
         let mut regions = self.regions.clone();
-        let at = regions.iter().position(|region| is_it(&region.extent)).ok_or(MemoryError::Unknown)?;
-        regions.remove(at);
+        let slot = regions.iter_mut().find(|slot| is_it(&slot.region.extent)).ok_or(MemoryError::Unknown)?;
+        slot.times -= 1;
+        regions.retain(|slot| slot.times > 0);
         Ok(Self { regions })
     }
 
     /// How many regions there are, and their bytes.
     pub fn size(&self) -> (usize, u64) {
-        (self.regions.len(), self.regions.iter().map(|region| region.extent.len).sum())
+        (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
     }
 
     /// `len` bytes at a guest-physical address, if they lie in one region.
     #[inline]
     pub fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.at(offset, len)
         })
@@ -150,7 +172,7 @@ impl GuestMemory {
 
     /// Bytes from a guest-physical address to the end of its region: for what crosses a border.
     pub fn left_at_guest(&self, guest: u64) -> Option<u64> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.extent.len.checked_sub(offset).filter(|left| *left > 0)
         })
@@ -158,7 +180,7 @@ impl GuestMemory {
 
     /// `len` bytes at an address of the frontend, if they lie in one region; also their guest address.
     pub fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
-        self.regions.iter().find_map(|region| {
+        self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = user.wrapping_sub(region.extent.user);
             Some((region.at(offset, len)?, region.extent.guest + offset))
         })
@@ -179,6 +201,8 @@ impl Region {
 /// page of guest-physical memory, set before the page is reported as used.
 #[derive(Debug)]
 pub(super) struct DirtyLog {
+    // Dropped before the mapping.
+    _watch: Watch,
     mapping: MmapRegion,
     offset: usize,
     len: usize,
@@ -186,7 +210,7 @@ pub(super) struct DirtyLog {
 
 impl DirtyLog {
     /// Maps `len` bytes of a log at `offset` of its file.
-    pub fn map(file: File, offset: u64, len: u64) -> Result<Self, MemoryError> {
+    pub fn map(file: File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or(MemoryError::Extent)?;
         if len == 0 {
             return Err(MemoryError::Extent);
@@ -196,7 +220,8 @@ impl DirtyLog {
         }
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), end, protection, libc::MAP_SHARED)?;
-        Ok(Self { mapping, offset: offset as usize, len: len as usize })
+        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
+        Ok(Self { _watch: watch, mapping, offset: offset as usize, len: len as usize })
     }
 
     /// Marks the pages of a write. Pages beyond the log are the frontend's mistake and are passed over.
@@ -230,6 +255,10 @@ mod tests {
         file
     }
 
+    fn alarm() -> Alarm {
+        Alarm::new(nix::sys::eventfd::EventFd::new().unwrap())
+    }
+
     fn extent(guest: u64, user: u64, len: u64, file_offset: u64) -> Extent {
         Extent { guest, user, len, file_offset }
     }
@@ -240,7 +269,7 @@ mod tests {
             (extent(0, 0x7000_0000, 2 * PAGE, 0), file(2 * PAGE)),
             (extent(4 * PAGE, 0x9000_0000, PAGE, PAGE), file(2 * PAGE)),
         ];
-        let memory = GuestMemory::map(table).unwrap();
+        let memory = GuestMemory::map(table, &alarm()).unwrap();
         assert!(memory.at_guest(0, 2 * PAGE).is_some());
         assert!(memory.at_guest(1, 2 * PAGE).is_none());
         assert!(memory.at_guest(3 * PAGE, 1).is_none());
@@ -255,21 +284,27 @@ mod tests {
 
     #[test]
     fn a_region_that_is_no_region_is_refused() {
-        let refuse = |e: Extent, len| GuestMemory::map(vec![(e, file(len))]).unwrap_err();
+        let refuse = |e: Extent, len| GuestMemory::map(vec![(e, file(len))], &alarm()).unwrap_err();
         assert!(matches!(refuse(extent(0, 0, 0, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(u64::MAX, 0, PAGE, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, PAGE, u64::MAX), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, 2 * PAGE, 0), PAGE), MemoryError::PastEnd));
-        let one = GuestMemory::map(vec![(extent(0, 0, PAGE, 0), file(PAGE))]).unwrap();
-        assert!(matches!(one.with(extent(PAGE - 1, 0, PAGE, 0), file(PAGE)).unwrap_err(), MemoryError::Overlap));
+        let one = GuestMemory::map(vec![(extent(0, 0, PAGE, 0), file(PAGE))], &alarm()).unwrap();
+        assert!(matches!(
+            one.with(extent(PAGE - 1, 0, PAGE, 0), file(PAGE), &alarm()).unwrap_err(),
+            MemoryError::Overlap
+        ));
         assert!(matches!(one.without(0, 1, PAGE).unwrap_err(), MemoryError::Unknown));
+        let twice = one.with(extent(0, 0, PAGE, 0), file(PAGE), &alarm()).unwrap();
+        assert_eq!(twice.size(), (1, PAGE));
+        assert_eq!(twice.without(0, 0, PAGE).unwrap().size(), (1, PAGE), "QEMU removes it as often as it added it");
         assert_eq!(one.without(0, 0, PAGE).unwrap().size(), (0, 0));
     }
 
     #[test]
     fn a_log_has_the_pages_that_were_written_and_no_others() {
         let log_file = file(PAGE);
-        let log = DirtyLog::map(log_file.try_clone().unwrap(), 8, 2).unwrap();
+        let log = DirtyLog::map(log_file.try_clone().unwrap(), 8, 2, &alarm()).unwrap();
         log.mark(PAGE - 1, 2);
         log.mark(15 * PAGE, 1);
         log.mark(16 * PAGE, u64::MAX);

@@ -32,6 +32,7 @@ mod port;
 mod queue;
 mod ring;
 mod session;
+mod sigbus;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
@@ -51,6 +52,8 @@ compile_error!("rings of virtio 1 are little-endian, and are read here as they l
 pub const QUEUE_PAIRS_MAX: u16 = 128;
 /// Largest ring (virtio 1.3, 2.7).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
+/// Smallest MTU that a guest may be told, in bytes of IP (virtio 1.3, 5.1.4.1).
+pub const MTU_MIN: u16 = 68;
 /// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an
 /// Ethernet header with two VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
@@ -111,6 +114,9 @@ impl VhostUserConfig {
         if self.queue_size_max == 0 || self.queue_size_max > QUEUE_SIZE_MAX {
             return Err(VhostUserError::QueueSize { socket: self.socket.clone(), queue_size: self.queue_size_max });
         }
+        if let Some(mtu) = self.mtu.filter(|mtu| *mtu < MTU_MIN) {
+            return Err(VhostUserError::Mtu { socket: self.socket.clone(), mtu });
+        }
         Ok(())
     }
 }
@@ -133,6 +139,14 @@ pub enum VhostUserError {
         socket: PathBuf,
         /// The size that was asked for.
         queue_size: u16,
+    },
+    /// The MTU that the guest would be told is none.
+    #[error("vhost-user \"{}\": mtu {mtu} for the guest; use {MTU_MIN} to 65535 bytes of IP", socket.display())]
+    Mtu {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The MTU that was asked for.
+        mtu: u16,
     },
     /// Somebody listens on that socket.
     #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
@@ -169,6 +183,8 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Bytes of guest memory that are mapped.
     pub memory_bytes: u64,
+    /// Why a frontend was last sent away, if one was.
+    pub last_refusal: Option<String>,
 }
 
 impl PortStatus {
@@ -212,7 +228,13 @@ impl VhostUser {
             queue_counters.push(counters);
         }
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let stop = EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()))?;
+        let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
+        let (stop, alarm) = (event()?, Arc::new(event()?));
+        // Before there is a port: one that is dropped takes its socket with it.
+        let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
+            io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
+            _ => system("listening")(cause),
+        })?;
         let mut port = Self {
             config: config.clone(),
             allowed: Arc::new(AtomicU32::new(config.offloads.bits())),
@@ -223,16 +245,19 @@ impl VhostUser {
             stop: Arc::new(stop),
             control: None,
         };
-        let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
-            io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
-            _ => system("listening")(cause),
-        })?;
         let session = Session {
             config: config.clone(),
-            device: Arc::new(Mutex::new(Device::new(config.clone(), Arc::clone(&port.allowed), senders))),
+            device: Arc::new(Mutex::new(Device::new(
+                config.clone(),
+                Arc::clone(&port.allowed),
+                Arc::clone(&alarm),
+                senders,
+            ))),
             counters: Arc::clone(&port.channel_counters),
             status: Arc::clone(&port.status),
             stop: Arc::clone(&port.stop),
+            last_refusal: None,
+            alarm,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
         port.control =

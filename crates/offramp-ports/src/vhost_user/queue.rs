@@ -15,7 +15,7 @@ use nix::errno::Errno;
 use nix::unistd::{read, write};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::meta::{RxMeta, SegmentationKind, TxMeta};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
 use std::sync::Arc;
@@ -84,19 +84,27 @@ impl Vring {
         }
         self.staged = 0;
         let Some(ring) = &mut self.ring else { return };
-        if let Some(log) = log.filter(|_| self.is_logged) {
-            let (user, len) = ring.written_extent(&self.place);
-            if let Some((_, guest)) = memory.at_user(user, len) {
-                log.mark(guest, len);
-            }
-        }
-        if ring.publish().wants_call
+        let published = ring.publish();
+        // Behind the write: a page that is copied between the two is copied again.
+        self.mark(memory, log);
+        if published.wants_call
             && let Some(call) = &self.call
         {
             counters.calls.add(1);
             // EAGAIN: the guest has more calls to see than an eventfd can count. Other errors are the
             // frontend's loss: it made the descriptor.
             let _ = write(call, &EVENT);
+        }
+    }
+
+    /// Marks what was written of the ring itself.
+    #[inline]
+    fn mark(&self, memory: &GuestMemory, log: Option<&DirtyLog>) {
+        let (Some(log), Some(ring)) = (log.filter(|_| self.is_logged), &self.ring) else { return };
+        for (user, len) in ring.written_extents(&self.place) {
+            if let Some((_, guest)) = memory.at_user(user, len) {
+                log.mark(guest, len);
+            }
         }
     }
 
@@ -260,9 +268,17 @@ impl QueueState {
     /// A disabled ring of a network device is emptied (vhost-user, "Ring states").
     #[cold]
     fn discard_transmit(&mut self) {
-        while let Some(chain) = self.transmit.batch.pop() {
-            self.transmit.put_used(&chain, 0);
-            self.counters.discarded.add(1);
+        // As much as the ring holds: what is left would wait for a kick that was made already.
+        let mut fetches_left = usize::from(self.transmit.place.size) / FETCH_MAX;
+        loop {
+            while let Some(chain) = self.transmit.batch.pop() {
+                self.transmit.put_used(&chain, 0);
+                self.counters.discarded.add(1);
+            }
+            if fetches_left == 0 || !self.transmit.fetch(&self.memory, &self.counters) {
+                return;
+            }
+            fetches_left -= 1;
         }
     }
 
@@ -303,6 +319,12 @@ impl QueueState {
                 if !self.is_mergeable {
                     return self.single(len);
                 }
+                if chain.len == 0 {
+                    // A bad chain cannot be part of a frame, nor can one lie on both its sides.
+                    self.return_unused(chains + 1);
+                    (chains, room) = (0, 0);
+                    continue;
+                }
                 chains += 1;
                 room += chain.len as usize;
                 if room >= len {
@@ -315,6 +337,15 @@ impl QueueState {
         }
     }
 
+    /// Gives receive chains back with nothing in them.
+    #[cold]
+    fn return_unused(&mut self, chains: usize) {
+        for _ in 0..chains {
+            let Some(chain) = self.receive.batch.pop() else { return };
+            self.receive.put_used(&chain, 0);
+        }
+    }
+
     fn fetch_receive(&mut self) -> bool {
         self.receive.fetch(&self.memory, &self.counters)
     }
@@ -324,12 +355,8 @@ impl QueueState {
         while let Some(chain) = self.receive.batch.waiting().first() {
             match chain.len as usize {
                 room if room >= len => return Ok(1),
-                0 => {
-                    // A bad chain: it goes back as it is.
-                    let chain = *chain;
-                    self.receive.batch.pop();
-                    self.receive.put_used(&chain, 0);
-                }
+                // A bad chain: it goes back as it is.
+                0 => self.return_unused(1),
                 _ => return Err(PortError::Refused(libc::EMSGSIZE)),
             }
         }
@@ -356,6 +383,19 @@ impl QueueState {
             self.receive.put_used(&chain, (at - start) as u32);
         }
     }
+}
+
+/// The offloads that a request needs. That a super-frame carries CWR changes nothing of its cutting.
+#[inline]
+fn asked_of(meta: &TxMeta) -> Offloads {
+    let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };
+    let segmentation = meta.segmentation.map_or(Offloads::empty(), |segmentation| match segmentation.kind {
+        SegmentationKind::Tcp4 => Offloads::TSO4,
+        SegmentationKind::Tcp6 => Offloads::TSO6,
+        SegmentationKind::Udp => Offloads::USO,
+        SegmentationKind::UdpFragments => Offloads::UFO,
+    });
+    checksum | segmentation
 }
 
 /// Copies bytes out of a buffer. What does not fit was checked by the caller.
@@ -445,6 +485,10 @@ impl VhostQueue {
         self.state.transmit.put_used(&chain, 0);
         let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
         self.meta = decode_tx(&header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        if !self.state.offloads.contains(asked_of(&self.meta)) {
+            // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).
+            return Err(PortError::Refused(libc::EINVAL));
+        }
         self.frame_len = len;
         Ok(true)
     }
@@ -500,12 +544,14 @@ impl HostIo for VhostQueue {
         if let Some(ring) = &mut self.state.transmit.ring {
             ring.arm();
         }
+        self.state.transmit.mark(&self.state.memory, self.state.log.as_deref());
     }
 
     fn disarm(&mut self) {
         if let Some(ring) = &mut self.state.transmit.ring {
             ring.disarm();
         }
+        self.state.transmit.mark(&self.state.memory, self.state.log.as_deref());
         self.state.transmit.silence();
         self.mailbox.serve(&mut self.state);
     }

@@ -8,15 +8,18 @@
 
 use super::counters::ChannelCounters;
 use super::device::Device;
+use super::memory::REGIONS_MAX;
+use super::sigbus::Alarm;
 use super::{Mode, PortStatus, VhostUserConfig};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{MsgFlags, recv, send};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
@@ -27,6 +30,13 @@ const HEADER_LEN: usize = 12;
 /// Longest payload that any message has: a table of 32 regions and some room.
 const PAYLOAD_LEN_MAX: usize = 4096;
 const PAYLOAD_U64_LEN: usize = 8;
+/// Most descriptors of a message: one for each region of a table.
+const FDS_MAX: usize = REGIONS_MAX;
+/// Bytes of control data in which the kernel hands over as many descriptors as one message can have
+/// (`SCM_MAX_FD` of unix(7), 253), and their header.
+const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
+/// Bytes of a descriptor in control data.
+const FD_LEN: usize = size_of::<libc::c_int>();
 /// Header flags: version 1, and that this is a reply.
 const REPLY_FLAGS: u32 = 0x1 | 0x4;
 /// Header flag: the sender wants an answer.
@@ -35,7 +45,7 @@ const SET_VRING_ENABLE: u32 = 18;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
-/// How long the rest of a message may take to come.
+/// How long the rest of a message may take to come, and a full socket to be read.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 const REST_POLL: Duration = Duration::from_millis(1);
 /// How long a client waits before it tries to connect again.
@@ -48,6 +58,10 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
+    /// Why a frontend was last sent away.
+    pub last_refusal: Option<String>,
+    /// Rings when the frontend took away memory that it had shared.
+    pub alarm: Alarm,
 }
 
 /// Why a connection ended.
@@ -73,8 +87,14 @@ impl Header {
     }
 }
 
-/// A message that cannot be read: the connection is of no more use.
-struct Unreadable;
+/// A message that cannot be read or was refused, and why: the connection is of no more use.
+struct Unreadable(String);
+
+impl<E: std::error::Error> From<E> for Unreadable {
+    fn from(error: E) -> Self {
+        Self(error.to_string())
+    }
+}
 
 impl Session {
     /// Serves frontends, one after the other, until the port is dropped.
@@ -83,6 +103,8 @@ impl Session {
             self.counters.connected();
             let end = self.serve(stream, listener);
             self.device().reset();
+            // Behind the reset: nobody touches that memory any more. Empty: it never rang.
+            let _ = self.alarm.read();
             self.tell(false);
             // A client whose frontend hangs up at once does not call again at once.
             if matches!(end, End::Stopped) || (listener.is_none() && self.is_stopped_within(RECONNECT_INTERVAL_MS)) {
@@ -108,6 +130,7 @@ impl Session {
             ring_entries: device.ring_entries(),
             memory_regions: device.memory_size().0,
             memory_bytes: device.memory_size().1,
+            last_refusal: self.last_refusal.clone(),
         };
         drop(device);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
@@ -148,23 +171,26 @@ impl Session {
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.device));
         self.tell(true);
         loop {
-            let mut fds = vec![readable(&*self.stop), readable(&own)];
+            let mut fds = vec![readable(&*self.stop), readable(&own), readable(&*self.alarm)];
             fds.extend(listener.map(readable));
             wait(&mut fds, PollTimeout::NONE);
             if is_ready(&fds[0]) {
                 return End::Stopped;
             }
-            if fds.get(2).is_some_and(is_ready) {
-                self.turn_away(listener);
+            if is_ready(&fds[2]) {
+                self.counters.lost_memory();
+                return End::Gone;
             }
             if !is_ready(&fds[1]) {
+                self.turn_away(listener, &own);
                 continue;
             }
             match self.handle(&own, &mut handler) {
                 Ok(true) => self.counters.message(),
                 Ok(false) => return End::Gone,
-                Err(Unreadable) => {
+                Err(Unreadable(why)) => {
                     self.counters.bad_message();
+                    self.last_refusal = Some(why);
                     return End::Gone;
                 }
             }
@@ -172,9 +198,14 @@ impl Session {
         }
     }
 
-    /// A second frontend cannot have the same device.
-    fn turn_away(&self, listener: Option<&UnixListener>) {
-        if listener.is_some_and(|listener| listener.accept().is_ok()) {
+    /// A second frontend cannot have the same device; one that comes behind the end of the first can.
+    fn turn_away(&self, listener: Option<&UnixListener>, own: &UnixStream) {
+        let Some(listener) = listener else { return };
+        let mut fds = [readable(listener), readable(own)];
+        // Whoever waits has come before this look, so that a first one that has gone shows in it.
+        wait(&mut fds[..1], PollTimeout::ZERO);
+        wait(&mut fds[1..], PollTimeout::ZERO);
+        if is_ready(&fds[0]) && !is_ready(&fds[1]) && listener.accept().is_ok() {
             self.counters.refused();
         }
     }
@@ -186,9 +217,21 @@ impl Session {
         handler: &mut BackendReqHandler<Mutex<Device>>,
     ) -> Result<bool, Unreadable> {
         let Some(header) = peek(stream)? else { return Ok(false) };
+        has_room_for_an_answer(stream)?;
+        let handled = self.handle_whole(stream, handler, header);
+        handled.map_err(|Unreadable(why)| Unreadable(format!("message {}: {why}", header.request)))
+    }
+
+    /// Handles a message that is there as a whole.
+    fn handle_whole(
+        &mut self,
+        stream: &UnixStream,
+        handler: &mut BackendReqHandler<Mutex<Device>>,
+        header: Header,
+    ) -> Result<bool, Unreadable> {
         match header.request {
             SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
-            _ => handler.handle_request().map_err(|_| Unreadable)?,
+            _ => handler.handle_request()?,
         }
         Ok(true)
     }
@@ -197,14 +240,15 @@ impl Session {
     fn handle_own(&self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
         let expected = if header.request == GET_STATUS { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
-            return Err(Unreadable);
+            return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
         let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
         let message = &mut bytes[..HEADER_LEN + expected];
         // Descriptors that came along are closed by the kernel: there is no room for them.
         match recv(stream.as_raw_fd(), message, MsgFlags::MSG_DONTWAIT) {
             Ok(len) if len == message.len() => {}
-            _ => return Err(Unreadable),
+            Ok(len) => return Err(Unreadable(format!("{len} bytes of it"))),
+            Err(error) => return Err(error.into()),
         }
         let value = bytes[HEADER_LEN..].try_into().map_or(0, u64::from_ne_bytes);
         let done = match header.request {
@@ -221,7 +265,7 @@ impl Session {
         if header.flags & NEED_REPLY != 0 && self.device().protocol_features() & can_ack != 0 {
             reply(stream, header.request, u64::from(done.is_err()))?;
         }
-        done.map_err(|_| Unreadable)
+        Ok(done?)
     }
 }
 
@@ -229,15 +273,15 @@ impl Session {
 fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
     let deadline = Instant::now() + REST_PATIENCE;
     loop {
-        let mut bytes = [0; HEADER_LEN];
-        match recv(stream.as_raw_fd(), &mut bytes, MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT) {
-            Ok(0) => return Ok(None),
-            Ok(HEADER_LEN) => {
+        match peek_bytes(stream) {
+            Ok((_, 0, _)) => return Ok(None),
+            Ok((bytes, HEADER_LEN, fds)) => {
                 let header = Header::parse(bytes);
-                if header.size > PAYLOAD_LEN_MAX {
-                    return Err(Unreadable);
+                if header.size > PAYLOAD_LEN_MAX || fds > FDS_MAX {
+                    let Header { request, size, .. } = header;
+                    return Err(Unreadable(format!("message {request} of {size} bytes, {fds} descriptors or more")));
                 }
-                if waiting_len(stream).map_err(|_| Unreadable)? >= HEADER_LEN + header.size {
+                if waiting_len(stream)? >= HEADER_LEN + header.size {
                     return Ok(Some(header));
                 }
             }
@@ -245,10 +289,76 @@ fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
             Err(_) => return Ok(None),
         }
         if Instant::now() > deadline {
-            return Err(Unreadable);
+            return Err(Unreadable("half a message, and no more of it".to_owned()));
         }
         std::thread::sleep(REST_POLL);
     }
+}
+
+/// The first bytes that wait in a socket, how many those are, and how many descriptors came with them.
+///
+/// Descriptors are counted before crate `vhost` sees them: at more than it takes, it loses the message and
+/// waits without an end for the rest of it. Looking makes copies of them, which are closed again.
+fn peek_bytes(stream: &UnixStream) -> nix::Result<([u8; HEADER_LEN], usize, usize)> {
+    let mut bytes = [0; HEADER_LEN];
+    let mut control = [0u64; CONTROL_LEN.div_ceil(8)];
+    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+    // SAFETY: all fields of the structure may be 0.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = size_of_val(&control) as _;
+    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
+    // SAFETY: the message points to buffers of the lengths that it says, which outlive the call.
+    let len = Errno::result(unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) })?;
+    // SAFETY: the kernel has filled the message in.
+    let mut fds = unsafe { close_copies(&message) };
+    if message.msg_flags & libc::MSG_CTRUNC != 0 {
+        // More than any message may have.
+        fds += FDS_MAX + 1;
+    }
+    Ok((bytes, len as usize, fds))
+}
+
+/// Closes the descriptors of a received message, and says how many they were.
+///
+/// # Safety
+/// The message is one that `recvmsg` has filled in, and nobody else closes its descriptors.
+unsafe fn close_copies(message: &libc::msghdr) -> usize {
+    let mut count = 0;
+    // SAFETY: the message and its control buffer are whole, as the caller promises.
+    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
+    while let Some(header) = NonNull::new(control) {
+        // SAFETY: the kernel has written this header.
+        let (level, kind, len) =
+            unsafe { (header.as_ref().cmsg_level, header.as_ref().cmsg_type, header.as_ref().cmsg_len) };
+        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+            // SAFETY: as above; the data begins behind the header.
+            let data = unsafe { libc::CMSG_DATA(control) };
+            // SAFETY: the length of a header without data is a constant.
+            let fds = (len - unsafe { libc::CMSG_LEN(0) } as usize) / FD_LEN;
+            for at in 0..fds {
+                let mut fd = [0; FD_LEN];
+                // SAFETY: `fds` descriptors of that length lie there.
+                unsafe { std::ptr::copy_nonoverlapping(data.add(at * FD_LEN), fd.as_mut_ptr(), FD_LEN) };
+                // SAFETY: the kernel has just made it, and nobody else knows it.
+                drop(unsafe { OwnedFd::from_raw_fd(libc::c_int::from_ne_bytes(fd)) });
+            }
+            count += fds;
+        }
+        // SAFETY: as above.
+        control = unsafe { libc::CMSG_NXTHDR(message, control) };
+    }
+    count
+}
+
+/// Waits until an answer can be sent: a frontend that asks and never reads would hold the thread in `send`.
+fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
+    // Writable means that most of the socket's buffer is free, which is more than any answer has.
+    let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
+    wait(&mut fds, PollTimeout::try_from(REST_PATIENCE).unwrap_or(PollTimeout::ZERO));
+    if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("answers that nobody reads".to_owned())) }
 }
 
 /// Bytes that wait in a socket.
@@ -267,7 +377,8 @@ fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable
     bytes[HEADER_LEN..].copy_from_slice(&value.to_ne_bytes());
     match send(stream.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
         Ok(len) if len == bytes.len() => Ok(()),
-        _ => Err(Unreadable),
+        Ok(len) => Err(Unreadable(format!("the frontend took {len} bytes of an answer"))),
+        Err(error) => Err(error.into()),
     }
 }
 

@@ -8,6 +8,7 @@
 #[path = "../../../offramp-offload/tests/support/packet.rs"]
 pub mod packet;
 
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -58,6 +59,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A kind of ring and driver.
 #[derive(Clone, Copy, Debug)]
+#[allow(clippy::struct_excessive_bools, reason = "five features, each of which is there or not")]
 pub struct Case {
     pub packed: bool,
     pub mergeable: bool,
@@ -127,12 +129,14 @@ pub struct RigConfig {
     pub mac: Option<[u8; 6]>,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
+    /// Where the sockets are; a directory of its own otherwise.
+    pub scratch: Option<Arc<Scratch>>,
 }
 
 impl Default for RigConfig {
     fn default() -> Self {
         let adapter = AdapterConfig { mtu: MTU_MAX, ..AdapterConfig::default() };
-        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false }
+        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false, scratch: None }
     }
 }
 
@@ -155,7 +159,7 @@ pub struct Rig {
     workers: Vec<Worker>,
     pub ports: [VhostUser; 2],
     pub controls: [Arc<Control>; 2],
-    scratch: Scratch,
+    scratch: Arc<Scratch>,
 }
 
 impl Rig {
@@ -165,7 +169,7 @@ impl Rig {
 
     pub fn with(config: &RigConfig) -> Self {
         config.adapter.check().expect("a configuration of this test");
-        let scratch = Scratch::new();
+        let scratch = config.scratch.clone().unwrap_or_else(|| Arc::new(Scratch::new()));
         let open = |side: usize| {
             let config = VhostUserConfig {
                 mode: config.mode,
@@ -201,6 +205,11 @@ impl Rig {
 
     pub fn socket(&self, side: usize) -> &Path {
         &self.ports[side].config().socket
+    }
+
+    /// A listener for port `side`, which is a client.
+    pub fn listen(&self, side: usize) -> UnixListener {
+        UnixListener::bind(self.socket(side)).expect("listening for a port")
     }
 
     /// A guest at port `side`.

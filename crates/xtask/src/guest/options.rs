@@ -179,11 +179,17 @@ impl Options {
     }
 
     /// The options as QEMU's `-device` takes them.
-    pub fn device_arguments(&self, pairs: u16) -> String {
+    pub fn device_arguments(&self, pairs: u16, backend: BackendKind) -> String {
         let mut arguments: Vec<_> =
             FACTORS.iter().map(|factor| format!("{}={}", factor.name, self.value(factor.name))).collect();
-        // One for each queue, one for the configuration, one for the control queue.
-        arguments.push(format!("vectors={}", 2 * self.queue_pairs(pairs) + 2));
+        let vectors = match backend {
+            // One for each queue, one for the configuration, one for the control queue.
+            BackendKind::QemuTap => 2 * self.queue_pairs(pairs) + 2,
+            // QEMU 7.2 crashes when a vhost-user device has message interrupts and no KVM (seen: in
+            // msix_set_vector_notifiers, called by vhost_net_start).
+            BackendKind::Offramp => 0,
+        };
+        arguments.push(format!("vectors={vectors}"));
         arguments.push("host_ufo=off,guest_ufo=off".to_owned());
         arguments.join(",")
     }

@@ -30,6 +30,9 @@ const DESCRIPTOR_LEN: u64 = 16;
 const INDIRECT_MAX: u64 = 1024;
 /// Most chains that are fetched at once: enough to hide the latency of their cache lines.
 pub(super) const FETCH_MAX: usize = 32;
+/// How many taken chains are kept before those that wait are moved to the front: seldom enough to cost
+/// nothing, and what is kept stays in the cache.
+const TAKEN_MAX: usize = 8 * FETCH_MAX;
 
 /// What the driver lays out in a descriptor, read from shared memory in one go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -104,6 +107,20 @@ impl Batch {
     fn make_room(&mut self) {
         if self.is_empty() {
             self.clear();
+        } else if self.next >= TAKEN_MAX {
+            self.forget_taken();
+        }
+    }
+
+    /// A receive ring may be such that some chains always wait: what was taken must not pile up before them.
+    #[cold]
+    fn forget_taken(&mut self) {
+        self.chains.drain(..self.next);
+        self.next = 0;
+        let buffers = self.chains.first().map_or(self.buffers.len(), |chain| chain.first as usize);
+        self.buffers.drain(..buffers);
+        for chain in &mut self.chains {
+            chain.first -= buffers as u32;
         }
     }
 
@@ -277,12 +294,12 @@ impl Ring {
         }
     }
 
-    /// Bytes of the ring that [`Ring::publish`] wrote last, as frontend addresses: what a dirty log must have.
-    pub fn written_extent(&self, place: &RingPlace) -> (u64, u64) {
+    /// What the device writes of the ring, as frontend addresses and lengths: what a dirty log must have.
+    pub fn written_extents(&self, place: &RingPlace) -> [(u64, u64); 2] {
         let size = u64::from(place.size);
         match self {
-            Self::Split(_) => (place.device, split::used_len(size)),
-            Self::Packed(_) => (place.descriptors, size * DESCRIPTOR_LEN),
+            Self::Split(_) => [(place.device, split::used_len(size)), (place.device, 0)],
+            Self::Packed(_) => [(place.descriptors, size * DESCRIPTOR_LEN), (place.device, packed::EVENT_LEN)],
         }
     }
 }

@@ -15,7 +15,7 @@ const AVAIL: u16 = 1 << 7;
 /// Descriptor flag: used in a lap whose counter is this bit (2.8.1).
 const USED: u16 = 1 << 15;
 /// Bytes of an event suppression structure (2.8.14).
-const EVENT_LEN: u64 = 4;
+pub(super) const EVENT_LEN: u64 = 4;
 /// Event flags: every event is wanted (2.8.14).
 const EVENT_ENABLE: u16 = 0;
 /// Event flags: no event is wanted.

@@ -29,3 +29,26 @@ fn what_waits_in_a_batch_is_taken_in_order_and_once() {
     batch.make_room();
     assert!(batch.is_empty() && batch.chains.is_empty());
 }
+
+#[test]
+fn what_was_taken_does_not_pile_up_before_what_always_waits() {
+    let mut batch = Batch::default();
+    let (mut next, mut taken) = (0u16, 0u16);
+    let host = std::ptr::NonNull::dangling();
+    for _ in 0..10_000 {
+        batch.make_room();
+        // One chain waits whenever the next ones are fetched.
+        while batch.waiting().len() < 3 {
+            let first = batch.buffers.len() as u32;
+            batch.buffers.push(Buffer { host, guest: u64::from(next), len: 1 });
+            batch.chains.push(Chain { id: next, slots: 1, first, count: 1, len: 1 });
+            next = next.wrapping_add(1);
+        }
+        for _ in 0..2 {
+            let chain = batch.pop().unwrap();
+            assert_eq!((chain.id, batch.buffers(&chain)[0].guest), (taken, u64::from(taken)));
+            taken = taken.wrapping_add(1);
+        }
+        assert!(batch.chains.len() < 2 * TAKEN_MAX && batch.buffers.len() < 2 * TAKEN_MAX);
+    }
+}

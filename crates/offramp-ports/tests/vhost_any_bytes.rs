@@ -1,0 +1,159 @@
+//! Rings, messages and frames of any bytes never make a vhost-user port panic, hang, or forget who is next.
+
+mod vhost_bytes;
+
+use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE};
+use rand::{Rng, RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::time::{Duration, Instant};
+
+/// How long each test goes on; the fuzz targets run without a limit.
+const BUDGET: Duration = Duration::from_millis(2500);
+
+/// Runs `once` with one random generator until the budget is spent.
+fn within_budget(mut once: impl FnMut(&mut ChaCha8Rng)) {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let end = Instant::now() + BUDGET;
+    while Instant::now() < end {
+        once(&mut rng);
+    }
+}
+
+/// Memory in which the rings are nearly right: descriptors that point into it, indices that are near to each other.
+fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
+    let mut bytes = vec![0; vhost_bytes::RING_SETTINGS_LEN];
+    rng.fill_bytes(&mut bytes);
+    // Both rings begin at their first entries, in the first lap.
+    let base = if packed { [0, 0x80, 0, 0x80] } else { [0; 4] };
+    bytes[4..12].copy_from_slice(&[base, base].concat());
+    let mut memory = vec![0u8; 0x4000];
+    for ring in [0, 0x2000] {
+        for index in 0..100 {
+            let at = ring + index * DESC_LEN as usize;
+            let addr = rng.random_range(0..0x4100u64);
+            let len = [rng.random_range(0..64), rng.random_range(0..2000), rng.random()][rng.random_range(0..3)];
+            let kinds = [0, 0, DESC_NEXT, DESC_NEXT, DESC_INDIRECT, rng.random()];
+            let mut flags = kinds[rng.random_range(0..kinds.len())] | if ring == 0 { DESC_WRITE } else { 0 };
+            let near = rng.random_range(0..110u16);
+            let addr = if flags & DESC_INDIRECT == 0 { addr } else { addr & !15 };
+            if packed {
+                flags |= if rng.random_bool(0.9) { 1 << 7 } else { 1 << 15 };
+            }
+            memory[at..at + 8].copy_from_slice(&addr.to_le_bytes());
+            memory[at + 8..at + 12].copy_from_slice(&u32::to_le_bytes(len));
+            let (third, fourth) = if packed { (near, flags) } else { (flags, near) };
+            memory[at + 12..at + 14].copy_from_slice(&third.to_le_bytes());
+            memory[at + 14..at + 16].copy_from_slice(&fourth.to_le_bytes());
+        }
+        let driver = ring + 0x1000;
+        rng.fill_bytes(&mut memory[driver..driver + 4]);
+        if !packed {
+            let available = rng.random_range(0..70u16);
+            memory[driver + 2..driver + 4].copy_from_slice(&available.to_le_bytes());
+            for entry in 0..70 {
+                let head = rng.random_range(0..66u16).to_le_bytes();
+                memory[driver + 4 + 2 * entry..driver + 6 + 2 * entry].copy_from_slice(&head);
+            }
+        }
+    }
+    for _ in 0..rng.random_range(0..6) {
+        let at = rng.random_range(0..memory.len());
+        memory[at] = rng.random();
+    }
+    bytes.extend(memory);
+    bytes
+}
+
+#[test]
+fn split_rings_of_any_bytes_are_survived() {
+    within_budget(|rng| {
+        vhost_bytes::ring(&nearly_a_ring(rng, false), false);
+        let mut noise = vec![0; rng.random_range(0..0x4000)];
+        rng.fill_bytes(&mut noise);
+        vhost_bytes::ring(&noise, false);
+    });
+}
+
+#[test]
+fn packed_rings_of_any_bytes_are_survived() {
+    within_budget(|rng| {
+        vhost_bytes::ring(&nearly_a_ring(rng, true), true);
+        let mut noise = vec![0; rng.random_range(0..0x4000)];
+        rng.fill_bytes(&mut noise);
+        vhost_bytes::ring(&noise, true);
+    });
+}
+
+/// A few messages that come near to a handshake.
+fn nearly_messages(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for _ in 0..rng.random_range(1..20) {
+        let requests =
+            [1, 2, 3, 5, 5, 6, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 20, 24, 31, 32, 34, 36, 37, 38, 39, 40];
+        let request: u8 =
+            if rng.random_bool(0.9) { requests[rng.random_range(0..requests.len())] } else { rng.random() };
+        let len = match request {
+            1 | 3 | 11 | 15 | 17 | 34 | 36 | 40 => 0,
+            5 | 9 | 37 | 38 => 40,
+            6 | 24 => 16,
+            31 | 32 => 24,
+            _ => 8,
+        };
+        let len = if rng.random_bool(0.95) { len } else { rng.random_range(0..256) };
+        let has_fd = matches!(request, 5 | 6 | 12 | 13 | 14 | 32 | 37);
+        let fds = if rng.random_bool(0.9) { u8::from(has_fd) } else { rng.random() };
+        let event = if matches!(request, 12..=14) { 0x80 } else { 0 };
+        bytes.extend([request, if rng.random_bool(0.5) { 1 } else { 9 }, fds | event, len as u8]);
+        let start = bytes.len();
+        bytes.resize(start + len, 0);
+        for at in (start..bytes.len()).step_by(4) {
+            // Small numbers, which name rings, sizes and addresses that are there.
+            let word = match rng.random_range(0..8) {
+                0 => rng.random::<u32>(),
+                1 | 2 => 1,
+                3 => rng.random_range(0..4) * 4096,
+                4 => 256,
+                _ => 0,
+            };
+            let end = bytes.len().min(at + 4);
+            bytes[at..end].copy_from_slice(&word.to_le_bytes()[..end - at]);
+        }
+    }
+    bytes
+}
+
+#[test]
+fn messages_of_any_bytes_are_survived() {
+    within_budget(|rng| vhost_bytes::messages(&nearly_messages(rng)));
+}
+
+#[test]
+fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
+    within_budget(|rng| {
+        let mut bytes = vec![0; rng.random_range(12..4000)];
+        rng.fill_bytes(&mut bytes);
+        if rng.random_bool(0.8) && bytes.len() > 80 {
+            // A request and headers that come near to fitting.
+            let is_tcp = rng.random_bool(0.7);
+            let frame_len = bytes.len() - 12;
+            let kind = [0, if is_tcp { 1 } else { 5 }, 3][rng.random_range(0..3)];
+            let offset = if is_tcp { 16 } else { 6 };
+            bytes[..12].copy_from_slice(&[1, kind, 54, 0, rng.random(), 1, 34, 0, offset, 0, 0, 0]);
+            bytes[24..28].copy_from_slice(&[8, 0, 0x45, 0]);
+            bytes[28..30].copy_from_slice(&(frame_len as u16 - 14).to_be_bytes());
+            bytes[32..34].copy_from_slice(&[0x40, 0]);
+            bytes[35] = if is_tcp { 6 } else { 17 };
+            bytes[58] = 0x50;
+            if !is_tcp {
+                bytes[50..52].copy_from_slice(&(frame_len as u16 - 34).to_be_bytes());
+            }
+            for _ in 0..rng.random_range(0..3) {
+                let at = rng.random_range(0..80);
+                bytes[at] = rng.random();
+            }
+        }
+        vhost_bytes::vnet_frame(&bytes);
+    });
+}

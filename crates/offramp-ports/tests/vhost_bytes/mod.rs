@@ -1,0 +1,343 @@
+//! What must hold whatever a guest writes into its rings and a frontend into its socket: the bodies of the fuzz
+//! targets, and of the ordinary tests beside them.
+
+use std::cell::RefCell;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use offramp_adapter::cable::{CableConfig, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum;
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
+use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, decode_tx, encode_rx};
+use offramp_ports::worker::{HostIo, Worker};
+use offramp_testkit::features::{self, protocol};
+use offramp_testkit::frontend::{Header, VringAddr};
+use offramp_testkit::{Frontend, GuestMemory, RegionSpec};
+
+/// Guest memory of a ring test: rings and buffers, small enough that a random address often hits.
+const MEMORY_LEN: u64 = 16 * 1024;
+/// Where the two rings lie: descriptors, driver's part, device's part.
+const PARTS: [[u64; 3]; 2] = [[0, 0x1000, 0x1400], [0x2000, 0x3000, 0x3400]];
+/// Largest ring whose parts do not run into each other.
+const RING_MAX: u16 = 100;
+/// Times that the device looks, per input.
+const ROUNDS: usize = 4;
+/// Frames that it takes and gives at most, each time.
+const FRAMES: usize = 40;
+/// Bytes of the settings in front of the ring's memory.
+pub const RING_SETTINGS_LEN: usize = 12;
+
+fn socket(name: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("offramp-bytes-{name}-{}-{number}", std::process::id()))
+}
+
+fn event() -> EventFd {
+    EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).expect("making an eventfd")
+}
+
+/// A port whose queue this thread drives, and a frontend that sets it up for every input.
+struct RingBench {
+    // The frontend goes first: the port then has nothing to wait for.
+    frontend: Frontend,
+    queue: VhostQueue,
+    port: VhostUser,
+    memory: GuestMemory,
+    kick: EventFd,
+    offered: u64,
+}
+
+impl RingBench {
+    fn new() -> Self {
+        let config = VhostUserConfig::new(socket("ring"));
+        let mut port = VhostUser::open(&config).expect("opening a port");
+        let mut queue = port.queue(0).expect("the first queue");
+        let mut frontend = Frontend::connect(&config.socket);
+        let memory = GuestMemory::new(&[RegionSpec::new(0, MEMORY_LEN)]);
+        let offered = drive(&mut queue, || {
+            let offered = frontend.get_features().expect("an answer");
+            frontend.set_protocol_features(protocol::REPLY_ACK).expect("an answer");
+            frontend.set_features(features::VERSION_1 | features::PROTOCOL_FEATURES).expect("an answer");
+            frontend.set_mem_table(&memory).expect("an answer");
+            offered
+        });
+        Self { frontend, queue, port, memory, kick: event(), offered }
+    }
+
+    /// Sets both rings up as the settings say; whether the port took them. A refusal ends the connection.
+    fn start(&mut self, settings: &[u8; RING_SETTINGS_LEN], packed: bool) -> bool {
+        let on = |bit: u32, feature: u64| if settings[0] >> bit & 1 == 1 { feature } else { 0 };
+        let features = features::VERSION_1
+            | features::PROTOCOL_FEATURES
+            | if packed { features::RING_PACKED } else { 0 }
+            | on(0, features::EVENT_IDX)
+            | on(1, features::INDIRECT_DESC)
+            | on(2, features::MRG_RXBUF)
+            | on(3, features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO)
+            | on(4, features::GUEST_CSUM | features::GUEST_TSO4);
+        let size = u32::from(settings[1]) % u32::from(RING_MAX) + 1;
+        let size = if packed { size } else { size.next_power_of_two().min(64) };
+        let bases =
+            [4, 8].map(|at| u32::from_le_bytes([settings[at], settings[at + 1], settings[at + 2], settings[at + 3]]));
+        let (frontend, memory, kick) = (&self.frontend, &self.memory, self.kick.as_fd());
+        let features = features & self.offered;
+        drive(&mut self.queue, || {
+            let setup = |index: usize| {
+                let [descriptors, available, used] = PARTS[index].map(|at| memory.user_addr(at));
+                let index = index as u32;
+                frontend.get_vring_base(index)?;
+                frontend.set_vring_num(index, size)?;
+                // A packed base names a slot and a lap; one beyond the ring is refused, which has a test of its own.
+                let slot = |bits: u32| ((bits & 0x7fff) % size) | (bits & 0x8000);
+                let base = bases[index as usize];
+                let base = if packed { slot(base) | (slot(base >> 16) << 16) } else { base & 0xffff };
+                frontend.set_vring_base(index, base)?;
+                frontend.set_vring_addr(&VringAddr { index, descriptors, used, available, ..VringAddr::default() })?;
+                frontend.set_vring_kick(index, Some(kick))?;
+                frontend.set_vring_enable(index, true)
+            };
+            let stopped = (0..2).try_for_each(|index| frontend.get_vring_base(index).map(drop));
+            stopped.and_then(|()| frontend.set_features(features)).and_then(|()| (0..2).try_for_each(setup)).is_ok()
+        })
+    }
+}
+
+/// Lets the queue answer while `ask` talks to its port.
+fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let asking = scope.spawn(|| {
+            let answer = ask();
+            is_done.store(true, Ordering::Release);
+            answer
+        });
+        while !is_done.load(Ordering::Acquire) && !asking.is_finished() {
+            queue.flush();
+            std::thread::yield_now();
+        }
+        asking.join().expect("the frontend")
+    })
+}
+
+/// Settings, then the bytes of the rings and their buffers. Between two looks of the device, bytes change.
+pub fn ring(bytes: &[u8], packed: bool) {
+    thread_local! {
+        static BENCH: RefCell<RingBench> = RefCell::new(RingBench::new());
+    }
+    let Some((settings, contents)) = bytes.split_first_chunk::<RING_SETTINGS_LEN>() else { return };
+    BENCH.with_borrow_mut(|bench| {
+        bench.memory.fill(0, MEMORY_LEN as usize, 0);
+        bench.memory.write(0, &contents[..contents.len().min(MEMORY_LEN as usize)]);
+        assert!(
+            bench.start(settings, packed),
+            "the port refuses rings that are right: {settings:x?}, packed: {packed}"
+        );
+        let given = vec![0x5a; 14 + usize::from(settings[2]) * 16];
+        for round in 0..ROUNDS {
+            exchange(&mut bench.queue, &given);
+            flip(&bench.memory, contents, round);
+        }
+        // At rest, the rings can be stopped and say where they are.
+        let RingBench { frontend, queue, port, .. } = bench;
+        drive(queue, || (0..2).for_each(|index| assert!(frontend.get_vring_base(index).is_ok())));
+        assert_eq!(port.channel_counters().bad_messages(), 0);
+    });
+}
+
+/// Takes and gives as an adapter does.
+fn exchange(queue: &mut VhostQueue, given: &[u8]) {
+    queue.disarm();
+    for _ in 0..FRAMES {
+        match queue.take() {
+            Ok(false) => break,
+            Ok(true) => {
+                let (meta, frame) = queue.taken();
+                assert!((1..=offramp_ports::vhost_user::FRAME_LEN_MAX).contains(&frame.len()), "{meta:?}");
+            }
+            Err(PortError::Refused(_)) => assert!(queue.taken().1.is_empty() || queue.taken().0 != TxMeta::default()),
+            Err(error) => panic!("a guest's mistake ends the port: {error}"),
+        }
+    }
+    for _ in 0..FRAMES {
+        match queue.give(&RxMeta::default(), given) {
+            Ok(()) | Err(PortError::Full | PortError::Refused(_)) => {}
+            Err(error) => panic!("a guest's mistake ends the port: {error}"),
+        }
+    }
+    queue.flush();
+    queue.arm();
+}
+
+/// Changes what the input says, so that the device finds the rings otherwise than it left them.
+fn flip(memory: &GuestMemory, contents: &[u8], round: usize) {
+    for pair in contents.chunks_exact(3).skip(round * 8).take(8) {
+        let at = u64::from(u16::from_le_bytes([pair[0], pair[1]])) % MEMORY_LEN;
+        memory.write_u8(at, pair[2]);
+    }
+}
+
+/// A port that a worker drives, for messages of any bytes.
+struct MessageBench {
+    // The port goes first, while somebody drives its queue.
+    port: VhostUser,
+    _worker: Worker,
+}
+
+impl MessageBench {
+    fn new() -> Self {
+        let config = VhostUserConfig::new(socket("messages"));
+        let mut port = VhostUser::open(&config).expect("opening a port");
+        let adapter = AdapterConfig::default();
+        let (wire, _other_end) = cable(&CableConfig::default());
+        let queue = port.queue(0).expect("the first queue");
+        let pair = QueuePair::new(&adapter, &Control::new(&adapter), 0, queue, wire);
+        let worker = Worker::start("messages", vec![pair], None).expect("starting a worker");
+        Self { port, _worker: worker }
+    }
+}
+
+/// Messages, each behind four bytes: request, flags, descriptors, and bytes of the payload. The next frontend is
+/// answered whatever they were.
+pub fn messages(bytes: &[u8]) {
+    thread_local! {
+        static BENCH: MessageBench = MessageBench::new();
+    }
+    BENCH.with(|bench| send_messages(bench, bytes));
+}
+
+fn send_messages(bench: &MessageBench, bytes: &[u8]) {
+    const FILE_LEN: i64 = 64 * 1024;
+    let file: OwnedFd = nix::sys::memfd::memfd_create("bytes", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).expect("a file");
+    nix::unistd::ftruncate(&file, FILE_LEN).expect("sizing a file");
+    let event = event();
+    let frontend = Frontend::connect(&bench.port.config().socket);
+    let mut rest = bytes;
+    while let Some((head, behind)) = rest.split_first_chunk::<4>() {
+        let (payload, behind) = behind.split_at(usize::from(head[3]).min(behind.len()));
+        rest = behind;
+        let one = if head[2] & 0x80 != 0 { event.as_fd() } else { file.as_fd() };
+        let fds: Vec<BorrowedFd<'_>> = vec![one; usize::from(head[2] & 0x3f) % 40];
+        // Version 1 and no other flags as often as not: anything else is refused before it is looked at.
+        let flags = if head[1] & 1 == 1 { 1 | u32::from(head[1] & 8) } else { u32::from(head[1]) };
+        let header = Header { request: u32::from(head[0]), flags, payload_len: payload.len() as u32 };
+        if !frontend.send_raw(header, payload, &fds) {
+            break;
+        }
+    }
+    drop(frontend);
+    let next = Frontend::connect(&bench.port.config().socket);
+    assert!(next.get_features().is_ok(), "the next frontend is not answered");
+    assert!(bench.port.status().ring_entries.iter().all(|entries| *entries == 0), "a ring outlives its frontend");
+}
+
+/// A host that sends one frame, and holds what it is given against what may be told.
+struct OneFrame<'a> {
+    frame: Option<(TxMeta, &'a [u8])>,
+    given_frames: u64,
+}
+
+impl HostPort for OneFrame<'_> {
+    fn take(&mut self) -> Result<bool, PortError> {
+        Ok(false)
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        self.frame.unwrap_or_default()
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let header = encode_rx(meta);
+        let told = decode_rx(&header).expect("a header of our own");
+        assert_eq!(told.segmentation, meta.segmentation);
+        match (meta.checksum, meta.segmentation) {
+            (ChecksumState::Good, segmentation) => {
+                let layout = FrameLayout::parse(frame, LengthFrom::Ip).expect("a frame that is called good");
+                assert_eq!(checksum::verify(frame, &layout), ChecksumState::Good);
+                assert_eq!(segmentation, None);
+            }
+            (ChecksumState::Partial(_), Some(_)) => {
+                let asked = decode_tx(&header).expect("a header of our own");
+                let plan = Segmenter::new(frame, &asked, &SegmentPolicy::default()).expect("a joined frame can be cut");
+                assert_eq!(plan.frames_left(), usize::from(meta.segments));
+            }
+            (_, segmentation) => assert_eq!(segmentation, None),
+        }
+        self.given_frames += u64::from(meta.segments);
+        Ok(())
+    }
+
+    fn flush(&mut self) {}
+
+    fn accepts(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        true
+    }
+}
+
+/// The host that sends.
+struct Sender<'a>(OneFrame<'a>, bool);
+
+impl HostPort for Sender<'_> {
+    fn take(&mut self) -> Result<bool, PortError> {
+        Ok(!std::mem::replace(&mut self.1, true))
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        self.0.taken()
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.0.give(meta, frame)
+    }
+
+    fn flush(&mut self) {}
+
+    fn accepts(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        true
+    }
+}
+
+/// A header and a frame, through both adapters: what arrives is told truly, and what does not is counted.
+pub fn vnet_frame(bytes: &[u8]) {
+    const POLLS_MAX: usize = 5000;
+    let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return };
+    let Ok(meta) = decode_tx(header) else { return };
+    let frame = &frame[..frame.len().min(offramp_ports::vhost_user::FRAME_LEN_MAX)];
+    let adapter = AdapterConfig::default();
+    let (a_wire, b_wire) = cable(&CableConfig::default());
+    let (a_control, b_control) = (Control::new(&adapter), Control::new(&adapter));
+    let sender = Sender(OneFrame { frame: Some((meta, frame)), given_frames: 0 }, false);
+    let mut a = QueuePair::new(&adapter, &a_control, 0, sender, a_wire);
+    let mut b = QueuePair::new(&adapter, &b_control, 0, OneFrame { frame: None, given_frames: 0 }, b_wire);
+    let mut polls = 0;
+    loop {
+        let moved = a.poll(polls).expect("a port that stays").moved | b.poll(polls).expect("a port that stays").moved;
+        polls += 1;
+        if !moved {
+            break;
+        }
+        assert!(polls < POLLS_MAX as u64, "one frame keeps two adapters busy forever");
+    }
+    let (sent, received) = (&a_control.queues()[0].transmit, &b_control.queues()[0].receive);
+    assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total());
+    assert_eq!(sent.frames_out.get(), received.frames_out.get() + received.lost_total());
+    assert_eq!(b.host().given_frames, received.frames_out.get());
+    assert_eq!((a.held(), b.held()), (0, 0));
+}

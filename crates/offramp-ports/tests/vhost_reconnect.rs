@@ -1,0 +1,492 @@
+//! Guests and backends that come and go under traffic: nothing is left behind, nothing stalls, and no frame arrives twice.
+
+mod vhost_common;
+
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use offramp_adapter::stats::Direction;
+use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig, VhostUserError};
+use offramp_testkit::frontend::{DirtyLog, Header, request};
+use offramp_testkit::{Frontend, Guest, GuestMemory, RegionSpec, RxQueue, TxQueue, VnetHeader};
+use rand::RngExt;
+use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
+
+/// Tests of this program count what the process has: one runs at a time.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What this process has of the things that leak.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Held {
+    descriptors: usize,
+    threads: usize,
+    /// Mappings of files: guest memory, dirty logs.
+    file_mappings: usize,
+    /// All mappings: also stacks, and what the allocator has, which varies a little.
+    mappings: usize,
+}
+
+/// How many mappings more or fewer the allocator may have at another time.
+const ALLOCATOR_SLACK: usize = 16;
+
+impl Held {
+    fn now() -> Self {
+        let entries = |path: &str| std::fs::read_dir(path).expect("reading /proc/self").count();
+        let maps = std::fs::read_to_string("/proc/self/maps").expect("reading /proc/self/maps");
+        Self {
+            descriptors: entries("/proc/self/fd"),
+            threads: entries("/proc/self/task"),
+            file_mappings: maps.lines().filter(|line| line.contains("/memfd:")).count(),
+            mappings: maps.lines().count(),
+        }
+    }
+
+    fn is_no_more_than(&self, before: &Self) -> bool {
+        self.descriptors <= before.descriptors
+            && self.threads <= before.threads
+            && self.file_mappings <= before.file_mappings
+            && self.mappings <= before.mappings + ALLOCATOR_SLACK
+    }
+}
+
+#[track_caller]
+fn expect_no_more_than(before: &Held) {
+    wait_until("what was taken to be given back", || Held::now().is_no_more_than(before));
+}
+
+/// A frame with a number in it.
+fn numbered(frame: &mut [u8], number: u32) {
+    frame[20..24].copy_from_slice(&number.to_le_bytes());
+}
+
+fn number_of(frame: &[u8]) -> u32 {
+    u32::from_le_bytes([frame[20], frame[21], frame[22], frame[23]])
+}
+
+/// Takes what has come, and checks that it is what was sent: whole, in order, and nothing twice.
+#[track_caller]
+fn take_in_order(rx: &mut RxQueue, model: &[u8], last: &mut Option<u32>, what: &dyn std::fmt::Debug) {
+    while let Some(received) = rx.try_recv() {
+        let number = number_of(&received.frame);
+        assert!(last.is_none_or(|last| number > last), "{what:?}: {number} behind {last:?}");
+        *last = Some(number);
+        let mut expected = model.to_vec();
+        numbered(&mut expected, number);
+        assert!(received.frame == expected, "{what:?}: frame {number} is not as it was sent");
+    }
+}
+
+#[test]
+fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
+    const ROUNDS: usize = 200;
+    let _alone = alone();
+    let mut rng = rng();
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let mut b = rig.guest(1, &case.guest());
+        b.rx(0).fill(128, 1526);
+        let mut before = None;
+        let model = frame(&mut rng, 700);
+        let (mut sent, mut last) = (0, None);
+        for round in 0..ROUNDS {
+            let mut a = rig.guest(0, &case.guest());
+            a.rx(0).fill(64, 1526);
+            // Traffic both ways, some of it in flight when the frontend dies.
+            for _ in 0..rng.random_range(1..60) {
+                let mut frame = model.clone();
+                numbered(&mut frame, sent);
+                sent += 1;
+                a.tx(0).stage(&VnetHeader::default(), &[&frame]);
+                b.tx(0).send(&VnetHeader::default(), &[&frame]);
+            }
+            a.tx(0).publish();
+            if round % 2 == 0 {
+                a.rx(0).recv(PATIENCE);
+            }
+            drop(a);
+            take_in_order(b.rx(0), &model, &mut last, &(case, round));
+            if round == 20 {
+                wait_until("the end of the first twenty", || !rig.ports[0].status().is_connected);
+                before = Some(Held::now());
+            }
+        }
+        wait_until("the end of the last", || !rig.ports[0].status().is_connected);
+        expect_no_more_than(&before.expect("more than twenty rounds"));
+        assert_eq!(rig.ports[0].channel_counters().connections(), ROUNDS as u64, "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().refused_connections(), 0, "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().bad_messages(), 0, "{case:?}");
+        // The guest that stayed still sends, and one that comes gets it.
+        while b.rx(0).recv_within(Duration::from_millis(50)).is_some() {}
+        let mut a = rig.guest(0, &case.guest());
+        a.rx(0).fill(8, 1526);
+        carry(&mut b, &mut a, 0, &model, &case);
+        carry(&mut a, &mut b, 0, &model, &case);
+    }
+}
+
+#[test]
+fn a_client_finds_its_frontend_again_and_again() {
+    const ROUNDS: usize = 20;
+    let _alone = alone();
+    let model = frame(&mut rng(), 200);
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig { mode: Mode::Client, ..RigConfig::mtu(1500) });
+        let listeners = [rig.listen(0), rig.listen(1)];
+        let mut b = case.guest().accept(&listeners[1]);
+        b.rx(0).fill(32, 1526);
+        for round in 0..ROUNDS {
+            let mut a = case.guest().accept(&listeners[0]);
+            a.rx(0).fill(32, 1526);
+            carry(&mut a, &mut b, 0, &model, &(case, round));
+            carry(&mut b, &mut a, 0, &model, &(case, round));
+        }
+        assert!(rig.ports[0].channel_counters().connections() >= ROUNDS as u64);
+    }
+}
+
+#[test]
+fn a_port_that_is_opened_before_its_frontend_listens_waits_for_it() {
+    let _alone = alone();
+    let rig = Rig::with(&RigConfig { mode: Mode::Client, ..RigConfig::mtu(1500) });
+    std::thread::sleep(Duration::from_millis(250));
+    let listeners = [rig.listen(0), rig.listen(1)];
+    let [mut a, mut b] = [&listeners[0], &listeners[1]].map(|listener| Guest::builder().accept(listener));
+    b.rx(0).fill(4, 1526);
+    carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"a late listener");
+}
+
+#[test]
+fn a_guest_goes_on_when_its_backend_is_restarted() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 300);
+    for case in Case::all().filter(|case| !case.indirect && case.mergeable) {
+        let scratch = Arc::new(Scratch::new());
+        let config = RigConfig { scratch: Some(scratch), ..RigConfig::mtu(1500) };
+        let mut rig = Rig::with(&config);
+        let [mut a, mut b] = rig.guests(&case.guest());
+        b.rx(0).fill(16, 1526);
+        for round in 0..10 {
+            for _ in 0..30 {
+                carry(&mut a, &mut b, 0, &model, &(case, round));
+            }
+            a.tx(0).drain(PATIENCE);
+            let sockets = [rig.socket(0).to_owned(), rig.socket(1).to_owned()];
+            drop(rig);
+            assert!(!sockets[0].exists(), "a server takes its socket with it");
+            rig = Rig::with(&config);
+            if case.packed {
+                // A driver of a packed ring cannot tell where the backend was with what it has in flight.
+                a.reset_rings();
+                b.reset_rings();
+            }
+            a.reconnect(&sockets[0]);
+            b.reconnect(&sockets[1]);
+            if case.packed {
+                b.rx(0).fill(16, 1526);
+            }
+        }
+        carry(&mut a, &mut b, 0, &model, &case);
+    }
+}
+
+#[test]
+fn opening_and_closing_ports_leaves_nothing_behind() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 300);
+    let round = || {
+        let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(3));
+        let [mut a, mut b] = rig.guests(&Guest::builder().queue_pairs(3));
+        b.rx(2).fill(16, 1526);
+        carry(&mut a, &mut b, 2, &model, &"open and close");
+        // The guests are still there when the ports go.
+        drop(rig);
+        assert!(a.frontend().is_closed_within(PATIENCE));
+    };
+    round();
+    let before = Held::now();
+    for _ in 0..30 {
+        round();
+    }
+    expect_no_more_than(&before);
+}
+
+#[test]
+fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
+    let _alone = alone();
+    let scratch = Scratch::new();
+    let good = VhostUserConfig::new(scratch.path("port"));
+    let first = VhostUser::open(&good).unwrap();
+    let before = Held::now();
+    for _ in 0..20 {
+        let refused = |config: VhostUserConfig| VhostUser::open(&config).map(|_| ()).unwrap_err();
+        assert!(matches!(refused(good.clone()), VhostUserError::SocketInUse(_)));
+        let nowhere = VhostUserConfig::new(scratch.path("no/such/directory"));
+        assert!(matches!(refused(nowhere), VhostUserError::System { .. }));
+        for queue_pairs in [0, 129] {
+            let config = VhostUserConfig { queue_pairs, ..good.clone() };
+            assert!(matches!(refused(config), VhostUserError::QueuePairs { .. }));
+        }
+        for queue_size_max in [0, 32_769] {
+            let config = VhostUserConfig { queue_size_max, ..good.clone() };
+            assert!(matches!(refused(config), VhostUserError::QueueSize { .. }));
+        }
+        for mtu in [0, 67] {
+            let config = VhostUserConfig { mtu: Some(mtu), ..good.clone() };
+            assert!(matches!(refused(config), VhostUserError::Mtu { .. }));
+        }
+    }
+    expect_no_more_than(&before);
+    assert!(good.socket.exists(), "the first port's socket is its own");
+    drop(first);
+    // A socket that a dead backend left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&good.socket).unwrap());
+    drop(VhostUser::open(&good).unwrap());
+    assert!(!good.socket.exists());
+}
+
+#[test]
+fn a_second_frontend_is_turned_away_and_the_first_stays() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 300);
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let [mut a, mut b] = rig.guests(&Guest::builder());
+    b.rx(0).fill(16, 1526);
+    for n in 1..=20 {
+        let second = Frontend::connect(rig.socket(0));
+        assert!(second.is_closed_within(PATIENCE));
+        wait_until("it to be counted", || rig.ports[0].channel_counters().refused_connections() == n);
+        carry(&mut a, &mut b, 0, &model, &"a second frontend");
+    }
+    drop(a);
+    let mut a = rig.guest(0, &Guest::builder());
+    carry(&mut a, &mut b, 0, &model, &"a third, when the first has gone");
+}
+
+#[test]
+fn a_thousand_frontends_in_a_row_are_each_answered() {
+    let _alone = alone();
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let mut before = None;
+    for round in 0..1000 {
+        // One that comes at once behind the end of the one before is no second one.
+        let frontend = Frontend::connect(rig.socket(0));
+        assert!(frontend.get_features().is_ok(), "frontend {round}");
+        if round == 100 {
+            before = Some(Held::now());
+        }
+    }
+    expect_no_more_than(&before.expect("more than a hundred rounds"));
+    assert_eq!(rig.ports[0].channel_counters().refused_connections(), 0);
+}
+
+#[test]
+fn a_ring_that_is_stopped_under_traffic_goes_on_without_loss_or_repetition() {
+    let _alone = alone();
+    let mut rng = rng();
+    let model = frame(&mut rng, 120);
+    for case in Case::all().filter(|case| case.mergeable) {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest());
+        b.rx(0).fill(200, 1526);
+        let (mut sent, mut last) = (0, None);
+        for round in 0..60 {
+            for _ in 0..rng.random_range(1..100) {
+                let mut frame = model.clone();
+                numbered(&mut frame, sent);
+                sent += 1;
+                assert!(a.tx(0).stage(&VnetHeader::default(), &[&frame]).is_some(), "{case:?}");
+            }
+            a.tx(0).publish();
+            let bases = a.stop().unwrap();
+            take_in_order(b.rx(0), &model, &mut last, &(case, round));
+            a.start_at(&bases).unwrap();
+            a.tx(0).kick();
+            a.tx(0).drain(PATIENCE);
+            wait_until("the last frame", || {
+                take_in_order(b.rx(0), &model, &mut last, &(case, round));
+                last == Some(sent - 1)
+            });
+        }
+        // Nothing was lost: a stop holds the guest back and no more.
+        assert_eq!(rig.received(1, |d| d.frames_out.get()), u64::from(sent), "{case:?}");
+        assert_eq!(rig.received(1, Direction::lost_total), 0, "{case:?}");
+    }
+}
+
+#[test]
+fn a_receive_ring_that_is_stopped_under_traffic_shows_no_half_frame() {
+    let _alone = alone();
+    let mut rng = rng();
+    let model = frame(&mut rng, 1000);
+    for case in Case::all().filter(|case| case.mergeable && !case.indirect) {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest());
+        // Each frame takes several chains.
+        b.rx(0).fill(250, 100);
+        let (mut sent, mut last) = (0, None);
+        for round in 0..60 {
+            for _ in 0..rng.random_range(1..60) {
+                let mut frame = model.clone();
+                numbered(&mut frame, sent);
+                sent += 1;
+                a.tx(0).send(&VnetHeader::default(), &[&frame]);
+            }
+            let bases = b.stop().unwrap();
+            take_in_order(b.rx(0), &model, &mut last, &(case, round));
+            b.start_at(&bases).unwrap();
+        }
+        a.tx(0).drain(PATIENCE);
+        wait_until("a frame behind the last stop", || {
+            let mut frame = model.clone();
+            numbered(&mut frame, sent);
+            sent += 1;
+            a.tx(0).send(&VnetHeader::default(), &[&frame]);
+            take_in_order(b.rx(0), &model, &mut last, &case);
+            last.is_some_and(|last| last + 10 > sent)
+        });
+    }
+}
+
+#[test]
+fn rings_that_are_enabled_and_disabled_at_a_kilohertz_lose_frames_and_nothing_else() {
+    const TOGGLES: usize = 1000;
+    const INTERVAL: Duration = Duration::from_millis(1);
+    let _alone = alone();
+    let model = frame(&mut rng(), 500);
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest());
+        b.rx(0).fill(200, 1526);
+        let (mut rx, mut tx): (RxQueue, TxQueue) = (b.take_pairs().remove(0).0, a.take_pairs().remove(0).1);
+        let is_over = AtomicBool::new(false);
+        let sent = std::thread::scope(|scope| {
+            let traffic = scope.spawn(|| {
+                let (mut sent, mut last) = (0, None);
+                while !is_over.load(Ordering::Relaxed) {
+                    let mut frame = model.clone();
+                    numbered(&mut frame, sent);
+                    sent += 1;
+                    tx.send(&VnetHeader::default(), &[&frame]);
+                    take_in_order(&mut rx, &model, &mut last, &case);
+                }
+                sent
+            });
+            for n in 0..TOGGLES {
+                let is_on = n % 2 == 1;
+                let (frontend, vring) = if n % 4 < 2 { (a.frontend(), 1) } else { (b.frontend(), 0) };
+                frontend.set_vring_enable(vring, is_on).unwrap();
+                std::thread::sleep(INTERVAL);
+            }
+            is_over.store(true, Ordering::Relaxed);
+            traffic.join().expect("the traffic")
+        });
+        tx.drain(PATIENCE);
+        let discarded = rig.ports[0].queue_counters()[0].discarded.get();
+        let accounted = || rig.sent(0, |d| d.frames_in.get()) + discarded;
+        wait_until("every frame to be accounted for", || accounted() == u64::from(sent));
+        assert!(discarded > 0 && rig.received(1, |d| d.frames_out.get()) > 0, "{case:?}");
+        // Everything is enabled: what is sent arrives.
+        let mut frame = model.clone();
+        numbered(&mut frame, sent);
+        while rx.recv_within(Duration::from_millis(20)).is_some() {}
+        tx.send(&VnetHeader::default(), &[&frame]);
+        assert!(rx.recv(PATIENCE).frame == frame, "{case:?}");
+    }
+}
+
+#[test]
+fn a_disabled_ring_is_emptied_and_its_frames_go_nowhere() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 60);
+    for case in Case::rings() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest().queue_size(1024));
+        b.rx(0).fill(16, 1526);
+        a.frontend().set_vring_enable(1, false).unwrap();
+        for _ in 0..500 {
+            assert!(a.tx(0).stage(&VnetHeader::default(), &[&model]).is_some());
+        }
+        a.tx(0).publish();
+        a.tx(0).drain(PATIENCE);
+        assert_eq!(rig.ports[0].queue_counters()[0].discarded.get(), 500, "{case:?}");
+        assert_eq!(rig.sent(0, |d| d.frames_in.get()), 0, "{case:?}");
+        a.frontend().set_vring_enable(1, true).unwrap();
+        carry(&mut a, &mut b, 0, &model, &case);
+    }
+}
+
+#[test]
+fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 100);
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest());
+        b.rx(0).fill(200, 1526);
+        let before = Held::now();
+        let (mut sent, mut last) = (0, None);
+        for round in 0..100 {
+            for _ in 0..20 {
+                let mut frame = model.clone();
+                numbered(&mut frame, sent);
+                sent += 1;
+                a.tx(0).send(&VnetHeader::default(), &[&frame]);
+            }
+            let memory = a.memory().clone();
+            // The same table again: as when a device's memory appears or goes.
+            a.frontend().set_mem_table(&memory).unwrap();
+            a.tx(0).kick();
+            wait_until("all frames", || {
+                take_in_order(b.rx(0), &model, &mut last, &(case, round));
+                last == Some(sent - 1)
+            });
+        }
+        expect_no_more_than(&before);
+    }
+}
+
+#[test]
+fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
+    let _alone = alone();
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let memory = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
+    let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();
+    let log = DirtyLog::new(&memory);
+    let mut frontend = Frontend::connect(rig.socket(0));
+    frontend.get_features().unwrap();
+    let protocol = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocol).unwrap();
+    let round = |fd: BorrowedFd<'_>| {
+        let inflight = frontend.get_inflight_fd(2, 256).unwrap();
+        frontend.set_inflight_fd(&inflight).unwrap();
+        frontend.set_mem_table(&memory).unwrap();
+        frontend.set_log_base(&log).unwrap();
+        for index in 0..2 {
+            frontend.set_vring_num(index, 256).unwrap();
+            frontend.set_vring_call(index, Some(fd)).unwrap();
+            frontend.set_vring_err(index, Some(fd)).unwrap();
+            frontend.set_vring_kick(index, Some(fd)).unwrap();
+        }
+    };
+    (0..10).for_each(|_| round(event.as_fd()));
+    let before = Held::now();
+    (0..500).for_each(|_| round(event.as_fd()));
+    expect_no_more_than(&before);
+    drop(frontend);
+    // Descriptors where none belong, too many of them, and a message that is not whole.
+    let before = Held::now();
+    for round in 0..300 {
+        let frontend = Frontend::connect(rig.socket(0));
+        let fds = vec![event.as_fd(); [1, 8, 9, 32, 33, 64, 253][round % 7]];
+        let (request, len) = [(request::GET_FEATURES, 0), (request::SET_MEM_TABLE, 40), (4711, 0)][round % 3];
+        frontend.send_raw(Header::new(request, len), &vec![0xff; len], &fds);
+        assert!(frontend.is_closed_within(PATIENCE), "round {round}");
+    }
+    expect_no_more_than(&before);
+}
