@@ -21,7 +21,7 @@ pub const PAIRS_MIN: usize = 2;
 pub const GB: f64 = 1e9;
 
 /// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
-pub const METRICS: [&str; 15] = [
+pub const METRICS: [&str; 17] = [
     "throughput_bps",
     "transactions_per_s",
     "host_cpu_s_per_gb",
@@ -29,6 +29,7 @@ pub const METRICS: [&str; 15] = [
     "machine_cpu_s_per_gb",
     "host_cpu_percent",
     "adapter_cpu_percent",
+    "guest_cpu_percent",
     "rtt_p50_us",
     "rtt_p99_us",
     "rtt_awake_p50_us",
@@ -36,6 +37,7 @@ pub const METRICS: [&str; 15] = [
     "retransmits",
     "wire_frames",
     "host_frames",
+    "sent_frames",
     "lost_frames",
 ];
 
@@ -96,6 +98,7 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
         "machine_cpu_s_per_gb" => per_gb(sample.machine_cpu_s),
         "host_cpu_percent" => percent(sample.host_cpu_s),
         "adapter_cpu_percent" => percent(sample.adapter_cpu_s),
+        "guest_cpu_percent" => percent(sample.guest_cpu_s),
         "rtt_p50_us" => sample.rtt_p50_us,
         "rtt_p99_us" => sample.rtt_p99_us,
         "rtt_awake_p50_us" => sample.rtt_awake_p50_us,
@@ -103,6 +106,7 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
         "retransmits" => count(sample.retransmits),
         "wire_frames" => count(sample.wire_frames),
         "host_frames" => count(sample.host_frames),
+        "sent_frames" => count(sample.sent_frames),
         "lost_frames" => count(sample.lost_frames),
         _ => None,
     };
@@ -131,6 +135,7 @@ pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
         machine_cpu_s_per_gb: of("machine_cpu_s_per_gb"),
         host_cpu_percent: of("host_cpu_percent"),
         adapter_cpu_percent: of("adapter_cpu_percent"),
+        guest_cpu_percent: of("guest_cpu_percent"),
         rtt_p50_us: of("rtt_p50_us"),
         rtt_p99_us: of("rtt_p99_us"),
         rtt_awake_p50_us: of("rtt_awake_p50_us"),
@@ -138,6 +143,7 @@ pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
         retransmits: of("retransmits"),
         wire_frames: of("wire_frames"),
         host_frames: of("host_frames"),
+        sent_frames: of("sent_frames"),
         lost_frames: of("lost_frames"),
         samples,
     }
@@ -357,6 +363,7 @@ mod tests {
             transactions_per_s: Some(1.0),
             host_cpu_s: Some(1.0),
             adapter_cpu_s: Some(1.0),
+            guest_cpu_s: Some(1.0),
             machine_cpu_s: Some(1.0),
             rtt_p50_us: Some(1.0),
             rtt_p99_us: Some(1.0),
@@ -365,6 +372,7 @@ mod tests {
             retransmits: Some(1),
             wire_frames: Some(1),
             host_frames: Some(1),
+            sent_frames: Some(1),
             lost_frames: Some(1),
             ..Sample::default()
         };

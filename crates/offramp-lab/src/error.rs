@@ -1,6 +1,7 @@
 //! Why an experiment could not be made.
 
 use crate::device::DeviceError;
+use crate::guest::GuestError;
 use offramp_adapter::config::ConfigError;
 use offramp_ports::sys::SysError;
 use offramp_ports::sys::privilege::SetupError;
@@ -31,6 +32,9 @@ pub enum LabError {
     /// A run on an interface that exists was refused, or could not be undone.
     #[error(transparent)]
     Device(#[from] DeviceError),
+    /// There is no guest.
+    #[error(transparent)]
+    Guest(#[from] GuestError),
     /// No experiment of that name.
     #[error("no experiment \"{name}\"; there are: {known}")]
     UnknownExperiment {

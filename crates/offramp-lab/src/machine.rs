@@ -1,6 +1,6 @@
 //! What is known of the machine that a run was made on.
 
-use crate::model::{Experiment, Machine};
+use crate::model::{Experiment, Guest, Machine};
 use crate::rig::Placement;
 use offramp_offload::checksum;
 use offramp_ports::sys::cpu;
@@ -27,6 +27,21 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
         adapter_cpus: placement.adapter_cpus.clone(),
         cpu_split: split(placement, has_rps),
         line_distance_ns: None,
+        guest: None,
+    }
+}
+
+/// Describes this machine for a run with a guest as host A.
+pub fn describe_with_guest(placement: &Placement, guest: Option<Guest>) -> Machine {
+    Machine {
+        cpu_split: format!(
+            "Host: the time of QEMU's threads on processors {:?}; host B's programs are there too, and not in it. \
+             Adapters on processors {:?}: the time of their threads, copies in and out of the guest's memory included. \
+             Guest: what its own /proc/stat says.",
+            placement.host_cpus, placement.adapter_cpus
+        ),
+        guest,
+        ..describe(placement, false)
     }
 }
 

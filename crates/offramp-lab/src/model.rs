@@ -42,6 +42,30 @@ pub struct Machine {
     /// One-way time of a cache line between a host's and an adapter's processor: smallest, median
     /// and largest of the samples, in nanoseconds.
     pub line_distance_ns: Option<[f64; 3]>,
+    /// The guest that is host A; `None`: both hosts are namespaces, or not ours.
+    #[serde(default)]
+    pub guest: Option<Guest>,
+}
+
+/// A guest, as far as it bears on the figures.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct Guest {
+    /// How QEMU ran it (`-accel`): `kvm`, or `tcg` for emulation.
+    pub accelerator: String,
+    /// Why it is not the faster one, if there is something to say.
+    pub accelerator_note: Option<String>,
+    /// `uname -r` in the guest.
+    pub kernel: String,
+    /// QEMU's version.
+    pub qemu: String,
+    /// Processors of the guest.
+    pub cpus: usize,
+    /// Memory of the guest in MiB.
+    pub memory_mib: u64,
+    /// From the start of QEMU to a guest that answers, in seconds.
+    pub boot_s: f64,
+    /// How offloads were switched, in a sentence or two.
+    pub switched: String,
 }
 
 /// What every sample of the run had in common.
@@ -99,6 +123,9 @@ pub struct Variant {
     pub host_cpu_percent: Option<f64>,
     /// Share of one processor that the adapters took.
     pub adapter_cpu_percent: Option<f64>,
+    /// Share of one of its processors that a guest was not idle, by its own account.
+    #[serde(default)]
+    pub guest_cpu_percent: Option<f64>,
     /// Round trip of 64 bytes, as found: processors may sleep between.
     pub rtt_p50_us: Option<f64>,
     /// As `rtt_p50_us`, the 99th percentile.
@@ -113,6 +140,9 @@ pub struct Variant {
     pub wire_frames: Option<f64>,
     /// Frames that were handed to the receiving host in that time.
     pub host_frames: Option<f64>,
+    /// Frames that the hosts handed over to be sent in that time; a super-frame counts once.
+    #[serde(default)]
+    pub sent_frames: Option<f64>,
     /// Frames lost on the way, for any reason.
     pub lost_frames: Option<f64>,
     /// Every sample, in the order in which they were taken.
@@ -134,6 +164,9 @@ pub struct Sample {
     pub host_cpu_s: Option<f64>,
     /// Processor time of the adapters in the measured time.
     pub adapter_cpu_s: Option<f64>,
+    /// Time that a guest's processors were not idle in the measured time, by its own account.
+    #[serde(default)]
+    pub guest_cpu_s: Option<f64>,
     /// Processor time of the whole machine in the measured time, by the system's own account.
     pub machine_cpu_s: Option<f64>,
     /// Payload bytes in the measured time.
@@ -152,6 +185,9 @@ pub struct Sample {
     pub wire_frames: Option<u64>,
     /// As in [`Variant`].
     pub host_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub sent_frames: Option<u64>,
     /// As in [`Variant`].
     pub lost_frames: Option<u64>,
     /// One-way time of a cache line between the two processors, before and after.

@@ -20,6 +20,8 @@ const DATAGRAMS_BPS: u64 = 1_000_000_000;
 const LARGE_DATAGRAMS_BPS: u64 = 300_000_000;
 /// Warm-up before each measured window.
 const WARMUP_USECS: u64 = 120_000;
+/// The same with a guest.
+const GUEST_WARMUP_USECS: u64 = 300_000;
 /// Payload of a datagram that fills a frame: 1500 less the IPv4 and UDP headers.
 const DATAGRAM_BYTES: u32 = 1472;
 /// Datagrams of one UDP super-frame: just below 64 KiB.
@@ -111,6 +113,52 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     ]
 }
 
+/// The experiments that one guest as host A can make, in the order of a default run. The guest sends; where the
+/// question is about receiving, it receives; where it is about a server, the guest is the server.
+pub fn guest_plans(settings: &Settings) -> Vec<Plan> {
+    let plans = vec![
+        lso(settings),
+        tx_checksum(settings),
+        to_the_guest(rx_checksum(settings)),
+        to_the_guest(with_guest_gro(rsc(settings))),
+        jumbo(settings),
+        from_the_guests_server(lso_transactions(settings)),
+        all(settings),
+    ];
+    plans.into_iter().map(warmed_up_longer).collect()
+}
+
+fn to_the_guest(mut plan: Plan) -> Plan {
+    for variant in &mut plan.variants {
+        variant.traffic.direction = Direction::Receive;
+    }
+    plan.fixed.push_str("; the guest receives, and joins nothing of its own unless named");
+    plan
+}
+
+fn with_guest_gro(mut plan: Plan) -> Plan {
+    let off = plan.variants[0].clone();
+    let rig = RigConfig { host_gro: true, ..off.rig };
+    plan.variants.push(VariantPlan { name: "off, guest GRO", rig, traffic: off.traffic });
+    plan
+}
+
+fn from_the_guests_server(mut plan: Plan) -> Plan {
+    for variant in &mut plan.variants {
+        variant.rig.client = 1;
+    }
+    plan.fixed.push_str("; the guest is the server, and takes longer for the same work where it is emulated");
+    plan
+}
+
+/// An emulated guest's code is translated while it first runs, and its congestion window opens slowly.
+fn warmed_up_longer(mut plan: Plan) -> Plan {
+    for variant in &mut plan.variants {
+        variant.traffic.warmup_usecs = GUEST_WARMUP_USECS;
+    }
+    plan
+}
+
 const THROUGHPUT: &str = "throughput_bps";
 const HOST_CPU: &str = "host_cpu_s_per_gb";
 const TRANSACTIONS: &str = "transactions_per_s";
@@ -125,6 +173,8 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         offloads: offloads.with_prerequisites(),
         rx_usecs: if settings.rate_bps == Some(GIGABIT_BPS) { GIGABIT_RX_USECS } else { 0 },
         host_gso: false,
+        host_gro: false,
+        client: 0,
         queues: settings.queues,
         between: Between::Adapters(settings.threads),
         placement: Placement::apart(),
@@ -400,5 +450,46 @@ fn relay(settings: &Settings) -> Plan {
             },
             VariantPlan { name: "two adapters", rig: adapters, traffic: bulk(settings) },
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn guest_plan(name: &str) -> Plan {
+        guest_plans(&Settings::default()).into_iter().find(|plan| plan.name == name).expect("a plan of that name")
+    }
+
+    #[test]
+    fn a_guest_can_make_every_one_of_its_experiments() {
+        for plan in guest_plans(&Settings::default()) {
+            assert!(plan.variants.len() >= 2, "{}", plan.name);
+            for variant in plan.variants {
+                let is_joined_by_adapters = matches!(variant.rig.between, Between::Adapters(_));
+                assert!(is_joined_by_adapters && variant.traffic.check().is_ok(), "{}: {}", plan.name, variant.name);
+            }
+        }
+    }
+
+    #[test]
+    fn where_the_question_is_about_receiving_the_guest_receives() {
+        for name in ["rx-checksum", "rsc"] {
+            let plan = guest_plan(name);
+            assert!(plan.variants.iter().all(|v| v.traffic.direction == Direction::Receive && v.rig.client == 0));
+        }
+        assert!(guest_plan("lso").variants.iter().all(|v| v.traffic.direction == Direction::Send));
+        assert!(guest_plan("lso-transactions").variants.iter().all(|v| v.rig.client == 1));
+    }
+
+    #[test]
+    fn a_guest_joins_only_where_the_variant_says_so() {
+        let joining: Vec<_> = guest_plans(&Settings::default())
+            .into_iter()
+            .flat_map(|plan| plan.variants)
+            .filter(|variant| variant.rig.host_gro)
+            .map(|variant| variant.name)
+            .collect();
+        assert_eq!(joining, ["off, guest GRO"]);
     }
 }

@@ -8,6 +8,8 @@
 //! Everything is held by descriptors of this process, so that nothing is left however it ends.
 
 use crate::error::LabError;
+use crate::guest::machine::Machine;
+use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
 use offramp_adapter::pair::{Control, QueuePair};
@@ -22,14 +24,18 @@ use std::sync::Arc;
 
 /// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
-const PREFIX_LEN: u8 = 24;
-const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
+/// Bits of the network part of both.
+pub(crate) const PREFIX_LEN: u8 = 24;
+/// Ethernet addresses of the two hosts, of the range that is administered locally.
+pub(crate) const MACS: [[u8; 6]; 2] = [[2, 0, 0, 0, 0x18, 1], [2, 0, 0, 0, 0x18, 2]];
 /// Name of the interface in each namespace.
 pub const INTERFACE: &str = "ofr0";
 
 /// Frames that a host's queue holds: more than its largest send window. A TAP drops what its queue has
 /// no room for, where a driver would hold the host back.
 const TX_QUEUE_LEN: u32 = 8192;
+/// Segments of a super-frame when nothing limits them (Linux `GSO_LEGACY_MAX_SEGS`).
+pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 /// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
 
@@ -95,6 +101,10 @@ pub struct RigConfig {
     pub rx_usecs: u32,
     /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
     pub host_gso: bool,
+    /// Whether a guest joins in software what it receives (Linux' own GRO). What comes from a TAP is never joined.
+    pub host_gro: bool,
+    /// Which host runs the client, 0 or 1; the server is the other.
+    pub client: usize,
     /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
     pub queues: u16,
     /// What lies between.
@@ -111,6 +121,8 @@ impl Default for RigConfig {
             offloads: Offloads::all(),
             rx_usecs: 0,
             host_gso: true,
+            host_gro: false,
+            client: 0,
             queues: 1,
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
@@ -234,16 +246,38 @@ impl Rig {
 
     /// Counters of both adapters.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts::default();
-        for queue in self.controls.iter().flat_map(|control| control.queues()) {
-            counts.transmit += Count::of(&queue.transmit);
-            counts.receive += Count::of(&queue.receive);
-        }
-        counts
+        Counts::of(&self.controls)
     }
 }
 
-fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
+impl Hosts for Rig {
+    fn config(&self) -> &RigConfig {
+        &self.config
+    }
+
+    fn adapter_threads(&self) -> Vec<i32> {
+        self.adapter_threads().collect()
+    }
+
+    fn counts(&self) -> Counts {
+        self.counts()
+    }
+
+    fn has_rps(&self) -> bool {
+        self.rps
+    }
+
+    fn namespace(&self, side: usize) -> Option<&NetNs> {
+        Some(self.host(side))
+    }
+
+    fn guest(&mut self) -> Option<&mut Machine> {
+        None
+    }
+}
+
+/// A host's TAP, offering what the configuration says.
+pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
     let tap = TapConfig {
         mtu: config.mtu as u32,
         queues: config.queues,
@@ -257,20 +291,24 @@ fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabErr
 }
 
 /// In the host's namespace: addresses, the neighbour, and which features the host itself may use.
-fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
+pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
     if config.mtu >= IPV6_MTU_MIN {
         // Its neighbour and router messages would be counted with the traffic.
         link::disable_ipv6(INTERFACE)?;
     }
-    if !config.host_gso {
-        ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", false)])?;
-        if !config.offloads.intersects(Offloads::LSO) {
-            link::set_gso_segs_max(INTERFACE, link::GSO_ONE_FRAME)?;
-        }
-    }
+    set_host_gso(config)?;
     link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
     link::set_up(INTERFACE)?;
     link::add_neighbour(INTERFACE, IpAddr::V4(ADDRESSES[1 - side]), MACS[1 - side])?;
+    Ok(())
+}
+
+/// In the host's namespace: whether it cuts in software, and how large its super-frames may be.
+pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
+    ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", config.host_gso)])?;
+    let is_limited = !config.host_gso && !config.offloads.intersects(Offloads::LSO);
+    let segs = if is_limited { link::GSO_ONE_FRAME } else { GSO_SEGS };
+    link::set_gso_segs_max(INTERFACE, segs)?;
     Ok(())
 }
 
@@ -328,6 +366,16 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// Counters of adapters.
+    pub fn of(controls: &[Arc<Control>]) -> Self {
+        let mut counts = Self::default();
+        for queue in controls.iter().flat_map(|control| control.queues()) {
+            counts.transmit += Count::of(&queue.transmit);
+            counts.receive += Count::of(&queue.receive);
+        }
+        counts
+    }
+
     /// What was counted since `earlier`.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {

@@ -4,7 +4,7 @@ use crate::compare;
 use crate::error::LabError;
 use crate::model::{Experiment, Sample, Variant, Verdict};
 use crate::plan::{Plan, VariantPlan};
-use crate::sample::Bench;
+use crate::sample::{Bench, Stage};
 
 /// Metrics that are compared besides the main one.
 const METRICS: [&str; 5] =
@@ -19,6 +19,7 @@ const METRICS: [&str; 5] =
 /// When a sample fails or the run is stopped.
 pub fn run(
     bench: &Bench,
+    stage: &mut Stage,
     plan: &Plan,
     repeats: usize,
     on_sample: &mut dyn FnMut(usize, usize, &str),
@@ -30,7 +31,7 @@ pub fn run(
             let index = if round % 2 == 0 { turn } else { count - 1 - turn };
             let VariantPlan { name, rig, traffic } = &plan.variants[index];
             on_sample(round, turn, name);
-            samples[index].push(bench.sample(round, rig, traffic)?);
+            samples[index].push(bench.sample(stage, round, rig, traffic)?);
         }
     }
     let named = plan.variants.iter().zip(samples);
@@ -83,6 +84,8 @@ const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 
 /// The part of the machine's own account that hosts and adapters together do not explain.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
-    let machine = sample.machine_cpu_s.filter(|s| *s > 0.0)?;
+    let is_explained = sample.guest_cpu_s.is_none();
+    // Beside a guest, the other host's time is known to be in neither.
+    let machine = sample.machine_cpu_s.filter(|s| *s > 0.0 && is_explained)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / machine)
 }

@@ -1,9 +1,13 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
 use crate::error::LabError;
+use crate::guest::Guests;
+use crate::guest::machine::Machine;
+use crate::guest::protocol::{Answer, Command as GuestCommand, GuestTime};
 use crate::model::Sample;
 use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
+use offramp_ports::sys::NetNs;
 use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes};
 use offramp_ports::sys::netns::confine;
 use std::io::{BufRead, BufReader};
@@ -16,6 +20,8 @@ use std::time::{Duration, Instant};
 const DISTANCE_SAMPLE: Duration = Duration::from_millis(4);
 /// Warm-up of a round-trip test.
 const RTT_WARMUP_USECS: u64 = 20_000;
+/// How much longer than its measured time a guest's test may take.
+const GUEST_GRACE: Duration = Duration::from_mins(1);
 const NANOSECONDS: f64 = 1e9;
 const MICROSECONDS: f64 = 1e6;
 
@@ -30,6 +36,31 @@ pub struct Bench<'a> {
     pub rtt_rounds: usize,
     /// Set when the run is to end.
     pub stop: &'a AtomicBool,
+}
+
+/// What samples are taken on.
+#[derive(Debug)]
+pub enum Stage<'a> {
+    /// Two namespaces, made anew for each sample.
+    Namespaces,
+    /// A guest and a namespace, switched for each sample.
+    Guest(Box<Guests<'a>>),
+}
+
+/// Two hosts, their adapters and the line, as a sample needs them.
+pub trait Hosts {
+    /// What they are set to.
+    fn config(&self) -> &RigConfig;
+    /// Kernel numbers of the threads that drive the adapters.
+    fn adapter_threads(&self) -> Vec<i32>;
+    /// Counters of both adapters.
+    fn counts(&self) -> Counts;
+    /// Whether the receive work of hosts in namespaces was moved to the hosts' processors.
+    fn has_rps(&self) -> bool;
+    /// The namespace of host 0 or 1; `None`: it is the guest.
+    fn namespace(&self, side: usize) -> Option<&NetNs>;
+    /// The guest, if a host is one.
+    fn guest(&mut self) -> Option<&mut Machine>;
 }
 
 /// A child that is killed when it is no longer needed.
@@ -49,69 +80,128 @@ struct Reading {
     processors: CpuTimes,
     adapter_ns: u64,
     counts: Counts,
+    guest: Option<GuestReading>,
 }
 
-impl Reading {
-    fn take(rig: &Rig) -> Result<Self, LabError> {
-        let adapter_ns = rig.adapter_threads().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
-        Ok(Self { at: Instant::now(), processors: CpuTimes::read()?, adapter_ns, counts: rig.counts() })
-    }
+/// What was read of a guest: the time of QEMU's threads, and what the guest says itself.
+struct GuestReading {
+    process_ns: u64,
+    time: GuestTime,
 }
+
+/// What happens in a test: to the hosts, the event, and the guest's time if it came from there.
+type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), LabError> + 'a;
 
 impl Bench<'_> {
-    /// Builds a rig, runs the traffic through it, and takes it down.
+    /// Builds or switches a rig, and runs the traffic through it.
     ///
     /// # Errors
     /// When the rig or the traffic fails, or the run is stopped.
-    pub fn sample(&self, round: usize, config: &RigConfig, traffic: &Params) -> Result<Sample, LabError> {
-        let rig = Rig::start(config)?;
-        let _server = self.start_server(&rig)?;
-        let before_ns = distance_ns(config);
-        let mut sample = self.measure(&rig, traffic)?;
+    pub fn sample(
+        &self,
+        stage: &mut Stage,
+        round: usize,
+        config: &RigConfig,
+        traffic: &Params,
+    ) -> Result<Sample, LabError> {
+        let mut made;
+        let hosts: &mut dyn Hosts = match stage {
+            Stage::Namespaces => {
+                made = Rig::start(config)?;
+                &mut made
+            }
+            Stage::Guest(guests) => guests.rig(config)?,
+        };
+        self.sample_on(hosts, round, traffic)
+    }
+
+    fn sample_on(&self, hosts: &mut dyn Hosts, round: usize, traffic: &Params) -> Result<Sample, LabError> {
+        let config = hosts.config().clone();
+        let _server = self.start_server(hosts)?;
+        let before_ns = distance_ns(&config);
+        let mut sample = self.measure(hosts, traffic)?;
         sample.round = round;
         if round < self.rtt_rounds {
-            (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(&rig)?;
-            let _awake = AwakeCpus::start(&cpu::online())?;
-            (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = self.round_trip(&rig)?;
+            (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(hosts)?;
+            // The processors of a guest cannot be kept awake from here.
+            if hosts.guest().is_none() {
+                let _awake = AwakeCpus::start(&cpu::online())?;
+                (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = self.round_trip(hosts)?;
+            }
         }
-        sample.line_distance_ns = before_ns.zip(distance_ns(config)).map(|(before, after)| [before, after]);
+        sample.line_distance_ns = before_ns.zip(distance_ns(&config)).map(|(before, after)| [before, after]);
         Ok(sample)
     }
 
-    fn start_server(&self, rig: &Rig) -> Result<Killed, LabError> {
+    fn read(&self, hosts: &mut dyn Hosts, time: Option<GuestTime>) -> Result<Reading, LabError> {
+        let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
+        let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
+        let guest = hosts.guest().map(|guest| self.read_guest(guest, time)).transpose()?;
+        Ok(Reading { at, processors, adapter_ns, counts, guest })
+    }
+
+    fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
+        let process_ns = cpu::process_cpu_ns_of(guest.process() as i32)?;
+        let time = time.map_or_else(|| self.ask_time(guest), Ok)?;
+        Ok(GuestReading { process_ns, time })
+    }
+
+    fn ask_time(&self, guest: &mut Machine) -> Result<GuestTime, LabError> {
+        guest.tell(&GuestCommand::Time)?;
+        match guest.answer(GUEST_GRACE, self.stop)? {
+            Answer::Time(time) => guest.finish(self.stop).map(|()| time),
+            other => Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+        }
+    }
+
+    /// A server in a namespace; a guest always serves.
+    fn start_server(&self, hosts: &dyn Hosts) -> Result<Option<Killed>, LabError> {
+        let side = 1 - hosts.config().client;
+        let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
-        command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[1].to_string()]);
-        let mut server = spawn(command, rig, 1)?;
+        command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
+        let mut server = spawn(command, ns, hosts.config())?;
         // The first line says that it listens.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
         if line.is_empty() {
             return Err(LabError::Traffic("the server did not start".to_owned()));
         }
-        Ok(server)
+        Ok(Some(server))
     }
 
-    /// Runs one test from host 0 to host 1 and calls `on_event` as it goes.
-    fn run_client(
+    /// Runs one test from the client's host to the other and calls `on_event` as it goes.
+    fn run_client(&self, hosts: &mut dyn Hosts, params: &Params, on_event: &mut OnEvent) -> Result<Report, LabError> {
+        let report = match hosts.namespace(hosts.config().client) {
+            Some(_) => self.run_client_here(hosts, params, on_event)?,
+            None => self.run_client_in_guest(hosts, params, on_event)?,
+        };
+        if report.is_complete() { Ok(report) } else { Err(incomplete(&report)) }
+    }
+
+    fn run_client_here(
         &self,
-        rig: &Rig,
+        hosts: &mut dyn Hosts,
         params: &Params,
-        mut on_event: impl FnMut(&Event) -> Result<(), LabError>,
+        on_event: &mut OnEvent,
     ) -> Result<Report, LabError> {
+        let side = hosts.config().client;
+        let ns = hosts.namespace(side).ok_or_else(|| LabError::Traffic("host has no namespace".to_owned()))?;
         let mut command = Command::new(&self.program);
         let params = serde_json::to_string(params).map_err(|e| LabError::Traffic(e.to_string()))?;
-        command.args(["ttcp", "--to", &ADDRESSES[1].to_string(), "--port", &PORT_DEFAULT.to_string(), "--json"]);
+        let server = ADDRESSES[1 - side].to_string();
+        command.args(["ttcp", "--to", &server, "--port", &PORT_DEFAULT.to_string(), "--json"]);
         command.args(["--params", &params]);
-        let mut client = spawn(command, rig, 0)?;
+        let mut client = spawn(command, ns, hosts.config())?;
         for line in BufReader::new(output(&mut client)).lines() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Stopped);
             }
             let line = line?;
             let event = serde_json::from_str(&line).map_err(|_| LabError::Traffic(line.clone()))?;
-            on_event(&event)?;
+            on_event(hosts, &event, None)?;
             if let Event::Report(report) = event {
-                return if report.is_complete() { Ok(*report) } else { Err(incomplete(&report)) };
+                return Ok(*report);
             }
         }
         if self.stop.load(Ordering::Relaxed) {
@@ -120,12 +210,40 @@ impl Bench<'_> {
         Err(LabError::Traffic("the client ended without a report".to_owned()))
     }
 
-    fn measure(&self, rig: &Rig, traffic: &Params) -> Result<Sample, LabError> {
+    fn run_client_in_guest(
+        &self,
+        hosts: &mut dyn Hosts,
+        params: &Params,
+        on_event: &mut OnEvent,
+    ) -> Result<Report, LabError> {
+        let server = ADDRESSES[1 - hosts.config().client];
+        let no_guest = || LabError::Traffic("there is no guest".to_owned());
+        hosts.guest().ok_or_else(no_guest)?.tell(&GuestCommand::Run { server, params: Box::new(params.clone()) })?;
+        let timeout = Duration::from_micros(params.warmup_usecs) + measured_time(params) + GUEST_GRACE;
+        let mut result = None;
+        loop {
+            match hosts.guest().ok_or_else(no_guest)?.answer(timeout, self.stop)? {
+                Answer::Event { event, time } => {
+                    on_event(hosts, &event, Some(time))?;
+                    if let Event::Report(report) = event {
+                        result = Some(*report);
+                    }
+                }
+                Answer::Done => {
+                    return result.ok_or_else(|| LabError::Traffic("the guest's client made no report".to_owned()));
+                }
+                Answer::Failed(why) => return Err(LabError::Traffic(format!("in the guest: {why}"))),
+                other => return Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+            }
+        }
+    }
+
+    fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, LabError> {
         let (mut start, mut end) = (None, None);
-        let report = self.run_client(rig, traffic, |event| {
+        let report = self.run_client(hosts, traffic, &mut |hosts, event, time| {
             match event {
-                Event::Start => start = Some(Reading::take(rig)?),
-                Event::End => end = Some(Reading::take(rig)?),
+                Event::Start => start = Some(self.read(hosts, time)?),
+                Event::End => end = Some(self.read(hosts, time)?),
                 _ => {}
             }
             Ok(())
@@ -133,33 +251,45 @@ impl Bench<'_> {
         let (Some(start), Some(end)) = (start, end) else {
             return Err(LabError::Traffic("the measured window has no begin or no end".to_owned()));
         };
-        Ok(sample_of(rig, &report, &start, &end))
+        Ok(sample_of(hosts, &report, &start, &end))
     }
 
-    fn round_trip(&self, rig: &Rig) -> Result<(Option<f64>, Option<f64>), LabError> {
+    fn round_trip(&self, hosts: &mut dyn Hosts) -> Result<(Option<f64>, Option<f64>), LabError> {
         let params = Params {
             workload: Workload::Transaction(TransactionParams::default()),
             amount: Amount::Usecs(self.rtt_time.as_micros() as u64),
             warmup_usecs: RTT_WARMUP_USECS,
             ..Params::default()
         };
-        let report = self.run_client(rig, &params, |_| Ok(()))?;
+        let report = self.run_client(hosts, &params, &mut |_, _, _| Ok(()))?;
         let latency = report.transactions.map(|t| t.latency).filter(|l| l.count > 0);
         Ok((latency.map(|l| l.p50_us), latency.map(|l| l.p99_us)))
     }
 }
 
-fn sample_of(rig: &Rig, report: &Report, start: &Reading, end: &Reading) -> Sample {
+/// The time that a test is to measure; a test over a number of bytes has none of its own.
+fn measured_time(params: &Params) -> Duration {
+    match params.amount {
+        Amount::Usecs(usecs) => Duration::from_micros(usecs),
+        Amount::Bytes(_) => Duration::ZERO,
+    }
+}
+
+fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading) -> Sample {
     let elapsed_s = (end.at - start.at).as_secs_f64();
-    let placement = &rig.config().placement;
+    let placement = &hosts.config().placement;
     let processors = end.processors.since(&start.processors);
     let busy_s = |cpus: &[usize]| busy_seconds(&processors, cpus, elapsed_s);
     let machine_cpu_s = busy_s(&cpu::online());
-    let has_adapters = rig.adapter_threads().next().is_some();
+    let has_adapters = !hosts.adapter_threads().is_empty();
     let adapter_cpu_s = has_adapters.then(|| (end.adapter_ns - start.adapter_ns) as f64 / NANOSECONDS);
+    let guests = start.guest.as_ref().zip(end.guest.as_ref());
+    let process_s = guests.map(|(start, end)| (end.process_ns - start.process_ns) as f64 / NANOSECONDS);
     let host_cpu_s = match adapter_cpu_s {
+        // Host A alone: what the other one did is the other one's.
+        Some(_) if process_s.is_some() => process_s,
         // Apart, and the hosts' receive work with them: what the hosts' processors did is the hosts'.
-        Some(_) if placement.is_apart() && rig.has_rps() => Some(busy_s(&placement.host_cpus)),
+        Some(_) if placement.is_apart() && hosts.has_rps() => Some(busy_s(&placement.host_cpus)),
         Some(adapter_s) => Some((machine_cpu_s - adapter_s).max(0.0)),
         None => None,
     };
@@ -173,11 +303,13 @@ fn sample_of(rig: &Rig, report: &Report, start: &Reading, end: &Reading) -> Samp
         transactions_per_s: report.transactions_per_second(),
         host_cpu_s,
         adapter_cpu_s,
+        guest_cpu_s: guests.and_then(|(start, end)| Some(end.time.busy_share_since(&start.time)? * elapsed_s)),
         machine_cpu_s: Some(machine_cpu_s),
         bytes: bytes as u64,
         retransmits: (report.segments > 0).then_some(report.retransmits),
         wire_frames: has_adapters.then_some(counts.transmit.frames_out),
         host_frames: has_adapters.then_some(counts.receive.host_frames),
+        sent_frames: has_adapters.then_some(counts.transmit.host_frames),
         lost_frames: has_adapters.then(|| counts.lost()),
         ..Sample::default()
     }
@@ -202,9 +334,9 @@ fn distance_ns(config: &RigConfig) -> Option<f64> {
     cpu::line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
 }
 
-fn spawn(mut command: Command, rig: &Rig, side: usize) -> Result<Killed, LabError> {
+fn spawn(mut command: Command, ns: &NetNs, config: &RigConfig) -> Result<Killed, LabError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    confine(&mut command, Some(rig.host(side)), Some(&rig.config().placement.host_cpus))?;
+    confine(&mut command, Some(ns), Some(&config.placement.host_cpus))?;
     let child = command.spawn().map_err(|e| LabError::Traffic(format!("cannot start {command:?}: {e}")))?;
     Ok(Killed(child))
 }

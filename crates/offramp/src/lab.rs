@@ -4,11 +4,13 @@ use crate::exit::{self, FAILED, SETUP, fail};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
+use offramp_lab::guest::machine::{Accelerator, GuestSpec};
+use offramp_lab::guest::{GuestError, Guests};
 use offramp_lab::model::{self, Experiment, LabReport};
-use offramp_lab::plan::{Plan, Settings, plans};
+use offramp_lab::plan::{Plan, Settings, guest_plans, plans};
 use offramp_lab::report::{self, html, terminal};
 use offramp_lab::rig::{Placement, Rig, RigConfig, Threads};
-use offramp_lab::sample::Bench;
+use offramp_lab::sample::{Bench, Stage};
 use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
@@ -29,6 +31,11 @@ const RTT_ROUNDS: usize = 2;
 /// The same of `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
+/// The same with a guest, which may be emulated: longer samples, fewer of them.
+const GUEST_REPEATS: usize = 3;
+const GUEST_SECONDS: f64 = 0.6;
+const GUEST_RTT_TIME: Duration = Duration::from_millis(100);
+const GUEST_RTT_ROUNDS: usize = 1;
 const THOROUGH_RTT_TIME: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
@@ -37,6 +44,7 @@ Examples:
   offramp lab --list                           what there is
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
+  offramp lab --port vhost-user                with a guest in QEMU as one host, behind a vhost-user port
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
   offramp lab --restore                        put an adapter's settings back after a crash
 
@@ -87,7 +95,58 @@ pub struct Args {
     html: PathBuf,
 
     #[command(flatten)]
+    guest: OfGuest,
+
+    #[command(flatten)]
     on_device: OnDevice,
+}
+
+/// What a run with a guest has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "A guest")]
+struct OfGuest {
+    /// What host A is: a namespace behind a TAP, or a guest in QEMU behind a vhost-user port
+    #[arg(long, value_enum, default_value = "tap", conflicts_with_all = ["device", "restore"])]
+    port: PortArg,
+    /// The guest's kernel [default: the newest /boot/vmlinuz-*]
+    #[arg(long, value_name = "FILE")]
+    guest_kernel: Option<PathBuf>,
+    /// The kernel's modules [default: lib/modules/VERSION beside the kernel's directory, or in /]
+    #[arg(long, value_name = "DIR")]
+    guest_modules: Option<PathBuf>,
+    /// How QEMU runs the guest
+    #[arg(long, value_enum, default_value = "auto")]
+    guest_accel: AccelArg,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum PortArg {
+    /// A TAP in a namespace
+    Tap,
+    /// A virtio-net card of a guest in QEMU
+    VhostUser,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum AccelArg {
+    /// KVM if a guest starts with it, else emulation
+    Auto,
+    /// By the processor
+    Kvm,
+    /// By emulation
+    Tcg,
+}
+
+impl OfGuest {
+    fn spec(&self) -> Result<GuestSpec, LabError> {
+        let accelerator = match self.guest_accel {
+            AccelArg::Auto => None,
+            AccelArg::Kvm => Some(Accelerator::Kvm),
+            AccelArg::Tcg => Some(Accelerator::Tcg),
+        };
+        let (kernel, modules) = (self.guest_kernel.as_deref(), self.guest_modules.as_deref());
+        Ok(GuestSpec::find(kernel, modules, std::env::current_exe()?, accelerator)?)
+    }
 }
 
 /// What a run on an interface that exists has.
@@ -119,12 +178,27 @@ enum ThreadsArg {
 }
 
 impl Args {
+    fn has_guest(&self) -> bool {
+        self.guest.port == PortArg::VhostUser
+    }
+
     fn repeats(&self) -> usize {
-        self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { REPEATS }, usize::from)
+        let short = if self.has_guest() { GUEST_REPEATS } else { REPEATS };
+        self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
     }
 
     fn seconds(&self) -> f64 {
-        self.seconds.unwrap_or(if self.thorough { THOROUGH_SECONDS } else { SECONDS })
+        let short = if self.has_guest() { GUEST_SECONDS } else { SECONDS };
+        self.seconds.unwrap_or(if self.thorough { THOROUGH_SECONDS } else { short })
+    }
+
+    /// How long round trips are measured, and in how many rounds.
+    fn round_trips(&self) -> (Duration, usize) {
+        match (self.thorough, self.has_guest()) {
+            (true, _) => (THOROUGH_RTT_TIME, usize::MAX),
+            (false, true) => (GUEST_RTT_TIME, GUEST_RTT_ROUNDS),
+            (false, false) => (RTT_TIME, RTT_ROUNDS),
+        }
     }
 
     fn settings(&self) -> Settings {
@@ -179,7 +253,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn chosen(args: &Args) -> Result<Vec<Plan>, LabError> {
-    let all = plans(&args.settings());
+    let all = if args.has_guest() { guest_plans(&args.settings()) } else { plans(&args.settings()) };
     for name in &args.only {
         if !all.iter().any(|plan| plan.name == name) {
             let known = all.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ");
@@ -200,11 +274,13 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         println!("with --device: {}", of_device.join(", "));
         return Ok(());
     }
+    let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let started = Instant::now();
-    let has_rps = Rig::start(&RigConfig::default())?.has_rps();
-    let (rtt_time, rtt_rounds) = if args.thorough { (THOROUGH_RTT_TIME, usize::MAX) } else { (RTT_TIME, RTT_ROUNDS) };
+    let has_rps = spec.is_none() && Rig::start(&RigConfig::default())?.has_rps();
+    let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Box::new(Guests::new(spec, stop))));
+    let (rtt_time, rtt_rounds) = args.round_trips();
     let bench = Bench { program: std::env::current_exe()?, rtt_time, rtt_rounds, stop };
     let mut progress = terminal::Progress::stderr();
     let mut experiments = Vec::new();
@@ -216,12 +292,17 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
             let (experiment, rounds) = (plan.name, args.repeats());
             progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
         };
-        let experiment = runner::run(&bench, plan, args.repeats(), &mut on_sample)?;
+        let experiment = runner::run(&bench, &mut stage, plan, args.repeats(), &mut on_sample)?;
         progress.clear();
         show(args, &experiment);
         experiments.push(experiment);
     }
-    let mut machine = machine::describe(&Placement::apart(), has_rps);
+    let mut machine = match &stage {
+        Stage::Namespaces => machine::describe(&Placement::apart(), has_rps),
+        Stage::Guest(guests) => machine::describe_with_guest(&Placement::apart(), guests.describe()),
+    };
+    // The guests end before the page is written.
+    drop(stage);
     machine.line_distance_ns = machine::line_distance_ns(&experiments);
     let threads = match args.threads {
         ThreadsArg::Shared => "one thread drives both adapters: a frame stays in one processor's cache",
@@ -229,6 +310,17 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
     finish(args, started, machine, threads, experiments)
+}
+
+/// QEMU and kernel of the guest, and no option that a guest does not know.
+fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
+    if args.queues != 1 {
+        return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
+    }
+    if matches!(args.threads, ThreadsArg::PerDirection) {
+        return Err(GuestError::Unsupported("a guest's rings belong to one thread; not --threads per-direction").into());
+    }
+    args.guest.spec()
 }
 
 fn show(args: &Args, experiment: &Experiment) {

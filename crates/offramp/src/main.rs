@@ -24,6 +24,9 @@ struct Cli {
 enum Command {
     /// Measure what each offload is worth on this machine
     Lab(Box<lab::Args>),
+    /// The program of the lab's own guest
+    #[command(hide = true, name = offramp_lab::guest::agent::ARGUMENT)]
+    GuestAgent,
     /// Send traffic through the kernel's sockets and measure it at both ends
     Ttcp(Box<ttcp::Args>),
     /// Run the adapters that a file describes
@@ -37,6 +40,10 @@ enum Command {
 fn main() -> ExitCode {
     match Cli::parse().command {
         Command::Lab(args) => lab::run(&args),
+        Command::GuestAgent => match offramp_lab::guest::agent::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
+        },
         Command::Ttcp(args) => ttcp::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),

@@ -1,7 +1,13 @@
 //! `offramp lab` as a user meets it: what it prints, and how it ends when something is wrong.
 
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+/// How often a test looks for something.
+const LOOK: Duration = Duration::from_millis(20);
+/// How often at most, before it takes it for a hang.
+const HANG_LOOKS: usize = 500;
 
 fn offramp(args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_offramp")).args(args).output().unwrap()
@@ -60,4 +66,127 @@ fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
     refused(&["lab", "--device", "nosuchif0", "--peer", "127.0.0.1"], "nosuchif0");
     refused(&["lab", "--peer", "127.0.0.1"], "--device");
     refused(&["lab", "--warp"], "--warp");
+}
+
+#[test]
+fn what_a_guest_needs_is_said_when_it_is_not_there() {
+    refused(&["lab", "--port", "vhost-user", "--queues", "2"], "one queue pair");
+    refused(&["lab", "--port", "vhost-user", "--threads", "per-direction"], "belong to one thread");
+    refused(&["lab", "--port", "vhost-user", "--only", "relay"], "no experiment \"relay\"; there are: lso,");
+    refused(&["lab", "--port", "vhost-user", "--device", "eth0", "--peer", "127.0.0.1"], "--port");
+    refused(&["guest-agent"], "runs only inside the guest");
+    let output = Command::new(env!("CARGO_BIN_EXE_offramp"))
+        .args(["lab", "--port", "vhost-user"])
+        .env("PATH", "/nowhere")
+        .output()
+        .unwrap();
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.contains("install QEMU") || message.contains("x86-64"), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+}
+
+/// The arguments of a run with a guest whose kernel is the newest in `/boot`, or that in `OFFRAMP_GUEST_KERNEL`.
+fn with_guest(args: &[&str]) -> Vec<String> {
+    let mut all: Vec<String> = ["lab", "--port", "vhost-user"].iter().chain(args).map(|&arg| arg.to_owned()).collect();
+    if let Ok(kernel) = std::env::var("OFFRAMP_GUEST_KERNEL") {
+        all.extend(["--guest-kernel".to_owned(), kernel]);
+    }
+    all
+}
+
+/// What a variant took from the hosts: payload bytes for each frame that they handed over.
+fn bytes_per_sent_frame(variant: &serde_json::Value) -> f64 {
+    let sample = &variant["samples"][0];
+    sample["bytes"].as_f64().unwrap() / sample["sent_frames"].as_f64().unwrap()
+}
+
+#[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn a_guest_with_large_send_puts_fewer_and_larger_frames_into_its_ring() {
+    let page = page("guest");
+    let args = with_guest(&["--only", "lso", "--repeats", "1", "--json", "--html", page.to_str().unwrap()]);
+    let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(&args).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    std::fs::remove_file(&page).unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let guest = &report["machine"]["guest"];
+    assert!(guest["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{guest}");
+    assert!(["kvm", "tcg"].contains(&guest["accelerator"].as_str().unwrap()), "{guest}");
+    let variants = report["experiments"][0]["variants"].as_array().unwrap();
+    for variant in variants {
+        assert!(variant["throughput_bps"].as_f64().unwrap() > 0.0, "{variant}");
+        assert!(variant["host_cpu_s_per_gb"].as_f64().unwrap() > 0.0, "{variant}");
+        assert!(variant["guest_cpu_percent"].as_f64().unwrap() > 0.0, "{variant}");
+    }
+    let [off, on] = [0, 1].map(|nth| &variants[nth]);
+    assert_eq!((&off["name"], &on["name"]), (&"off".into(), &"on".into()));
+    // Without large send no frame is larger than the MTU; acknowledgements, which carry nothing, only lower the mean.
+    assert!(bytes_per_sent_frame(off) < 1500.0, "{off}");
+    assert!(bytes_per_sent_frame(on) > 2.0 * 1500.0, "{on}");
+}
+
+/// QEMU processes that are children of `parent`.
+fn guests_of(parent: u32) -> Vec<i32> {
+    let children = format!("/proc/{parent}/task/{parent}/children");
+    let pids = std::fs::read_to_string(children).unwrap_or_default();
+    let is_qemu =
+        |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("qemu"));
+    pids.split_whitespace().filter(is_qemu).map(|pid| pid.parse().unwrap()).collect()
+}
+
+/// Whether a guest has booted: the file system that it boots from is removed then.
+fn has_booted(guest: i32) -> bool {
+    let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
+    let file = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
+    file.is_some_and(|file| !PathBuf::from(file).exists())
+}
+
+/// Starts a run that would take minutes, and gives it and its guest once that has booted.
+fn long_run_with_guest() -> (Child, i32) {
+    let args = with_guest(&["--only", "lso", "--guest-accel", "tcg", "--seconds", "60"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    let mut lab = command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    loop {
+        assert!(lab.try_wait().unwrap().is_none(), "it ended before it had a guest");
+        if let Some(guest) = guests_of(lab.id()).into_iter().find(|guest| has_booted(*guest)) {
+            return (lab, guest);
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+fn send(signal: &str, pid: &str) {
+    assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
+}
+
+fn waits_until_gone(guest: i32) -> bool {
+    let mut looks = (0..HANG_LOOKS).map(|_| PathBuf::from(format!("/proc/{guest}/exe")).exists());
+    looks.any(|is_there| {
+        std::thread::sleep(LOOK);
+        !is_there
+    })
+}
+
+#[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn a_guest_that_is_killed_ends_the_run() {
+    let (lab, guest) = long_run_with_guest();
+    send("KILL", &guest.to_string());
+    let ended = lab.wait_with_output().unwrap();
+    let message = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{message}");
+    assert!(message.contains("QEMU ended (signal: 9"), "{message}");
+}
+
+#[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn a_run_that_is_stopped_or_killed_takes_its_guest_with_it() {
+    for (signal, status) in [("INT", Some(130)), ("KILL", None)] {
+        let (lab, guest) = long_run_with_guest();
+        send(signal, &lab.id().to_string());
+        let ended = lab.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), status, "{}", String::from_utf8_lossy(&ended.stderr));
+        assert!(waits_until_gone(guest), "after SIG{signal}, the guest is still there");
+    }
 }

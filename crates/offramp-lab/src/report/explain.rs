@@ -55,6 +55,10 @@ fn limit(variant: &Variant, machine: &Machine) -> Limit {
     let (Some(host), Some(adapter)) = (variant.host_cpu_percent, variant.adapter_cpu_percent) else {
         return Limit::Unknown;
     };
+    if machine.guest.is_some() {
+        // The other host's time is not in the hosts': it may be the one that was the limit.
+        return Limit::Unknown;
+    }
     let shares = machine.adapter_cpus.iter().any(|cpu| machine.host_cpus.contains(cpu));
     if shares || host > ONE_PROCESSOR_PERCENT {
         let all = BUSY_PERCENT * machine.cpus.max(1) as f64;
@@ -70,7 +74,9 @@ fn limit(variant: &Variant, machine: &Machine) -> Limit {
 
 /// How to read the figures of an experiment, in sentences: what limits each variant, and where the work went.
 pub fn reading(experiment: &Experiment, machine: &Machine) -> Vec<String> {
-    let (limits, work) = (limits(experiment, machine), where_the_work_went(experiment));
+    let limits = limits(experiment, machine);
+    // Beside a guest, a part of the work is the other host's, which is not in the sum.
+    let work = if machine.guest.is_none() { where_the_work_went(experiment) } else { None };
     limits.into_iter().chain(work).chain(losses(experiment)).collect()
 }
 

@@ -171,6 +171,9 @@ fn machine(report: &LabReport) -> Vec<Fact> {
         Fact { term: "Kernel", text: format!("Linux {}", machine.kernel) },
         Fact { term: "Processors in use", text: machine.cpus.to_string() },
     ];
+    if let Some(guest) = &machine.guest {
+        facts.push(Fact { term: "Host A", text: words::guest(guest) });
+    }
     if is_in_software(report) {
         facts.extend([
             Fact { term: "Hosts on", text: cpus(&machine.host_cpus) },

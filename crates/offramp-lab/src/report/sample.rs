@@ -1,7 +1,7 @@
 //! A report as a run might give it, to render in tests. Its figures are made up, from a fixed sequence of noise.
 
 use crate::compare::{note, summarise, verdict};
-use crate::model::{Experiment, LabReport, Machine, Sample, Settings, VERSION, Variant};
+use crate::model::{Experiment, Guest, LabReport, Machine, Sample, Settings, VERSION, Variant};
 
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
@@ -55,6 +55,8 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         retransmits: Some(if round == 3 { 2 } else { 0 }),
         wire_frames: Some((frames * 1.04) as u64),
         host_frames: Some((frames * 0.52) as u64),
+        sent_frames: Some((frames * 0.06) as u64),
+        guest_cpu_s: None,
         lost_frames: Some(0),
         line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),
     }
@@ -207,7 +209,31 @@ fn machine() -> Machine {
         cpu_split: "The hosts run on CPU 0 and the adapters on CPU 1; each one's busy time is read from /proc/stat."
             .to_owned(),
         line_distance_ns: Some([54.0, 57.0, 296.0]),
+        guest: None,
     }
+}
+
+/// The same report as if host A had been a guest.
+pub fn with_guest() -> LabReport {
+    let mut report = report();
+    report.machine.guest = Some(Guest {
+        accelerator: "tcg".to_owned(),
+        accelerator_note: Some("KVM is there, but the guest did not start with it".to_owned()),
+        kernel: "6.1.0-56-cloud-amd64".to_owned(),
+        qemu: "7.2.22 (Debian 1:7.2+dfsg-7+deb12u18)".to_owned(),
+        cpus: 1,
+        memory_mib: 224,
+        boot_s: 4.2,
+        switched: "What the guest sends is switched in its driver.".to_owned(),
+    });
+    for variant in report.experiments.iter_mut().flat_map(|experiment| &mut experiment.variants) {
+        for sample in &mut variant.samples {
+            sample.guest_cpu_s = sample.host_cpu_s.map(|host_s| 0.9 * host_s);
+            (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = (None, None);
+        }
+        *variant = summarise(&variant.name, std::mem::take(&mut variant.samples));
+    }
+    report
 }
 
 fn settings() -> Settings {

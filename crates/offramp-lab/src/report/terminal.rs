@@ -74,6 +74,9 @@ pub fn summary(report: &LabReport, style: Style) -> String {
     }
     lines.push(String::new());
     lines.extend(paragraph(&where_and_how(report), "").iter().map(|line| style.dim(line)));
+    if let Some(guest) = &report.machine.guest {
+        lines.extend(paragraph(&words::guest(guest), "").iter().map(|line| style.dim(line)));
+    }
     lines.join("\n") + "\n"
 }
 
@@ -122,6 +125,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         of(["adapter", "CPU s/GB"], |variant| variant.adapter_cpu_s_per_gb.map(cpu_seconds)),
         of(["host", "CPU %"], |variant| variant.host_cpu_percent.map(percent)),
         of(["adapter", "CPU %"], |variant| variant.adapter_cpu_percent.map(percent)),
+        of(["guest", "CPU %"], |variant| variant.guest_cpu_percent.map(percent)),
         of(["frames on", "line, k"], |variant| variant.wire_frames.map(thousands)),
         of(["re-", "sent"], |variant| variant.retransmits.map(count)),
         Column::of(experiment, ["RTT as found", "p50/p99 µs"], |variant| rtt(variant.rtt_p50_us, variant.rtt_p99_us)),
@@ -322,12 +326,20 @@ mod tests {
 
     #[test]
     fn everything_fits_into_the_width() {
-        let report = sample::report();
-        for one in &report.experiments {
-            let text = experiment(one, PLAIN);
-            assert!(widest(&text) <= WIDTH, "{}:\n{text}", widest(&text));
+        for report in [sample::report(), sample::with_guest()] {
+            for one in &report.experiments {
+                let text = experiment(one, PLAIN);
+                assert!(widest(&text) <= WIDTH, "{}:\n{text}", widest(&text));
+            }
+            assert!(widest(&summary(&report, PLAIN)) <= WIDTH);
         }
-        assert!(widest(&summary(&report, PLAIN)) <= WIDTH);
+    }
+
+    #[test]
+    fn a_guest_is_named_with_what_ran_it() {
+        let text = summary(&sample::with_guest(), PLAIN);
+        assert!(text.contains("Host A is a guest: Linux 6.1.0-56-cloud-amd64, emulated by QEMU 7.2.22"), "{text}");
+        assert!(!summary(&sample::report(), PLAIN).contains("guest"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Figures and verdicts in words, the same in the terminal and on the page.
 
 use crate::compare::PAIRS_MIN;
-use crate::model::{Experiment, Variant, Verdict};
+use crate::model::{Experiment, Guest, Variant, Verdict};
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
@@ -21,8 +21,25 @@ pub struct Metric {
     pub text: fn(f64) -> String,
 }
 
+/// A guest, in some sentences.
+pub fn guest(guest: &Guest) -> String {
+    let how = match guest.accelerator.as_str() {
+        "tcg" => "emulated by",
+        _ => "under KVM in",
+    };
+    let emulated = match guest.accelerator.as_str() {
+        "tcg" => " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
+        _ => "",
+    };
+    let note = guest.accelerator_note.as_ref().map_or(String::new(), |note| format!(" {note}."));
+    format!(
+        "Host A is a guest: Linux {}, {how} QEMU {}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
+        guest.kernel, guest.qemu, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
+    )
+}
+
 /// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 15] = [
+pub static METRICS: [Metric; 17] = [
     Metric {
         name: "throughput_bps",
         heading: "Throughput, Gbit/s",
@@ -73,6 +90,13 @@ pub static METRICS: [Metric; 15] = [
         text: percent,
     },
     Metric {
+        name: "guest_cpu_percent",
+        heading: "Guest's own account, % of one of its processors",
+        noun: "the guest's own share of a processor",
+        value: |variant| variant.guest_cpu_percent,
+        text: percent,
+    },
+    Metric {
         name: "rtt_p50_us",
         heading: "Round trip as found, median, µs",
         noun: "the median round trip",
@@ -119,6 +143,13 @@ pub static METRICS: [Metric; 15] = [
         heading: "Frames handed to the receiving host",
         noun: "the frames handed to the host",
         value: |variant| variant.host_frames,
+        text: count,
+    },
+    Metric {
+        name: "sent_frames",
+        heading: "Frames that the hosts handed over",
+        noun: "the frames that the hosts handed over",
+        value: |variant| variant.sent_frames,
         text: count,
     },
     Metric {

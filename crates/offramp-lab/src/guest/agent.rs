@@ -1,0 +1,142 @@
+//! The guest's first and only program: it makes the system usable, sets up the card, and does what the lab
+//! says over the second serial port.
+
+use super::image::MODULE_ORDER;
+use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
+use crate::traffic::{self, PORT_DEFAULT, ServeOptions, ServerStats};
+use nix::kmod::{ModuleInitFlags, finit_module};
+use nix::mount::{MsFlags, mount};
+use nix::sys::reboot::{RebootMode, reboot};
+use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
+use offramp_ports::sys::cpu::{CpuTime, CpuTimes};
+use offramp_ports::sys::{ethtool, link};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{IpAddr, TcpListener};
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+/// The argument by which the program knows that it is one of a guest.
+pub const ARGUMENT: &str = "guest-agent";
+/// The second serial port; the first is the kernel's.
+const PORT: &str = "/dev/ttyS1";
+/// What is mounted where, before anything else can be done.
+const MOUNTS: [(&str, &str); 3] = [("devtmpfs", "/dev"), ("proc", "/proc"), ("sysfs", "/sys")];
+/// The first program of a system.
+const FIRST_PROCESS: u32 = 1;
+
+/// Runs the guest until it is switched off. It returns only when it may not run, or cannot go on.
+///
+/// # Errors
+/// When this is not the first program of a system, or the system cannot be made usable.
+pub fn run() -> io::Result<()> {
+    if std::process::id() != FIRST_PROCESS {
+        return Err(io::Error::other("it runs only inside the guest of `offramp lab --port vhost-user`"));
+    }
+    let ran = prepare().and_then(|(commands, port)| Agent { port, began: Instant::now() }.serve(commands));
+    if let Err(error) = &ran {
+        // The first serial port's: the lab shows it when the guest does not answer.
+        eprintln!("guest: {error}");
+    }
+    reboot(RebootMode::RB_POWER_OFF)?;
+    ran
+}
+
+/// Mounts, opens the port and loads the modules.
+fn prepare() -> io::Result<(File, File)> {
+    for (kind, place) in MOUNTS {
+        mount(Some(kind), place, Some(kind), MsFlags::empty(), None::<&str>).map_err(|e| saying(place, e))?;
+    }
+    let port = OpenOptions::new().read(true).write(true).open(PORT).map_err(|e| saying(PORT, e))?;
+    let mut settings = tcgetattr(&port)?;
+    cfmakeraw(&mut settings);
+    tcsetattr(&port, SetArg::TCSANOW, &settings)?;
+    for module in fs::read_to_string(MODULE_ORDER)?.lines() {
+        finit_module(&File::open(module)?, c"", ModuleInitFlags::empty()).map_err(|e| saying(module, e))?;
+    }
+    Ok((port.try_clone()?, port))
+}
+
+fn saying(what: &str, cause: impl Into<io::Error>) -> io::Error {
+    let cause: io::Error = cause.into();
+    io::Error::new(cause.kind(), format!("{what}: {cause}"))
+}
+
+struct Agent {
+    port: File,
+    began: Instant,
+}
+
+impl Agent {
+    fn serve(&mut self, commands: File) -> io::Result<()> {
+        let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
+        self.say(&Answer::Ready { kernel })?;
+        for line in BufReader::new(commands).lines() {
+            let answer = match serde_json::from_str(&line?) {
+                Ok(command) => self.obey(command).map_or_else(Answer::Failed, |()| Answer::Done),
+                Err(error) => Answer::Failed(format!("not a command: {error}")),
+            };
+            self.say(&answer)?;
+        }
+        Ok(())
+    }
+
+    fn say(&mut self, answer: &Answer) -> io::Result<()> {
+        let line = serde_json::to_string(answer).map_err(io::Error::other)? + "\n";
+        self.port.write_all(line.as_bytes())
+    }
+
+    fn obey(&mut self, command: Command) -> Result<(), String> {
+        match command {
+            Command::SetUp(network) => set_up(&network),
+            Command::Switch(switches) => switch(&switches),
+            Command::Run { server, params } => {
+                let mut lost = None;
+                let mut tell = |event: &traffic::Event| {
+                    let answer = Answer::Event { event: event.clone(), time: self.time() };
+                    lost = lost.take().or(self.say(&answer).err());
+                };
+                let ran = traffic::run_client(&server.to_string(), PORT_DEFAULT, &params, &mut tell);
+                ran.map_err(|error| error.to_string())?;
+                lost.map_or(Ok(()), |error| Err(error.to_string()))
+            }
+            Command::Time => {
+                let time = self.time();
+                self.say(&Answer::Time(time)).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    fn time(&self) -> GuestTime {
+        // A guest whose /proc cannot be read has not come so far.
+        let busy_us = CpuTimes::read().map_or(0, |times| times.all().iter().map(CpuTime::busy_us).sum());
+        GuestTime { at_us: self.began.elapsed().as_micros() as u64, busy_us }
+    }
+}
+
+fn set_up(network: &Network) -> Result<(), String> {
+    let set = || {
+        link::set_mtu(INTERFACE, network.mtu)?;
+        // Its neighbour and router messages would be counted with the traffic. A kernel without IPv6 has none.
+        let _ = link::disable_ipv6(INTERFACE);
+        link::add_address(INTERFACE, IpAddr::V4(network.address), network.prefix_len)?;
+        link::set_up(INTERFACE)?;
+        link::add_neighbour(INTERFACE, IpAddr::V4(network.neighbour), network.neighbour_mac)
+    };
+    set().map_err(|error| error.to_string())?;
+    let listener = TcpListener::bind((network.address, PORT_DEFAULT)).map_err(|error| error.to_string())?;
+    let server = std::thread::Builder::new().name("ttcp".to_owned()).spawn(move || {
+        let (stop, stats) = (AtomicBool::new(false), ServerStats::default());
+        if let Err(error) = traffic::serve(&listener, ServeOptions::default(), &stop, &stats, &|_| ()) {
+            eprintln!("guest: the traffic server: {error}");
+        }
+    });
+    server.map(drop).map_err(|error| error.to_string())
+}
+
+fn switch(switches: &Switches) -> Result<(), String> {
+    let features: Vec<_> = switches.features.iter().map(|(name, on)| (name.as_str(), *on)).collect();
+    ethtool::set_features(INTERFACE, &features)
+        .and_then(|()| link::set_gso_segs_max(INTERFACE, switches.gso_segs_max))
+        .map_err(|error| error.to_string())
+}

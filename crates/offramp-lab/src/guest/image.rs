@@ -1,0 +1,124 @@
+//! What a guest boots besides its kernel: a file system in memory with one program, its libraries and modules.
+
+use super::GuestError;
+use super::cpio::Archive;
+use super::kernel::Kernel;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// Modules of the guest's network card; what these need comes with them.
+const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
+/// Where modules lie, and the list of them in the order in which they can be loaded.
+const MODULE_DIRECTORY: &str = "modules";
+/// The list, as the guest sees it.
+pub(super) const MODULE_ORDER: &str = "/modules/order";
+/// The terminal of a program without another (Linux `Documentation/admin-guide/devices.txt`).
+const CONSOLE: (u32, u32) = (5, 1);
+/// Makes the loader say what it would load, and not run the program (ld.so(8)). A program without a loader
+/// runs, and prints its version.
+const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
+
+/// An archive in which `program` is the first program of a guest with that kernel.
+///
+/// # Errors
+/// When a file or a module cannot be had.
+pub fn build(program: &Path, kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
+    let mut archive = Archive::default();
+    for directory in ["proc", "sys", "dev", "tmp"] {
+        archive.directory(directory);
+    }
+    archive.character_device("dev/console", CONSOLE.0, CONSOLE.1);
+    archive.file("init", 0o755, loaded_part(&read(program)?));
+    for library in libraries_of(program)? {
+        archive.file(library.trim_start_matches('/'), 0o755, loaded_part(&read(Path::new(&library))?));
+    }
+    let mut order = Vec::new();
+    for (name, bytes) in kernel.modules(&MODULES)? {
+        let path = format!("{MODULE_DIRECTORY}/{name}.ko");
+        archive.file(&path, 0o644, &bytes);
+        order.push(format!("/{path}"));
+    }
+    archive.file(MODULE_ORDER.trim_start_matches('/'), 0o644, order.join("\n").as_bytes());
+    Ok(archive.finish())
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
+    fs::read(path).map_err(GuestError::at(path))
+}
+
+/// The part of an ELF file for 64-bit little-endian machines that is used to run it. Behind it are symbols
+/// and debug information, which are most of a program and would only fill the guest's memory. A file that is
+/// none is left whole.
+fn loaded_part(file: &[u8]) -> &[u8] {
+    loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
+}
+
+/// End of the last segment (System V ABI, "ELF Header", "Program Header").
+fn loaded_len(file: &[u8]) -> Option<usize> {
+    const IDENTITY: &[u8] = b"\x7fELF\x02\x01";
+    if !file.starts_with(IDENTITY) {
+        return None;
+    }
+    let half = |at: usize| Some(usize::from(u16::from_le_bytes(*file.get(at..)?.first_chunk()?)));
+    let word = |at: usize| usize::try_from(u64::from_le_bytes(*file.get(at..)?.first_chunk()?)).ok();
+    let (table, entry_len, entries) = (word(0x20)?, half(0x36)?, half(0x38)?);
+    let end_of = |entry: usize| {
+        let header = table.checked_add(entry * entry_len)?;
+        word(header.checked_add(8)?)?.checked_add(word(header.checked_add(32)?)?)
+    };
+    let ends: Option<Vec<usize>> = (0..entries).map(end_of).collect();
+    ends?.into_iter().max()
+}
+
+fn libraries_of(program: &Path) -> Result<Vec<String>, GuestError> {
+    let output =
+        Command::new(program).arg("--version").env(TRACE.0, TRACE.1).output().map_err(GuestError::at(program))?;
+    Ok(libraries(&String::from_utf8_lossy(&output.stdout)))
+}
+
+/// The files that a loader names; they lie in the guest where it found them here.
+fn libraries(trace: &str) -> Vec<String> {
+    trace.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_files_that_a_loader_names_are_found() {
+        let trace = "\tlinux-vdso.so.1 (0x00007f)\n\tlibgcc_s.so.1 => /lib/x86_64-linux-gnu/libgcc_s.so.1 (0x0)\n\t\
+                     /lib64/ld-linux-x86-64.so.2 (0x0)\n";
+        assert_eq!(libraries(trace), ["/lib/x86_64-linux-gnu/libgcc_s.so.1", "/lib64/ld-linux-x86-64.so.2"]);
+    }
+
+    #[test]
+    fn a_program_without_its_symbols_still_runs() {
+        let whole = fs::read("/bin/true").unwrap();
+        let path = std::env::temp_dir().join(format!("offramp-loaded-{}", std::process::id()));
+        fs::copy("/bin/true", &path).unwrap();
+        fs::write(&path, loaded_part(&whole)).unwrap();
+        let status = Command::new(&path).status();
+        fs::remove_file(&path).unwrap();
+        assert!(loaded_part(&whole).len() < whole.len() && status.unwrap().success());
+    }
+
+    #[test]
+    fn what_is_no_program_is_left_whole() {
+        for file in [&b"#!/bin/sh"[..], b"", b"\x7fELF\x02\x01", &[0x7f, b'E', b'L', b'F', 2, 1].repeat(20)] {
+            assert_eq!(loaded_part(file), file);
+        }
+    }
+
+    #[test]
+    fn a_program_without_a_loader_needs_no_libraries() {
+        assert!(libraries("offramp 0.1.0\n").is_empty());
+    }
+
+    #[test]
+    fn the_loader_of_this_very_program_names_its_libraries() {
+        let found = libraries_of(&std::env::current_exe().unwrap()).unwrap();
+        assert!(found.iter().all(|file| Path::new(file).is_file()), "{found:?}");
+    }
+}

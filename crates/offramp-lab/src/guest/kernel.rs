@@ -1,0 +1,272 @@
+//! The guest's kernel: which one, its version, and its modules.
+
+use super::GuestError;
+use std::cmp::Ordering;
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where kernels lie.
+const BOOT: &str = "/boot";
+/// How their names begin.
+const NAME: &str = "vmlinuz-";
+/// The set-up header of a kernel for x86 (Linux `Documentation/arch/x86/boot.rst`): its mark, the pointer to
+/// the version, and what that counts from.
+const HEADER_MARK: &[u8] = b"HdrS";
+const HEADER_MARK_AT: usize = 0x202;
+const VERSION_POINTER_AT: usize = 0x20e;
+const VERSION_BASE: usize = 0x200;
+/// Bytes of a kernel that the version lies in: a pointer of 16 bits, its base, and a long version.
+const HEADER_LEN: u64 = 0x1_0400;
+
+/// A kernel and where its modules are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kernel {
+    /// The file that is booted.
+    pub path: PathBuf,
+    /// `uname -r` of it.
+    pub version: String,
+    /// The directory of its modules.
+    pub modules: PathBuf,
+}
+
+impl Kernel {
+    /// The kernel at `path`, or the newest in `/boot`; its modules in `modules`, or where `lib/modules/VERSION`
+    /// stands beside the kernel's directory, or in `/lib/modules/VERSION`.
+    ///
+    /// # Errors
+    /// When there is no kernel, it is not one, or it has no modules.
+    pub fn find(path: Option<&Path>, modules: Option<&Path>) -> Result<Self, GuestError> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => newest(Path::new(BOOT)).ok_or_else(|| GuestError::NoKernel(Path::new(BOOT).join("vmlinuz-*")))?,
+        };
+        let version = read_version(&path)?;
+        let beside = || Some(path.parent()?.parent()?.join("lib/modules").join(&version));
+        let system = || Path::new("/lib/modules").join(&version);
+        let directory = match modules {
+            Some(modules) => modules.to_owned(),
+            None => beside().filter(|directory| directory.is_dir()).unwrap_or_else(system),
+        };
+        if !directory.join("kernel").is_dir() {
+            return Err(GuestError::NoModules { directory, version });
+        }
+        Ok(Self { path, version, modules: directory })
+    }
+
+    /// Modules with all that they need, in the order in which they can be loaded: names and contents.
+    ///
+    /// # Errors
+    /// When one is missing, and not in the kernel itself, or cannot be read.
+    pub fn modules(&self, wanted: &[&str]) -> Result<Vec<(String, Vec<u8>)>, GuestError> {
+        let mut files = BTreeMap::new();
+        find_modules(&self.modules.join("kernel"), &mut files)?;
+        let builtin = fs::read_to_string(self.modules.join("modules.builtin")).unwrap_or_default();
+        let mut loader =
+            Loader { files, builtin: builtin.lines().filter_map(module_name).collect(), loaded: Vec::new() };
+        for module in wanted {
+            if !loader.add(module)? {
+                let (module, directory) = ((*module).to_owned(), self.modules.clone());
+                return Err(GuestError::NoModule { module, directory });
+            }
+        }
+        Ok(loader.loaded)
+    }
+}
+
+/// The newest kernel of a directory.
+fn newest(directory: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(directory).ok()?.flatten().map(|entry| entry.path());
+    let version = |path: &PathBuf| Some(path.file_name()?.to_str()?.strip_prefix(NAME)?.to_owned());
+    let kernels = entries.filter_map(|path| Some((version(&path)?, path)));
+    kernels.max_by(|a, b| by_version(&a.0, &b.0)).map(|(_, path)| path)
+}
+
+/// Compares versions: runs of digits as numbers, everything else as text.
+fn by_version(a: &str, b: &str) -> Ordering {
+    parts(a).cmp(&parts(b))
+}
+
+/// Runs of digits and runs of other text; a text comes before a number, as `6.1-rc1` before `6.1.1`.
+fn parts(version: &str) -> Vec<(Option<u64>, &str)> {
+    let is_digit = |c: &char| c.is_ascii_digit();
+    let mut rest = version;
+    let mut parts = Vec::new();
+    while let Some(first) = rest.chars().next() {
+        let len = rest.chars().take_while(|c| is_digit(c) == is_digit(&first)).map(char::len_utf8).sum();
+        let (part, after) = rest.split_at(len);
+        parts.push((part.parse().ok(), part));
+        rest = after;
+    }
+    parts
+}
+
+fn read_version(path: &Path) -> Result<String, GuestError> {
+    let mut header = Vec::new();
+    let file = fs::File::open(path).map_err(GuestError::at(path))?;
+    file.take(HEADER_LEN).read_to_end(&mut header).map_err(GuestError::at(path))?;
+    version(&header)
+        .ok_or_else(|| GuestError::BadKernel { kernel: path.to_owned(), why: "it is no kernel for x86".to_owned() })
+}
+
+/// The version in the set-up header of a kernel: the text up to a space or a zero byte.
+fn version(kernel: &[u8]) -> Option<String> {
+    if kernel.get(HEADER_MARK_AT..)?.get(..HEADER_MARK.len())? != HEADER_MARK {
+        return None;
+    }
+    let pointer = kernel.get(VERSION_POINTER_AT..)?.first_chunk().map(|&bytes| u16::from_le_bytes(bytes))?;
+    let text = kernel.get(VERSION_BASE + usize::from(pointer)..)?;
+    let word = text.split(|&byte| byte == b' ' || byte == 0).next()?;
+    let word = std::str::from_utf8(word).ok()?;
+    // It becomes part of a path.
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-+~".contains(c);
+    (pointer != 0 && !word.is_empty() && word.chars().all(is_plain)).then(|| word.to_owned())
+}
+
+/// Collects modules behind what they need.
+struct Loader {
+    files: BTreeMap<String, PathBuf>,
+    builtin: Vec<String>,
+    loaded: Vec<(String, Vec<u8>)>,
+}
+
+impl Loader {
+    /// Whether the module is there, or needs not be.
+    fn add(&mut self, name: &str) -> Result<bool, GuestError> {
+        if self.loaded.iter().any(|(loaded, _)| loaded == name) {
+            return Ok(true);
+        }
+        let Some(path) = self.files.remove(name) else { return Ok(self.builtin.iter().any(|b| b == name)) };
+        let bytes = read_module(&path)?;
+        for needed in needed_by(&bytes) {
+            if !self.add(&needed)? {
+                let directory = path.parent().unwrap_or(&path).to_owned();
+                return Err(GuestError::NoModule { module: needed, directory });
+            }
+        }
+        self.loaded.push((name.to_owned(), bytes));
+        Ok(true)
+    }
+}
+
+fn find_modules(directory: &Path, files: &mut BTreeMap<String, PathBuf>) -> Result<(), GuestError> {
+    for entry in fs::read_dir(directory).map_err(GuestError::at(directory))? {
+        let entry = entry.map_err(GuestError::at(directory))?;
+        let path = entry.path();
+        if entry.file_type().map_err(GuestError::at(&path))?.is_dir() {
+            find_modules(&path, files)?;
+        } else if let Some(name) = module_name(&path.to_string_lossy()) {
+            files.insert(name, path);
+        }
+    }
+    Ok(())
+}
+
+/// A module's name as the kernel has it, from the path of its file, packed or not.
+fn module_name(path: &str) -> Option<String> {
+    let file = path.rsplit('/').next()?;
+    let (stem, packed) = file.split_once(".ko")?;
+    matches!(packed, "" | ".xz" | ".zst" | ".gz").then(|| stem.replace('-', "_"))
+}
+
+/// A module's file, unpacked if it was packed.
+fn read_module(path: &Path) -> Result<Vec<u8>, GuestError> {
+    let program = match path.extension().and_then(|extension| extension.to_str()) {
+        Some("xz") => "xz",
+        Some("zst") => "zstd",
+        Some("gz") => "gzip",
+        _ => return fs::read(path).map_err(GuestError::at(path)),
+    };
+    let failed = |why: String| GuestError::Unpack { path: path.to_owned(), program, why };
+    let output = Command::new(program).arg("-dc").arg(path).output().map_err(|e| failed(e.to_string()))?;
+    if output.status.success() {
+        Ok(output.stdout)
+    } else {
+        Err(failed(String::from_utf8_lossy(&output.stderr).trim().to_owned()))
+    }
+}
+
+/// The modules that a module names in its `depends=` (Linux `include/linux/module.h`, `MODULE_INFO`).
+fn needed_by(module: &[u8]) -> Vec<String> {
+    const KEY: &[u8] = b"\0depends=";
+    let Some(at) = module.windows(KEY.len()).position(|window| window == KEY) else { return Vec::new() };
+    let list = module[at + KEY.len()..].split(|&byte| byte == 0).next().unwrap_or_default();
+    let names = String::from_utf8_lossy(list).replace('-', "_");
+    names.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The head of a kernel whose version is `text`.
+    fn kernel(text: &[u8]) -> Vec<u8> {
+        let mut bytes = vec![0; 0x300];
+        bytes[0x202..0x206].copy_from_slice(b"HdrS");
+        bytes[0x20e..0x210].copy_from_slice(&0x80u16.to_le_bytes());
+        bytes[0x280..0x280 + text.len()].copy_from_slice(text);
+        bytes
+    }
+
+    #[test]
+    fn a_kernel_says_its_version() {
+        assert_eq!(version(&kernel(b"6.1.0-56-cloud-amd64 (a@b) #1 SMP")).as_deref(), Some("6.1.0-56-cloud-amd64"));
+        assert_eq!(version(&kernel(b"7.0.0\0rest")).as_deref(), Some("7.0.0"));
+    }
+
+    #[test]
+    fn what_is_no_kernel_has_no_version() {
+        assert_eq!(version(b""), None);
+        assert_eq!(version(&kernel(b"../../etc ")), None);
+        assert_eq!(version(&kernel(b"\0")), None);
+        assert_eq!(version(&kernel(b"6.1 ")[..0x210]), None);
+        assert_eq!(version(&[0; 0x300]), None);
+    }
+
+    #[test]
+    fn the_newest_kernel_is_found_by_number_not_by_letter() {
+        let mut versions =
+            ["6.1.0-9-amd64", "6.1.0-56-amd64", "5.10.0-30-amd64", "6.12.1+deb13-amd64", "6.1.0-56-cloud-amd64"];
+        versions.sort_by(|a, b| by_version(a, b));
+        assert_eq!(
+            versions,
+            ["5.10.0-30-amd64", "6.1.0-9-amd64", "6.1.0-56-amd64", "6.1.0-56-cloud-amd64", "6.12.1+deb13-amd64"]
+        );
+    }
+
+    #[test]
+    fn what_a_module_needs_is_read_from_it() {
+        assert_eq!(
+            needed_by(b"\x7fELF\0license=GPL\0depends=net-failover,virtio\0name=x\0"),
+            ["net_failover", "virtio"]
+        );
+        assert!(needed_by(b"\0depends=\0name=virtio\0").is_empty());
+        assert!(needed_by(b"no module").is_empty());
+    }
+
+    #[test]
+    fn a_modules_name_is_the_kernels_whatever_packs_its_file() {
+        assert_eq!(module_name("kernel/drivers/net/virtio-net.ko.xz").as_deref(), Some("virtio_net"));
+        assert_eq!(module_name("virtio_pci.ko").as_deref(), Some("virtio_pci"));
+        assert_eq!(module_name("modules.order"), None);
+        assert_eq!(module_name("a.ko.bak"), None);
+    }
+
+    #[test]
+    fn modules_come_behind_what_they_need_and_what_is_in_the_kernel_is_left_out() {
+        let root = std::env::temp_dir().join(format!("offramp-modules-{}", std::process::id()));
+        let directory = root.join("kernel/net");
+        fs::create_dir_all(&directory).unwrap();
+        fs::write(directory.join("a.ko"), b"\0depends=b,c\0").unwrap();
+        fs::write(directory.join("b.ko"), b"\0depends=c\0").unwrap();
+        fs::write(root.join("modules.builtin"), "kernel/lib/c.ko\n").unwrap();
+        let kernel = Kernel { path: root.clone(), version: "1".to_owned(), modules: root.clone() };
+        let names: Vec<_> = kernel.modules(&["a", "b", "c"]).unwrap().into_iter().map(|(name, _)| name).collect();
+        let missing = kernel.modules(&["d"]).unwrap_err().to_string();
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(names, ["b", "a"]);
+        assert!(missing.contains("no module d"), "{missing}");
+    }
+}

@@ -1,0 +1,455 @@
+//! QEMU, and the talk with the guest in it.
+
+use super::GuestError;
+use super::agent;
+use super::image;
+use super::kernel::Kernel;
+use super::protocol::{Answer, Command};
+use crate::error::LabError;
+use offramp_ports::sys::confine;
+use std::fs::{self, File, OpenOptions};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::FileExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// The program that runs guests.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// Access to the processor's own virtualisation.
+const KVM: &str = "/dev/kvm";
+/// Memory of a guest besides its file system: kernel, sockets, page cache.
+const MEMORY_MIB: u64 = 192;
+/// The file system lies in memory twice while the kernel unpacks it.
+const ARCHIVE_COPIES: u64 = 2;
+const MIB: u64 = 1 << 20;
+/// Processors of a guest: one for its one queue pair.
+pub const CPUS: usize = 1;
+/// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
+const RING_ENTRIES: u16 = 1024;
+/// From the start of QEMU to a guest that answers: emulated, on a busy machine.
+const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
+/// The same with KVM when emulation can be had instead. A healthy one takes a second or two; there are
+/// machines whose /dev/kvm opens and runs nothing.
+const KVM_PATIENCE: Duration = Duration::from_secs(20);
+/// For an answer to a command that only changes something.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
+/// How often a wait looks whether the run is to stop.
+const LOOK: Duration = Duration::from_millis(50);
+/// After the guest's end, how long a signal that ended it may take to arrive here too.
+const STOP_GRACE: Duration = Duration::from_millis(200);
+/// What QEMU says, again and again, when it and a vhost-user port do not agree.
+const REFUSED: &str = "failed to init vhost_net";
+/// What is looked at of the console, in bytes from its end.
+const CONSOLE_LEN_MAX: u64 = 16 << 10;
+/// What marks a line that says nothing of a failure.
+const WARNING: &str = "warning: ";
+/// What a failure shows of the guest's console, in bytes from its end.
+const TAIL_LEN: usize = 600;
+
+/// How QEMU runs a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Accelerator {
+    /// The processor runs it.
+    Kvm,
+    /// QEMU translates it, instruction by instruction.
+    Tcg,
+}
+
+impl Accelerator {
+    /// QEMU's name (`-accel`).
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        }
+    }
+
+    /// What the card is told of interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
+    /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
+    fn interrupts(self) -> &'static str {
+        match self {
+            Self::Kvm => "",
+            Self::Tcg => ",vectors=0",
+        }
+    }
+}
+
+/// What guests are made of.
+#[derive(Clone, Debug)]
+pub struct GuestSpec {
+    /// QEMU.
+    pub qemu: PathBuf,
+    /// What `qemu --version` says.
+    pub qemu_version: String,
+    /// Kernel and modules.
+    pub kernel: Kernel,
+    /// This program, which is also the guest's.
+    pub program: PathBuf,
+    /// How QEMU runs it; `None`: KVM if a guest starts with it, else emulation.
+    pub accelerator: Option<Accelerator>,
+}
+
+impl GuestSpec {
+    /// Finds QEMU and the kernel.
+    ///
+    /// # Errors
+    /// When one is missing; the message says what to install.
+    pub fn find(
+        kernel: Option<&Path>,
+        modules: Option<&Path>,
+        program: PathBuf,
+        accelerator: Option<Accelerator>,
+    ) -> Result<Self, GuestError> {
+        if cfg!(not(target_arch = "x86_64")) {
+            return Err(GuestError::Processor);
+        }
+        let path = std::env::var("PATH").unwrap_or_default();
+        let found = path.split(':').map(|place| Path::new(place).join(QEMU)).find(|file| file.is_file());
+        let qemu = found.ok_or(GuestError::NoQemu(QEMU))?;
+        let said = std::process::Command::new(&qemu).arg("--version").output().map_err(GuestError::at(&qemu))?;
+        let qemu_version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
+        let kernel = Kernel::find(kernel, modules)?;
+        Ok(Self { qemu, qemu_version, kernel, program, accelerator })
+    }
+
+    /// Accelerators to try, and how long each may take to boot.
+    pub(super) fn attempts(&self) -> Vec<(Accelerator, Duration)> {
+        match self.accelerator {
+            Some(accelerator) => vec![(accelerator, BOOT_TIMEOUT)],
+            None if OpenOptions::new().read(true).write(true).open(KVM).is_ok() => {
+                vec![(Accelerator::Kvm, KVM_PATIENCE), (Accelerator::Tcg, BOOT_TIMEOUT)]
+            }
+            None => vec![(Accelerator::Tcg, BOOT_TIMEOUT)],
+        }
+    }
+}
+
+/// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
+fn version(said: &str) -> &str {
+    let line = said.lines().next().unwrap_or_default();
+    line.split_once("version ").map_or(line, |(_, version)| version).trim()
+}
+
+/// What differs between the guests of a run.
+#[derive(Debug)]
+pub(super) struct MachineConfig<'a> {
+    pub accelerator: Accelerator,
+    pub timeout: Duration,
+    /// A directory for the file system, the socket and the console.
+    pub directory: &'a Path,
+    /// Where our port listens.
+    pub socket: &'a Path,
+    pub mac: [u8; 6],
+    pub mtu: usize,
+    /// Processors for QEMU's threads.
+    pub cpus: &'a [usize],
+}
+
+/// A guest that runs. Dropping it ends QEMU.
+#[derive(Debug)]
+pub struct Machine {
+    qemu: Child,
+    commands: ChildStdin,
+    answers: Receiver<String>,
+    reader: Option<JoinHandle<()>>,
+    console: File,
+    kernel: String,
+    accelerator: Accelerator,
+    memory_mib: u64,
+    boot_time: Duration,
+}
+
+impl Machine {
+    /// Boots a guest, and waits until it answers. It is killed when the calling thread ends.
+    pub(super) fn boot(spec: &GuestSpec, config: &MachineConfig, stop: &AtomicBool) -> Result<Self, LabError> {
+        let archive = image::build(&spec.program, &spec.kernel)?;
+        let initramfs = config.directory.join("initramfs");
+        fs::write(&initramfs, &archive).map_err(GuestError::at(&initramfs))?;
+        let log = config.directory.join("console");
+        let console =
+            OpenOptions::new().create(true).append(true).read(true).open(&log).map_err(GuestError::at(&log))?;
+        let memory_mib = MEMORY_MIB + ARCHIVE_COPIES * (archive.len() as u64).div_ceil(MIB);
+        let mut command = command(spec, config, &initramfs, &log, memory_mib);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(console.try_clone().map_err(GuestError::at(&log))?);
+        // Ctrl-C is for the lab, which ends the guest in its turn.
+        command.process_group(0);
+        confine(&mut command, None, Some(config.cpus))?;
+        let began = Instant::now();
+        let mut qemu = command.spawn().map_err(|cause| GuestError::Start { program: spec.qemu.clone(), cause })?;
+        let pipes = qemu.stdin.take().zip(qemu.stdout.take());
+        let (commands, output) = pipes.expect("both were piped and are taken once");
+        let (answers, reader) = lines(output);
+        let (accelerator, kernel) = (config.accelerator, String::new());
+        let mut machine = Self {
+            qemu,
+            commands,
+            answers,
+            reader,
+            console,
+            kernel,
+            accelerator,
+            memory_mib,
+            boot_time: Duration::ZERO,
+        };
+        machine.kernel = machine.wait_until_ready(config.timeout, stop)?;
+        machine.boot_time = began.elapsed();
+        Ok(machine)
+    }
+
+    fn wait_until_ready(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, LabError> {
+        let end = Instant::now() + timeout;
+        while Instant::now() < end {
+            match self.answer_within(LOOK, stop) {
+                Ok(Some(Answer::Ready { kernel })) => return Ok(kernel),
+                Ok(Some(Answer::Failed(why))) | Err(LabError::Traffic(why)) => return Err(self.not_booted(why)),
+                Ok(Some(other)) => return Err(self.not_booted(format!("it said {other:?}"))),
+                Ok(None) if self.console().contains(REFUSED) => return Err(self.not_booted(self.last_words())),
+                Ok(None) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(self.not_booted(format!("it was silent for {} s{}", timeout.as_secs(), self.tail())))
+    }
+
+    fn not_booted(&self, why: String) -> LabError {
+        GuestError::Boot { accelerator: self.accelerator.name(), why }.into()
+    }
+
+    /// Has a command carried out.
+    ///
+    /// # Errors
+    /// When the guest fails at it, does not answer, or the run is stopped.
+    pub fn command(&mut self, command: &Command, stop: &AtomicBool) -> Result<(), LabError> {
+        self.tell(command)?;
+        self.finish(stop)
+    }
+
+    /// Waits until the command that was told is carried out.
+    ///
+    /// # Errors
+    /// As [`Machine::command`].
+    pub fn finish(&mut self, stop: &AtomicBool) -> Result<(), LabError> {
+        match self.answer(ANSWER_TIMEOUT, stop)? {
+            Answer::Done => Ok(()),
+            Answer::Failed(why) => Err(LabError::Traffic(format!("in the guest: {why}"))),
+            other => Err(LabError::Traffic(format!("the guest answered {other:?}"))),
+        }
+    }
+
+    /// Tells the guest a command; [`Machine::answer`] has what it says to it.
+    ///
+    /// # Errors
+    /// When the guest has ended.
+    pub fn tell(&mut self, command: &Command) -> Result<(), LabError> {
+        let line = serde_json::to_string(command).map_err(|e| LabError::Traffic(e.to_string()))? + "\n";
+        let told = self.commands.write_all(line.as_bytes()).and_then(|()| self.commands.flush());
+        told.map_err(|cause| LabError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
+    }
+
+    /// Waits for what the guest says next.
+    ///
+    /// # Errors
+    /// When it says nothing in `timeout` or nothing sensible, has ended, or the run is stopped.
+    pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, LabError> {
+        let end = Instant::now() + timeout;
+        while Instant::now() < end {
+            if let Some(answer) = self.answer_within(LOOK, stop)? {
+                return Ok(answer);
+            }
+        }
+        Err(LabError::Traffic(format!("the guest was silent for {} s{}", timeout.as_secs(), self.tail())))
+    }
+
+    /// What the guest says in `patience`, if anything.
+    fn answer_within(&mut self, patience: Duration, stop: &AtomicBool) -> Result<Option<Answer>, LabError> {
+        match self.answers.recv_timeout(patience) {
+            Ok(line) => serde_json::from_str(&line).map_err(|_| LabError::Traffic(format!("the guest said: {line}"))),
+            Err(_) if stop.load(Ordering::Relaxed) => Err(LabError::Stopped),
+            Err(RecvTimeoutError::Timeout) => Ok(None),
+            Err(RecvTimeoutError::Disconnected) => Err(self.ended(stop)),
+        }
+    }
+
+    /// QEMU has closed its end: a signal to all of us, or its own end.
+    fn ended(&mut self, stop: &AtomicBool) -> LabError {
+        std::thread::sleep(STOP_GRACE);
+        if stop.load(Ordering::Relaxed) {
+            return LabError::Stopped;
+        }
+        let status = self.qemu.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"));
+        LabError::Traffic(format!("QEMU ended{status}{}", self.tail()))
+    }
+
+    /// The end of what was said before something went wrong, for a message of one line.
+    fn tail(&self) -> String {
+        let words = self.last_words();
+        if words.is_empty() { words } else { format!("; its last words: {words}") }
+    }
+
+    fn last_words(&self) -> String {
+        last_words(&self.console())
+    }
+
+    /// What the guest's kernel and QEMU have said so far.
+    fn console(&self) -> String {
+        // The file has no name any more once the guest runs.
+        let len = self.console.metadata().map_or(0, |metadata| metadata.len());
+        let from = len.saturating_sub(CONSOLE_LEN_MAX);
+        let mut bytes = vec![0; (len - from) as usize];
+        // What cannot be read is not shown.
+        let _ = self.console.read_exact_at(&mut bytes, from);
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// QEMU's process.
+    pub fn process(&self) -> u32 {
+        self.qemu.id()
+    }
+
+    /// `uname -r` in the guest.
+    pub fn kernel(&self) -> &str {
+        &self.kernel
+    }
+
+    /// How QEMU runs it.
+    pub fn accelerator(&self) -> Accelerator {
+        self.accelerator
+    }
+
+    /// Its memory in MiB.
+    pub fn memory_mib(&self) -> u64 {
+        self.memory_mib
+    }
+
+    /// From the start of QEMU to a guest that answers.
+    pub fn boot_time(&self) -> Duration {
+        self.boot_time
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.qemu.kill();
+        let _ = self.qemu.wait();
+        if let Some(reader) = self.reader.take() {
+            // A panic in the thread was reported when it happened.
+            let _ = reader.join();
+        }
+    }
+}
+
+/// Reads lines on a thread of its own, which ends with QEMU.
+fn lines(output: ChildStdout) -> (Receiver<String>, Option<JoinHandle<()>>) {
+    let (sender, receiver) = channel();
+    let reader = std::thread::spawn(move || {
+        for line in BufReader::new(output).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    (receiver, Some(reader))
+}
+
+/// The end of a text in one line, without QEMU's warnings, which every run has.
+fn last_words(text: &str) -> String {
+    let from = text.ceil_char_boundary(text.len().saturating_sub(TAIL_LEN));
+    let is_worth_it = |line: &String| !line.is_empty() && !line.contains(WARNING);
+    let lines = text[from..].lines().map(|line| line.replace(|c: char| c.is_control(), " ").trim().to_owned());
+    lines.filter(is_worth_it).collect::<Vec<_>>().join(" | ")
+}
+
+fn command(
+    spec: &GuestSpec,
+    config: &MachineConfig,
+    initramfs: &Path,
+    console: &Path,
+    memory_mib: u64,
+) -> std::process::Command {
+    let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
+    let device = format!(
+        "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
+         rx_queue_size={RING_ENTRIES},tx_queue_size={RING_ENTRIES}{}",
+        config.mtu,
+        config.accelerator.interrupts()
+    );
+    let mut command = std::process::Command::new(&spec.qemu);
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+    command.args(["-machine", "q35,memory-backend=mem", "-accel", config.accelerator.name(), "-cpu", "max"]);
+    command.args(["-smp", &CPUS.to_string(), "-m", &format!("{memory_mib}M")]);
+    // vhost-user hands the guest's memory to the backend: it must be a file that can be shared.
+    command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
+    // The first serial port is the kernel's, the second ours.
+    command.args([
+        "-chardev",
+        &format!("file,id=console,append=on,path={}", quoted(console)),
+        "-serial",
+        "chardev:console",
+    ]);
+    command.args(["-serial", "stdio"]);
+    command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(config.socket))]);
+    command.args(["-netdev", "vhost-user,id=net0,chardev=vhost0", "-device", &device]);
+    command.arg("-kernel").arg(&spec.kernel.path).arg("-initrd").arg(initramfs);
+    // Quiet, and a panic ends the machine at once.
+    let arguments = "console=ttyS0 rdinit=/init quiet panic=-1 net.ifnames=0 --";
+    command.args(["-append", &format!("{arguments} {}", agent::ARGUMENT)]);
+    command
+}
+
+/// A path in one of QEMU's option lists, where a comma stands for itself when it is doubled.
+fn quoted(path: &Path) -> String {
+    path.to_string_lossy().replace(',', ",,")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn qemus_version_is_what_stands_behind_the_word() {
+        assert_eq!(version("QEMU emulator version 7.2.22 (Debian 1:7.2)\nCopyright\n"), "7.2.22 (Debian 1:7.2)");
+        assert_eq!(version(""), "");
+    }
+
+    #[test]
+    fn last_words_are_one_line_without_control_characters() {
+        assert_eq!(last_words("a\r\nqemu: warning: no\n\n\x1b[0mb\n"), "a | [0mb");
+        assert_eq!(last_words(&"ä".repeat(TAIL_LEN)).chars().count(), TAIL_LEN / 2);
+    }
+
+    #[test]
+    fn the_command_line_names_what_the_guest_is_made_of() {
+        let kernel = Kernel { path: "/boot/k".into(), version: "1".to_owned(), modules: "/m".into() };
+        let (qemu, program) = (PathBuf::from("/usr/bin/qemu"), PathBuf::from("/p"));
+        let spec = GuestSpec { qemu, qemu_version: String::new(), kernel, program, accelerator: None };
+        let config = MachineConfig {
+            accelerator: Accelerator::Tcg,
+            timeout: BOOT_TIMEOUT,
+            directory: Path::new("/t"),
+            socket: Path::new("/t,u/s"),
+            mac: [2, 0, 0, 0, 0x18, 1],
+            mtu: 9000,
+            cpus: &[0],
+        };
+        let command = command(&spec, &config, Path::new("/t/i"), Path::new("/t/c"), 300);
+        let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
+        let line = arguments.join(" ");
+        for part in [
+            "-accel tcg",
+            ",vectors=0",
+            "path=/t,,u/s",
+            "mac=02:00:00:00:18:01,host_mtu=9000,",
+            "size=300M,share=on",
+            "-kernel /boot/k -initrd /t/i",
+            "-- guest-agent",
+        ] {
+            assert!(line.contains(part), "{part} in {line}");
+        }
+    }
+}

@@ -1,0 +1,22 @@
+//! A Linux guest as a host: QEMU, a kernel of this machine, and this program as the guest's only one.
+//!
+//! ```text
+//!  guest (QEMU) ── vhost-user ── adapter ══ cable ══ adapter ── TAP ── namespace b
+//!     │ second serial port: one JSON object a line
+//!  this process
+//! ```
+//!
+//! The guest boots from a file system in memory that holds this program, the libraries that its loader
+//! names, and the modules of its network card. Nothing is installed or downloaded for it.
+
+pub mod agent;
+pub mod cpio;
+mod error;
+pub mod image;
+pub mod kernel;
+pub mod machine;
+pub mod protocol;
+mod rig;
+
+pub use error::GuestError;
+pub use rig::{GuestRig, Guests};

@@ -1,0 +1,176 @@
+//! What lab and guest say to each other over a serial port: one JSON object a line.
+//!
+//! The lab commands, the guest answers each command with [`Answer::Done`] or [`Answer::Failed`], and with
+//! more before that where a command says so.
+
+use crate::rig::GSO_SEGS;
+use crate::traffic::{Event, Params};
+use offramp_offload::caps::Offloads;
+use offramp_ports::sys::link;
+use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
+
+/// The guest's network card.
+pub const INTERFACE: &str = "eth0";
+
+/// What the lab wants.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Command {
+    /// Set up the network, and serve traffic from then on.
+    SetUp(Network),
+    /// Switch what the guest's own TCP/IP does and hands over.
+    Switch(Switches),
+    /// Run the client of one test; answered by an [`Answer::Event`] for everything that happens.
+    Run {
+        /// Where the server is.
+        server: Ipv4Addr,
+        /// The test.
+        params: Box<Params>,
+    },
+    /// Answered by an [`Answer::Time`].
+    Time,
+}
+
+/// The guest's address and its neighbour's.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Network {
+    /// The guest's address.
+    pub address: Ipv4Addr,
+    /// Bits of the network part.
+    pub prefix_len: u8,
+    /// IP bytes of a frame.
+    pub mtu: u32,
+    /// The neighbour's address.
+    pub neighbour: Ipv4Addr,
+    /// The neighbour's Ethernet address.
+    pub neighbour_mac: [u8; 6],
+}
+
+/// What the guest's driver hands over to the adapter, and what its TCP/IP does instead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Switches {
+    /// Names of the interface's features (`ethtool -k`), and how they are to stand; all at once.
+    pub features: Vec<(String, bool)>,
+    /// Segments that TCP may put into one super-frame.
+    pub gso_segs_max: u32,
+}
+
+impl Switches {
+    /// The switches of a guest whose adapter offers `offloads`. `gso`: it cuts above its driver; without that
+    /// and without large send, its TCP sends one frame at a time. `gro`: it joins above its driver.
+    pub fn new(offloads: Offloads, gso: bool, gro: bool) -> Self {
+        let offloads = offloads.with_prerequisites();
+        let (tx_checksum, lso) = (offloads.contains(Offloads::TX_CHECKSUM), offloads.intersects(Offloads::LSO));
+        let features = [
+            ("tx-checksum-ip-generic", tx_checksum),
+            ("tx-tcp-segmentation", lso),
+            ("tx-tcp6-segmentation", lso),
+            ("tx-generic-segmentation", gso),
+            ("rx-gro", gro),
+        ];
+        Self {
+            features: features.map(|(name, on)| (name.to_owned(), on)).to_vec(),
+            gso_segs_max: if lso || gso { GSO_SEGS } else { link::GSO_ONE_FRAME },
+        }
+    }
+}
+
+/// What the guest answers.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// It is up; said once, unasked.
+    Ready {
+        /// `uname -r` there.
+        kernel: String,
+    },
+    /// The command was carried out.
+    Done,
+    /// It was not, and why.
+    Failed(String),
+    /// Something happened in a test.
+    Event {
+        /// What.
+        event: Event,
+        /// When, and how much the guest had done by then.
+        time: GuestTime,
+    },
+    /// How much the guest has done.
+    Time(GuestTime),
+}
+
+/// A moment in the guest, and what its processors had done by then.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestTime {
+    /// The guest's clock, in microseconds from any beginning.
+    pub at_us: u64,
+    /// Time that all its processors together were not idle, by its `/proc/stat`, in microseconds.
+    pub busy_us: u64,
+}
+
+impl GuestTime {
+    /// Busy time since `earlier` as a share of one processor of the guest; `None` when no time has passed.
+    pub fn busy_share_since(&self, earlier: &Self) -> Option<f64> {
+        let elapsed_us = self.at_us.checked_sub(earlier.at_us).filter(|us| *us > 0)?;
+        Some(self.busy_us.saturating_sub(earlier.busy_us) as f64 / elapsed_us as f64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn reads_back(answer: &Answer) {
+        let line = serde_json::to_string(answer).unwrap();
+        assert!(!line.contains('\n'));
+        assert_eq!(&serde_json::from_str::<Answer>(&line).unwrap(), answer);
+    }
+
+    #[test]
+    fn answers_are_read_as_they_were_written() {
+        let time = GuestTime { at_us: 7, busy_us: 3 };
+        reads_back(&Answer::Ready { kernel: "6.1.0".to_owned() });
+        reads_back(&Answer::Done);
+        reads_back(&Answer::Failed("no \"eth0\"\nat all".to_owned()));
+        reads_back(&Answer::Event { event: Event::Start, time });
+        reads_back(&Answer::Time(time));
+    }
+
+    #[test]
+    fn commands_are_read_as_they_were_written() {
+        let run = Command::Run { server: Ipv4Addr::LOCALHOST, params: Box::default() };
+        let switch = Command::Switch(Switches::new(Offloads::all(), false, true));
+        for command in [Command::Time, run, switch] {
+            let line = serde_json::to_string(&command).unwrap();
+            assert_eq!(serde_json::from_str::<Command>(&line).unwrap(), command);
+        }
+    }
+
+    fn is_on(switches: &Switches, feature: &str) -> bool {
+        switches.features.iter().any(|(name, on)| name == feature && *on)
+    }
+
+    #[test]
+    fn without_sums_there_is_no_large_send() {
+        let without = Switches::new(Offloads::all() - Offloads::TX_CHECKSUM, true, false);
+        assert!(!is_on(&without, "tx-checksum-ip-generic") && !is_on(&without, "tx-tcp-segmentation"));
+        assert!(is_on(&Switches::new(Offloads::all(), true, false), "tx-tcp-segmentation"));
+    }
+
+    #[test]
+    fn a_guest_that_may_not_cut_and_has_nobody_to_cut_for_it_sends_one_frame_at_a_time() {
+        let none = Offloads::all() - Offloads::LSO;
+        assert_eq!(Switches::new(none, false, false).gso_segs_max, 1);
+        assert_eq!(Switches::new(none, true, false).gso_segs_max, GSO_SEGS);
+        assert_eq!(Switches::new(Offloads::all(), false, false).gso_segs_max, GSO_SEGS);
+    }
+
+    #[test]
+    fn a_share_is_of_the_time_that_has_passed_in_the_guest() {
+        let (start, end) = (GuestTime { at_us: 100, busy_us: 50 }, GuestTime { at_us: 300, busy_us: 150 });
+        assert_eq!(end.busy_share_since(&start), Some(0.5));
+        assert_eq!(end.busy_share_since(&end), None);
+        assert_eq!(start.busy_share_since(&end), None);
+    }
+}

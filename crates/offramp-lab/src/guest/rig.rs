@@ -1,0 +1,278 @@
+//! A guest, a namespace, and what lies between them.
+
+use super::GuestError;
+use super::machine::{Accelerator, CPUS, GuestSpec, Machine, MachineConfig};
+use super::protocol::{Command, Network, Switches};
+use crate::error::LabError;
+use crate::model;
+use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
+use crate::sample::Hosts;
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_ports::sys::{NetNs, rps};
+use offramp_ports::tap::Tap;
+use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
+use offramp_ports::worker::{HostIo, Task, Worker};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Which host is the guest.
+const GUEST: usize = 0;
+/// Which one is the namespace.
+const OTHER: usize = 1;
+
+/// The guests of a run: one for each MTU, booted when it is first needed.
+#[derive(Debug)]
+pub struct Guests<'a> {
+    spec: GuestSpec,
+    stop: &'a AtomicBool,
+    rigs: Vec<GuestRig<'a>>,
+    note: Option<String>,
+}
+
+impl<'a> Guests<'a> {
+    /// Guests made of `spec`; nothing is booted yet.
+    pub fn new(spec: GuestSpec, stop: &'a AtomicBool) -> Self {
+        Self { spec, stop, rigs: Vec::new(), note: None }
+    }
+
+    /// The rig of that configuration's MTU, with everything switched as the configuration says.
+    ///
+    /// # Errors
+    /// When the guest does not start or does not switch, or the run is stopped.
+    pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
+        let of_mtu = self.rigs.iter().position(|rig| rig.config.mtu == config.mtu);
+        let at = of_mtu.unwrap_or(self.rigs.len());
+        if of_mtu.is_none() {
+            let rig = self.boot(config)?;
+            self.rigs.push(rig);
+        }
+        let rig = &mut self.rigs[at];
+        rig.switch(config)?;
+        Ok(rig)
+    }
+
+    /// Boots a guest with the first accelerator that does; the next one begins with that.
+    fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, LabError> {
+        let attempts = self.spec.attempts();
+        let mut refused = None;
+        for (accelerator, timeout) in attempts {
+            match GuestRig::start(&self.spec, config, (accelerator, timeout), self.stop) {
+                Err(LabError::Guest(error @ GuestError::Boot { .. })) => {
+                    if accelerator == Accelerator::Kvm {
+                        self.note = Some(format!("KVM is there, but {error}"));
+                    }
+                    refused = Some(error);
+                }
+                Ok(rig) => {
+                    self.spec.accelerator = Some(accelerator);
+                    return Ok(rig);
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Err(refused.unwrap_or(GuestError::Unsupported("no accelerator")).into())
+    }
+
+    /// What the report says of host A; `None` before the first guest has booted.
+    pub fn describe(&self) -> Option<model::Guest> {
+        let machine = &self.rigs.first()?.machine;
+        Some(model::Guest {
+            accelerator: machine.accelerator().name().to_owned(),
+            accelerator_note: self.note.clone(),
+            kernel: machine.kernel().to_owned(),
+            qemu: self.spec.qemu_version.clone(),
+            cpus: CPUS,
+            memory_mib: machine.memory_mib(),
+            boot_s: machine.boot_time().as_secs_f64(),
+            switched: SWITCHED.to_owned(),
+        })
+    }
+}
+
+/// How variants differ.
+const SWITCHED: &str = "What the guest sends is switched in its driver (the features of ethtool, the limit of segments \
+                        in a super-frame): the driver and the port agreed on all of it when the guest booted. What it \
+                        receives is switched in the adapter.";
+
+/// A guest and a namespace that run. Dropping it ends everything.
+#[derive(Debug)]
+pub struct GuestRig<'a> {
+    // In the order in which they are to go: who uses the rings, who drives, what is driven, where it lies.
+    machine: Machine,
+    workers: Vec<Worker>,
+    _port: VhostUser,
+    tap: Tap,
+    controls: [Arc<Control>; 2],
+    host: NetNs,
+    config: RigConfig,
+    rps: bool,
+    stop: &'a AtomicBool,
+}
+
+impl<'a> GuestRig<'a> {
+    fn start(
+        spec: &GuestSpec,
+        config: &RigConfig,
+        (accelerator, timeout): (Accelerator, std::time::Duration),
+        stop: &'a AtomicBool,
+    ) -> Result<Self, LabError> {
+        let adapter = AdapterConfig {
+            mtu: config.mtu,
+            offloads: config.offloads,
+            rx_usecs: config.rx_usecs,
+            ..AdapterConfig::default()
+        };
+        adapter.check()?;
+        let mtu = u16::try_from(config.mtu).map_err(|_| GuestError::Unsupported("the MTU is at most 65535"))?;
+        let host = NetNs::new()?;
+        let tap = rig::open_tap(&host, config, OTHER)?;
+        host.run(|| rig::set_up_host(config, OTHER))??;
+        let cpus = &config.placement.host_cpus;
+        let rps = config.placement.is_apart() && rps::set(&host, INTERFACE, cpus).is_ok();
+        let controls = [Control::new(&adapter), Control::new(&adapter)];
+        let scratch = Scratch::new()?;
+        let socket = scratch.0.join("port");
+        let vhost = VhostUserConfig { mac: Some(MACS[GUEST]), mtu: Some(mtu), ..VhostUserConfig::new(&socket) };
+        let mut port = VhostUser::open(&vhost).map_err(GuestError::from)?;
+        let workers = start_adapters(config, &adapter, &controls, &mut port, &tap)?;
+        let machine = MachineConfig {
+            accelerator,
+            timeout,
+            directory: &scratch.0,
+            socket: &socket,
+            mac: MACS[GUEST],
+            mtu: config.mtu,
+            cpus,
+        };
+        let mut machine = Machine::boot(spec, &machine, stop)?;
+        machine.command(&Command::SetUp(network(config)), stop)?;
+        let config = config.clone();
+        // The directory goes here: a guest that runs needs no file any more, so none is left however we end.
+        Ok(Self { machine, workers, _port: port, tap, controls, host, config, rps, stop })
+    }
+
+    /// Makes both hosts and adapters what the configuration says.
+    fn switch(&mut self, config: &RigConfig) -> Result<(), LabError> {
+        let offloads = config.offloads.with_prerequisites();
+        for control in &self.controls {
+            control.set_offloads(control.offloads() | offloads);
+        }
+        self.tap.offer(offloads)?;
+        self.host.run(|| rig::set_host_gso(config))??;
+        let switches = Switches::new(offloads, config.host_gso, config.host_gro);
+        self.machine.command(&Command::Switch(switches), self.stop)?;
+        for control in &self.controls {
+            control.set_offloads(offloads);
+        }
+        self.config = config.clone();
+        Ok(())
+    }
+}
+
+fn network(config: &RigConfig) -> Network {
+    Network {
+        address: ADDRESSES[GUEST],
+        prefix_len: PREFIX_LEN,
+        mtu: config.mtu as u32,
+        neighbour: ADDRESSES[OTHER],
+        neighbour_mac: MACS[OTHER],
+    }
+}
+
+/// An adapter at each end of a cable, and the threads that drive them.
+fn start_adapters(
+    config: &RigConfig,
+    adapter: &AdapterConfig,
+    controls: &[Arc<Control>; 2],
+    port: &mut VhostUser,
+    tap: &Tap,
+) -> Result<Vec<Worker>, LabError> {
+    let line = CableConfig { mtu: config.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
+    let (a, b) = cable(&line);
+    let (guest, other) = port.queue(0).zip(tap.queue(0)).expect("both were opened with one queue pair");
+    let (a, b) = (task(adapter, &controls[GUEST], guest, a), task(adapter, &controls[OTHER], other, b));
+    let groups = match config.between {
+        Between::Adapters(Threads::Shared) => vec![("ofr-adapters", vec![a, b])],
+        Between::Adapters(Threads::PerAdapter) => vec![("ofr-adapter-a", vec![a]), ("ofr-adapter-b", vec![b])],
+        Between::Adapters(Threads::PerDirection) => {
+            return Err(
+                GuestError::Unsupported("a guest's rings belong to one thread: not --threads per-direction").into()
+            );
+        }
+        Between::Relay => return Err(GuestError::Unsupported("the relay joins TAPs").into()),
+    };
+    let cpus = &config.placement.adapter_cpus;
+    let start = |(name, tasks)| Ok(Worker::start(name, tasks, Some(cpus.clone()))?);
+    groups.into_iter().map(start).collect()
+}
+
+fn task<H: HostIo + Send + 'static>(
+    adapter: &AdapterConfig,
+    control: &Arc<Control>,
+    host: H,
+    end: CableEnd,
+) -> Box<dyn Task> {
+    Box::new(QueuePair::new(adapter, control, 0, host, end))
+}
+
+impl Hosts for GuestRig<'_> {
+    fn config(&self) -> &RigConfig {
+        &self.config
+    }
+
+    fn adapter_threads(&self) -> Vec<i32> {
+        self.workers.iter().map(Worker::thread_id).collect()
+    }
+
+    fn counts(&self) -> Counts {
+        Counts::of(&self.controls)
+    }
+
+    fn has_rps(&self) -> bool {
+        self.rps
+    }
+
+    fn namespace(&self, side: usize) -> Option<&NetNs> {
+        (side == OTHER).then_some(&self.host)
+    }
+
+    fn guest(&mut self) -> Option<&mut Machine> {
+        Some(&mut self.machine)
+    }
+}
+
+/// A directory that is removed with all that is in it.
+#[derive(Debug)]
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new() -> Result<Self, LabError> {
+        let template = std::env::temp_dir().join("offramp-lab-XXXXXX");
+        let made = nix::unistd::mkdtemp(&template).map_err(|e| GuestError::at(template)(e.into()))?;
+        Ok(Self(made))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        // Somebody else may have removed it.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scratch_directory_goes_with_what_is_in_it() {
+        let scratch = Scratch::new().unwrap();
+        let path = scratch.0.clone();
+        std::fs::write(path.join("file"), "text").unwrap();
+        drop(scratch);
+        assert!(!path.exists());
+    }
+}
