@@ -666,7 +666,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let flipper = std::thread::spawn(move || {
             let mut rng = <rand_chacha::ChaCha8Rng as rand::SeedableRng>::seed_from_u64(seed);
             while !over.load(Ordering::Relaxed) {
-                let at = if rng.random_bool(0.3) {
+                // Seldom a descriptor: on two free processors most chains would be refused otherwise.
+                let at = if rng.random_bool(0.01) {
                     // Of a packed descriptor ID and flags stay: they are the ring's, and the kit's driver reads them.
                     let bytes = if case.packed { 12 } else { 16 };
                     descriptors + u64::from(rng.random_range(0..RING)) * DESC_LEN + rng.random_range(0..bytes)

@@ -24,9 +24,6 @@ use std::sync::Arc;
 const FRAME_ALIGN: usize = 64;
 /// Where `num_buffers` lies in the header (virtio 1.3, 5.1.6).
 const NUM_BUFFERS_AT: usize = 10;
-/// How many frames are lost before a receive ring that had no room is looked at again within a batch: each
-/// look takes the index' cache line from the guest, which needs it to make room.
-const DRY_FRAMES: u8 = 16;
 /// What an eventfd is written, and how many bytes it is read in.
 const EVENT: [u8; 8] = 1u64.to_ne_bytes();
 
@@ -66,8 +63,9 @@ pub(super) struct Vring {
     batch: Batch,
     /// Chains that were put and that the driver does not see yet.
     staged: usize,
-    /// How many more frames find no room before the ring is looked at again.
-    dry: u8,
+    /// The ring had no room in this batch. It is not looked at again before the batch ends: each look takes the
+    /// index' cache line from the guest, which needs it to make room.
+    is_dry: bool,
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
@@ -247,7 +245,7 @@ impl QueueState {
     }
 
     fn publish(&mut self) {
-        self.receive.dry = 0;
+        self.receive.is_dry = false;
         let log = self.log.as_deref();
         self.receive.publish(&self.memory, log, &self.counters);
         self.transmit.publish(&self.memory, log, &self.counters);
@@ -287,8 +285,13 @@ impl QueueState {
     #[inline]
     fn read_frame(&self, chain: &Chain, header: &mut [u8; HEADER_LEN], frame: &mut [u8]) -> Option<usize> {
         let len = (chain.len as usize).checked_sub(self.header_len).filter(|len| (1..=frame.len()).contains(len))?;
-        let header = &mut header[..self.header_len];
         let buffers = self.transmit.batch.buffers(chain);
+        if let ([only], HEADER_LEN) = (buffers, self.header_len) {
+            *header = read_header(only)?;
+            copy_from_guest(only, HEADER_LEN, &mut frame[..len]);
+            return Some(len);
+        }
+        let header = &mut header[..self.header_len];
         match buffers {
             [only] => {
                 copy_from_guest(only, 0, header);
@@ -306,11 +309,7 @@ impl QueueState {
     /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
-        if !self.receive.is_enabled {
-            return Err(PortError::Full);
-        }
-        if self.receive.dry > 0 {
-            self.receive.dry -= 1;
+        if !self.receive.is_enabled || self.receive.is_dry {
             return Err(PortError::Full);
         }
         let (mut chains, mut room) = (0, 0);
@@ -331,7 +330,7 @@ impl QueueState {
                     return Ok(chains);
                 }
             } else if chains > usize::from(self.receive.place.size) || !self.fetch_receive() {
-                self.receive.dry = DRY_FRAMES;
+                self.receive.is_dry = true;
                 return Err(PortError::Full);
             }
         }
@@ -360,15 +359,26 @@ impl QueueState {
                 _ => return Err(PortError::Refused(libc::EMSGSIZE)),
             }
         }
-        if self.fetch_receive() { self.single(len) } else { Err(PortError::Full) }
+        if self.fetch_receive() {
+            return self.single(len);
+        }
+        self.receive.is_dry = true;
+        Err(PortError::Full)
     }
 
     /// Writes a frame into the next `chains` chains, each but the last one completely (virtio 1.3, 5.1.6.4.1).
     #[inline]
     fn write_frame(&mut self, chains: usize, header: &mut [u8; HEADER_LEN], frame: &[u8]) {
         header[NUM_BUFFERS_AT..].copy_from_slice(&(chains as u16).to_le_bytes());
-        let header = &header[..self.header_len];
         let log = self.log.as_deref();
+        if let Some(chain) = self.receive.batch.waiting().first().copied()
+            && let ([only], HEADER_LEN, 1, None) = (self.receive.batch.buffers(&chain), self.header_len, chains, log)
+            && write_whole(only, header, frame)
+        {
+            self.receive.batch.pop();
+            return self.receive.put_used(&chain, (HEADER_LEN + frame.len()) as u32);
+        }
+        let header = &header[..self.header_len];
         let mut at = 0;
         for _ in 0..chains {
             let Some(chain) = self.receive.batch.pop() else { return };
@@ -405,6 +415,25 @@ fn copy_from_guest(buffer: &Buffer, offset: usize, out: &mut [u8]) {
     // SAFETY: `offset + len` bytes of the buffer are mapped guest memory, and `out` is private. The guest may
     // write meanwhile: then the copy holds some of either, and only the copy is looked at.
     unsafe { ptr::copy_nonoverlapping(buffer.host.as_ptr().add(offset), out.as_mut_ptr(), len) };
+}
+
+/// The header at the front of a buffer, if it is all there: a copy of a length that is known is two moves.
+#[inline]
+fn read_header(buffer: &Buffer) -> Option<[u8; HEADER_LEN]> {
+    // SAFETY: as in `copy_from_guest`, for the first bytes of a buffer that has so many.
+    (buffer.len as usize >= HEADER_LEN).then(|| unsafe { buffer.host.cast::<[u8; HEADER_LEN]>().read_unaligned() })
+}
+
+/// Writes header and frame into one buffer, if they fit.
+#[inline]
+fn write_whole(buffer: &Buffer, header: &[u8; HEADER_LEN], frame: &[u8]) -> bool {
+    let fits = buffer.len as usize >= HEADER_LEN + frame.len();
+    if fits {
+        // SAFETY: as in `copy_to_guest`, for the first bytes of a buffer that has so many.
+        unsafe { buffer.host.cast::<[u8; HEADER_LEN]>().write_unaligned(*header) };
+        copy_to_guest(buffer, HEADER_LEN, frame);
+    }
+    fits
 }
 
 /// Copies bytes into a buffer. What does not fit was checked by the caller.

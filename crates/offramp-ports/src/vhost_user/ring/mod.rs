@@ -70,6 +70,15 @@ pub(super) struct Chain {
     pub len: u32,
 }
 
+/// A chain that is given back, until the driver sees it. Kept in private memory so long: the driver looks at
+/// the cache lines of its ring all the time, and each is to change hands once.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    id: u16,
+    slots: u16,
+    written: u32,
+}
+
 /// Chains that were fetched and not used yet, in the order of the ring.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
@@ -389,10 +398,10 @@ fn prefetch(at: *const u8) {
 #[inline]
 fn prefetch_to_write(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing.
+    // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing. The intrinsic for it
+    // becomes a plain prefetch unless the whole program is compiled for newer processors.
     unsafe {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_ET0>(at.cast());
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = at;

@@ -2,7 +2,7 @@
 
 use super::{
     BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
-    RingOptions, RingPlace, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
+    RingOptions, RingPlace, Used, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
 };
 use crate::vhost_user::memory::GuestMemory;
 use std::ptr::NonNull;
@@ -68,11 +68,10 @@ pub(in crate::vhost_user) struct PackedRing {
     driver_event: NonNull<u16>,
     device_event: NonNull<u16>,
     next_available: Position,
+    /// Where the driver sees the next chain used.
     next_used: Position,
-    /// The first descriptor of a batch and its flags: written last, it shows the whole batch.
-    first: Option<(u16, u16)>,
-    /// Slots that were put since the driver last saw any.
-    staged: u16,
+    /// What it is given back from there on.
+    staged: Vec<Used>,
 }
 
 // SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
@@ -118,8 +117,7 @@ impl PackedRing {
             // What was fetched and not used when the ring stopped is fetched again.
             next_available: next_used,
             next_used,
-            first: None,
-            staged: 0,
+            staged: Vec::with_capacity(2 * FETCH_MAX),
         })
     }
 
@@ -228,32 +226,39 @@ impl PackedRing {
 
     #[inline]
     pub(super) fn put_used(&mut self, chain: &Chain, written: u32) {
-        let at = self.next_used;
-        let lap = if at.wrap { AVAIL | USED } else { 0 };
-        let flags = lap | if written > 0 { WRITE } else { 0 };
-        // SAFETY: the position is within the ring; 4 bytes of len and 2 of the ID lie at 8 and 12 of the
-        // descriptor, aligned. The driver reads them only after the flags.
-        unsafe {
-            let descriptor = self.descriptors.add(usize::from(at.index)).cast::<u8>();
-            descriptor.add(8).cast::<u32>().as_ptr().write_volatile(written);
-            descriptor.add(12).cast::<u16>().as_ptr().write_volatile(chain.id);
-        }
-        match self.first {
-            None => self.first = Some((at.index, flags)),
-            Some(_) => self.flags(at.index).store(flags, Ordering::Release),
-        }
-        self.staged += chain.slots;
-        self.next_used.advance(chain.slots, self.size);
+        self.staged.push(Used { id: chain.id, slots: chain.slots, written });
     }
 
+    /// Overwrites the descriptors of what is staged, the flags of the first one last: they show the whole batch.
     #[inline]
     pub(super) fn publish(&mut self) -> Published {
-        let Some((index, flags)) = self.first.take() else { return Published::default() };
+        let mut first = None;
+        let mut slots = 0;
+        let mut staged = std::mem::take(&mut self.staged);
+        for used in staged.drain(..) {
+            let at = self.next_used;
+            // SAFETY: the position is within the ring; 4 bytes of len and 2 of the ID lie at 8 and 12 of the
+            // descriptor, aligned. The driver reads them only after the flags.
+            unsafe {
+                let descriptor = self.descriptors.add(usize::from(at.index)).cast::<u8>();
+                descriptor.add(8).cast::<u32>().as_ptr().write_volatile(used.written);
+                descriptor.add(12).cast::<u16>().as_ptr().write_volatile(used.id);
+            }
+            let lap = if at.wrap { AVAIL | USED } else { 0 };
+            let flags = lap | if used.written > 0 { WRITE } else { 0 };
+            match first {
+                None => first = Some((at.index, flags)),
+                Some(_) => self.flags(at.index).store(flags, Ordering::Release),
+            }
+            slots = used.slots.wrapping_add(slots);
+            self.next_used.advance(used.slots, self.size);
+        }
+        self.staged = staged;
+        let Some((index, flags)) = first else { return Published::default() };
         self.flags(index).store(flags, Ordering::Release);
-        let staged = std::mem::take(&mut self.staged);
         // The driver writes what it wants and then looks at the flags; the device the other way round.
         fence(Ordering::SeqCst);
-        Published { any: true, wants_call: self.wants_call(staged) }
+        Published { any: true, wants_call: self.wants_call(slots) }
     }
 
     fn wants_call(&self, staged: u16) -> bool {

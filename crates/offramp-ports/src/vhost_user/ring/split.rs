@@ -2,7 +2,7 @@
 
 use super::{
     BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
-    RingOptions, RingPlace, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
+    RingOptions, RingPlace, Used, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
 };
 use crate::vhost_user::memory::GuestMemory;
 use std::ptr::NonNull;
@@ -36,10 +36,10 @@ pub(in crate::vhost_user) struct SplitRing {
     used: NonNull<u16>,
     /// Entries of the available ring that were read.
     next_available: u16,
-    /// Entries of the used ring that were written, seen by the driver or not.
-    next_used: u16,
     /// Entries of the used ring that the driver sees.
     published: u16,
+    /// What comes behind those.
+    staged: Vec<Used>,
 }
 
 // SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
@@ -66,14 +66,13 @@ impl SplitRing {
             return Err(BadRing::Alignment);
         }
         let used = used.cast();
-        let mut ring =
-            Self { size, options, descriptors, available, used, next_available: 0, next_used: 0, published: 0 };
+        let staged = Vec::with_capacity(2 * FETCH_MAX);
+        let mut ring = Self { size, options, descriptors, available, used, next_available: 0, published: 0, staged };
         // Everything that was fetched was used, in order, before its frontend could ask for a base. So the used
         // index says where to go on, also after a backend that was killed, and for frontends that have no base
         // to tell and say 0 (DPDK's).
-        ring.next_used = ring.word(ring.used, 1).load(Ordering::Acquire);
-        ring.published = ring.next_used;
-        ring.next_available = ring.next_used;
+        ring.published = ring.word(ring.used, 1).load(Ordering::Acquire);
+        ring.next_available = ring.published;
         Ok(ring)
     }
 
@@ -181,29 +180,39 @@ impl SplitRing {
 
     #[inline]
     pub(super) fn put_used(&mut self, chain: &Chain, written: u32) {
-        let at = usize::from(self.next_used & (self.size - 1));
-        // SAFETY: the entry lies in the used ring, which is aligned to 4. Only the driver's later reads of
-        // `idx` order these writes.
-        unsafe {
-            let words = self.used.cast::<u32>().as_ptr().add(1 + 2 * at);
-            words.write_volatile(u32::from(chain.id));
-            words.add(1).write_volatile(written);
+        self.staged.push(Used { id: chain.id, slots: chain.slots, written });
+    }
+
+    /// Writes what is staged behind what the driver sees.
+    fn write_used(&mut self) -> u16 {
+        let mut next = self.published;
+        for used in self.staged.drain(..) {
+            let at = usize::from(next & (self.size - 1));
+            // SAFETY: the entry lies in the used ring, which is aligned to 4. Only the driver's later reads of
+            // `idx` order these writes.
+            unsafe {
+                let words = self.used.cast::<u32>().as_ptr().add(1 + 2 * at);
+                words.write_volatile(u32::from(used.id));
+                words.add(1).write_volatile(used.written);
+            }
+            next = next.wrapping_add(1);
         }
-        self.next_used = self.next_used.wrapping_add(1);
+        next
     }
 
     #[inline]
     pub(super) fn publish(&mut self) -> Published {
-        if self.published == self.next_used {
+        if self.staged.is_empty() {
             return Published::default();
         }
-        let old = std::mem::replace(&mut self.published, self.next_used);
-        self.word(self.used, 1).store(self.next_used, Ordering::Release);
+        let (old, new) = (self.published, self.write_used());
+        self.published = new;
+        self.word(self.used, 1).store(new, Ordering::Release);
         // The driver writes what it wants and then looks at idx; the device the other way round.
         fence(Ordering::SeqCst);
         let wants_call = if self.options.event_idx {
             let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
-            is_passed(event, self.next_used, old)
+            is_passed(event, new, old)
         } else {
             self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
         };
