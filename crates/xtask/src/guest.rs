@@ -3,7 +3,6 @@
 //! Each combination of driver options boots a Debian kernel, compares what the guest negotiated and what
 //! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
 
-mod cpio;
 mod image;
 mod machine;
 mod options;

@@ -1,10 +1,10 @@
 //! What a guest boots: Debian's kernel, and a file system with busybox, ethtool and the virtio modules.
 
-use super::cpio::Archive;
 use super::tcp;
 use crate::failure::{Doing, Result, failed};
 use crate::packages::{self, BUSYBOX, ETHTOOL};
 use crate::scratch::Scratch;
+use offramp_lab::guest::cpio::Archive;
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
