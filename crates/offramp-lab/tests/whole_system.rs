@@ -7,12 +7,14 @@ use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PORT: u16 = 5020;
 const TOGGLE_EVERY: Duration = Duration::from_millis(50);
+/// So many while data flowed, or it flows again.
+const SWITCHES_MIN: usize = 3;
 const CHUNK: usize = 256 * 1024;
 
 /// Sends `bytes` of random data from host 0 to host 1 and returns the digests of both ends.
@@ -56,15 +58,13 @@ fn wait_until_balanced(rig: &Rig) {
     }
 }
 
-fn toggle_until(stop: &AtomicBool, rig: &Rig, seed: u64) -> usize {
+fn toggle_until(stop: &AtomicBool, rig: &Rig, seed: u64, switches: &AtomicUsize) {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
-    let mut switches = 0;
     while !stop.load(Ordering::Relaxed) {
         rig.set_offloads(rng.random_range(0..2), Offloads::from_bits_truncate(rng.random())).unwrap();
-        switches += 1;
+        switches.fetch_add(1, Ordering::Relaxed);
         thread::sleep(TOGGLE_EVERY);
     }
-    switches
 }
 
 #[test]
@@ -80,15 +80,19 @@ fn a_gibibyte_arrives_unchanged_while_features_are_switched_at_random() {
     for (threads, queues, bytes) in modes {
         let config = RigConfig { between: Between::Adapters(threads), queues, ..RigConfig::default() };
         let rig = Rig::start(&config).unwrap();
-        let stop = AtomicBool::new(false);
-        let switches = thread::scope(|scope| {
-            let toggler = scope.spawn(|| toggle_until(&stop, &rig, seed));
-            let (sent, received) = transfer(&rig, bytes, seed);
-            stop.store(true, Ordering::Relaxed);
-            assert_eq!(sent, received, "seed {seed}");
-            toggler.join().unwrap()
+        let (stop, switches) = (AtomicBool::new(false), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            scope.spawn(|| toggle_until(&stop, &rig, seed, &switches));
+            // A transfer that outran the switches on a busy machine says nothing of them.
+            loop {
+                let (sent, received) = transfer(&rig, bytes, seed);
+                if sent != received || switches.load(Ordering::Relaxed) >= SWITCHES_MIN {
+                    stop.store(true, Ordering::Relaxed);
+                    assert_eq!(sent, received, "seed {seed}");
+                    break;
+                }
+            }
         });
-        assert!(switches > 2, "the switches happened while data flowed");
         wait_until_balanced(&rig);
     }
 }

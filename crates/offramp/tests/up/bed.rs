@@ -234,6 +234,23 @@ impl Bed {
         serde_json::from_slice(&output.stdout).unwrap()
     }
 
+    /// What `show` says once every frame that a port sent has reached the other's host: a connection's last frames follow
+    /// its data, and the counters are read one after the other. A frame that is lost makes this fail.
+    pub fn show_at_rest(&self) -> Value {
+        let mut status = self.show();
+        let arrived = |status: &Value, from, to| {
+            let stages = [(from, "transmit"), (to, "receive")]
+                .map(|(port, way)| ["frames_in", "frames_out"].map(|counter| queue_sum(status, port, way, counter)));
+            let [[taken, sent], [received, given]] = stages;
+            taken == sent && sent == received && received == given
+        };
+        self.until(|| {
+            status = self.show();
+            arrived(&status, "a", "b") && arrived(&status, "b", "a")
+        });
+        status
+    }
+
     /// Sends TCP data from host a to host b, which checks every byte.
     pub fn carry_tcp(&self) {
         self.carry_tcp_for("0.3");
