@@ -422,6 +422,32 @@ fn a_disabled_ring_is_emptied_and_its_frames_go_nowhere() {
 }
 
 #[test]
+fn frames_wait_in_a_ring_whose_enabling_is_still_under_way() {
+    let _alone = alone();
+    let model = frame(&mut rng(), 60);
+    for case in Case::rings() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = rig.guests(&case.guest().queue_size(1024).enabled(false));
+        b.frontend().set_vring_enable(0, true).unwrap();
+        b.rx(0).fill(512, 1526);
+        for number in 0..500 {
+            let mut frame = model.clone();
+            numbered(&mut frame, number);
+            assert!(a.tx(0).stage(&VnetHeader::default(), &[&frame]).is_some());
+        }
+        a.tx(0).publish();
+        assert!(b.rx(0).recv_within(Duration::from_millis(50)).is_none(), "{case:?}");
+        a.frontend().set_vring_enable(1, true).unwrap();
+        for number in 0..500 {
+            let mut frame = model.clone();
+            numbered(&mut frame, number);
+            assert!(b.rx(0).recv(PATIENCE).frame == frame, "{case:?}");
+        }
+        assert_eq!(rig.ports[0].queue_counters()[0].discarded.get(), 0, "{case:?}");
+    }
+}
+
+#[test]
 fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
     let _alone = alone();
     let model = frame(&mut rng(), 100);

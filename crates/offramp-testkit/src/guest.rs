@@ -91,7 +91,7 @@ impl Guest {
                 err: fds.err(),
             })
             .collect();
-        self.frontend.start(self.options.dialect, &self.agreed, &self.memory, &vrings)
+        self.frontend.start(&self.options, &self.agreed, &self.memory, &vrings)
     }
 
     /// Starts all rings where the driver saw the device end. [`Guest::connect`](GuestBuilder::connect) has done it.

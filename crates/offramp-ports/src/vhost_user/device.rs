@@ -224,7 +224,7 @@ impl Device {
                 state.stop(side);
                 state.set_call(side, None);
                 state.set_err(side, None);
-                state.set_enabled(side, false);
+                state.forget_enabled(side);
                 state.set_log(None);
                 state.set_features(0);
                 state.set_memory(Arc::default());
@@ -331,7 +331,7 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn reset_device(&mut self) -> Result<()> {
         self.set_status(0)?;
         for vring in 0..self.vrings.len() {
-            self.run(vring, |state, side| state.set_enabled(side, false))?;
+            self.run(vring, QueueState::forget_enabled)?;
         }
         Ok(())
     }

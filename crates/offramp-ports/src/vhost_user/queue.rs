@@ -43,6 +43,18 @@ impl Side {
     }
 }
 
+/// What the frontend said of a ring last (`SET_VRING_ENABLE`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Switch {
+    /// Nothing yet. What the guest sends waits: the driver may have begun while its frontend's message is still
+    /// under way, and frames that were emptied out of the ring in between would be lost for nothing.
+    #[default]
+    Unset,
+    On,
+    /// What the guest sends is discarded (vhost-user, "Ring states").
+    Off,
+}
+
 /// What a ring is started with.
 #[derive(Debug)]
 pub(super) struct Start {
@@ -69,7 +81,7 @@ pub(super) struct Vring {
     kick: Option<OwnedFd>,
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
-    is_enabled: bool,
+    switch: Switch,
     is_logged: bool,
 }
 
@@ -229,7 +241,12 @@ impl QueueState {
     }
 
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
-        self.vring(side).is_enabled = is_enabled;
+        self.vring(side).switch = if is_enabled { Switch::On } else { Switch::Off };
+    }
+
+    /// Forgets whether a ring was enabled: another frontend comes.
+    pub fn forget_enabled(&mut self, side: Side) {
+        self.vring(side).switch = Switch::Unset;
     }
 
     pub fn set_logged(&mut self, side: Side, is_logged: bool) {
@@ -255,12 +272,16 @@ impl QueueState {
     #[inline]
     fn fetch_transmit(&mut self) -> bool {
         self.transmit.publish(&self.memory, self.log.as_deref(), &self.counters);
-        let found = self.transmit.fetch(&self.memory, &self.counters);
-        if found && !self.transmit.is_enabled {
-            self.discard_transmit();
-            return false;
+        match self.transmit.switch {
+            Switch::On => self.transmit.fetch(&self.memory, &self.counters),
+            Switch::Unset => false,
+            Switch::Off => {
+                if self.transmit.fetch(&self.memory, &self.counters) {
+                    self.discard_transmit();
+                }
+                false
+            }
         }
-        found
     }
 
     /// A disabled ring of a network device is emptied (vhost-user, "Ring states").
@@ -309,7 +330,7 @@ impl QueueState {
     /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
-        if !self.receive.is_enabled || self.receive.is_dry {
+        if self.receive.switch != Switch::On || self.receive.is_dry {
             return Err(PortError::Full);
         }
         let (mut chains, mut room) = (0, 0);
@@ -501,7 +522,7 @@ impl VhostQueue {
 
     /// Whether the guest has a receive ring here that it uses.
     pub fn receives(&self) -> bool {
-        self.state.receive.is_enabled && self.state.receive.ring.is_some()
+        self.state.receive.switch == Switch::On && self.state.receive.ring.is_some()
     }
 
     /// Takes the next frame of the batch.

@@ -37,6 +37,8 @@ pub struct HandshakeOptions {
     pub optional: u64,
     /// Protocol features that are taken when they are offered.
     pub protocol: u64,
+    /// Whether the rings are enabled once they are started.
+    pub enables: bool,
 }
 
 /// What both sides agreed on.
@@ -114,11 +116,12 @@ impl Frontend {
     /// Tells the backend of memory and rings, and starts them.
     pub(crate) fn start(
         &self,
-        dialect: Dialect,
+        options: &HandshakeOptions,
         agreed: &Negotiated,
         memory: &GuestMemory,
         vrings: &[Vring<'_>],
     ) -> Result<(), PeerError> {
+        let dialect = options.dialect;
         if agreed.speaks(protocol::STATUS) {
             self.set_status(0)?;
             self.set_status(status::ACKNOWLEDGE | status::DRIVER)?;
@@ -130,7 +133,7 @@ impl Frontend {
         }
         self.share_memory(agreed, memory)?;
         vrings.iter().try_for_each(|vring| self.start_vring(dialect, memory, vring))?;
-        if agreed.features & features::PROTOCOL_FEATURES != 0 {
+        if options.enables && agreed.features & features::PROTOCOL_FEATURES != 0 {
             vrings.iter().try_for_each(|vring| self.set_vring_enable(vring.index, true))?;
         }
         if agreed.speaks(protocol::STATUS) {

@@ -25,6 +25,7 @@ pub struct GuestBuilder {
     queue_size: u16,
     queue_pairs: u16,
     interrupts: bool,
+    enables: bool,
     layout: TxLayout,
     memory: Vec<RegionSpec>,
 }
@@ -39,6 +40,7 @@ impl Default for GuestBuilder {
             queue_size: QUEUE_SIZE,
             queue_pairs: 1,
             interrupts: false,
+            enables: true,
             layout: TxLayout::default(),
             memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
         }
@@ -129,6 +131,12 @@ impl GuestBuilder {
         Self { interrupts: on, ..self }
     }
 
+    /// Whether the frontend enables the rings once they are started; a test does it later otherwise.
+    #[must_use]
+    pub fn enabled(self, on: bool) -> Self {
+        Self { enables: on, ..self }
+    }
+
     /// Whose order of requests.
     #[must_use]
     pub fn dialect(self, dialect: Dialect) -> Self {
@@ -172,8 +180,8 @@ impl GuestBuilder {
     }
 
     pub(super) fn handshake_options(&self) -> HandshakeOptions {
-        let Self { dialect, required, optional, protocol, .. } = *self;
-        HandshakeOptions { dialect, required, optional, protocol }
+        let Self { dialect, required, optional, protocol, enables, .. } = *self;
+        HandshakeOptions { dialect, required, optional, protocol, enables }
     }
 
     pub(super) fn pairs(&self) -> u16 {
