@@ -534,13 +534,24 @@ impl VhostQueue {
         let len = self.state.read_frame(&chain, &mut header, frame);
         self.state.transmit.put_used(&chain, 0);
         let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
-        self.meta = decode_tx(&header).map_err(|_| PortError::Refused(libc::EINVAL))?;
-        if !self.state.offloads.contains(asked_of(&self.meta)) {
+        self.meta = self.request(&header)?;
+        self.frame_len = len;
+        Ok(true)
+    }
+
+    /// What a header asks for.
+    #[inline]
+    fn request(&self, header: &[u8; HEADER_LEN]) -> Result<TxMeta, PortError> {
+        if !self.state.offloads.intersects(Offloads::TX) {
+            // Nothing can be asked for. DPDK's vectorized driver leaves such headers as they were in the buffer before.
+            return Ok(TxMeta::default());
+        }
+        let meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        if !self.state.offloads.contains(asked_of(&meta)) {
             // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).
             return Err(PortError::Refused(libc::EINVAL));
         }
-        self.frame_len = len;
-        Ok(true)
+        Ok(meta)
     }
 }
 
