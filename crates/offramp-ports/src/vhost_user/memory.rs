@@ -170,6 +170,15 @@ impl GuestMemory {
         })
     }
 
+    /// The largest region, where most buffers are.
+    #[inline]
+    pub fn window(&self) -> Window {
+        self.regions.first().map_or(
+            Window { guest: 0, len: 0, host: NonNull::dangling() },
+            |Slot { region, .. }| Window { guest: region.extent.guest, len: region.extent.len, host: region.host },
+        )
+    }
+
     /// Bytes from a guest-physical address to the end of its region: for what crosses a border.
     pub fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
@@ -184,6 +193,25 @@ impl GuestMemory {
             let offset = user.wrapping_sub(region.extent.user);
             Some((region.at(offset, len)?, region.extent.guest + offset))
         })
+    }
+}
+
+/// A region as a loop over descriptors keeps it in registers. It is used only while the memory is borrowed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Window {
+    guest: u64,
+    len: u64,
+    host: NonNull<u8>,
+}
+
+impl Window {
+    /// As [`GuestMemory::at_guest`], in this region alone.
+    #[inline]
+    pub fn at(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
+        let offset = guest.wrapping_sub(self.guest);
+        let left = self.len.checked_sub(offset)?;
+        // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
+        (len <= left).then(|| unsafe { self.host.add(offset as usize) })
     }
 }
 
@@ -275,6 +303,11 @@ mod tests {
         assert!(memory.at_guest(3 * PAGE, 1).is_none());
         assert!(memory.at_guest(4 * PAGE, PAGE).is_some());
         assert!(memory.at_guest(u64::MAX, 1).is_none());
+        for (guest, len) in [(0, 2 * PAGE), (1, 2 * PAGE), (2 * PAGE, 1), (4 * PAGE, 1), (u64::MAX, 1), (1, u64::MAX)] {
+            let expected = memory.at_guest(guest, len).filter(|_| guest < 2 * PAGE);
+            assert_eq!(memory.window().at(guest, len), expected, "{guest:#x}");
+        }
+        assert!(GuestMemory::default().window().at(0, 1).is_none());
         assert!(memory.at_guest(0, u64::MAX).is_none());
         assert_eq!(memory.at_user(0x9000_0010, 16).unwrap().1, 4 * PAGE + 16);
         assert!(memory.at_user(0x9000_0000, PAGE + 1).is_none());

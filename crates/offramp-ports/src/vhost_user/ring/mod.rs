@@ -7,7 +7,7 @@
 
 use std::ptr::NonNull;
 
-use super::memory::GuestMemory;
+use super::memory::{GuestMemory, Window};
 
 mod packed;
 mod split;
@@ -102,6 +102,21 @@ impl Batch {
 
     pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
         &self.buffers[chain.first as usize..][..chain.count as usize]
+    }
+
+    /// Adds a chain of one buffer that lies in the window, as almost every chain is; whether this was one.
+    /// Everything else takes the long way.
+    #[inline]
+    fn push_single(&mut self, window: &Window, descriptor: &Descriptor, flags: u16, id: u16, writable: bool) -> bool {
+        let wanted = if writable { WRITE } else { 0 };
+        if flags & (NEXT | INDIRECT | WRITE) != wanted || descriptor.len == 0 {
+            return false;
+        }
+        let Some(host) = window.at(descriptor.addr, u64::from(descriptor.len)) else { return false };
+        let first = self.buffers.len() as u32;
+        self.buffers.push(Buffer { host, guest: descriptor.addr, len: descriptor.len });
+        self.chains.push(Chain { id, slots: 1, first, count: 1, len: descriptor.len });
+        true
     }
 
     /// Takes the next chain.
@@ -250,6 +265,8 @@ impl Ring {
     #[inline]
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();
+        batch.chains.reserve(FETCH_MAX);
+        batch.buffers.reserve(FETCH_MAX);
         let from = batch.chains.len();
         let (fetched, writable) = match self {
             Self::Split(ring) => (ring.fetch(memory, batch)?, ring.options.writable),

@@ -6,10 +6,12 @@ use super::{
 };
 use crate::vhost_user::memory::GuestMemory;
 use std::ptr::NonNull;
-use std::sync::atomic::{AtomicU16, AtomicU32, Ordering, fence};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
 
 /// Largest ring (virtio 1.3, 2.8.10.1).
 const SIZE_MAX: u16 = 32768;
+/// Descriptors, ahead of the one that is read, whose cache line is asked for: two lines.
+const AHEAD: usize = 8;
 /// Descriptor flag: available in a lap whose counter is this bit (2.8.1).
 const AVAIL: u16 = 1 << 7;
 /// Descriptor flag: used in a lap whose counter is this bit (2.8.1).
@@ -57,6 +59,13 @@ impl Position {
         }
         self.index -= slots;
     }
+}
+
+/// The second half of a used descriptor: 4 bytes of `len`, 2 of `id`, 2 of `flags` (virtio 1.3, 2.8.13).
+#[inline]
+fn used_half(used: &Used, flags: u16) -> u64 {
+    let [len, id, flags] = [u64::from(used.written), u64::from(used.id), u64::from(flags)];
+    u64::from_le(len | id << 32 | flags << 48)
 }
 
 /// The device's side of a packed ring.
@@ -138,31 +147,51 @@ impl PackedRing {
 
     #[inline]
     pub(super) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
+        let window = memory.window();
+        let (size, writable) = (self.size, self.options.writable);
         let mut fetched = Fetched::default();
+        let mut at = self.next_available;
         for _ in 0..FETCH_MAX {
-            if !self.is_available(self.next_available) {
+            if !self.is_available(at) {
                 break;
             }
-            let ahead = usize::from(self.next_available.index) + 8;
+            let ahead = usize::from(at.index) + AHEAD;
             // SAFETY: only an address for a prefetch is made; it is never read when beyond the ring.
             prefetch(self.descriptors.as_ptr().wrapping_add(ahead).cast());
-            let first = batch.buffers.len();
-            let (id, slots, walked) = self.walk(memory, batch)?;
-            match walked.and_then(|()| close_chain(id, slots, first, &batch.buffers)) {
-                Ok(chain) => {
-                    batch.chains.push(chain);
-                    fetched.chains += 1;
-                }
-                Err(reason) => {
-                    batch.buffers.truncate(first);
-                    batch.chains.push(Chain { id, slots, first: first as u32, count: 0, len: 0 });
-                    fetched.bad += 1;
-                    fetched.reason = Some(reason);
-                }
-            }
-            self.next_available.advance(slots, self.size);
+            // SAFETY: the position is within the ring, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index)).as_ptr()) };
+            let (id, flags) = (descriptor.third, descriptor.fourth);
+            let slots = if id < size && batch.push_single(&window, &descriptor, flags, id, writable) {
+                fetched.chains += 1;
+                1
+            } else {
+                self.next_available = at;
+                self.fetch_chain(memory, batch, &mut fetched)?
+            };
+            at.advance(slots, size);
         }
+        self.next_available = at;
         Ok(fetched)
+    }
+
+    /// Fetches a chain of any shape, also a bad one; how many slots it takes.
+    #[inline(never)]
+    fn fetch_chain(&self, memory: &GuestMemory, batch: &mut Batch, fetched: &mut Fetched) -> Result<u16, Broken> {
+        let first = batch.buffers.len();
+        let (id, slots, walked) = self.walk(memory, batch)?;
+        match walked.and_then(|()| close_chain(id, slots, first, &batch.buffers)) {
+            Ok(chain) => {
+                batch.chains.push(chain);
+                fetched.chains += 1;
+            }
+            Err(reason) => {
+                batch.buffers.truncate(first);
+                batch.chains.push(Chain { id, slots, first: first as u32, count: 0, len: 0 });
+                fetched.bad += 1;
+                fetched.reason = Some(reason);
+            }
+        }
+        Ok(slots)
     }
 
     /// Follows a chain: its ID (which the last descriptor holds), the slots that it occupies, and
@@ -229,33 +258,34 @@ impl PackedRing {
         self.staged.push(Used { id: chain.id, slots: chain.slots, written });
     }
 
-    /// Overwrites the descriptors of what is staged, the flags of the first one last: they show the whole batch.
+    /// What a driver reads of a used descriptor: `len`, `id` and `flags`, which are written in one go.
+    #[inline]
+    fn used_half(&self, index: u16) -> &AtomicU64 {
+        // SAFETY: the index is within the ring, which is aligned to 8 and mapped; an atomic may be shared with
+        // another process.
+        unsafe { AtomicU64::from_ptr(self.descriptors.add(usize::from(index)).cast::<u64>().add(1).as_ptr()) }
+    }
+
+    /// Overwrites the descriptors of what is staged, the first one last: its flags show the whole batch.
     #[inline]
     pub(super) fn publish(&mut self) -> Published {
+        let (mut at, size) = (self.next_used, self.size);
         let mut first = None;
-        let mut slots = 0;
-        let mut staged = std::mem::take(&mut self.staged);
-        for used in staged.drain(..) {
-            let at = self.next_used;
-            // SAFETY: the position is within the ring; 4 bytes of len and 2 of the ID lie at 8 and 12 of the
-            // descriptor, aligned. The driver reads them only after the flags.
-            unsafe {
-                let descriptor = self.descriptors.add(usize::from(at.index)).cast::<u8>();
-                descriptor.add(8).cast::<u32>().as_ptr().write_volatile(used.written);
-                descriptor.add(12).cast::<u16>().as_ptr().write_volatile(used.id);
-            }
+        let mut slots = 0u16;
+        for used in &self.staged {
             let lap = if at.wrap { AVAIL | USED } else { 0 };
-            let flags = lap | if used.written > 0 { WRITE } else { 0 };
+            let half = used_half(used, lap | if used.written > 0 { WRITE } else { 0 });
             match first {
-                None => first = Some((at.index, flags)),
-                Some(_) => self.flags(at.index).store(flags, Ordering::Release),
+                None => first = Some((at.index, half)),
+                Some(_) => self.used_half(at.index).store(half, Ordering::Release),
             }
             slots = used.slots.wrapping_add(slots);
-            self.next_used.advance(used.slots, self.size);
+            at.advance(used.slots, size);
         }
-        self.staged = staged;
-        let Some((index, flags)) = first else { return Published::default() };
-        self.flags(index).store(flags, Ordering::Release);
+        self.staged.clear();
+        self.next_used = at;
+        let Some((index, half)) = first else { return Published::default() };
+        self.used_half(index).store(half, Ordering::Release);
         // The driver writes what it wants and then looks at the flags; the device the other way round.
         fence(Ordering::SeqCst);
         Published { any: true, wants_call: self.wants_call(slots) }

@@ -104,8 +104,15 @@ impl SplitRing {
             // SAFETY: the head is within the table.
             prefetch(unsafe { self.descriptors.add(usize::from(*head)).as_ptr() }.cast());
         }
+        let window = memory.window();
         for &head in &heads[..count] {
             self.next_available = self.next_available.wrapping_add(1);
+            // SAFETY: the head is within the table, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head)).as_ptr()) };
+            if batch.push_single(&window, &descriptor, descriptor.third, head, self.options.writable) {
+                fetched.chains += 1;
+                continue;
+            }
             let first = batch.buffers.len();
             match self.walk(memory, head, batch).and_then(|()| close_chain(head, 1, first, &batch.buffers)) {
                 Ok(chain) => {
