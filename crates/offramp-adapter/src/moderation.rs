@@ -26,10 +26,10 @@
 //! ```
 //!
 //! # How
-//! Every policy is three limits on what waits: a moment, a number of frames, and an area, which is the
-//! time that the frames have waited together. The limits are set when the first frame comes to an empty
-//! queue and hold until the interrupt; a policy that learns does so at the interrupt. So a frame costs
-//! two additions, whatever the policy, and nothing is allocated.
+//! Every policy is a few limits on what waits: a time since the first frame or since the last interrupt, a
+//! number of frames, and an area, which is the time that the frames have waited together. A policy that
+//! learns does so at the interrupt. So a frame costs a few additions, whatever the policy, and nothing is
+//! allocated.
 //!
 //! # The bound
 //! Let an interrupt cost K and each frame the time that it waits. Cut time at the interrupts of the area
@@ -68,64 +68,95 @@ use e1000::E1000;
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
+/// Never, or as many as anything can be.
+const NEVER: u64 = u64::MAX;
+
 /// Frames that came and that the host has not been told of.
+///
+/// The arithmetic wraps: it is exact as long as the frames have waited less than 584 years together. A clock
+/// that goes back behind the first frame makes the time since then longer than any wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     frames: u64,
-    bytes: u64,
     /// When the first of them came.
     first_ns: u64,
     /// How much later than the first each of them came, summed.
     later_ns: u64,
+    /// So long after the first frame the wait ends at the latest.
+    wait_ns: u64,
 }
 
 impl Waiting {
+    #[inline]
+    fn since_first_ns(&self, now_ns: u64) -> u64 {
+        now_ns.wrapping_sub(self.first_ns)
+    }
+
+    #[inline]
+    fn add(&mut self, now_ns: u64, frames: u64) {
+        self.later_ns = self.later_ns.wrapping_add(frames.wrapping_mul(self.since_first_ns(now_ns)));
+        self.frames = self.frames.wrapping_add(frames);
+    }
+
     /// The time that they have waited, summed.
+    #[inline]
     fn area_ns(&self, now_ns: u64) -> u64 {
-        let since_first_ns = now_ns.saturating_sub(self.first_ns);
-        self.frames.saturating_mul(since_first_ns).saturating_sub(self.later_ns)
+        self.frames.wrapping_mul(self.since_first_ns(now_ns)).wrapping_sub(self.later_ns)
     }
 
-    /// When the area will be `limit_ns` if no other frame comes. There is at least one frame.
-    fn area_reaches_at_ns(&self, limit_ns: u64) -> u64 {
-        let since_first_ns = limit_ns.saturating_add(self.later_ns).div_ceil(self.frames);
-        self.first_ns.saturating_add(since_first_ns)
+    /// How long after the first frame the area will be `limit_ns` if no other frame comes. There is at least
+    /// one frame.
+    fn wait_for_area_ns(&self, limit_ns: u64) -> u64 {
+        limit_ns.saturating_add(self.later_ns).div_ceil(self.frames)
     }
 }
 
-/// Frames and bytes.
-#[derive(Clone, Copy, Debug, Default)]
-struct Tally {
-    frames: u64,
-    bytes: u64,
-}
-
-/// What ends the wait; the first of the three does.
+/// What ends the wait, whatever the policy; the first that is met does.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    due_ns: u64,
-    frames: u64,
+    /// Since the first frame.
+    wait_ns: u64,
+    /// Since the last interrupt.
+    gap_ns: u64,
+    /// A first frame that comes so long after the last interrupt waits for nothing.
+    quiet_ns: u64,
+    /// Waiting time of all frames together.
     area_ns: u64,
+    /// Frames that wait.
+    frames: u64,
 }
 
 impl Limits {
-    const NEVER: u64 = u64::MAX;
+    /// Every frame at once.
+    const NONE: Self = Self { wait_ns: 0, gap_ns: 0, quiet_ns: NEVER, area_ns: NEVER, frames: NEVER };
 
-    fn at(due_ns: u64) -> Self {
-        Self { due_ns, frames: Self::NEVER, area_ns: Self::NEVER }
-    }
-
-    /// `gap_ns` after the last interrupt, and no later than that after the first frame, whatever the
-    /// clock does.
-    fn after_gap(first_ns: u64, fired_ns: Option<u64>, gap_ns: u64) -> Self {
-        let gap_ends_ns = fired_ns.map_or(first_ns, |fired_ns| fired_ns.saturating_add(gap_ns));
-        Self::at(gap_ends_ns.clamp(first_ns, first_ns.saturating_add(gap_ns)))
+    fn gap(gap_ns: u64) -> Self {
+        Self { gap_ns, ..Self::NONE }
     }
 
     /// Virtio's notification condition (V80).
-    fn of_coalescing(first_ns: u64, coalescing: &Coalescing) -> Self {
-        let due_ns = first_ns.saturating_add(coalescing.wait_max_ns());
-        Self { frames: u64::from(coalescing.max_packets), ..Self::at(due_ns) }
+    fn coalescing(coalescing: &Coalescing) -> Self {
+        Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
+    }
+
+    fn area(config: &AreaConfig, cost: &CostEstimator) -> Self {
+        Self { wait_ns: config.deadline_ns, area_ns: config.cost.ns(cost), ..Self::NONE }
+    }
+
+    /// How long frames of which the first came at `first_ns` wait at the latest. With a clock that went back
+    /// behind the last interrupt, the gap counts from the first frame.
+    #[inline]
+    fn wait_ns(&self, first_ns: u64, fired_ns: Option<u64>) -> u64 {
+        let since_fired_ns = fired_ns.map_or(NEVER, |fired_ns| first_ns.saturating_sub(fired_ns));
+        if since_fired_ns >= self.quiet_ns && self.quiet_ns < NEVER {
+            return 0;
+        }
+        self.wait_ns.saturating_add(self.gap_ns.saturating_sub(since_fired_ns))
+    }
+
+    /// The longest that a frame waits.
+    fn wait_max_ns(&self) -> u64 {
+        self.wait_ns.saturating_add(self.gap_ns).min(self.area_ns)
     }
 }
 
@@ -137,7 +168,8 @@ enum Rule {
     Coalescing(Coalescing),
     Dim(Dim),
     E1000(E1000),
-    Area { config: AreaConfig, fires_when_quiet: bool },
+    Area(AreaConfig),
+    QuietOrArea(AreaConfig),
 }
 
 impl Rule {
@@ -150,69 +182,48 @@ impl Rule {
             Policy::Coalescing(coalescing) => Self::Coalescing(coalescing),
             Policy::NetDim(profiles) => Self::Dim(Dim::new(profiles)),
             Policy::E1000(mode) => Self::E1000(E1000::new(mode)),
-            Policy::Area(config) => Self::Area { config, fires_when_quiet: false },
-            Policy::QuietOrArea(config) => Self::Area { config, fires_when_quiet: true },
+            Policy::Area(config) => Self::Area(config),
+            Policy::QuietOrArea(config) => Self::QuietOrArea(config),
         }
     }
 
-    /// The limits for frames of which the first came at `first_ns`.
-    fn limits(&self, first_ns: u64, fired_ns: Option<u64>, cost: &CostEstimator) -> Limits {
+    /// The limits as they are after what was learned.
+    fn limits(&self, cost: &CostEstimator) -> Limits {
         match self {
-            Self::Off => Limits::at(first_ns),
-            Self::Gap { gap_ns } => Limits::after_gap(first_ns, fired_ns, *gap_ns),
-            Self::Coalescing(coalescing) => Limits::of_coalescing(first_ns, coalescing),
-            Self::Dim(dim) => Limits::of_coalescing(first_ns, dim.profile()),
-            Self::E1000(e1000) => Limits::after_gap(first_ns, fired_ns, e1000.gap_ns()),
-            Self::Area { config, fires_when_quiet } => {
-                let cost_ns = config.cost.ns(cost);
-                if *fires_when_quiet && is_quiet(first_ns, fired_ns, cost_ns) {
-                    return Limits::at(first_ns);
-                }
-                Limits { area_ns: cost_ns, ..Limits::at(first_ns.saturating_add(config.deadline_ns)) }
-            }
+            Self::Off => Limits::NONE,
+            Self::Gap { gap_ns } => Limits::gap(*gap_ns),
+            Self::Coalescing(coalescing) => Limits::coalescing(coalescing),
+            Self::Dim(dim) => Limits::coalescing(dim.profile()),
+            Self::E1000(e1000) => Limits::gap(e1000.gap_ns()),
+            Self::Area(config) => Limits::area(config, cost),
+            Self::QuietOrArea(config) => Limits { quiet_ns: config.cost.ns(cost), ..Limits::area(config, cost) },
         }
     }
 
-    /// The longest that a frame waits now.
-    fn wait_max_ns(&self, cost: &CostEstimator) -> u64 {
+    /// Learns of an interrupt and of what came since the one before. Whether the limits are others now.
+    #[inline]
+    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
         match self {
-            Self::Off => 0,
-            Self::Gap { gap_ns } => *gap_ns,
-            Self::Coalescing(coalescing) => coalescing.wait_max_ns(),
-            Self::Dim(dim) => dim.profile().wait_max_ns(),
-            Self::E1000(e1000) => e1000.gap_ns(),
-            Self::Area { config, .. } => config.cost.ns(cost).min(config.deadline_ns),
+            Self::Dim(dim) => dim.fired(now_ns, frames, bytes),
+            Self::E1000(e1000) => e1000.fired(now_ns, frames, bytes),
+            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_) | Self::QuietOrArea(_) => false,
         }
     }
-
-    /// Learns of an interrupt and of what came since the one before.
-    fn fired(&mut self, now_ns: u64, batch: Tally) {
-        match self {
-            Self::Dim(dim) => dim.fired(now_ns, batch.frames, batch.bytes),
-            Self::E1000(e1000) => e1000.fired(now_ns, batch.frames, batch.bytes),
-            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area { .. } => {}
-        }
-    }
-}
-
-/// Whether the last interrupt is as long ago as an interrupt is worth. A clock that went back is quiet.
-fn is_quiet(first_ns: u64, fired_ns: Option<u64>, cost_ns: u64) -> bool {
-    let since_fired_ns = fired_ns.and_then(|fired_ns| first_ns.checked_sub(fired_ns));
-    since_fired_ns.is_none_or(|since_fired_ns| since_fired_ns >= cost_ns)
 }
 
 /// Decides for one queue when the host is interrupted.
 #[derive(Clone, Debug)]
 pub struct Moderator {
     waiting: Waiting,
-    /// Of the frames that wait; without meaning when none does.
     limits: Limits,
-    /// Frames that the ring takes after an interrupt; [`Limits::NEVER`] while nobody said.
-    ring_frames: u64,
     fired_ns: Option<u64>,
-    /// What the host has seen since the last interrupt without another one.
-    seen: Tally,
+    /// Frames that the host has seen since the last interrupt without another one.
+    seen_frames: u64,
+    /// Bytes that came since the last interrupt.
+    bytes: u64,
     rule: Rule,
+    /// Frames that the ring takes after an interrupt; [`NEVER`] while nobody said.
+    ring_frames: u64,
     cost: CostEstimator,
     config: ModerationConfig,
 }
@@ -227,16 +238,19 @@ impl Default for Moderator {
 impl Moderator {
     /// A moderator of an empty queue that was never interrupted.
     pub fn new(config: ModerationConfig) -> Self {
-        Self {
+        let mut moderator = Self {
             waiting: Waiting::default(),
-            limits: Limits::at(0),
-            ring_frames: Limits::NEVER,
+            limits: Limits::NONE,
             fired_ns: None,
-            seen: Tally::default(),
+            seen_frames: 0,
+            bytes: 0,
             rule: Rule::new(&config.policy),
+            ring_frames: NEVER,
             cost: CostEstimator::default(),
             config,
-        }
+        };
+        moderator.take_limits();
+        moderator
     }
 
     /// A frame of `bytes` came: it is where the host will find it, and the host does not know.
@@ -249,24 +263,21 @@ impl Moderator {
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         if self.waiting.frames == 0 {
-            self.begin(now_ns);
+            self.waiting.first_ns = now_ns;
+            self.waiting.wait_ns = self.limits.wait_ns(now_ns, self.fired_ns);
         }
-        let frames = u64::from(frames);
-        let later_ns = now_ns.saturating_sub(self.waiting.first_ns);
-        self.waiting.frames += frames;
-        self.waiting.bytes = self.waiting.bytes.saturating_add(bytes);
-        self.waiting.later_ns = self.waiting.later_ns.saturating_add(frames.saturating_mul(later_ns));
+        self.waiting.add(now_ns, u64::from(frames));
+        self.bytes = self.bytes.wrapping_add(bytes);
     }
 
     /// Whether the host should be interrupted now. Stays so until [`Moderator::fired`] or
     /// [`Moderator::seen`]. A guest that suppresses notifications gets none all the same (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
-        let waiting = &self.waiting;
-        let is_over = now_ns >= self.limits.due_ns
-            || waiting.frames >= self.limits.frames
-            || waiting.area_ns(now_ns) >= self.limits.area_ns
-            || now_ns < waiting.first_ns;
+        let (waiting, limits) = (&self.waiting, &self.limits);
+        let is_over = waiting.since_first_ns(now_ns) >= waiting.wait_ns
+            || waiting.frames >= limits.frames
+            || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns);
         is_over && waiting.frames > 0
     }
 
@@ -281,20 +292,21 @@ impl Moderator {
             return Some(waiting.first_ns);
         }
         let area_ns = self.limits.area_ns;
-        let area = (area_ns < Limits::NEVER).then(|| waiting.area_reaches_at_ns(area_ns));
-        Some(self.limits.due_ns.min(area.unwrap_or(Limits::NEVER)))
+        let for_area_ns = if area_ns < NEVER { waiting.wait_for_area_ns(area_ns) } else { NEVER };
+        Some(waiting.first_ns.saturating_add(waiting.wait_ns.min(for_area_ns)))
     }
 
     /// The host was interrupted and will find all that waits. Returns how many frames that are.
     #[inline]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
-        let batch =
-            Tally { frames: self.seen.frames + frames, bytes: self.seen.bytes.saturating_add(self.waiting.bytes) };
-        self.rule.fired(now_ns, batch);
-        self.seen = Tally::default();
+        let has_learned = self.rule.fired(now_ns, self.seen_frames.saturating_add(frames), self.bytes);
         self.waiting = Waiting::default();
+        (self.seen_frames, self.bytes) = (0, 0);
         self.fired_ns = Some(now_ns);
+        if has_learned {
+            self.take_limits();
+        }
         frames
     }
 
@@ -302,8 +314,7 @@ impl Moderator {
     /// suppresses notifications (V78). Returns how many frames that are.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
-        self.seen.frames += frames;
-        self.seen.bytes = self.seen.bytes.saturating_add(self.waiting.bytes);
+        self.seen_frames = self.seen_frames.saturating_add(frames);
         self.waiting = Waiting::default();
         frames
     }
@@ -312,6 +323,7 @@ impl Moderator {
     /// the cost of an interrupt is learned, under any policy.
     pub fn handled(&mut self, frames: u32, took_ns: u64) {
         self.cost.observe(frames, took_ns);
+        self.take_limits();
     }
 
     /// The host's ring takes `free_frames` more than what waits. From now on nothing waits when only
@@ -319,7 +331,7 @@ impl Moderator {
     /// again after each interrupt; where it does not, say so again.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
-        self.limit(self.waiting.first_ns);
+        self.take_limits();
     }
 
     /// So many bytes went the other way. Only [`E1000Mode::Simplified`] wants to know.
@@ -337,7 +349,8 @@ impl Moderator {
             self.rule = Rule::new(&config.policy);
         }
         self.config = config;
-        self.limit(self.waiting.first_ns);
+        self.take_limits();
+        self.waiting.wait_ns = self.limits.wait_ns(self.waiting.first_ns, self.fired_ns);
     }
 
     /// The setting in force.
@@ -352,7 +365,7 @@ impl Moderator {
 
     /// The longest that a frame which comes now will wait, nanoseconds.
     pub fn wait_max_ns(&self) -> u64 {
-        self.rule.wait_max_ns(&self.cost)
+        self.limits.wait_max_ns()
     }
 
     /// What an interrupt costs as far as it was measured, nanoseconds.
@@ -360,16 +373,9 @@ impl Moderator {
         self.cost.cost_ns()
     }
 
-    /// The first frame comes to an empty queue.
-    #[inline]
-    fn begin(&mut self, now_ns: u64) {
-        self.waiting.first_ns = now_ns;
-        self.limit(now_ns);
-    }
-
-    #[inline]
-    fn limit(&mut self, first_ns: u64) {
-        let limits = self.rule.limits(first_ns, self.fired_ns, &self.cost);
+    /// Takes the limits from what the policy and the ring say now.
+    fn take_limits(&mut self) {
+        let limits = self.rule.limits(&self.cost);
         let until_guard = self.ring_frames.saturating_sub(u64::from(self.config.ring_guard_frames));
         self.limits = Limits { frames: limits.frames.min(until_guard), ..limits };
     }

@@ -485,7 +485,10 @@ impl Restless {
                 self.moderator.ring_has(rng.random_range(0..100));
                 self.expect();
             }
-            3 => self.moderator.handled(rng.random_range(0..64), rng.random_range(0..50_000)),
+            3 => {
+                self.moderator.handled(rng.random_range(0..64), rng.random_range(0..50_000));
+                self.expect();
+            }
             4 => self.moderator.other_direction(rng.random()),
             _ => self.frames(rng.random_range(0..4)),
         }

@@ -164,24 +164,26 @@ impl Dim {
         &self.profiles[self.index]
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before.
-    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) {
+    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the profile is
+    /// another one now.
+    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
         let Some(measurement) = &mut self.measurement else {
             self.measurement = Some(Measurement::since(now_ns));
-            return;
+            return false;
         };
         measurement.events = measurement.events.saturating_add(1);
         measurement.frames = measurement.frames.saturating_add(frames);
         measurement.bytes = measurement.bytes.saturating_add(bytes);
         if measurement.events < EVENTS_PER_DECISION {
-            return;
+            return false;
         }
         let Some(rates) = measurement.rates(now_ns) else {
             self.measurement = Some(Measurement::since(now_ns));
-            return;
+            return false;
         };
         let is_new = self.decide(rates);
         self.measurement = (!is_new).then(|| Measurement::since(now_ns));
+        is_new
     }
 
     /// Whether the profile is another one now.

@@ -78,25 +78,24 @@ impl Class {
         if frames == 0 {
             return self;
         }
-        let mean_bytes = bytes / frames;
+        // No division: the mean, rounded down, is above the limit.
+        let is_mean_above = |limit: u64| bytes >= frames.saturating_mul(limit + 1);
         match self {
-            Self::Lowest if mean_bytes > JUMBO_BYTES => Self::Bulk,
+            Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
             Self::Lowest if frames < LOWEST_FRAMES && bytes > LOWEST_BYTES => Self::Low,
-            Self::Low if bytes > LOW_BYTES => Self::low_with_much(frames, mean_bytes),
-            Self::Low if mean_bytes > LARGE_BYTES => Self::Bulk,
+            Self::Low if bytes > LOW_BYTES => {
+                let is_bulk = is_mean_above(JUMBO_BYTES) || frames < LOW_FRAMES_FEW || is_mean_above(FULL_BYTES);
+                match is_bulk {
+                    true => Self::Bulk,
+                    false if frames > FRAMES_MANY => Self::Lowest,
+                    false => Self::Low,
+                }
+            }
+            Self::Low if is_mean_above(LARGE_BYTES) => Self::Bulk,
             Self::Low if frames <= LONE_FRAMES && bytes < LONE_BYTES => Self::Lowest,
             Self::Bulk if bytes > BULK_BYTES && frames > FRAMES_MANY => Self::Low,
             Self::Bulk if bytes < BULK_BYTES_FEW => Self::Low,
             same => same,
-        }
-    }
-
-    fn low_with_much(frames: u64, mean_bytes: u64) -> Self {
-        let is_bulk = mean_bytes > JUMBO_BYTES || frames < LOW_FRAMES_FEW || mean_bytes > FULL_BYTES;
-        match is_bulk {
-            true => Self::Bulk,
-            false if frames > FRAMES_MANY => Self::Lowest,
-            false => Self::Low,
         }
     }
 
@@ -158,12 +157,15 @@ impl E1000 {
         }
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before.
-    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) {
+    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the gap is another
+    /// one now.
+    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
+        let per_second_before = self.per_second;
         match self.mode {
             E1000Mode::Simplified => self.weigh(now_ns, bytes),
             E1000Mode::Dynamic | E1000Mode::Conservative => self.classify(frames, bytes),
         }
+        self.per_second != per_second_before
     }
 
     fn classify(&mut self, frames: u64, bytes: u64) {
