@@ -80,7 +80,8 @@ struct Waiting {
     frames: u64,
     /// When the first of them came.
     first_ns: u64,
-    /// How much later than the first each of them came, summed.
+    /// How much later than the first each of them came, summed; below zero in two's complement when a clock
+    /// that went back has let some come earlier.
     later_ns: u64,
     /// So long after the first frame the wait ends at the latest.
     wait_ns: u64,
@@ -107,7 +108,7 @@ impl Waiting {
     /// How long after the first frame the area will be `limit_ns` if no other frame comes. There is at least
     /// one frame.
     fn wait_for_area_ns(&self, limit_ns: u64) -> u64 {
-        limit_ns.saturating_add(self.later_ns).div_ceil(self.frames)
+        limit_ns.saturating_add_signed(self.later_ns.cast_signed()).div_ceil(self.frames)
     }
 }
 

@@ -490,10 +490,14 @@ impl Restless {
                 self.expect();
             }
             4 => self.moderator.other_direction(rng.random()),
+            5 => self.told += self.moderator.seen(),
             _ => self.frames(rng.random_range(0..4)),
         }
         if self.moderator.is_due(self.now_ns) {
             self.fire();
+        }
+        if self.moderator.waiting() == 0 {
+            self.first_ns = None;
         }
     }
 
@@ -569,6 +573,17 @@ fn a_clock_that_goes_back_makes_waiting_frames_due_and_holds_none_for_ever() {
         let due_ns = moderator.next_due_ns().expect("a frame waits");
         assert!(due_ns <= 7_u64.saturating_add(moderator.wait_max_ns()), "{moderator:?}");
     }
+}
+
+#[test]
+fn a_frame_that_came_before_the_first_has_waited_longer() {
+    let mut moderator = Moderator::new(of(Policy::Area(given(100, SECOND_NS))));
+    moderator.arrived(100, BYTES);
+    moderator.arrived(90, BYTES);
+    // At 145 ns they have waited 45 and 55.
+    assert_eq!(moderator.next_due_ns(), Some(145));
+    assert!(!moderator.is_due(144));
+    assert!(moderator.is_due(145));
 }
 
 #[test]

@@ -9,7 +9,7 @@ mod trial;
 use offramp_adapter::moderation::{AreaConfig, InterruptCost, ModerationConfig, Moderator, Policy};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use trial::{Frame, Outcome, Trial, optimum_ns};
+use trial::{Frame, Trial, optimum_ns};
 
 const TRACES: usize = 10_000;
 const FRAMES_MAX: usize = 40;
@@ -134,6 +134,8 @@ fn assert_bound(policy: fn(AreaConfig) -> Policy, factor: u64, terms_of: fn(&mut
             adversarial_trace(&mut rng, &terms, &moderator)
         };
         let outcome = Trial::of_trace(moderator, frames.iter().copied());
+        assert!(outcome.longest_wait_ns <= terms.deadline_ns, "{outcome:?}; {terms:?}, {frames:?}");
+        assert!(outcome.most_frames <= terms.ring_frames as usize, "{outcome:?}; {terms:?}, {frames:?}");
         let (cost_ns, best_ns) = (outcome.cost_ns(terms.interrupt_ns), terms.optimum_ns(&frames));
         // The proof has a continuous clock. One of whole nanoseconds tells each frame less than one late.
         let rounding_ns = frames.len() as u64;
@@ -192,7 +194,7 @@ fn no_schedule_beats_the_optimum_and_a_lone_frame_costs_quiet_or_area_no_more() 
         let terms = Terms::without_limits(&mut rng);
         let frames = random_trace(&mut rng, &terms);
         let every_frame = Trial::of_trace(Moderator::default(), frames.iter().copied());
-        assert_eq!(every_frame, Outcome { interrupts: frames.len() as u64, waited_ns: 0 });
+        assert_eq!((every_frame.interrupts, every_frame.waited_ns), (frames.len() as u64, 0));
         assert!(every_frame.cost_ns(terms.interrupt_ns) >= terms.optimum_ns(&frames));
         let lone = Trial::of_trace(terms.moderator(Policy::QuietOrArea), [frames[0]]);
         assert_eq!(lone.cost_ns(terms.interrupt_ns), terms.interrupt_ns);

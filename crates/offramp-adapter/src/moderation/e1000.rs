@@ -6,7 +6,8 @@
 //! `drivers/net/ethernet/intel/e1000/e1000_main.c` and `Documentation/networking/device_drivers/ethernet/intel/e1000.rst`.
 //!
 //! The driver judges receive and transmit together and takes the slower class, since one interrupt
-//! serves both; here each queue is judged alone.
+//! serves both; here each queue is judged alone. On a line below 1 Gbit/s the driver keeps to the rate of
+//! bulk data; that is not done here.
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 

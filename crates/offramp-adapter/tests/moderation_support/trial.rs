@@ -16,6 +16,8 @@ pub struct Outcome {
     pub interrupts: u64,
     /// Summed over the frames.
     pub waited_ns: u64,
+    pub longest_wait_ns: u64,
+    pub most_frames: usize,
 }
 
 impl Outcome {
@@ -75,6 +77,9 @@ impl Trial {
         assert!(self.moderator.is_due(now_ns), "due at {now_ns}, and then it was not");
         assert_eq!(self.moderator.fired(now_ns), self.waiting.len() as u64);
         self.outcome.interrupts += 1;
+        let first_ns = self.waiting.first().copied().unwrap_or(now_ns);
+        self.outcome.longest_wait_ns = self.outcome.longest_wait_ns.max(now_ns - first_ns);
+        self.outcome.most_frames = self.outcome.most_frames.max(self.waiting.len());
         self.outcome.waited_ns += self.waiting.drain(..).map(|at_ns| now_ns - at_ns).sum::<u64>();
         self.fired_ns = now_ns;
     }

@@ -75,6 +75,14 @@ fn it_turns_when_nothing_changes_and_parks_at_the_lower_edge() {
 }
 
 #[test]
+fn a_turn_after_a_single_step_is_no_top() {
+    let mut dim = climb();
+    // Right, and the same: left. Worse: right again. Better: on to the right.
+    assert_eq!(indices(&mut dim, [better(1), better(1), better(0), better(1)]), [2, 1, 2, 3]);
+    assert_eq!(dim.tuning, Tuning::Right);
+}
+
+#[test]
 fn on_a_top_it_stays_until_the_rates_differ_from_those_of_the_top() {
     let mut dim = climb();
     indices(&mut dim, (0..4).map(better));
