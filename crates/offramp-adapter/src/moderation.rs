@@ -99,6 +99,12 @@ impl Waiting {
         self.frames = self.frames.wrapping_add(frames);
     }
 
+    /// The other two are of the next first frame.
+    #[inline]
+    fn clear(&mut self) {
+        (self.frames, self.later_ns) = (0, 0);
+    }
+
     /// The time that they have waited, summed.
     #[inline]
     fn area_ns(&self, now_ns: u64) -> u64 {
@@ -302,7 +308,7 @@ impl Moderator {
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
         let has_learned = self.rule.fired(now_ns, self.seen_frames.saturating_add(frames), self.bytes);
-        self.waiting = Waiting::default();
+        self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         self.fired_ns = Some(now_ns);
         if has_learned {
@@ -316,7 +322,7 @@ impl Moderator {
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.saturating_add(frames);
-        self.waiting = Waiting::default();
+        self.waiting.clear();
         frames
     }
 

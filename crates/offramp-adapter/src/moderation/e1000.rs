@@ -75,6 +75,7 @@ enum Class {
 
 impl Class {
     /// The class after an interrupt for so many frames and bytes.
+    #[inline]
     fn after(self, frames: u64, bytes: u64) -> Self {
         if frames == 0 {
             return self;
@@ -160,6 +161,7 @@ impl E1000 {
 
     /// Learns of an interrupt and of the frames and bytes since the one before. Whether the gap is another
     /// one now.
+    #[inline]
     pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
         let per_second_before = self.per_second;
         match self.mode {
@@ -169,6 +171,7 @@ impl E1000 {
         self.per_second != per_second_before
     }
 
+    #[inline]
     fn classify(&mut self, frames: u64, bytes: u64) {
         self.class = match self.class.after(frames, bytes) {
             Class::Lowest if self.mode == E1000Mode::Conservative => Class::Low,
