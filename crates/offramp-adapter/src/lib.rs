@@ -5,6 +5,7 @@
 //! | [`port`] | the two traits: the host's side and the line's side of an adapter |
 //! | [`transmit`] | host to line: plan, cut, put |
 //! | [`receive`] | line to host: parse, verify, steer, join, indicate |
+//! | [`moderation`] | when the host is interrupted for what has come |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
@@ -22,6 +23,7 @@
 
 pub mod cable;
 pub mod config;
+pub mod moderation;
 pub mod pair;
 pub mod port;
 pub mod receive;

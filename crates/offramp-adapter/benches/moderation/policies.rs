@@ -1,0 +1,30 @@
+//! The policies that are compared, with a name for each setting.
+
+use offramp_adapter::moderation::{
+    AreaConfig, Coalescing, DEADLINE_NS_DEFAULT, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Moderator,
+    Policy,
+};
+
+/// A fixed gap of 125 µs, as drivers have shipped it.
+const FIXED_PER_SECOND: u32 = 8000;
+/// A timer from the first frame.
+const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };
+
+/// All of them, for interrupts that cost `interrupt_ns`. Only the area trigger is told so.
+pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
+    let area = AreaConfig { cost: InterruptCost::Given { ns: interrupt_ns }, deadline_ns: DEADLINE_NS_DEFAULT };
+    let policies = [
+        ("off", Policy::Off),
+        ("fixed gap 125 µs", Policy::FixedGap { max_interrupts_per_second: FIXED_PER_SECOND }),
+        ("timer 50 µs from the first frame", Policy::Coalescing(TIMER)),
+        ("e1000 conservative (mode 3)", Policy::E1000(E1000Mode::Conservative)),
+        ("e1000 dynamic (mode 1)", Policy::E1000(E1000Mode::Dynamic)),
+        ("e1000 simplified (mode 4)", Policy::E1000(E1000Mode::Simplified)),
+        ("net_dim, receive, event", Policy::NetDim(DimProfiles::ReceiveEvent)),
+        ("net_dim, receive, completion", Policy::NetDim(DimProfiles::ReceiveCompletion)),
+        ("area", Policy::Area(area)),
+        ("quiet-or-area", Policy::QuietOrArea(area)),
+    ];
+    let moderator = |policy| Moderator::new(ModerationConfig { policy, ..ModerationConfig::default() });
+    policies.into_iter().map(|(name, policy)| (name, moderator(policy))).collect()
+}

@@ -1,0 +1,389 @@
+//! When the host is interrupted for frames that wait.
+//!
+//! A plain adapter interrupts for every received frame and every completed one (M11). Fewer interrupts
+//! cost less of the processor (M9) and hold frames back, so a setting for throughput alone makes
+//! responses slow (M10); a forced gap changes the processor's share and not the speed while something
+//! else is the limit (R3, R4, R6). A [`Moderator`] decides for one queue, received frames or transmit
+//! completions, by one of the [`Policy`] rules.
+//!
+//! # Use
+//! Tell it of each frame with [`Moderator::arrived`]; ask [`Moderator::is_due`] after a batch of them;
+//! interrupt and say so with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: at
+//! that moment it is due even if no other frame comes.
+//!
+//! ```
+//! use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
+//!
+//! let policy = Policy::Coalescing(Coalescing { max_usecs: 10, max_packets: 2 });
+//! let mut moderator = Moderator::new(ModerationConfig { policy, ..ModerationConfig::default() });
+//! moderator.arrived(1_000, 60);
+//! assert!(!moderator.is_due(1_000));
+//! assert_eq!(moderator.next_due_ns(), Some(11_000));
+//! moderator.arrived(4_000, 60);
+//! assert!(moderator.is_due(4_000));
+//! assert_eq!(moderator.fired(4_000), 2);
+//! assert_eq!(moderator.next_due_ns(), None);
+//! ```
+//!
+//! # How
+//! Every policy is a few limits on what waits: a time since the first frame or since the last interrupt, a
+//! number of frames, and an area, which is the time that the frames have waited together. A policy that
+//! learns does so at the interrupt. So a frame costs a few additions, whatever the policy, and nothing is
+//! allocated.
+//!
+//! # The bound
+//! Let an interrupt cost K and each frame the time that it waits. Cut time at the interrupts of the area
+//! trigger. Per interval it pays at most K of waiting and K for the interrupt. A schedule that does not
+//! interrupt within the interval lets the same frames wait at least as long, which is K, or breaks the
+//! deadline or the ring's limit; so any schedule that keeps those pays K per interval, and the trigger at
+//! most twice as much (and one K for an interval without an end). With [`Policy::QuietOrArea`], a frame
+//! after a silence of K is told at once, for K; that is charged to the interval behind it, in which the
+//! best schedule pays K too: at most three times as much, and one K. Both hold for a host that takes
+//! frames in no time and a K that stays. `tests/moderation_bounds.rs` holds the rules against a dynamic
+//! program that knows the future; `cargo bench -p offramp-adapter --bench moderation -- --table` prints
+//! how far each policy is from it.
+//!
+//! # Time
+//! Nanoseconds since any fixed moment, the same for all calls. A clock that goes back makes waiting
+//! frames due at once: how long they have waited is not known any more.
+
+mod config;
+mod cost;
+mod dim;
+mod e1000;
+mod notification;
+
+pub use config::{
+    AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
+    ModerationConfig, ModerationConfigError, PRICE_PERCENT_MAX, Policy, ring_guard_frames,
+};
+pub use cost::{COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost};
+pub use dim::DimProfiles;
+pub use e1000::E1000Mode;
+pub use notification::{CommandError, NotificationCoalescing, Outcome, command, feature};
+
+use dim::Dim;
+use e1000::E1000;
+
+const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
+const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+
+/// Never, or as many as anything can be.
+const NEVER: u64 = u64::MAX;
+
+/// Frames that came and that the host has not been told of.
+///
+/// The arithmetic wraps: it is exact as long as the frames have waited less than 584 years together. A clock
+/// that goes back behind the first frame makes the time since then longer than any wait.
+#[derive(Clone, Copy, Debug, Default)]
+struct Waiting {
+    frames: u64,
+    /// When the first of them came.
+    first_ns: u64,
+    /// How much later than the first each of them came, summed; below zero in two's complement when a clock
+    /// that went back has let some come earlier.
+    later_ns: u64,
+    /// So long after the first frame the wait ends at the latest.
+    wait_ns: u64,
+}
+
+impl Waiting {
+    #[inline]
+    fn since_first_ns(&self, now_ns: u64) -> u64 {
+        now_ns.wrapping_sub(self.first_ns)
+    }
+
+    #[inline]
+    fn add(&mut self, now_ns: u64, frames: u64) {
+        self.later_ns = self.later_ns.wrapping_add(frames.wrapping_mul(self.since_first_ns(now_ns)));
+        self.frames = self.frames.wrapping_add(frames);
+    }
+
+    /// The other two are of the next first frame.
+    #[inline]
+    fn clear(&mut self) {
+        (self.frames, self.later_ns) = (0, 0);
+    }
+
+    /// The time that they have waited, summed.
+    #[inline]
+    fn area_ns(&self, now_ns: u64) -> u64 {
+        self.frames.wrapping_mul(self.since_first_ns(now_ns)).wrapping_sub(self.later_ns)
+    }
+
+    /// How long after the first frame the area will be `limit_ns` if no other frame comes. There is at least
+    /// one frame.
+    fn wait_for_area_ns(&self, limit_ns: u64) -> u64 {
+        limit_ns.saturating_add_signed(self.later_ns.cast_signed()).div_ceil(self.frames)
+    }
+}
+
+/// What ends the wait, whatever the policy; the first that is met does.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// Since the first frame.
+    wait_ns: u64,
+    /// Since the last interrupt.
+    gap_ns: u64,
+    /// A first frame that comes so long after the last interrupt waits for nothing.
+    quiet_ns: u64,
+    /// Waiting time of all frames together.
+    area_ns: u64,
+    /// Frames that wait.
+    frames: u64,
+}
+
+impl Limits {
+    /// Every frame at once.
+    const NONE: Self = Self { wait_ns: 0, gap_ns: 0, quiet_ns: NEVER, area_ns: NEVER, frames: NEVER };
+
+    fn gap(gap_ns: u64) -> Self {
+        Self { gap_ns, ..Self::NONE }
+    }
+
+    /// Virtio's notification condition (V80).
+    fn coalescing(coalescing: &Coalescing) -> Self {
+        Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
+    }
+
+    fn area(config: &AreaConfig, cost: &CostEstimator) -> Self {
+        Self { wait_ns: config.deadline_ns, area_ns: config.cost.ns(cost), ..Self::NONE }
+    }
+
+    /// How long frames of which the first came at `first_ns` wait at the latest. With a clock that went back
+    /// behind the last interrupt, the gap counts from the first frame.
+    #[inline]
+    fn wait_ns(&self, first_ns: u64, fired_ns: Option<u64>) -> u64 {
+        let since_fired_ns = fired_ns.map_or(NEVER, |fired_ns| first_ns.saturating_sub(fired_ns));
+        if since_fired_ns >= self.quiet_ns && self.quiet_ns < NEVER {
+            return 0;
+        }
+        self.wait_ns.saturating_add(self.gap_ns.saturating_sub(since_fired_ns))
+    }
+
+    /// The longest that a frame waits.
+    fn wait_max_ns(&self) -> u64 {
+        self.wait_ns.saturating_add(self.gap_ns).min(self.area_ns)
+    }
+}
+
+/// What a policy knows besides its setting.
+#[derive(Clone, Debug)]
+enum Rule {
+    Off,
+    Gap { gap_ns: u64 },
+    Coalescing(Coalescing),
+    Dim(Dim),
+    E1000(E1000),
+    Area(AreaConfig),
+    QuietOrArea(AreaConfig),
+}
+
+impl Rule {
+    fn new(policy: &Policy) -> Self {
+        match *policy {
+            Policy::Off => Self::Off,
+            Policy::FixedGap { max_interrupts_per_second: rate } => {
+                Self::Gap { gap_ns: NANOSECONDS_PER_SECOND.div_ceil(u64::from(rate.max(1))) }
+            }
+            Policy::Coalescing(coalescing) => Self::Coalescing(coalescing),
+            Policy::NetDim(profiles) => Self::Dim(Dim::new(profiles)),
+            Policy::E1000(mode) => Self::E1000(E1000::new(mode)),
+            Policy::Area(config) => Self::Area(config),
+            Policy::QuietOrArea(config) => Self::QuietOrArea(config),
+        }
+    }
+
+    /// The limits as they are after what was learned.
+    fn limits(&self, cost: &CostEstimator) -> Limits {
+        match self {
+            Self::Off => Limits::NONE,
+            Self::Gap { gap_ns } => Limits::gap(*gap_ns),
+            Self::Coalescing(coalescing) => Limits::coalescing(coalescing),
+            Self::Dim(dim) => Limits::coalescing(dim.profile()),
+            Self::E1000(e1000) => Limits::gap(e1000.gap_ns()),
+            Self::Area(config) => Limits::area(config, cost),
+            Self::QuietOrArea(config) => Limits { quiet_ns: config.cost.ns(cost), ..Limits::area(config, cost) },
+        }
+    }
+
+    /// Learns of an interrupt and of what came since the one before. Whether the limits are others now.
+    #[inline]
+    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
+        match self {
+            Self::Dim(dim) => dim.fired(now_ns, frames, bytes),
+            Self::E1000(e1000) => e1000.fired(now_ns, frames, bytes),
+            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_) | Self::QuietOrArea(_) => false,
+        }
+    }
+}
+
+/// Decides for one queue when the host is interrupted.
+#[derive(Clone, Debug)]
+pub struct Moderator {
+    waiting: Waiting,
+    limits: Limits,
+    fired_ns: Option<u64>,
+    /// Frames that the host has seen since the last interrupt without another one.
+    seen_frames: u64,
+    /// Bytes that came since the last interrupt.
+    bytes: u64,
+    rule: Rule,
+    /// Frames that the ring takes after an interrupt; [`NEVER`] while nobody said.
+    ring_frames: u64,
+    cost: CostEstimator,
+    config: ModerationConfig,
+}
+
+impl Default for Moderator {
+    /// One that interrupts for every frame.
+    fn default() -> Self {
+        Self::new(ModerationConfig::default())
+    }
+}
+
+impl Moderator {
+    /// A moderator of an empty queue that was never interrupted.
+    pub fn new(config: ModerationConfig) -> Self {
+        let mut moderator = Self {
+            waiting: Waiting::default(),
+            limits: Limits::NONE,
+            fired_ns: None,
+            seen_frames: 0,
+            bytes: 0,
+            rule: Rule::new(&config.policy),
+            ring_frames: NEVER,
+            cost: CostEstimator::default(),
+            config,
+        };
+        moderator.take_limits();
+        moderator
+    }
+
+    /// A frame of `bytes` came: it is where the host will find it, and the host does not know.
+    #[inline]
+    pub fn arrived(&mut self, now_ns: u64, bytes: u64) {
+        self.arrived_together(now_ns, 1, bytes);
+    }
+
+    /// So many frames of so many bytes in all came at once. None is no event.
+    #[inline]
+    pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
+        if self.waiting.frames == 0 {
+            self.waiting.first_ns = now_ns;
+            self.waiting.wait_ns = self.limits.wait_ns(now_ns, self.fired_ns);
+        }
+        self.waiting.add(now_ns, u64::from(frames));
+        self.bytes = self.bytes.wrapping_add(bytes);
+    }
+
+    /// Whether the host should be interrupted now. Stays so until [`Moderator::fired`] or
+    /// [`Moderator::seen`]. A guest that suppresses notifications gets none all the same (V78).
+    #[inline]
+    pub fn is_due(&self, now_ns: u64) -> bool {
+        let (waiting, limits) = (&self.waiting, &self.limits);
+        let is_over = waiting.since_first_ns(now_ns) >= waiting.wait_ns
+            || waiting.frames >= limits.frames
+            || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns);
+        is_over && waiting.frames > 0
+    }
+
+    /// When it is due if nothing else happens; not after now when it is due already. `None` while
+    /// nothing waits.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        let waiting = &self.waiting;
+        if waiting.frames == 0 {
+            return None;
+        }
+        if waiting.frames >= self.limits.frames {
+            return Some(waiting.first_ns);
+        }
+        let area_ns = self.limits.area_ns;
+        let for_area_ns = if area_ns < NEVER { waiting.wait_for_area_ns(area_ns) } else { NEVER };
+        Some(waiting.first_ns.saturating_add(waiting.wait_ns.min(for_area_ns)))
+    }
+
+    /// The host was interrupted and will find all that waits. Returns how many frames that are.
+    #[inline]
+    pub fn fired(&mut self, now_ns: u64) -> u64 {
+        let frames = self.waiting.frames;
+        let has_learned = self.rule.fired(now_ns, self.seen_frames.saturating_add(frames), self.bytes);
+        self.waiting.clear();
+        (self.seen_frames, self.bytes) = (0, 0);
+        self.fired_ns = Some(now_ns);
+        if has_learned {
+            self.take_limits();
+        }
+        frames
+    }
+
+    /// The host has seen, or will look for, all that waits without an interrupt: it polls, or it
+    /// suppresses notifications (V78). Returns how many frames that are.
+    pub fn seen(&mut self) -> u64 {
+        let frames = self.waiting.frames;
+        self.seen_frames = self.seen_frames.saturating_add(frames);
+        self.waiting.clear();
+        frames
+    }
+
+    /// A batch of `frames` took `took_ns` from the interrupt until the host was done with it. From this
+    /// the cost of an interrupt is learned, under any policy.
+    pub fn handled(&mut self, frames: u32, took_ns: u64) {
+        self.cost.observe(frames, took_ns);
+        self.take_limits();
+    }
+
+    /// The host's ring takes `free_frames` more than what waits. From now on nothing waits when only
+    /// [`ModerationConfig::ring_guard_frames`] of them are left. The host is believed to make the same room
+    /// again after each interrupt; where it does not, say so again.
+    pub fn ring_has(&mut self, free_frames: u32) {
+        self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
+        self.take_limits();
+    }
+
+    /// So many bytes went the other way. Only [`E1000Mode::Simplified`] wants to know.
+    pub fn other_direction(&mut self, bytes: u64) {
+        if let Rule::E1000(e1000) = &mut self.rule {
+            e1000.other_direction(bytes);
+        }
+    }
+
+    /// Changes the setting. It holds at once and for what waits already, from when it came; so ask
+    /// [`Moderator::is_due`] next (V82). What a policy has learned is lost when the policy changes, and
+    /// only then; the cost of an interrupt never is.
+    pub fn set(&mut self, config: ModerationConfig) {
+        if config.policy != self.config.policy {
+            self.rule = Rule::new(&config.policy);
+        }
+        self.config = config;
+        self.take_limits();
+        self.waiting.wait_ns = self.limits.wait_ns(self.waiting.first_ns, self.fired_ns);
+    }
+
+    /// The setting in force.
+    pub fn config(&self) -> &ModerationConfig {
+        &self.config
+    }
+
+    /// Frames that wait.
+    pub fn waiting(&self) -> u64 {
+        self.waiting.frames
+    }
+
+    /// The longest that a frame which comes now will wait, nanoseconds.
+    pub fn wait_max_ns(&self) -> u64 {
+        self.limits.wait_max_ns()
+    }
+
+    /// What an interrupt costs as far as it was measured, nanoseconds.
+    pub fn cost_ns(&self) -> u64 {
+        self.cost.cost_ns()
+    }
+
+    /// Takes the limits from what the policy and the ring say now.
+    fn take_limits(&mut self) {
+        let limits = self.rule.limits(&self.cost);
+        let until_guard = self.ring_frames.saturating_sub(u64::from(self.config.ring_guard_frames));
+        self.limits = Limits { frames: limits.frames.min(until_guard), ..limits };
+    }
+}

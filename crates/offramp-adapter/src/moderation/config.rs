@@ -1,0 +1,168 @@
+//! What a moderator is told: the policies, their settings and their limits.
+
+use super::NANOSECONDS_PER_MICROSECOND;
+use super::cost::{COST_NS_MAX, InterruptCost};
+use super::dim::DimProfiles;
+use super::e1000::E1000Mode;
+
+/// Most interrupts per second that a fixed gap may be set to: a gap of one microsecond.
+pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
+/// Longest deadline that may be set, nanoseconds. A host's transport takes a frame that is a second
+/// late for lost (RFC 6298 2.4: a retransmission timeout of at least one second).
+pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
+/// Default deadline, nanoseconds. A frame never waits longer than the interrupt's cost under the area
+/// trigger, so with a measured cost this changes nothing; it binds when a higher cost is given.
+pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
+/// Highest interrupt cost that may be given, nanoseconds.
+pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
+/// Highest price of processor time that may be set, percent.
+pub const PRICE_PERCENT_MAX: u32 = 10_000;
+
+/// Time and frames after which a queue is notified, as virtio has them (1.3, 5.1.6.5,
+/// "Notifications Coalescing"; V80). [`Default`] is what a device has after reset (V79).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Coalescing {
+    /// Microseconds since the first frame that waits. 0: every frame is notified.
+    pub max_usecs: u32,
+    /// Frames that wait. 0: every frame is notified.
+    pub max_packets: u32,
+}
+
+impl Coalescing {
+    /// Nanoseconds that a frame may wait; 0 when every frame is notified.
+    pub(super) fn wait_max_ns(&self) -> u64 {
+        if self.max_packets == 0 { 0 } else { u64::from(self.max_usecs) * NANOSECONDS_PER_MICROSECOND }
+    }
+}
+
+/// How the area trigger is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AreaConfig {
+    /// What an interrupt costs: the exchange rate between interrupts and waiting frames.
+    pub cost: InterruptCost,
+    /// Longest that a frame waits, nanoseconds.
+    pub deadline_ns: u64,
+}
+
+impl Default for AreaConfig {
+    fn default() -> Self {
+        Self { cost: InterruptCost::default(), deadline_ns: DEADLINE_NS_DEFAULT }
+    }
+}
+
+/// When the host is interrupted for frames that wait.
+///
+/// No policy holds a frame for ever: [`Moderator::wait_max_ns`](super::Moderator::wait_max_ns) bounds
+/// the wait of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Policy {
+    /// For every frame, as a plain adapter does (M11).
+    #[default]
+    Off,
+    /// At most so many times per second: an interrupt comes no sooner than the gap after the one
+    /// before. A frame after a longer silence is told at once. The forced gap of R4 and R6.
+    FixedGap {
+        /// Interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
+        max_interrupts_per_second: u32,
+    },
+    /// So long after the first frame that waits, or when so many wait; `rx_usecs`/`rx_frames` of
+    /// `ethtool -C` and virtio's coalescing parameters (V80).
+    Coalescing(Coalescing),
+    /// The two parameters above, tuned by Linux's dynamic interrupt moderation.
+    NetDim(DimProfiles),
+    /// The rates that Linux's e1000 driver chooses between.
+    E1000(E1000Mode),
+    /// When the frames together have waited as long as an interrupt costs. Costs at most twice what
+    /// the best schedule does that knows the future (Dooly, Goldman and Scott, "On-line analysis of
+    /// the TCP acknowledgment delay problem", J. ACM 48(2), 2001).
+    Area(AreaConfig),
+    /// As `Area`, and at once for a frame that comes after a silence of the interrupt's cost. Costs at
+    /// most three times what the best schedule does, and one interrupt. A lone request waits for
+    /// nothing, which a moderation for throughput alone (M10) cannot give.
+    QuietOrArea(AreaConfig),
+}
+
+impl Policy {
+    /// The name that a user gives and sees.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Off => "off",
+            Self::FixedGap { .. } => "fixed-gap",
+            Self::Coalescing(_) => "coalescing",
+            Self::NetDim(_) => "net-dim",
+            Self::E1000(_) => "e1000",
+            Self::Area(_) => "area",
+            Self::QuietOrArea(_) => "quiet-or-area",
+        }
+    }
+}
+
+/// What a moderator is made with, and what may be changed while it runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModerationConfig {
+    /// When the host is interrupted.
+    pub policy: Policy,
+    /// Free places of the host's ring at which no policy waits any longer: what arrives until the host
+    /// has refilled the ring must still fit. [`ring_guard_frames`] says how many that are. Without
+    /// effect unless [`Moderator::ring_has`](super::Moderator::ring_has) is called.
+    pub ring_guard_frames: u32,
+}
+
+/// Why a setting is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ModerationConfigError {
+    /// A gap that is none, or for ever.
+    #[error("max_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}, or the policy off")]
+    InterruptsPerSecond(u32),
+    /// Frames would be late beyond use.
+    #[error("moderation deadline of {0} ns is out of range; use 0 to {DEADLINE_NS_MAX}")]
+    Deadline(u64),
+    /// More than any interrupt costs.
+    #[error("interrupt cost of {0} ns is out of range; use 0 to {COST_GIVEN_NS_MAX}")]
+    Cost(u64),
+    /// More than a processor can be worth.
+    #[error("price of {0} percent is out of range; use 0 to {PRICE_PERCENT_MAX}")]
+    Price(u32),
+}
+
+impl ModerationConfig {
+    /// Checks what a user may get wrong. A moderator works with any values; those refused here do
+    /// harm.
+    ///
+    /// # Errors
+    /// One line that names the setting, its value and its range.
+    pub fn check(&self) -> Result<(), ModerationConfigError> {
+        use ModerationConfigError as Error;
+        match self.policy {
+            Policy::Off | Policy::Coalescing(_) | Policy::NetDim(_) | Policy::E1000(_) => Ok(()),
+            Policy::FixedGap { max_interrupts_per_second: rate } => {
+                let is_right = (1..=INTERRUPTS_PER_SECOND_MAX).contains(&rate);
+                if is_right { Ok(()) } else { Err(Error::InterruptsPerSecond(rate)) }
+            }
+            Policy::Area(config) | Policy::QuietOrArea(config) => config.check(),
+        }
+    }
+}
+
+impl AreaConfig {
+    fn check(&self) -> Result<(), ModerationConfigError> {
+        use ModerationConfigError as Error;
+        if self.deadline_ns > DEADLINE_NS_MAX {
+            return Err(Error::Deadline(self.deadline_ns));
+        }
+        match self.cost {
+            InterruptCost::Given { ns } if ns > COST_GIVEN_NS_MAX => Err(Error::Cost(ns)),
+            InterruptCost::Measured { price_percent } if price_percent > PRICE_PERCENT_MAX => {
+                Err(Error::Price(price_percent))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Frames that a line brings while the host wakes: the guard that keeps its ring from running over.
+pub fn ring_guard_frames(line_frames_per_second: u64, interrupt_latency_ns: u64) -> u32 {
+    const NANOSECONDS_PER_SECOND: u128 = 1_000_000_000;
+    let frames = u128::from(line_frames_per_second) * u128::from(interrupt_latency_ns);
+    u32::try_from(frames.div_ceil(NANOSECONDS_PER_SECOND)).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,116 @@
+//! What an interrupt costs, learned from how long batches take.
+//!
+//! Handling a batch takes a fixed time (the interrupt: wake-up, state, caches; M9) and a time per
+//! frame. A straight line through the pairs (frames, time) has the fixed part as its value at zero.
+
+/// Lowest cost that is believed, nanoseconds: less than one system call is a fault of the measurement.
+pub const COST_NS_MIN: u64 = 200;
+/// Highest cost that is believed, nanoseconds. A frame waits at most the cost, so this bounds what a
+/// wrong measurement can do: it is the gap that e1000 keeps under bulk traffic.
+pub const COST_NS_MAX: u64 = 250_000;
+/// Cost until enough was seen, nanoseconds.
+pub const COST_NS_START: u64 = 10_000;
+
+/// Part of the weight that is left of a batch when the next one comes: the last 256 or so count, so
+/// that a change of load is followed within some milliseconds under load.
+const KEEP: f64 = 1.0 - 1.0 / 256.0;
+/// Weight of batches before anything is concluded.
+const WEIGHT_MIN: f64 = 16.0;
+/// Variance of the batch sizes, in frames², below which no line can be drawn through them.
+const VARIANCE_MIN: f64 = 0.25;
+/// A batch that took longer was interrupted by something else; it counts as this long, nanoseconds.
+const HANDLING_NS_MAX: u64 = 1_000_000;
+/// A batch of more frames counts as this many; it keeps the sums exact.
+const BATCH_FRAMES_MAX: u32 = 65_536;
+const PERCENT: u64 = 100;
+
+/// Where the cost of an interrupt comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InterruptCost {
+    /// It is known.
+    Given {
+        /// Nanoseconds of waiting, of one frame, that an interrupt is worth.
+        ns: u64,
+    },
+    /// It is measured while the port runs.
+    Measured {
+        /// What a nanosecond of processor time is worth in nanoseconds of a waiting frame, percent.
+        /// Above 100 where the processor is what limits.
+        price_percent: u32,
+    },
+}
+
+impl Default for InterruptCost {
+    /// Measured, a nanosecond of the processor worth as much as one of a waiting frame.
+    fn default() -> Self {
+        Self::Measured { price_percent: PERCENT as u32 }
+    }
+}
+
+impl InterruptCost {
+    /// The cost in nanoseconds, with `estimator` for what is measured.
+    pub(super) fn ns(&self, estimator: &CostEstimator) -> u64 {
+        match *self {
+            Self::Given { ns } => ns,
+            Self::Measured { price_percent } => estimator.cost_ns() * u64::from(price_percent) / PERCENT,
+        }
+    }
+}
+
+/// Learns the cost of an interrupt: a linear regression of handling time on batch size that forgets.
+#[derive(Clone, Debug)]
+pub struct CostEstimator {
+    weight: f64,
+    frames: f64,
+    ns: f64,
+    frames_squared: f64,
+    frames_ns: f64,
+    cost_ns: u64,
+}
+
+impl Default for CostEstimator {
+    fn default() -> Self {
+        Self { weight: 0.0, frames: 0.0, ns: 0.0, frames_squared: 0.0, frames_ns: 0.0, cost_ns: COST_NS_START }
+    }
+}
+
+impl CostEstimator {
+    /// The cost as far as it is known, nanoseconds; always in [`COST_NS_MIN`]…[`COST_NS_MAX`].
+    pub fn cost_ns(&self) -> u64 {
+        self.cost_ns
+    }
+
+    /// Learns from a batch of `frames` that took `took_ns` to handle, the interrupt included. One
+    /// division.
+    pub fn observe(&mut self, frames: u32, took_ns: u64) {
+        let frames = f64::from(frames.min(BATCH_FRAMES_MAX));
+        let ns = took_ns.min(HANDLING_NS_MAX) as f64;
+        self.weight = self.weight * KEEP + 1.0;
+        self.frames = self.frames * KEEP + frames;
+        self.ns = self.ns * KEEP + ns;
+        self.frames_squared = self.frames_squared * KEEP + frames * frames;
+        self.frames_ns = self.frames_ns * KEEP + frames * ns;
+        if self.weight >= WEIGHT_MIN {
+            self.cost_ns = (self.intercept_ns() as u64).clamp(COST_NS_MIN, COST_NS_MAX);
+        }
+    }
+
+    /// Where the line meets a batch of no frames. Without batches of different sizes there is no line:
+    /// what was known before stays, as far as it is below the mean of a whole batch.
+    fn intercept_ns(&self) -> f64 {
+        let spread = self.weight * self.frames_squared - self.frames * self.frames;
+        let known = self.cost_ns as f64;
+        if spread >= VARIANCE_MIN * self.weight * self.weight && self.slope_is_positive() {
+            (self.frames_squared * self.ns - self.frames * self.frames_ns) / spread
+        } else if known * self.weight > self.ns {
+            self.ns / self.weight
+        } else {
+            known
+        }
+    }
+
+    /// Frames that make a batch faster are noise.
+    fn slope_is_positive(&self) -> bool {
+        self.weight * self.frames_ns >= self.frames * self.ns
+    }
+}

@@ -1,0 +1,288 @@
+//! Dynamic interrupt moderation as Linux has it: a hill-climb over five profiles.
+//!
+//! After 64 interrupts the rates of bytes, frames and interrupts are compared with those before. While
+//! they get better the next profile in the same direction is tried, else the direction turns; the climb
+//! parks on a top, at an edge, or when it is tired. Source of the rules and figures: Linux
+//! `lib/dim/net_dim.c`, `lib/dim/dim.c`, `include/linux/dim.h`.
+//!
+//! The profile sets the time since the first frame that waits, and the frames that wait, as Linux's
+//! `virtio_net` driver sets them in its device.
+
+use super::config::Coalescing;
+use std::cmp::Ordering;
+
+/// Interrupts between two decisions.
+const EVENTS_PER_DECISION: u32 = 64;
+/// A rate has changed when it differs by more than so many whole percent.
+const SAME_PERCENT: u64 = 10;
+/// Steps after which the climb rests: two per profile.
+const STEPS_TIRED: u32 = 2 * PROFILES as u32;
+/// The profile at the start.
+const PROFILE_START: usize = 1;
+const PROFILES: usize = 5;
+const NANOSECONDS_PER_MILLISECOND: u64 = 1_000_000;
+const PERCENT: u64 = 100;
+
+type Profiles = [Coalescing; PROFILES];
+
+const fn profile(max_usecs: u32, max_packets: u32) -> Coalescing {
+    Coalescing { max_usecs, max_packets }
+}
+
+const RX_EQE: Profiles = [profile(1, 256), profile(8, 256), profile(64, 256), profile(128, 256), profile(256, 256)];
+const RX_CQE: Profiles = [profile(2, 256), profile(8, 128), profile(16, 64), profile(32, 64), profile(64, 64)];
+const TX_EQE: Profiles = [profile(1, 128), profile(8, 128), profile(32, 128), profile(64, 128), profile(128, 128)];
+const TX_CQE: Profiles = [profile(5, 128), profile(8, 64), profile(16, 32), profile(32, 32), profile(64, 32)];
+
+/// Which of Linux's profiles are climbed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DimProfiles {
+    /// Receive, period counted from the event: 1, 8, 64, 128, 256 µs, 256 frames. What `virtio_net` uses.
+    #[default]
+    ReceiveEvent,
+    /// Receive, period counted from the completion: 2 to 64 µs, 256 to 64 frames.
+    ReceiveCompletion,
+    /// Transmit, period counted from the event: 1, 8, 32, 64, 128 µs, 128 frames.
+    TransmitEvent,
+    /// Transmit, period counted from the completion: 5 to 64 µs, 128 to 32 frames.
+    TransmitCompletion,
+}
+
+impl DimProfiles {
+    fn table(self) -> &'static Profiles {
+        match self {
+            Self::ReceiveEvent => &RX_EQE,
+            Self::ReceiveCompletion => &RX_CQE,
+            Self::TransmitEvent => &TX_EQE,
+            Self::TransmitCompletion => &TX_CQE,
+        }
+    }
+}
+
+/// What is compared, per millisecond, rounded up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Rates {
+    bytes: u64,
+    frames: u64,
+    events: u64,
+}
+
+impl Rates {
+    /// Greater is better: more bytes, else more frames, else fewer events.
+    fn compare(&self, before: &Self) -> Ordering {
+        let bytes = compare_roughly(self.bytes, before.bytes);
+        if bytes.is_ne() || before.bytes == 0 {
+            return bytes;
+        }
+        let frames = compare_roughly(self.frames, before.frames);
+        if frames.is_ne() || before.frames == 0 {
+            return frames;
+        }
+        if before.events == 0 { Ordering::Equal } else { compare_roughly(self.events, before.events).reverse() }
+    }
+}
+
+/// Equal when the difference is at most [`SAME_PERCENT`] whole percent of what was before.
+fn compare_roughly(now: u64, before: u64) -> Ordering {
+    let difference = now.abs_diff(before);
+    let is_same = difference.saturating_mul(PERCENT) < before.saturating_mul(SAME_PERCENT + 1);
+    if is_same { Ordering::Equal } else { now.cmp(&before) }
+}
+
+/// What was counted since a moment.
+#[derive(Clone, Copy, Debug)]
+struct Measurement {
+    since_ns: u64,
+    events: u32,
+    frames: u64,
+    bytes: u64,
+}
+
+impl Measurement {
+    fn since(since_ns: u64) -> Self {
+        Self { since_ns, events: 0, frames: 0, bytes: 0 }
+    }
+
+    /// None when no time went by.
+    fn rates(&self, now_ns: u64) -> Option<Rates> {
+        let elapsed_ns = now_ns.checked_sub(self.since_ns).filter(|&ns| ns > 0)?;
+        let per_ms = |count: u64| count.saturating_mul(NANOSECONDS_PER_MILLISECOND).div_ceil(elapsed_ns);
+        Some(Rates { bytes: per_ms(self.bytes), frames: per_ms(self.frames), events: per_ms(u64::from(self.events)) })
+    }
+}
+
+/// What the climb does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tuning {
+    /// Rests on a top or at an edge until the rates change.
+    OnTop,
+    /// Rests for as many decisions as it took steps.
+    Tired,
+    /// Tries longer times.
+    Right,
+    /// Tries shorter times.
+    Left,
+}
+
+/// What became of a step.
+enum Step {
+    Done,
+    AtEdge,
+    Tired,
+}
+
+/// The climb of one queue.
+#[derive(Clone, Debug)]
+pub(super) struct Dim {
+    profiles: &'static Profiles,
+    index: usize,
+    tuning: Tuning,
+    steps_right: u32,
+    steps_left: u32,
+    steps: u32,
+    before: Rates,
+    /// None at the start and after a new profile: the next event starts a measurement.
+    measurement: Option<Measurement>,
+}
+
+impl Dim {
+    pub(super) fn new(profiles: DimProfiles) -> Self {
+        Self {
+            profiles: profiles.table(),
+            index: PROFILE_START,
+            tuning: Tuning::Right,
+            steps_right: 0,
+            steps_left: 0,
+            steps: 0,
+            before: Rates::default(),
+            measurement: None,
+        }
+    }
+
+    /// The profile in force.
+    pub(super) fn profile(&self) -> &Coalescing {
+        &self.profiles[self.index]
+    }
+
+    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the profile is
+    /// another one now.
+    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
+        let Some(measurement) = &mut self.measurement else {
+            self.measurement = Some(Measurement::since(now_ns));
+            return false;
+        };
+        measurement.events = measurement.events.saturating_add(1);
+        measurement.frames = measurement.frames.saturating_add(frames);
+        measurement.bytes = measurement.bytes.saturating_add(bytes);
+        if measurement.events < EVENTS_PER_DECISION {
+            return false;
+        }
+        let Some(rates) = measurement.rates(now_ns) else {
+            self.measurement = Some(Measurement::since(now_ns));
+            return false;
+        };
+        let is_new = self.decide(rates);
+        self.measurement = (!is_new).then(|| Measurement::since(now_ns));
+        is_new
+    }
+
+    /// Whether the profile is another one now.
+    fn decide(&mut self, rates: Rates) -> bool {
+        let (index_before, tuning_before) = (self.index, self.tuning);
+        match self.tuning {
+            Tuning::OnTop if rates.compare(&self.before).is_ne() => self.leave_parking(),
+            Tuning::OnTop => {}
+            Tuning::Tired => self.rest(),
+            Tuning::Right | Tuning::Left => self.climb(rates),
+        }
+        // On a top, slow changes add up against the rates at which it was reached.
+        if tuning_before != Tuning::OnTop || self.tuning != Tuning::OnTop {
+            self.before = rates;
+        }
+        self.index != index_before
+    }
+
+    fn climb(&mut self, rates: Rates) {
+        if rates.compare(&self.before).is_le() {
+            self.turn();
+        }
+        if self.is_on_top() {
+            return self.park_on_top();
+        }
+        match self.step() {
+            Step::Done => {}
+            Step::AtEdge => self.park_on_top(),
+            Step::Tired => self.park_tired(),
+        }
+    }
+
+    fn turn(&mut self) {
+        match self.tuning {
+            Tuning::Right => {
+                self.tuning = Tuning::Left;
+                self.steps_left = 0;
+            }
+            Tuning::Left => {
+                self.tuning = Tuning::Right;
+                self.steps_right = 0;
+            }
+            Tuning::OnTop | Tuning::Tired => {}
+        }
+    }
+
+    /// One step back after a longer way there: the top was passed.
+    fn is_on_top(&self) -> bool {
+        match self.tuning {
+            Tuning::Right => self.steps_left > 1 && self.steps_right == 1,
+            Tuning::Left => self.steps_right > 1 && self.steps_left == 1,
+            Tuning::OnTop | Tuning::Tired => true,
+        }
+    }
+
+    fn step(&mut self) -> Step {
+        if self.steps == STEPS_TIRED {
+            return Step::Tired;
+        }
+        match self.tuning {
+            Tuning::Right if self.index == PROFILES - 1 => return Step::AtEdge,
+            Tuning::Left if self.index == 0 => return Step::AtEdge,
+            Tuning::Right => {
+                self.index += 1;
+                self.steps_right += 1;
+            }
+            Tuning::Left => {
+                self.index -= 1;
+                self.steps_left += 1;
+            }
+            Tuning::OnTop | Tuning::Tired => {}
+        }
+        self.steps += 1;
+        Step::Done
+    }
+
+    fn park_on_top(&mut self) {
+        self.tuning = Tuning::OnTop;
+        (self.steps_right, self.steps_left, self.steps) = (0, 0, 0);
+    }
+
+    /// The steps stay: they are counted down while it rests.
+    fn park_tired(&mut self) {
+        self.tuning = Tuning::Tired;
+        (self.steps_right, self.steps_left) = (0, 0);
+    }
+
+    fn rest(&mut self) {
+        self.steps -= 1;
+        if self.steps == 0 {
+            self.leave_parking();
+        }
+    }
+
+    fn leave_parking(&mut self) {
+        self.tuning = if self.index == 0 { Tuning::Right } else { Tuning::Left };
+        self.step();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,711 @@
+//! When the host is interrupted: every policy, and virtio's contract for those that a driver sets.
+//!
+//! `OFFRAMP_SEED` chooses other random cases.
+
+#[path = "moderation_support/trial.rs"]
+#[allow(dead_code, reason = "the optimum is for others")]
+mod trial;
+
+use offramp_adapter::moderation::{
+    AreaConfig, COST_NS_MAX, COST_NS_MIN, COST_NS_START, Coalescing, CommandError, CostEstimator, DimProfiles,
+    E1000Mode, InterruptCost, ModerationConfig, Moderator, NotificationCoalescing, Outcome, Policy, command, feature,
+    ring_guard_frames,
+};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use trial::{Frame, Trial};
+
+const SEED_DEFAULT: u64 = 1_022;
+const BYTES: u64 = 60;
+const MICROSECOND_NS: u64 = 1000;
+const MILLISECOND_NS: u64 = 1_000_000;
+const SECOND_NS: u64 = 1_000_000_000;
+
+fn rng() -> ChaCha8Rng {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED_DEFAULT);
+    println!("OFFRAMP_SEED={seed}");
+    ChaCha8Rng::seed_from_u64(seed)
+}
+
+fn of(policy: Policy) -> ModerationConfig {
+    ModerationConfig { policy, ..ModerationConfig::default() }
+}
+
+fn coalescing(max_usecs: u32, max_packets: u32) -> ModerationConfig {
+    of(Policy::Coalescing(Coalescing { max_usecs, max_packets }))
+}
+
+fn given(ns: u64, deadline_ns: u64) -> AreaConfig {
+    AreaConfig { cost: InterruptCost::Given { ns }, deadline_ns }
+}
+
+/// Frames that came one by one at that moment.
+fn arrive(moderator: &mut Moderator, now_ns: u64, frames: usize) {
+    (0..frames).for_each(|_| moderator.arrived(now_ns, BYTES));
+}
+
+mod virtio {
+    use super::*;
+
+    #[test]
+    fn v80_a_queue_is_notified_when_max_usecs_went_by_since_the_first_frame() {
+        let mut moderator = Moderator::new(coalescing(10, 15));
+        moderator.arrived(5_000, BYTES);
+        moderator.arrived(14_000, BYTES);
+        assert_eq!(moderator.next_due_ns(), Some(15_000), "counted from the first");
+        assert!(!moderator.is_due(14_999));
+        assert!(moderator.is_due(15_000));
+    }
+
+    #[test]
+    fn v80_a_queue_is_notified_upon_max_packets_frames() {
+        let mut moderator = Moderator::new(coalescing(10, 15));
+        arrive(&mut moderator, 5_000, 14);
+        assert!(!moderator.is_due(5_000));
+        arrive(&mut moderator, 5_001, 1);
+        assert!(moderator.is_due(5_001));
+        assert!(moderator.next_due_ns().is_some_and(|due_ns| due_ns <= 5_001));
+    }
+
+    #[test]
+    fn v80_counting_starts_anew_with_the_first_frame_after_a_notification() {
+        let mut moderator = Moderator::new(coalescing(10, 15));
+        arrive(&mut moderator, 0, 15);
+        assert_eq!(moderator.fired(0), 15);
+        assert_eq!(moderator.next_due_ns(), None);
+        assert!(!moderator.is_due(SECOND_NS), "nothing waits");
+        arrive(&mut moderator, 7_000, 14);
+        assert_eq!(moderator.next_due_ns(), Some(17_000));
+    }
+
+    #[test]
+    fn v80_with_either_parameter_zero_every_frame_is_notified() {
+        for config in [coalescing(0, 15), coalescing(10, 0), coalescing(0, 0), coalescing(u32::MAX, 0)] {
+            let mut moderator = Moderator::new(config);
+            for now_ns in [0, 1, 1, 50_000] {
+                moderator.arrived(now_ns, BYTES);
+                assert!(moderator.is_due(now_ns), "{config:?}");
+                assert_eq!(moderator.fired(now_ns), 1);
+            }
+        }
+    }
+
+    #[test]
+    fn v80_frames_and_time_are_counted_per_queue() {
+        let mut queues = [Moderator::new(coalescing(10, 2)), Moderator::new(coalescing(10, 2))];
+        queues[0].arrived(0, BYTES);
+        queues[1].arrived(3_000, BYTES);
+        assert!(queues.iter().all(|queue| !queue.is_due(3_000)));
+        assert_eq!(queues.each_ref().map(Moderator::next_due_ns), [Some(10_000), Some(13_000)]);
+    }
+
+    #[test]
+    fn v82_a_lower_limit_of_frames_is_met_at_once_by_those_that_wait() {
+        let mut moderator = Moderator::new(coalescing(1000, 15));
+        arrive(&mut moderator, 100, 10);
+        assert!(!moderator.is_due(200));
+        moderator.set(coalescing(1000, 8));
+        assert!(moderator.is_due(200));
+        assert_eq!(moderator.fired(200), 10);
+    }
+
+    #[test]
+    fn v82_a_shorter_time_is_met_at_once_when_it_went_by_already_and_a_longer_one_is_waited_for() {
+        let mut moderator = Moderator::new(coalescing(100, 15));
+        moderator.arrived(0, BYTES);
+        moderator.set(coalescing(10, 15));
+        assert!(!moderator.is_due(9_999));
+        assert!(moderator.is_due(10_000));
+        moderator.set(coalescing(200, 15));
+        assert!(!moderator.is_due(100_000));
+        assert_eq!(moderator.next_due_ns(), Some(200_000), "since the first frame, not since the setting");
+    }
+
+    #[test]
+    fn v82_a_parameter_set_to_zero_notifies_what_waits_at_once() {
+        for zero in [coalescing(0, 15), coalescing(100, 0)] {
+            let mut moderator = Moderator::new(coalescing(100, 15));
+            moderator.arrived(0, BYTES);
+            moderator.set(zero);
+            assert!(moderator.is_due(1), "{zero:?}");
+        }
+    }
+
+    #[test]
+    fn v78_what_a_guest_sees_without_a_notification_is_not_notified_again() {
+        let mut moderator = Moderator::new(coalescing(10, 15));
+        arrive(&mut moderator, 0, 3);
+        assert!(moderator.is_due(10_000));
+        assert_eq!(moderator.seen(), 3);
+        assert!(!moderator.is_due(SECOND_NS));
+        assert_eq!(moderator.next_due_ns(), None);
+        moderator.arrived(20_000, BYTES);
+        assert_eq!(moderator.next_due_ns(), Some(30_000));
+    }
+
+    const BOTH: u64 = 1 << feature::NOTF_COAL | 1 << feature::VQ_NOTF_COAL;
+
+    /// Two pairs of enabled queues.
+    fn two_pairs() -> NotificationCoalescing {
+        let mut device = NotificationCoalescing::new(2, BOTH);
+        (0..4).for_each(|queue| device.set_enabled(queue, true));
+        device
+    }
+
+    fn setting(max_usecs: u32, max_packets: u32) -> Coalescing {
+        Coalescing { max_usecs, max_packets }
+    }
+
+    fn for_queue(queue: u16, reserved: u16, coalescing: Coalescing) -> Vec<u8> {
+        [&queue.to_le_bytes()[..], &reserved.to_le_bytes(), &coalescing.to_bytes()].concat()
+    }
+
+    fn settings(device: &NotificationCoalescing) -> [Coalescing; 4] {
+        std::array::from_fn(|queue| device.of_queue(queue as u16).expect("two pairs"))
+    }
+
+    #[test]
+    fn a_setting_is_max_packets_and_then_max_usecs_little_endian() {
+        let bytes = [15, 0, 0, 0, 10, 1, 0, 0];
+        assert_eq!(Coalescing::from_bytes(bytes), setting(266, 15));
+        assert_eq!(setting(266, 15).to_bytes(), bytes);
+    }
+
+    #[test]
+    fn v81_the_last_setting_of_a_queue_holds_whichever_command_made_it() {
+        let mut device = two_pairs();
+        let none = Coalescing::default();
+        let [one, two, four, five] = [setting(1, 10), setting(2, 20), setting(4, 40), setting(5, 50)];
+        // The sequence of the specification, with the settings of all four queues after each command.
+        assert_eq!(device.command(command::RX_SET, &one.to_bytes()), Ok(Outcome::Receive(one)));
+        assert_eq!(settings(&device), [one, none, one, none]);
+        assert_eq!(device.command(command::VQ_SET, &for_queue(0, 0, two)), Ok(Outcome::Queue(0, two)));
+        assert_eq!(settings(&device), [two, none, one, none]);
+        assert_eq!(device.command(command::VQ_GET, &[0; 4]), Ok(Outcome::Value(two)));
+        assert_eq!(device.command(command::VQ_SET, &for_queue(1, 0, four)), Ok(Outcome::Queue(1, four)));
+        assert_eq!(settings(&device), [two, four, one, none]);
+        assert_eq!(device.command(command::TX_SET, &five.to_bytes()), Ok(Outcome::Transmit(five)));
+        assert_eq!(settings(&device), [two, five, one, five]);
+        assert_eq!(device.command(command::VQ_GET, &[1, 0, 0, 0]), Ok(Outcome::Value(five)));
+    }
+
+    #[test]
+    fn v72_the_reserved_field_is_not_looked_at() {
+        let mut device = two_pairs();
+        let one = setting(1, 10);
+        assert_eq!(device.command(command::VQ_SET, &for_queue(2, 0xffff, one)), Ok(Outcome::Queue(2, one)));
+        assert_eq!(device.command(command::VQ_GET, &[2, 0, 0xff, 0xff]), Ok(Outcome::Value(one)));
+    }
+
+    #[test]
+    fn v73_a_command_that_cannot_be_obeyed_is_refused_and_changes_nothing() {
+        let mut device = two_pairs();
+        device.command(command::RX_SET, &setting(1, 10).to_bytes()).unwrap();
+        let before = settings(&device);
+        let short = |command, len, needed| Err(CommandError::TooShort { command, len, needed });
+        assert_eq!(device.command(command::TX_SET, &[1; 7]), short(0, 7, 8));
+        assert_eq!(device.command(command::RX_SET, &[]), short(1, 0, 8));
+        assert_eq!(device.command(command::VQ_SET, &[0; 11]), short(2, 11, 12));
+        assert_eq!(device.command(command::VQ_GET, &[0; 3]), short(3, 3, 4));
+        assert_eq!(device.command(4, &[0; 12]), Err(CommandError::Unknown(4)));
+        assert_eq!(settings(&device), before);
+    }
+
+    #[test]
+    fn v73_a_command_that_was_not_negotiated_is_refused() {
+        let one = setting(1, 10);
+        let mut per_direction = NotificationCoalescing::new(1, 1 << feature::NOTF_COAL);
+        let mut per_queue = NotificationCoalescing::new(1, 1 << feature::VQ_NOTF_COAL);
+        per_direction.set_enabled(0, true);
+        per_queue.set_enabled(0, true);
+        assert_eq!(per_direction.command(command::VQ_SET, &for_queue(0, 0, one)), Err(CommandError::Unknown(2)));
+        assert_eq!(per_queue.command(command::RX_SET, &one.to_bytes()), Err(CommandError::Unknown(1)));
+        assert!(per_direction.command(command::RX_SET, &one.to_bytes()).is_ok());
+        assert!(per_queue.command(command::VQ_SET, &for_queue(0, 0, one)).is_ok());
+    }
+
+    #[test]
+    fn v74_a_queue_that_is_not_an_enabled_data_queue_is_refused() {
+        let mut device = two_pairs();
+        device.set_enabled(3, false);
+        // A disabled queue, the control queue, none at all.
+        for queue in [3, 4, u16::MAX] {
+            let data = for_queue(queue, 0, setting(1, 10));
+            assert_eq!(device.command(command::VQ_SET, &data), Err(CommandError::Queue(queue)));
+            assert_eq!(device.command(command::VQ_GET, &data[..4]), Err(CommandError::Queue(queue)));
+        }
+        assert_eq!(settings(&device), [Coalescing::default(); 4]);
+    }
+
+    #[test]
+    fn v75_v76_a_queue_that_is_enabled_again_has_the_last_setting_of_its_direction_or_zero() {
+        let mut device = two_pairs();
+        let [one, two] = [setting(1, 10), setting(2, 20)];
+        device.command(command::VQ_SET, &for_queue(0, 0, one)).unwrap();
+        device.command(command::VQ_SET, &for_queue(1, 0, one)).unwrap();
+        device.command(command::TX_SET, &two.to_bytes()).unwrap();
+        device.command(command::VQ_SET, &for_queue(1, 0, one)).unwrap();
+        for queue in [0, 1] {
+            device.set_enabled(queue, false);
+            device.set_enabled(queue, true);
+        }
+        assert_eq!(settings(&device), [Coalescing::default(), two, Coalescing::default(), two]);
+    }
+
+    #[test]
+    fn enabling_a_queue_that_is_enabled_changes_nothing() {
+        let mut device = two_pairs();
+        device.command(command::VQ_SET, &for_queue(0, 0, setting(1, 10))).unwrap();
+        device.set_enabled(0, true);
+        device.set_enabled(9, true);
+        assert_eq!(device.of_queue(0), Some(setting(1, 10)));
+        assert_eq!(device.of_queue(9), None);
+    }
+
+    #[test]
+    fn v79_after_a_reset_all_parameters_are_zero() {
+        let mut device = two_pairs();
+        let one = setting(1, 10).to_bytes();
+        device.command(command::TX_SET, &one).unwrap();
+        device.command(command::RX_SET, &one).unwrap();
+        device.reset();
+        assert_eq!(settings(&device), [Coalescing::default(); 4]);
+        (0..4).for_each(|queue| device.set_enabled(queue, true));
+        assert_eq!(settings(&device), [Coalescing::default(); 4], "also the settings of the directions");
+    }
+
+    #[test]
+    fn any_bytes_are_obeyed_or_refused() {
+        let mut rng = rng();
+        let mut device = two_pairs();
+        for _ in 0..10_000 {
+            let data: Vec<u8> = (0..rng.random_range(0..20)).map(|_| rng.random_range(0..6)).collect();
+            let before = settings(&device);
+            let is_refused = device.command(rng.random_range(0..6), &data).is_err();
+            assert!(!is_refused || settings(&device) == before);
+            device.set_enabled(rng.random_range(0..6), rng.random());
+        }
+    }
+}
+
+#[test]
+fn off_interrupts_for_every_frame() {
+    let frames = (0..100).map(|index| Frame { at_ns: index * 10, bytes: BYTES });
+    let outcome = Trial::of_trace(Moderator::default(), frames);
+    assert_eq!((outcome.interrupts, outcome.waited_ns), (100, 0));
+}
+
+#[test]
+fn a_fixed_gap_tells_a_frame_after_a_silence_at_once_and_the_next_ones_a_gap_later() {
+    let mut moderator = Moderator::new(of(Policy::FixedGap { max_interrupts_per_second: 8000 }));
+    moderator.arrived(1_000, BYTES);
+    assert!(moderator.is_due(1_000));
+    moderator.fired(1_000);
+    moderator.arrived(2_000, BYTES);
+    moderator.arrived(90_000, BYTES);
+    assert_eq!(moderator.next_due_ns(), Some(126_000));
+    moderator.fired(126_000);
+    moderator.arrived(251_000, BYTES);
+    assert!(moderator.is_due(251_000));
+}
+
+#[test]
+fn a_fixed_gap_never_interrupts_more_often_than_it_says() {
+    let mut rng = rng();
+    for _ in 0..200 {
+        let rate = rng.random_range(1000..=100_000);
+        let mut moderator = Moderator::new(of(Policy::FixedGap { max_interrupts_per_second: rate }));
+        let mut fired_ns = Vec::new();
+        let mut now_ns = 0;
+        while fired_ns.len() < 20 {
+            now_ns += rng.random_range(0..2 * SECOND_NS / u64::from(rate));
+            moderator.arrived(now_ns, BYTES);
+            now_ns = moderator.next_due_ns().expect("a frame waits").max(now_ns);
+            moderator.fired(now_ns);
+            fired_ns.push(now_ns);
+        }
+        assert!(fired_ns.windows(2).all(|pair| (pair[1] - pair[0]) * u64::from(rate) >= SECOND_NS), "{rate}");
+    }
+}
+
+#[test]
+fn the_area_trigger_fires_when_the_frames_have_waited_an_interrupts_worth_together() {
+    let mut moderator = Moderator::new(of(Policy::Area(given(10_000, SECOND_NS))));
+    moderator.arrived(0, BYTES);
+    assert_eq!(moderator.next_due_ns(), Some(10_000));
+    // 4000 so far; from here three frames wait.
+    moderator.arrived_together(4_000, 2, 2 * BYTES);
+    assert_eq!(moderator.next_due_ns(), Some(6_000));
+    assert!(!moderator.is_due(5_999));
+    assert!(moderator.is_due(6_000));
+}
+
+#[test]
+fn frames_that_come_together_count_as_the_same_frames_one_by_one() {
+    let mut rng = rng();
+    let config = of(Policy::Area(given(10_000, SECOND_NS)));
+    let (mut together, mut one_by_one) = (Moderator::new(config), Moderator::new(config));
+    let mut now_ns = 0;
+    for _ in 0..1000 {
+        now_ns += rng.random_range(0..3_000);
+        let frames = rng.random_range(0..5);
+        together.arrived_together(now_ns, frames, u64::from(frames) * BYTES);
+        arrive(&mut one_by_one, now_ns, frames as usize);
+        assert_eq!(together.is_due(now_ns), one_by_one.is_due(now_ns));
+        assert_eq!(together.next_due_ns(), one_by_one.next_due_ns());
+        if together.is_due(now_ns) {
+            assert_eq!(together.fired(now_ns), one_by_one.fired(now_ns));
+        }
+    }
+}
+
+#[test]
+fn quiet_or_area_tells_a_lone_frame_at_once_and_a_hasty_one_by_its_area() {
+    let mut moderator = Moderator::new(of(Policy::QuietOrArea(given(10_000, SECOND_NS))));
+    moderator.arrived(500, BYTES);
+    assert!(moderator.is_due(500), "the first frame of all");
+    moderator.fired(500);
+    moderator.arrived(10_499, BYTES);
+    assert_eq!(moderator.next_due_ns(), Some(20_499), "one nanosecond short of quiet");
+    moderator.fired(20_499);
+    moderator.arrived(30_499, BYTES);
+    assert!(moderator.is_due(30_499));
+}
+
+#[test]
+fn a_deadline_ends_the_wait_before_the_area_does() {
+    for policy in [Policy::Area, Policy::QuietOrArea] {
+        let mut moderator = Moderator::new(of(policy(given(10_000, 3_000))));
+        moderator.arrived(0, BYTES);
+        moderator.fired(0);
+        moderator.arrived(1_000, BYTES);
+        assert_eq!(moderator.next_due_ns(), Some(4_000));
+        assert!(moderator.is_due(4_000));
+    }
+}
+
+#[test]
+fn a_ring_with_only_its_guard_left_ends_every_wait() {
+    let slow = [
+        Policy::FixedGap { max_interrupts_per_second: 1 },
+        Policy::Coalescing(Coalescing { max_usecs: u32::MAX, max_packets: u32::MAX }),
+        Policy::Area(given(SECOND_NS, SECOND_NS)),
+        Policy::QuietOrArea(given(SECOND_NS, SECOND_NS)),
+    ];
+    for policy in slow {
+        let mut moderator = Moderator::new(ModerationConfig { policy, ring_guard_frames: 10 });
+        moderator.fired(0);
+        arrive(&mut moderator, 1, 2);
+        moderator.ring_has(16);
+        arrive(&mut moderator, 1, 5);
+        assert!(!moderator.is_due(2), "11 places are left; {policy:?}");
+        arrive(&mut moderator, 2, 1);
+        assert!(moderator.is_due(2), "10 places are left; {policy:?}");
+        moderator.ring_has(20);
+        assert!(!moderator.is_due(2), "the host made room; {policy:?}");
+        moderator.ring_has(0);
+        assert!(moderator.is_due(2), "nothing is left; {policy:?}");
+    }
+}
+
+#[test]
+fn a_guard_is_what_the_line_brings_while_the_host_wakes() {
+    assert_eq!(ring_guard_frames(14_880_952, 10_000), 149);
+    assert_eq!(ring_guard_frames(0, 10_000), 0);
+    assert_eq!(ring_guard_frames(u64::MAX, u64::MAX), u32::MAX);
+}
+
+#[test]
+fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
+    let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
+    assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
+    let mut now_ns = 0;
+    // The bytes of a batch more than double with its length, so each longer profile carries more.
+    for _ in 0..64 * 6 {
+        let wait_ns = moderator.wait_max_ns();
+        moderator.arrived(now_ns, wait_ns * wait_ns);
+        now_ns += wait_ns;
+        assert!(moderator.is_due(now_ns));
+        moderator.fired(now_ns);
+    }
+    assert_eq!(moderator.wait_max_ns(), 256 * MICROSECOND_NS);
+}
+
+#[test]
+fn e1000_counts_what_the_host_saw_without_an_interrupt() {
+    let mut moderator = Moderator::new(of(Policy::E1000(E1000Mode::Conservative)));
+    // 20 full frames, most of them seen by a host that polls: bulk data all the same.
+    moderator.arrived_together(0, 19, 19 * 1514);
+    moderator.seen();
+    moderator.arrived(1, 1514);
+    moderator.fired(1);
+    assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
+}
+
+/// A policy with settings from the whole range.
+fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
+    let cost = match rng.random_range(0..2) {
+        0 => InterruptCost::Given { ns: rng.random_range(0..100_000) },
+        _ => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+    };
+    let area = AreaConfig { cost, deadline_ns: rng.random_range(0..MILLISECOND_NS) };
+    let any = |rng: &mut ChaCha8Rng| if rng.random_bool(0.2) { u32::MAX } else { rng.random_range(0..300) };
+    match rng.random_range(0..8) {
+        0 => Policy::Off,
+        1 => Policy::FixedGap { max_interrupts_per_second: rng.random_range(0..100_000) },
+        2 | 3 => Policy::Coalescing(Coalescing { max_usecs: any(rng), max_packets: any(rng) }),
+        4 => Policy::NetDim(DimProfiles::TransmitCompletion),
+        5 => {
+            Policy::E1000([E1000Mode::Dynamic, E1000Mode::Conservative, E1000Mode::Simplified][rng.random_range(0..3)])
+        }
+        6 => Policy::Area(area),
+        _ => Policy::QuietOrArea(area),
+    }
+}
+
+/// A host that changes everything while frames come, and books of what it may expect.
+#[derive(Default)]
+struct Restless {
+    moderator: Moderator,
+    now_ns: u64,
+    arrived: u64,
+    told: u64,
+    /// When the first of the frames that wait came.
+    first_ns: Option<u64>,
+    /// When the frames that wait must have been told.
+    latest_ns: u64,
+}
+
+impl Restless {
+    fn step(&mut self, rng: &mut ChaCha8Rng) {
+        self.wait_until(self.now_ns + rng.random_range(0..20 * MICROSECOND_NS));
+        match rng.random_range(0..10) {
+            0 | 1 => self.set(rng),
+            2 => {
+                self.moderator.ring_has(rng.random_range(0..100));
+                self.expect();
+            }
+            3 => {
+                self.moderator.handled(rng.random_range(0..64), rng.random_range(0..50_000));
+                self.expect();
+            }
+            4 => self.moderator.other_direction(rng.random()),
+            5 => self.told += self.moderator.seen(),
+            _ => self.frames(rng.random_range(0..4)),
+        }
+        if self.moderator.is_due(self.now_ns) {
+            self.fire();
+        }
+        if self.moderator.waiting() == 0 {
+            self.first_ns = None;
+        }
+    }
+
+    fn set(&mut self, rng: &mut ChaCha8Rng) {
+        self.moderator.set(ModerationConfig { policy: random_policy(rng), ring_guard_frames: rng.random_range(0..50) });
+        self.expect();
+    }
+
+    fn frames(&mut self, frames: u32) {
+        self.moderator.arrived_together(self.now_ns, frames, u64::from(frames) * 1514);
+        self.arrived += u64::from(frames);
+        if frames > 0 && self.first_ns.is_none() {
+            self.first_ns = Some(self.now_ns);
+            self.expect();
+        }
+    }
+
+    /// What the setting in force promises for the frames that wait; what it breaks already, at once.
+    fn expect(&mut self) {
+        let promised_ns = self.first_ns.map(|first_ns| first_ns.saturating_add(self.moderator.wait_max_ns()));
+        self.latest_ns = promised_ns.unwrap_or(0).max(self.now_ns);
+    }
+
+    fn wait_until(&mut self, end_ns: u64) {
+        while let Some(due_ns) = self.moderator.next_due_ns().filter(|&due_ns| due_ns <= end_ns) {
+            self.now_ns = self.now_ns.max(due_ns);
+            assert!(self.moderator.is_due(self.now_ns));
+            self.fire();
+        }
+        self.now_ns = end_ns;
+    }
+
+    fn fire(&mut self) {
+        assert!(self.now_ns <= self.latest_ns, "{} > {} ns, {:?}", self.now_ns, self.latest_ns, self.moderator);
+        self.told += self.moderator.fired(self.now_ns);
+        self.first_ns = None;
+    }
+}
+
+#[test]
+fn settings_changed_at_random_lose_no_frame_and_keep_none_too_long() {
+    let mut rng = rng();
+    for _ in 0..50 {
+        let mut host = Restless::default();
+        (0..2000).for_each(|_| host.step(&mut rng));
+        host.wait_until(u64::MAX);
+        assert_eq!((host.told, host.moderator.waiting()), (host.arrived, 0));
+    }
+}
+
+#[test]
+fn the_same_setting_again_forgets_nothing() {
+    let config = of(Policy::E1000(E1000Mode::Conservative));
+    let mut moderator = Moderator::new(config);
+    moderator.arrived_together(0, 20, 20 * 1514);
+    moderator.fired(0);
+    assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
+    moderator.set(ModerationConfig { ring_guard_frames: 3, ..config });
+    assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
+}
+
+#[test]
+fn a_clock_that_goes_back_makes_waiting_frames_due_and_holds_none_for_ever() {
+    let mut rng = rng();
+    for _ in 0..1000 {
+        let mut moderator = Moderator::new(of(random_policy(&mut rng)));
+        moderator.arrived(SECOND_NS, BYTES);
+        moderator.fired(SECOND_NS);
+        moderator.arrived(SECOND_NS + 1, BYTES);
+        assert!(moderator.is_due(0), "{moderator:?}");
+        moderator.fired(SECOND_NS);
+        moderator.arrived(7, BYTES);
+        let due_ns = moderator.next_due_ns().expect("a frame waits");
+        assert!(due_ns <= 7_u64.saturating_add(moderator.wait_max_ns()), "{moderator:?}");
+    }
+}
+
+#[test]
+fn a_frame_that_came_before_the_first_has_waited_longer() {
+    let mut moderator = Moderator::new(of(Policy::Area(given(100, SECOND_NS))));
+    moderator.arrived(100, BYTES);
+    moderator.arrived(90, BYTES);
+    // At 145 ns they have waited 45 and 55.
+    assert_eq!(moderator.next_due_ns(), Some(145));
+    assert!(!moderator.is_due(144));
+    assert!(moderator.is_due(145));
+}
+
+#[test]
+fn any_times_and_sizes_are_taken() {
+    let mut rng = rng();
+    let any = |rng: &mut ChaCha8Rng| match rng.random_range(0..4) {
+        0 => 0,
+        1 => u64::MAX,
+        2 => rng.random(),
+        _ => rng.random_range(0..1000),
+    };
+    for _ in 0..2000 {
+        let mut moderator = Moderator::new(of(random_policy(&mut rng)));
+        for _ in 0..50 {
+            let now_ns = any(&mut rng);
+            moderator.arrived_together(now_ns, any(&mut rng) as u32, any(&mut rng));
+            moderator.handled(any(&mut rng) as u32, any(&mut rng));
+            moderator.ring_has(any(&mut rng) as u32);
+            moderator.other_direction(any(&mut rng));
+            moderator.next_due_ns();
+            if moderator.is_due(now_ns) {
+                moderator.fired(any(&mut rng));
+            }
+        }
+    }
+}
+
+mod cost {
+    use super::*;
+
+    /// A host that needs `interrupt_ns` per batch and `frame_ns` per frame, give or take a fifth.
+    fn observe(estimator: &mut CostEstimator, rng: &mut ChaCha8Rng, interrupt_ns: u64, frame_ns: u64) {
+        let frames = rng.random_range(1..=32);
+        let took_ns = interrupt_ns + frame_ns * u64::from(frames);
+        estimator.observe(frames, rng.random_range(took_ns * 4 / 5..=took_ns * 6 / 5));
+    }
+
+    fn assert_near(estimator: &CostEstimator, interrupt_ns: u64) {
+        let off_ns = estimator.cost_ns().abs_diff(interrupt_ns);
+        assert!(off_ns * 4 <= interrupt_ns, "{} instead of {interrupt_ns}", estimator.cost_ns());
+    }
+
+    #[test]
+    fn the_cost_of_an_interrupt_is_told_from_that_of_the_frames() {
+        let mut rng = rng();
+        for (interrupt_ns, frame_ns) in [(7_000, 100), (20_000, 1_000), (1_500, 50)] {
+            let mut estimator = CostEstimator::default();
+            (0..4000).for_each(|_| observe(&mut estimator, &mut rng, interrupt_ns, frame_ns));
+            assert_near(&estimator, interrupt_ns);
+        }
+    }
+
+    #[test]
+    fn without_noise_the_cost_is_exact() {
+        let mut estimator = CostEstimator::default();
+        (0..100).for_each(|batch| estimator.observe(1 + batch % 7, 3_000 + 250 * u64::from(1 + batch % 7)));
+        assert!(estimator.cost_ns().abs_diff(3_000) <= 1, "{}", estimator.cost_ns());
+    }
+
+    #[test]
+    fn a_change_is_followed_within_some_thousand_batches() {
+        let mut rng = rng();
+        let mut estimator = CostEstimator::default();
+        for interrupt_ns in [5_000, 40_000, 5_000] {
+            (0..3000).for_each(|_| observe(&mut estimator, &mut rng, interrupt_ns, 200));
+            assert_near(&estimator, interrupt_ns);
+        }
+    }
+
+    #[test]
+    fn batches_of_one_size_leave_the_cost_as_it_was_but_not_above_a_whole_batch() {
+        let mut estimator = CostEstimator::default();
+        (0..1000).for_each(|_| estimator.observe(1, 30_000));
+        assert_eq!(estimator.cost_ns(), COST_NS_START);
+        (0..10_000).for_each(|_| estimator.observe(1, 4_000));
+        assert!(estimator.cost_ns() <= 4_001, "{}", estimator.cost_ns());
+    }
+
+    #[test]
+    fn the_cost_stays_in_its_bounds_whatever_is_observed() {
+        let mut rng = rng();
+        let mut estimator = CostEstimator::default();
+        let extremes = [0, 1, u64::from(u32::MAX), u64::MAX];
+        for _ in 0..100_000 {
+            let frames = extremes[rng.random_range(0..4)] as u32;
+            estimator.observe(frames, extremes[rng.random_range(0..4)]);
+            assert!((COST_NS_MIN..=COST_NS_MAX).contains(&estimator.cost_ns()));
+        }
+    }
+
+    #[test]
+    fn a_measured_cost_sets_how_long_a_frame_waits_and_the_price_scales_it() {
+        let cost = InterruptCost::Measured { price_percent: 50 };
+        let mut moderator = Moderator::new(of(Policy::Area(AreaConfig { cost, deadline_ns: SECOND_NS })));
+        assert_eq!(moderator.wait_max_ns(), COST_NS_START / 2);
+        (0..100).for_each(|batch| moderator.handled(1 + batch % 7, 3_000 + 250 * u64::from(1 + batch % 7)));
+        moderator.arrived(0, BYTES);
+        let due_ns = moderator.next_due_ns().expect("a frame waits");
+        assert!(due_ns.abs_diff(1_500) <= 1, "{due_ns}");
+    }
+}
+
+#[test]
+fn a_setting_out_of_range_is_refused_by_name_and_range() {
+    let refusal = |policy| of(policy).check().unwrap_err().to_string();
+    assert_eq!(
+        refusal(Policy::FixedGap { max_interrupts_per_second: 0 }),
+        "max_interrupts_per_second 0 is out of range; use 1 to 1000000, or the policy off"
+    );
+    assert_eq!(
+        refusal(Policy::Area(given(0, 1_000_000_001))),
+        "moderation deadline of 1000000001 ns is out of range; use 0 to 1000000000"
+    );
+    assert_eq!(
+        refusal(Policy::QuietOrArea(given(10_000_001, 0))),
+        "interrupt cost of 10000001 ns is out of range; use 0 to 10000000"
+    );
+    let cost = InterruptCost::Measured { price_percent: 10_001 };
+    assert_eq!(
+        refusal(Policy::Area(AreaConfig { cost, ..AreaConfig::default() })),
+        "price of 10001 percent is out of range; use 0 to 10000"
+    );
+    let fine = [Policy::Off, Policy::QuietOrArea(AreaConfig::default()), Policy::Coalescing(Coalescing::default())];
+    assert!(fine.into_iter().all(|policy| of(policy).check().is_ok()));
+}
