@@ -1,0 +1,282 @@
+//! What is left of the offload functions' speed at a vhost-user port: a guest's super-frames cut for a line that
+//! swallows them, and one TCP flow joined for a guest, beside `segment` and `coalesce` alone. The guest is a scripted
+//! driver in this process; what it does is not timed.
+//!
+//! `cargo bench -p offramp-ports --bench vhost_offload`
+
+#[path = "../../offramp-offload/benches/peers/frames.rs"]
+mod frames;
+
+use frames::{CHECKSUM_OFFSET, CHECKSUM_START, HEADERS_LEN, MSS, SEGMENTS};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::{Loan, WirePort};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
+use offramp_testkit::guest::GuestBuilder;
+use offramp_testkit::vnet::{GSO_TCPV4, NEEDS_CSUM};
+use offramp_testkit::{Guest, VnetHeader, features};
+use std::hint::black_box;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Samples of each work, taken in turn; the median counts.
+const ROUNDS: usize = 301;
+/// Super-frames that a guest sends or receives together, besides one: as many as a socket's buffer of 512 KiB holds.
+const TOGETHER: usize = 8;
+/// Descriptors of the guest's rings.
+const QUEUE_SIZE: u16 = 1024;
+/// Bytes of a receive buffer: a page, as Linux' driver uses when large frames come.
+const BUFFER_LEN: usize = 4096;
+/// Distance of frames in the line's memory: whole cache lines.
+const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
+/// Sequence number of the first segment, and the first IPv4 ID.
+const SEQUENCE: u32 = 1000;
+const ID: u16 = 7;
+/// ACK, and ACK with PSH.
+const ACK: u8 = 0x10;
+const ACK_PSH: u8 = 0x18;
+/// Longer than any answer of the port needs.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+fn main() {
+    let rounds = if std::env::args().any(|arg| arg == "--test") { 1 } else { ROUNDS };
+    println!("{:<44} {:>12} {:>8} {:>8}", "64 KiB of one TCP flow, MSS 1448", "ns", "GB/s", "of alone");
+    for packed in [false, true] {
+        println!("{} ring", if packed { "packed" } else { "split" });
+        let guest = || if packed { Guest::builder().packed() } else { Guest::builder().split() };
+        transmit(guest(), rounds);
+        receive(guest(), rounds);
+    }
+}
+
+/// A line that swallows what is sent, and on which so many frames arrive.
+struct Line {
+    sent: Vec<u8>,
+    arriving: Vec<u8>,
+    next: usize,
+    end: usize,
+}
+
+impl Line {
+    fn new(arriving: Vec<u8>) -> Self {
+        Self { sent: vec![0; (SEGMENTS + 1) * SLOT], arriving, next: 0, end: 0 }
+    }
+}
+
+impl WirePort for Line {
+    fn room(&mut self, _now_ns: u64) -> usize {
+        SEGMENTS
+    }
+
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
+        let end = count.min(SEGMENTS).checked_sub(1)? * SLOT + len;
+        Some(Loan { bytes: self.sent.get_mut(..end)?, stride: SLOT })
+    }
+
+    fn put(&mut self, _len: usize, _count: usize, _now_ns: u64) {}
+
+    fn flush(&mut self) {
+        black_box(&mut self.sent);
+    }
+
+    fn take(&mut self, _now_ns: u64) -> Option<&mut [u8]> {
+        let at = self.next;
+        if at == self.end {
+            return None;
+        }
+        self.next += 1;
+        Some(&mut self.arriving[at * SLOT..][..HEADERS_LEN + MSS])
+    }
+
+    fn next_arrival_ns(&self) -> Option<u64> {
+        (self.next != self.end).then_some(0)
+    }
+}
+
+/// A port with its guest, driven by this thread.
+struct Bed {
+    guest: Guest,
+    pair: QueuePair<VhostQueue, Line>,
+    control: Arc<Control>,
+    _port: VhostUser,
+    socket: PathBuf,
+}
+
+impl Drop for Bed {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl Bed {
+    fn new(builder: GuestBuilder, line: Line) -> Self {
+        let socket = std::env::temp_dir().join(format!("offramp-bench-{}.sock", std::process::id()));
+        let mut port = VhostUser::open(&VhostUserConfig::new(socket.clone())).unwrap_or_else(|e| panic!("{e}"));
+        let config = AdapterConfig { receive_batch_frames: 2 * TOGETHER * SEGMENTS, ..AdapterConfig::default() };
+        let control = Control::new(&config);
+        let mut pair = QueuePair::new(&config, &control, 0, port.queue(0).expect("the port's queue"), line);
+        let at = socket.clone();
+        let connecting = std::thread::spawn(move || builder.queue_size(QUEUE_SIZE).connect(at));
+        while !connecting.is_finished() {
+            pair.poll(0).expect("a guest that is coming");
+        }
+        let guest = connecting.join().expect("a guest that came");
+        Self { guest, pair, control, _port: port, socket }
+    }
+
+    /// Has the port do what there is to do, and returns the time of that.
+    fn poll_ns(&mut self, done: impl Fn(&Control) -> u64, target: u64) -> f64 {
+        let start = Instant::now();
+        while done(&self.control) < target {
+            self.pair.poll(0).expect("a guest that is there");
+        }
+        start.elapsed().as_nanos() as f64
+    }
+}
+
+/// A work that says how long it took for each super-frame.
+type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
+
+/// Takes samples of all works in turn and prints their medians; the first is what the others are held against.
+fn compare(mut works: Vec<Work>, rounds: usize) {
+    let mut samples = vec![Vec::with_capacity(rounds); works.len()];
+    for _ in 0..=rounds {
+        for ((_, work), samples) in works.iter_mut().zip(&mut samples) {
+            samples.push(work());
+        }
+    }
+    let median = |samples: &mut Vec<f64>| {
+        // The first one met cold caches.
+        samples.remove(0);
+        samples.sort_by(f64::total_cmp);
+        samples[samples.len() / 2]
+    };
+    let medians: Vec<f64> = samples.iter_mut().map(median).collect();
+    for ((name, _), ns) in works.iter().zip(&medians) {
+        let speed = (SEGMENTS * MSS) as f64 / ns;
+        println!("  {name:<42} {ns:>12.0} {speed:>8.1} {:>8.2}", medians[0] / ns);
+    }
+}
+
+fn transmit(builder: GuestBuilder, rounds: usize) {
+    let super_frame = frames::partial_frame(0, SEQUENCE, ID, ACK_PSH, &frames::data(SEGMENTS * MSS));
+    let builder = builder.mergeable(true).features(features::CSUM | features::HOST_TSO4);
+    let mut bed = Bed::new(builder, Line::new(Vec::new()));
+    let mut send = |count: usize| {
+        let header = VnetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_TCPV4,
+            hdr_len: HEADERS_LEN as u16,
+            gso_size: MSS as u16,
+            csum_start: CHECKSUM_START as u16,
+            csum_offset: CHECKSUM_OFFSET as u16,
+            ..VnetHeader::default()
+        };
+        for _ in 0..count {
+            bed.guest.tx(0).stage(&header, &[&super_frame]).expect("room in the ring");
+        }
+        bed.guest.tx(0).publish();
+        let done = |control: &Control| control.queues()[0].transmit.frames_out.get();
+        let target = done(&bed.control) + (count * SEGMENTS) as u64;
+        let ns = bed.poll_ns(done, target);
+        bed.pair.poll(0).expect("a guest that is there");
+        bed.guest.tx(0).drain(PATIENCE);
+        ns / count as f64
+    };
+    let send = std::cell::RefCell::new(&mut send);
+    let (mut line, mut private) = (vec![0; (SEGMENTS + 1) * SLOT], vec![0; super_frame.len()]);
+    let alone = || {
+        let start = Instant::now();
+        black_box(cut(black_box(&super_frame), black_box(&mut line)));
+        start.elapsed().as_nanos() as f64
+    };
+    let copy = || {
+        let start = Instant::now();
+        black_box(&mut private).copy_from_slice(black_box(&super_frame));
+        start.elapsed().as_nanos() as f64
+    };
+    compare(
+        vec![
+            ("segment alone", Box::new(alone)),
+            ("one copy of the super-frame", Box::new(copy)),
+            ("a guest sends, one at a time", Box::new(|| (send.borrow_mut())(1))),
+            ("a guest sends, eight together", Box::new(|| (send.borrow_mut())(TOGETHER))),
+        ],
+        rounds,
+    );
+}
+
+fn cut(super_frame: &[u8], line: &mut [u8]) -> usize {
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start: CHECKSUM_START as u16, offset: CHECKSUM_OFFSET as u16 }),
+        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: MSS as u16, ecn: false }),
+    };
+    let mut plan = Segmenter::new(super_frame, &meta, &SegmentPolicy::default()).expect("a frame of our own");
+    let written = plan.write_run(super_frame, line, SLOT);
+    plan.write_next(super_frame, &mut line[written * SLOT..]);
+    plan.frames_left()
+}
+
+/// The segments of so many super-frames, as they follow each other on the line.
+fn segments(super_frames: usize) -> Vec<u8> {
+    let payload = frames::data(MSS);
+    let mut line = vec![0; super_frames * SEGMENTS * SLOT];
+    for (n, slot) in line.chunks_exact_mut(SLOT).enumerate() {
+        let frame = frames::frame(0, SEQUENCE + (n * MSS) as u32, ID + n as u16, ACK, &payload);
+        slot[..frame.len()].copy_from_slice(&frame);
+    }
+    line
+}
+
+fn receive(builder: GuestBuilder, rounds: usize) {
+    let builder = builder.mergeable(true).features(features::GUEST_CSUM | features::GUEST_TSO4);
+    let mut bed = Bed::new(builder, Line::new(segments(TOGETHER)));
+    bed.guest.rx(0).fill(usize::from(QUEUE_SIZE), BUFFER_LEN);
+    let mut arrive = |count: usize| {
+        let line = bed.pair.wire_mut();
+        (line.next, line.end) = (0, count * SEGMENTS);
+        let done = |control: &Control| control.queues()[0].receive.frames_out.get();
+        let target = done(&bed.control) + (count * SEGMENTS) as u64;
+        let ns = bed.poll_ns(done, target);
+        for _ in 0..count {
+            let received = bed.guest.rx(0).recv(PATIENCE);
+            assert_eq!(received.frame.len(), HEADERS_LEN + SEGMENTS * MSS, "everything joined");
+        }
+        ns / count as f64
+    };
+    let arrive = std::cell::RefCell::new(&mut arrive);
+    let config = CoalesceConfig { telling: Telling::PartialSum, ..CoalesceConfig::default() };
+    let (mut coalescer, mut line) = (Coalescer::new(config), segments(1));
+    let alone = || {
+        let start = Instant::now();
+        black_box(join(&mut coalescer, black_box(&mut line)));
+        start.elapsed().as_nanos() as f64
+    };
+    compare(
+        vec![
+            ("coalesce alone", Box::new(alone)),
+            ("a guest receives, one at a time", Box::new(|| (arrive.borrow_mut())(1))),
+            ("a guest receives, eight together", Box::new(|| (arrive.borrow_mut())(TOGETHER))),
+        ],
+        rounds,
+    );
+}
+
+fn join(coalescer: &mut Coalescer, line: &mut [u8]) -> usize {
+    let mut bytes = 0;
+    let mut out = |_: &RxMeta, frame: &mut [u8]| bytes += black_box(frame).len();
+    for slot in line.chunks_exact_mut(SLOT) {
+        let frame = &mut slot[..HEADERS_LEN + MSS];
+        let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+        coalescer.offer(frame, &layout, Offloads::RX_CHECKSUM | Offloads::RSC, None, 0, &mut out);
+    }
+    coalescer.flush(&mut out);
+    bytes
+}
