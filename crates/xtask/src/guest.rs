@@ -4,6 +4,7 @@
 //! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
 
 mod image;
+pub mod kernel;
 mod machine;
 mod options;
 mod tcp;
@@ -75,7 +76,7 @@ pub struct Args {
 pub fn run(args: &Args) -> Result<bool> {
     let qemu = packages::need(packages::QEMU)?;
     let scratch = Scratch::new()?;
-    let image = Image::build(args.cache.as_deref(), &scratch)?;
+    let image = Image::build(args.cache.as_deref(), &[], &scratch)?;
     let mut tally = Tally::default();
     let mut boots: Vec<Duration> = Vec::new();
     for options in options::combinations(args.full, args.backend) {

@@ -35,6 +35,8 @@ enum Command {
     CompareVhost(compare::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
     DpdkInterop(interop::Args),
+    /// The path of the kernel that guests boot, downloaded if it is not there
+    GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
     /// offramp's vhost-user port with a line that swallows, makes or returns frames
@@ -49,6 +51,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
         Command::DpdkInterop(args) => interop::run(args),
     }

@@ -7,8 +7,8 @@ mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 stty -echo
-while read -r module || [ -n "$module" ]; do
-    insmod "/modules/$module.ko" || echo "@@failed loading $module"
+while read -r module; do
+    insmod "$module" || echo "@@failed loading $module"
 done </modules/order
 ip link set lo up
 ip address add 198.18.0.2/24 dev eth0 && ip link set eth0 up || echo "@@failed setting up eth0"
