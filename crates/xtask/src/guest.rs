@@ -7,6 +7,8 @@ mod image;
 pub mod kernel;
 mod machine;
 mod options;
+mod restart;
+mod switch;
 mod tcp;
 
 use crate::failure::{Doing, Failure, Result, failed, not_possible};
@@ -15,7 +17,7 @@ use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
 use image::Image;
-use machine::{Machine, MachineConfig};
+use machine::{Machine, MachineConfig, PREFIX_LEN};
 use offramp_ports::sys::{NetNs, confine, link};
 use options::Options;
 use std::net::IpAddr;
@@ -29,8 +31,6 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The TAP at which the host's TCP/IP stands.
 const TAP: &str = "xtask0";
-/// Bits of the network part of both addresses.
-const PREFIX_LEN: u8 = 24;
 /// Queue pairs of a guest with several.
 const QUEUE_PAIRS: u16 = 2;
 
@@ -69,39 +69,83 @@ pub struct Args {
     show_ethtool: bool,
 }
 
-/// Runs the combinations and prints a line for each; whether none failed.
+/// What every case starts from.
+struct Bench<'a> {
+    args: &'a Args,
+    qemu: PathBuf,
+    image: Image,
+    scratch: Scratch,
+}
+
+impl Bench<'_> {
+    fn is_wanted(&self, name: &str) -> bool {
+        self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+
+    /// A guest with the address [`tcp::GUEST`].
+    fn machine(&self, network: Vec<String>, device: String) -> MachineConfig {
+        MachineConfig {
+            qemu: self.qemu.clone(),
+            accel: self.args.accel.clone(),
+            kernel: self.image.kernel.clone(),
+            initramfs: self.image.initramfs.clone(),
+            network,
+            device,
+            address: tcp::GUEST,
+        }
+    }
+}
+
+/// A case with more than one guest, or more than one backend, one after another.
+struct Case {
+    name: &'static str,
+    /// Whether it belongs to the short run, too.
+    is_short: bool,
+    run: fn(&Bench) -> Result<()>,
+}
+
+/// What a guest does with offramp's daemon.
+const CASES: [Case; 2] = [
+    Case { name: "two guests on one switch, the offloads of one off and on", is_short: true, run: switch::run },
+    Case { name: "a TCP connection through a backend that is killed", is_short: false, run: restart::run },
+];
+
+/// Runs the combinations and the cases, and prints a line for each; whether none failed.
 ///
 /// # Errors
 /// When the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let qemu = packages::need(packages::QEMU)?;
     let scratch = Scratch::new()?;
     let image = Image::build(args.cache.as_deref(), &[], &scratch)?;
+    let bench = Bench { args, qemu: packages::need(packages::QEMU)?, image, scratch };
     let mut tally = Tally::default();
+    run_matrix(&bench, &mut tally)?;
+    if args.backend == BackendKind::Offramp {
+        run_cases(&bench, &mut tally)?;
+    }
+    Ok(args.print_commands || tally.end("guest-matrix"))
+}
+
+fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
+    let args = bench.args;
     let mut boots: Vec<Duration> = Vec::new();
     for options in options::combinations(args.full, args.backend) {
         let name = options.name();
-        if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if !bench.is_wanted(&name) {
             continue;
         }
-        let config = MachineConfig {
-            qemu: qemu.clone(),
-            accel: args.accel.clone(),
-            kernel: image.kernel.clone(),
-            initramfs: image.initramfs.clone(),
-            network: network(args.backend, &options, &scratch),
-            device: options.device_arguments(QUEUE_PAIRS, args.backend),
-        };
+        let network = network(args.backend, &options, &bench.scratch);
+        let config = bench.machine(network, options.device_arguments(QUEUE_PAIRS, args.backend));
         if args.print_commands {
             println!("# {name}");
             if args.backend == BackendKind::Offramp {
-                println!("{}", shown(&offramp_command(&options, &scratch)?));
+                println!("{}", shown(&offramp_command(&options, &bench.scratch)?));
             }
             println!("{}", shown(&config.command()));
             continue;
         }
         let began = Instant::now();
-        let judged = run_one(args, &options, &config, &image, &scratch);
+        let judged = run_one(args, &options, &config, &bench.image, &bench.scratch);
         boots.extend(judged.as_ref().ok());
         tally.count(&name, began, judged.map(drop))?;
     }
@@ -112,7 +156,19 @@ pub fn run(args: &Args) -> Result<bool> {
     if let Some(slowest) = boots.iter().max() {
         println!("slowest boot: {:.1} s", slowest.as_secs_f64());
     }
-    Ok(args.print_commands || tally.end("guest-matrix"))
+    Ok(())
+}
+
+fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
+    let args = bench.args;
+    for case in CASES.iter().filter(|case| (args.full || case.is_short) && bench.is_wanted(case.name)) {
+        if args.print_commands {
+            println!("# {}: several programs, started and stopped as it goes", case.name);
+            continue;
+        }
+        tally.count(case.name, Instant::now(), (case.run)(bench))?;
+    }
+    Ok(())
 }
 
 fn socket(scratch: &Scratch) -> String {
@@ -126,13 +182,18 @@ fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<St
         BackendKind::QemuTap => {
             vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={TAP},script=no,downscript=no,queues={queues}")]
         }
-        BackendKind::Offramp => vec![
-            "-chardev".to_owned(),
-            format!("socket,id=vhost0,path={}", socket(scratch)),
-            "-netdev".to_owned(),
-            format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
-        ],
+        BackendKind::Offramp => vhost_user_network(&socket(scratch), queues, ""),
     }
+}
+
+/// The same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
+fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<String> {
+    vec![
+        "-chardev".to_owned(),
+        format!("socket,id=vhost0,path={socket}{chardev}"),
+        "-netdev".to_owned(),
+        format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
+    ]
 }
 
 fn offramp_command(options: &Options, scratch: &Scratch) -> Result<Command> {

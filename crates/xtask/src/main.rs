@@ -1,6 +1,7 @@
 //! Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
 
 mod compare;
+mod daemon;
 mod failure;
 mod frames;
 mod guest;

@@ -109,6 +109,14 @@ impl Program {
         }
     }
 
+    /// Whether the program has ended.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().doing(format!("looking after {}", self.name))?.is_some())
+    }
+
     /// Waits until the program has ended by itself.
     ///
     /// # Errors
