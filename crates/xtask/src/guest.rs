@@ -8,6 +8,7 @@ pub mod kernel;
 mod machine;
 mod options;
 mod restart;
+mod selftest;
 mod switch;
 mod tcp;
 
@@ -122,6 +123,9 @@ pub fn run(args: &Args) -> Result<bool> {
     run_matrix(&bench, &mut tally)?;
     if args.backend == BackendKind::Offramp {
         run_cases(&bench, &mut tally)?;
+        if args.full && !args.print_commands {
+            selftest::run(&bench, &mut tally)?;
+        }
     }
     Ok(args.print_commands || tally.end("guest-matrix"))
 }

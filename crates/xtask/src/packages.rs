@@ -23,6 +23,11 @@ pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-st
 /// What Linux says of an interface's features.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
 
+/// A C compiler, with what programs need that bring their libraries along.
+pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
+/// What unpacks the kernel's source.
+pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
+
 /// Where a program is, by `PATH` and the places of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
     let path = std::env::var("PATH").unwrap_or_default();

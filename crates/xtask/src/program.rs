@@ -109,6 +109,11 @@ impl Program {
         }
     }
 
+    /// The program's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Whether the program has ended.
     ///
     /// # Errors
