@@ -1,6 +1,7 @@
 //! Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
 
 mod compare;
+mod compare_qemu;
 mod daemon;
 mod failure;
 mod frames;
@@ -12,6 +13,7 @@ mod pcap;
 mod program;
 mod scratch;
 mod seam;
+mod stats;
 mod stop;
 mod testpmd;
 mod vhost_backend;
@@ -32,6 +34,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// TCP throughput of a guest behind QEMU's own TAP backend and behind offramp's vhost-user port
+    CompareQemu(compare_qemu::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
@@ -49,6 +53,7 @@ enum Command {
 fn run(command: &Command) -> Result<bool> {
     stop::listen()?;
     match command {
+        Command::CompareQemu(args) => compare_qemu::run(args),
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),

@@ -102,7 +102,7 @@ fn open_tap(args: &Args, name: &str) -> Result<Tap> {
 /// The TAP's adapter.
 fn tap_config(args: &Args, config: &AdapterConfig) -> AdapterConfig {
     let without = if args.tap_without_rx_checksum { Offloads::RX_CHECKSUM } else { Offloads::empty() };
-    AdapterConfig { offloads: (config.offloads - without).with_prerequisites(), ..config.clone() }
+    AdapterConfig { offloads: (config.offloads - without).with_prerequisites(), ..*config }
 }
 
 /// An adapter on each of two hosts, and a cable per queue.

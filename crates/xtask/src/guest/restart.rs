@@ -82,7 +82,7 @@ fn connection_through_kill(
     backend: &mut Option<Daemon>,
     kill: usize,
 ) -> Result<()> {
-    let payload = bench.image.payload.clone();
+    let payload = bench.base.image.payload.clone();
     let sent = tcp::random_bytes(SENT_SEED, payload.len());
     let expected = tcp::digest(&sent);
     let (under_way, wait_under_way) = channel();

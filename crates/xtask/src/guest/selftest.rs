@@ -32,7 +32,7 @@ const HOLD_USECS: u32 = 40_000;
 /// From the start of offramp to its ports, and from that of a receiver to its sockets.
 const READY_TIMEOUT: Duration = Duration::from_secs(20);
 /// From the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three seconds.
-const END_TIMEOUT: Duration = Duration::from_secs(60);
+const END_TIMEOUT: Duration = Duration::from_mins(1);
 /// How often a receiver's sockets are looked for.
 const LOOK: Duration = Duration::from_millis(10);
 /// How long `csum` receives: a sender that is emulated starts in a second or so.
@@ -207,7 +207,7 @@ impl Ends {
     fn start(bench: &Bench) -> Result<Self> {
         let scratch = Scratch::new()?;
         let programs = source::build(&scratch)?;
-        let image = Image::build(bench.args.cache.as_deref(), &programs.paths(), &scratch)?;
+        let image = Image::build(bench.args.guest.cache.as_deref(), &programs.paths(), &scratch)?;
         let ns = NetNs::new().doing("making a network namespace (run as root)")?;
         let socket = scratch.file("guest.sock");
         let relay = start_relay(&socket, &ns)?;

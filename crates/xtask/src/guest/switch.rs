@@ -98,7 +98,7 @@ fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) ->
     // Both at once: an emulated boot is most of the time of this case.
     guests.iter_mut().try_for_each(|guest| guest.start(bench, ns))?;
     guests.iter_mut().try_for_each(Guest::wait_until_ready)?;
-    let expected = tcp::digest(&bench.image.payload);
+    let expected = tcp::digest(&bench.base.image.payload);
 
     let counts = exchange(guests, daemon, &expected).map_err(|why| during("all offloads on", why))?;
     counts.iter().try_for_each(Counts::expect_super_frames)?;
