@@ -9,6 +9,7 @@ mod sample;
 
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::hugepages::HugePages;
+use crate::stats;
 use crate::testpmd::Memory;
 use placement::Placement;
 use sample::{Bench, Sample, Side};
@@ -198,12 +199,8 @@ fn rows(cell: &Cell, samples: &[(Side, Sample)]) -> Vec<Row> {
     rows
 }
 
-/// The middle value; of an even number, the mean of the middle two.
 fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
-    let mut values: Vec<_> = samples.iter().map(value).collect();
-    values.sort_unstable_by(f64::total_cmp);
-    let middle = values.len() / 2;
-    if values.len() % 2 == 1 { values[middle] } else { f64::midpoint(values[middle - 1], values[middle]) }
+    stats::median(&samples.iter().map(value).collect::<Vec<_>>())
 }
 
 fn heading() -> String {

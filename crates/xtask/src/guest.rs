@@ -4,8 +4,12 @@
 //! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
 
 mod image;
+pub mod kernel;
 mod machine;
 mod options;
+mod restart;
+mod selftest;
+mod switch;
 mod tcp;
 
 use crate::failure::{Doing, Failure, Result, failed, not_possible};
@@ -14,7 +18,7 @@ use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
 use image::Image;
-use machine::{Machine, MachineConfig};
+use machine::{MachineConfig, PREFIX_LEN};
 use offramp_ports::sys::{NetNs, confine, link};
 use options::Options;
 use std::net::IpAddr;
@@ -27,11 +31,15 @@ const READY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Time for offramp to end.
 const END_TIMEOUT: Duration = Duration::from_secs(5);
 /// The TAP at which the host's TCP/IP stands.
-const TAP: &str = "xtask0";
-/// Bits of the network part of both addresses.
-const PREFIX_LEN: u8 = 24;
+pub const TAP: &str = "xtask0";
 /// Queue pairs of a guest with several.
 const QUEUE_PAIRS: u16 = 2;
+
+pub use machine::Machine;
+pub use tcp::HOST;
+
+/// IP bytes of a frame, where nothing else is said.
+pub const MTU: u16 = 1500;
 
 /// Who is behind the guest's network card.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -51,15 +59,11 @@ pub struct Args {
     /// Who is behind the guest's network card
     #[arg(long, value_enum, default_value_t = BackendKind::QemuTap)]
     backend: BackendKind,
-    /// How QEMU runs the guest (`-accel`), in order of preference
-    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
-    accel: Vec<String>,
-    /// Only combinations whose text has this in it
+    #[command(flatten)]
+    guest: GuestArgs,
+    /// Only combinations and cases whose text has this in it
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
-    /// Where the guest's kernel is kept (default: offramp-xtask in the user's cache directory)
-    #[arg(long, value_name = "DIRECTORY")]
-    cache: Option<PathBuf>,
     /// Print the command lines of each combination instead of running it
     #[arg(long)]
     print_commands: bool,
@@ -68,39 +72,131 @@ pub struct Args {
     show_ethtool: bool,
 }
 
-/// Runs the combinations and prints a line for each; whether none failed.
+/// How guests are run.
+#[derive(clap::Args)]
+pub struct GuestArgs {
+    /// How QEMU runs a guest (`-accel`), in order of preference
+    #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
+    accel: Vec<String>,
+    /// Where the guest's kernel is kept (default: offramp-xtask in the user's cache directory)
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+}
+
+impl GuestArgs {
+    /// What guests boot, with `programs` in their `/bin`, made in the scratch directory.
+    ///
+    /// # Errors
+    /// When QEMU or the kernel cannot be had.
+    pub fn base(&self, programs: &[PathBuf], scratch: &Scratch) -> Result<Base> {
+        let qemu = packages::need(packages::QEMU)?;
+        let image = Image::build(self.cache.as_deref(), programs, scratch)?;
+        Ok(Base { qemu, accel: self.accel.clone(), image })
+    }
+}
+
+/// What guests have in common.
+#[derive(Debug)]
+pub struct Base {
+    qemu: PathBuf,
+    accel: Vec<String>,
+    image: Image,
+}
+
+impl Base {
+    /// A guest with the address [`tcp::GUEST`].
+    fn machine(&self, network: Vec<String>, device: String) -> MachineConfig {
+        MachineConfig {
+            qemu: self.qemu.clone(),
+            accel: self.accel.clone(),
+            kernel: self.image.kernel.clone(),
+            initramfs: self.image.initramfs.clone(),
+            network,
+            device,
+            address: tcp::GUEST,
+        }
+    }
+
+    /// Boots a guest whose card has one queue pair and everything on that both QEMU's own backend and offramp have,
+    /// and interrupts that both can do.
+    ///
+    /// # Errors
+    /// When it does not come up.
+    pub fn boot(&self, network: Vec<String>, ns: &NetNs) -> Result<Machine> {
+        let options = options::short(&[("mq", "off")]);
+        Machine::boot(&self.machine(network, options.device_arguments(1, BackendKind::Offramp)), ns)
+    }
+}
+
+/// What every case starts from.
+struct Bench<'a> {
+    args: &'a Args,
+    base: Base,
+    scratch: Scratch,
+}
+
+impl Bench<'_> {
+    fn is_wanted(&self, name: &str) -> bool {
+        self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
+    }
+
+    fn machine(&self, network: Vec<String>, device: String) -> MachineConfig {
+        self.base.machine(network, device)
+    }
+}
+
+/// A case with more than one guest, or more than one backend, one after another.
+struct Case {
+    name: &'static str,
+    /// Whether it belongs to the short run, too.
+    is_short: bool,
+    run: fn(&Bench) -> Result<()>,
+}
+
+/// What a guest does with offramp's daemon.
+const CASES: [Case; 2] = [
+    Case { name: "two guests on one switch, the offloads of one off and on", is_short: true, run: switch::run },
+    Case { name: "a TCP connection through a backend that is killed", is_short: false, run: restart::run },
+];
+
+/// Runs the combinations and the cases, and prints a line for each; whether none failed.
 ///
 /// # Errors
 /// When the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
-    let qemu = packages::need(packages::QEMU)?;
     let scratch = Scratch::new()?;
-    let image = Image::build(args.cache.as_deref(), &scratch)?;
+    let bench = Bench { args, base: args.guest.base(&[], &scratch)?, scratch };
     let mut tally = Tally::default();
+    run_matrix(&bench, &mut tally)?;
+    if args.backend == BackendKind::Offramp {
+        run_cases(&bench, &mut tally)?;
+        if args.full && !args.print_commands {
+            selftest::run(&bench, &mut tally)?;
+        }
+    }
+    Ok(args.print_commands || tally.end("guest-matrix"))
+}
+
+fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
+    let args = bench.args;
     let mut boots: Vec<Duration> = Vec::new();
     for options in options::combinations(args.full, args.backend) {
         let name = options.name();
-        if args.only.as_ref().is_some_and(|only| !name.contains(only.as_str())) {
+        if !bench.is_wanted(&name) {
             continue;
         }
-        let config = MachineConfig {
-            qemu: qemu.clone(),
-            accel: args.accel.clone(),
-            kernel: image.kernel.clone(),
-            initramfs: image.initramfs.clone(),
-            network: network(args.backend, &options, &scratch),
-            device: options.device_arguments(QUEUE_PAIRS, args.backend),
-        };
+        let network = network(args.backend, &options, &bench.scratch);
+        let config = bench.machine(network, options.device_arguments(QUEUE_PAIRS, args.backend));
         if args.print_commands {
             println!("# {name}");
             if args.backend == BackendKind::Offramp {
-                println!("{}", shown(&offramp_command(&options, &scratch)?));
+                println!("{}", shown(&offramp_command(&options, &bench.scratch)?));
             }
             println!("{}", shown(&config.command()));
             continue;
         }
         let began = Instant::now();
-        let judged = run_one(args, &options, &config, &image, &scratch);
+        let judged = run_one(args, &options, &config, &bench.base.image, &bench.scratch);
         boots.extend(judged.as_ref().ok());
         tally.count(&name, began, judged.map(drop))?;
     }
@@ -111,7 +207,19 @@ pub fn run(args: &Args) -> Result<bool> {
     if let Some(slowest) = boots.iter().max() {
         println!("slowest boot: {:.1} s", slowest.as_secs_f64());
     }
-    Ok(args.print_commands || tally.end("guest-matrix"))
+    Ok(())
+}
+
+fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
+    let args = bench.args;
+    for case in CASES.iter().filter(|case| (args.full || case.is_short) && bench.is_wanted(case.name)) {
+        if args.print_commands {
+            println!("# {}: several programs, started and stopped as it goes", case.name);
+            continue;
+        }
+        tally.count(case.name, Instant::now(), (case.run)(bench))?;
+    }
+    Ok(())
 }
 
 fn socket(scratch: &Scratch) -> String {
@@ -122,16 +230,24 @@ fn socket(scratch: &Scratch) -> String {
 fn network(backend: BackendKind, options: &Options, scratch: &Scratch) -> Vec<String> {
     let queues = options.queue_pairs(QUEUE_PAIRS);
     match backend {
-        BackendKind::QemuTap => {
-            vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={TAP},script=no,downscript=no,queues={queues}")]
-        }
-        BackendKind::Offramp => vec![
-            "-chardev".to_owned(),
-            format!("socket,id=vhost0,path={}", socket(scratch)),
-            "-netdev".to_owned(),
-            format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
-        ],
+        BackendKind::QemuTap => qemu_tap_network(queues),
+        BackendKind::Offramp => vhost_user_network(&socket(scratch), queues, ""),
     }
+}
+
+/// The same for QEMU's own backend, without the kernel's help (vhost).
+pub fn qemu_tap_network(queues: u16) -> Vec<String> {
+    vec!["-netdev".to_owned(), format!("tap,id=net0,ifname={TAP},script=no,downscript=no,vhost=off,queues={queues}")]
+}
+
+/// The same for a vhost-user port; `chardev` are more options of the socket (`,reconnect=1`).
+pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<String> {
+    vec![
+        "-chardev".to_owned(),
+        format!("socket,id=vhost0,path={socket}{chardev}"),
+        "-netdev".to_owned(),
+        format!("vhost-user,id=net0,chardev=vhost0,queues={queues}"),
+    ]
 }
 
 fn offramp_command(options: &Options, scratch: &Scratch) -> Result<Command> {
@@ -207,7 +323,10 @@ fn counters(machine: &mut Machine, ns: &NetNs) -> String {
 }
 
 /// Gives the host's end of the TAP its address.
-fn prepare_host(ns: &NetNs, mtu: u16) -> Result<()> {
+///
+/// # Errors
+/// When there is no TAP, or it has the address.
+pub fn prepare_host(ns: &NetNs, mtu: u16) -> Result<()> {
     let prepared = ns.run(|| {
         link::set_mtu(TAP, u32::from(mtu))?;
         link::add_address(TAP, IpAddr::V4(tcp::HOST), PREFIX_LEN)?;

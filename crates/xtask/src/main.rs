@@ -1,6 +1,8 @@
 //! Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
 
 mod compare;
+mod compare_qemu;
+mod daemon;
 mod failure;
 mod frames;
 mod guest;
@@ -11,6 +13,7 @@ mod pcap;
 mod program;
 mod scratch;
 mod seam;
+mod stats;
 mod stop;
 mod testpmd;
 mod vhost_backend;
@@ -31,10 +34,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// TCP throughput of a guest behind QEMU's own TAP backend and behind offramp's vhost-user port
+    CompareQemu(compare_qemu::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
     DpdkInterop(interop::Args),
+    /// The path of the kernel that guests boot, downloaded if it is not there
+    GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
     /// offramp's vhost-user port with a line that swallows, makes or returns frames
@@ -46,9 +53,11 @@ enum Command {
 fn run(command: &Command) -> Result<bool> {
     stop::listen()?;
     match command {
+        Command::CompareQemu(args) => compare_qemu::run(args),
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
         Command::DpdkInterop(args) => interop::run(args),
     }

@@ -1,6 +1,7 @@
 //! Debian packages that a harness needs.
 
 use crate::failure::{Doing, Result, failed};
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -21,6 +22,11 @@ pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qe
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
 /// What Linux says of an interface's features.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
+
+/// A C compiler, with what programs need that bring their libraries along.
+pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
+/// What unpacks the kernel's source.
+pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
 
 /// Where a program is, by `PATH` and the places of system programs.
 pub fn find(program: &str) -> Option<PathBuf> {
@@ -67,4 +73,34 @@ pub fn apt_get_in(directory: &Path, args: &[&str]) -> Result<()> {
     }
     let said = String::from_utf8_lossy(&output.stderr);
     failed(format!("apt-get {}: {}\n{}", args.join(" "), output.status, said.trim()))
+}
+
+/// Downloads a package's file into a directory.
+///
+/// # Errors
+/// When it cannot be had.
+pub fn download(package: &str, directory: &Path) -> Result<PathBuf> {
+    eprintln!("downloading {package}");
+    // apt downloads as a user of its own otherwise, which may not write here.
+    let download = ["download", "-q", "-o", "APT::Sandbox::User=root", package];
+    if apt_get_in(directory, &download).is_err() {
+        // An index older than the last security update names a file that is gone.
+        apt_get(&["update", "-q"])?;
+        apt_get_in(directory, &download)?;
+    }
+    only_entry(directory, &format!("{package}_"))
+}
+
+/// The one entry of a directory whose name begins so.
+///
+/// # Errors
+/// When there is none, or there are several.
+pub fn only_entry(directory: &Path, prefix: &str) -> Result<PathBuf> {
+    let entries = fs::read_dir(directory).doing(directory.display())?;
+    let named = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(prefix));
+    let mut found: Vec<_> = entries.filter_map(|entry| Some(entry.ok()?.path())).filter(named).collect();
+    match (found.pop(), found.len()) {
+        (Some(path), 0) => Ok(path),
+        (_, others) => failed(format!("{}: {others} more entries \"{prefix}…\" than one", directory.display())),
+    }
 }

@@ -109,6 +109,19 @@ impl Program {
         }
     }
 
+    /// The program's process.
+    pub fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Whether the program has ended.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait().doing(format!("looking after {}", self.name))?.is_some())
+    }
+
     /// Waits until the program has ended by itself.
     ///
     /// # Errors

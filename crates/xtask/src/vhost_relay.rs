@@ -7,6 +7,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::CoalesceConfig;
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::vhost_user::{VhostQueue, VhostUser};
 use offramp_ports::worker::{HostIo, Task, Worker};
@@ -37,6 +38,12 @@ pub struct Args {
     /// IP bytes that the cable carries in one frame
     #[arg(long, default_value_t = 1500)]
     mtu: u16,
+    /// How long an adapter holds a frame for others to join, in microseconds; 0: until the end of its batch
+    #[arg(long, default_value_t = 0)]
+    hold_usecs: u32,
+    /// Give the TAP every frame as it came, with a sum that nobody has looked at
+    #[arg(long, requires = "tap")]
+    tap_without_rx_checksum: bool,
     /// The processor that drives both adapters
     #[arg(long)]
     cpu: Option<usize>,
@@ -47,7 +54,9 @@ pub struct Args {
 /// # Errors
 /// When a port cannot be opened or the worker cannot start.
 pub fn run(args: &Args) -> Result<()> {
-    let config = AdapterConfig { mtu: usize::from(args.mtu), queues: args.queues, ..AdapterConfig::default() };
+    let coalesce = CoalesceConfig { hold_ns: u64::from(args.hold_usecs) * 1000, ..CoalesceConfig::default() };
+    let config =
+        AdapterConfig { mtu: usize::from(args.mtu), queues: args.queues, coalesce, ..AdapterConfig::default() };
     config.check().doing("the adapter's configuration")?;
     // The ports and the TAP must outlive the worker.
     let mut ports = Vec::new();
@@ -59,8 +68,8 @@ pub fn run(args: &Args) -> Result<()> {
     }
     let tap = args.tap.as_ref().map(|name| open_tap(args, name)).transpose()?;
     let tasks = match (hosts.pop(), hosts.pop(), &tap) {
-        (Some(b), Some(a), None) if hosts.is_empty() => join(&config, a, b),
-        (Some(a), None, Some(tap)) => join(&config, a, tap_queues(tap)),
+        (Some(b), Some(a), None) if hosts.is_empty() => join([&config, &config], a, b),
+        (Some(a), None, Some(tap)) => join([&config, &tap_config(args, &config)], a, tap_queues(tap)),
         _ => return failed("give two sockets, or one and a TAP"),
     };
     let worker = Worker::start(WORKER_NAME, tasks, args.cpu.map(|cpu| vec![cpu])).doing("starting the worker")?;
@@ -90,19 +99,25 @@ fn open_tap(args: &Args, name: &str) -> Result<Tap> {
     Ok(tap)
 }
 
+/// The TAP's adapter.
+fn tap_config(args: &Args, config: &AdapterConfig) -> AdapterConfig {
+    let without = if args.tap_without_rx_checksum { Offloads::RX_CHECKSUM } else { Offloads::empty() };
+    AdapterConfig { offloads: (config.offloads - without).with_prerequisites(), ..*config }
+}
+
 /// An adapter on each of two hosts, and a cable per queue.
-fn join<A, B>(config: &AdapterConfig, a: Vec<A>, b: Vec<B>) -> Vec<Box<dyn Task>>
+fn join<A, B>(configs: [&AdapterConfig; 2], a: Vec<A>, b: Vec<B>) -> Vec<Box<dyn Task>>
 where
     A: HostIo + Send + 'static,
     B: HostIo + Send + 'static,
 {
-    let line = CableConfig { mtu: config.mtu, ..CableConfig::default() };
-    let (control_a, control_b) = (Control::new(config), Control::new(config));
+    let line = CableConfig { mtu: configs[0].mtu, ..CableConfig::default() };
+    let controls = configs.map(Control::new);
     let mut tasks = Vec::new();
     for (index, (a, b)) in a.into_iter().zip(b).enumerate() {
         let (end_a, end_b) = cable(&line);
-        tasks.push(task(config, &control_a, index, a, end_a));
-        tasks.push(task(config, &control_b, index, b, end_b));
+        tasks.push(task(configs[0], &controls[0], index, a, end_a));
+        tasks.push(task(configs[1], &controls[1], index, b, end_b));
     }
     tasks
 }

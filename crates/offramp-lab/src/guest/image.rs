@@ -24,23 +24,49 @@ const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 /// # Errors
 /// When a file or a module cannot be had.
 pub fn build(program: &Path, kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
+    let mut archive = skeleton();
+    add_program(&mut archive, "init", program)?;
+    add_modules(&mut archive, kernel)?;
+    Ok(archive.finish())
+}
+
+/// An archive with the directories and the terminal that every guest has.
+pub fn skeleton() -> Archive {
     let mut archive = Archive::default();
     for directory in ["proc", "sys", "dev", "tmp"] {
         archive.directory(directory);
     }
     archive.character_device("dev/console", CONSOLE.0, CONSOLE.1);
-    archive.file("init", 0o755, loaded_part(&read(program)?));
+    archive
+}
+
+/// Adds a program at `path` (without a leading slash), and the libraries that its loader names where it looks
+/// for them. One that is no ELF file, or has no loader, is run here with `--version`.
+///
+/// # Errors
+/// When a file cannot be read, or the program cannot be started here.
+pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<(), GuestError> {
+    archive.file(path, 0o755, loaded_part(&read(program)?));
     for library in libraries_of(program)? {
         archive.file(library.trim_start_matches('/'), 0o755, loaded_part(&read(Path::new(&library))?));
     }
-    let mut order = Vec::new();
+    Ok(())
+}
+
+/// Adds the modules of the guest's network card in `/modules`, and in `/modules/order` their paths, a line each,
+/// in the order in which they can be loaded.
+///
+/// # Errors
+/// When a module cannot be had.
+pub fn add_modules(archive: &mut Archive, kernel: &Kernel) -> Result<(), GuestError> {
+    let mut order = String::new();
     for (name, bytes) in kernel.modules(&MODULES)? {
         let path = format!("{MODULE_DIRECTORY}/{name}.ko");
         archive.file(&path, 0o644, &bytes);
-        order.push(format!("/{path}"));
+        order.extend(["/", path.as_str(), "\n"]);
     }
-    archive.file(MODULE_ORDER.trim_start_matches('/'), 0o644, order.join("\n").as_bytes());
-    Ok(archive.finish())
+    archive.file(MODULE_ORDER.trim_start_matches('/'), 0o644, order.as_bytes());
+    Ok(())
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
@@ -109,6 +135,15 @@ mod tests {
         for file in [&b"#!/bin/sh"[..], b"", b"\x7fELF\x02\x01", &[0x7f, b'E', b'L', b'F', 2, 1].repeat(20)] {
             assert_eq!(loaded_part(file), file);
         }
+    }
+
+    #[test]
+    fn a_program_lies_in_the_archive_with_its_libraries() {
+        let mut archive = skeleton();
+        add_program(&mut archive, "bin/true", Path::new("/bin/true")).unwrap();
+        let bytes = archive.finish();
+        let has = |path: &str| bytes.windows(path.len()).any(|window| window == path.as_bytes());
+        assert!(has("bin/true") && has("ld-linux") && has("dev/console"));
     }
 
     #[test]

@@ -1,17 +1,17 @@
 #!/bin/busybox sh
 # The guest's first program: loads the modules, sets up eth0, then runs each line that the console
-# gives, and ends each answer with "@@end" and the exit status.
+# gives, and ends each answer with "@@end" and the exit status. The kernel's command line has its address.
 export PATH=/bin
 /bin/busybox --install -s /bin
 mount -t proc proc /proc
 mount -t sysfs sysfs /sys
 mount -t devtmpfs devtmpfs /dev
 stty -echo
-while read -r module || [ -n "$module" ]; do
-    insmod "/modules/$module.ko" || echo "@@failed loading $module"
+while read -r module; do
+    insmod "$module" || echo "@@failed loading $module"
 done </modules/order
 ip link set lo up
-ip address add 198.18.0.2/24 dev eth0 && ip link set eth0 up || echo "@@failed setting up eth0"
+ip address add "$address" dev eth0 && ip link set eth0 up || echo "@@failed setting up eth0"
 echo "@@ready"
 while read -r line; do
     eval "$line"

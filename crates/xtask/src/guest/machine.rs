@@ -3,6 +3,7 @@
 use crate::failure::{Doing, Result, failed};
 use crate::program::Program;
 use offramp_ports::sys::{NetNs, confine};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -17,8 +18,11 @@ const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time to switch off.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
-/// The guest's command line: quiet, and a panic ends the machine at once.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
+/// The guest's command line: quiet, and a panic ends the machine at once. The kernel counts no timer interrupts to see
+/// whether they come: on a busy machine an emulated guest gets too few of them, and panics.
+const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0 no_timer_check";
+/// Bits of the network part of all addresses.
+pub const PREFIX_LEN: u8 = 24;
 /// What the guest says when it takes commands.
 const READY: &str = "@@ready";
 /// What it says when something is wrong with itself.
@@ -43,6 +47,8 @@ pub struct MachineConfig {
     pub network: Vec<String>,
     /// The card's options.
     pub device: String,
+    /// The guest's address.
+    pub address: Ipv4Addr,
 }
 
 impl MachineConfig {
@@ -58,7 +64,8 @@ impl MachineConfig {
         // vhost-user hands the guest's memory to the backend: it must be a file that can be shared.
         command.args(["-object", &format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on")]);
         command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
-        command.args(["-append", KERNEL_ARGUMENTS]);
+        // What the kernel does not know becomes a variable of the first program.
+        command.args(["-append", &format!("{KERNEL_ARGUMENTS} address={}/{PREFIX_LEN}", self.address)]);
         command.args(&self.network);
         command.args(["-device", &format!("virtio-net-pci,netdev=net0,romfile=,{}", self.device)]);
         command
@@ -69,6 +76,7 @@ impl MachineConfig {
 #[derive(Debug)]
 pub struct Machine {
     program: Program,
+    began: Instant,
     boot_time: Duration,
 }
 
@@ -78,16 +86,35 @@ impl Machine {
     /// # Errors
     /// When QEMU refuses the options, or the guest does not come up.
     pub fn boot(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
+        let mut machine = Self::start(config, ns)?;
+        machine.wait_until_ready()?;
+        Ok(machine)
+    }
+
+    /// Starts a machine; [`Machine::wait_until_ready`] must follow. So several boot at once.
+    ///
+    /// # Errors
+    /// When QEMU cannot be started.
+    pub fn start(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         let mut command = config.command();
         confine(&mut command, Some(ns), None).doing("preparing QEMU")?;
         let began = Instant::now();
         let mut program = Program::start("guest", command)?;
         program.give_up_at(REFUSED);
+        Ok(Self { program, began, boot_time: Duration::ZERO })
+    }
+
+    /// Waits until the guest takes commands.
+    ///
+    /// # Errors
+    /// When QEMU refuses the options, or the guest does not come up.
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let seen = |text: &str| text.contains(READY).then(|| text.replace('\r', ""));
-        let text = program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
+        let text = self.program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;
+        self.boot_time = self.began.elapsed();
         match text.lines().find(|line| line.contains(FAILED)) {
             Some(_) => failed(format!("the guest is not whole:\n{}", text.trim())),
-            None => Ok(Self { program, boot_time: began.elapsed() }),
+            None => Ok(()),
         }
     }
 

@@ -86,7 +86,8 @@ pub fn combinations(full: bool, backend: BackendKind) -> Vec<Options> {
     combinations
 }
 
-fn short(changes: &[(&'static str, &'static str)]) -> Options {
+/// Everything on but what `changes` says.
+pub fn short(changes: &[(&'static str, &'static str)]) -> Options {
     let mut values: BTreeMap<_, _> = FACTORS.iter().map(|factor| (factor.name, factor.values[0])).collect();
     values.extend(changes.iter().copied());
     Options(values)

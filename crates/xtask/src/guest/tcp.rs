@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The host's address (a block for tests, RFC 2544).
 pub const HOST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 1);
+/// The guest's, or the first one's.
+pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 /// From the start of a transfer to the guest's connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
@@ -44,7 +46,7 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, payload: &[u8]) -> Resul
     })?;
     let ran = machine.run(&format!("nc {HOST} {port} </payload"));
     let received = join(host, ran).map_err(|why| in_direction("guest to host", why))?.0;
-    same(&digest(&received), &digest(payload), received.len(), "guest to host")
+    same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
 /// The host sends, the guest sums.
@@ -64,7 +66,7 @@ pub fn host_to_guest(machine: &mut Machine, ns: &NetNs) -> Result<()> {
     let ran = machine.run(&format!("nc {HOST} {port} </dev/null | sha256sum"));
     let printed = join(host, ran).map_err(|why| in_direction("host to guest", why))?.1;
     let found = printed.split_whitespace().next().unwrap_or_default();
-    same(found, &expected, SENT_LEN, "host to guest")
+    same(found, &expected, "TCP from host to guest")
 }
 
 fn in_direction(direction: &str, why: Failure) -> Failure {
@@ -74,21 +76,30 @@ fn in_direction(direction: &str, why: Failure) -> Failure {
     }
 }
 
-fn digest(bytes: &[u8]) -> String {
+/// SHA-256 in hexadecimal digits, as `sha256sum` prints it.
+pub fn digest(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
 }
 
-fn same(found: &str, expected: &str, len: usize, direction: &str) -> Result<()> {
+/// Whether a digest is the one that was expected.
+///
+/// # Errors
+/// When it is not; the message says of what.
+pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
     if found == expected {
         return Ok(());
     }
-    failed(format!("TCP from {direction}: SHA-256 of {len} bytes is {found}, not {expected}"))
+    failed(format!("{what}: SHA-256 is {found:?}, not {expected}"))
 }
 
-type Served = JoinHandle<std::io::Result<Vec<u8>>>;
+/// The host's end of a connection; it comes to the bytes that it received.
+pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 
-/// Listens in the namespace; one connection is served on a thread of its own.
-fn serve(
+/// Listens in the namespace at [`HOST`]; one connection is served on a thread of its own. Returns the port.
+///
+/// # Errors
+/// When it cannot listen.
+pub fn serve(
     ns: &NetNs,
     talk: impl FnOnce(TcpStream) -> std::io::Result<Vec<u8>> + Send + 'static,
 ) -> Result<(u16, Served)> {
@@ -119,7 +130,10 @@ fn accept(listener: &TcpListener) -> std::io::Result<TcpStream> {
 }
 
 /// What both ends came to: bytes from the host, text from the guest.
-fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
+///
+/// # Errors
+/// When either failed.
+pub fn join(host: Served, guest: Result<String>) -> Result<(Vec<u8>, String)> {
     let host = host.join().map_err(|_| Failure::Failed("the host's end panicked".to_owned()))?;
     // The guest's end says more when both failed.
     let printed = guest?;
@@ -137,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_wrong_digest_fails_with_the_direction() {
-        let error = same("a", "b", 3, "guest to host").unwrap_err().to_string();
+        let error = same("a", "b", "guest to host").unwrap_err().to_string();
         assert!(error.contains("guest to host"), "{error}");
     }
 }

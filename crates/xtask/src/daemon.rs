@@ -1,0 +1,126 @@
+//! The program `offramp`, built and run as its users run it.
+
+use crate::failure::{Doing, Result, failed};
+use crate::program::{Program, shown};
+use crate::scratch::Scratch;
+use crate::stop;
+use offramp_ports::sys::{NetNs, confine};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+/// From the start of the daemon to its first answer.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// How often it is asked until then.
+const LOOK: Duration = Duration::from_millis(50);
+/// Time to end; it waits three seconds at most for hosts that take nothing.
+const END_TIMEOUT: Duration = Duration::from_secs(8);
+
+/// Builds `offramp` for release, as far as it is not built, and says where it is.
+///
+/// # Errors
+/// When it does not build.
+pub fn build() -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(["build", "--release", "--package", "offramp", "--bin", "offramp"]);
+    command.args(["--message-format", "json-render-diagnostics"]);
+    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+    let output = command.output().doing(shown(&command))?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    match messages.lines().find_map(executable) {
+        Some(path) if output.status.success() => Ok(path),
+        _ => failed(format!("{}: {}\n{}", shown(&command), output.status, String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// The program that a message of Cargo names, if it names one.
+fn executable(message: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    message["executable"].as_str().map(PathBuf::from)
+}
+
+/// `offramp up`, running. Dropping it kills it, as SIGKILL does.
+#[derive(Debug)]
+pub struct Daemon {
+    program: Program,
+    executable: PathBuf,
+    control: String,
+}
+
+impl Daemon {
+    /// Starts the daemon in a namespace with those ports and switches (the file's text without `[daemon]`), and
+    /// waits until it answers.
+    ///
+    /// # Errors
+    /// When it ends, or does not answer in time.
+    pub fn start(executable: &Path, ports: &str, scratch: &Scratch, ns: &NetNs) -> Result<Self> {
+        let (file, control) = (scratch.file("offramp.toml"), scratch.file("control.sock"));
+        std::fs::write(&file, format!("[daemon]\ncontrol = \"{control}\"\n\n{ports}")).doing(&file)?;
+        let mut command = Command::new(executable);
+        command.args(["up", &file]);
+        confine(&mut command, Some(ns), None).doing("preparing offramp")?;
+        let program = Program::start("offramp", command)?;
+        let mut daemon = Self { program, executable: executable.to_owned(), control };
+        daemon.wait_until_ready()?;
+        Ok(daemon)
+    }
+
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let end = Instant::now() + READY_TIMEOUT;
+        loop {
+            match self.show() {
+                Ok(_) => return Ok(()),
+                Err(why) if Instant::now() >= end || self.program.has_ended()? => {
+                    return failed(format!("the daemon does not answer: {why}{}", self.program.tail()));
+                }
+                Err(_) => stop::sleep(LOOK)?,
+            }
+        }
+    }
+
+    /// What `offramp show --json` prints of all ports.
+    ///
+    /// # Errors
+    /// When the daemon does not answer.
+    pub fn show(&self) -> Result<Value> {
+        self.ask(&["show", "--json", "--interval", "0"])
+    }
+
+    /// Switches features of a port, as `offramp set PORT FEATURE on|off …` does.
+    ///
+    /// # Errors
+    /// When the daemon refuses.
+    pub fn set(&self, port: &str, features: &[&str]) -> Result<()> {
+        self.ask(&[&["set", port][..], features, &["--json"]].concat()).map(drop)
+    }
+
+    fn ask(&self, arguments: &[&str]) -> Result<Value> {
+        let mut command = Command::new(&self.executable);
+        command.args(arguments).args(["--control", &self.control]);
+        let output = command.output().doing(shown(&command))?;
+        if !output.status.success() {
+            return failed(format!("{}: {}", shown(&command), String::from_utf8_lossy(&output.stderr).trim()));
+        }
+        serde_json::from_slice(&output.stdout).doing(shown(&command))
+    }
+
+    /// Asks it to end; returns its last words.
+    pub fn terminate(self) -> String {
+        self.program.terminate(END_TIMEOUT)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_what_cargo_names_and_nothing_else_is() {
+        let named = r#"{"reason":"compiler-artifact","executable":"/t/release/offramp"}"#;
+        assert_eq!(executable(named), Some(PathBuf::from("/t/release/offramp")));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+        assert_eq!(executable("no message"), None);
+    }
+}

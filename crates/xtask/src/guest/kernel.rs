@@ -1,0 +1,82 @@
+//! The guest's kernel: Debian's, downloaded once and kept.
+
+use crate::failure::{Doing, Result, failed};
+use crate::packages;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Debian's newest kernel for virtual machines; it depends on the package with the kernel itself.
+const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
+
+/// The path of a kernel for guests; its modules lie where `lib/modules/VERSION` stands beside the kernel's directory.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where the kernel is kept (default: offramp-xtask in the user's cache directory)
+    #[arg(long, value_name = "DIRECTORY")]
+    cache: Option<PathBuf>,
+}
+
+/// Prints the path of the kernel.
+///
+/// # Errors
+/// When it is not there and cannot be downloaded.
+pub fn run(args: &Args) -> Result<()> {
+    println!("{}", path(args.cache.as_deref())?.display());
+    Ok(())
+}
+
+/// The kernel, in `cache` or in the user's cache directory; it is downloaded if it is not there.
+///
+/// # Errors
+/// When the package cannot be had, or has other contents than it should.
+pub fn path(cache: Option<&Path>) -> Result<PathBuf> {
+    let root = kernel_root(&cache.map_or_else(default_cache, Path::to_owned))?;
+    packages::only_entry(&root.join("boot"), "vmlinuz-")
+}
+
+fn default_cache() -> PathBuf {
+    let home = || std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache"));
+    let user = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from).or_else(home);
+    user.unwrap_or_else(std::env::temp_dir).join("offramp-xtask")
+}
+
+/// The directory with the unpacked kernel package.
+fn kernel_root(cache: &Path) -> Result<PathBuf> {
+    if kernel_package()?.is_none() {
+        packages::apt_get(&["update", "-q"])?;
+    }
+    let Some(package) = kernel_package()? else {
+        return failed(format!("apt knows no {KERNEL_PACKAGE}; this needs Debian 12 on x86-64"));
+    };
+    let root = cache.join(&package);
+    if root.join("boot").is_dir() {
+        return Ok(root);
+    }
+    let part = cache.join(format!("{package}.{}", std::process::id()));
+    fs::create_dir_all(&part).doing(part.display())?;
+    let unpacked = download_and_unpack(&package, &part);
+    // Whole or not at all: another run may do the same meanwhile, and either result is good.
+    let moved = unpacked.and_then(|()| match fs::rename(part.join("root"), &root) {
+        Err(_) if root.join("boot").is_dir() => Ok(()),
+        other => other.doing(root.display()),
+    });
+    let _ = fs::remove_dir_all(&part);
+    moved.map(|()| root)
+}
+
+/// The package with the kernel itself, as far as apt knows.
+fn kernel_package() -> Result<Option<String>> {
+    let output = Command::new("apt-cache").args(["depends", KERNEL_PACKAGE]).output().doing("running apt-cache")?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let depends = text.lines().filter_map(|line| line.trim().strip_prefix("Depends: "));
+    Ok(depends.map(str::to_owned).find(|package| package.starts_with("linux-image-")))
+}
+
+fn download_and_unpack(package: &str, part: &Path) -> Result<()> {
+    let file = packages::download(package, part)?;
+    let mut unpack = Command::new("dpkg-deb");
+    unpack.arg("-x").arg(&file).arg(part.join("root"));
+    let status = unpack.status().doing("running dpkg-deb")?;
+    if status.success() { Ok(()) } else { failed(format!("dpkg-deb -x {}: {status}", file.display())) }
+}

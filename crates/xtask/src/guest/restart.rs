@@ -1,0 +1,166 @@
+//! A TCP connection between a guest and the host while the backend between them is killed and started again.
+//!
+//! The guest's end of the socket connects again by itself (QEMU's `reconnect`). The TAP goes with the backend;
+//! whoever runs one gives the new interface its address, as is done here.
+
+use super::options;
+use super::{BackendKind, Bench, Machine, TAP, counters, prepare_host, tcp, vhost_user_network};
+use crate::daemon::{self, Daemon};
+use crate::failure::{Doing, Failure, Result, failed};
+use offramp_ports::sys::NetNs;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::path::Path;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
+use std::time::Duration;
+
+const QUEUE_PAIRS: u16 = 1;
+/// From the start of a connection to its first bytes both ways.
+const START_TIMEOUT: Duration = Duration::from_secs(30);
+/// The part of each direction's bytes that has passed when the backend is killed. The rest is far more than both
+/// ends' buffers hold at that moment.
+const FIRST_PART: usize = 8;
+/// Chooses what the host sends.
+const SENT_SEED: u64 = 3;
+/// How often the backend is killed, each time in a connection of its own.
+const KILLS: usize = 2;
+/// The TAP's address on the line: the guest asks for it only once.
+const TAP_MAC: &str = "02:00:00:00:00:01";
+
+/// Runs the case.
+///
+/// # Errors
+/// When something does not start, or a connection does not live on, or carries other bytes.
+pub fn run(bench: &Bench) -> Result<()> {
+    let executable = daemon::build()?;
+    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let mut backend = Some(start_backend(bench, &executable, &ns)?);
+    // A split ring: where a packed one was, its frontend alone knows, and QEMU does not keep it for network cards.
+    let options = options::short(&[("mq", "off"), ("packed", "off")]);
+    let network = vhost_user_network(&socket(bench), QUEUE_PAIRS, ",reconnect=1");
+    let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
+    let mut machine = Machine::boot(&bench.machine(network, device), &ns)?;
+    let mut judged = Ok(());
+    for kill in 0..KILLS {
+        judged =
+            judged.and_then(|()| connection_through_kill(bench, &executable, &ns, &mut machine, &mut backend, kill));
+    }
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&counters(&mut machine, &ns));
+    }
+    machine.power_off();
+    let last_words = backend.map(Daemon::terminate).unwrap_or_default();
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&last_words);
+    }
+    judged
+}
+
+fn socket(bench: &Bench) -> String {
+    bench.scratch.file("vm0.sock")
+}
+
+/// Starts the daemon, and gives the host's end its address.
+fn start_backend(bench: &Bench, executable: &Path, ns: &NetNs) -> Result<Daemon> {
+    let file = format!(
+        "[[port]]\nname = \"vm0\"\nhost = {{ vhost_user = \"{}\" }}\nwire = {{ switch = \"lan\" }}\n\n\
+         [[port]]\nname = \"uplink\"\nhost = {{ tap = \"{TAP}\", mac = \"{TAP_MAC}\" }}\nwire = {{ switch = \"lan\" }}\n\n\
+         [[switch]]\nname = \"lan\"\n",
+        socket(bench)
+    );
+    let daemon = Daemon::start(executable, &file, &bench.scratch, ns)?;
+    prepare_host(ns, options::short(&[]).mtu())?;
+    Ok(daemon)
+}
+
+fn connection_through_kill(
+    bench: &Bench,
+    executable: &Path,
+    ns: &NetNs,
+    machine: &mut Machine,
+    backend: &mut Option<Daemon>,
+    kill: usize,
+) -> Result<()> {
+    let payload = bench.base.image.payload.clone();
+    let sent = tcp::random_bytes(SENT_SEED, payload.len());
+    let expected = tcp::digest(&sent);
+    let (under_way, wait_under_way) = channel();
+    let (restarted, wait_restarted) = channel();
+    let halves = Halves { sent, received_len: payload.len(), under_way, restarted: wait_restarted };
+    let (port, host) = tcp::serve(ns, move |stream| halves.talk(&stream))?;
+    let begun = machine.begin(&format!("nc {} {port} </payload | sha256sum", tcp::HOST))?;
+    if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
+        return failed(format!("connection {kill} did not come under way within {START_TIMEOUT:?}"));
+    }
+    // SIGKILL: it cannot give anything back, or say that it goes.
+    *backend = None;
+    *backend = Some(start_backend(bench, executable, ns)?);
+    // An end that is gone has said so already, and `join` says why.
+    let _ = restarted.send(());
+    let (received, printed) = tcp::join(host, machine.finish(&begun))?;
+    let found = printed.split_whitespace().next().unwrap_or_default();
+    tcp::same(&tcp::digest(&received), &tcp::digest(&payload), &format!("connection {kill}, guest to host"))?;
+    tcp::same(found, &expected, &format!("connection {kill}, host to guest"))
+}
+
+/// The host's end: a first part both ways, a pause in which the backend is killed, and the rest.
+struct Halves {
+    sent: Vec<u8>,
+    received_len: usize,
+    under_way: Sender<()>,
+    restarted: Receiver<()>,
+}
+
+impl Halves {
+    fn talk(self, stream: &TcpStream) -> io::Result<Vec<u8>> {
+        let mut received = vec![0; self.received_len];
+        let (first_in, rest_in) = received.split_at_mut(self.received_len / FIRST_PART);
+        let (first_out, rest_out) = self.sent.split_at(self.sent.len() / FIRST_PART);
+        both_ways(stream, first_out, first_in)?;
+        // A case that has ended needs neither.
+        let gone = || io::Error::other("the backend was not started again");
+        self.under_way.send(()).map_err(|_| gone())?;
+        self.restarted.recv().map_err(|_| gone())?;
+        both_ways(stream, rest_out, rest_in)?;
+        // Only now: the guest's end goes when this one is done.
+        stream.shutdown(Shutdown::Write)?;
+        Ok(received)
+    }
+}
+
+/// Sends and receives at once: the guest's end does not take what it is sent while nobody takes what it sends.
+fn both_ways(stream: &TcpStream, out: &[u8], into: &mut [u8]) -> io::Result<()> {
+    let (mut writer, mut reader) = (stream, stream);
+    thread::scope(|scope| {
+        let sending = scope.spawn(move || writer.write_all(out));
+        let received = reader.read_exact(into);
+        let sent = sending.join().unwrap_or_else(|_| Err(io::Error::other("the sender panicked")));
+        received.and(sent)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpListener;
+
+    #[test]
+    fn both_parts_of_both_directions_arrive_and_the_pause_waits_for_the_restart() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut other = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        let (under_way, wait_under_way) = channel();
+        let (restarted, wait_restarted) = channel();
+        let sent = tcp::random_bytes(1, 64);
+        let halves = Halves { sent: sent.clone(), received_len: 16, under_way, restarted: wait_restarted };
+        let host = thread::spawn(move || halves.talk(&stream));
+        other.write_all(&[7; 16]).unwrap();
+        wait_under_way.recv().unwrap();
+        restarted.send(()).unwrap();
+        let mut got = Vec::new();
+        other.read_to_end(&mut got).unwrap();
+        assert_eq!(got, sent);
+        assert_eq!(host.join().unwrap().unwrap(), [7; 16]);
+    }
+}

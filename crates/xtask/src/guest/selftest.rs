@@ -1,0 +1,386 @@
+//! The kernel's own test programs for checksums and receive coalescing, between a guest and the host.
+//!
+//! ```text
+//!  guest (QEMU) ── vhost-user ── adapter ══ cable ══ adapter ── TAP, in a namespace
+//!  csum, gro                                                    csum, gro
+//! ```
+//!
+//! The programs are GPL-2.0 and no part of this repository: [`source`] fetches and builds them.
+
+mod source;
+
+use super::{BackendKind, Bench, Image, Machine, TAP, options, prepare_host, tcp, vhost_user_network};
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::interop::Tally;
+use crate::program::Program;
+use crate::scratch::Scratch;
+use crate::stop;
+use offramp_ports::sys::{NetNs, confine, link};
+use source::Programs;
+use std::fs;
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+const QUEUE_PAIRS: u16 = 1;
+/// What the large cases of `gro` need: segments of an IP packet of 4096 bytes.
+const MTU: &str = "4096";
+/// How long an adapter waits for a frame to join: longer than an emulated sender waits between two frames of a case,
+/// shorter than the 100 ms that the program waits between two cases.
+const HOLD_USECS: u32 = 40_000;
+/// From the start of offramp to its ports, and from that of a receiver to its sockets.
+const READY_TIMEOUT: Duration = Duration::from_secs(20);
+/// From the start of a program to its end; `csum` receives for [`RECEIVE_SECONDS`], `gro` ends after three seconds.
+const END_TIMEOUT: Duration = Duration::from_mins(1);
+/// How often a receiver's sockets are looked for.
+const LOOK: Duration = Duration::from_millis(10);
+/// How long `csum` receives: a sender that is emulated starts in a second or so.
+const RECEIVE_SECONDS: u32 = 3;
+/// Packets that `csum` sends, as the kernel's own script has it.
+const PACKETS: u32 = 100;
+/// The UDP port to which `csum` listens in every test.
+const CSUM_PORT: u16 = 34_000;
+/// A case of `gro` may be run again, as in the kernel's own script: a sender that is interrupted for longer than the
+/// adapter holds tests nothing.
+const GRO_ATTEMPTS_MAX: u32 = 3;
+/// The groups of cases that `gro` has.
+const GRO_TESTS: [&str; 6] = ["data", "ack", "flags", "tcp", "ip", "large"];
+/// The addresses of host and guest (unique local, RFC 4193).
+const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 1);
+const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0x18, 0, 0, 0, 0, 0, 2);
+const PREFIX_V6_LEN: u8 = 64;
+
+/// What `csum` sends, and how.
+const CSUM_TESTS: [(&str, &str); 9] = [
+    ("tcp", "-t"),
+    ("tcp with a wrong sum", "-t -E"),
+    ("udp", ""),
+    ("udp with a wrong sum", "-E"),
+    ("udp of a socket", "-U"),
+    ("udp that sums to zero", "-U -Z"),
+    ("tcp summed by the adapter", "-P -t"),
+    ("udp summed by the adapter", "-P"),
+    ("tcp in udp summed by the adapter", "-P -t -e"),
+];
+
+/// Who sends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Sender {
+    Guest,
+    Host,
+}
+
+impl Sender {
+    const BOTH: [Self; 2] = [Self::Guest, Self::Host];
+
+    fn direction(self) -> &'static str {
+        match self {
+            Self::Guest => "guest to host",
+            Self::Host => "host to guest",
+        }
+    }
+}
+
+/// The Internet protocol of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    const BOTH: [Self; 2] = [Self::V4, Self::V6];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4",
+            Self::V6 => "ipv6",
+        }
+    }
+}
+
+/// One run of a program at both ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Test {
+    program: &'static str,
+    family: Family,
+    sender: Sender,
+    /// The group of cases of `gro`; what `csum` sends.
+    what: &'static str,
+    /// Arguments that choose it.
+    arguments: &'static str,
+}
+
+impl Test {
+    fn all() -> Vec<Self> {
+        let mut all = Vec::new();
+        for sender in Sender::BOTH {
+            for family in Family::BOTH {
+                let csum = |(what, arguments)| Self { program: "csum", family, sender, what, arguments };
+                all.extend(CSUM_TESTS.map(csum));
+                // What the guest sends is joined for the TAP, which .ci/kernel-gro judges.
+                if sender == Sender::Host {
+                    all.extend(GRO_TESTS.map(|what| Self { program: "gro", family, sender, what, arguments: what }));
+                }
+            }
+        }
+        all
+    }
+
+    fn name(&self) -> String {
+        format!("kernel's {}, {} {}, {}", self.program, self.family.name(), self.what, self.sender.direction())
+    }
+
+    fn attempts_max(&self) -> u32 {
+        if self.program == "gro" { GRO_ATTEMPTS_MAX } else { 1 }
+    }
+
+    /// The program's arguments at one end.
+    fn arguments(&self, macs: &Macs, receives: bool, interface: &str) -> String {
+        let (source, destination) = match self.sender {
+            Sender::Guest => (&macs.guest, &macs.host),
+            Sender::Host => (&macs.host, &macs.guest),
+        };
+        let arguments = self.arguments;
+        if self.program == "gro" {
+            let role = if receives { " --rx" } else { "" };
+            let family = self.family.name();
+            return format!(
+                "--{family} --test {arguments} --iface {interface} --smac {source} --dmac {destination}{role}"
+            );
+        }
+        let (number, host, guest) = match self.family {
+            Family::V4 => (4, tcp::HOST.to_string(), tcp::GUEST.to_string()),
+            Family::V6 => (6, HOST_V6.to_string(), GUEST_V6.to_string()),
+        };
+        let (from, to) = if self.sender == Sender::Guest { (guest, host) } else { (host, guest) };
+        let role = if receives { format!("-R -L {RECEIVE_SECONDS}") } else { "-T".to_owned() };
+        // Chosen anew in each run, and printed; what must sum to zero is not to be chosen.
+        let seed = if arguments.contains("-Z") { "" } else { " -r 1" };
+        format!(
+            "-i {interface} -n {PACKETS} -{number} -S {from} -D {to} -s {source} -d {destination} {role}{seed} {arguments}"
+        )
+    }
+}
+
+/// The Ethernet addresses of both ends.
+struct Macs {
+    host: String,
+    guest: String,
+}
+
+/// Runs all tests with one guest, and counts each. Without the kernel's source they are not possible.
+///
+/// # Errors
+/// When a signal comes.
+pub fn run(bench: &Bench, tally: &mut Tally) -> Result<()> {
+    let tests: Vec<_> = Test::all().into_iter().filter(|test| bench.is_wanted(&test.name())).collect();
+    if tests.is_empty() {
+        return Ok(());
+    }
+    let began = Instant::now();
+    match Ends::start(bench) {
+        Ok(mut ends) => {
+            for test in &tests {
+                let began = Instant::now();
+                tally.count(&test.name(), began, ends.judge(test))?;
+            }
+            ends.stop();
+            Ok(())
+        }
+        Err(why) => tally.count("the kernel's test programs", began, Err(why)),
+    }
+}
+
+/// A guest, a namespace, and the adapters between them. Dropped in this order.
+struct Ends {
+    machine: Machine,
+    relay: Program,
+    ns: NetNs,
+    programs: Programs,
+    macs: Macs,
+    _scratch: Scratch,
+}
+
+impl Ends {
+    fn start(bench: &Bench) -> Result<Self> {
+        let scratch = Scratch::new()?;
+        let programs = source::build(&scratch)?;
+        let image = Image::build(bench.args.guest.cache.as_deref(), &programs.paths(), &scratch)?;
+        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        let socket = scratch.file("guest.sock");
+        let relay = start_relay(&socket, &ns)?;
+        let options = options::short(&[("mq", "off"), ("host_mtu", MTU)]);
+        let network = vhost_user_network(&socket, QUEUE_PAIRS, "");
+        let mut config = bench.machine(network, options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp));
+        config.initramfs = image.initramfs;
+        let mut machine = Machine::boot(&config, &ns)?;
+        set_up_guest(&mut machine)?;
+        let host = set_up_host(&ns, options.mtu())?;
+        let guest = machine.run("cat /sys/class/net/eth0/address")?.trim().to_owned();
+        Ok(Self { machine, relay, ns, programs, macs: Macs { host, guest }, _scratch: scratch })
+    }
+
+    fn stop(self) {
+        self.machine.power_off();
+        drop(self.relay);
+    }
+
+    fn judge(&mut self, test: &Test) -> Result<()> {
+        let mut judged = self.attempt(test);
+        for _ in 1..test.attempts_max() {
+            if matches!(judged, Ok(()) | Err(Failure::Stopped)) {
+                break;
+            }
+            judged = self.attempt(test);
+        }
+        judged
+    }
+
+    fn attempt(&mut self, test: &Test) -> Result<()> {
+        match test.sender {
+            Sender::Guest => self.guest_sends(test),
+            Sender::Host => self.host_sends(test),
+        }
+    }
+
+    fn guest_sends(&mut self, test: &Test) -> Result<()> {
+        let mut receiver = self.start_on_host(test, true)?;
+        wait_for_sockets(test, &mut receiver)?;
+        let sent = self.machine.run(&format!("{} {}", test.program, test.arguments(&self.macs, false, "eth0")));
+        let judged = end_well(receiver);
+        // A receiver that is content has seen all that should have been sent.
+        judged.and(sent.map(drop))
+    }
+
+    fn host_sends(&mut self, test: &Test) -> Result<()> {
+        let arguments = test.arguments(&self.macs, true, "eth0");
+        // $! in the words that come later is still this one: they run in the same shell.
+        self.machine.run(&format!("{} {arguments} >/tmp/log 2>&1 &", test.program))?;
+        self.machine.run(&format!("while kill -0 $! && ! {}; do usleep 10000; done", sockets_there(test)))?;
+        let sent = self.start_on_host(test, false).and_then(end_well);
+        let received = self.machine.run("wait $! || { tail -n 12 /tmp/log; false; }");
+        received.map(drop).and(sent)
+    }
+
+    fn start_on_host(&self, test: &Test, receives: bool) -> Result<Program> {
+        let mut command = Command::new(self.programs.path(test.program));
+        command.args(test.arguments(&self.macs, receives, TAP).split_whitespace());
+        confine(&mut command, Some(&self.ns), None).doing("preparing a test program")?;
+        Program::start(test.program, command)
+    }
+}
+
+/// Waits until a program has ended, and takes its verdict.
+fn end_well(mut program: Program) -> Result<()> {
+    let status = program.wait_end(END_TIMEOUT)?;
+    if status.success() {
+        return Ok(());
+    }
+    // What it wrote last may still be on its way.
+    stop::sleep(LOOK)?;
+    failed(format!("on the host: {status}{}", program.tail()))
+}
+
+/// Waits until a receiver on the host misses nothing any more.
+fn wait_for_sockets(test: &Test, receiver: &mut Program) -> Result<()> {
+    let net = format!("/proc/{}/net", receiver.id());
+    let end = Instant::now() + READY_TIMEOUT;
+    while !has_sockets(test, Path::new(&net)) {
+        if receiver.has_ended()? || Instant::now() >= end {
+            return failed(format!("the receiver opened no sockets within {READY_TIMEOUT:?}{}", receiver.tail()));
+        }
+        stop::sleep(LOOK)?;
+    }
+    Ok(())
+}
+
+/// Whether a receiver is ready, by the tables of its namespace. `csum` opens its UDP socket last, `gro` binds its
+/// only socket last.
+fn has_sockets(test: &Test, net: &Path) -> bool {
+    let read = |file: &str| fs::read_to_string(net.join(file)).unwrap_or_default();
+    if test.program == "csum" {
+        let port = format!(":{CSUM_PORT:04X} ");
+        return ["udp", "udp6"].iter().any(|file| read(file).contains(&port));
+    }
+    // Columns: sk, RefCnt, Type, Proto, Iface, …; the interface is 0 before the socket is bound.
+    let is_bound = |line: &str| line.split_whitespace().nth(4).is_some_and(|index| index != "0");
+    read("packet").lines().skip(1).any(is_bound)
+}
+
+/// The same as a command for the guest's shell.
+fn sockets_there(test: &Test) -> String {
+    if test.program == "csum" {
+        format!("grep -q ':{CSUM_PORT:04X} ' /proc/net/udp /proc/net/udp6")
+    } else {
+        "awk 'NR > 1 && $5 != 0 { found = 1 } END { exit !found }' /proc/net/packet".to_owned()
+    }
+}
+
+fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
+    let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
+    command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", MTU]);
+    // A TAP takes a frame whose sum was verified as one whose sum is still to be written, and such frames `csum` skips.
+    command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
+    confine(&mut command, Some(ns), None).doing("preparing offramp")?;
+    let mut program = Program::start("offramp", command)?;
+    program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
+    Ok(program)
+}
+
+/// What is joined is joined by the adapter, not by the guest's kernel; and addresses are there at once, not only
+/// when nobody else has claimed them.
+fn set_up_guest(machine: &mut Machine) -> Result<()> {
+    machine.run("ethtool -K eth0 gro off")?;
+    machine.run("echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad")?;
+    machine.run(&format!("ip -6 address add {GUEST_V6}/{PREFIX_V6_LEN} dev eth0")).map(drop)
+}
+
+/// Gives the host's end its addresses; returns its Ethernet address.
+fn set_up_host(ns: &NetNs, mtu: u16) -> Result<String> {
+    prepare_host(ns, mtu)?;
+    let prepared = ns.run(|| {
+        fs::write(format!("/proc/sys/net/ipv6/conf/{TAP}/accept_dad"), "0").doing("accept_dad")?;
+        link::add_address(TAP, IpAddr::V6(HOST_V6), PREFIX_V6_LEN).doing("the address")?;
+        link::mac(TAP).doing("the Ethernet address")
+    });
+    let mac = prepared.doing("entering the namespace")??;
+    Ok(mac.map(|byte| format!("{byte:02x}")).join(":"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn macs() -> Macs {
+        Macs { host: "h".to_owned(), guest: "g".to_owned() }
+    }
+
+    #[test]
+    fn every_test_has_a_name_of_its_own() {
+        let mut names: Vec<_> = Test::all().iter().map(Test::name).collect();
+        let len = names.len();
+        names.sort();
+        names.dedup();
+        assert_eq!((names.len(), len), (2 * 2 * CSUM_TESTS.len() + 2 * GRO_TESTS.len(), len));
+    }
+
+    #[test]
+    fn both_ends_name_the_same_sender() {
+        let test = Test { program: "csum", family: Family::V6, sender: Sender::Host, what: "udp", arguments: "-U" };
+        let (sends, receives) = (test.arguments(&macs(), false, "t"), test.arguments(&macs(), true, "eth0"));
+        for arguments in [&sends, &receives] {
+            assert!(arguments.contains("-6 -S fd00:18::1 -D fd00:18::2 -s h -d g"), "{arguments}");
+        }
+        assert!(sends.contains(" -T ") && receives.contains(" -R "));
+    }
+
+    #[test]
+    fn what_sums_to_zero_is_not_chosen_at_random() {
+        for (_, arguments) in CSUM_TESTS {
+            let test = Test { program: "csum", family: Family::V4, sender: Sender::Guest, what: "", arguments };
+            assert_eq!(test.arguments(&macs(), true, "t").contains("-r 1"), !arguments.contains("-Z"));
+        }
+    }
+}

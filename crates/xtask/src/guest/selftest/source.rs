@@ -1,0 +1,101 @@
+//! Where the kernel's test programs come from: Debian's packages of the kernel's source, about 150 MB each, of which
+//! four files are unpacked. All of it goes with the scratch directory.
+
+use crate::failure::{Doing, Failure, Result, failed, not_possible};
+use crate::packages::{self, CC, XZ};
+use crate::scratch::Scratch;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Where the programs lie in a package.
+const SELFTESTS: &str = "tools/testing/selftests";
+/// What both include.
+const HEADER: &str = "kselftest.h";
+
+/// A program and its source.
+struct Source {
+    program: &'static str,
+    package: &'static str,
+    file: &'static str,
+}
+
+const SOURCES: [Source; 2] = [
+    // The first kernel of Debian 12 that has it.
+    Source { program: "csum", package: "linux-source-6.12", file: "net/lib/csum.c" },
+    // That of 6.12 wants frames kept apart that have the same IPv4 identification and may be fragmented; earlier
+    // programs do not ask, and Linux joins them again from 6.18 on, as offramp does.
+    Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
+];
+/// Prints the archive in the package, and unpacks the files that are named from the fourth argument on. `tar` stops
+/// behind the last one, which ends the pipe early: what counts is that the files are there.
+const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
+    dpkg-deb --fsys-tarfile \"$package\" | tar -xO \"$archive\" | tar -xJ -C \"$to\" --occurrence=1 \"$@\"";
+
+/// The programs, built.
+#[derive(Debug)]
+pub struct Programs(PathBuf);
+
+impl Programs {
+    /// Where a program is.
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// Where all are.
+    pub fn paths(&self) -> Vec<PathBuf> {
+        SOURCES.iter().map(|source| self.path(source.program)).collect()
+    }
+}
+
+/// Fetches and builds the programs, without libraries of their own, so that they run in any guest.
+///
+/// # Errors
+/// [`Failure::NotPossible`] when a package cannot be had; a failure when it does not have what it should, or what it
+/// has does not build.
+pub fn build(scratch: &Scratch) -> Result<Programs> {
+    packages::need(XZ)?;
+    let (cc, directory) = (packages::need(CC)?, scratch.path());
+    SOURCES.iter().try_for_each(|source| source.build(&cc, directory))?;
+    Ok(Programs(directory.to_owned()))
+}
+
+impl Source {
+    fn build(&self, cc: &Path, directory: &Path) -> Result<()> {
+        let package = match packages::download(self.package, directory) {
+            Err(Failure::Failed(why)) => return not_possible(format!("the kernel's source is not to be had: {why}")),
+            other => other?,
+        };
+        self.unpack(&package, directory)?;
+        fs::remove_file(&package).doing(package.display())?;
+        let selftests = self.selftests(directory);
+        let mut command = Command::new(cc);
+        command.args(["-O1", "-w", "-static", "-I"]).arg(&selftests).arg("-o").arg(directory.join(self.program));
+        let built = command.arg(selftests.join(self.file)).output().doing("running cc")?;
+        if built.status.success() {
+            return Ok(());
+        }
+        failed(format!("building {} of {}:\n{}", self.file, self.package, said(&built)))
+    }
+
+    fn selftests(&self, directory: &Path) -> PathBuf {
+        directory.join(self.package).join(SELFTESTS)
+    }
+
+    fn unpack(&self, package: &Path, directory: &Path) -> Result<()> {
+        let (name, files) = (self.package, [self.file, HEADER]);
+        let mut command = Command::new("sh");
+        command.args(["-c", UNPACK, "sh"]).arg(package).arg(format!("./usr/src/{name}.tar.xz")).arg(directory);
+        command.args(files.map(|file| format!("{name}/{SELFTESTS}/{file}")));
+        let unpacked = command.output().doing("unpacking the kernel's source")?;
+        let missing = |file: &&&str| !self.selftests(directory).join(file).is_file();
+        match files.iter().find(missing) {
+            Some(file) => failed(format!("{name} has no {SELFTESTS}/{file}:\n{}", said(&unpacked))),
+            None => Ok(()),
+        }
+    }
+}
+
+fn said(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).trim().to_owned()
+}

@@ -1,0 +1,209 @@
+//! Two guests on one switch of `offramp up`: bytes over TCP both ways at once, judged by their SHA-256, while
+//! one guest's offloads are switched off and on.
+
+use super::machine::Machine;
+use super::options::{self, Options};
+use super::{BackendKind, Bench, tcp, vhost_user_network};
+use crate::daemon::{self, Daemon};
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::scratch::Scratch;
+use offramp_ports::sys::NetNs;
+use serde_json::Value;
+use std::net::Ipv4Addr;
+
+/// One queue pair each: a switch uses no more of a guest.
+const QUEUE_PAIRS: u16 = 1;
+/// Where each guest answers what it is sent with its SHA-256.
+const SERVICE: u16 = 5001;
+/// The least number of segments in a mean super-frame. A guest that is emulated seldom fills one, and half of the
+/// frames are acknowledgements.
+const SEGMENTS_MIN: u64 = 2;
+
+/// A guest and its port.
+struct Guest {
+    port: &'static str,
+    address: Ipv4Addr,
+    mac: &'static str,
+    ring: &'static str,
+    machine: Option<Machine>,
+}
+
+impl Guest {
+    /// Both guests, not started: one with packed rings, one with split ones.
+    fn both() -> [Self; 2] {
+        let second = Ipv4Addr::new(198, 18, 0, 3);
+        [
+            Self { port: "vm0", address: tcp::GUEST, mac: "02:00:00:00:00:10", ring: "on", machine: None },
+            Self { port: "vm1", address: second, mac: "02:00:00:00:00:11", ring: "off", machine: None },
+        ]
+    }
+
+    fn socket(&self, scratch: &Scratch) -> String {
+        scratch.file(&format!("{}.sock", self.port))
+    }
+
+    fn start(&mut self, bench: &Bench, ns: &NetNs) -> Result<()> {
+        let options: Options = options::short(&[("mq", "off"), ("packed", self.ring)]);
+        let device = format!("{},mac={}", options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp), self.mac);
+        let mut config = bench.machine(vhost_user_network(&self.socket(&bench.scratch), QUEUE_PAIRS, ""), device);
+        config.address = self.address;
+        self.machine = Some(Machine::start(&config, ns)?);
+        Ok(())
+    }
+
+    fn machine(&mut self) -> Result<&mut Machine> {
+        self.machine.as_mut().ok_or_else(|| Failure::Failed(format!("{} was not started", self.port)))
+    }
+
+    /// Waits for the boot, and has the guest answer at [`SERVICE`].
+    fn wait_until_ready(&mut self) -> Result<()> {
+        let machine = self.machine()?;
+        machine.wait_until_ready()?;
+        machine.run(&format!("nc -ll -p {SERVICE} -e sha256sum >/dev/null 2>&1 &"))?;
+        // A connection that comes before would be refused.
+        machine.run(&format!("until grep -q ':{SERVICE:04X} ' /proc/net/tcp /proc/net/tcp6; do usleep 10000; done"))?;
+        Ok(())
+    }
+}
+
+/// Runs the case.
+///
+/// # Errors
+/// When something does not start, other bytes arrive, or a switch changes nothing.
+pub fn run(bench: &Bench) -> Result<()> {
+    let executable = daemon::build()?;
+    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let mut guests = Guest::both();
+    let ports = guests.each_ref().map(|guest| {
+        let socket = guest.socket(&bench.scratch);
+        format!(
+            "[[port]]\nname = \"{}\"\nhost = {{ vhost_user = \"{socket}\" }}\nwire = {{ switch = \"lan\" }}\n\n",
+            guest.port
+        )
+    });
+    let file = ports.concat() + "[[switch]]\nname = \"lan\"\n";
+    let daemon = Daemon::start(&executable, &file, &bench.scratch, &ns)?;
+    let mut judged = judge(bench, &mut guests, &daemon, &ns);
+    for machine in guests.into_iter().filter_map(|guest| guest.machine) {
+        machine.power_off();
+    }
+    let last_words = daemon.terminate();
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&last_words);
+    }
+    judged
+}
+
+fn judge(bench: &Bench, guests: &mut [Guest; 2], daemon: &Daemon, ns: &NetNs) -> Result<()> {
+    // Both at once: an emulated boot is most of the time of this case.
+    guests.iter_mut().try_for_each(|guest| guest.start(bench, ns))?;
+    guests.iter_mut().try_for_each(Guest::wait_until_ready)?;
+    let expected = tcp::digest(&bench.base.image.payload);
+
+    let counts = exchange(guests, daemon, &expected).map_err(|why| during("all offloads on", why))?;
+    counts.iter().try_for_each(Counts::expect_super_frames)?;
+
+    daemon.set("vm1", &["all", "off"])?;
+    let [first, second] = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 off", why))?;
+    // What vm1 may send was agreed when it set up its device, and stays: so vm0 still gets super-frames.
+    first.expect_super_frames()?;
+    second.expect_single_frames()?;
+
+    daemon.set("vm1", &["all", "on"])?;
+    let counts = exchange(guests, daemon, &expected).map_err(|why| during("those of vm1 on again", why))?;
+    counts.iter().try_for_each(Counts::expect_super_frames)
+}
+
+fn during(offloads: &str, why: Failure) -> Failure {
+    match why {
+        Failure::Failed(why) => Failure::Failed(format!("with {offloads}: {why}")),
+        other => other,
+    }
+}
+
+/// Each guest sends its `/payload` to the other, at the same time. Returns what each port gave its guest.
+fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<[Counts; 2]> {
+    let ports = guests.each_ref().map(|guest| guest.port);
+    let addresses = guests.each_ref().map(|guest| guest.address);
+    let before = counts(&daemon.show()?, ports)?;
+    let mut begun = Vec::new();
+    for (guest, other) in guests.iter_mut().zip(addresses.iter().rev()) {
+        begun.push(guest.machine()?.begin(&format!("nc {other} {SERVICE} </payload"))?);
+    }
+    for (guest, begun) in guests.iter_mut().zip(&begun) {
+        let printed = guest.machine()?.finish(begun)?;
+        let found = printed.split_whitespace().next().unwrap_or_default();
+        tcp::same(found, expected, &format!("TCP from {}", guest.port))?;
+    }
+    let after = counts(&daemon.show()?, ports)?;
+    let [first, second] = after;
+    Ok([first.since(&before[0]), second.since(&before[1])])
+}
+
+/// What a port has given its guest.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Counts {
+    port: &'static str,
+    /// Frames of the line: a super-frame is as many as it has segments.
+    frames: u64,
+    /// Frames as the guest saw them.
+    host_frames: u64,
+}
+
+impl Counts {
+    fn since(&self, earlier: &Self) -> Self {
+        Self {
+            port: self.port,
+            frames: self.frames - earlier.frames,
+            host_frames: self.host_frames - earlier.host_frames,
+        }
+    }
+
+    fn expect_super_frames(&self) -> Result<()> {
+        if self.frames >= SEGMENTS_MIN * self.host_frames {
+            return Ok(());
+        }
+        failed(format!("super-frames were expected, but {} got {} for {}", self.port, self.host_frames, self.frames))
+    }
+
+    fn expect_single_frames(&self) -> Result<()> {
+        if self.frames == self.host_frames {
+            return Ok(());
+        }
+        failed(format!("no super-frame was expected, but {} got {} for {}", self.port, self.host_frames, self.frames))
+    }
+}
+
+/// The counters of both ports in what `offramp show --json` prints (`docs/control.md`).
+fn counts(shown: &Value, ports: [&'static str; 2]) -> Result<[Counts; 2]> {
+    let of = |name: &'static str| {
+        let port = shown["ports"].as_array()?.iter().find(|port| port["name"] == name)?;
+        let queues = port["queues"].as_array()?;
+        let sum = |field: &str| queues.iter().map(|queue| queue["receive"][field].as_u64()).sum::<Option<u64>>();
+        Some(Counts { port: name, frames: sum("frames_out")?, host_frames: sum("host_frames")? })
+    };
+    match ports.map(of) {
+        [Some(first), Some(second)] => Ok([first, second]),
+        _ => failed(format!("offramp show has no counters of {ports:?}: {shown}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn counters_are_read_from_what_the_daemon_shows() {
+        let port = |name, frames| {
+            let queue = json!({"receive": {"frames_out": frames, "host_frames": 2}});
+            json!({"name": name, "queues": [queue]})
+        };
+        let shown = json!({"ports": [port("vm1", 2), port("vm0", 9)]});
+        let [first, second] = counts(&shown, ["vm0", "vm1"]).unwrap();
+        assert_eq!((first.frames, second.frames), (9, 2));
+        assert!(first.expect_super_frames().is_ok() && first.expect_single_frames().is_err());
+        assert!(second.expect_single_frames().is_ok() && second.expect_super_frames().is_err());
+        assert!(counts(&json!({"ports": [port("vm0", 9)]}), ["vm0", "vm1"]).is_err());
+    }
+}
