@@ -145,6 +145,11 @@ impl Guest {
         self.start().expect("starting the backend's rings again");
     }
 
+    /// Queue pairs that were not taken out.
+    pub fn pairs(&self) -> usize {
+        self.rx.len()
+    }
+
     /// The transmit queue of pair `pair`.
     pub fn tx(&mut self, pair: usize) -> &mut TxQueue {
         &mut self.tx[pair]

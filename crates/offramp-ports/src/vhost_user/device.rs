@@ -206,8 +206,16 @@ impl Device {
 
     /// Stops a ring; what was said of it stays, but for its kick.
     fn stop(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
+        self.end(vring, QueueState::stop)
+    }
+
+    fn end(
+        &mut self,
+        vring: usize,
+        end: impl FnOnce(&mut QueueState, Side) -> Option<u32> + Send + 'static,
+    ) -> std::result::Result<u32, Refused> {
         if self.vring(vring)?.is_running {
-            let base = self.run(vring, QueueState::stop)?;
+            let base = self.run(vring, end)?;
             let setup = self.vring(vring)?;
             setup.is_running = false;
             // A ring that broke has no base of its own any more.
@@ -242,7 +250,7 @@ impl Device {
     fn replace_memory(&mut self, memory: GuestMemory) -> std::result::Result<(), Refused> {
         let running: Vec<usize> = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running).collect();
         for vring in &running {
-            self.stop(*vring)?;
+            self.end(*vring, QueueState::pause)?;
         }
         self.memory = Arc::new(memory);
         for queue in &self.queues {

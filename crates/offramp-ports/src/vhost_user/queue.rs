@@ -70,6 +70,8 @@ pub(super) struct Vring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     is_enabled: bool,
+    /// The frontend has started the ring and not stopped it: also while its memory is replaced.
+    is_in_use: bool,
     is_logged: bool,
 }
 
@@ -122,6 +124,7 @@ impl Vring {
             let _ = write(err, &EVENT);
         }
         self.ring = None;
+        self.is_in_use = false;
         self.batch.clear();
         false
     }
@@ -214,11 +217,18 @@ impl QueueState {
         vring.place = start.place;
         vring.kick = start.kick;
         vring.is_logged = start.is_logged;
+        vring.is_in_use = true;
         Ok(())
     }
 
     /// Stops a ring and says where to go on; `None` when it did not run.
     pub fn stop(&mut self, side: Side) -> Option<u32> {
+        self.vring(side).is_in_use = false;
+        self.pause(side)
+    }
+
+    /// Stops a ring that will be started again at once: it stays in use.
+    pub fn pause(&mut self, side: Side) -> Option<u32> {
         let (memory, log, counters) = (Arc::clone(&self.memory), self.log.clone(), Arc::clone(&self.counters));
         let vring = self.vring(side);
         vring.publish(&memory, log.as_deref(), &counters);
@@ -501,7 +511,13 @@ impl VhostQueue {
 
     /// Whether the guest has a receive ring here that it uses.
     pub fn receives(&self) -> bool {
-        self.state.receive.is_enabled && self.state.receive.ring.is_some()
+        self.state.receive.is_enabled && self.state.receive.is_in_use
+    }
+
+    /// Shows the guest what it was given so far.
+    pub(super) fn publish_received(&mut self) {
+        let state = &mut self.state;
+        state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
     }
 
     /// Takes the next frame of the batch.
@@ -546,8 +562,7 @@ impl HostPort for VhostQueue {
         let chains = self.state.gather(self.state.header_len + frame.len())?;
         self.state.write_frame(chains, &mut encode_rx(meta), frame);
         if self.state.receive.staged >= FETCH_MAX {
-            let state = &mut self.state;
-            state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
+            self.publish_received();
         }
         Ok(())
     }
