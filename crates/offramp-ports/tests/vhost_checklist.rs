@@ -17,7 +17,9 @@ use offramp_testkit::{
     Buffer, Dialect, Frontend, Guest, GuestMemory, Received, RegionSpec, RingOptions, TxLayout, Virtqueue, VnetHeader,
 };
 use vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, check_received, cut, frame, rng, wait_until};
+use vhost_common::{
+    Case, PATIENCE, Rig, RigConfig, Scratch, SwitchRig, carry, check_received, cut, frame, rng, wait_until,
+};
 
 /// What a guest that sends can ask for.
 const SENDS: u64 = features::CSUM
@@ -327,6 +329,35 @@ fn v33_no_super_frame_carries_ecn() {
             segments.extend(if is_joined { cut(&one.header, &one.frame) } else { vec![one.frame] });
         }
         assert!(segments == expected);
+    }
+}
+
+#[test]
+fn v33_a_super_frame_with_cwr_goes_whole_to_a_guest_that_agreed_to_ecn_and_is_cut_for_one_that_did_not() {
+    const TAKES: u64 = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6;
+    for case in Case::layouts() {
+        for (agreed, is_whole) in [(features::GUEST_ECN, true), (0, false)] {
+            let rig = SwitchRig::new(1, Offloads::all());
+            let mut a = rig.guest(0, &case.guest().features(SENDS));
+            let mut b = rig.guest(1, &case.guest().features(TAKES | agreed));
+            b.rx(0).fill(64, 1526);
+            for (is_ipv6, kind) in [(false, GSO_TCPV4), (true, GSO_TCPV6)] {
+                for flags in [ACK | CWR, ACK | CWR | ECE] {
+                    let packet = Packet { flags, is_ipv6, ..Packet::tcp(8000) };
+                    let (header, frame) = asking(&packet, kind | GSO_ECN, 1000);
+                    let received = exchange(&mut a, &mut b, &header, &frame, 8);
+                    let told: Vec<_> = received.iter().map(|one| one.vnet().gso_type).collect();
+                    if is_whole {
+                        assert_eq!(told, [kind | GSO_ECN], "{case:?}");
+                        assert!(received[0].frame == frame, "{case:?}");
+                    } else {
+                        assert_eq!(told, [GSO_NONE; 8], "{case:?}");
+                        let given: Vec<_> = received.into_iter().map(|one| one.frame).collect();
+                        assert!(given == cut(&header.to_bytes(), &frame), "{case:?}");
+                    }
+                }
+            }
+        }
     }
 }
 

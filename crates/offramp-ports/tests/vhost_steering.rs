@@ -4,15 +4,12 @@ mod vhost_common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
-use offramp_ports::vhost_user::{VhostPort, VhostUser, VhostUserConfig};
-use offramp_ports::worker::Worker;
 use offramp_testkit::frontend::{Header, request};
 use offramp_testkit::{Guest, Received, VnetHeader};
 use rand::RngExt;
 use vhost_common::packet::Packet;
-use vhost_common::{Case, Scratch, rng, wait_until};
+use vhost_common::{Case, SwitchRig, rng, wait_until};
 
 const PAIRS: usize = 4;
 const BUFFERS: usize = 200;
@@ -20,51 +17,24 @@ const BUFFER_LEN: usize = 1526;
 /// A flow that is only there to be heard.
 const HELLO: u16 = 1000;
 
-/// Two vhost-user ports on a switch that one worker drives.
-struct Rig {
-    // In the order in which they are to go.
-    _worker: Worker,
-    ports: Vec<VhostUser>,
-    _scratch: Scratch,
+/// A guest with `pairs` queue pairs and receive buffers in each.
+fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
+    let builder = case.guest().queue_pairs(pairs as u16).queue_size(256);
+    let mut guest = rig.guest(side, &builder);
+    for pair in 0..pairs {
+        guest.rx(pair).fill(BUFFERS, BUFFER_LEN);
+    }
+    guest
 }
 
-impl Rig {
-    fn new() -> Self {
-        let scratch = Scratch::new();
-        let switch = Switch::new(&SwitchConfig::default());
-        let open = |side: usize| {
-            let socket = scratch.path(&format!("guest{side}"));
-            let config = VhostUserConfig { queue_pairs: PAIRS as u16, ..VhostUserConfig::new(socket) };
-            let mut port = VhostUser::open(&config).unwrap();
-            let queues = (0..PAIRS).map(|pair| port.queue(pair).unwrap()).collect();
-            let config = PortConfig { offloads: Offloads::empty(), ..PortConfig::default() };
-            switch.control().add(VhostPort::new(queues).unwrap(), &config).unwrap();
-            port
-        };
-        let ports = (0..2).map(open).collect();
-        let worker = Worker::start("steering-test", vec![switch], None).unwrap();
-        Self { _worker: worker, ports, _scratch: scratch }
+/// A guest at each port; each has been heard.
+fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
+    let mut guests = [guest(rig, 0, case, pairs[0]), guest(rig, 1, case, pairs[1])];
+    for side in [0, 1] {
+        guests[side].tx(0).send(&VnetHeader::default(), &[&bytes(side, HELLO, 0)]);
+        receive(&mut guests[1 - side], 1);
     }
-
-    /// A guest with `pairs` queue pairs and receive buffers in each, of which the switch knows where it is.
-    fn guest(&self, side: usize, case: &Case, pairs: usize) -> Guest {
-        let builder = case.guest().queue_pairs(pairs as u16).queue_size(256);
-        let mut guest = builder.connect(&self.ports[side].config().socket);
-        for pair in 0..pairs {
-            guest.rx(pair).fill(BUFFERS, BUFFER_LEN);
-        }
-        guest
-    }
-
-    /// A guest at each port; each has been heard.
-    fn guests(&self, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
-        let mut guests = [self.guest(0, case, pairs[0]), self.guest(1, case, pairs[1])];
-        for side in [0, 1] {
-            guests[side].tx(0).send(&VnetHeader::default(), &[&bytes(side, HELLO, 0)]);
-            receive(&mut guests[1 - side], 1);
-        }
-        guests
-    }
+    guests
 }
 
 /// Frame `number` of a flow that guest `side` sends: the answering direction has all addresses the other way round.
@@ -104,9 +74,9 @@ fn receive(guest: &mut Guest, count: usize) -> Vec<(usize, Received)> {
 
 #[test]
 fn a_guest_receives_a_flow_on_the_pair_on_which_it_sends_it() {
-    let rig = Rig::new();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
     for case in Case::layouts() {
-        let [mut a, mut b] = rig.guests(&case, [PAIRS; 2]);
+        let [mut a, mut b] = guests(&rig, &case, [PAIRS; 2]);
         for round in 0..3 {
             for flow in 0..16 {
                 let pair = usize::from(flow + round) % PAIRS;
@@ -123,9 +93,9 @@ fn a_guest_receives_a_flow_on_the_pair_on_which_it_sends_it() {
 
 #[test]
 fn flows_that_a_guest_never_sent_spread_over_its_pairs_and_stay_there() {
-    let rig = Rig::new();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
     for case in Case::layouts() {
-        let [mut a, mut b] = rig.guests(&case, [1, PAIRS]);
+        let [mut a, mut b] = guests(&rig, &case, [1, PAIRS]);
         let mut places = BTreeMap::new();
         for number in 0..3 {
             for flow in 0..64 {
@@ -144,10 +114,10 @@ fn flows_that_a_guest_never_sent_spread_over_its_pairs_and_stay_there() {
 
 #[test]
 fn a_guest_with_fewer_pairs_than_its_port_receives_everything_on_those_that_it_uses() {
-    let rig = Rig::new();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
     for case in Case::layouts() {
         for pairs in 1..PAIRS {
-            let [mut a, mut b] = rig.guests(&case, [1, pairs]);
+            let [mut a, mut b] = guests(&rig, &case, [1, pairs]);
             for flow in 0..64 {
                 a.tx(0).send(&VnetHeader::default(), &[&bytes(0, flow, 0)]);
             }
@@ -160,9 +130,9 @@ fn a_guest_with_fewer_pairs_than_its_port_receives_everything_on_those_that_it_u
 
 #[test]
 fn memory_that_is_replaced_moves_no_flow() {
-    let rig = Rig::new();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
     let case = Case::layouts().next().expect("a layout");
-    let [mut a, mut b] = rig.guests(&case, [1, PAIRS]);
+    let [mut a, mut b] = guests(&rig, &case, [1, PAIRS]);
     let memory = b.memory().clone();
     let mut places = BTreeMap::new();
     for number in 0..50 {
@@ -185,9 +155,9 @@ fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
     const FLOWS: u16 = 12;
     const ROUNDS: usize = 300;
     let mut rng = rng();
-    let rig = Rig::new();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
     for case in Case::layouts() {
-        let [mut a, mut b] = rig.guests(&case, [PAIRS; 2]);
+        let [mut a, mut b] = guests(&rig, &case, [PAIRS; 2]);
         let mut next = [0u32; FLOWS as usize];
         let mut expected = next;
         let mut enabled = [true; PAIRS];

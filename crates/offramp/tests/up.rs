@@ -130,10 +130,10 @@ fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     let changed: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let names: Vec<_> = changed["features"].as_array().unwrap().iter().map(|f| f["name"].as_str().unwrap()).collect();
-    assert_eq!(names, ["rsc4", "rsc6"]);
+    assert_eq!(names, ["rsc4", "rsc6", "rsc-ecn"]);
     bed.carry_tcp();
     let after = bed.show();
-    for name in ["rsc4", "rsc6"] {
+    for name in ["rsc4", "rsc6", "rsc-ecn"] {
         assert_eq!(
             (&feature(&after, "b", name)["allowed"], &feature(&after, "b", name)["in_use"]),
             (&false.into(), &false.into())

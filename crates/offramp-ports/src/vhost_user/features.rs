@@ -64,7 +64,7 @@ impl Default for RingFeatures {
 }
 
 /// Offloads and the bits that stand for them.
-const OFFLOADS: [(Offloads, u64); 10] = [
+const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::TX_CHECKSUM, 1 << VIRTIO_NET_F_CSUM),
     (Offloads::TSO4, 1 << VIRTIO_NET_F_HOST_TSO4),
     (Offloads::TSO6, 1 << VIRTIO_NET_F_HOST_TSO6),
@@ -74,6 +74,7 @@ const OFFLOADS: [(Offloads, u64); 10] = [
     (Offloads::RX_CHECKSUM, 1 << VIRTIO_NET_F_GUEST_CSUM),
     (Offloads::RSC4, 1 << VIRTIO_NET_F_GUEST_TSO4),
     (Offloads::RSC6, 1 << VIRTIO_NET_F_GUEST_TSO6),
+    (Offloads::RSC_ECN, 1 << VIRTIO_NET_F_GUEST_ECN),
     (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
 ];
 
@@ -85,9 +86,6 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads) -> u64 {
         if offloads.contains(offload) {
             bits |= of_offload;
         }
-    }
-    if offloads.intersects(Offloads::RSC) {
-        bits |= 1 << VIRTIO_NET_F_GUEST_ECN;
     }
     // The frontend answers the control queue; these say that the device does not mind.
     bits |= 1 << VIRTIO_NET_F_CTRL_VQ | 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
@@ -161,7 +159,7 @@ mod tests {
             assert_eq!(bits & feature.bits(), 0, "{feature:?}");
         }
         let none = offer(RingFeatures::empty(), Offloads::empty());
-        let every_offload = OFFLOADS.iter().fold(1 << VIRTIO_NET_F_GUEST_ECN, |bits, (_, of_one)| bits | of_one);
+        let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
         assert_eq!(none & every_offload, 0);
     }
 
