@@ -6,7 +6,7 @@ use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
 use super::ring::{BadRing, RingPlace};
 use super::sigbus::Alarm;
-use super::{MTU_MIN, VhostUserConfig};
+use super::{MTU_MIN, VhostUserConfig, rarp};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_offload::caps::Offloads;
 use std::fs::File;
@@ -55,6 +55,10 @@ pub(super) enum Refused {
     Enable(u32),
     #[error("MTU {0}: out of range")]
     Mtu(u64),
+    #[error("{0} was not negotiated")]
+    NotNegotiated(&'static str),
+    #[error("{0:02x?}: no station's address")]
+    Address([u8; 6]),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -234,6 +238,7 @@ impl Device {
                 state.set_err(side, None);
                 state.set_enabled(side, false);
                 state.set_log(None);
+                state.announce(None);
                 state.set_features(0);
                 state.set_memory(Arc::default());
             });
@@ -289,6 +294,24 @@ impl Device {
         let mtu = u16::try_from(mtu).ok().filter(|mtu| *mtu >= MTU_MIN).ok_or(Refused::Mtu(mtu))?;
         self.frontend_mtu = Some(mtu);
         Ok(())
+    }
+
+    /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) does so, and a
+    /// frontend does not ask for it; if it does, there is nothing to do.
+    pub fn send_rarp(&self, payload: u64) -> std::result::Result<(), Refused> {
+        if self.protocol_features & VhostUserProtocolFeatures::RARP.bits() == 0 {
+            return Err(Refused::NotNegotiated("RARP"));
+        }
+        // The first six bytes, as they lie in the message.
+        let [a, b, c, d, e, f, _, _] = payload.to_ne_bytes();
+        let mac = [a, b, c, d, e, f];
+        if !rarp::is_station(mac) {
+            return Err(Refused::Address(mac));
+        }
+        if self.features & features::GUEST_ANNOUNCE != 0 {
+            return Ok(());
+        }
+        self.run(1, move |state, _| state.announce(Some(rarp::frame(mac))))
     }
 
     /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
@@ -441,6 +464,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         use VhostUserProtocolFeatures as Feature;
         let mut offered = Feature::REPLY_ACK
             | Feature::MTU
+            | Feature::RARP
             | Feature::INFLIGHT_SHMFD
             | Feature::RESET_DEVICE
             | Feature::CONFIGURE_MEM_SLOTS

@@ -32,6 +32,8 @@ pub(super) const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 pub(super) const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 /// The guest's address in the configuration.
 pub(super) const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
+/// The guest tells where it is by itself, when it is asked to.
+pub(super) const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
 /// Largest MTU in the configuration.
 pub(super) const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
 
@@ -88,7 +90,7 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads) -> u64 {
         }
     }
     // The frontend answers the control queue; these say that the device does not mind.
-    bits |= 1 << VIRTIO_NET_F_CTRL_VQ | 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
+    bits |= 1 << VIRTIO_NET_F_CTRL_VQ | GUEST_ANNOUNCE;
     bits | LOG_ALL
 }
 

@@ -30,6 +30,7 @@ mod mailbox;
 mod memory;
 mod port;
 mod queue;
+mod rarp;
 mod ring;
 mod session;
 mod sigbus;

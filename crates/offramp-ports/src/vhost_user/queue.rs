@@ -8,6 +8,7 @@ use super::counters::QueueCounters;
 use super::features;
 use super::mailbox::Receiver;
 use super::memory::{DirtyLog, GuestMemory};
+use super::rarp;
 use super::ring::{BadRing, Batch, Buffer, Chain, FETCH_MAX, Ring, RingOptions, RingPlace};
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
 use crate::worker::HostIo;
@@ -159,6 +160,8 @@ pub(super) struct QueueState {
     offloads: Offloads,
     receive: Vring,
     transmit: Vring,
+    /// Goes out before what the guest sends next.
+    announcement: Option<[u8; rarp::FRAME_LEN]>,
     counters: Arc<QueueCounters>,
 }
 
@@ -172,6 +175,7 @@ impl QueueState {
             offloads: Offloads::empty(),
             receive: Vring::default(),
             transmit: Vring::default(),
+            announcement: None,
             counters,
         }
     }
@@ -197,6 +201,11 @@ impl QueueState {
 
     pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
         self.log = log;
+    }
+
+    /// Sends a frame as if the guest had sent it; `None` takes back one that was not sent yet.
+    pub fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
+        self.announcement = frame;
     }
 
     /// Starts a ring in the memory and with the features of now.
@@ -520,6 +529,17 @@ impl VhostQueue {
         state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
     }
 
+    /// Takes a frame that the guest has not sent; whether there is room for it.
+    #[cold]
+    fn take_announcement(&mut self, frame: &[u8]) -> bool {
+        let has_room = frame.len() <= self.frame_len_max;
+        if has_room {
+            self.buffer[self.frame_at..self.frame_at + frame.len()].copy_from_slice(frame);
+            self.frame_len = frame.len();
+        }
+        has_room
+    }
+
     /// Takes the next frame of the batch.
     #[inline]
     fn take_next(&mut self) -> Result<bool, PortError> {
@@ -546,6 +566,9 @@ impl HostPort for VhostQueue {
         self.meta = TxMeta::default();
         if self.state.transmit.batch.is_empty() {
             self.mailbox.serve(&mut self.state);
+            if let Some(frame) = self.state.announcement.take() {
+                return Ok(self.take_announcement(&frame));
+            }
             if !self.state.fetch_transmit() {
                 return Ok(false);
             }

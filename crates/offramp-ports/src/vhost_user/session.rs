@@ -1,7 +1,7 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
-//! Crate `vhost` reads and answers the messages. Three of the protocol's it does not know (`SET_STATUS`,
-//! `GET_STATUS`, `NET_SET_MTU`), and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
+//! Crate `vhost` reads and answers the messages. Four of the protocol's it does not know (`SET_STATUS`,
+//! `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
 //! those are taken from the socket before it sees them. It also reads a message
 //! without looking whether all of it is there: it is called only when it is, so that a frontend that stops
 //! in the middle cannot hold the thread.
@@ -42,6 +42,7 @@ const REPLY_FLAGS: u32 = 0x1 | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
 const SET_VRING_ENABLE: u32 = 18;
+const SEND_RARP: u32 = 19;
 const NET_SET_MTU: u32 = 20;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
@@ -230,7 +231,7 @@ impl Session {
         header: Header,
     ) -> Result<bool, Unreadable> {
         match header.request {
-            SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
+            SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
             _ => handler.handle_request()?,
         }
         Ok(true)
@@ -259,6 +260,7 @@ impl Session {
             // A vring's state: its index in the first four bytes, 0 or 1 behind it.
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
+            SEND_RARP => self.device().send_rarp(value),
             _ => self.device().set_mtu(value),
         };
         let can_ack = VhostUserProtocolFeatures::REPLY_ACK.bits();
