@@ -1,6 +1,7 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::features::{self, PROTOCOL_FEATURES};
+use super::link::Link;
 use super::mailbox::{NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
@@ -117,6 +118,9 @@ pub(super) struct Device {
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
+    link: Arc<Link>,
+    /// The state of the link that the frontend last read or was told to read.
+    link_told: Option<bool>,
 }
 
 impl Device {
@@ -124,6 +128,7 @@ impl Device {
         config: VhostUserConfig,
         allowed: Arc<AtomicU32>,
         alarm: Alarm,
+        link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
     ) -> Self {
         let vrings = (0..2 * queues.len()).map(|_| Setup::default()).collect();
@@ -138,7 +143,25 @@ impl Device {
             protocol_features: 0,
             status: 0,
             frontend_mtu: None,
+            link,
+            link_told: None,
         }
+    }
+
+    /// Whether the frontend has read a configuration that is not true any more, and can be told so. It counts as
+    /// told from then on.
+    pub fn is_config_news(&mut self) -> bool {
+        let is_up = self.link.is_up();
+        let is_news = self.link_told.is_some_and(|told| told != is_up);
+        if is_news {
+            self.link_told = Some(is_up);
+        }
+        is_news
+    }
+
+    /// Whether a protocol feature was negotiated.
+    pub fn speaks(&self, feature: VhostUserProtocolFeatures) -> bool {
+        self.protocol_features & feature.bits() != 0
     }
 
     pub fn features(&self) -> u64 {
@@ -249,6 +272,7 @@ impl Device {
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;
+        self.link_told = None;
     }
 
     /// Has every queue use other memory; rings that ran go on where they were.
@@ -299,7 +323,7 @@ impl Device {
     /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) does so, and a
     /// frontend does not ask for it; if it does, there is nothing to do.
     pub fn send_rarp(&self, payload: u64) -> std::result::Result<(), Refused> {
-        if self.protocol_features & VhostUserProtocolFeatures::RARP.bits() == 0 {
+        if !self.speaks(VhostUserProtocolFeatures::RARP) {
             return Err(Refused::NotNegotiated("RARP"));
         }
         // The first six bytes, as they lie in the message.
@@ -315,10 +339,13 @@ impl Device {
     }
 
     /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
-    fn net_config(&self) -> [u8; CONFIG_LEN] {
+    fn net_config(&mut self) -> [u8; CONFIG_LEN] {
+        let is_up = self.link.is_up();
+        self.link_told = Some(is_up);
+        let status = if is_up { LINK_UP } else { 0 };
         let mut bytes = [0; CONFIG_LEN];
         bytes[0..6].copy_from_slice(&self.config.mac.unwrap_or_default());
-        bytes[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        bytes[6..8].copy_from_slice(&status.to_le_bytes());
         bytes[8..10].copy_from_slice(&(self.queues.len() as u16).to_le_bytes());
         bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
         bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
@@ -473,7 +500,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         offered.set(Feature::MQ, self.queues.len() > 1);
         // A frontend that gives the guest an address itself (QEMU) complains of a backend with a configuration;
         // the MTU it knows or is told by other means.
-        offered.set(Feature::CONFIG, self.config.mac.is_some());
+        // Its changes are all that this side would speak of.
+        let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
+        offered.set(of_config, self.config.mac.is_some());
         Ok(offered)
     }
 
