@@ -120,7 +120,7 @@ impl Steering {
             Transport::Tcp | Transport::Udp => {
                 frame.get(layout.transport_start..)?.first_chunk().copied().unwrap_or_default()
             }
-            _ => [0; 4],
+            Transport::Opaque => [0; 4],
         };
         let [a, b, c, d] = ports.map(u64::from);
         // The sum of both ends is the same in either direction.
