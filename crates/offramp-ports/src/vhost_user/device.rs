@@ -1,6 +1,7 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::features::{self, PROTOCOL_FEATURES};
+use super::inflight;
 use super::link::Link;
 use super::mailbox::{NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
@@ -29,11 +30,6 @@ const LINK_UP: u16 = 1;
 /// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
-/// Alignment of each queue's part of the inflight region, and the bytes of its header and of an entry:
-/// the larger of split and packed (vhost-user, "Inflight I/O tracking").
-const INFLIGHT_ALIGN: u64 = 64;
-const INFLIGHT_HEADER_LEN: u64 = 40;
-const INFLIGHT_ENTRY_LEN: u64 = 32;
 
 /// Why a message was refused. Each ends the connection.
 #[derive(Debug, thiserror::Error)]
@@ -121,6 +117,7 @@ pub(super) struct Device {
     link: Arc<Link>,
     /// The state of the link that the frontend last read or was told to read.
     link_told: Option<bool>,
+    inflight: Option<Arc<inflight::Region>>,
 }
 
 impl Device {
@@ -145,6 +142,7 @@ impl Device {
             frontend_mtu: None,
             link,
             link_told: None,
+            inflight: None,
         }
     }
 
@@ -218,12 +216,16 @@ impl Device {
         let (has_memory, setup) = (self.memory.size().0 > 0, self.vring(vring)?);
         let is_said = setup.has_place && setup.place.size > 0 && has_memory;
         let Some(kick) = setup.kick.as_ref().filter(|_| is_said && !setup.is_running) else { return Ok(()) };
+        let kick = kick.try_clone()?;
+        let inflight = self.inflight.as_ref().and_then(|inflight| inflight.part(vring, self.vrings[vring].place.size));
+        let setup = self.vring(vring)?;
         let start = Start {
             features: negotiated,
             place: setup.place,
             base: setup.base,
-            kick: kick.try_clone()?,
+            kick,
             is_logged: setup.is_logged,
+            inflight,
         };
         self.run(vring, move |state, side| state.start(side, start))?
             .map_err(|cause| Refused::Ring { vring, cause })?;
@@ -273,6 +275,20 @@ impl Device {
         self.status = 0;
         self.frontend_mtu = None;
         self.link_told = None;
+        // What it says stays: the frontend may come again with it.
+        self.inflight = None;
+    }
+
+    /// Stops a ring of which the frontend knows where it is from then on: what the inflight region says of it is old.
+    /// Of a ring that has not run the region says where a backend before this one ended.
+    fn finish(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
+        let has_run = self.vring(vring)?.is_running;
+        let base = self.stop(vring)?;
+        if let Some(inflight) = self.inflight.as_ref().filter(|_| has_run) {
+            inflight.forget(vring);
+        }
+        self.vring(vring)?.kick = None;
+        Ok(base)
     }
 
     /// Has every queue use other memory; rings that ran go on where they were.
@@ -294,10 +310,8 @@ impl Device {
         self.status = status;
         if status == 0 {
             for vring in 0..self.vrings.len() {
-                self.stop(vring)?;
-                let setup = self.vring(vring)?;
-                setup.kick = None;
-                setup.base = 0;
+                self.finish(vring)?;
+                self.vring(vring)?.base = 0;
             }
         }
         Ok(())
@@ -465,8 +479,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = index as usize;
-        let base = self.stop(vring)?;
-        self.vring(vring)?.kick = None;
+        let base = self.finish(vring)?;
         Ok(VhostUserVringState::new(index, base))
     }
 
@@ -545,14 +558,15 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Refused::Unsupported("GET_SHARED_OBJECT").into())
     }
 
-    /// Chains are used in the order in which they came, so none is ever in flight across a restart: the
-    /// used index alone says where to go on, and the region stays as it was made.
+    /// Chains are used in the order in which they came, so none is in flight across a restart. A split ring
+    /// has its used index where the frontend sees it; a packed ring's position is in the region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (u64::from(inflight.num_queues), u64::from(inflight.queue_size));
         if queues > self.vrings.len() as u64 || entries > u64::from(self.config.queue_size_max) {
             return Err(Refused::Inflight.into());
         }
-        let len = (INFLIGHT_HEADER_LEN + entries * INFLIGHT_ENTRY_LEN).next_multiple_of(INFLIGHT_ALIGN) * queues;
+        let of_queue = (inflight::HEADER_LEN + entries * inflight::ENTRY_LEN).next_multiple_of(inflight::ALIGN);
+        let len = of_queue * queues;
         let flags = MFdFlags::MFD_CLOEXEC;
         let file = File::from(memfd_create(c"offramp-inflight", flags).map_err(|e| Refused::Io(e.into()))?);
         file.set_len(len).map_err(Refused::Io)?;
@@ -560,10 +574,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
-        let end = inflight.mmap_offset.checked_add(inflight.mmap_size).ok_or(Refused::Inflight)?;
-        if file.metadata().map_err(Refused::Io)?.len() < end {
-            return Err(Refused::Inflight.into());
-        }
+        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
+        let region = inflight::Region::map(file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
+        self.inflight = Some(Arc::new(region.map_err(Refused::from)?));
         Ok(())
     }
 

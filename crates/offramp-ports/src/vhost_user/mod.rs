@@ -27,6 +27,7 @@ mod channel;
 mod counters;
 mod device;
 mod features;
+mod inflight;
 mod link;
 mod mailbox;
 mod memory;

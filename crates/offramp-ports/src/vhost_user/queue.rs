@@ -6,6 +6,7 @@
 
 use super::counters::QueueCounters;
 use super::features;
+use super::inflight::Part;
 use super::mailbox::Receiver;
 use super::memory::{DirtyLog, GuestMemory};
 use super::rarp;
@@ -53,6 +54,8 @@ pub(super) struct Start {
     pub base: u32,
     pub kick: Option<OwnedFd>,
     pub is_logged: bool,
+    /// Where a packed ring's position outlives this backend, if anywhere.
+    pub inflight: Option<Part>,
 }
 
 /// One ring and what belongs to it.
@@ -217,7 +220,7 @@ impl QueueState {
             writable: side == Side::Receive,
         };
         let is_packed = is_on(features::RING_PACKED);
-        let mut ring = Ring::new(&self.memory, is_packed, &start.place, start.base, options)?;
+        let mut ring = Ring::new(&self.memory, is_packed, &start.place, start.base, options, start.inflight)?;
         ring.disarm();
         let vring = self.vring(side);
         vring.batch.clear();

@@ -110,6 +110,11 @@ impl Scratch {
         Self(path)
     }
 
+    /// One that another process has made, and will remove if this one does not end by itself.
+    pub fn at(path: PathBuf) -> Self {
+        Self(path)
+    }
+
     pub fn path(&self, name: &str) -> PathBuf {
         self.0.join(name)
     }
