@@ -343,7 +343,7 @@ fn v33_a_super_frame_with_cwr_goes_whole_to_a_guest_that_agreed_to_ecn_and_is_cu
             b.rx(0).fill(64, 1526);
             for (is_ipv6, kind) in [(false, GSO_TCPV4), (true, GSO_TCPV6)] {
                 for flags in [ACK | CWR, ACK | CWR | ECE] {
-                    let packet = Packet { flags, is_ipv6, ..Packet::tcp(8000) };
+                    let packet = Packet { is_ipv6, flags, ..Packet::tcp(8000) };
                     let (header, frame) = asking(&packet, kind | GSO_ECN, 1000);
                     let received = exchange(&mut a, &mut b, &header, &frame, 8);
                     let told: Vec<_> = received.iter().map(|one| one.vnet().gso_type).collect();

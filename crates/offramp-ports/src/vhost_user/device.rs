@@ -341,8 +341,8 @@ impl Device {
             return Err(Refused::NotNegotiated("RARP"));
         }
         // The first six bytes, as they lie in the message.
-        let [a, b, c, d, e, f, _, _] = payload.to_ne_bytes();
-        let mac = [a, b, c, d, e, f];
+        let bytes = payload.to_ne_bytes();
+        let mac = std::array::from_fn(|nth| bytes[nth]);
         if !rarp::is_station(mac) {
             return Err(Refused::Address(mac));
         }

@@ -254,7 +254,9 @@ pub(super) mod tests {
     fn what_is_forgotten_is_as_if_nobody_had_been_there() {
         let region = region(&file(1024), 2, 4).unwrap();
         let parts = [0, 1].map(|vring| region.part(vring, 4).unwrap());
-        parts.iter().for_each(|part| part.settle(Place { index: 2, wrap: true }, 4));
+        for part in &parts {
+            part.settle(Place { index: 2, wrap: true }, 4);
+        }
         region.forget(0);
         region.forget(7);
         assert_eq!((parts[0].progress(4), parts[1].progress(4).is_some()), (None, true));

@@ -60,6 +60,7 @@ pub(super) struct Start {
 
 /// One ring and what belongs to it.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "what the frontend says of a ring, each by a message of its own")]
 pub(super) struct Vring {
     ring: Option<Ring>,
     place: RingPlace,

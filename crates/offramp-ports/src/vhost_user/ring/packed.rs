@@ -163,16 +163,10 @@ impl PackedRing {
         let mut at = first;
         for number in 0..count {
             let Saved { addr, len, id, flags, .. } = inflight.saved(number);
+            let descriptor = Descriptor { addr, len, third: id, fourth: flags };
             // SAFETY: the position is within the ring, which is aligned and mapped. The driver looks at none of these
             // descriptors before it sees the flags of the first one change.
-            unsafe {
-                self.descriptors.add(usize::from(at.index)).write_volatile(Descriptor {
-                    addr,
-                    len,
-                    third: id,
-                    fourth: flags,
-                })
-            };
+            unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
         }
         // Before the region forgets them.
