@@ -7,7 +7,7 @@
 //!
 //! | a frame | for a port that | happens |
 //! |---|---|---|
-//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`; `RSC_ECN` too if it carries CWR), and its segments fit the MTU | goes untouched |
+//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`, with CWR `RSC_ECN` too), and its segments fit the MTU | goes untouched |
 //! | super-frame | does not; or it is UDP to be fragmented | is cut; sums are written on the way |
 //! | partial checksum | is told of checksums (`RX_CHECKSUM`) | goes untouched, told as partial |
 //! | partial checksum | is not | is completed |

@@ -13,8 +13,8 @@
 //! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
 //! 4. `old_used` says the position behind the batch, too, and the entries are free again.
 //!
-//! Each step is one store of a word, so that a backend may be killed between any two instructions. The region is the
-//! frontend's to write, too: what is read of it is checked, and is read once.
+//! One step is told from the next by one store of a word, so that a backend may be killed between any two
+//! instructions. The region is the frontend's to write, too: what is read of it is checked, and is read once.
 
 use super::memory::MemoryError;
 use super::sigbus::{Alarm, Watch};

@@ -535,13 +535,13 @@ impl VhostQueue {
 
     /// Takes a frame that the guest has not sent; whether there is room for it.
     #[cold]
-    fn take_announcement(&mut self, frame: &[u8]) -> bool {
-        let has_room = frame.len() <= self.frame_len_max;
-        if has_room {
+    fn take_announcement(&mut self) -> bool {
+        let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
+        if let Some(frame) = &frame {
             self.buffer[self.frame_at..self.frame_at + frame.len()].copy_from_slice(frame);
             self.frame_len = frame.len();
         }
-        has_room
+        frame.is_some()
     }
 
     /// Takes the next frame of the batch.
@@ -570,8 +570,8 @@ impl HostPort for VhostQueue {
         self.meta = TxMeta::default();
         if self.state.transmit.batch.is_empty() {
             self.mailbox.serve(&mut self.state);
-            if let Some(frame) = self.state.announcement.take() {
-                return Ok(self.take_announcement(&frame));
+            if self.state.announcement.is_some() {
+                return Ok(self.take_announcement());
             }
             if !self.state.fetch_transmit() {
                 return Ok(false);

@@ -1,10 +1,10 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
-//! Crate `vhost` reads and answers the messages. Four of the protocol's it does not know (`SET_STATUS`,
-//! `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), to `SET_BACKEND_REQ_FD` it gives a channel that waits for each answer, and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
-//! those are taken from the socket before it sees them. It also reads a message
-//! without looking whether all of it is there: it is called only when it is, so that a frontend that stops
-//! in the middle cannot hold the thread.
+//! Crate `vhost` reads and answers the messages. Some are taken from the socket before it sees them: those of the
+//! protocol that it does not know (`SET_STATUS`, `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), `SET_VRING_ENABLE`, which it
+//! refuses before `SET_FEATURES`, where QEMU sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that
+//! waits for each answer. It also reads a message without looking whether all of it is there: it is called only when it
+//! is, so that a frontend that stops in the middle cannot hold the thread.
 
 use super::channel::{Channel, Ended};
 use super::counters::ChannelCounters;

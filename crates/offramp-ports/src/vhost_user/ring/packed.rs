@@ -407,7 +407,7 @@ mod tests {
         bytes
     }
 
-    /// A ring over the given bytes of memory and of an inflight region. What the frontend says of its position is wrong.
+    /// A ring over the given bytes of memory and of an inflight region.
     fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (PackedRing, GuestMemory, File, File) {
         let (memory_file, region_file) = (inflight::tests::file(4096), inflight::tests::file(region.len() as u64));
         memory_file.write_all_at(memory, 0).unwrap();
