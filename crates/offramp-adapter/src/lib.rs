@@ -9,6 +9,7 @@
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
+//! | [`steering`] | on which of a host's queue pairs a frame is received |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
 //! | [`config`] | every size, limit and default |
 //!
@@ -28,5 +29,6 @@ pub mod pair;
 pub mod port;
 pub mod receive;
 pub mod stats;
+pub mod steering;
 pub mod switch;
 pub mod transmit;

@@ -7,8 +7,8 @@
 //!
 //! | a frame | for a port that | happens |
 //! |---|---|---|
-//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`), and its segments fit the MTU | goes untouched |
-//! | super-frame | does not; or it carries CWR, or is UDP to be fragmented | is cut; sums are written on the way |
+//! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`, with CWR `RSC_ECN` too), and its segments fit the MTU | goes untouched |
+//! | super-frame | does not; or it is UDP to be fragmented | is cut; sums are written on the way |
 //! | partial checksum | is told of checksums (`RX_CHECKSUM`) | goes untouched, told as partial |
 //! | partial checksum | is not | is completed |
 //! | nothing asked | is told of checksums | is verified, and joined if that is on too |

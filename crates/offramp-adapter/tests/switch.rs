@@ -282,16 +282,46 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
 }
 
 #[test]
-fn a_super_frame_with_cwr_is_cut_even_if_the_sender_does_not_say_so() {
-    for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90)] {
-        let mut bench = Bench::with_ports(2, &PortConfig::default());
+fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is_cut_for_others() {
+    // Whoever says it, the sender or the TCP header: the receiver is told.
+    for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90), (true, 0xd0)] {
+        let mut bench = Bench::new(&SwitchConfig::default());
+        bench.add(MemoryHost::default(), &PortConfig::default());
+        bench.add(MemoryHost::default(), &PortConfig::default());
+        let not_agreed = Some(Offloads::all() - Offloads::RSC_ECN);
+        bench.add(MemoryHost { accepts: not_agreed, ..MemoryHost::default() }, &PortConfig::default());
+        let switched_off = PortConfig { offloads: Offloads::all() - Offloads::RSC_ECN, ..PortConfig::default() };
+        bench.add(MemoryHost::default(), &switched_off);
         let (mut meta, mut frame) = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
         frame[47] = flags;
         meta.segmentation = meta.segmentation.map(|s| Segmentation { ecn: says_so, ..s });
-        bench.send(0, (meta, frame));
+        bench.send(0, between((meta, frame.clone()), mac(1), BROADCAST));
         bench.run();
-        assert_eq!(bench.given(), [0, 3]);
+        let lens: Vec<_> = (0..4).map(|port| bench.host(port).given.len()).collect();
+        assert_eq!(lens, [0, 1, 3, 3]);
+        let (told, whole) = &bench.host(1).given[0];
+        assert_eq!(told.segmentation, Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: true }));
+        assert_eq!(whole[12..], frame[12..]);
+        for port in [2, 3] {
+            let flags_given: Vec<u8> = bench.host(port).given.iter().map(|(_, frame)| frame[47]).collect();
+            let behind = flags & !0x80;
+            assert_eq!(flags_given, [flags, behind, behind], "CWR stays on the first segment alone");
+        }
     }
+}
+
+#[test]
+fn a_super_frame_with_ece_alone_needs_no_agreement() {
+    let mut bench = Bench::new(&SwitchConfig::default());
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    let not_agreed = Some(Offloads::all() - Offloads::RSC_ECN);
+    bench.add(MemoryHost { accepts: not_agreed, ..MemoryHost::default() }, &PortConfig::default());
+    let (meta, mut frame) = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
+    frame[47] = 0x50;
+    bench.send(0, (meta, frame));
+    bench.run();
+    let [(told, _)] = bench.host(1).given.as_slice() else { panic!("it was cut") };
+    assert_eq!(told.segmentation.map(|s| s.ecn), Some(false));
 }
 
 #[test]

@@ -255,7 +255,11 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
             SegmentationKind::Udp => Offloads::RSC_UDP,
             SegmentationKind::UdpFragments => panic!("nothing can be told of fragments"),
         };
-        assert!(enabled.contains(needed) && checksum.is_some() && !segmentation.ecn);
+        assert!(enabled.contains(needed) && checksum.is_some());
+        let is_tcp = segmentation.kind != SegmentationKind::Udp;
+        let has_cwr = is_tcp && frame[usize::from(checksum.unwrap().start) + 13] & 0x80 != 0;
+        assert!(segmentation.ecn || !has_cwr, "CWR that is not told");
+        assert!(!segmentation.ecn || (is_tcp && enabled.contains(Offloads::RSC_ECN)), "ECN without agreement");
     }
     let frames = frames_of(&TxMeta { checksum, segmentation: meta.segmentation }, frame).unwrap();
     assert_eq!(frames.len(), usize::from(meta.segments));

@@ -30,6 +30,8 @@ bitflags! {
         const RSC6 = 1 << 10;
         /// Receive: join UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
+        /// Receive: hand over TCP super-frames that carry CWR, as another host made them. Joining makes none.
+        const RSC_ECN = 1 << 12;
     }
 }
 
@@ -49,7 +51,7 @@ pub struct OffloadName {
 }
 
 /// Every offload with its names in the field.
-pub const NAMES: [OffloadName; 10] = [
+pub const NAMES: [OffloadName; 11] = [
     name(Offloads::TX_CHECKSUM, "tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"),
     name(Offloads::TSO4, "tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"),
     name(Offloads::TSO6, "tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"),
@@ -59,6 +61,7 @@ pub const NAMES: [OffloadName; 10] = [
     name(Offloads::RX_CHECKSUM, "rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"),
     name(Offloads::RSC4, "rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"),
     name(Offloads::RSC6, "rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"),
+    name(Offloads::RSC_ECN, "rsc-ecn", "rx-gro-hw", "GUEST_ECN", "*RscIPv4"),
     name(Offloads::RSC_UDP, "rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"),
 ];
 
@@ -76,7 +79,7 @@ impl Offloads {
     /// Large send of TCP, both IP versions.
     pub const LSO: Self = Self::TSO4.union(Self::TSO6).union(Self::TSO_ECN);
     /// Receive coalescing of TCP, both IP versions.
-    pub const RSC: Self = Self::RSC4.union(Self::RSC6);
+    pub const RSC: Self = Self::RSC4.union(Self::RSC6).union(Self::RSC_ECN);
     /// What a host hands over on transmit.
     pub const TX: Self = Self::TX_CHECKSUM.union(Self::LSO).union(Self::USO).union(Self::UFO);
     /// What the adapter does on receive.
@@ -87,8 +90,8 @@ impl Offloads {
         (device & peer & user).with_prerequisites()
     }
 
-    /// Drops what cannot stand alone: cutting needs the transmit checksum, ECN needs one of the TSO
-    /// bits, and a joined frame can only be told with a checksum verdict.
+    /// Drops what cannot stand alone: cutting needs the transmit checksum, ECN needs TCP to
+    /// be cut or joined at all, and a joined frame can only be told with a checksum verdict.
     #[must_use]
     pub fn with_prerequisites(self) -> Self {
         let mut set = self;
@@ -100,6 +103,9 @@ impl Offloads {
         }
         if !set.contains(Self::RX_CHECKSUM) {
             set -= Self::RX;
+        }
+        if !set.intersects(Self::RSC4 | Self::RSC6) {
+            set -= Self::RSC_ECN;
         }
         set
     }
@@ -129,6 +135,8 @@ mod tests {
         assert_eq!(Offloads::offer(all, all, all - Offloads::RX_CHECKSUM), Offloads::TX);
         let no_tso = all - Offloads::TSO4 - Offloads::TSO6;
         assert!(!Offloads::offer(all, all, no_tso).contains(Offloads::TSO_ECN));
+        let no_rsc = all - Offloads::RSC4 - Offloads::RSC6;
+        assert!(!Offloads::offer(all, all, no_rsc).contains(Offloads::RSC_ECN));
         for bits in 0..=Offloads::all().bits() {
             let set = Offloads::from_bits_truncate(bits).with_prerequisites();
             assert_eq!(set.with_prerequisites(), set, "the rule is idempotent");

@@ -18,7 +18,9 @@ use offramp_testkit::{
 };
 use rand::RngExt;
 use vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
-use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, check_received, cut, frame, rng, wait_until};
+use vhost_common::{
+    Case, PATIENCE, Rig, RigConfig, Scratch, SwitchRig, carry, check_received, cut, frame, rng, wait_until,
+};
 
 /// What a guest that sends can ask for.
 const SENDS: u64 = features::CSUM
@@ -351,6 +353,35 @@ fn v33_no_super_frame_carries_ecn() {
             segments.extend(if is_joined { cut(&one.header, &one.frame) } else { vec![one.frame] });
         }
         assert!(segments == expected);
+    }
+}
+
+#[test]
+fn v33_a_super_frame_with_cwr_goes_whole_to_a_guest_that_agreed_to_ecn_and_is_cut_for_one_that_did_not() {
+    const TAKES: u64 = features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6;
+    for case in Case::layouts() {
+        for (agreed, is_whole) in [(features::GUEST_ECN, true), (0, false)] {
+            let rig = SwitchRig::new(1, Offloads::all());
+            let mut a = rig.guest(0, &case.guest().features(SENDS));
+            let mut b = rig.guest(1, &case.guest().features(TAKES | agreed));
+            b.rx(0).fill(64, 1526);
+            for (is_ipv6, kind) in [(false, GSO_TCPV4), (true, GSO_TCPV6)] {
+                for flags in [ACK | CWR, ACK | CWR | ECE] {
+                    let packet = Packet { is_ipv6, flags, ..Packet::tcp(8000) };
+                    let (header, frame) = asking(&packet, kind | GSO_ECN, 1000);
+                    let received = exchange(&mut a, &mut b, &header, &frame, 8);
+                    let told: Vec<_> = received.iter().map(|one| one.vnet().gso_type).collect();
+                    if is_whole {
+                        assert_eq!(told, [kind | GSO_ECN], "{case:?}");
+                        assert!(received[0].frame == frame, "{case:?}");
+                    } else {
+                        assert_eq!(told, [GSO_NONE; 8], "{case:?}");
+                        let given: Vec<_> = received.into_iter().map(|one| one.frame).collect();
+                        assert!(given == cut(&header.to_bytes(), &frame), "{case:?}");
+                    }
+                }
+            }
+        }
     }
 }
 
@@ -748,4 +779,65 @@ fn a_refused_message_is_answered_before_the_connection_ends() {
     let refused = frontend.set_vring_num(0, 0);
     assert!(matches!(refused, Err(offramp_testkit::PeerError::Refused { code: 1, .. })), "{refused:?}");
     assert!(frontend.is_closed_within(PATIENCE));
+}
+
+/// What a guest that has moved is told of with: a broadcast that asks for the IP address of its own station (RFC 903).
+fn rarp(mac: [u8; 6]) -> Vec<u8> {
+    let who_am_i = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
+    [&[0xff; 6][..], &mac, &who_am_i, &mac, &[0; 4], &mac, &[0; 4], &[0; 18]].concat()
+}
+
+#[test]
+fn a_guest_that_has_moved_and_cannot_tell_it_is_told_of_on_the_line() {
+    for case in Case::layouts() {
+        for pairs in [1, 2] {
+            let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(pairs));
+            let speaks = protocol::REPLY_ACK | protocol::RARP | protocol::MQ;
+            let mut a = rig.guest(0, &case.guest().protocol_features(speaks).queue_pairs(pairs));
+            let mut b = rig.guest(1, &case.guest().queue_pairs(pairs));
+            b.rx(0).fill(8, 1526);
+            for _ in 0..3 {
+                a.frontend().send_rarp(MAC).unwrap();
+                let received = b.rx(0).recv(PATIENCE);
+                assert!(received.frame == rarp(MAC), "{case:?}: {:02x?}", received.frame);
+            }
+            assert_eq!(rig.sent(0, |d| d.frames_out.get()), 3, "counted as what the guest sends: {case:?}");
+            carry(&mut a, &mut b, 0, &frame(&mut rng(), 200), &case);
+        }
+    }
+}
+
+#[test]
+fn a_switch_learns_from_it_where_the_guest_is() {
+    let rig = SwitchRig::new(1, Offloads::all());
+    let builder = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::RARP);
+    let [mut a, mut b] = [0, 1].map(|side| rig.guest(side, &builder));
+    b.rx(0).fill(8, 1526);
+    assert_eq!(rig.seats[0].stations(), 0);
+    a.frontend().send_rarp(MAC).unwrap();
+    assert!(b.rx(0).recv(PATIENCE).frame == rarp(MAC));
+    wait_until("the station to be counted", || rig.seats[0].stations() == 1);
+}
+
+#[test]
+fn a_guest_that_tells_where_it_is_by_itself_is_not_told_of() {
+    let rig = ethernet();
+    let builder = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::RARP);
+    let mut a = rig.guest(0, &builder.features(features::CTRL_VQ | features::GUEST_ANNOUNCE));
+    let mut b = rig.guest(1, &Guest::builder());
+    b.rx(0).fill(8, 1526);
+    a.frontend().send_rarp(MAC).unwrap();
+    carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"nothing came before it");
+}
+
+#[test]
+fn an_announcement_that_was_not_agreed_or_of_no_station_is_refused() {
+    let rig = ethernet();
+    let without = Guest::builder().protocol_features(protocol::REPLY_ACK);
+    let with = Guest::builder().protocol_features(protocol::REPLY_ACK | protocol::RARP);
+    for (builder, mac) in [(&without, MAC), (&with, [0; 6]), (&with, [0xff; 6]), (&with, [1, 0, 0, 0, 0, 7])] {
+        let mut guest = rig.guest(0, builder);
+        guest.frontend().send_rarp(mac).unwrap_err();
+        assert!(guest.frontend().is_closed_within(PATIENCE), "{mac:02x?}");
+    }
 }

@@ -195,6 +195,112 @@ fn a_guest_goes_on_when_its_backend_is_restarted() {
     }
 }
 
+/// Where a backend in a process of its own is to have its sockets.
+const SOCKETS: &str = "OFFRAMP_TEST_SOCKETS";
+
+/// A backend that can be killed.
+struct Backend(std::process::Child);
+
+impl Backend {
+    fn start(scratch: &Scratch) -> Self {
+        let program = std::env::current_exe().expect("the path of this program");
+        let mut command = std::process::Command::new(program);
+        command.args(["--exact", "a_backend_in_a_process_of_its_own", "--ignored", "--test-threads=1"]);
+        command.env(SOCKETS, scratch.path("")).stdout(std::process::Stdio::null());
+        Self(command.spawn().expect("starting a backend"))
+    }
+}
+
+/// As at `kill -9`.
+impl Drop for Backend {
+    fn drop(&mut self) {
+        self.0.kill().expect("killing the backend");
+        self.0.wait().expect("waiting for its end");
+    }
+}
+
+/// The backend of the test below; it does nothing unless that starts it.
+#[test]
+#[ignore = "started by another test"]
+fn a_backend_in_a_process_of_its_own() {
+    let Some(path) = std::env::var_os(SOCKETS) else { return };
+    nix::sys::prctl::set_pdeathsig(nix::sys::signal::Signal::SIGKILL).expect("dying with the test");
+    let scratch = Some(Arc::new(Scratch::at(path.into())));
+    let _rig = Rig::with(&RigConfig { scratch, apart: true, ..RigConfig::mtu(1500) });
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Frames with numbers, a backend that is killed at any moment, and another in its place. What the killed one had not
+/// given back is sent again, so it arrives; what it had given back is not, so it arrives once at most.
+#[test]
+fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
+    const ROUNDS: usize = 25;
+    let _alone = alone();
+    let mut rng = rng();
+    let model = frame(&mut rng, 300);
+    for case in Case::rings() {
+        let scratch = Scratch::new();
+        let mut backend = Backend::start(&scratch);
+        // Of a size that is no power of two where that is possible, and chains of two descriptors.
+        let size = if case.packed { 101 } else { 128 };
+        let builder = case.guest().queue_size(size).inflight();
+        let sockets = [scratch.path("guest0"), scratch.path("guest1")];
+        let [mut a, mut b] = [0, 1].map(|side| builder.connect(&sockets[side]));
+        b.rx(0).fill(100, 1526);
+        let (mut sent, mut came): (u32, Vec<u32>) = (0, Vec::new());
+        for round in 0..ROUNDS {
+            let mut in_ring = std::collections::BTreeMap::new();
+            for _ in 0..rng.random_range(1..50) {
+                let mut frame = model.clone();
+                numbered(&mut frame, sent);
+                let id = a.tx(0).stage(&VnetHeader::default(), &[&frame]).expect("room in an empty ring");
+                in_ring.insert(id, sent);
+                sent += 1;
+            }
+            a.tx(0).publish();
+            // From before the first frame was taken to behind the last.
+            std::thread::sleep(Duration::from_micros(rng.random_range(0..600)));
+            drop(backend);
+            while let Some(used) = a.tx(0).take_used() {
+                in_ring.remove(&used.id).expect("a chain of this round");
+            }
+            let before = came.len();
+            let take = |b: &mut Guest, came: &mut Vec<u32>, from: usize| {
+                while let Some(received) = b.rx(0).try_recv() {
+                    let number = number_of(&received.frame);
+                    assert!(came[from..].last().is_none_or(|last| number > *last), "{case:?}, round {round}: order");
+                    let mut expected = model.clone();
+                    numbered(&mut expected, number);
+                    assert!(received.frame == expected, "{case:?}, round {round}: frame {number}");
+                    came.push(number);
+                }
+            };
+            take(&mut b, &mut came, before);
+            let restarted = came.len();
+            backend = Backend::start(&scratch);
+            // The receiver first: what is sent again shall find somebody.
+            b.reconnect(&sockets[1]);
+            a.reconnect(&sockets[0]);
+            a.tx(0).kick();
+            let mut last = model.clone();
+            numbered(&mut last, sent);
+            a.tx(0).send(&VnetHeader::default(), &[&last]);
+            wait_until("the last frame", || {
+                take(&mut b, &mut came, restarted);
+                came.last() == Some(&sent)
+            });
+            a.tx(0).drain(PATIENCE);
+            let again: Vec<_> = came[restarted..].iter().filter(|&number| *number != sent).collect();
+            let mut expected: Vec<_> = in_ring.values().collect();
+            expected.sort_unstable();
+            assert_eq!(again, expected, "{case:?}, round {round}: exactly what was not given back is sent again");
+            sent += 1;
+        }
+    }
+}
+
 #[test]
 fn opening_and_closing_ports_leaves_nothing_behind() {
     let _alone = alone();

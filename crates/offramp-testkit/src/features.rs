@@ -30,6 +30,8 @@ pub const MRG_RXBUF: u64 = 1 << 15;
 pub const STATUS: u64 = 1 << 16;
 /// There is a control queue (virtio 1.3, 5.1.3).
 pub const CTRL_VQ: u64 = 1 << 17;
+/// The driver tells its place when it is asked to (virtio 1.3, 5.1.3).
+pub const GUEST_ANNOUNCE: u64 = 1 << 21;
 /// There are several queue pairs (virtio 1.3, 5.1.3).
 pub const MQ: u64 = 1 << 22;
 /// The frontend writes which pages the backend changed (vhost-user, `VHOST_F_LOG_ALL`).

@@ -14,10 +14,13 @@ pub use rx::{ChainUse, Received, RxQueue};
 pub use signal::Signals;
 pub use tx::{DataPlacement, HeaderPlacement, TxLayout, TxQueue};
 
-use crate::frontend::{Dialect, Frontend, HandshakeOptions, Negotiated, PeerError, Vring};
+use crate::frontend::{Dialect, Frontend, HandshakeOptions, Inflight, Negotiated, PeerError, Vring};
 use crate::memory::GuestMemory;
 use crate::ring::{RingOptions, Virtqueue};
 use signal::QueueFds;
+
+/// The base of a packed ring that was never used: both positions 0, in the first lap.
+const PACKED_BASE_AT_FIRST: u32 = 0x8000_8000;
 
 /// A guest whose device is up.
 #[derive(Debug)]
@@ -29,6 +32,8 @@ pub struct Guest {
     /// Queue pairs that were not taken out.
     rx: Vec<RxQueue>,
     tx: Vec<TxQueue>,
+    /// What the backend keeps there outlives it.
+    inflight: Option<Inflight>,
 }
 
 impl Guest {
@@ -46,11 +51,17 @@ impl Guest {
             options: builder.handshake_options(),
             rx: Vec::new(),
             tx: Vec::new(),
+            inflight: None,
         };
         guest.agreed = guest.frontend.negotiate(&guest.options).expect("negotiating with the backend");
         let (pairs, pairs_max) = (builder.pairs(), guest.agreed.queue_pairs_max);
         assert!(u64::from(pairs) <= pairs_max, "the test wants {pairs} queue pairs, the backend has {pairs_max}");
         guest.make_queues(builder);
+        if builder.wants_inflight() {
+            let made = guest.frontend.get_inflight_fd(2 * pairs, builder.size());
+            guest.inflight = Some(made.expect("a region for what is in flight"));
+            guest.give_inflight();
+        }
         guest.start().expect("starting the backend's rings");
         guest
     }
@@ -72,6 +83,12 @@ impl Guest {
         for _ in 0..builder.pairs() {
             self.rx.push(RxQueue::new(&self.memory, ring(), features));
             self.tx.push(TxQueue::new(&self.memory, ring(), features, builder.layout()));
+        }
+    }
+
+    fn give_inflight(&self) {
+        if let Some(inflight) = &self.inflight {
+            self.frontend.set_inflight_fd(inflight).expect("giving the region for what is in flight");
         }
     }
 
@@ -129,7 +146,9 @@ impl Guest {
     /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must
     /// be dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in
     /// the same rings. Split rings go on behind the last chain that the device used; what was in flight is done
-    /// again. So do packed rings that were used in ring order; others must be reset before ([`Guest::reset_rings`]).
+    /// again. So do packed rings that were used in ring order; others must be reset before ([`Guest::reset_rings`]). With
+    /// [`GuestBuilder::inflight`] the backend is told of packed rings that they are at their beginning, which is all that a
+    /// frontend knows of them, and must find in the region where it was.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.resume(Frontend::connect(path));
     }
@@ -142,7 +161,23 @@ impl Guest {
     fn resume(&mut self, frontend: Frontend) {
         self.frontend = frontend;
         self.agreed = self.frontend.negotiate(&self.options).expect("negotiating with the backend again");
-        self.start().expect("starting the backend's rings again");
+        if self.inflight.is_some() {
+            // Before they are started, as QEMU does: a ring that is started and not enabled is emptied.
+            let vrings = 2 * self.rx.len() as u32;
+            let enabled = (0..vrings).try_for_each(|index| self.frontend.set_vring_enable(index, true));
+            enabled.expect("enabling the backend's rings");
+        }
+        self.give_inflight();
+        let knows = |ring: &Virtqueue| match ring {
+            Virtqueue::Packed(_) if self.inflight.is_some() => PACKED_BASE_AT_FIRST,
+            ring => ring.resume_base(),
+        };
+        self.start_from(knows).expect("starting the backend's rings again");
+    }
+
+    /// Queue pairs that were not taken out.
+    pub fn pairs(&self) -> usize {
+        self.rx.len()
     }
 
     /// The transmit queue of pair `pair`.

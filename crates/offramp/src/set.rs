@@ -103,7 +103,7 @@ mod tests {
         let changes = parsed("all off tso4 on").unwrap();
         assert_eq!(changes.len(), offramp_offload::caps::NAMES.len());
         assert_eq!(changes.iter().filter(|(_, on)| **on).map(|(name, _)| name.as_str()).collect::<Vec<_>>(), ["tso4"]);
-        assert_eq!(parsed("rsc off").unwrap().into_keys().collect::<Vec<_>>(), ["rsc4", "rsc6"]);
+        assert_eq!(parsed("rsc off").unwrap().into_keys().collect::<Vec<_>>(), ["rsc-ecn", "rsc4", "rsc6"]);
         assert!(FEATURE_GROUPS.iter().all(|(group, _)| NOTES.contains(group)));
     }
 

@@ -55,8 +55,8 @@ impl Lent<'_> {
 
     /// What is told of the super-frame when it goes untouched; none if `enabled` cannot say it.
     ///
-    /// A super-frame with CWR is never told: a driver that did not agree to ECN must not get one
-    /// (virtio 1.3, 5.1.6.4.1), and no receive offload says that it did.
+    /// A super-frame with CWR is told as one, whether its sender said so or not, and only to a driver that
+    /// agreed to ECN (virtio 1.3, 5.1.6.4.1).
     fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
         let partial = self.meta.checksum?;
         if self.bytes.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
@@ -69,9 +69,10 @@ impl Lent<'_> {
             SegmentationKind::UdpFragments => return None,
         };
         let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.bytes, partial));
-        (enabled.contains(needed) && !has_cwr).then(|| RxMeta {
+        let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
+        enabled.contains(needed).then(|| RxMeta {
             checksum: ChecksumState::Partial(partial),
-            segmentation: Some(segmentation),
+            segmentation: Some(Segmentation { ecn: has_cwr, ..segmentation }),
             header_len: self.header_len(segmentation),
             segments: self.frames() as u16,
             ..RxMeta::default()

@@ -289,6 +289,7 @@ fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
     let cut = [
         ("tx-tcp-segmentation", Offloads::RSC4),
         ("tx-tcp6-segmentation", Offloads::RSC6),
+        ("tx-tcp-ecn-segmentation", Offloads::RSC_ECN),
         ("tx-udp-segmentation", Offloads::RSC_UDP),
     ];
     let uncut = cut.iter().filter(|(feature, _)| features.active(feature) != Some(true));

@@ -5,7 +5,7 @@
 use std::fs;
 use std::io;
 use std::net::IpAddr;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
@@ -14,6 +14,7 @@ use netlink_packet_route::link::{
 };
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use netlink_sys::{Socket, SocketAddr, protocols::NETLINK_ROUTE};
 
 use super::{NetNs, SysError, netlink};
 
@@ -47,6 +48,62 @@ pub struct LinkStatistics {
 pub fn is_valid_name(name: &str) -> bool {
     let forbidden = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '/' | ':' | '%');
     (1..=NAME_LEN_MAX).contains(&name.len()) && name != "." && name != ".." && !name.contains(forbidden)
+}
+
+/// Watches whether an interface has its carrier, in the namespace of the thread that made it.
+#[derive(Debug)]
+pub struct CarrierWatch {
+    name: String,
+    /// Hears of every change of an interface. Nothing that it says is read: the state is asked for.
+    news: Socket,
+    is_looked_at: bool,
+}
+
+impl CarrierWatch {
+    /// Watches the interface of that name, which need not be there yet.
+    ///
+    /// # Errors
+    /// When netlink is refused.
+    pub fn new(name: &str) -> Result<Self> {
+        let open = || {
+            let mut news = Socket::new(NETLINK_ROUTE)?;
+            news.bind(&SocketAddr::new(0, libc::RTMGRP_LINK as u32))?;
+            news.set_non_blocking(true)?;
+            Ok(news)
+        };
+        let news = open().map_err(on("watching", name))?;
+        Ok(Self { name: name.to_owned(), news, is_looked_at: false })
+    }
+
+    /// Whether the interface is up and has its carrier (`IFF_RUNNING`), if that may have changed since the last look.
+    /// One that is gone has none. To be called in the namespace of its making.
+    pub fn look(&mut self) -> Option<bool> {
+        let may_have_changed = self.take_news() || !self.is_looked_at;
+        self.is_looked_at = true;
+        let is_running = |link: LinkMessage| link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
+        may_have_changed.then(|| get(&self.name).is_ok_and(is_running))
+    }
+
+    /// Empties the socket; whether there was anything, also what it had no room for (`ENOBUFS`).
+    fn take_news(&mut self) -> bool {
+        let mut has_any = false;
+        loop {
+            // What does not fit is cut off, and not missed.
+            let mut datagram = [0; 64];
+            match self.news.recv(&mut &mut datagram[..], 0) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_any,
+                Err(error) if error.raw_os_error() != Some(libc::ENOBUFS) => return true,
+                _ => has_any = true,
+            }
+        }
+    }
+}
+
+impl AsFd for CarrierWatch {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the socket keeps its descriptor open for as long as `self` is.
+        unsafe { BorrowedFd::borrow_raw(self.news.as_raw_fd()) }
+    }
 }
 
 /// The interface's index.

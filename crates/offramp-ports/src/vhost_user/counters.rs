@@ -25,6 +25,8 @@ pub struct ChannelCounters {
     messages: AtomicU64,
     bad_messages: AtomicU64,
     lost_memories: AtomicU64,
+    config_changes: AtomicU64,
+    refused_config_changes: AtomicU64,
 }
 
 impl ChannelCounters {
@@ -46,6 +48,25 @@ impl ChannelCounters {
 
     pub(super) fn lost_memory(&self) {
         self.lost_memories.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn config_change(&self) {
+        self.config_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn refused_config_change(&self) {
+        self.refused_config_changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Changes of the configuration of which a frontend was to be told on the backend's channel; changes that come
+    /// while it has not answered are told once.
+    pub fn config_changes(&self) -> u64 {
+        self.config_changes.load(Ordering::Relaxed)
+    }
+
+    /// Times that a frontend answered that it could not take over a changed configuration.
+    pub fn refused_config_changes(&self) -> u64 {
+        self.refused_config_changes.load(Ordering::Relaxed)
     }
 
     /// Frontends that took away memory which they had shared (a file that was made shorter); each was dropped.

@@ -1,12 +1,14 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::features::{self, PROTOCOL_FEATURES};
+use super::inflight;
+use super::link::Link;
 use super::mailbox::{NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
 use super::ring::{BadRing, RingPlace};
 use super::sigbus::Alarm;
-use super::{MTU_MIN, VhostUserConfig};
+use super::{MTU_MIN, VhostUserConfig, rarp};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_offload::caps::Offloads;
 use std::fs::File;
@@ -28,11 +30,6 @@ const LINK_UP: u16 = 1;
 /// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
-/// Alignment of each queue's part of the inflight region, and the bytes of its header and of an entry:
-/// the larger of split and packed (vhost-user, "Inflight I/O tracking").
-const INFLIGHT_ALIGN: u64 = 64;
-const INFLIGHT_HEADER_LEN: u64 = 40;
-const INFLIGHT_ENTRY_LEN: u64 = 32;
 
 /// Why a message was refused. Each ends the connection.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +52,10 @@ pub(super) enum Refused {
     Enable(u32),
     #[error("MTU {0}: out of range")]
     Mtu(u64),
+    #[error("{0} was not negotiated")]
+    NotNegotiated(&'static str),
+    #[error("{0:02x?}: no station's address")]
+    Address([u8; 6]),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -113,6 +114,10 @@ pub(super) struct Device {
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
+    link: Arc<Link>,
+    /// The state of the link that the frontend last read or was told to read.
+    link_told: Option<bool>,
+    inflight: Option<Arc<inflight::Region>>,
 }
 
 impl Device {
@@ -120,6 +125,7 @@ impl Device {
         config: VhostUserConfig,
         allowed: Arc<AtomicU32>,
         alarm: Alarm,
+        link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
     ) -> Self {
         let vrings = (0..2 * queues.len()).map(|_| Setup::default()).collect();
@@ -134,7 +140,26 @@ impl Device {
             protocol_features: 0,
             status: 0,
             frontend_mtu: None,
+            link,
+            link_told: None,
+            inflight: None,
         }
+    }
+
+    /// Whether the frontend has read a configuration that is not true any more, and can be told so. It counts as
+    /// told from then on.
+    pub fn is_config_news(&mut self) -> bool {
+        let is_up = self.link.is_up();
+        let is_news = self.link_told.is_some_and(|told| told != is_up);
+        if is_news {
+            self.link_told = Some(is_up);
+        }
+        is_news
+    }
+
+    /// Whether a protocol feature was negotiated.
+    pub fn speaks(&self, feature: VhostUserProtocolFeatures) -> bool {
+        self.protocol_features & feature.bits() != 0
     }
 
     pub fn features(&self) -> u64 {
@@ -191,12 +216,16 @@ impl Device {
         let (has_memory, setup) = (self.memory.size().0 > 0, self.vring(vring)?);
         let is_said = setup.has_place && setup.place.size > 0 && has_memory;
         let Some(kick) = setup.kick.as_ref().filter(|_| is_said && !setup.is_running) else { return Ok(()) };
+        let kick = kick.try_clone()?;
+        let inflight = self.inflight.as_ref().and_then(|inflight| inflight.part(vring, self.vrings[vring].place.size));
+        let setup = self.vring(vring)?;
         let start = Start {
             features: negotiated,
             place: setup.place,
             base: setup.base,
-            kick: kick.try_clone()?,
+            kick,
             is_logged: setup.is_logged,
+            inflight,
         };
         self.run(vring, move |state, side| state.start(side, start))?
             .map_err(|cause| Refused::Ring { vring, cause })?;
@@ -206,8 +235,16 @@ impl Device {
 
     /// Stops a ring; what was said of it stays, but for its kick.
     fn stop(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
+        self.end(vring, QueueState::stop)
+    }
+
+    fn end(
+        &mut self,
+        vring: usize,
+        end: impl FnOnce(&mut QueueState, Side) -> Option<u32> + Send + 'static,
+    ) -> std::result::Result<u32, Refused> {
         if self.vring(vring)?.is_running {
-            let base = self.run(vring, QueueState::stop)?;
+            let base = self.run(vring, end)?;
             let setup = self.vring(vring)?;
             setup.is_running = false;
             // A ring that broke has no base of its own any more.
@@ -226,6 +263,7 @@ impl Device {
                 state.set_err(side, None);
                 state.forget_enabled(side);
                 state.set_log(None);
+                state.announce(None);
                 state.set_features(0);
                 state.set_memory(Arc::default());
             });
@@ -236,13 +274,28 @@ impl Device {
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;
+        self.link_told = None;
+        // What it says stays: the frontend may come again with it.
+        self.inflight = None;
+    }
+
+    /// Stops a ring of which the frontend knows where it is from then on: what the inflight region says of it is old.
+    /// Of a ring that has not run the region says where a backend before this one ended.
+    fn finish(&mut self, vring: usize) -> std::result::Result<u32, Refused> {
+        let has_run = self.vring(vring)?.is_running;
+        let base = self.stop(vring)?;
+        if let Some(inflight) = self.inflight.as_ref().filter(|_| has_run) {
+            inflight.forget(vring);
+        }
+        self.vring(vring)?.kick = None;
+        Ok(base)
     }
 
     /// Has every queue use other memory; rings that ran go on where they were.
     fn replace_memory(&mut self, memory: GuestMemory) -> std::result::Result<(), Refused> {
         let running: Vec<usize> = (0..self.vrings.len()).filter(|vring| self.vrings[*vring].is_running).collect();
         for vring in &running {
-            self.stop(*vring)?;
+            self.end(*vring, QueueState::pause)?;
         }
         self.memory = Arc::new(memory);
         for queue in &self.queues {
@@ -257,10 +310,8 @@ impl Device {
         self.status = status;
         if status == 0 {
             for vring in 0..self.vrings.len() {
-                self.stop(vring)?;
-                let setup = self.vring(vring)?;
-                setup.kick = None;
-                setup.base = 0;
+                self.finish(vring)?;
+                self.vring(vring)?.base = 0;
             }
         }
         Ok(())
@@ -283,11 +334,32 @@ impl Device {
         Ok(())
     }
 
+    /// `SEND_RARP`: the guest is here now. A guest that agreed to tell it itself (`GUEST_ANNOUNCE`) does so, and a
+    /// frontend does not ask for it; if it does, there is nothing to do.
+    pub fn send_rarp(&self, payload: u64) -> std::result::Result<(), Refused> {
+        if !self.speaks(VhostUserProtocolFeatures::RARP) {
+            return Err(Refused::NotNegotiated("RARP"));
+        }
+        // The first six bytes, as they lie in the message.
+        let bytes = payload.to_ne_bytes();
+        let mac = std::array::from_fn(|nth| bytes[nth]);
+        if !rarp::is_station(mac) {
+            return Err(Refused::Address(mac));
+        }
+        if self.features & features::GUEST_ANNOUNCE != 0 {
+            return Ok(());
+        }
+        self.run(1, move |state, _| state.announce(Some(rarp::frame(mac))))
+    }
+
     /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
-    fn net_config(&self) -> [u8; CONFIG_LEN] {
+    fn net_config(&mut self) -> [u8; CONFIG_LEN] {
+        let is_up = self.link.is_up();
+        self.link_told = Some(is_up);
+        let status = if is_up { LINK_UP } else { 0 };
         let mut bytes = [0; CONFIG_LEN];
         bytes[0..6].copy_from_slice(&self.config.mac.unwrap_or_default());
-        bytes[6..8].copy_from_slice(&LINK_UP.to_le_bytes());
+        bytes[6..8].copy_from_slice(&status.to_le_bytes());
         bytes[8..10].copy_from_slice(&(self.queues.len() as u16).to_le_bytes());
         bytes[10..12].copy_from_slice(&self.config.mtu.unwrap_or_default().to_le_bytes());
         bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
@@ -407,8 +479,7 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn get_vring_base(&mut self, index: u32) -> Result<VhostUserVringState> {
         let vring = index as usize;
-        let base = self.stop(vring)?;
-        self.vring(vring)?.kick = None;
+        let base = self.finish(vring)?;
         Ok(VhostUserVringState::new(index, base))
     }
 
@@ -433,6 +504,7 @@ impl VhostUserBackendReqHandlerMut for Device {
         use VhostUserProtocolFeatures as Feature;
         let mut offered = Feature::REPLY_ACK
             | Feature::MTU
+            | Feature::RARP
             | Feature::INFLIGHT_SHMFD
             | Feature::RESET_DEVICE
             | Feature::CONFIGURE_MEM_SLOTS
@@ -441,7 +513,9 @@ impl VhostUserBackendReqHandlerMut for Device {
         offered.set(Feature::MQ, self.queues.len() > 1);
         // A frontend that gives the guest an address itself (QEMU) complains of a backend with a configuration;
         // the MTU it knows or is told by other means.
-        offered.set(Feature::CONFIG, self.config.mac.is_some());
+        // Its changes are all that this side would speak of.
+        let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
+        offered.set(of_config, self.config.mac.is_some());
         Ok(offered)
     }
 
@@ -484,14 +558,15 @@ impl VhostUserBackendReqHandlerMut for Device {
         Err(Refused::Unsupported("GET_SHARED_OBJECT").into())
     }
 
-    /// Chains are used in the order in which they came, so none is ever in flight across a restart: the
-    /// used index alone says where to go on, and the region stays as it was made.
+    /// Chains are used in the order in which they came, so none is in flight across a restart. A split ring
+    /// has its used index where the frontend sees it; a packed ring's position is in the region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
         let (queues, entries) = (u64::from(inflight.num_queues), u64::from(inflight.queue_size));
         if queues > self.vrings.len() as u64 || entries > u64::from(self.config.queue_size_max) {
             return Err(Refused::Inflight.into());
         }
-        let len = (INFLIGHT_HEADER_LEN + entries * INFLIGHT_ENTRY_LEN).next_multiple_of(INFLIGHT_ALIGN) * queues;
+        let of_queue = (inflight::HEADER_LEN + entries * inflight::ENTRY_LEN).next_multiple_of(inflight::ALIGN);
+        let len = of_queue * queues;
         let flags = MFdFlags::MFD_CLOEXEC;
         let file = File::from(memfd_create(c"offramp-inflight", flags).map_err(|e| Refused::Io(e.into()))?);
         file.set_len(len).map_err(Refused::Io)?;
@@ -499,10 +574,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
-        let end = inflight.mmap_offset.checked_add(inflight.mmap_size).ok_or(Refused::Inflight)?;
-        if file.metadata().map_err(Refused::Io)?.len() < end {
-            return Err(Refused::Inflight.into());
-        }
+        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
+        let region = inflight::Region::map(file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
+        self.inflight = Some(Arc::new(region.map_err(Refused::from)?));
         Ok(())
     }
 

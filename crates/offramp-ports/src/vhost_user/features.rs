@@ -32,6 +32,8 @@ pub(super) const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
 pub(super) const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 /// The guest's address in the configuration.
 pub(super) const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
+/// The guest tells where it is by itself, when it is asked to.
+pub(super) const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
 /// Largest MTU in the configuration.
 pub(super) const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
 
@@ -64,7 +66,7 @@ impl Default for RingFeatures {
 }
 
 /// Offloads and the bits that stand for them.
-const OFFLOADS: [(Offloads, u64); 10] = [
+const OFFLOADS: [(Offloads, u64); 11] = [
     (Offloads::TX_CHECKSUM, 1 << VIRTIO_NET_F_CSUM),
     (Offloads::TSO4, 1 << VIRTIO_NET_F_HOST_TSO4),
     (Offloads::TSO6, 1 << VIRTIO_NET_F_HOST_TSO6),
@@ -74,6 +76,7 @@ const OFFLOADS: [(Offloads, u64); 10] = [
     (Offloads::RX_CHECKSUM, 1 << VIRTIO_NET_F_GUEST_CSUM),
     (Offloads::RSC4, 1 << VIRTIO_NET_F_GUEST_TSO4),
     (Offloads::RSC6, 1 << VIRTIO_NET_F_GUEST_TSO6),
+    (Offloads::RSC_ECN, 1 << VIRTIO_NET_F_GUEST_ECN),
     (Offloads::RSC_UDP, 1 << VIRTIO_NET_F_GUEST_USO4 | 1 << VIRTIO_NET_F_GUEST_USO6),
 ];
 
@@ -86,11 +89,8 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads) -> u64 {
             bits |= of_offload;
         }
     }
-    if offloads.intersects(Offloads::RSC) {
-        bits |= 1 << VIRTIO_NET_F_GUEST_ECN;
-    }
     // The frontend answers the control queue; these say that the device does not mind.
-    bits |= 1 << VIRTIO_NET_F_CTRL_VQ | 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
+    bits |= 1 << VIRTIO_NET_F_CTRL_VQ | GUEST_ANNOUNCE;
     bits | LOG_ALL
 }
 
@@ -161,7 +161,7 @@ mod tests {
             assert_eq!(bits & feature.bits(), 0, "{feature:?}");
         }
         let none = offer(RingFeatures::empty(), Offloads::empty());
-        let every_offload = OFFLOADS.iter().fold(1 << VIRTIO_NET_F_GUEST_ECN, |bits, (_, of_one)| bits | of_one);
+        let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
         assert_eq!(none & every_offload, 0);
     }
 

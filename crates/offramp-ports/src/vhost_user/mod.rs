@@ -23,23 +23,30 @@ use std::thread::JoinHandle;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
 
+mod channel;
 mod counters;
 mod device;
 mod features;
+mod inflight;
+mod link;
 mod mailbox;
 mod memory;
 mod port;
 mod queue;
+mod rarp;
 mod ring;
 mod session;
 mod sigbus;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
+pub use link::Link;
 pub use port::VhostPort;
 pub use queue::VhostQueue;
 
+use crate::sys::link::CarrierWatch;
 use device::Device;
+use link::Presence;
 use mailbox::mailbox;
 use queue::QueueState;
 use session::Session;
@@ -89,6 +96,9 @@ pub struct VhostUserConfig {
     pub queue_size_max: u16,
     /// Longest frame that a queue takes from the guest, in bytes with the Ethernet header.
     pub frame_len_max: usize,
+    /// The interface whose carrier the guest's link follows, in the namespace of the thread that opens the port.
+    /// `None`: the link is up unless [`VhostUser::link`] or [`VhostUser::join`] says otherwise.
+    pub carrier: Option<String>,
 }
 
 impl VhostUserConfig {
@@ -104,6 +114,7 @@ impl VhostUserConfig {
             rings: RingFeatures::all(),
             queue_size_max: QUEUE_SIZE_MAX,
             frame_len_max: FRAME_LEN_MAX,
+            carrier: None,
         }
     }
 
@@ -204,6 +215,8 @@ pub struct VhostUser {
     queue_counters: Vec<Arc<QueueCounters>>,
     channel_counters: Arc<ChannelCounters>,
     status: Arc<Mutex<PortStatus>>,
+    link: Arc<Link>,
+    presence: Arc<Presence>,
     stop: Arc<EventFd>,
     control: Option<JoinHandle<()>>,
 }
@@ -230,6 +243,9 @@ impl VhostUser {
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
         let (stop, alarm) = (event()?, Arc::new(event()?));
+        let link = Link::new().map_err(system("making an eventfd"))?;
+        let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
+        let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
         // Before there is a port: one that is dropped takes its socket with it.
         let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
             io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
@@ -242,6 +258,8 @@ impl VhostUser {
             queue_counters,
             channel_counters: Arc::default(),
             status: Arc::default(),
+            link: Arc::clone(&link),
+            presence: Arc::default(),
             stop: Arc::new(stop),
             control: None,
         };
@@ -251,6 +269,7 @@ impl VhostUser {
                 config.clone(),
                 Arc::clone(&port.allowed),
                 Arc::clone(&alarm),
+                Arc::clone(&link),
                 senders,
             ))),
             counters: Arc::clone(&port.channel_counters),
@@ -258,6 +277,10 @@ impl VhostUser {
             stop: Arc::clone(&port.stop),
             last_refusal: None,
             alarm,
+            link,
+            carrier,
+            presence: Arc::clone(&port.presence),
+            channel: None,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
         port.control =
@@ -283,6 +306,18 @@ impl VhostUser {
     /// What the frontend has set up now.
     pub fn status(&self) -> PortStatus {
         self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// The state of the line, as the guest is told it. A port with a [`carrier`](VhostUserConfig::carrier) sets it
+    /// itself.
+    pub fn link(&self) -> &Arc<Link> {
+        &self.link
+    }
+
+    /// Says that a line joins this port and `far`: the link of each is up while the other has a frontend.
+    pub fn join(&self, far: &Self) {
+        self.presence.follow(&far.link);
+        far.presence.follow(&self.link);
     }
 
     /// Events of the message channel.

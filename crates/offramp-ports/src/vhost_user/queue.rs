@@ -6,8 +6,10 @@
 
 use super::counters::QueueCounters;
 use super::features;
+use super::inflight::Part;
 use super::mailbox::Receiver;
 use super::memory::{DirtyLog, GuestMemory};
+use super::rarp;
 use super::ring::{BadRing, Batch, Buffer, Chain, FETCH_MAX, Ring, RingOptions, RingPlace};
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
 use crate::worker::HostIo;
@@ -64,10 +66,13 @@ pub(super) struct Start {
     pub base: u32,
     pub kick: Option<OwnedFd>,
     pub is_logged: bool,
+    /// Where a packed ring's position outlives this backend, if anywhere.
+    pub inflight: Option<Part>,
 }
 
 /// One ring and what belongs to it.
 #[derive(Debug, Default)]
+#[allow(clippy::struct_excessive_bools, reason = "what the frontend says of a ring, each by a message of its own")]
 pub(super) struct Vring {
     ring: Option<Ring>,
     place: RingPlace,
@@ -82,6 +87,8 @@ pub(super) struct Vring {
     call: Option<OwnedFd>,
     err: Option<OwnedFd>,
     switch: Switch,
+    /// The frontend has started the ring and not stopped it: also while its memory is replaced.
+    is_in_use: bool,
     is_logged: bool,
 }
 
@@ -134,6 +141,7 @@ impl Vring {
             let _ = write(err, &EVENT);
         }
         self.ring = None;
+        self.is_in_use = false;
         self.batch.clear();
         false
     }
@@ -168,6 +176,8 @@ pub(super) struct QueueState {
     offloads: Offloads,
     receive: Vring,
     transmit: Vring,
+    /// Goes out before what the guest sends next.
+    announcement: Option<[u8; rarp::FRAME_LEN]>,
     counters: Arc<QueueCounters>,
 }
 
@@ -181,6 +191,7 @@ impl QueueState {
             offloads: Offloads::empty(),
             receive: Vring::default(),
             transmit: Vring::default(),
+            announcement: None,
             counters,
         }
     }
@@ -208,6 +219,11 @@ impl QueueState {
         self.log = log;
     }
 
+    /// Sends a frame as if the guest had sent it; `None` takes back one that was not sent yet.
+    pub fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
+        self.announcement = frame;
+    }
+
     /// Starts a ring in the memory and with the features of now.
     pub fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
         let is_on = |feature: u64| start.features & feature != 0;
@@ -217,7 +233,7 @@ impl QueueState {
             writable: side == Side::Receive,
         };
         let is_packed = is_on(features::RING_PACKED);
-        let mut ring = Ring::new(&self.memory, is_packed, &start.place, start.base, options)?;
+        let mut ring = Ring::new(&self.memory, is_packed, &start.place, start.base, options, start.inflight)?;
         ring.disarm();
         let vring = self.vring(side);
         vring.batch.clear();
@@ -226,11 +242,18 @@ impl QueueState {
         vring.place = start.place;
         vring.kick = start.kick;
         vring.is_logged = start.is_logged;
+        vring.is_in_use = true;
         Ok(())
     }
 
     /// Stops a ring and says where to go on; `None` when it did not run.
     pub fn stop(&mut self, side: Side) -> Option<u32> {
+        self.vring(side).is_in_use = false;
+        self.pause(side)
+    }
+
+    /// Stops a ring that will be started again at once: it stays in use.
+    pub fn pause(&mut self, side: Side) -> Option<u32> {
         let (memory, log, counters) = (Arc::clone(&self.memory), self.log.clone(), Arc::clone(&self.counters));
         let vring = self.vring(side);
         vring.publish(&memory, log.as_deref(), &counters);
@@ -522,7 +545,24 @@ impl VhostQueue {
 
     /// Whether the guest has a receive ring here that it uses.
     pub fn receives(&self) -> bool {
-        self.state.receive.switch == Switch::On && self.state.receive.ring.is_some()
+        self.state.receive.switch == Switch::On && self.state.receive.is_in_use
+    }
+
+    /// Shows the guest what it was given so far.
+    pub(super) fn publish_received(&mut self) {
+        let state = &mut self.state;
+        state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
+    }
+
+    /// Takes a frame that the guest has not sent; whether there is room for it.
+    #[cold]
+    fn take_announcement(&mut self) -> bool {
+        let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
+        if let Some(frame) = &frame {
+            self.buffer[self.frame_at..self.frame_at + frame.len()].copy_from_slice(frame);
+            self.frame_len = frame.len();
+        }
+        frame.is_some()
     }
 
     /// Takes the next frame of the batch.
@@ -562,6 +602,9 @@ impl HostPort for VhostQueue {
         self.meta = TxMeta::default();
         if self.state.transmit.batch.is_empty() {
             self.mailbox.serve(&mut self.state);
+            if self.state.announcement.is_some() {
+                return Ok(self.take_announcement());
+            }
             if !self.state.fetch_transmit() {
                 return Ok(false);
             }
@@ -578,8 +621,7 @@ impl HostPort for VhostQueue {
         let chains = self.state.gather(self.state.header_len + frame.len())?;
         self.state.write_frame(chains, &mut encode_rx(meta), frame);
         if self.state.receive.staged >= FETCH_MAX {
-            let state = &mut self.state;
-            state.receive.publish(&state.memory, state.log.as_deref(), &state.counters);
+            self.publish_received();
         }
         Ok(())
     }

@@ -1,22 +1,25 @@
 //! The message channel: one frontend at a time, over a Unix socket that is ours or the frontend's.
 //!
-//! Crate `vhost` reads and answers the messages. Three of the protocol's it does not know (`SET_STATUS`,
-//! `GET_STATUS`, `NET_SET_MTU`), and `SET_VRING_ENABLE` it refuses before `SET_FEATURES`, where QEMU sends it:
-//! those are taken from the socket before it sees them. It also reads a message
-//! without looking whether all of it is there: it is called only when it is, so that a frontend that stops
-//! in the middle cannot hold the thread.
+//! Crate `vhost` reads and answers the messages. Some are taken from the socket before it sees them: those of the
+//! protocol that it does not know (`SET_STATUS`, `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), `SET_VRING_ENABLE`, which it
+//! refuses before `SET_FEATURES`, where QEMU sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that
+//! waits for each answer. It also reads a message without looking whether all of it is there: it is called only when it
+//! is, so that a frontend that stops in the middle cannot hold the thread.
 
+use super::channel::{Channel, Ended};
 use super::counters::ChannelCounters;
 use super::device::Device;
+use super::link::{Link, Presence};
 use super::memory::REGIONS_MAX;
 use super::sigbus::Alarm;
 use super::{Mode, PortStatus, VhostUserConfig};
+use crate::sys::link::CarrierWatch;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
-use nix::sys::socket::{MsgFlags, recv, send};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::ptr::NonNull;
@@ -42,7 +45,9 @@ const REPLY_FLAGS: u32 = 0x1 | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
 const SET_VRING_ENABLE: u32 = 18;
+const SEND_RARP: u32 = 19;
 const NET_SET_MTU: u32 = 20;
+const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
 /// How long the rest of a message may take to come, and a full socket to be read.
@@ -62,6 +67,13 @@ pub(super) struct Session {
     pub last_refusal: Option<String>,
     /// Rings when the frontend took away memory that it had shared.
     pub alarm: Alarm,
+    pub link: Arc<Link>,
+    /// What sets the link, if an interface is on the line.
+    pub carrier: Option<CarrierWatch>,
+    /// Where it is said whether a frontend is there.
+    pub presence: Arc<Presence>,
+    /// Where the frontend hears of this side.
+    pub channel: Option<Channel>,
 }
 
 /// Why a connection ended.
@@ -102,6 +114,7 @@ impl Session {
         while let Some(stream) = self.next_frontend(listener) {
             self.counters.connected();
             let end = self.serve(stream, listener);
+            self.channel = None;
             self.device().reset();
             // Behind the reset: nobody touches that memory any more. Empty: it never rang.
             let _ = self.alarm.read();
@@ -133,6 +146,7 @@ impl Session {
             last_refusal: self.last_refusal.clone(),
         };
         drop(device);
+        self.presence.set(is_connected);
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
@@ -171,7 +185,10 @@ impl Session {
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.device));
         self.tell(true);
         loop {
-            let mut fds = vec![readable(&*self.stop), readable(&own), readable(&*self.alarm)];
+            self.look_at_the_line();
+            let mut fds = vec![readable(&*self.stop), readable(&own), readable(&*self.alarm), readable(&*self.link)];
+            fds.extend(self.carrier.as_ref().map(readable));
+            fds.extend(self.channel.as_ref().map(readable));
             fds.extend(listener.map(readable));
             wait(&mut fds, PollTimeout::NONE);
             if is_ready(&fds[0]) {
@@ -196,6 +213,38 @@ impl Session {
             }
             self.tell(true);
         }
+    }
+
+    /// Tells the frontend of a change of the line, and hears what it says of one that it was told. Both may have
+    /// something at any time; a look costs little beside a message.
+    fn look_at_the_line(&mut self) {
+        self.link.silence();
+        if let Some(carrier) = &mut self.carrier
+            && let Some(is_up) = carrier.look()
+        {
+            self.link.set_up(is_up);
+        }
+        if let Err(ended) = self.serve_channel() {
+            // The frontend has still the connection, on which it may give another channel.
+            self.channel = None;
+            self.last_refusal = Some(ended.to_string());
+        }
+    }
+
+    fn serve_channel(&mut self) -> Result<(), Ended> {
+        if self.channel.is_none() {
+            return Ok(());
+        }
+        let is_news = self.device().is_config_news();
+        let Some(channel) = &mut self.channel else { return Ok(()) };
+        if channel.serve()? == Some(false) {
+            self.counters.refused_config_change();
+        }
+        if is_news {
+            self.counters.config_change();
+            channel.tell_config_changed()?;
+        }
+        Ok(())
     }
 
     /// A second frontend cannot have the same device; one that comes behind the end of the first can.
@@ -230,26 +279,24 @@ impl Session {
         header: Header,
     ) -> Result<bool, Unreadable> {
         match header.request {
-            SET_VRING_ENABLE | NET_SET_MTU | SET_STATUS | GET_STATUS => self.handle_own(stream, header)?,
+            SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_BACKEND_REQ_FD | SET_STATUS | GET_STATUS => {
+                self.handle_own(stream, header)?;
+            }
             _ => handler.handle_request()?,
         }
         Ok(true)
     }
 
     /// A message that crate `vhost` does not take. Their payloads have 8 bytes or none.
-    fn handle_own(&self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
-        let expected = if header.request == GET_STATUS { 0 } else { PAYLOAD_U64_LEN };
+    fn handle_own(&mut self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
+        let expected = if matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD) { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
             return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
         let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
         let message = &mut bytes[..HEADER_LEN + expected];
-        // Descriptors that came along are closed by the kernel: there is no room for them.
-        match recv(stream.as_raw_fd(), message, MsgFlags::MSG_DONTWAIT) {
-            Ok(len) if len == message.len() => {}
-            Ok(len) => return Err(Unreadable(format!("{len} bytes of it"))),
-            Err(error) => return Err(error.into()),
-        }
+        // Descriptors that do not belong to it are closed.
+        let fds = receive(stream, message)?;
         let value = bytes[HEADER_LEN..].try_into().map_or(0, u64::from_ne_bytes);
         let done = match header.request {
             GET_STATUS => {
@@ -259,14 +306,51 @@ impl Session {
             // A vring's state: its index in the first four bytes, 0 or 1 behind it.
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
+            SEND_RARP => self.device().send_rarp(value),
+            SET_BACKEND_REQ_FD => return self.set_channel(stream, header, fds),
             _ => self.device().set_mtu(value),
         };
-        let can_ack = VhostUserProtocolFeatures::REPLY_ACK.bits();
-        if header.flags & NEED_REPLY != 0 && self.device().protocol_features() & can_ack != 0 {
-            reply(stream, header.request, u64::from(done.is_err()))?;
-        }
+        self.acknowledge(stream, header, done.is_ok())?;
         Ok(done?)
     }
+
+    fn acknowledge(&self, stream: &UnixStream, header: Header, is_done: bool) -> Result<(), Unreadable> {
+        if header.flags & NEED_REPLY != 0 && self.device().speaks(VhostUserProtocolFeatures::REPLY_ACK) {
+            reply(stream, header.request, u64::from(!is_done))?;
+        }
+        Ok(())
+    }
+
+    /// `SET_BACKEND_REQ_FD`: a channel in the place of the one before.
+    fn set_channel(&mut self, stream: &UnixStream, header: Header, fds: Vec<OwnedFd>) -> Result<(), Unreadable> {
+        let is_agreed = self.device().speaks(VhostUserProtocolFeatures::BACKEND_REQ);
+        let wants_answers = self.device().speaks(VhostUserProtocolFeatures::REPLY_ACK);
+        let made = match <[OwnedFd; 1]>::try_from(fds) {
+            Ok([fd]) if is_agreed => Channel::new(fd, wants_answers).map_err(Unreadable::from),
+            Ok(_) => Err(Unreadable("BACKEND_REQ was not negotiated".to_owned())),
+            Err(fds) => Err(Unreadable(format!("{} descriptors for the backend's channel", fds.len()))),
+        };
+        self.acknowledge(stream, header, made.is_ok())?;
+        self.channel = Some(made?);
+        Ok(())
+    }
+}
+
+/// Takes a message that is there as a whole, and the descriptors that came with it.
+fn receive(stream: &UnixStream, message: &mut [u8]) -> Result<Vec<OwnedFd>, Unreadable> {
+    let expected = message.len();
+    let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
+    let mut parts = [IoSliceMut::new(message)];
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
+    let mut fds = Vec::new();
+    for control in received.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(raw) = control {
+            // SAFETY: the kernel has just made these descriptors, and nobody else knows them.
+            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
+        }
+    }
+    if received.bytes == expected { Ok(fds) } else { Err(Unreadable(format!("{} bytes of it", received.bytes))) }
 }
 
 /// Looks at the next message once all of it is there; `None` when the frontend has gone.

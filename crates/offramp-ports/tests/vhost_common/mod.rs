@@ -18,9 +18,11 @@ use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_MAX};
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
+use offramp_offload::caps::Offloads;
 use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
-use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{Mode, VhostPort, VhostUser, VhostUserConfig};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_ports::worker::{CablePair, Worker};
 use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
@@ -105,6 +107,11 @@ impl Scratch {
         let name = format!("offramp-vhost-{}-{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
         let path = std::env::temp_dir().join(name);
         std::fs::create_dir_all(&path).expect("making a directory for sockets");
+        Self(path)
+    }
+
+    /// One that another process has made, and will remove if this one does not end by itself.
+    pub fn at(path: PathBuf) -> Self {
         Self(path)
     }
 
@@ -250,6 +257,40 @@ impl Rig {
     /// Whether every worker still runs.
     pub fn is_running(&self) -> bool {
         self.workers.iter().all(Worker::is_running)
+    }
+}
+
+/// Two ports on a switch that one worker drives.
+#[derive(Debug)]
+pub struct SwitchRig {
+    // In the order in which they are to go.
+    _worker: Worker,
+    pub ports: Vec<VhostUser>,
+    pub seats: Vec<Arc<SwitchPort>>,
+    _scratch: Scratch,
+}
+
+impl SwitchRig {
+    /// Ports with so many queue pairs, whose guests are told what `told` says.
+    pub fn new(queue_pairs: u16, told: Offloads) -> Self {
+        let scratch = Scratch::new();
+        let switch = Switch::new(&SwitchConfig::default());
+        let open = |side: usize| {
+            let socket = scratch.path(&format!("guest{side}"));
+            let mut port = VhostUser::open(&VhostUserConfig { queue_pairs, ..VhostUserConfig::new(socket) }).unwrap();
+            let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
+            let config = PortConfig { offloads: told, ..PortConfig::default() };
+            let seat = switch.control().add(VhostPort::new(queues).unwrap(), &config).unwrap();
+            (port, seat)
+        };
+        let (ports, seats) = (0..2).map(open).unzip();
+        let worker = Worker::start("vhost-test", vec![switch], None).expect("starting a worker");
+        Self { _worker: worker, ports, seats, _scratch: scratch }
+    }
+
+    /// A guest at port `side`.
+    pub fn guest(&self, side: usize, builder: &GuestBuilder) -> Guest {
+        builder.connect(&self.ports[side].config().socket)
     }
 }
 

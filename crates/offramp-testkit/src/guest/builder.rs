@@ -28,6 +28,7 @@ pub struct GuestBuilder {
     enables: bool,
     layout: TxLayout,
     memory: Vec<RegionSpec>,
+    inflight: bool,
 }
 
 impl Default for GuestBuilder {
@@ -43,6 +44,7 @@ impl Default for GuestBuilder {
             enables: true,
             layout: TxLayout::default(),
             memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
+            inflight: false,
         }
     }
 }
@@ -58,6 +60,12 @@ impl GuestBuilder {
     #[must_use]
     pub fn packed(self) -> Self {
         self.require(features::RING_PACKED, true)
+    }
+
+    /// Has the backend keep what is in flight in a region, which it is given again at a reconnect.
+    #[must_use]
+    pub fn inflight(self) -> Self {
+        Self { inflight: true, protocol: self.protocol | protocol::INFLIGHT_SHMFD, ..self }
     }
 
     /// Descriptors of every ring: a power of two for split rings, anything up to 32768 for packed ones.
@@ -182,6 +190,10 @@ impl GuestBuilder {
     pub(super) fn handshake_options(&self) -> HandshakeOptions {
         let Self { dialect, required, optional, protocol, enables, .. } = *self;
         HandshakeOptions { dialect, required, optional, protocol, enables }
+    }
+
+    pub(super) fn wants_inflight(&self) -> bool {
+        self.inflight
     }
 
     pub(super) fn pairs(&self) -> u16 {

@@ -234,6 +234,7 @@ impl Unwired {
 /// A cable for each queue pair. Where both ends are to run on the same processor one thread drives both, so that a
 /// frame stays in its cache; otherwise each has a thread of its own.
 fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    near.port.host.join(&far.port.host);
     let line = CableConfig { mtu: near.port.adapter.mtu, ..CableConfig::default() };
     for queue in 0..usize::from(near.port.adapter.queues) {
         let (near_end, far_end) = cable(&line);

@@ -1,6 +1,6 @@
 //! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
 
-use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost};
+use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
 use super::drain::{Gated, Mark, Rest, RestingPair, gated};
 use super::seat::Seat;
 use crate::control::{GuestCounters, HostStatus};
@@ -87,6 +87,10 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
         offloads: config.offloads,
         rings: RingFeatures::all() - off,
         queue_size_max: host.queue_size_max,
+        carrier: match &config.wire {
+            WireConfig::Tap(interface) | WireConfig::Packet(interface) => Some(interface.clone()),
+            WireConfig::Cable(_) | WireConfig::Switch(_) => None,
+        },
         ..VhostUserConfig::new(&host.socket)
     }
 }
@@ -166,6 +170,14 @@ impl Host {
                 locked(port).allow(offloads);
                 Ok(())
             }
+        }
+    }
+
+    /// Says that a cable joins it to another: of two guests, each sees its link up while the other is there. A TAP is
+    /// always there.
+    pub fn join(&self, far: &Self) {
+        if let (Self::VhostUser(near), Self::VhostUser(far)) = (self, far) {
+            locked(near).join(&locked(far));
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::ptr::NonNull;
 
+use super::inflight::Part;
 use super::memory::{GuestMemory, Window};
 
 mod packed;
@@ -205,6 +206,8 @@ pub(super) enum BadRing {
     Alignment,
     #[error("a base beyond the ring")]
     Base,
+    #[error("an inflight region whose positions are beyond the ring")]
+    Inflight,
 }
 
 /// What decides how a ring is read and written.
@@ -246,16 +249,18 @@ pub(super) enum Ring {
 }
 
 impl Ring {
-    /// Sets up a ring in guest memory. `base` is what `SET_VRING_BASE` said.
+    /// Sets up a ring in guest memory. `base` is what `SET_VRING_BASE` said; of a packed ring `inflight` says more, if
+    /// an earlier backend was there.
     pub fn new(
         memory: &GuestMemory,
         is_packed: bool,
         place: &RingPlace,
         base: u32,
         options: RingOptions,
+        inflight: Option<Part>,
     ) -> Result<Self, BadRing> {
         Ok(if is_packed {
-            Self::Packed(PackedRing::new(memory, place, base, options)?)
+            Self::Packed(PackedRing::new(memory, place, base, options, inflight)?)
         } else {
             Self::Split(SplitRing::new(memory, place, base, options)?)
         })

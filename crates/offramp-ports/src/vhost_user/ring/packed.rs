@@ -4,6 +4,7 @@ use super::{
     BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
     RingOptions, RingPlace, Used, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
 };
+use crate::vhost_user::inflight::{Part, Place, Progress, Saved};
 use crate::vhost_user::memory::GuestMemory;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering, fence};
@@ -34,9 +35,19 @@ struct Position {
     wrap: bool,
 }
 
+impl From<Place> for Position {
+    fn from(Place { index, wrap }: Place) -> Self {
+        Self { index, wrap }
+    }
+}
+
 impl Position {
     fn from_bits(bits: u16) -> Self {
         Self { index: bits & !WRAP, wrap: bits & WRAP != 0 }
+    }
+
+    fn place(self) -> Place {
+        Place { index: self.index, wrap: self.wrap }
     }
 
     fn bits(self) -> u16 {
@@ -81,6 +92,8 @@ pub(in crate::vhost_user) struct PackedRing {
     next_used: Position,
     /// What it is given back from there on.
     staged: Vec<Used>,
+    /// Where the position lies for a backend that comes after this one.
+    inflight: Option<Part>,
 }
 
 // SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
@@ -94,6 +107,7 @@ impl PackedRing {
         place: &RingPlace,
         base: u32,
         options: RingOptions,
+        inflight: Option<Part>,
     ) -> Result<Self, BadRing> {
         let size = place.size;
         if size == 0 || size > SIZE_MAX {
@@ -117,7 +131,7 @@ impl PackedRing {
         if next_available.index >= size || next_used.index >= size {
             return Err(BadRing::Base);
         }
-        Ok(Self {
+        let mut ring = Self {
             size,
             options,
             descriptors,
@@ -127,7 +141,65 @@ impl PackedRing {
             next_available: next_used,
             next_used,
             staged: Vec::with_capacity(2 * FETCH_MAX),
-        })
+            inflight,
+        };
+        ring.resume()?;
+        Ok(ring)
+    }
+
+    /// Goes on where an earlier backend ended, which the frontend cannot know.
+    fn resume(&mut self) -> Result<(), BadRing> {
+        let Some(inflight) = &self.inflight else { return Ok(()) };
+        if let Some(progress) = inflight.progress(self.size) {
+            let Progress { before, behind, saved } = progress;
+            if before.index >= self.size || behind.index >= self.size || saved > self.size {
+                return Err(BadRing::Inflight);
+            }
+            // Whether the driver has the last batch shows at its first descriptor.
+            let is_shown = before == behind || !self.is_available(before.into());
+            if !is_shown {
+                self.put_back(inflight, before.into(), saved);
+            }
+            self.next_used = if is_shown { behind } else { before }.into();
+            self.next_available = self.next_used;
+        }
+        inflight.settle(self.next_used.place(), self.size);
+        Ok(())
+    }
+
+    /// Writes the descriptors of a batch as they were before they were overwritten for the driver to see.
+    fn put_back(&self, inflight: &Part, first: Position, count: u16) {
+        let mut at = first;
+        for number in 0..count {
+            let Saved { addr, len, id, flags, .. } = inflight.saved(number);
+            let descriptor = Descriptor { addr, len, third: id, fourth: flags };
+            // SAFETY: the position is within the ring, which is aligned and mapped. The driver looks at none of these
+            // descriptors before it sees the flags of the first one change.
+            unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
+            at.advance(1, self.size);
+        }
+        // Before the region forgets them.
+        fence(Ordering::SeqCst);
+    }
+
+    /// Saves what [`PackedRing::publish`] will overwrite.
+    #[inline(never)]
+    fn save_staged(&self, inflight: &Part) {
+        let heads = self.staged.iter().flat_map(|used| {
+            let nths = 0..used.slots;
+            nths.map(move |nth| if nth == 0 { used.slots } else { 0 })
+        });
+        let mut at = self.next_used;
+        let mut behind = self.next_used;
+        self.staged.iter().for_each(|used| behind.advance(used.slots, self.size));
+        let batch = heads.map(|slots| {
+            // SAFETY: the position is within the ring, which is aligned and mapped.
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index)).as_ptr()) };
+            at.advance(1, self.size);
+            let Descriptor { addr, len, third: id, fourth: flags } = descriptor;
+            Saved { addr, len, id, flags, slots }
+        });
+        inflight.begin(self.next_used.place(), behind.place(), self.size, batch);
     }
 
     /// The flags of a descriptor.
@@ -269,6 +341,9 @@ impl PackedRing {
     /// Overwrites the descriptors of what is staged, the first one last: its flags show the whole batch.
     #[inline]
     pub(super) fn publish(&mut self) -> Published {
+        if let Some(inflight) = &self.inflight {
+            self.save_staged(inflight);
+        }
         let (mut at, size) = (self.next_used, self.size);
         let mut first = None;
         let mut slots = 0u16;
@@ -288,6 +363,9 @@ impl PackedRing {
         self.used_half(index).store(half, Ordering::Release);
         // The driver writes what it wants and then looks at the flags; the device the other way round.
         fence(Ordering::SeqCst);
+        if let Some(inflight) = &self.inflight {
+            inflight.settle(self.next_used.place(), self.size);
+        }
         Published { any: true, wants_call: self.wants_call(slots) }
     }
 
@@ -336,6 +414,116 @@ impl PackedRing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::vhost_user::inflight;
+    use crate::vhost_user::memory::Extent;
+    use crate::vhost_user::sigbus::Alarm;
+    use nix::sys::eventfd::EventFd;
+    use std::fs::File;
+    use std::os::unix::fs::FileExt;
+
+    const SIZE: u16 = 8;
+    const USER: u64 = 0x7000_0000;
+    const RING_LEN: usize = SIZE as usize * DESCRIPTOR_LEN as usize;
+    const PLACE: RingPlace = RingPlace {
+        size: SIZE,
+        descriptors: USER,
+        driver: USER + RING_LEN as u64,
+        device: USER + RING_LEN as u64 + EVENT_LEN,
+    };
+
+    fn bytes(file: &File) -> Vec<u8> {
+        let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    }
+
+    /// A ring over the given bytes of memory and of an inflight region.
+    fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (PackedRing, GuestMemory, File, File) {
+        let (memory_file, region_file) = (inflight::tests::file(4096), inflight::tests::file(region.len() as u64));
+        memory_file.write_all_at(memory, 0).unwrap();
+        region_file.write_all_at(region, 0).unwrap();
+        let alarm = Alarm::new(EventFd::new().unwrap());
+        let extent = Extent { guest: 0, user: USER, len: 4096, file_offset: 0 };
+        let guest = GuestMemory::map(vec![(extent, memory_file.try_clone().unwrap())], &alarm).unwrap();
+        let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
+        let ring = PackedRing::new(&guest, &PLACE, base, RingOptions::default(), part).unwrap();
+        (ring, guest, memory_file, region_file)
+    }
+
+    /// Three chains around the end of a ring: of one descriptor, of two, and of one.
+    fn three_chains() -> (Vec<u8>, Position, Position) {
+        let mut memory = vec![0; 4096];
+        for (index, flags, id) in [(6, AVAIL, 5), (7, AVAIL | NEXT, 0), (0, USED, 2), (1, USED, 7u16)] {
+            let descriptor = [
+                &(0x100 * index as u64).to_le_bytes()[..],
+                &60u32.to_le_bytes(),
+                &id.to_le_bytes(),
+                &flags.to_le_bytes(),
+            ];
+            memory[16 * index..16 * index + 16].copy_from_slice(&descriptor.concat());
+        }
+        (memory, Position { index: 6, wrap: true }, Position { index: 2, wrap: false })
+    }
+
+    #[test]
+    fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batch() {
+        let (memory, before, behind) = three_chains();
+        let base = u32::from(before.bits()) * 0x1_0001;
+        let (mut ring, guest, memory_file, region_file) = ring_over(&memory, &[0; 512], base);
+        let mut batch = Batch::default();
+        assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, 3);
+        while let Some(chain) = batch.pop() {
+            ring.put_used(&chain, 0);
+        }
+        let region_before = bytes(&region_file);
+        let part = ring.inflight.take().unwrap();
+        ring.save_staged(&part);
+        let region_between = bytes(&region_file);
+        ring.inflight = Some(part);
+        ring.publish();
+        let (shown, region_behind) = (bytes(&memory_file), bytes(&region_file));
+        // All is overwritten but what shows it.
+        let mut torn = shown.clone();
+        let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
+        torn[flags_at..flags_at + 2].copy_from_slice(&memory[flags_at..flags_at + 2]);
+        assert!(torn != memory && torn != shown);
+        let cases = [
+            (&memory, &region_before, before),
+            (&memory, &region_between, before),
+            (&torn, &region_between, before),
+            (&shown, &region_between, behind),
+            (&shown, &region_behind, behind),
+        ];
+        for (n, (left, region, expected)) in cases.into_iter().enumerate() {
+            let (mut ring, guest, memory_file, region_file) = ring_over(left, region, 0x8000_8000);
+            assert_eq!((ring.next_used, ring.next_available), (expected, expected), "case {n}");
+            let chains = if expected == before { 3 } else { 0 };
+            assert!(bytes(&memory_file) == if expected == before { &*memory } else { &*shown }, "case {n}");
+            let mut batch = Batch::default();
+            assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, chains, "case {n}");
+            // Whoever comes next finds nothing under way.
+            drop(ring);
+            let settled = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE).unwrap().progress(SIZE);
+            assert_eq!(settled, Some(Progress { before: expected.place(), behind: expected.place(), saved: 0 }));
+        }
+    }
+
+    #[test]
+    fn a_region_that_makes_no_sense_is_refused() {
+        let (memory, ..) = three_chains();
+        // Version, descriptors, free lists, positions, wrap counters.
+        for words in [[1, 8, 0, 0, 8, 0, 0], [1, 8, 0, 0, 0, 9, 0], [1, 8, 0, 9, 1, 0, 0]] {
+            let mut region = vec![0; 512];
+            let words: Vec<u8> = words.iter().flat_map(|word: &u16| word.to_le_bytes()).collect();
+            region[8..8 + words.len()].copy_from_slice(&words);
+            let (ring, guest, _, region_file) = ring_over(&memory, &[0; 512], 0x8000_8000);
+            drop(ring);
+            region_file.write_all_at(&region, 0).unwrap();
+            let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
+            let refused = PackedRing::new(&guest, &PLACE, 0x8000_8000, RingOptions::default(), part);
+            assert_eq!(refused.unwrap_err(), BadRing::Inflight);
+        }
+    }
 
     #[test]
     fn a_position_goes_back_the_way_it_came_across_the_end_of_the_ring() {

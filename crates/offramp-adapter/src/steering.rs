@@ -1,0 +1,197 @@
+//! On which of a host's queue pairs a frame of the line is received, where one thread serves them all.
+//!
+//! The rule is that of the kernel's TAP (`tun_select_queue`): a flow is received on the pair on which the
+//! host last sent it, since there is the processor that works on it; a flow that the host has not sent
+//! lately is spread by its hash over the pairs that are in use. So a flow stays on one pair, and flows
+//! spread.
+//!
+//! # What order a host sees
+//! Frames of a flow are given in the order in which they came, always. While the flow stays on its pair,
+//! the host also sees them so. A flow moves when the host sends it on another pair, when it was not sent
+//! for [`AGE_MAX_NS`] and its hash says another pair, and when pairs come into use or go out of it. At a
+//! move, frames that the host has not looked at yet lie in one ring and later ones in another: which it
+//! looks at first is the host's choice, as with every adapter that steers. What can be promised is that the
+//! host was shown the former before the latter: [`Choice::left`] names the pair that must be flushed first.
+
+use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use std::hash::{BuildHasher, RandomState};
+
+/// How long a flow stays where the host last sent it, in nanoseconds: 3 s, as the kernel's
+/// `TUN_FLOW_EXPIRATION`.
+pub const AGE_MAX_NS: u64 = 3_000_000_000;
+/// Flows of which is known where the host sends them: as the kernel's `MAX_TAP_FLOWS`.
+pub const FLOWS_MAX: usize = BUCKETS * WAYS;
+const BUCKETS: usize = 1024;
+/// Flows of one bucket: together one cache line.
+const WAYS: usize = 4;
+/// Age is kept in milliseconds, so that an entry has 16 bytes.
+const NS_PER_MS: u64 = 1_000_000;
+
+/// What tells one flow from another, in either direction: both IP addresses, and the ports of TCP and UDP.
+/// Fragments have no ports, so that all of a datagram are of one flow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FlowHash(u64);
+
+/// Where a frame goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Choice {
+    /// The pair on which the flow is received from now on.
+    pub pair: usize,
+    /// The pair on which it was received before, if that was another: what was given there must be shown to
+    /// the host before the next frame.
+    pub left: Option<usize>,
+}
+
+/// A flow that the host has sent. A hash of 0 means that there is none.
+#[derive(Clone, Copy, Debug, Default)]
+struct Flow {
+    hash: u64,
+    sent_ms: u32,
+    pair: u16,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+#[repr(align(64))]
+struct Bucket([Flow; WAYS]);
+
+/// Where the flows of one host are received. All memory is allocated once: 64 KiB.
+///
+/// The hash has a secret, so that nobody outside can choose flows that meet in one bucket or on one pair.
+#[derive(Debug)]
+pub struct Steering {
+    buckets: Box<[Bucket]>,
+    /// The pairs in use, in rising order; never empty.
+    pairs: Vec<u16>,
+    now_ms: u32,
+    secrets: [u64; 2],
+}
+
+impl Default for Steering {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Steering {
+    /// No flow is known, and the first pair alone is in use.
+    pub fn new() -> Self {
+        let random = RandomState::new();
+        Self {
+            buckets: vec![Bucket::default(); BUCKETS].into(),
+            pairs: vec![0],
+            now_ms: 0,
+            secrets: [random.hash_one(0) | 1, random.hash_one(1) | 1],
+        }
+    }
+
+    /// Says what time it is: once per batch is enough.
+    pub fn set_now(&mut self, now_ns: u64) {
+        // Wraps around after 49 days, and a flow that was silent for all of them seems to be a young one.
+        self.now_ms = (now_ns / NS_PER_MS) as u32;
+    }
+
+    /// Says which pairs are in use, in rising order; whether that changed anything. Flows may move then: what
+    /// was given must be shown to the host first. With none in use frames go to the first pair, which every
+    /// host uses (virtio 1.3, 5.1.6.5.6) and which has no room then.
+    pub fn set_pairs(&mut self, pairs: impl Iterator<Item = usize> + Clone) -> bool {
+        let first = pairs.clone().next().is_none().then_some(0);
+        let pairs = pairs.chain(first).map(|pair| pair as u16);
+        let has_changed = !pairs.clone().eq(self.pairs.iter().copied());
+        if has_changed {
+            self.pairs.clear();
+            self.pairs.extend(pairs);
+        }
+        has_changed
+    }
+
+    /// The flow of a frame; none for what is not IP, or is malformed. Of a super-frame the IP length may be a
+    /// template.
+    #[inline]
+    pub fn flow(&self, frame: &[u8], is_super_frame: bool) -> Option<FlowHash> {
+        let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip };
+        let layout = FrameLayout::parse(frame, length_from).ok()?;
+        let addresses = layout.addresses(frame);
+        let (source, destination) = addresses.split_at(addresses.len() / 2);
+        let [source, destination] = match layout.network {
+            Network::Opaque => return None,
+            Network::Ipv4 | Network::Ipv6 => [source, destination].map(|address| self.mix_address(address)),
+        };
+        let ports = match layout.transport {
+            Transport::Tcp | Transport::Udp => {
+                frame.get(layout.transport_start..)?.first_chunk().copied().unwrap_or_default()
+            }
+            Transport::Opaque => [0; 4],
+        };
+        let [a, b, c, d] = ports.map(u64::from);
+        // The sum of both ends is the same in either direction.
+        let ends = self.mix(source ^ (a << 8 | b)).wrapping_add(self.mix(destination ^ (c << 8 | d)));
+        Some(FlowHash(self.mix(ends).max(1)))
+    }
+
+    fn mix_address(&self, address: &[u8]) -> u64 {
+        address.chunks(4).fold(self.secrets[1], |sum, word| {
+            let word = word.first_chunk().copied().map_or(0, u32::from_be_bytes);
+            self.mix(sum ^ u64::from(word) << 16)
+        })
+    }
+
+    /// Both halves of a product of 128 bits: each bit of the result depends on all of the factor.
+    fn mix(&self, value: u64) -> u64 {
+        let product = u128::from(value ^ self.secrets[1]) * u128::from(self.secrets[0]);
+        product as u64 ^ (product >> u64::BITS) as u64
+    }
+
+    /// Notes that the host has sent a frame of this flow on `pair`. While a bucket has no flow that is too
+    /// old, a new one is not kept: no flow moves because others come.
+    #[inline]
+    pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
+        let before = self.receiver(flow);
+        let (now_ms, is_used) = (self.now_ms, self.pairs.binary_search(&(pair as u16)).is_ok());
+        let ways = &mut self.buckets[bucket_of(flow)].0;
+        let known = ways.iter().position(|known| known.hash == flow.0);
+        let slot = known.or_else(|| ways.iter().position(|known| !known.is_young(now_ms)));
+        if let Some(slot) = slot.filter(|_| is_used) {
+            ways[slot] = Flow { hash: flow.0, sent_ms: now_ms, pair: pair as u16 };
+        }
+        let pair = self.receiver(flow);
+        Choice { pair, left: (pair != before).then_some(before) }
+    }
+
+    /// The pair on which a frame of the line is received. A flow that is too old to be kept is forgotten, and
+    /// may move.
+    #[inline]
+    pub fn receive(&mut self, flow: Option<FlowHash>) -> Choice {
+        let Some(flow) = flow else { return Choice { pair: usize::from(self.pairs[0]), left: None } };
+        let now_ms = self.now_ms;
+        let known = self.buckets[bucket_of(flow)].0.iter_mut().find(|known| known.hash == flow.0);
+        let Some(aged) = known.filter(|known| !known.is_young(now_ms)) else {
+            return Choice { pair: self.receiver(flow), left: None };
+        };
+        let before = usize::from(std::mem::take(aged).pair);
+        let pair = self.receiver(flow);
+        Choice { pair, left: (pair != before).then_some(before) }
+    }
+
+    /// Where the flow is received now.
+    fn receiver(&self, flow: FlowHash) -> usize {
+        let known = self.buckets[bucket_of(flow)].0.iter().find(|known| known.hash == flow.0);
+        match known {
+            Some(known) if self.pairs.binary_search(&known.pair).is_ok() => usize::from(known.pair),
+            _ => {
+                // A multiplication in place of a division, as the kernel does it.
+                let nth = ((flow.0 >> u32::BITS) * self.pairs.len() as u64) >> u32::BITS;
+                usize::from(self.pairs[nth as usize])
+            }
+        }
+    }
+}
+
+impl Flow {
+    fn is_young(&self, now_ms: u32) -> bool {
+        self.hash != 0 && u64::from(now_ms.wrapping_sub(self.sent_ms)) <= AGE_MAX_NS / NS_PER_MS
+    }
+}
+
+fn bucket_of(flow: FlowHash) -> usize {
+    flow.0 as usize % BUCKETS
+}

@@ -1,0 +1,116 @@
+//! The channel on which the backend asks and the frontend answers (vhost-user, "Back-end message types"). One
+//! request is made: that the configuration has changed.
+//!
+//! Nothing here waits: a frontend that is asked while it waits for an answer of this side would wait for ever.
+//! While a request is not answered no other is made; what changes meanwhile is told behind the answer.
+
+use nix::errno::Errno;
+use nix::sys::socket::{MsgFlags, recv, send};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// `VHOST_USER_BACKEND_CONFIG_CHANGE_MSG`.
+const CONFIG_CHANGE: u32 = 2;
+/// Header flags: version 1; this is an answer; an answer is wanted.
+const VERSION: u32 = 0x1;
+const VERSION_MASK: u32 = 0x3;
+const REPLY: u32 = 0x4;
+const NEED_REPLY: u32 = 0x8;
+/// Bytes of a message's header, and of an answer: a header and 64 bits.
+const HEADER_LEN: usize = 12;
+const ANSWER_LEN: usize = HEADER_LEN + 8;
+
+/// Why the channel is of no more use. The connection itself goes on.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum Ended {
+    #[error("the backend's channel is no socket: {0}")]
+    NoSocket(io::Error),
+    #[error("the backend's channel: {0}")]
+    Broken(Errno),
+    #[error("the frontend closed the backend's channel")]
+    Closed,
+    #[error("the backend's channel: {0:02x?} is not the answer to what was asked")]
+    NoAnswer([u8; ANSWER_LEN]),
+}
+
+/// The backend's end of the channel.
+#[derive(Debug)]
+pub(super) struct Channel {
+    stream: UnixStream,
+    /// Whether the frontend answers (`REPLY_ACK`).
+    wants_answers: bool,
+    is_asked: bool,
+    /// The configuration has changed, and the frontend was not told yet.
+    is_due: bool,
+    /// What has come of an answer.
+    answer: [u8; ANSWER_LEN],
+    answer_len: usize,
+}
+
+impl Channel {
+    pub fn new(fd: OwnedFd, wants_answers: bool) -> Result<Self, Ended> {
+        let stream = UnixStream::from(fd);
+        stream.set_nonblocking(true).map_err(Ended::NoSocket)?;
+        stream.local_addr().map_err(Ended::NoSocket)?;
+        Ok(Self { stream, wants_answers, is_asked: false, is_due: false, answer: [0; ANSWER_LEN], answer_len: 0 })
+    }
+
+    /// Tells that the configuration has changed: at once, or behind the answer that is awaited.
+    pub fn tell_config_changed(&mut self) -> Result<(), Ended> {
+        self.is_due = true;
+        self.tell_what_is_due()
+    }
+
+    fn tell_what_is_due(&mut self) -> Result<(), Ended> {
+        if !self.is_due || self.is_asked {
+            return Ok(());
+        }
+        let flags = VERSION | if self.wants_answers { NEED_REPLY } else { 0 };
+        let mut message = [0; HEADER_LEN];
+        for (at, word) in [CONFIG_CHANGE, flags, 0].into_iter().enumerate() {
+            message[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
+        }
+        match send(self.stream.as_raw_fd(), &message, MsgFlags::MSG_NOSIGNAL | MsgFlags::MSG_DONTWAIT) {
+            Ok(HEADER_LEN) => {
+                self.is_due = false;
+                self.is_asked = self.wants_answers;
+                Ok(())
+            }
+            // The frontend has not read what it was told before, and will find the newest state when it does.
+            Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
+            Ok(_) => Err(Ended::Broken(Errno::EMSGSIZE)),
+            Err(error) => Err(Ended::Broken(error)),
+        }
+    }
+
+    /// Takes what the frontend says; `Some` once an answer is whole: whether the frontend did what it was asked.
+    pub fn serve(&mut self) -> Result<Option<bool>, Ended> {
+        let room = &mut self.answer[self.answer_len..];
+        match recv(self.stream.as_raw_fd(), room, MsgFlags::MSG_DONTWAIT) {
+            Ok(0) => return Err(Ended::Closed),
+            Ok(len) => self.answer_len += len,
+            Err(Errno::EAGAIN | Errno::EINTR) => {}
+            Err(error) => return Err(Ended::Broken(error)),
+        }
+        if self.answer_len < ANSWER_LEN {
+            return Ok(None);
+        }
+        self.answer_len = 0;
+        let word = |at: usize| u32::from_ne_bytes([0, 1, 2, 3].map(|n| self.answer[at + n]));
+        let is_answer = word(0) == CONFIG_CHANGE && word(4) & (VERSION_MASK | REPLY) == VERSION | REPLY && word(8) == 8;
+        if !is_answer || !self.is_asked {
+            return Err(Ended::NoAnswer(self.answer));
+        }
+        self.is_asked = false;
+        let is_done = self.answer[HEADER_LEN..] == [0; ANSWER_LEN - HEADER_LEN];
+        self.tell_what_is_due()?;
+        Ok(Some(is_done))
+    }
+}
+
+impl AsFd for Channel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+}

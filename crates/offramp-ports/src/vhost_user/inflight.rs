@@ -1,0 +1,273 @@
+//! What outlives a backend that is killed: where each packed ring was (vhost-user, "Inflight I/O tracking", packed
+//! virtqueues).
+//!
+//! A split ring says itself where its device is; a packed ring does not, and a frontend knows no more than where the
+//! ring once began. So the position lies in a region that the frontend keeps, and a new backend goes on there.
+//!
+//! Chains are used in the order in which they came, so nothing is in flight between two batches: what was fetched and
+//! not used is fetched again. Only while a batch is shown to the driver its descriptors are half overwritten; until the
+//! driver sees the first of them the region has them as they were, and a new backend puts them back:
+//!
+//! 1. the batch's descriptors are copied into the region, and taken off its free list;
+//! 2. `used` says the position behind the batch, `old_used` still the one before it;
+//! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
+//! 4. `old_used` says the position behind the batch, too, and the entries are free again.
+//!
+//! One step is told from the next by one store of a word, so that a backend may be killed between any two
+//! instructions. The region is the frontend's to write, too: what is read of it is checked, and is read once.
+
+use super::memory::MemoryError;
+use super::sigbus::{Alarm, Watch};
+use std::fs::File;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use vm_memory::FileOffset;
+use vm_memory::mmap::MmapRegion;
+
+/// Alignment of each queue's part.
+pub(super) const ALIGN: u64 = 64;
+/// Bytes of `QueueRegionPacked` without its entries, and of `DescStatePacked`. What a split queue needs is less.
+pub(super) const HEADER_LEN: u64 = 32;
+pub(super) const ENTRY_LEN: u64 = 32;
+/// The version of the region's layout; 0: not initialized.
+const VERSION: u16 = 1;
+/// Where the words lie: version, entries and heads of the free list; positions.
+const SHAPE_AT: usize = 8;
+const POSITIONS_AT: usize = 16;
+
+/// A place in a packed ring, and the lap's counter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Place {
+    pub index: u16,
+    pub wrap: bool,
+}
+
+/// A descriptor as the driver made it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Saved {
+    pub addr: u64,
+    pub len: u32,
+    pub id: u16,
+    pub flags: u16,
+    /// Descriptors of its chain, if it is the first of one.
+    pub slots: u16,
+}
+
+/// The whole region.
+#[derive(Debug)]
+pub(super) struct Region {
+    // Dropped before the mapping.
+    _watch: Watch,
+    mapping: MmapRegion,
+    offset: usize,
+    part_len: usize,
+    queues: u16,
+    entries: u16,
+}
+
+impl Region {
+    /// Maps `len` bytes at `offset` of a file, for `queues` rings of up to `entries` descriptors.
+    pub fn map(
+        file: File,
+        offset: u64,
+        len: u64,
+        queues: u16,
+        entries: u16,
+        alarm: &Alarm,
+    ) -> Result<Self, MemoryError> {
+        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or(MemoryError::Extent)?;
+        let part_len = len.checked_div(u64::from(queues)).ok_or(MemoryError::Extent)?;
+        let needed = HEADER_LEN + u64::from(entries) * ENTRY_LEN;
+        let is_aligned = [offset, part_len].iter().all(|at| at.is_multiple_of(size_of::<AtomicU64>() as u64));
+        if part_len < needed || !is_aligned {
+            return Err(MemoryError::Extent);
+        }
+        if file.metadata()?.len() < end as u64 {
+            return Err(MemoryError::PastEnd);
+        }
+        let protection = libc::PROT_READ | libc::PROT_WRITE;
+        let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), end, protection, libc::MAP_SHARED)?;
+        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
+        Ok(Self { _watch: watch, mapping, offset: offset as usize, part_len: part_len as usize, queues, entries })
+    }
+
+    /// The part of a vring of `size` descriptors, if the region has one.
+    pub fn part(self: &Arc<Self>, vring: usize, size: u16) -> Option<Part> {
+        let is_there = vring < usize::from(self.queues) && size <= self.entries;
+        is_there.then(|| Part { region: Arc::clone(self), start: self.offset + vring * self.part_len })
+    }
+
+    /// Forgets where a vring was: the frontend knows it now, and says it when the ring is started again.
+    pub fn forget(self: &Arc<Self>, vring: usize) {
+        if let Some(part) = self.part(vring, 0) {
+            part.word(SHAPE_AT).store(0, Ordering::Release);
+        }
+    }
+}
+
+/// What the region has of one packed ring.
+#[derive(Debug)]
+pub(super) struct Part {
+    region: Arc<Region>,
+    start: usize,
+}
+
+/// Where an earlier backend was when it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Progress {
+    /// Before the batch that was shown last, and behind it: one place when it was shown as a whole.
+    pub before: Place,
+    pub behind: Place,
+    /// Descriptors of that batch that are saved.
+    pub saved: u16,
+}
+
+impl Part {
+    /// The word at a multiple of 8 bytes, which lies in the part.
+    fn word(&self, at: usize) -> &AtomicU64 {
+        debug_assert!(at.is_multiple_of(8) && at + 8 <= self.region.part_len);
+        // SAFETY: the part has at least a header, and `entry_at` gives no other places; the mapping lives as long as
+        // `self`, begins at a page, and the part at a multiple of 8. An atomic may be shared with another process.
+        unsafe { AtomicU64::from_ptr(self.region.mapping.as_ptr().add(self.start + at).cast()) }
+    }
+
+    /// What an earlier backend has left for a ring of `size` descriptors; `None` when none has.
+    pub fn progress(&self, size: u16) -> Option<Progress> {
+        let [version, entries, _, old_free_head] = halves(self.word(SHAPE_AT).load(Ordering::Acquire));
+        let positions = self.word(POSITIONS_AT).load(Ordering::Acquire);
+        let [used, old_used, wraps, _] = halves(positions);
+        let [wrap, old_wrap] = wraps.to_le_bytes();
+        (version == VERSION && entries == size).then_some(Progress {
+            before: Place { index: old_used, wrap: old_wrap != 0 },
+            behind: Place { index: used, wrap: wrap != 0 },
+            saved: old_free_head,
+        })
+    }
+
+    /// Says that the ring is at `place`, and that nothing is under way.
+    pub fn settle(&self, place: Place, size: u16) {
+        self.set_positions(place, place);
+        // Behind the positions: with nothing saved, two places that differ could not be told from nonsense.
+        self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
+    }
+
+    /// Saves the descriptors of a batch that is about to be shown, and where it leads.
+    pub fn begin(&self, before: Place, behind: Place, size: u16, batch: impl Iterator<Item = Saved>) {
+        let mut count = 0;
+        // More than there is room for cannot be: a batch lies in the ring.
+        for saved in batch.take(usize::from(size)) {
+            self.save(count, &saved);
+            count += 1;
+        }
+        self.word(SHAPE_AT).store(word([VERSION, size, 0, count]), Ordering::Release);
+        self.set_positions(before, behind);
+        // Nothing of the ring is touched before that is written.
+        fence(Ordering::SeqCst);
+    }
+
+    fn set_positions(&self, before: Place, behind: Place) {
+        let wraps = u16::from_le_bytes([behind.wrap.into(), before.wrap.into()]);
+        self.word(POSITIONS_AT).store(word([behind.index, before.index, wraps, 0]), Ordering::Release);
+    }
+
+    fn entry_at(number: u16) -> usize {
+        HEADER_LEN as usize + usize::from(number) * ENTRY_LEN as usize
+    }
+
+    fn save(&self, number: u16, saved: &Saved) {
+        let at = Self::entry_at(number);
+        let is_head = saved.slots > 0;
+        let last = if is_head { number.wrapping_add(saved.slots - 1) } else { 0 };
+        let state = [u16::from(is_head), number.wrapping_add(1), last, saved.slots];
+        // What comes first is the older one: the number serves as its counter.
+        let content =
+            [word(state), number.into(), word([saved.id, saved.flags, 0, 0]) | u64::from(saved.len) << 32, saved.addr];
+        for (nth, content) in content.into_iter().enumerate() {
+            self.word(at + 8 * nth).store(content, Ordering::Relaxed);
+        }
+    }
+
+    /// A descriptor that was saved; its number is below the ring's size.
+    pub fn saved(&self, number: u16) -> Saved {
+        let at = Self::entry_at(number);
+        let [_, _, _, slots] = halves(self.word(at).load(Ordering::Relaxed));
+        let third = self.word(at + 16).load(Ordering::Relaxed);
+        let [id, flags, _, _] = halves(third);
+        Saved { addr: self.word(at + 24).load(Ordering::Relaxed), len: (third >> 32) as u32, id, flags, slots }
+    }
+}
+
+/// Four fields of 16 bits as they lie in memory.
+fn word(halves: [u16; 4]) -> u64 {
+    halves.iter().rev().fold(0, |word, &half| word << u16::BITS | u64::from(half))
+}
+
+fn halves(word: u64) -> [u16; 4] {
+    [0, 1, 2, 3].map(|nth| (word >> (nth * u16::BITS)) as u16)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+    use std::os::unix::fs::FileExt;
+
+    pub(crate) fn file(len: u64) -> File {
+        let file = File::from(memfd_create(c"inflight", MFdFlags::MFD_CLOEXEC).unwrap());
+        file.set_len(len).unwrap();
+        file
+    }
+
+    pub(crate) fn region(file: &File, queues: u16, entries: u16) -> Result<Arc<Region>, MemoryError> {
+        let alarm = Alarm::new(EventFd::new().unwrap());
+        let len = file.metadata().unwrap().len();
+        Region::map(file.try_clone().unwrap(), 0, len, queues, entries, &alarm).map(Arc::new)
+    }
+
+    #[test]
+    fn what_is_written_lies_where_the_specification_has_it() {
+        let file = file(2 * 64 * 8);
+        let part = region(&file, 2, 4).unwrap().part(1, 4).unwrap();
+        assert_eq!(part.progress(4), None, "nobody was there");
+        let (before, behind) = (Place { index: 3, wrap: true }, Place { index: 1, wrap: false });
+        let first = Saved { addr: 0x0807_0605_0403_0201, len: 0x1122_3344, id: 0x5566, flags: 0x7788, slots: 2 };
+        let second = Saved { slots: 0, ..first };
+        part.begin(before, behind, 4, [first, second].into_iter());
+        let mut bytes = [0; 96];
+        file.read_exact_at(&mut bytes, 512).unwrap();
+        // Features, version, desc_num, free_head, old_free_head, used_idx, old_used_idx, the two wrap counters.
+        let header = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0, 1, 0, 3, 0, 0, 1, 0, 0];
+        assert_eq!(bytes[..24], header);
+        // Inflight, padding, next, last, num, counter, id, flags, len, addr.
+        let entry = [1, 0, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0x55, 0x88, 0x77, 0x44, 0x33, 0x22, 0x11];
+        assert_eq!(bytes[32..56], entry);
+        assert_eq!(bytes[56..64], [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(part.progress(4), Some(Progress { before, behind, saved: 2 }));
+        assert_eq!([part.saved(0), part.saved(1)], [first, second]);
+        part.settle(behind, 4);
+        assert_eq!(part.progress(4), Some(Progress { before: behind, behind, saved: 0 }));
+        assert_eq!(part.progress(5), None, "a ring of another size");
+    }
+
+    #[test]
+    fn what_is_forgotten_is_as_if_nobody_had_been_there() {
+        let region = region(&file(1024), 2, 4).unwrap();
+        let parts = [0, 1].map(|vring| region.part(vring, 4).unwrap());
+        for part in &parts {
+            part.settle(Place { index: 2, wrap: true }, 4);
+        }
+        region.forget(0);
+        region.forget(7);
+        assert_eq!((parts[0].progress(4), parts[1].progress(4).is_some()), (None, true));
+    }
+
+    #[test]
+    fn a_region_that_is_too_small_or_askew_is_refused() {
+        for (len, queues, entries) in [(0, 0, 0), (0, 1, 0), (63, 1, 1), (64, 2, 1), (1020, 3, 8), (512, 1, 16)] {
+            assert!(region(&file(len), queues, entries).is_err(), "{len} bytes, {queues} queues of {entries}");
+        }
+        let region = region(&file(64), 1, 1).unwrap();
+        assert!(region.part(1, 1).is_none() && region.part(0, 2).is_none() && region.part(0, 1).is_some());
+    }
+}

@@ -1,0 +1,237 @@
+//! The state of a guest's link: what it follows, and how the frontend hears of it.
+
+mod common;
+mod vhost_common;
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use common::namespace;
+use offramp_ports::sys::link;
+use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
+use offramp_testkit::features::protocol;
+use offramp_testkit::frontend::{FLAG_NEED_REPLY, FLAG_REPLY, Header, RawMessage, VERSION, backend_request, request};
+use offramp_testkit::{Frontend, Guest, GuestBuilder};
+use vhost_common::{PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
+
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 77];
+const CHANNEL: u64 = protocol::CONFIG | protocol::BACKEND_REQ | protocol::BACKEND_SEND_FD;
+/// Where the status lies in the configuration, and its bytes.
+const STATUS_AT: u32 = 6;
+const STATUS_LEN: u32 = 2;
+/// Long enough for a message that should not come to come.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+fn rig() -> Rig {
+    Rig::with(&RigConfig { mac: Some(MAC), ..RigConfig::mtu(1500) })
+}
+
+fn builder(with_answers: bool) -> GuestBuilder {
+    let answers = if with_answers { protocol::REPLY_ACK } else { 0 };
+    Guest::builder().protocol_features(CHANNEL | answers)
+}
+
+fn is_up(frontend: &Frontend) -> bool {
+    match frontend.get_config(STATUS_AT, STATUS_LEN).unwrap()[..] {
+        [status, 0] if status <= 1 => status == 1,
+        ref other => panic!("status {other:x?}"),
+    }
+}
+
+/// The next request of the backend, which must be that the configuration has changed.
+#[track_caller]
+fn told(frontend: &Frontend, with_answers: bool) -> RawMessage {
+    let message = frontend.backend_request(PATIENCE).expect("a channel that is open");
+    let flags = if with_answers { VERSION | FLAG_NEED_REPLY } else { VERSION };
+    assert_eq!(message.header, Header { flags, ..Header::new(backend_request::CONFIG_CHANGE_MSG, 0) });
+    assert!(message.fds.is_empty());
+    message
+}
+
+#[test]
+fn a_guest_is_told_when_its_link_goes_down_and_comes_back() {
+    for with_answers in [false, true] {
+        let rig = rig();
+        let mut guest = rig.guest(0, &builder(with_answers));
+        let frontend = guest.frontend();
+        assert!(is_up(frontend), "a line that nobody says anything of is up");
+        for up in [false, true, false] {
+            rig.ports[0].link().set_up(up);
+            // What changes nothing is not told.
+            rig.ports[0].link().set_up(up);
+            let message = told(frontend, with_answers);
+            if with_answers {
+                assert!(frontend.acknowledge_backend(&message, 0));
+            }
+            assert_eq!(is_up(frontend), up);
+        }
+        assert_eq!(rig.ports[0].channel_counters().config_changes(), 3);
+        assert_eq!(rig.ports[0].channel_counters().refused_config_changes(), 0);
+    }
+}
+
+#[test]
+fn a_frontend_that_has_not_read_the_configuration_is_told_nothing_and_reads_the_truth() {
+    let rig = rig();
+    let mut guest = rig.guest(0, &builder(true));
+    for up in [false, true, false] {
+        rig.ports[0].link().set_up(up);
+    }
+    assert!(!is_up(guest.frontend()));
+    assert_eq!(rig.ports[0].channel_counters().config_changes(), 0);
+}
+
+#[test]
+fn changes_that_come_before_the_answer_are_told_once_behind_it() {
+    let rig = rig();
+    let mut guest = rig.guest(0, &builder(true));
+    let frontend = guest.frontend();
+    assert!(is_up(frontend));
+    rig.ports[0].link().set_up(false);
+    let first = told(frontend, true);
+    for n in 0..20 {
+        rig.ports[0].link().set_up(n % 2 == 0);
+        // Behind the answer the change has been seen.
+        frontend.get_features().unwrap();
+    }
+    std::thread::sleep(A_WHILE);
+    assert!(frontend.acknowledge_backend(&first, 0));
+    let second = told(frontend, true);
+    assert!(frontend.acknowledge_backend(&second, 0));
+    assert!(!is_up(frontend));
+    // Nothing more is under way: what comes next is the next change.
+    rig.ports[0].link().set_up(true);
+    assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
+    assert!(is_up(frontend));
+}
+
+#[test]
+fn an_answer_that_refuses_is_counted_and_the_next_change_is_told() {
+    let rig = rig();
+    let mut guest = rig.guest(0, &builder(true));
+    let frontend = guest.frontend();
+    assert!(is_up(frontend));
+    rig.ports[0].link().set_up(false);
+    assert!(frontend.acknowledge_backend(&told(frontend, true), 22));
+    wait_until("the refusal to be counted", || rig.ports[0].channel_counters().refused_config_changes() == 1);
+    rig.ports[0].link().set_up(true);
+    assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
+}
+
+#[test]
+fn a_frontend_that_closes_its_channel_or_talks_nonsense_on_it_keeps_its_connection() {
+    let model = frame(&mut rng(), 60);
+    for is_nonsense in [false, true] {
+        let rig = rig();
+        let mut a = rig.guest(0, &builder(true));
+        let mut b = rig.guest(1, &Guest::builder());
+        b.rx(0).fill(8, 1526);
+        assert!(is_up(a.frontend()));
+        if is_nonsense {
+            // An answer to what was never asked.
+            let unasked =
+                RawMessage { header: Header::new(backend_request::CONFIG_CHANGE_MSG, 0), payload: vec![], fds: vec![] };
+            assert!(a.frontend().acknowledge_backend(&unasked, 0));
+            assert!(a.frontend().backend_request(PATIENCE).is_none(), "the backend closes it");
+        }
+        // A new channel takes the place of the old.
+        a.frontend().set_backend_req_fd().unwrap();
+        rig.ports[0].link().set_up(false);
+        let frontend = a.frontend();
+        assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
+        assert!(!is_up(frontend));
+        carry(&mut a, &mut b, 0, &model, &"the connection goes on");
+        assert_eq!(rig.ports[0].channel_counters().bad_messages(), 0);
+    }
+}
+
+#[test]
+fn a_channel_that_was_not_agreed_or_is_none_is_refused() {
+    let rig = rig();
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let no_socket = file.as_fd();
+    let agreed = |protocol| {
+        let mut frontend = Frontend::connect(rig.socket(0));
+        frontend.get_features().unwrap();
+        frontend.get_protocol_features().unwrap();
+        frontend.set_protocol_features(protocol | protocol::REPLY_ACK).unwrap();
+        frontend
+    };
+    let refused = |frontend: Frontend| assert!(frontend.is_closed_within(PATIENCE));
+    let mut frontend = agreed(0);
+    frontend.set_backend_req_fd().unwrap_err();
+    refused(frontend);
+    for fds in [&[][..], &[no_socket], &[no_socket, no_socket]] {
+        let frontend = agreed(CHANNEL);
+        frontend.tell(request::SET_BACKEND_REQ_FD, &[], fds).unwrap_err();
+        refused(frontend);
+    }
+    let frontend = agreed(CHANNEL);
+    let answer = Header { flags: VERSION | FLAG_REPLY, ..Header::new(request::SET_BACKEND_REQ_FD, 8) };
+    frontend.send_raw(answer, &[0; 8], &[no_socket]);
+    refused(frontend);
+    assert_eq!(rig.ports[0].channel_counters().bad_messages(), 5);
+}
+
+#[test]
+fn the_link_of_a_cable_is_up_while_the_other_guest_is_there() {
+    let rig = rig();
+    rig.ports[0].join(&rig.ports[1]);
+    let mut a = rig.guest(0, &builder(true));
+    let frontend = a.frontend();
+    assert!(!is_up(frontend), "there is nobody yet");
+    for _ in 0..3 {
+        let b = rig.guest(1, &Guest::builder());
+        assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
+        assert!(is_up(frontend));
+        assert!(rig.ports[1].link().is_up());
+        drop(b);
+        assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
+        assert!(!is_up(frontend));
+    }
+    drop(a);
+    wait_until("the other end to be down", || !rig.ports[1].link().is_up());
+}
+
+#[test]
+fn the_link_follows_the_carrier_of_an_interface() {
+    let ns = namespace();
+    let scratch = Scratch::new();
+    let config = VhostUserConfig {
+        mac: Some(MAC),
+        carrier: Some("near".to_owned()),
+        ..VhostUserConfig::new(scratch.path("guest"))
+    };
+    let mut port = ns.run(|| VhostUser::open(&config)).unwrap().unwrap();
+    // Nothing drives it: the end of a connection need not wait for it.
+    drop(port.queue(0));
+    let mut frontend = Frontend::connect(&config.socket);
+    frontend.get_features().unwrap();
+    frontend.set_protocol_features(CHANNEL | protocol::REPLY_ACK).unwrap();
+    frontend.set_backend_req_fd().unwrap();
+    assert!(!is_up(&frontend), "there is no such interface yet");
+    ns.run(|| {
+        link::create_veth("near", "far").unwrap();
+        link::set_up("near").unwrap();
+    })
+    .unwrap();
+    assert!(!is_up(&frontend), "the other end is down");
+    // Each step, and whether the link is up behind it.
+    let steps: [(fn(), bool); 5] = [
+        (|| link::set_up("far").unwrap(), true),
+        (|| link::set_down("far").unwrap(), false),
+        (|| link::set_up("far").unwrap(), true),
+        (|| link::set_down("near").unwrap(), false),
+        (|| link::set_up("near").unwrap(), true),
+    ];
+    for (n, (step, up)) in steps.into_iter().enumerate() {
+        ns.run(step).unwrap();
+        while is_up(&frontend) != up {
+            assert!(frontend.acknowledge_backend(&told(&frontend, true), 0), "step {n}");
+        }
+    }
+    // Whatever was not read yet is read: what comes next is the end of the interface.
+    ns.run(|| link::delete("near").unwrap()).unwrap();
+    wait_until("the interface to be gone", || !port.link().is_up());
+    assert!(!is_up(&frontend));
+}

@@ -1,0 +1,214 @@
+//! Guests with several queue pairs on a switch: which pair a flow is received on, and in which order.
+
+mod vhost_common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use offramp_offload::caps::Offloads;
+use offramp_testkit::frontend::{Header, request};
+use offramp_testkit::{Guest, Received, VnetHeader};
+use rand::RngExt;
+use vhost_common::packet::Packet;
+use vhost_common::{Case, SwitchRig, rng, wait_until};
+
+const PAIRS: usize = 4;
+const BUFFERS: usize = 200;
+const BUFFER_LEN: usize = 1526;
+/// A flow that is only there to be heard.
+const HELLO: u16 = 1000;
+
+/// A guest with `pairs` queue pairs and receive buffers in each.
+fn guest(rig: &SwitchRig, side: usize, case: &Case, pairs: usize) -> Guest {
+    let builder = case.guest().queue_pairs(pairs as u16).queue_size(256);
+    let mut guest = rig.guest(side, &builder);
+    for pair in 0..pairs {
+        guest.rx(pair).fill(BUFFERS, BUFFER_LEN);
+    }
+    guest
+}
+
+/// A guest at each port; each has been heard.
+fn guests(rig: &SwitchRig, case: &Case, pairs: [usize; 2]) -> [Guest; 2] {
+    let mut guests = [guest(rig, 0, case, pairs[0]), guest(rig, 1, case, pairs[1])];
+    for side in [0, 1] {
+        guests[side].tx(0).send(&VnetHeader::default(), &[&bytes(side, HELLO, 0)]);
+        receive(&mut guests[1 - side], 1);
+    }
+    guests
+}
+
+/// Frame `number` of a flow that guest `side` sends: the answering direction has all addresses the other way round.
+fn bytes(side: usize, flow: u16, number: u32) -> Vec<u8> {
+    let ports = [(2000 + flow, 80), (80, 2000 + flow)][side];
+    let mut frame = Packet { ports, seq: number, ..Packet::tcp(20) }.build();
+    if side == 1 {
+        for (start, len) in [(0, 6), (26, 4)] {
+            let (first, second) = frame[start..start + 2 * len].split_at_mut(len);
+            first.swap_with_slice(second);
+        }
+    }
+    frame
+}
+
+fn flow_and_number(received: &Received) -> (u16, u32) {
+    let at = |at: usize| [received.frame[at], received.frame[at + 1]];
+    let ports = [u16::from_be_bytes(at(34)), u16::from_be_bytes(at(36))];
+    let seq = u32::from_be_bytes([at(38)[0], at(38)[1], at(40)[0], at(40)[1]]);
+    (ports[0].max(ports[1]) - 2000, seq)
+}
+
+/// Waits for `count` frames; each with the pair that it came on, pair by pair.
+fn receive(guest: &mut Guest, count: usize) -> Vec<(usize, Received)> {
+    let mut came = Vec::new();
+    wait_until("all frames", || {
+        for pair in 0..guest.pairs() {
+            while let Some(received) = guest.rx(pair).try_recv() {
+                came.push((pair, received));
+            }
+        }
+        came.len() >= count
+    });
+    assert_eq!(came.len(), count, "more frames than were sent");
+    came
+}
+
+#[test]
+fn a_guest_receives_a_flow_on_the_pair_on_which_it_sends_it() {
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+    for case in Case::layouts() {
+        let [mut a, mut b] = guests(&rig, &case, [PAIRS; 2]);
+        for round in 0..3 {
+            for flow in 0..16 {
+                let pair = usize::from(flow + round) % PAIRS;
+                b.tx(pair).send(&VnetHeader::default(), &[&bytes(1, flow, 0)]);
+                receive(&mut a, 1);
+                a.tx(0).send(&VnetHeader::default(), &[&bytes(0, flow, 0)]);
+                let came = receive(&mut b, 1);
+                assert_eq!(flow_and_number(&came[0].1), (flow, 0));
+                assert_eq!(came[0].0, pair, "flow {flow}: {case:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn flows_that_a_guest_never_sent_spread_over_its_pairs_and_stay_there() {
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+    for case in Case::layouts() {
+        let [mut a, mut b] = guests(&rig, &case, [1, PAIRS]);
+        let mut places = BTreeMap::new();
+        for number in 0..3 {
+            for flow in 0..64 {
+                a.tx(0).send(&VnetHeader::default(), &[&bytes(0, flow, number)]);
+            }
+            for (pair, received) in receive(&mut b, 64) {
+                let (flow, _) = flow_and_number(&received);
+                assert_eq!(*places.entry(flow).or_insert(pair), pair, "flow {flow}: {case:?}");
+            }
+        }
+        let used: BTreeSet<_> = places.values().collect();
+        // Of a fair hash, one in 10^7 leaves a pair out.
+        assert_eq!(used.len(), PAIRS, "{case:?}");
+    }
+}
+
+#[test]
+fn a_guest_with_fewer_pairs_than_its_port_receives_everything_on_those_that_it_uses() {
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+    for case in Case::layouts() {
+        for pairs in 1..PAIRS {
+            let [mut a, mut b] = guests(&rig, &case, [1, pairs]);
+            for flow in 0..64 {
+                a.tx(0).send(&VnetHeader::default(), &[&bytes(0, flow, 0)]);
+            }
+            let came = receive(&mut b, 64);
+            let used: BTreeSet<_> = came.iter().map(|(pair, _)| *pair).collect();
+            assert_eq!(used.len(), pairs, "{case:?}");
+        }
+    }
+}
+
+#[test]
+fn memory_that_is_replaced_moves_no_flow() {
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+    let case = Case::layouts().next().expect("a layout");
+    let [mut a, mut b] = guests(&rig, &case, [1, PAIRS]);
+    let memory = b.memory().clone();
+    let mut places = BTreeMap::new();
+    for number in 0..50 {
+        for flow in 0..32 {
+            a.tx(0).send(&VnetHeader::default(), &[&bytes(0, flow, number)]);
+        }
+        for (pair, received) in receive(&mut b, 32) {
+            let (flow, _) = flow_and_number(&received);
+            assert_eq!(*places.entry(flow).or_insert(pair), pair, "flow {flow}");
+        }
+        b.frontend().set_mem_table(&memory).unwrap();
+    }
+}
+
+/// Flows at random, sent by the receiver on pairs at random, while pairs are switched on and off: each frame arrives
+/// once, on a pair that is on, and in the order of its flow within every pair; a flow that moved has nothing left to
+/// come on its old pair.
+#[test]
+fn no_flow_is_reordered_while_pairs_are_switched_on_and_off() {
+    const FLOWS: u16 = 12;
+    const ROUNDS: usize = 300;
+    let mut rng = rng();
+    let rig = SwitchRig::new(PAIRS as u16, Offloads::empty());
+    for case in Case::layouts() {
+        let [mut a, mut b] = guests(&rig, &case, [PAIRS; 2]);
+        let mut next = [0u32; FLOWS as usize];
+        let mut expected = next;
+        let mut enabled = [true; PAIRS];
+        for round in 0..ROUNDS {
+            let toggled = rng.random_range(1..PAIRS);
+            let is_on = !enabled[toggled];
+            if rng.random_ratio(1, 3) {
+                let flow = rng.random_range(0..FLOWS);
+                // A disabled pair of the sender's throws away what it sends.
+                let on: Vec<_> = (0..PAIRS).filter(|&pair| enabled[pair]).collect();
+                let pair = on[rng.random_range(0..on.len())];
+                b.tx(pair).send(&VnetHeader::default(), &[&bytes(1, flow, 0)]);
+                receive(&mut a, 1);
+            }
+            let burst = rng.random_range(1..40);
+            for nth in 0..burst {
+                let flow = rng.random_range(0..FLOWS);
+                let number = &mut next[usize::from(flow)];
+                a.tx(0).stage(&VnetHeader::default(), &[&bytes(0, flow, *number)]).expect("room in the ring");
+                *number += 1;
+                if nth == burst / 2 {
+                    // In the middle of the traffic, without waiting for an answer.
+                    a.tx(0).publish();
+                    if round % 2 == 0 {
+                        let mut state = (2 * toggled as u32).to_le_bytes().to_vec();
+                        state.extend(u32::from(is_on).to_le_bytes());
+                        b.frontend().send_raw(Header::new(request::SET_VRING_ENABLE, 8), &state, &[]);
+                        enabled[toggled] = is_on;
+                    }
+                }
+            }
+            a.tx(0).publish();
+            let mut numbers: BTreeMap<u16, BTreeMap<usize, Vec<u32>>> = BTreeMap::new();
+            for (pair, received) in receive(&mut b, burst) {
+                let (flow, number) = flow_and_number(&received);
+                numbers.entry(flow).or_default().entry(pair).or_default().push(number);
+            }
+            for (flow, by_pair) in numbers {
+                let mut all: Vec<_> = by_pair.values().flatten().copied().collect();
+                assert!(by_pair.values().all(|on_pair| on_pair.is_sorted()), "flow {flow}: {by_pair:?}, {case:?}");
+                // Each pair had a run of its own: the flow moved, and never came back while frames were under way.
+                let mut runs: Vec<_> = by_pair.values().map(|run| (run[0], run[run.len() - 1])).collect();
+                runs.sort_unstable();
+                assert!(runs.is_sorted_by(|before, after| before.1 < after.0), "flow {flow}: {by_pair:?}, {case:?}");
+                all.sort_unstable();
+                let first = expected[usize::from(flow)];
+                expected[usize::from(flow)] += all.len() as u32;
+                assert!(all.iter().copied().eq(first..expected[usize::from(flow)]), "flow {flow}: {all:?}, {case:?}");
+            }
+            // What was switched is known before anything is judged by it.
+            b.frontend().get_features().unwrap();
+        }
+    }
+}
