@@ -39,6 +39,9 @@ pub struct Args {
     /// Use ordinary pages where huge ones cannot be had
     #[arg(long)]
     no_huge: bool,
+    /// After each sample of offramp, print where its time goes (needs `perf`)
+    #[arg(long)]
+    profile: bool,
     /// Print the command lines of each cell instead of running it
     #[arg(long)]
     print_commands: bool,
@@ -119,7 +122,8 @@ struct Row {
 /// When the machine cannot be prepared, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let memory = if args.no_huge { Memory::Ordinary } else { Memory::Huge };
-    let bench = Bench::new(memory, Duration::try_from_secs_f64(args.seconds).doing("--seconds")?)?;
+    let window = Duration::try_from_secs_f64(args.seconds).doing("--seconds")?;
+    let bench = Bench::new(memory, window, args.profile)?;
     let _pages = if args.no_huge || args.print_commands { None } else { Some(HugePages::reserve(HUGE_MIB)?) };
     let cells = cells(args.only.as_deref());
     if cells.is_empty() {

@@ -29,6 +29,9 @@ const LOOP_BURSTS: u32 = 8;
 const REPORT_MS: u64 = 50;
 /// From the start of offramp to its port, and to its reports.
 const REPORT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Samples of a profile per second, and the least share of a function that is shown.
+const PROFILE_HZ: u32 = 4000;
+const PROFILE_PERCENT_MIN: &str = "2";
 /// The only port of a testpmd here.
 const PORT: usize = 0;
 
@@ -60,6 +63,8 @@ pub struct Sample {
 pub struct Bench {
     memory: Memory,
     window: Duration,
+    /// Whether to print where offramp's time goes, after each of its samples.
+    profile: bool,
     scratch: Scratch,
 }
 
@@ -73,8 +78,8 @@ impl Bench {
     ///
     /// # Errors
     /// When there is no place for its sockets.
-    pub fn new(memory: Memory, window: Duration) -> Result<Self> {
-        Ok(Self { memory, window, scratch: Scratch::new()? })
+    pub fn new(memory: Memory, window: Duration, profile: bool) -> Result<Self> {
+        Ok(Self { memory, window, profile, scratch: Scratch::new()? })
     }
 
     fn socket(&self) -> String {
@@ -166,6 +171,9 @@ impl Bench {
         }
         stop::sleep(WARM_UP)?;
         let (mpps, busy_ns) = self.count(cell, &mut guest, &mut backend)?;
+        if let (true, Backend::Offramp(program)) = (self.profile, &backend) {
+            eprintln!("{}: offramp's backend\n{}", cell.name(), profile(program.id(), self.window, &self.scratch)?);
+        }
         guest.quit();
         backend.end();
         let placement = before.and(Placement::probe(BACKEND_CPU, GUEST_CPU)?);
@@ -221,6 +229,22 @@ impl Bench {
 struct Count {
     at_ns: u64,
     packets: u64,
+}
+
+/// Where a process spends its time, by function, for so long from now on: the report of `perf`.
+fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
+    let data = scratch.file("perf.data");
+    let mut record = Command::new("perf");
+    record.args(["record", "-q", "-e", "cpu-clock", "-F", &PROFILE_HZ.to_string(), "-o", &data]);
+    record.args(["-p", &process.to_string(), "--", "sleep", &time.as_secs_f64().to_string()]);
+    if !record.status().doing("starting perf (Debian: package linux-perf)")?.success() {
+        return failed("perf record has failed; its message is above");
+    }
+    let mut report = Command::new("perf");
+    report.args(["report", "-i", &data, "--stdio", "--no-children", "--percent-limit", PROFILE_PERCENT_MIN]);
+    let report = report.output().doing("starting perf")?;
+    let text = String::from_utf8_lossy(&report.stdout);
+    Ok(text.lines().filter(|line| line.contains('%') && !line.starts_with('#')).collect::<Vec<_>>().join("\n"))
 }
 
 /// What a testpmd has received; the moment is half-way between question and answer.
