@@ -8,7 +8,7 @@
 //! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
-use crate::port::{Loan, WirePort};
+use crate::port::{Arrival, Loan, WirePort};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -362,5 +362,25 @@ impl WirePort for CableEnd {
             return None;
         }
         self.into.lock().full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
+    }
+
+    fn arrivals(&self, mut skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
+        if !self.receives {
+            return u32::MAX;
+        }
+        let lane = self.into.lock();
+        for batch in self.emptying.iter().chain(&lane.full) {
+            let left = &batch.frames[batch.next..];
+            let Some(new) = left.get(skip..) else {
+                skip -= left.len();
+                continue;
+            };
+            skip = 0;
+            // One line brings its frames one after the other: behind the first that is late, all are.
+            let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
+            arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
+        }
+        // As full as batches get. They may be less full, so the guard is asked again as they go.
+        (lane.free.len() * BATCH_FRAMES_MAX) as u32
     }
 }

@@ -1,5 +1,6 @@
 //! Every size and limit of an adapter, with unit, default and source.
 
+use crate::moderation::{ModerationConfig, ModerationConfigError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN, VLAN_TAGS_MAX};
@@ -26,9 +27,9 @@ pub struct AdapterConfig {
     pub transmit_batch_bytes: usize,
     /// Frames taken from the line before the host is served again.
     pub receive_batch_frames: usize,
-    /// Shortest time between two hand-overs to the host, in microseconds; frames that arrive meanwhile
-    /// wait on the line and are handed over together. 0: at once. As `ethtool -C rx-usecs`.
-    pub rx_usecs: u32,
+    /// When what has arrived is handed over to the host, each queue for itself. Frames wait on the line
+    /// until then, and are handed over together. May be changed while the adapter runs.
+    pub moderation: ModerationConfig,
     /// How frames are joined.
     pub coalesce: CoalesceConfig,
     /// Queues that received frames are spread over.
@@ -43,7 +44,7 @@ impl Default for AdapterConfig {
             id_range: IdRange::default(),
             transmit_batch_bytes: 64 * 1024,
             receive_batch_frames: 256,
-            rx_usecs: 0,
+            moderation: ModerationConfig::default(),
             coalesce: CoalesceConfig::default(),
             queues: 1,
         }
@@ -56,6 +57,9 @@ pub enum ConfigError {
     /// The MTU is outside [`MTU_MIN`]…[`MTU_MAX`].
     #[error("mtu {0} is out of range; use {MTU_MIN} to {MTU_MAX} IP bytes")]
     Mtu(usize),
+    /// Moderation that would do harm.
+    #[error(transparent)]
+    Moderation(#[from] ModerationConfigError),
     /// No queue at all.
     #[error("queues is 0; use at least 1")]
     Queues,
@@ -73,7 +77,7 @@ impl AdapterConfig {
         if self.queues == 0 {
             return Err(ConfigError::Queues);
         }
-        Ok(())
+        Ok(self.moderation.check()?)
     }
 }
 

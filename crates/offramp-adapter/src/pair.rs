@@ -1,18 +1,25 @@
 //! One queue pair: both directions over one host port and one wire port, in one thread.
 
 use crate::config::AdapterConfig;
+use crate::moderation::ModerationConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::receive::Receive;
 use crate::stats::QueueStats;
 use crate::transmit::{Progress, Transmit};
 use offramp_offload::caps::Offloads;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Waker;
 
 /// What the outside may change and read while queue pairs run.
 #[derive(Debug)]
 pub struct Control {
     offloads: AtomicU32,
+    /// Grows with each change, so that a batch without one takes no lock.
+    moderation_changes: AtomicU32,
+    moderation: Mutex<ModerationConfig>,
+    /// Of each queue: wakes what drives it.
+    wakers: Mutex<Box<[Option<Waker>]>>,
     queues: Box<[QueueStats]>,
 }
 
@@ -21,6 +28,9 @@ impl Control {
     pub fn new(config: &AdapterConfig) -> Arc<Self> {
         Arc::new(Self {
             offloads: AtomicU32::new(config.offloads.bits()),
+            moderation_changes: AtomicU32::new(0),
+            moderation: Mutex::new(config.moderation),
+            wakers: Mutex::new((0..config.queues).map(|_| None).collect()),
             queues: (0..config.queues).map(|_| QueueStats::default()).collect(),
         })
     }
@@ -35,10 +45,41 @@ impl Control {
         self.offloads.store(offloads.bits(), Ordering::Relaxed);
     }
 
+    /// When received frames are handed over now.
+    pub fn moderation(&self) -> ModerationConfig {
+        *lock(&self.moderation)
+    }
+
+    /// Changes when received frames are handed over, from the next batch on and for frames that wait;
+    /// queue pairs that sleep are woken.
+    pub fn set_moderation(&self, moderation: ModerationConfig) {
+        let mut current = lock(&self.moderation);
+        *current = moderation;
+        self.moderation_changes.fetch_add(1, Ordering::Release);
+        drop(current);
+        lock(&self.wakers).iter().flatten().for_each(Waker::wake_by_ref);
+    }
+
+    /// The moderation, if it was changed since `changes`.
+    #[inline]
+    fn changed_moderation(&self, changes: &mut u32) -> Option<ModerationConfig> {
+        let now = self.moderation_changes.load(Ordering::Acquire);
+        if now == *changes {
+            return None;
+        }
+        *changes = now;
+        Some(self.moderation())
+    }
+
     /// Counters, one entry per queue.
     pub fn queues(&self) -> &[QueueStats] {
         &self.queues
     }
+}
+
+/// A panic elsewhere leaves whole values: they are only ever replaced.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A queue pair and its pipelines. It shares nothing on the way of a frame.
@@ -50,6 +91,8 @@ pub struct QueuePair<H, W> {
     receive: Receive,
     control: Arc<Control>,
     queue: usize,
+    moderation_changes: u32,
+    waker: Option<Waker>,
 }
 
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
@@ -62,19 +105,47 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
             wire,
             control: Arc::clone(control),
             queue,
+            moderation_changes: 0,
+            waker: None,
         }
     }
 
-    /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
+    /// As [`QueuePair::poll_timed`], where time stands still while a batch moves: what an interrupt
+    /// costs is not measured.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
     pub fn poll(&mut self, now_ns: u64) -> Result<Progress, PortError> {
+        self.poll_timed(now_ns, &|| now_ns)
+    }
+
+    /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
+    /// `clock` is the time of `now_ns`, as it goes on; it is read only under moderation, twice per batch.
+    ///
+    /// # Errors
+    /// [`PortError::Closed`] when the host is gone.
+    pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Result<Progress, PortError> {
         let stats = &self.control.queues[self.queue];
         let allowed = Offloads::offer(Offloads::RX, self.host.accepts(), self.control.offloads());
-        let received = self.receive.poll(&mut self.host, &mut self.wire, allowed, &stats.receive, now_ns)?;
-        let sent = self.transmit.poll(&mut self.host, &mut self.wire, &stats.transmit, now_ns)?;
+        if let Some(moderation) = self.control.changed_moderation(&mut self.moderation_changes) {
+            self.receive.set_moderation(moderation, &stats.receive);
+        }
+        let (host, wire) = (&mut self.host, &mut self.wire);
+        let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
+        let (taken_before, bytes_before) = (stats.transmit.host_frames.get(), stats.transmit.bytes_out.get());
+        let sent = self.transmit.poll(host, wire, &stats.transmit, now_ns)?;
+        stats.transmit.interrupts.add(u64::from(stats.transmit.host_frames.get() > taken_before));
+        self.receive.sent(stats.transmit.bytes_out.get() - bytes_before);
         Ok(received.or(sent))
+    }
+
+    /// Names what is to be woken by a change of settings.
+    pub fn register(&mut self, waker: &Waker) {
+        // Once, and not before each sleep: it is the same one as long as the same thread drives this.
+        if self.waker.as_ref().is_none_or(|known| !known.will_wake(waker)) {
+            self.waker = Some(waker.clone());
+            lock(&self.control.wakers)[self.queue] = Some(waker.clone());
+        }
     }
 
     /// Frames inside the pipelines: taken, and neither handed over nor counted as lost.
@@ -82,12 +153,9 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.transmit.held() + self.receive.held()
     }
 
-    /// When something is due without any new frame: an arrival, or held frames.
+    /// When something is due without any new frame: an arrival, frames that wait, or held ones.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let arrival = self.wire.next_arrival_ns();
-        let hold = self.receive.next_deadline_ns();
-        let due = arrival.into_iter().chain(hold).min()?;
-        Some(due.max(self.receive.not_before_ns()))
+        self.receive.next_deadline_ns(&self.wire)
     }
 
     /// The host's side.

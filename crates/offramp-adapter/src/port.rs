@@ -62,6 +62,15 @@ pub struct Loan<'a> {
     pub stride: usize,
 }
 
+/// A frame on the line that was not taken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arrival {
+    /// When its last bit arrives, nanoseconds; 0 where the line does not know.
+    pub at_ns: u64,
+    /// Bytes, without FCS.
+    pub len: usize,
+}
+
 /// The line's side of one queue pair.
 pub trait WirePort {
     /// How many more frames the line takes now; 0 holds the host back.
@@ -83,4 +92,11 @@ pub trait WirePort {
 
     /// When the next frame will have arrived, if one is on its way.
     fn next_arrival_ns(&self) -> Option<u64>;
+
+    /// Names each frame that will have arrived by `until_ns` and was not taken, in order, but for the
+    /// first `skip` of them. Nothing is taken.
+    ///
+    /// Returns how many more frames the line holds behind them before its other end has to wait;
+    /// `u32::MAX` where nobody has to, or it is not known.
+    fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32;
 }

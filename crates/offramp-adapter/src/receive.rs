@@ -1,16 +1,18 @@
 //! Line to host: parse, verify, steer, join, indicate.
 
+mod gate;
+
 use crate::config::AdapterConfig;
+use crate::moderation::ModerationConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
 use crate::transmit::Progress;
+use gate::Gate;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
 use offramp_offload::layout::{self, FrameLayout, LengthFrom};
 use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
-
-const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
 /// Which of the host's queues a flow goes to (receive-side scaling).
 #[derive(Debug)]
@@ -36,9 +38,7 @@ pub struct Receive {
     mtu: usize,
     batch_frames: usize,
     hold_ns: u64,
-    gap_ns: u64,
-    /// No hand-over before this moment.
-    not_before_ns: u64,
+    gate: Gate,
 }
 
 impl Receive {
@@ -54,8 +54,7 @@ impl Receive {
             mtu: config.mtu,
             batch_frames: config.receive_batch_frames,
             hold_ns: config.coalesce.hold_ns,
-            gap_ns: u64::from(config.rx_usecs) * NANOSECONDS_PER_MICROSECOND,
-            not_before_ns: 0,
+            gate: Gate::new(config.moderation),
         }
     }
 
@@ -64,20 +63,33 @@ impl Receive {
         self.coalescer.held()
     }
 
-    /// When held frames are due, if any are.
-    pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.coalescer.next_deadline_ns()
+    /// When something is to be handed over without any new frame: what is held to be joined, or what
+    /// `wire` has, arrived or still under way.
+    pub fn next_deadline_ns(&self, wire: &impl WirePort) -> Option<u64> {
+        self.coalescer.next_deadline_ns().into_iter().chain(self.gate.next_open_ns(wire)).min()
     }
 
-    /// The earliest moment of the next hand-over.
-    pub fn not_before_ns(&self) -> u64 {
-        self.not_before_ns
+    /// Changes when frames are handed over, for those that wait too.
+    pub fn set_moderation(&mut self, config: ModerationConfig, stats: &Direction) {
+        self.gate.set(config);
+        self.tell_moderation(stats);
     }
 
-    /// Moves frames until the line has none or a batch is full, then ends the batch.
+    /// So many bytes went the other way; moderation may depend on it.
+    pub fn sent(&mut self, bytes: u64) {
+        self.gate.sent(bytes);
+    }
+
+    fn tell_moderation(&self, stats: &Direction) {
+        stats.interrupt_cost_ns.set(self.gate.cost_ns());
+        stats.wait_max_ns.set(self.gate.wait_max_ns());
+    }
+
+    /// Moves frames that are due until the line has none or a batch is full, then ends the batch.
     ///
     /// `enabled` is what is on at this moment; what was held under other settings is handed over
-    /// first, so that a switch neither loses nor reorders a frame.
+    /// first, so that a switch neither loses nor reorders a frame. `clock` is the time of `now_ns`, as it
+    /// goes on; it is read twice per batch, and only under moderation, to learn what a batch costs.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -88,10 +100,15 @@ impl Receive {
         enabled: Offloads,
         stats: &Direction,
         now_ns: u64,
+        clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
-        if now_ns < self.not_before_ns {
+        let due = self.gate.open(wire, now_ns);
+        if due == 0 && self.coalescer.next_deadline_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());
         }
+        let begun_ns = if self.gate.is_off() { 0 } else { clock() };
+        let given_before = stats.host_frames.get();
+        let batch_frames = self.batch_frames.min(due);
         let mut closed = None;
         let steering = &self.steering;
         let mut give = |meta: &RxMeta, frame: &mut [u8]| {
@@ -105,7 +122,7 @@ impl Receive {
         // Nothing is verified, joined or steered: no frame needs to be parsed.
         let is_plain = !enabled.intersects(Offloads::RX) && steering.is_none();
         let mut frames = 0;
-        while frames < self.batch_frames {
+        while frames < batch_frames {
             let Some(frame) = wire.take(now_ns) else { break };
             frames += 1;
             stats.frames_in.add(1);
@@ -128,8 +145,11 @@ impl Receive {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
         host.flush();
-        if frames > 0 {
-            self.not_before_ns = now_ns + self.gap_ns;
+        stats.interrupts.add(u64::from(stats.host_frames.get() > given_before));
+        if !self.gate.is_off() && frames > 0 {
+            self.gate.taken(frames);
+            self.gate.handled(frames, clock().saturating_sub(begun_ns));
+            self.tell_moderation(stats);
         }
         match closed {
             Some(error) => Err(error),

@@ -81,6 +81,22 @@ impl Counter {
     }
 }
 
+/// A value of now that one thread writes.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Replaces the value.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Relaxed);
+    }
+
+    /// The value now.
+    pub fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+}
+
 /// One direction of one queue.
 #[derive(Debug, Default)]
 pub struct Direction {
@@ -92,6 +108,14 @@ pub struct Direction {
     pub bytes_out: Counter,
     /// Frames as the host saw them: super-frames taken, joined frames given.
     pub host_frames: Counter,
+    /// Interrupts: batches of which the host was told. Receive: those in which it was given frames.
+    /// Transmit: those in which frames were taken from it.
+    pub interrupts: Counter,
+    /// Receive: what an interrupt was found to cost while it was measured, nanoseconds; 0 without
+    /// moderation.
+    pub interrupt_cost_ns: Gauge,
+    /// Receive: the longest that a frame waits under the moderation in force, nanoseconds.
+    pub wait_max_ns: Gauge,
     /// Receive: frames whose checksum was wrong (they are passed on, not lost).
     pub bad_checksum: Counter,
     /// Receive: frames that could not be parsed (they are passed on, not lost).

@@ -323,6 +323,9 @@ impl<P: HostPort> Switch<P> {
             if !is_pending && !self.take(from, now_ns, &mut budget) {
                 return progress;
             }
+            if let Some(port) = self.ports[from].as_ref().filter(|_| !progress.moved) {
+                port.shared.stats().transmit.interrupts.add(1);
+            }
             progress.moved = true;
             self.forward(from, now_ns, &mut budget);
         }

@@ -4,6 +4,9 @@ mod support;
 
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, ConfigError};
+use offramp_adapter::moderation::{
+    AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
+};
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
@@ -13,10 +16,18 @@ use proptest::prelude::*;
 use rand::RngExt;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use std::cell::Cell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use std::thread;
+use std::time::{Duration, Instant};
 use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 
 type Pair = QueuePair<MemoryHost, CableEnd>;
+
+/// Against a test that would never end.
+const HANG_GUARD: Duration = Duration::from_mins(1);
 
 struct Bench {
     left: Pair,
@@ -169,7 +180,7 @@ fn a_line_with_a_delay_holds_back_the_host_and_loses_nothing() {
 
 #[test]
 fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
-    let config = AdapterConfig { rx_usecs: 125, ..AdapterConfig::default() };
+    let config = moderated(Policy::FixedGap { max_interrupts_per_second: 8000 });
     let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
     let mut bench = Bench::new(&config, &line);
     bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 44 * 1460), 1460));
@@ -179,6 +190,213 @@ fn frames_that_arrive_between_two_hand_overs_are_handed_over_together() {
     assert_eq!(segments, [1, 10, 10, 10, 10, 3]);
     assert_eq!(received_by(&bench.right), pattern(1, 44 * 1460));
     bench.assert_everything_is_accounted_for();
+}
+
+/// An adapter with that policy.
+fn moderated(policy: Policy) -> AdapterConfig {
+    AdapterConfig { moderation: moderation(policy), ..AdapterConfig::default() }
+}
+
+fn moderation(policy: Policy) -> ModerationConfig {
+    ModerationConfig { policy, ..ModerationConfig::default() }
+}
+
+fn area(cost_ns: u64) -> AreaConfig {
+    AreaConfig { cost: InterruptCost::Given { ns: cost_ns }, ..AreaConfig::default() }
+}
+
+/// Each policy, as a user would set it.
+fn policies() -> [Policy; 8] {
+    [
+        Policy::Off,
+        Policy::FixedGap { max_interrupts_per_second: 8000 },
+        Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 }),
+        Policy::NetDim(DimProfiles::ReceiveEvent),
+        Policy::E1000(E1000Mode::Dynamic),
+        Policy::Area(AreaConfig::default()),
+        Policy::QuietOrArea(AreaConfig::default()),
+        Policy::QuietOrArea(area(100_000)),
+    ]
+}
+
+fn interrupts(bench: &Bench) -> u64 {
+    bench.controls[1].queues()[0].receive.interrupts.get()
+}
+
+#[test]
+fn frames_wait_until_so_many_have_come_or_the_first_has_waited_so_long() {
+    let config = moderated(Policy::Coalescing(Coalescing { max_usecs: 100, max_packets: 4 }));
+    let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
+    let mut bench = Bench::new(&config, &line);
+    bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 10 * 1460), 1460));
+    bench.run_until_idle();
+    let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
+    assert_eq!(segments, [4, 4, 2]);
+    // Ten frames of 1538 bytes with all that the line needs; the ninth waited for the time to be over.
+    let ninth_ns = 9 * 12_304;
+    assert_eq!(bench.now_ns, ninth_ns + 100_000);
+    assert_eq!(interrupts(&bench), 3);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn frames_under_way_are_waited_for_without_a_wake_up_for_each() {
+    // 12.3 us a frame: two wait 0 + 12.3, three 0 + 12.3 + 24.6, which is the area.
+    let config = moderated(Policy::Area(area(3 * 12_304)));
+    let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
+    let mut bench = Bench::new(&config, &line);
+    bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &pattern(1, 6 * 1460), 1460));
+    bench.poll();
+    bench.poll();
+    assert_eq!(bench.right.next_deadline_ns(), Some(12_304 + 2 * 12_304));
+    bench.run_until_idle();
+    let segments: Vec<u16> = bench.right.host().given.iter().map(|(meta, _)| meta.segments).collect();
+    assert_eq!(segments, [3, 3]);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_lone_frame_waits_for_nothing_under_quiet_or_area() {
+    let mut bench = Bench::new(&moderated(Policy::QuietOrArea(area(50_000))), &CableConfig::default());
+    for n in 0..5 {
+        bench.now_ns = n * 1_000_000;
+        let sent_ns = bench.now_ns;
+        bench.left.host_mut().to_send.push_back(tcp_frame(0, n as u32, b"x"));
+        bench.run_until_idle();
+        assert_eq!((bench.now_ns, interrupts(&bench)), (sent_ns, n + 1));
+    }
+}
+
+#[test]
+fn what_is_let_through_at_once_is_one_decision_however_many_batches_it_takes() {
+    let policy = Policy::FixedGap { max_interrupts_per_second: 1000 };
+    let config = AdapterConfig { receive_batch_frames: 8, ..moderated(policy) };
+    let mut bench = Bench::new(&config, &CableConfig::default());
+    bench.left.host_mut().to_send.push_back(tcp_frame(0, 1, b"x"));
+    bench.run_until_idle();
+    bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 2, &pattern(1, 40 * 1460), 1460));
+    while bench.poll() {}
+    assert_eq!(bench.right.host().given.len(), 1, "the next one is not due");
+    bench.now_ns = 1_000_000;
+    let mut batches = 0;
+    while bench.poll() {
+        batches += 1;
+    }
+    assert_eq!(batches, 5);
+    assert_eq!(received_by(&bench.right).len(), 1 + 40 * 1460);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_line_that_can_hold_no_more_is_emptied_though_the_gap_is_not_over() {
+    let policy = Policy::FixedGap { max_interrupts_per_second: 1 };
+    let mut bench = Bench::new(&moderated(policy), &CableConfig::default());
+    // Far more than the line holds.
+    for n in 0..200 {
+        bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n * 60_000, &pattern(1, 60_000), 1460));
+    }
+    while bench.poll() {}
+    assert_eq!(bench.now_ns, 0);
+    assert!(bench.left.host().to_send.is_empty(), "the host is not held back by moderation");
+    bench.run_until_idle();
+    assert_eq!(received_by(&bench.right).len(), 200 * 60_000);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_changed_moderation_holds_for_frames_that_wait() {
+    let mut bench = Bench::new(&moderated(Policy::FixedGap { max_interrupts_per_second: 1 }), &CableConfig::default());
+    let send = |bench: &mut Bench, n| bench.left.host_mut().to_send.push_back(tcp_frame(0, n, b"x"));
+    send(&mut bench, 0);
+    while bench.poll() {}
+    send(&mut bench, 1);
+    while bench.poll() {}
+    assert_eq!(bench.right.host().given.len(), 1);
+    bench.controls[1].set_moderation(ModerationConfig::default());
+    bench.poll();
+    assert_eq!(bench.right.host().given.len(), 2, "off: at once");
+    assert_eq!(bench.controls[1].moderation(), ModerationConfig::default());
+    // On again, with what is on the line while it is off.
+    bench.controls[1].set_moderation(moderation(Policy::Coalescing(Coalescing { max_usecs: 70, max_packets: 9 })));
+    send(&mut bench, 2);
+    while bench.poll() {}
+    assert_eq!(bench.right.host().given.len(), 2);
+    assert_eq!(bench.right.next_deadline_ns(), Some(70_000));
+    bench.run_until_idle();
+    assert_eq!(bench.right.host().given.len(), 3);
+    assert_eq!(bench.controls[1].queues()[0].receive.wait_max_ns.get(), 70_000);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn a_change_of_moderation_wakes_what_drives_the_pair() {
+    struct Woken(AtomicUsize);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+    let woken = Arc::new(Woken(AtomicUsize::new(0)));
+    let mut bench = Bench::new(&AdapterConfig::default(), &CableConfig::default());
+    for _ in 0..3 {
+        bench.right.register(&Waker::from(Arc::clone(&woken)));
+    }
+    bench.controls[1].set_moderation(moderation(Policy::Area(area(1))));
+    assert_eq!(woken.0.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn the_cost_of_an_interrupt_is_learned_from_how_long_batches_take() {
+    let (batch_ns, frame_ns) = (4000, 100);
+    let mut bench = Bench::new(&moderated(Policy::QuietOrArea(AreaConfig::default())), &CableConfig::default());
+    let clock = Cell::new(0);
+    for n in 0..500_u32 {
+        let frames = 1 + n % 7;
+        bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n, &pattern(0, frames as usize * 1460), 1460));
+        let now_ns = u64::from(n) * 1_000_000;
+        bench.left.poll(now_ns).unwrap();
+        // Read before and behind the batch.
+        let readings = Cell::new(0);
+        let read = || {
+            clock.set(clock.get() + readings.replace(1) * (batch_ns + frame_ns * u64::from(frames)));
+            clock.get()
+        };
+        bench.right.poll_timed(now_ns, &read).unwrap();
+    }
+    let cost_ns = bench.controls[1].queues()[0].receive.interrupt_cost_ns.get();
+    assert!(cost_ns.abs_diff(batch_ns) < 50, "{cost_ns}");
+}
+
+#[test]
+fn without_moderation_the_clock_is_not_read() {
+    let mut bench = Bench::new(&AdapterConfig::default(), &CableConfig::default());
+    bench.left.host_mut().to_send.push_back(tcp_frame(0, 1, b"x"));
+    bench.left.poll(0).unwrap();
+    bench.right.poll_timed(0, &|| panic!("read")).unwrap();
+    assert_eq!((bench.right.host().given.len(), interrupts(&bench)), (1, 1));
+    assert_eq!(bench.controls[0].queues()[0].transmit.interrupts.get(), 1);
+}
+
+#[test]
+fn no_policy_keeps_a_frame_longer_than_it_says() {
+    for policy in policies() {
+        let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
+        let mut bench = Bench::new(&moderated(policy), &line);
+        let mut rng = ChaCha8Rng::seed_from_u64(7);
+        let mut longest_ns = 0;
+        for n in 0..300 {
+            bench.now_ns += rng.random_range(0..200_000);
+            let (sent_ns, given) = (bench.now_ns, bench.right.host().given.len());
+            bench.left.host_mut().to_send.push_back(tcp_frame(n % 3, u32::from(n), b"x"));
+            bench.run_until_idle();
+            longest_ns = longest_ns.max(bench.controls[1].queues()[0].receive.wait_max_ns.get());
+            assert!(bench.right.host().given.len() > given, "{policy:?}");
+            // Under way: 60 bytes and what the line adds.
+            let waited_ns = bench.now_ns - sent_ns - 672;
+            assert!(waited_ns <= longest_ns, "{policy:?}: {waited_ns} ns, and {longest_ns} ns were promised");
+        }
+        bench.assert_everything_is_accounted_for();
+    }
 }
 
 #[test]
@@ -202,7 +420,113 @@ fn a_configuration_out_of_range_is_named() {
     assert_eq!(config.check().unwrap_err().to_string(), "mtu 67 is out of range; use 68 to 65521 IP bytes");
 }
 
+/// What a flow was given so far: each frame must go on where the last one ended.
+#[derive(Default)]
+struct Arrived(Vec<u32>);
+
+impl Arrived {
+    fn take(&mut self, host: &mut MemoryHost) {
+        for (meta, frame) in host.given.drain(..) {
+            let flow = usize::from(u16::from_be_bytes([frame[34], frame[35]]) - 1000);
+            let sequence = u32::from_be_bytes([frame[38], frame[39], frame[40], frame[41]]);
+            self.0.resize(self.0.len().max(flow + 1), 0);
+            assert_eq!(sequence, self.0[flow], "flow {flow}");
+            self.0[flow] += payload_of(&meta, &frame).len() as u32;
+        }
+    }
+}
+
+#[test]
+fn settings_changed_ten_thousand_times_a_second_lose_and_reorder_nothing() {
+    const CHANGES: u32 = 5000;
+    const INTERVAL: Duration = Duration::from_micros(100);
+    const FLOWS: usize = 64;
+    let line = CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() };
+    let mut bench = Bench::new(&AdapterConfig::default(), &line);
+    let control = Arc::clone(&bench.controls[1]);
+    let done = AtomicBool::new(false);
+    let mut sent = vec![0; FLOWS];
+    let mut arrived = Arrived::default();
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut rng = ChaCha8Rng::seed_from_u64(1);
+            for change in 0..CHANGES {
+                let policies = policies();
+                control.set_moderation(ModerationConfig {
+                    policy: policies[rng.random_range(0..policies.len())],
+                    ring_guard_frames: rng.random_range(0..200),
+                });
+                if rng.random_bool(0.2) {
+                    control.set_offloads(Offloads::from_bits_truncate(rng.random()));
+                }
+                let next = begun + INTERVAL * change;
+                thread::sleep(next.saturating_duration_since(Instant::now()));
+            }
+            done.store(true, Ordering::Relaxed);
+        });
+        let mut rng = ChaCha8Rng::seed_from_u64(2);
+        let poll = |bench: &mut Bench, arrived: &mut Arrived| {
+            bench.now_ns = begun.elapsed().as_nanos() as u64;
+            bench.poll();
+            arrived.take(bench.right.host_mut());
+        };
+        while !done.load(Ordering::Relaxed) {
+            if bench.left.host().to_send.len() < 4 && rng.random_bool(0.3) {
+                let flow = rng.random_range(0..FLOWS);
+                let payload = pattern(rng.random(), rng.random_range(1..9000));
+                let frame = tcp_super_frame(flow as u16, sent[flow], &payload, rng.random_range(100..=1460));
+                bench.left.host_mut().to_send.push_back(frame);
+                sent[flow] += payload.len() as u32;
+            }
+            poll(&mut bench, &mut arrived);
+        }
+        while begun.elapsed() < HANG_GUARD && arrived.0 != sent {
+            poll(&mut bench, &mut arrived);
+        }
+    });
+    assert_eq!(arrived.0, sent);
+    let interrupts = interrupts(&bench);
+    assert!(interrupts > 0 && interrupts <= bench.controls[1].queues()[0].receive.frames_out.get());
+    bench.assert_everything_is_accounted_for();
+}
+
 proptest! {
+    #[test]
+    fn moderation_changed_at_any_moment_loses_and_reorders_nothing(seed: u64) {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let rate_bps = [None, Some(1_000_000_000), Some(10_000_000)][rng.random_range(0..3)];
+        let line = CableConfig { rate_bps, delay_ns: rng.random_range(0..100_000), ..CableConfig::default() };
+        let config = AdapterConfig { receive_batch_frames: rng.random_range(1..40), ..AdapterConfig::default() };
+        let mut bench = Bench::new(&config, &line);
+        let mut sent = vec![0; 5];
+        let mut arrived = Arrived::default();
+        for _ in 0..100 {
+            let flow = rng.random_range(0..sent.len());
+            let payload = pattern(rng.random(), rng.random_range(1..9000));
+            let frame = tcp_super_frame(flow as u16, sent[flow], &payload, rng.random_range(100..=1460));
+            bench.left.host_mut().to_send.push_back(frame);
+            sent[flow] += payload.len() as u32;
+            if rng.random_bool(0.4) {
+                let policies = policies();
+                bench.controls[1].set_moderation(ModerationConfig {
+                    policy: policies[rng.random_range(0..policies.len())],
+                    ring_guard_frames: rng.random_range(0..200),
+                });
+            }
+            for _ in 0..rng.random_range(0..6) {
+                bench.now_ns += rng.random_range(0..30_000);
+                bench.poll();
+            }
+            arrived.take(bench.right.host_mut());
+        }
+        bench.run_until_idle();
+        arrived.take(bench.right.host_mut());
+        arrived.0.resize(sent.len(), 0);
+        prop_assert_eq!(arrived.0, sent);
+        bench.assert_everything_is_accounted_for();
+    }
+
     #[test]
     fn features_switched_at_any_moment_lose_and_reorder_nothing(seed: u64) {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);

@@ -6,6 +6,7 @@ use crate::traffic::{
     iterations_for_usecs,
 };
 use offramp_adapter::config::MTU_DEFAULT;
+use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
@@ -13,7 +14,7 @@ const MTU_JUMBO: usize = 9000;
 const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
 /// default. Without it a gigabit line wakes the host for every frame.
-const GIGABIT_RX_USECS: u32 = 125;
+const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
 /// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
 /// much the receiver loses.
 const DATAGRAMS_BPS: u64 = 1_000_000_000;
@@ -166,12 +167,21 @@ const TRANSACTIONS: &str = "transactions_per_s";
 /// What a host without large send does: one frame at a time, and no joining at the other end to hide it.
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
 
+fn gigabit_moderation() -> ModerationConfig {
+    let policy = Policy::FixedGap { max_interrupts_per_second: GIGABIT_INTERRUPTS_PER_SECOND };
+    ModerationConfig { policy, ..ModerationConfig::default() }
+}
+
 fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
     RigConfig {
         mtu: settings.mtu,
         rate_bps: settings.rate_bps,
         offloads: offloads.with_prerequisites(),
-        rx_usecs: if settings.rate_bps == Some(GIGABIT_BPS) { GIGABIT_RX_USECS } else { 0 },
+        moderation: if settings.rate_bps == Some(GIGABIT_BPS) {
+            gigabit_moderation()
+        } else {
+            ModerationConfig::default()
+        },
         host_gso: false,
         host_gro: false,
         client: 0,
@@ -309,7 +319,7 @@ fn lso_at_a_gigabit(settings: &Settings) -> Plan {
         question: "At 1 Gbit/s, transmit only: what does large send save the host?",
         claims: &["H2", "H4", "H5"],
         fixed: format!(
-            "MTU 1500, {}, {GIGABIT_RX_USECS} us between hand-overs; receive coalescing on; no GSO of the host's own",
+            "MTU 1500, {}, at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second; receive coalescing on; no GSO of the host's own",
             line(settings)
         ),
         metric: HOST_CPU,
@@ -329,7 +339,7 @@ fn lso_both_ways(settings: &Settings) -> Plan {
         question: "At 1 Gbit/s in both directions at once: what does large send save the hosts?",
         claims: &["H1"],
         fixed: format!(
-            "MTU 1500, {}, each way, {GIGABIT_RX_USECS} us between hand-overs; receive coalescing on; no GSO of the host's own",
+            "MTU 1500, {}, each way, at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second; receive coalescing on; no GSO of the host's own",
             line(settings)
         ),
         metric: HOST_CPU,

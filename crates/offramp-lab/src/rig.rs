@@ -12,6 +12,7 @@ use crate::guest::machine::Machine;
 use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::Direction;
 use offramp_offload::caps::Offloads;
@@ -97,8 +98,8 @@ pub struct RigConfig {
     pub rate_bps: Option<u64>,
     /// What both adapters offer.
     pub offloads: Offloads,
-    /// Shortest time between two hand-overs to a host, in microseconds.
-    pub rx_usecs: u32,
+    /// When what has arrived is handed over to a host, of both adapters.
+    pub moderation: ModerationConfig,
     /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
     pub host_gso: bool,
     /// Whether a guest joins in software what it receives (Linux' own GRO). What comes from a TAP is never joined.
@@ -119,7 +120,7 @@ impl Default for RigConfig {
             mtu: MTU_DEFAULT,
             rate_bps: None,
             offloads: Offloads::all(),
-            rx_usecs: 0,
+            moderation: ModerationConfig::default(),
             host_gso: true,
             host_gro: false,
             client: 0,
@@ -152,7 +153,7 @@ impl Rig {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
-            rx_usecs: config.rx_usecs,
+            moderation: config.moderation,
             queues: config.queues,
             ..AdapterConfig::default()
         };

@@ -14,8 +14,8 @@ use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{HostPort, PortError, WirePort};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -131,10 +131,11 @@ impl<'a> Watch<'a> {
 
 impl<H: HostIo + Send> Task for CablePair<H> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        Ok(QueuePair::poll(self, now_ns)?.moved)
+        Ok(self.poll_timed(now_ns, &clock_ns)?.moved)
     }
 
     fn arm(&mut self, waker: &Waker) {
+        self.register(waker);
         self.wire().register(waker);
         self.host_mut().arm();
     }
@@ -278,17 +279,24 @@ impl Drop for Worker {
     }
 }
 
+/// Nanoseconds since a moment that is the same for all workers: what leaves one end of a cable arrives at
+/// the other by the same clock.
+fn clock_ns() -> u64 {
+    static EPOCH: OnceLock<Instant> = OnceLock::new();
+    EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
 fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
-    let epoch = Instant::now();
     let waker = Waker::from(Arc::clone(&shared.bell));
     let mut idle_since = None;
     while !shared.stop.load(Ordering::Acquire) && !tasks.is_empty() {
-        let now = epoch.elapsed();
-        if poll_all(&mut tasks, now.as_nanos() as u64) {
+        let now_ns = clock_ns();
+        if poll_all(&mut tasks, now_ns) {
             idle_since = None;
             continue;
         }
-        if now.saturating_sub(*idle_since.get_or_insert(now)) < poll_time.now {
+        let idle = Duration::from_nanos(now_ns - *idle_since.get_or_insert(now_ns));
+        if idle < poll_time.now {
             std::hint::spin_loop();
             continue;
         }
@@ -297,10 +305,10 @@ fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
             task.arm(&waker);
         }
         // What came between the last poll and the arming would not have rung.
-        let now = epoch.elapsed();
-        if !poll_all(&mut tasks, now.as_nanos() as u64) {
-            sleep(&mut tasks, &shared.bell, now.as_nanos() as u64);
-            poll_time.slept(epoch.elapsed().saturating_sub(now));
+        let now_ns = clock_ns();
+        if !poll_all(&mut tasks, now_ns) {
+            sleep(&mut tasks, &shared.bell, now_ns);
+            poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
         }
         for task in &mut tasks {
             task.disarm();

@@ -3,6 +3,7 @@
 mod control;
 mod exit;
 mod lab;
+mod moderation;
 mod set;
 mod show;
 mod ttcp;

@@ -1,30 +1,39 @@
-//! `offramp set`: switches features of a running adapter.
+//! `offramp set`: switches features of a running adapter, or changes its moderation.
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
 use crate::exit::{SETUP, fail};
+use crate::moderation::Moderation;
 use crate::show::waits_text;
 use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+/// The word in front of a policy.
+const MODERATION: &str = "moderation";
+
 const NOTES: &str = "\
 Examples:
   offramp set vm0 rsc off               no frames are joined for this host any more
   offramp set vm0 all off tso4 on       only what tso4 is, if what it needs is on
-Features: those that `offramp show` lists, and lso, rsc, all. No frame is lost by a change.
+  offramp set vm0 moderation quiet-or-area
+  offramp set vm0 moderation rx_usecs=50 rx_frames=32
+Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
+quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys. No frame is lost
+by a change.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 
-/// Switch features of a running adapter.
+/// Switch features of a running adapter, or change its moderation.
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
     /// The port
     #[arg(value_name = "PORT")]
     port: String,
-    /// A feature or a group of features, and on or off; again for more. A later one counts
+    /// A feature or a group of features, and on or off; again for more. A later one counts. Or the word
+    /// moderation, and a policy or its keys
     #[arg(value_name = "FEATURE on|off", required = true, num_args = 2..)]
     changes: Vec<String>,
     /// Print one JSON object instead of lines
@@ -37,11 +46,11 @@ pub struct Args {
 
 /// Runs `offramp set`.
 pub fn run(args: &Args) -> ExitCode {
-    let features = match changes(&args.changes) {
-        Ok(features) => features,
+    let request = match request(args) {
+        Ok(request) => request,
         Err(message) => return fail(format!("set: {message}"), SETUP),
     };
-    match change(args, features) {
+    match change(args, &request) {
         Ok(changed) if args.json => {
             // Every type in it has string keys; nothing can fail to become JSON.
             println!("{}", serde_json::to_string(&changed).unwrap_or_default());
@@ -49,14 +58,26 @@ pub fn run(args: &Args) -> ExitCode {
         }
         Ok(changed) => {
             changed.features.iter().for_each(|feature| println!("{}: {}", changed.port, sentence(feature)));
+            changed.moderation.iter().for_each(|moderation| {
+                println!("{}: moderation {}", changed.port, moderation.sentence());
+            });
             ExitCode::SUCCESS
         }
         Err(error) => fail(format!("set: {error}"), SETUP),
     }
 }
 
-fn change(args: &Args, features: BTreeMap<String, bool>) -> Result<Changed, ClientError> {
-    match ask(&args.control, &Request::Set { version: VERSION, port: args.port.clone(), features })? {
+/// What is asked of the daemon.
+fn request(args: &Args) -> Result<Request, String> {
+    let (features, moderation) = match args.changes.split_first() {
+        Some((first, policy)) if first == MODERATION => (BTreeMap::new(), Some(Moderation::from_words(policy)?)),
+        _ => (changes(&args.changes)?, None),
+    };
+    Ok(Request::Set { version: VERSION, port: args.port.clone(), features, moderation })
+}
+
+fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {
+    match ask(&args.control, request)? {
         Outcome::Changed(changed) => Ok(changed),
         _ => Err(ClientError::Unexpected(args.control.clone())),
     }

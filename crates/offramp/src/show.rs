@@ -100,6 +100,7 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
         frames_per_s: per_s(now.frames_out, before.frames_out),
         bits_per_s: per_s(now.bytes_out, before.bytes_out) * BITS_PER_BYTE,
         lost_per_s: per_s(lost(now), lost(before)),
+        interrupts_per_s: per_s(now.interrupts, before.interrupts),
     }
 }
 
@@ -109,17 +110,21 @@ mod tests {
 
     #[test]
     fn rates_are_what_was_counted_between_over_the_time_between() {
-        let direction = |frames_out, bytes_out, drop| DirectionStatus {
+        let direction = |frames_out, bytes_out, drop, interrupts| DirectionStatus {
             frames_in: 0,
             frames_out,
             bytes_out,
             host_frames: 0,
+            interrupts,
+            interrupt_cost_ns: 0,
+            wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
             lost: [("drop".to_owned(), drop)].into(),
             rates: None,
         };
-        let rates = rates(&direction(300, 5000, 7), &direction(100, 1000, 5), 2.0);
-        assert_eq!((rates.frames_per_s, rates.bits_per_s, rates.lost_per_s), (100.0, 16_000.0, 1.0));
+        let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);
+        let Rates { frames_per_s, bits_per_s, lost_per_s, interrupts_per_s } = rates;
+        assert_eq!((frames_per_s, bits_per_s, lost_per_s, interrupts_per_s), (100.0, 16_000.0, 1.0, 5.0));
     }
 }

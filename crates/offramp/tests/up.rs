@@ -184,6 +184,103 @@ fn features_change_under_load_and_no_frame_is_lost() {
 }
 
 #[test]
+fn moderation_changes_under_load_and_no_frame_is_lost() {
+    let bed = Bed::start("moderated-load", "");
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let changing = scope.spawn(|| {
+            let mut changes = 0;
+            for policy in MODERATIONS.into_iter().cycle() {
+                for port in ["a", "b"] {
+                    let output = bed.run(&[&["set", port, "moderation"], policy].concat());
+                    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+                }
+                changes += 1;
+                if done.load(std::sync::atomic::Ordering::Relaxed) {
+                    return changes;
+                }
+            }
+            changes
+        });
+        bed.carry_tcp_for("2");
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(changing.join().unwrap() > MODERATIONS.len(), "each at least once");
+    });
+    let status = bed.show_at_rest();
+    for (from, to) in [("a", "b"), ("b", "a")] {
+        let sent = direction(&status, from, "transmit");
+        let received = direction(&status, to, "receive");
+        assert_eq!((&sent["frames_in"], &received["frames_in"]), (&sent["frames_out"], &received["frames_out"]));
+        assert_eq!(sent["frames_out"], received["frames_in"]);
+        assert!(received["interrupts"].as_u64().unwrap() > 0);
+    }
+}
+
+/// Every policy, as `set` takes it.
+const MODERATIONS: [&[&str]; 8] = [
+    &["quiet-or-area"],
+    &["max_interrupts_per_second=8000"],
+    &["rx_usecs=50", "rx_frames=32"],
+    &["net-dim"],
+    &["e1000", "mode=dynamic"],
+    &["area"],
+    &["quiet-or-area", "interrupt_cost_ns=100000"],
+    &["off"],
+];
+
+#[test]
+fn moderation_is_set_shown_and_read_from_the_file() {
+    let bed = Bed::with_ports("moderation", "", "moderation = { rx_usecs = 50, rx_frames = 32 }", "rx_usecs = 125", 1);
+    let moderation = |port: usize| bed.show()["ports"][port]["moderation"].clone();
+    assert_eq!(moderation(0), serde_json::json!({"policy": "coalescing", "rx_usecs": 50, "rx_frames": 32}));
+    assert_eq!(moderation(1), serde_json::json!({"policy": "fixed-gap", "max_interrupts_per_second": 8000}));
+    assert_eq!(bed.show()["ports"][1]["rx_usecs"], 125);
+    bed.carry_tcp();
+    let status = bed.show_at_rest();
+    assert_eq!(direction(&status, "a", "receive")["wait_max_ns"], 50_000);
+    assert!(direction(&status, "b", "receive")["interrupt_cost_ns"].as_u64().unwrap() > 0);
+    // A frame for b waits no longer than a gap, and many come in one: fewer interrupts than frames given.
+    let [interrupts, frames] = ["interrupts", "frames_out"].map(|key| queue_sum(&status, "b", "receive", key));
+    assert!(interrupts > 0 && interrupts < frames, "{interrupts} of {frames}");
+
+    let output = bed.run(&["set", "b", "moderation", "quiet-or-area", "interrupt_cost_ns=20000"]);
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(text, "b: moderation quiet-or-area interrupt_cost_ns 20000 deadline_usecs 250\n");
+    bed.carry_tcp();
+    let text = String::from_utf8(bed.run(&["show", "b"]).stdout).unwrap();
+    for word in ["moderation quiet-or-area", "interrupts/s", "a frame waits at most 20.0 us, an interrupt costs"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    refused(&bed.run(&["set", "b", "moderation", "quiet"]), &["unknown moderation policy \"quiet\"; did you mean"]);
+    refused(
+        &bed.run(&["set", "b", "moderation", "rx_usec=5"]),
+        &["unknown key \"rx_usec\"; did you mean \"rx_usecs\"?"],
+    );
+
+    // The file counts again when it is read again.
+    let text = fs::read_to_string(bed.file()).unwrap();
+    fs::write(bed.file(), text.replace("rx_usecs = 125", "moderation = \"e1000\"")).unwrap();
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| moderation(1) == serde_json::json!({"policy": "e1000", "mode": "conservative"}));
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    bed.carry_tcp();
+}
+
+#[test]
+fn a_port_without_a_cable_has_no_moderation() {
+    let mut bed = Bed::unstarted("unmoderated", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.start_again();
+    assert!(bed.show()["ports"][0]["moderation"].is_null());
+    refused(&bed.run(&["set", "a", "moderation", "area"]), &["port \"a\" is on a switch", "moderation needs a cable"]);
+    bed.carry_tcp();
+    let interrupts = queue_sum(&bed.show_at_rest(), "b", "receive", "interrupts");
+    assert!(interrupts > 0);
+}
+
+#[test]
 fn a_wrong_file_is_one_clear_line_and_exit_status_2() {
     let directory = bed::Directory::new("wrong");
     let file = directory.path("wrong.toml");

@@ -23,6 +23,7 @@ const FRAME_LENS: [usize; 2] = [64, 1500];
 
 /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend.
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "flags of a command line")]
 pub struct Args {
     /// One JSON object a line
     #[arg(long)]

@@ -102,6 +102,8 @@ pub(super) struct Egress {
     hold_ns: u64,
     /// Something was given since the last flush.
     is_unflushed: bool,
+    /// Frames that the port was told of so far.
+    told_frames: u64,
 }
 
 /// A port that is given to, and what it takes at this moment.
@@ -151,6 +153,7 @@ impl Egress {
             telling,
             hold_ns: config.hold_ns,
             is_unflushed: false,
+            told_frames: 0,
         }
     }
 
@@ -179,6 +182,7 @@ impl Egress {
         }
         if std::mem::take(&mut self.is_unflushed) {
             outlet.host.flush();
+            self.count_interrupt(outlet.stats());
         }
     }
 
@@ -186,7 +190,16 @@ impl Egress {
     pub(super) fn release(&mut self, mut outlet: Outlet<'_, impl HostPort>) {
         self.coalescer.flush(&mut |meta, frame| outlet.give(meta, frame));
         outlet.host.flush();
+        self.count_interrupt(outlet.stats());
         self.is_unflushed = false;
+    }
+
+    /// The port was told of what it was given, if that was anything.
+    fn count_interrupt(&mut self, stats: &Direction) {
+        let given = stats.host_frames.get();
+        if given > std::mem::replace(&mut self.told_frames, given) {
+            stats.interrupts.add(1);
+        }
     }
 
     /// Brings one frame to the port, and whether that is done. It is not when the budget ended in the

@@ -122,7 +122,7 @@ impl<'a> GuestRig<'a> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
-            rx_usecs: config.rx_usecs,
+            moderation: config.moderation,
             ..AdapterConfig::default()
         };
         adapter.check()?;

@@ -5,6 +5,7 @@ mod line;
 pub mod server;
 pub mod socket;
 
+use crate::moderation::Moderation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -33,14 +34,18 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Switches features of a port.
+    /// Switches features of a port, or changes its moderation; at least one of the two.
     Set {
         /// Version of the protocol that the client speaks.
         version: u32,
         /// The port.
         port: String,
         /// Features or groups of features, by name, and whether each is allowed.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         features: BTreeMap<String, bool>,
+        /// When received frames are handed over.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        moderation: Option<Moderation>,
     },
 }
 
@@ -106,7 +111,10 @@ pub struct PortStatus {
     pub host: HostStatus,
     pub wire: WireStatus,
     pub mtu: usize,
+    /// Shortest time between two hand-overs; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
+    /// When received frames are handed over; `null` on a switch.
+    pub moderation: Option<Moderation>,
     pub cpus: Vec<usize>,
     pub features: Vec<FeatureStatus>,
     pub queues: Vec<QueueStatus>,
@@ -208,6 +216,12 @@ pub struct DirectionStatus {
     pub frames_out: u64,
     pub bytes_out: u64,
     pub host_frames: u64,
+    /// Batches of which the host was told.
+    pub interrupts: u64,
+    /// What an interrupt was found to cost; 0 while it is not measured.
+    pub interrupt_cost_ns: u64,
+    /// The longest that a frame waits.
+    pub wait_max_ns: u64,
     pub bad_checksum: u64,
     pub unparsed: u64,
     /// Lost frames, by reason.
@@ -223,6 +237,7 @@ pub struct Rates {
     pub frames_per_s: f64,
     pub bits_per_s: f64,
     pub lost_per_s: f64,
+    pub interrupts_per_s: f64,
 }
 
 /// What `set` did.
@@ -231,6 +246,8 @@ pub struct Changed {
     pub port: String,
     /// The features that were named, and those that are in use or not because of them, as they are now.
     pub features: Vec<FeatureStatus>,
+    /// The moderation, if that was named.
+    pub moderation: Option<Box<Moderation>>,
 }
 
 impl Answer {
@@ -259,10 +276,13 @@ mod tests {
             frames_out: 1,
             bytes_out: 60,
             host_frames: 1,
+            interrupts: 1,
+            interrupt_cost_ns: 0,
+            wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
             lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
-            rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0 }),
+            rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: 1.0 }),
         };
         let feature = FeatureStatus {
             name: "tso4".into(),
@@ -282,6 +302,7 @@ mod tests {
             wire: WireStatus::Cable { port: "b".into() },
             mtu: 1500,
             rx_usecs: 0,
+            moderation: Some(every_key()),
             cpus: vec![1],
             features: vec![feature],
             queues: vec![queue],
@@ -308,6 +329,18 @@ mod tests {
         Status { offramp: "0".into(), process: 1, uptime_ns: 5, ports: vec![port, guest] }
     }
 
+    fn every_key() -> Moderation {
+        Moderation {
+            policy: Some("area".into()),
+            max_interrupts_per_second: Some(1),
+            rx_usecs: Some(1),
+            rx_frames: Some(1),
+            mode: Some("dynamic".into()),
+            interrupt_cost_ns: Some(1),
+            deadline_usecs: Some(1),
+        }
+    }
+
     fn names(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
@@ -324,14 +357,21 @@ mod tests {
         let mut found = Vec::new();
         let answers = [
             Answer::new(Outcome::Status(example())),
-            Answer::new(Outcome::Changed(Changed { port: "a".into(), features: example().ports[0].features.clone() })),
+            Answer::new(Outcome::Changed(Changed {
+                port: "a".into(),
+                features: example().ports[0].features.clone(),
+                moderation: None,
+            })),
             Answer::refuse(RefusalCode::Busy, "x"),
         ];
         for answer in &answers {
             names(&serde_json::to_value(answer).unwrap(), &mut found);
         }
-        let set = Request::Set { version: VERSION, port: "a".into(), features: BTreeMap::new() };
+        let (features, moderation) = (BTreeMap::new(), Some(every_key()));
+        let set = Request::Set { version: VERSION, port: "a".into(), features, moderation };
         let show = Request::Show { version: VERSION, port: None };
+        // Left out while it is empty.
+        found.push("features".to_owned());
         for request in [set, show] {
             let value = serde_json::to_value(request).unwrap();
             found.push(value["request"].as_str().unwrap().to_owned());
@@ -360,6 +400,14 @@ mod tests {
     fn the_requests_of_the_document_are_requests() {
         let requests = DOCUMENT.lines().filter(|line| line.starts_with("{\"version\""));
         let requests: Vec<Request> = requests.map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert!(matches!(requests[..], [Request::Show { .. }, Request::Set { .. }]));
+        assert!(matches!(
+            &requests[..],
+            [
+                Request::Show { .. },
+                Request::Set { moderation: None, .. },
+                Request::Set { moderation: Some(_), .. },
+                Request::Set { moderation: Some(_), .. }
+            ]
+        ));
     }
 }

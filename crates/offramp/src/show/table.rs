@@ -26,6 +26,7 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.extend(features(&port.features, style));
     lines.push(String::new());
     lines.extend(queues(&port.queues, style));
+    lines.extend(waits(&port.queues));
     lines.extend(losses(&port.queues));
     lines.join("\n") + "\n"
 }
@@ -45,9 +46,7 @@ fn about(port: &PortStatus) -> String {
         WireStatus::Switch { name } => format!("switch {name}"),
     };
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}"), format!("MTU {}", port.mtu)];
-    if port.rx_usecs > 0 {
-        parts.push(format!("rx-usecs {}", port.rx_usecs));
-    }
+    parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     if !port.cpus.is_empty() {
         parts.push(format!("processors {:?}", port.cpus));
     }
@@ -106,11 +105,23 @@ pub fn waits_text(reason: WaitsFor) -> &'static str {
 }
 
 fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
-    let heading =
-        ["queue pair", "", "frames in", "frames out", "bytes out", "host frames", "lost", "frames/s", "Mbit/s"];
+    let heading = [
+        "queue pair",
+        "",
+        "frames in",
+        "frames out",
+        "bytes out",
+        "host frames",
+        "interrupts",
+        "lost",
+        "frames/s",
+        "Mbit/s",
+        "interrupts/s",
+    ];
     let row = |name: String, way: &str, direction: &DirectionStatus| {
         let lost: u64 = direction.lost.values().sum();
-        let counts = [direction.frames_in, direction.frames_out, direction.bytes_out, direction.host_frames, lost];
+        let DirectionStatus { frames_in, frames_out, bytes_out, host_frames, interrupts, .. } = *direction;
+        let counts = [frames_in, frames_out, bytes_out, host_frames, interrupts, lost];
         let rate = |of: fn(&Rates) -> f64, decimals: usize| {
             direction.rates.as_ref().map_or(NONE.to_owned(), |rates| format!("{:.decimals$}", of(rates)))
         };
@@ -118,6 +129,7 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         row.extend(counts.map(|count| count.to_string()));
         row.push(rate(|rates| rates.frames_per_s, 0));
         row.push(rate(|rates| rates.bits_per_s / KILO / KILO, 1));
+        row.push(rate(|rates| rates.interrupts_per_s, 0));
         row
     };
     let rows = queues.iter().flat_map(|queue| {
@@ -125,7 +137,22 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8], style)
+    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10], style)
+}
+
+/// What moderation has learned and promises, where it does anything.
+fn waits(queues: &[QueueStatus]) -> Vec<String> {
+    let moderated = queues.iter().filter(|queue| queue.receive.wait_max_ns > 0);
+    let line = |queue: &QueueStatus| {
+        let usecs = |ns: u64| ns as f64 / KILO;
+        let DirectionStatus { interrupt_cost_ns, wait_max_ns, .. } = queue.receive;
+        let cost = match interrupt_cost_ns {
+            0 => String::new(),
+            ns => format!(", an interrupt costs {:.1} us", usecs(ns)),
+        };
+        format!("{INDENT}queue pair {}, receive: a frame waits at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
+    };
+    moderated.map(line).collect()
 }
 
 /// A line for each reason for which frames were lost, and for what else was wrong with some.
@@ -181,6 +208,9 @@ mod tests {
             frames_out: 10 - drop,
             bytes_out: 600,
             host_frames: 10,
+            interrupts: 1,
+            interrupt_cost_ns: 0,
+            wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),

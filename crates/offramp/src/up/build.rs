@@ -9,6 +9,7 @@ use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_
 use super::seat::{RestingSwitch, Seat};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::Control;
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort};
@@ -69,6 +70,21 @@ impl Carrier {
         match self {
             Self::Pairs(control) => control.set_offloads(offloads),
             Self::Seat(seat) => seat.set_offloads(offloads),
+        }
+    }
+
+    /// When received frames are handed over now; `None` on a switch, where it is always at once.
+    pub fn moderation(&self) -> Option<ModerationConfig> {
+        match self {
+            Self::Pairs(control) => Some(control.moderation()),
+            Self::Seat(_) => None,
+        }
+    }
+
+    /// Changes when received frames are handed over, from the next batch on; without effect on a switch.
+    pub fn set_moderation(&self, moderation: ModerationConfig) {
+        if let Self::Pairs(control) = self {
+            control.set_moderation(moderation);
         }
     }
 
@@ -190,7 +206,7 @@ impl Unwired {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
-            rx_usecs: config.rx_usecs,
+            moderation: config.moderation,
             queues: config.host.queue_pairs(),
             ..AdapterConfig::default()
         };

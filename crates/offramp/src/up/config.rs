@@ -9,8 +9,10 @@ mod tests;
 
 pub use place::{ConfigError, unknown};
 
+use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
@@ -36,8 +38,6 @@ const SOCKET_PATH_LEN_MAX: usize = 96;
 const NETNS_DIRECTORY: &str = "/run/netns";
 /// Longest name of a port or a switch in bytes: it stands in tables.
 const NAME_LEN_MAX: usize = 32;
-/// Longest wait between two hand-overs in microseconds: a second, far above what any adapter takes.
-const RX_USECS_MAX: i64 = 1_000_000;
 /// Longest time that a thread may look for more: beyond it a thread that never sleeps is meant.
 const POLL_USECS_MAX: i64 = 1_000_000;
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
@@ -88,8 +88,8 @@ pub struct PortConfig {
     pub mtu: usize,
     /// What the user allows.
     pub offloads: Offloads,
-    /// Shortest time between two hand-overs to the host, in microseconds.
-    pub rx_usecs: u32,
+    /// When what has arrived is handed over to the host.
+    pub moderation: ModerationConfig,
     /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
     pub poll_usecs: Option<u32>,
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
@@ -276,18 +276,32 @@ impl Check<'_> {
         let host = written.host.as_ref().ok_or_else(|| missing("host", "tap = \"NAME\""))?;
         let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
-        let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         Ok(PortConfig {
             host: self.host(host)?,
             wire: self.wire(wire)?,
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
-            rx_usecs: rx_usecs as u32,
+            moderation: self.moderation(written)?,
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
             cpus: self.cpus(written.cpus.as_ref())?,
             name,
         })
+    }
+
+    fn moderation(&self, written: &file::Port) -> Result<ModerationConfig, ConfigError> {
+        let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
+        match (&written.moderation, &written.rx_usecs) {
+            (Some(moderation), None) => {
+                let config = moderation.as_ref().config();
+                config.map_err(|message| self.0.wrong(moderation.span(), format!("port.{message}")))
+            }
+            (Some(moderation), Some(_)) => {
+                let message = "port.moderation and port.rx_usecs both say when frames are handed over; leave one out";
+                Err(self.0.wrong(moderation.span(), message))
+            }
+            (None, _) => Ok(fixed_gap(rx_usecs as u32)),
+        }
     }
 
     fn features(&self, written: &BTreeMap<Spanned<String>, Spanned<bool>>) -> Result<Offloads, ConfigError> {
@@ -430,8 +444,8 @@ impl Check<'_> {
             if let HostConfig::Tap(TapHost { queue_pairs: 2.., .. }) = port.host {
                 return wrong("port.wire: a host with a tap and several queue_pairs needs a cable; use 1".to_owned());
             }
-            if port.rx_usecs > 0 {
-                return wrong("port.wire: rx_usecs needs a cable; leave it out".to_owned());
+            if port.moderation != ModerationConfig::default() {
+                return wrong("port.wire: moderation and rx_usecs need a cable; leave them out".to_owned());
             }
         }
         match &port.wire {

@@ -8,6 +8,8 @@ use crate::control::{
     Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request, Status,
     WaitsFor, WireStatus,
 };
+use crate::moderation::{Moderation, gap_usecs};
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use std::collections::BTreeMap;
@@ -60,9 +62,18 @@ impl Daemon {
         })
     }
 
-    fn set(&self, port: &str, wanted: &BTreeMap<String, bool>) -> Result<Changed, Answer> {
+    fn set(
+        &self,
+        port: &str,
+        wanted: &BTreeMap<String, bool>,
+        moderation: Option<&Moderation>,
+    ) -> Result<Changed, Answer> {
         let _apart = self.config();
         let port = self.port(port)?;
+        if wanted.is_empty() && moderation.is_none() {
+            return Err(Answer::refuse(RefusalCode::BadRequest, "nothing is to be set; name features or a moderation"));
+        }
+        let moderation = moderation.map(|moderation| moderation_for(port, moderation)).transpose()?;
         let (mut on, mut off) = (Offloads::empty(), Offloads::empty());
         for (name, allow) in wanted {
             let offloads = feature(name).map_err(|error| Answer::refuse(RefusalCode::UnknownFeature, error))?;
@@ -75,10 +86,17 @@ impl Daemon {
         let before = port.host.in_use(port.carrier.offloads());
         allow(port, (port.carrier.offloads() | on) - off)
             .map_err(|error| Answer::refuse(RefusalCode::HostRefused, error))?;
+        if let Some(moderation) = moderation {
+            port.carrier.set_moderation(moderation);
+        }
         // Also those that stand on a named one.
         let changed = before.symmetric_difference(port.host.in_use(port.carrier.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
-        Ok(Changed { port: port.name.clone(), features: named.map(|name| feature_status(port, name)).collect() })
+        Ok(Changed {
+            port: port.name.clone(),
+            features: named.map(|name| feature_status(port, name)).collect(),
+            moderation: moderation.map(|moderation| Box::new(moderation.into())),
+        })
     }
 
     /// Reads the file again: what can change while frames flow changes, the rest is named in what is returned.
@@ -110,6 +128,8 @@ impl Daemon {
             for key in fixed_keys(old, new) {
                 refuse(format!("port \"{}\": {key}", new.name));
             }
+            running.carrier.set_moderation(new.moderation);
+            old.moderation = new.moderation;
             match allow(running, new.offloads) {
                 Ok(()) => old.offloads = new.offloads,
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
@@ -138,10 +158,23 @@ impl Handler for Daemon {
     fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            Request::Set { port, features, .. } => self.set(&port, &features).map(Outcome::Changed),
+            Request::Set { port, features, moderation, .. } => {
+                self.set(&port, &features, moderation.as_ref()).map(Outcome::Changed)
+            }
         };
         outcome.map_or_else(|refusal| refusal, Answer::new)
     }
+}
+
+/// What a port is to do.
+fn moderation_for(port: &Port, wanted: &Moderation) -> Result<ModerationConfig, Answer> {
+    let refuse = |message| Answer::refuse(RefusalCode::BadRequest, message);
+    let config = wanted.config().map_err(refuse)?;
+    if port.carrier.moderation().is_none() {
+        let message = format!("port \"{}\" is on a switch or an interface; moderation needs a cable", port.name);
+        return Err(refuse(message));
+    }
+    Ok(config)
 }
 
 /// Keys of a port that differ and cannot change while it runs.
@@ -150,7 +183,6 @@ fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
         ("host", old.host != new.host),
         ("wire", old.wire != new.wire),
         ("mtu", old.mtu != new.mtu),
-        ("rx_usecs", old.rx_usecs != new.rx_usecs),
         ("poll_usecs", old.poll_usecs != new.poll_usecs),
         ("cpus", old.cpus != new.cpus),
     ];
@@ -168,6 +200,7 @@ fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
 }
 
 fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
+    let moderation = port.carrier.moderation();
     PortStatus {
         name: port.name.clone(),
         host: port.host.status(),
@@ -178,7 +211,8 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
             WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
         },
         mtu: port.adapter.mtu,
-        rx_usecs: port.adapter.rx_usecs,
+        rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
+        moderation: moderation.map(Moderation::from),
         cpus: config.cpus.clone(),
         features: NAMES.iter().map(|name| feature_status(port, name)).collect(),
         queues: port
@@ -230,6 +264,9 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         frames_out: direction.frames_out.get(),
         bytes_out: direction.bytes_out.get(),
         host_frames: direction.host_frames.get(),
+        interrupts: direction.interrupts.get(),
+        interrupt_cost_ns: direction.interrupt_cost_ns.get(),
+        wait_max_ns: direction.wait_max_ns.get(),
         bad_checksum: direction.bad_checksum.get(),
         unparsed: direction.unparsed.get(),
         lost: Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect(),

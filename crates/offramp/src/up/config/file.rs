@@ -3,6 +3,7 @@
 //! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
 //! `docs/config.md` describes every key; a test compares the two.
 
+use crate::moderation::Moderation;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use toml::Spanned;
@@ -43,6 +44,7 @@ pub struct Port {
     #[serde(default)]
     pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
     pub rx_usecs: Key<i64>,
+    pub moderation: Key<Moderation>,
     pub poll_usecs: Key<i64>,
     pub cpus: Key<Vec<Spanned<i64>>>,
 }

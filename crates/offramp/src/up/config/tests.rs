@@ -1,6 +1,10 @@
 //! What a file may say, what it may not, and that every key is documented.
 
 use super::*;
+use crate::moderation::{Keys, MODES, POLICIES, RX_FRAMES_MAX};
+use offramp_adapter::moderation::{
+    AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX, Policy,
+};
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
@@ -43,7 +47,7 @@ fn a_short_file_gets_the_defaults() {
         wire: WireConfig::Cable("b".into()),
         mtu: 1500,
         offloads: Offloads::all(),
-        rx_usecs: 0,
+        moderation: ModerationConfig::default(),
         poll_usecs: None,
         cpus: Vec::new(),
     };
@@ -75,7 +79,7 @@ fn every_key_of_a_port_arrives() {
     assert_eq!(port.host, HostConfig::VhostUser(vhost));
     assert_eq!(port.offloads, Offloads::all() - Offloads::TSO4 - Offloads::RSC);
     assert_eq!(port.polling(), Polling::Fixed(Duration::from_micros(7)));
-    assert_eq!((port.rx_usecs, port.cpus), (12, vec![cpu]));
+    assert_eq!((port.moderation, port.cpus), (fixed_gap(12), vec![cpu]));
 }
 
 #[test]
@@ -97,6 +101,29 @@ fn features_count_in_the_order_in_which_they_are_written() {
         with("uso = false, lso = false, tso6 = true"),
         Offloads::all() - Offloads::USO - Offloads::TSO4 - Offloads::TSO_ECN
     );
+}
+
+#[test]
+fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
+    let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
+    let policy = |text: &str| port(&format!("{rest}moderation = {text}\n")).map(|port| port.moderation.policy);
+    assert_eq!(policy("\"off\""), Ok(Policy::Off));
+    assert_eq!(policy("\"quiet-or-area\""), Ok(Policy::QuietOrArea(AreaConfig::default())));
+    let fixed = Policy::FixedGap { max_interrupts_per_second: 8000 };
+    assert_eq!(policy("{ max_interrupts_per_second = 8000 }"), Ok(fixed));
+    let coalescing = Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 });
+    assert_eq!(policy("{ rx_usecs = 50, rx_frames = 32 }"), Ok(coalescing));
+    // Port "a" begins behind the four lines of its peer.
+    let wrong = |text: &str, message: &str| {
+        refused(&format!("{PEER}[[port]]\nname = \"a\"\n{rest}moderation = {text}\n"), 9, message);
+    };
+    wrong("\"quiet-or-aera\"", "unknown moderation policy \"quiet-or-aera\"; did you mean \"quiet-or-area\"?");
+    wrong("{ rx_frame = 5 }", "unknown key \"rx_frame\"; did you mean \"rx_frames\"?");
+    wrong("{ max_interrupts_per_second = 0 }", "port.moderation.max_interrupts_per_second 0 is out of range; use 1 to");
+    wrong("{ }", "moderation says nothing");
+    wrong("5", "the name of a policy, or a table of its keys");
+    let both = format!("{PEER}[[port]]\nname = \"a\"\n{rest}rx_usecs = 5\nmoderation = \"off\"\n");
+    refused(&both, 10, "port.moderation and port.rx_usecs both say");
 }
 
 #[test]
@@ -212,7 +239,8 @@ fn a_wire_that_leads_nowhere_is_refused() {
     );
     refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.switch = \"lan\"\n", 4, "unknown switch \"lan\"");
     let lan = "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
-    refused(&format!("{lan}host.tap = \"t\"\nrx_usecs = 5\n"), 5, "rx_usecs needs a cable");
+    refused(&format!("{lan}host.tap = \"t\"\nrx_usecs = 5\n"), 5, "rx_usecs need a cable");
+    refused(&format!("{lan}host.tap = \"t\"\nmoderation = \"area\"\n"), 5, "need a cable");
     refused(&format!("{lan}host = {{ tap = \"t\", queue_pairs = 2 }}\n"), 5, "needs a cable");
     refused(&format!("{PEER}{PEER}"), 6, "port.name \"b\" is taken by another port");
 }
@@ -262,6 +290,7 @@ fn every_key_is_documented_and_nothing_else_is() {
     let sections = [
         ("daemon", fields_of::<file::Daemon>()),
         ("port", fields_of::<file::Port>()),
+        ("port.moderation", fields_of::<Keys>()),
         ("port.host", fields_of::<file::Host>()),
         ("port.wire", fields_of::<file::Wire>()),
         ("switch", fields_of::<file::Switch>()),
@@ -272,7 +301,8 @@ fn every_key_is_documented_and_nothing_else_is() {
         .flat_map(|(section, fields)| fields.iter().map(move |field| format!("{section}.{field}")))
         .collect();
     let key_of_row = |row: &str| row.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned());
-    let mut documented: Vec<String> = DOCUMENT.lines().filter_map(key_of_row).collect();
+    let mut documented: Vec<String> =
+        DOCUMENT.lines().filter_map(key_of_row).filter(|key| !key.starts_with('"')).collect();
     known.sort();
     documented.sort();
     documented.dedup();
@@ -293,6 +323,15 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.mtu", &format!("`{MTU_DEFAULT}`"));
     has("port.mtu", &format!("{MTU_MIN} to {MTU_MAX}"));
     has("port.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
+    has("port.moderation.max_interrupts_per_second", &format!("1 to {INTERRUPTS_PER_SECOND_MAX}"));
+    has("port.moderation.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
+    has("port.moderation.rx_frames", &format!("1 to {RX_FRAMES_MAX}"));
+    has("port.moderation.interrupt_cost_ns", &format!("0 to {COST_GIVEN_NS_MAX}"));
+    has("port.moderation.deadline_usecs", &format!("0 to {}", DEADLINE_NS_MAX / 1000));
+    has("port.moderation.deadline_usecs", &format!("`{}`", DEADLINE_NS_DEFAULT / 1000));
+    for name in POLICIES.into_iter().chain(MODES.map(|(name, _)| name)) {
+        assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
+    }
     has("port.poll_usecs", &format!("0 to {POLL_USECS_MAX}"));
     has("port.poll_usecs", &format!("up to {}", GUEST_POLL_TIME_MAX.as_micros()));
     has("port.host.queue_pairs", &format!("1 to {QUEUES_MAX}"));

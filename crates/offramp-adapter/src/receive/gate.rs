@@ -1,0 +1,108 @@
+//! What lets received frames through: at once, or when moderation says so.
+//!
+//! Frames wait on the line. Letting through is one decision for all that wait, however many batches it
+//! takes to hand them over; what comes meanwhile waits for the next one.
+
+use crate::moderation::{ModerationConfig, Moderator, Policy};
+use crate::port::{Arrival, WirePort};
+
+/// One queue's gate.
+#[derive(Debug)]
+pub(super) struct Gate {
+    moderator: Moderator,
+    /// Nothing waits, and the moderator is not asked.
+    is_off: bool,
+    /// Frames on the line that the moderator knows of and has not let through; behind the released.
+    noted: usize,
+    /// Frames on the line that were let through.
+    released: usize,
+}
+
+impl Gate {
+    pub(super) fn new(config: ModerationConfig) -> Self {
+        Self { moderator: Moderator::new(config), is_off: config.policy == Policy::Off, noted: 0, released: 0 }
+    }
+
+    /// Changes the setting, for what waits too. The gate never closes behind frames that were let through,
+    /// unless it is taken away: then all that is on the line is free.
+    pub(super) fn set(&mut self, config: ModerationConfig) {
+        self.is_off = config.policy == Policy::Off;
+        self.moderator.set(config);
+        if self.is_off {
+            self.moderator.seen();
+            (self.noted, self.released) = (0, 0);
+        }
+    }
+
+    pub(super) fn is_off(&self) -> bool {
+        self.is_off
+    }
+
+    /// How many frames may be taken from the line now.
+    #[inline]
+    pub(super) fn open(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
+        if self.is_off { usize::MAX } else { self.open_moderated(wire, now_ns) }
+    }
+
+    fn open_moderated(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
+        let Self { moderator, noted, .. } = self;
+        let known = *noted;
+        let room = wire.arrivals(self.released + known, now_ns, |arrival| {
+            *noted += 1;
+            moderator.arrived(arrival.at_ns, arrival.len as u64);
+        });
+        if *noted > known {
+            moderator.ring_has(room);
+        }
+        if self.released == 0 && moderator.is_due(now_ns) {
+            moderator.fired(now_ns);
+            self.released = std::mem::take(noted);
+        }
+        self.released
+    }
+
+    /// So many frames were taken from the line.
+    #[inline]
+    pub(super) fn taken(&mut self, frames: usize) {
+        self.released = self.released.saturating_sub(frames);
+    }
+
+    /// Handing over a batch of `frames` took so long.
+    pub(super) fn handled(&mut self, frames: usize, took_ns: u64) {
+        self.moderator.handled(frames as u32, took_ns);
+    }
+
+    /// So many bytes were sent.
+    pub(super) fn sent(&mut self, bytes: u64) {
+        self.moderator.other_direction(bytes);
+    }
+
+    /// When frames that are on the line now are let through if no other one is put on it.
+    pub(super) fn next_open_ns(&self, wire: &impl WirePort) -> Option<u64> {
+        if self.is_off || self.released > 0 {
+            return wire.next_arrival_ns();
+        }
+        // Frames that are still under way may make it sooner than those that wait. To know it now spares
+        // a wake-up for each of them.
+        let mut ahead = self.moderator.clone();
+        let mut due_ns = ahead.next_due_ns();
+        wire.arrivals(self.noted, u64::MAX, |Arrival { at_ns, len }| {
+            if due_ns.is_none_or(|due_ns| at_ns < due_ns) {
+                ahead.arrived(at_ns, len as u64);
+                // Not before it is there, even when it makes as many frames as may wait.
+                due_ns = ahead.next_due_ns().map(|due_ns| due_ns.max(at_ns));
+            }
+        });
+        due_ns
+    }
+
+    /// What an interrupt was found to cost, nanoseconds; 0 while nothing is measured.
+    pub(super) fn cost_ns(&self) -> u64 {
+        if self.is_off { 0 } else { self.moderator.cost_ns() }
+    }
+
+    /// The longest that a frame waits, nanoseconds.
+    pub(super) fn wait_max_ns(&self) -> u64 {
+        self.moderator.wait_max_ns()
+    }
+}
