@@ -5,6 +5,8 @@ mod vhost_bytes;
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// How long each test goes on; the fuzz targets run without a limit.
@@ -156,4 +158,23 @@ fn frames_of_any_bytes_arrive_told_truly_or_are_counted() {
         }
         vhost_bytes::vnet_frame(&bytes);
     });
+}
+
+/// Runs what fuzzing has found to reach new code.
+fn replay(target: &str, body: impl Fn(&[u8])) {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let mut inputs = 0;
+    for entry in fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{}: {error}", corpus.display())) {
+        body(&fs::read(entry.unwrap().path()).unwrap());
+        inputs += 1;
+    }
+    assert!(inputs > 0, "{} is empty", corpus.display());
+}
+
+#[test]
+fn what_fuzzing_kept_is_survived() {
+    replay("vhost_ring_split", |bytes| vhost_bytes::ring(bytes, false));
+    replay("vhost_ring_packed", |bytes| vhost_bytes::ring(bytes, true));
+    replay("vhost_messages", vhost_bytes::messages);
+    replay("vnet_frame", vhost_bytes::vnet_frame);
 }
