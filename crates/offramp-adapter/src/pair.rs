@@ -18,8 +18,8 @@ pub struct Control {
     /// Grows with each change, so that a batch without one takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
-    /// Of each queue: wakes what drives it.
-    wakers: Mutex<Box<[Option<Waker>]>>,
+    /// Wake what drives the queue pairs.
+    wakers: Mutex<Vec<Waker>>,
     queues: Box<[QueueStats]>,
 }
 
@@ -30,7 +30,7 @@ impl Control {
             offloads: AtomicU32::new(config.offloads.bits()),
             moderation_changes: AtomicU32::new(0),
             moderation: Mutex::new(config.moderation),
-            wakers: Mutex::new((0..config.queues).map(|_| None).collect()),
+            wakers: Mutex::new(Vec::new()),
             queues: (0..config.queues).map(|_| QueueStats::default()).collect(),
         })
     }
@@ -57,7 +57,7 @@ impl Control {
         *current = moderation;
         self.moderation_changes.fetch_add(1, Ordering::Release);
         drop(current);
-        lock(&self.wakers).iter().flatten().for_each(Waker::wake_by_ref);
+        lock(&self.wakers).iter().for_each(Waker::wake_by_ref);
     }
 
     /// The moderation, if it was changed since `changes`.
@@ -69,6 +69,13 @@ impl Control {
         }
         *changes = now;
         Some(self.moderation())
+    }
+
+    fn register(&self, waker: &Waker) {
+        let mut wakers = lock(&self.wakers);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
     }
 
     /// Counters, one entry per queue.
@@ -134,8 +141,13 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
         let (taken_before, bytes_before) = (stats.transmit.host_frames.get(), stats.transmit.bytes_out.get());
         let sent = self.transmit.poll(host, wire, &stats.transmit, now_ns)?;
-        stats.transmit.interrupts.add(u64::from(stats.transmit.host_frames.get() > taken_before));
-        self.receive.sent(stats.transmit.bytes_out.get() - bytes_before);
+        // A pair that only receives leaves these counters to the one that transmits.
+        if sent.moved {
+            if stats.transmit.host_frames.get() > taken_before {
+                stats.transmit.interrupts.add(1);
+            }
+            self.receive.sent(stats.transmit.bytes_out.get() - bytes_before);
+        }
         Ok(received.or(sent))
     }
 
@@ -144,7 +156,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         // Once, and not before each sleep: it is the same one as long as the same thread drives this.
         if self.waker.as_ref().is_none_or(|known| !known.will_wake(waker)) {
             self.waker = Some(waker.clone());
-            lock(&self.control.wakers)[self.queue] = Some(waker.clone());
+            self.control.register(waker);
         }
     }
 

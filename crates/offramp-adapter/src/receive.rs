@@ -107,13 +107,12 @@ impl Receive {
             return Ok(Progress::default());
         }
         let begun_ns = if self.gate.is_off() { 0 } else { clock() };
-        let given_before = stats.host_frames.get();
         let batch_frames = self.batch_frames.min(due);
-        let mut closed = None;
+        let (mut closed, mut is_given) = (None, false);
         let steering = &self.steering;
         let mut give = |meta: &RxMeta, frame: &mut [u8]| {
             let queue = steering.as_ref().zip(meta.hash).map_or(0, |(steering, hash)| steering.table.queue(hash));
-            indicate(host, &RxMeta { queue, ..*meta }, frame, stats, &mut closed);
+            is_given |= indicate(host, &RxMeta { queue, ..*meta }, frame, stats, &mut closed);
         };
         if enabled != self.enabled {
             self.coalescer.flush(&mut give);
@@ -145,7 +144,9 @@ impl Receive {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
         host.flush();
-        stats.interrupts.add(u64::from(stats.host_frames.get() > given_before));
+        if is_given {
+            stats.interrupts.add(1);
+        }
         if !self.gate.is_off() && frames > 0 {
             self.gate.taken(frames);
             self.gate.handled(frames, clock().saturating_sub(begun_ns));
@@ -166,16 +167,18 @@ fn refuse(frame: &[u8], mtu: usize) -> Option<Loss> {
     }
 }
 
+/// Hands a frame to the host; whether it took it.
 fn indicate(
     host: &mut impl HostPort,
     meta: &RxMeta,
     frame: &mut [u8],
     stats: &Direction,
     closed: &mut Option<PortError>,
-) {
+) -> bool {
     let outcome = host.give(meta, frame);
     stats.given(meta, frame.len(), outcome);
     if let Err(error @ PortError::Closed(_)) = outcome {
         *closed = Some(error);
     }
+    outcome.is_ok()
 }

@@ -48,6 +48,10 @@ struct Tally {
 impl Tally {
     fn settle(&mut self, stats: &Direction) {
         let Self { frames, bytes } = std::mem::take(self);
+        // A pair that only receives leaves these counters to the one that transmits.
+        if frames == 0 {
+            return;
+        }
         for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
             counter.add(frames as u64);
         }

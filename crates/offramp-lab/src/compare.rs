@@ -21,7 +21,7 @@ pub const PAIRS_MIN: usize = 2;
 pub const GB: f64 = 1e9;
 
 /// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
-pub const METRICS: [&str; 17] = [
+pub const METRICS: [&str; 18] = [
     "throughput_bps",
     "transactions_per_s",
     "host_cpu_s_per_gb",
@@ -38,6 +38,7 @@ pub const METRICS: [&str; 17] = [
     "wire_frames",
     "host_frames",
     "sent_frames",
+    "interrupts_per_s",
     "lost_frames",
 ];
 
@@ -107,6 +108,7 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
         "wire_frames" => count(sample.wire_frames),
         "host_frames" => count(sample.host_frames),
         "sent_frames" => count(sample.sent_frames),
+        "interrupts_per_s" => sample.interrupts_per_s,
         "lost_frames" => count(sample.lost_frames),
         _ => None,
     };
@@ -144,6 +146,7 @@ pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
         wire_frames: of("wire_frames"),
         host_frames: of("host_frames"),
         sent_frames: of("sent_frames"),
+        interrupts_per_s: of("interrupts_per_s"),
         lost_frames: of("lost_frames"),
         samples,
     }
@@ -373,6 +376,7 @@ mod tests {
             wire_frames: Some(1),
             host_frames: Some(1),
             sent_frames: Some(1),
+            interrupts_per_s: Some(1.0),
             lost_frames: Some(1),
             ..Sample::default()
         };

@@ -143,6 +143,9 @@ pub struct Variant {
     /// Frames that the hosts handed over to be sent in that time; a super-frame counts once.
     #[serde(default)]
     pub sent_frames: Option<f64>,
+    /// Batches per second in which frames were handed to the receiving hosts: the interrupts of an adapter.
+    #[serde(default)]
+    pub interrupts_per_s: Option<f64>,
     /// Frames lost on the way, for any reason.
     pub lost_frames: Option<f64>,
     /// Every sample, in the order in which they were taken.
@@ -188,6 +191,9 @@ pub struct Sample {
     /// As in [`Variant`].
     #[serde(default)]
     pub sent_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub interrupts_per_s: Option<f64>,
     /// As in [`Variant`].
     pub lost_frames: Option<u64>,
     /// One-way time of a cache line between the two processors, before and after.

@@ -6,7 +6,7 @@ use crate::traffic::{
     iterations_for_usecs,
 };
 use offramp_adapter::config::MTU_DEFAULT;
-use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
@@ -15,6 +15,10 @@ const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
 /// default. Without it a gigabit line wakes the host for every frame.
 const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
+/// The cap of claim R4.
+const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
+/// Time and frames after which an adapter interrupts that is set for throughput.
+const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
 /// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
 /// much the receiver loses.
 const DATAGRAMS_BPS: u64 = 1_000_000_000;
@@ -111,6 +115,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         tso_and_udp(settings),
         all(settings),
         relay(settings),
+        moderation(settings),
+        moderation_of_requests(settings),
+        interrupt_cap(settings),
     ]
 }
 
@@ -168,7 +175,14 @@ const TRANSACTIONS: &str = "transactions_per_s";
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
 
 fn gigabit_moderation() -> ModerationConfig {
-    let policy = Policy::FixedGap { max_interrupts_per_second: GIGABIT_INTERRUPTS_PER_SECOND };
+    at_most(GIGABIT_INTERRUPTS_PER_SECOND)
+}
+
+fn at_most(max_interrupts_per_second: u32) -> ModerationConfig {
+    by(Policy::FixedGap { max_interrupts_per_second })
+}
+
+fn by(policy: Policy) -> ModerationConfig {
     ModerationConfig { policy, ..ModerationConfig::default() }
 }
 
@@ -463,9 +477,93 @@ fn relay(settings: &Settings) -> Plan {
     }
 }
 
+/// Every policy, the plain adapter first and the one that is to be judged next.
+fn policies() -> [(&'static str, ModerationConfig); 7] {
+    [
+        ("off", by(Policy::Off)),
+        ("quiet-or-area", by(Policy::QuietOrArea(AreaConfig::default()))),
+        ("area", by(Policy::Area(AreaConfig::default()))),
+        ("net-dim", by(Policy::NetDim(DimProfiles::default()))),
+        ("e1000", by(Policy::E1000(E1000Mode::default()))),
+        ("8000/s", gigabit_moderation()),
+        ("50 us or 32", by(Policy::Coalescing(COALESCED))),
+    ]
+}
+
+/// A variant for each policy, with the same traffic.
+fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
+    let variant = |(name, moderation)| VariantPlan {
+        name,
+        rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
+        traffic: traffic.clone(),
+    };
+    policies().map(variant).into()
+}
+
+fn moderation(settings: &Settings) -> Plan {
+    Plan {
+        name: "moderation",
+        question: "Bulk data: what is it worth to interrupt the host less often, and by which rule?",
+        claims: &["M9", "M10", "M11"],
+        fixed: format!(
+            "MTU {}, {}; all offloads on, no GSO of the host's own; the interrupts of both hosts are counted together",
+            settings.mtu,
+            line(settings)
+        ),
+        metric: HOST_CPU,
+        variants: moderated(settings, &bulk(settings)),
+    }
+}
+
+fn moderation_of_requests(settings: &Settings) -> Plan {
+    let traffic = traffic(settings, Workload::Transaction(TransactionParams::default()));
+    Plan {
+        name: "moderation-rr",
+        question: "One small request at a time: what does each rule of moderation add to the answer's time?",
+        claims: &["M10"],
+        fixed: format!("MTU {}, {}; all offloads on; 64 bytes each way", settings.mtu, line(settings)),
+        metric: TRANSACTIONS,
+        variants: moderated(settings, &traffic),
+    }
+}
+
+fn interrupt_cap(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let variant = |name, moderation| VariantPlan {
+        name,
+        rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
+        traffic: bulk(settings),
+    };
+    Plan {
+        name: "interrupt-cap",
+        question: "At 1 Gbit/s, where the line is the limit: does a cap on interrupts change the speed, or the processor's share?",
+        claims: &["R4", "R6"],
+        fixed: format!("MTU 1500, {}; all offloads on, no GSO of the host's own", line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            variant("off", by(Policy::Off)),
+            variant("1000/s", at_most(CAPPED_INTERRUPTS_PER_SECOND)),
+            variant("8000/s", gigabit_moderation()),
+        ],
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn every_policy_is_an_experiments_variant_and_may_be_set() {
+        for plan in plans(&Settings::default()) {
+            for variant in plan.variants {
+                assert_eq!(variant.rig.moderation.check(), Ok(()), "{}: {}", plan.name, variant.name);
+            }
+        }
+        let named = policies().map(|(_, moderation)| moderation.policy.name());
+        for name in ["off", "fixed-gap", "coalescing", "net-dim", "e1000", "area", "quiet-or-area"] {
+            assert!(named.contains(&name), "{name}");
+        }
+    }
 
     fn guest_plan(name: &str) -> Plan {
         guest_plans(&Settings::default()).into_iter().find(|plan| plan.name == name).expect("a plan of that name")

@@ -322,6 +322,8 @@ pub struct Count {
     pub frames_out: u64,
     /// Frames as the hosts saw them.
     pub host_frames: u64,
+    /// Batches of which the hosts were told.
+    pub interrupts: u64,
     /// Frames lost, for any reason.
     pub lost: u64,
 }
@@ -332,6 +334,7 @@ impl Count {
             frames_in: direction.frames_in.get(),
             frames_out: direction.frames_out.get(),
             host_frames: direction.host_frames.get(),
+            interrupts: direction.interrupts.get(),
             lost: direction.lost_total(),
         }
     }
@@ -343,6 +346,7 @@ impl Count {
             frames_in: self.frames_in - earlier.frames_in,
             frames_out: self.frames_out - earlier.frames_out,
             host_frames: self.host_frames - earlier.host_frames,
+            interrupts: self.interrupts - earlier.interrupts,
             lost: self.lost - earlier.lost,
         }
     }
@@ -353,6 +357,7 @@ impl std::ops::AddAssign for Count {
         self.frames_in += other.frames_in;
         self.frames_out += other.frames_out;
         self.host_frames += other.host_frames;
+        self.interrupts += other.interrupts;
         self.lost += other.lost;
     }
 }

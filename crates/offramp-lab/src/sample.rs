@@ -310,6 +310,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         wire_frames: has_adapters.then_some(counts.transmit.frames_out),
         host_frames: has_adapters.then_some(counts.receive.host_frames),
         sent_frames: has_adapters.then_some(counts.transmit.host_frames),
+        interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
         lost_frames: has_adapters.then(|| counts.lost()),
         ..Sample::default()
     }

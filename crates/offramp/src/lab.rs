@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
+/// Rounds of a default run: enough for an interval, and the whole ends after some two minutes on two processors.
 const REPEATS: usize = 4;
 const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
@@ -40,7 +40,7 @@ const THOROUGH_RTT_TIME: Duration = Duration::from_millis(500);
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp lab                                  every experiment, in 90 seconds
+  offramp lab                                  every experiment, in about two minutes
   offramp lab --list                           what there is
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames

@@ -17,6 +17,8 @@ const LARGE_GAIN: f64 = 1.5;
 const SAVING_M1: f64 = 0.160;
 /// 1 − 1 / 1.09.
 const SAVING_M7: f64 = 0.083;
+/// The same gain.
+const SAVING_M9: f64 = SAVING_M7;
 /// 1 − 1 / 1.20.
 const SAVING_M20: f64 = 0.167;
 /// 940 Mbit/s at 19 % against 940 at 40 %: processor time for each bit.
@@ -138,7 +140,12 @@ fn losses(experiment: &Experiment) -> Option<String> {
 }
 
 /// Claims that speak of another variant than the second one of their experiment: experiment, claim, variant.
-const SPOKEN_OF: [(&str, &str, &str); 2] = [("all", "M1", "LSO and RSC off"), ("all", "M5", "all")];
+const SPOKEN_OF: [(&str, &str, &str); 4] = [
+    ("all", "M1", "LSO and RSC off"),
+    ("all", "M5", "all"),
+    ("moderation", "M10", "50 us or 32"),
+    ("moderation-rr", "M10", "50 us or 32"),
+];
 
 /// Every claim that an experiment bears on, beside what was measured. A number that is not known is shown as such.
 pub fn claim_rows(experiment: &Experiment, report: &LabReport) -> Vec<ClaimRow> {
@@ -220,7 +227,10 @@ impl<'a> Pair<'a> {
         let found = match id {
             "M2" | "M3" => self.phrase("host_cpu_s_per_gb"),
             "M5" | "H3" => self.frames("line", |sample| sample.wire_frames),
+            "M11" if self.experiment.name == "moderation" => self.interrupts(),
             "M11" => self.frames("host", |sample| sample.host_frames),
+            "M10" => self.response_time(),
+            "R4" | "R6" => self.interrupts().zip(self.traffic_and_host()).map(|(a, b)| format!("{a}; {b}")),
             "H1" | "H2" => self.rate_at_share(),
             "H5" => Some("one kernel, one switch".to_owned()),
             "I20" => Some(self.method()),
@@ -244,6 +254,19 @@ impl<'a> Pair<'a> {
             count(after),
             self.variant.name
         ))
+    }
+
+    fn interrupts(&self) -> Option<String> {
+        let (before, after) = (self.base.interrupts_per_s?, self.variant.interrupts_per_s?);
+        Some(format!("interrupts per second: {} became {}", count(before), count(after)))
+    }
+
+    fn response_time(&self) -> Option<String> {
+        if self.base.transactions_per_s.is_some() {
+            return self.phrase("transactions_per_s");
+        }
+        let (before, after) = (self.base.rtt_p50_us?, self.variant.rtt_p50_us?);
+        Some(format!("a round trip of {} us became {} us", words::microseconds(before), words::microseconds(after)))
     }
 
     fn rate_at_share(&self) -> Option<String> {
@@ -276,7 +299,17 @@ impl<'a> Pair<'a> {
                 "{} What the network's share of the work is, is set by the work of each request.",
                 self.why_gain(SAVING_M7)
             ),
+            "M9" => self.why_gain(SAVING_M9),
+            "M10" => {
+                "A fixed time is added to every answer, whether others wait with it or not; a rule that weighs what waits \
+                     need not add it to a lone one."
+                    .to_owned()
+            }
             "M11" => Self::why_interrupts(),
+            "R4" => "Frames wait on the line between two interrupts; that costs no speed while something else limits it."
+                .to_owned(),
+            "R6" => "Throttling spares the interrupts' part of the processor's time; the work on each frame stays."
+                .to_owned(),
             "M20" => format!("{} The ceiling of +4.4 % is that of a full line of 1 Gbit/s.", self.why_gain(SAVING_M20)),
             "H1" => self.why_share(RATIO_H1),
             "H2" => self.why_share(RATIO_H2),
@@ -392,7 +425,7 @@ impl<'a> Pair<'a> {
 
     fn why_interrupts() -> String {
         "Each frame handed over costs the host its way through the stack, and at most one interrupt; joined frames cost \
-         it once for many. Interrupts by themselves are not counted here."
+         it once for many."
             .to_owned()
     }
 

@@ -56,6 +56,7 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         wire_frames: Some((frames * 1.04) as u64),
         host_frames: Some((frames * 0.52) as u64),
         sent_frames: Some((frames * 0.06) as u64),
+        interrupts_per_s: Some((frames * 0.03).round()),
         guest_cpu_s: None,
         lost_frames: Some(0),
         line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),

@@ -127,6 +127,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         of(["adapter", "CPU %"], |variant| variant.adapter_cpu_percent.map(percent)),
         of(["guest", "CPU %"], |variant| variant.guest_cpu_percent.map(percent)),
         of(["frames on", "line, k"], |variant| variant.wire_frames.map(thousands)),
+        of(["inter-", "rupts/s"], |variant| variant.interrupts_per_s.map(count)),
         of(["re-", "sent"], |variant| variant.retransmits.map(count)),
         Column::of(experiment, ["RTT as found", "p50/p99 µs"], |variant| rtt(variant.rtt_p50_us, variant.rtt_p99_us)),
         Column::of(experiment, ["RTT awake", "p50/p99 µs"], |variant| {

@@ -39,7 +39,7 @@ pub fn guest(guest: &Guest) -> String {
 }
 
 /// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 17] = [
+pub static METRICS: [Metric; 18] = [
     Metric {
         name: "throughput_bps",
         heading: "Throughput, Gbit/s",
@@ -150,6 +150,13 @@ pub static METRICS: [Metric; 17] = [
         heading: "Frames that the hosts handed over",
         noun: "the frames that the hosts handed over",
         value: |variant| variant.sent_frames,
+        text: count,
+    },
+    Metric {
+        name: "interrupts_per_s",
+        heading: "Interrupts, 1/s",
+        noun: "the interrupts per second",
+        value: |variant| variant.interrupts_per_s,
         text: count,
     },
     Metric {
