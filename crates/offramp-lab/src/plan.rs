@@ -100,7 +100,10 @@ pub struct Plan {
     pub variants: Vec<VariantPlan>,
 }
 
-/// Every experiment, in the order of a default run.
+/// Experiments that run only when they are named: without them a default run ends within 90 s.
+pub const ON_REQUEST: [&str; 3] = ["moderation", "moderation-rr", "interrupt-cap"];
+
+/// Every experiment, in the order in which they run.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
     vec![
         lso(settings),
@@ -551,6 +554,12 @@ fn interrupt_cap(settings: &Settings) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_runs_on_request_is_an_experiment() {
+        let plans = plans(&Settings::default());
+        assert!(ON_REQUEST.iter().all(|name| plans.iter().any(|plan| plan.name == *name)));
+    }
 
     #[test]
     fn every_policy_is_an_experiments_variant_and_may_be_set() {
