@@ -380,7 +380,10 @@ impl WirePort for CableEnd {
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }
+        // What is still under way is no reason to hurry: the line brings it at its own pace, whatever the host does.
+        let is_under_way = |batch: &&Batch| batch.frames.last().is_some_and(|slot| slot.arrival_ns > until_ns);
+        let under_way = lane.full.iter().filter(is_under_way).count();
         // As full as batches get. They may be less full, so the guard is asked again as they go.
-        (lane.free.len() * BATCH_FRAMES_MAX) as u32
+        ((lane.free.len() + under_way) * BATCH_FRAMES_MAX) as u32
     }
 }
