@@ -344,10 +344,10 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
 /// Any policy with any setting that keeps frames no longer than this test likes to wait.
 fn random_moderation(rng: &mut ChaCha8Rng) -> ModerationConfig {
     let area = AreaConfig {
-        cost: if rng.random_bool(0.5) {
-            InterruptCost::Given { ns: rng.random_range(0..200_000) }
-        } else {
-            InterruptCost::Measured { price_percent: rng.random_range(0..1000) }
+        cost: match rng.random_range(0..3) {
+            0 => InterruptCost::Given { ns: rng.random_range(0..200_000) },
+            1 => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+            _ => InterruptCost::Adaptive { interrupts_per_second: rng.random_range(2_000..1_000_000) },
         },
         deadline_ns: rng.random_range(0..500_000),
     };

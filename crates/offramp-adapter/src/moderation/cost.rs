@@ -3,6 +3,8 @@
 //! Handling a batch takes a fixed time (the interrupt: wake-up, state, caches; M9) and a time per
 //! frame. A straight line through the pairs (frames, time) has the fixed part as its value at zero.
 
+use super::price::Price;
+
 /// Lowest cost that is believed, nanoseconds: less than one system call is a fault of the measurement.
 pub const COST_NS_MIN: u64 = 200;
 /// Highest cost that is believed, nanoseconds. A frame waits at most the cost, so this bounds what a
@@ -38,6 +40,13 @@ pub enum InterruptCost {
         /// Above 100 where the processor is what limits.
         price_percent: u32,
     },
+    /// It is measured while the port runs, and its price rises under load: while frames come thick, and
+    /// waiting gathers some, until no more interrupts come than these. No frame waits longer than the time
+    /// between two of them. The bound of the trigger holds for a price that stays, so not for this.
+    Adaptive {
+        /// Interrupts per second under load.
+        interrupts_per_second: u32,
+    },
 }
 
 impl Default for InterruptCost {
@@ -48,11 +57,20 @@ impl Default for InterruptCost {
 }
 
 impl InterruptCost {
-    /// The cost in nanoseconds, with `estimator` for what is measured.
+    /// The cost in nanoseconds, with `estimator` for what is measured; without the price that adapts.
     pub(super) fn ns(&self, estimator: &CostEstimator) -> u64 {
         match *self {
             Self::Given { ns } => ns,
             Self::Measured { price_percent } => estimator.cost_ns() * u64::from(price_percent) / PERCENT,
+            Self::Adaptive { .. } => estimator.cost_ns(),
+        }
+    }
+
+    /// The price that adapts, if it does.
+    pub(super) fn price(&self) -> Option<Price> {
+        match *self {
+            Self::Adaptive { interrupts_per_second } => Some(Price::new(interrupts_per_second)),
+            Self::Given { .. } | Self::Measured { .. } => None,
         }
     }
 }

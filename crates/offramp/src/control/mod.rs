@@ -337,6 +337,7 @@ mod tests {
             rx_frames: Some(1),
             mode: Some("dynamic".into()),
             interrupt_cost_ns: Some(1),
+            load_interrupts_per_second: Some(1),
             deadline_usecs: Some(1),
         }
     }
