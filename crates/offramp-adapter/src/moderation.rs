@@ -58,7 +58,9 @@ pub use config::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     ModerationConfig, ModerationConfigError, PRICE_PERCENT_MAX, Policy, ring_guard_frames,
 };
-pub use cost::{COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost};
+pub use cost::{
+    COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost, LOAD_INTERRUPTS_PER_SECOND_DEFAULT,
+};
 pub use dim::DimProfiles;
 pub use e1000::E1000Mode;
 pub use notification::{CommandError, NotificationCoalescing, Outcome, command, feature};

@@ -45,7 +45,7 @@ pub struct Moderation {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_cost_ns: Option<i64>,
     /// Of `area` and `quiet-or-area`, when the cost is measured: its price rises under load until no more interrupts
-    /// come than these.
+    /// come than these; 0: it does not.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub load_interrupts_per_second: Option<i64>,
     /// Of `area` and `quiet-or-area`: longest that a frame waits.
@@ -125,7 +125,7 @@ impl From<ModerationConfig> for Moderation {
             Policy::Area(AreaConfig { cost, deadline_ns }) | Policy::QuietOrArea(AreaConfig { cost, deadline_ns }) => {
                 let (interrupt_cost_ns, load_interrupts_per_second) = match cost {
                     InterruptCost::Given { ns } => (i64::try_from(ns).ok(), None),
-                    InterruptCost::Measured { .. } => (None, None),
+                    InterruptCost::Measured { .. } => (None, Some(0)),
                     InterruptCost::Adaptive { interrupts_per_second } => (None, Some(interrupts_per_second.into())),
                 };
                 let deadline_usecs = i64::try_from(deadline_ns / NANOSECONDS_PER_MICROSECOND).ok();
@@ -266,8 +266,10 @@ impl Moderation {
                 let message = "moderation has both interrupt_cost_ns and load_interrupts_per_second; a cost that is given has no price that adapts: leave one out";
                 return Err(message.to_owned());
             }
-            let rate = in_range("load_interrupts_per_second", rate, 1..=INTERRUPTS_PER_SECOND_MAX.into())?;
-            area.cost = InterruptCost::Adaptive { interrupts_per_second: rate as u32 };
+            area.cost = match in_range("load_interrupts_per_second", rate, 0..=INTERRUPTS_PER_SECOND_MAX.into())? {
+                0 => InterruptCost::MEASURED,
+                rate => InterruptCost::Adaptive { interrupts_per_second: rate as u32 },
+            };
         }
         if let Some(usecs) = self.deadline_usecs {
             let usecs_max = DEADLINE_NS_MAX / NANOSECONDS_PER_MICROSECOND;
@@ -333,6 +335,7 @@ mod tests {
         let given = AreaConfig { cost: InterruptCost::Given { ns: 20_000 }, deadline_ns: 300_000 };
         let cost = InterruptCost::Adaptive { interrupts_per_second: 9000 };
         let adaptive = AreaConfig { cost, ..AreaConfig::default() };
+        let measured = AreaConfig { cost: InterruptCost::MEASURED, ..AreaConfig::default() };
         let policies = [
             ("off", Policy::Off),
             ("max_interrupts_per_second=8000", Policy::FixedGap { max_interrupts_per_second: 8000 }),
@@ -345,6 +348,7 @@ mod tests {
             ("quiet-or-area", Policy::QuietOrArea(AreaConfig::default())),
             ("quiet-or-area interrupt_cost_ns=20000 deadline_usecs=300", Policy::QuietOrArea(given)),
             ("quiet-or-area load_interrupts_per_second=9000", Policy::QuietOrArea(adaptive)),
+            ("area load_interrupts_per_second=0", Policy::Area(measured)),
         ];
         for (words, policy) in policies {
             assert_eq!(parsed(words), Ok(policy), "{words}");
@@ -376,7 +380,7 @@ mod tests {
         refused("deadline_usecs=5", "moderation has no policy; write one of off,");
         refused("area deadline_usecs=2000000", "use 0 to 1000000");
         refused("area interrupt_cost_ns=-1", "use 0 to 10000000");
-        refused("area load_interrupts_per_second=0", "use 1 to 1000000");
+        refused("area load_interrupts_per_second=-1", "use 0 to 1000000");
         refused("area load_interrupts_per_second=9000 interrupt_cost_ns=1", "leave one out");
         refused("off load_interrupts_per_second=9000", "belongs to area and quiet-or-area, not to off");
     }

@@ -3,7 +3,8 @@
 use super::*;
 use crate::moderation::{Keys, MODES, POLICIES, RX_FRAMES_MAX};
 use offramp_adapter::moderation::{
-    AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX, Policy,
+    AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
+    LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy,
 };
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
@@ -327,6 +328,8 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.moderation.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
     has("port.moderation.rx_frames", &format!("1 to {RX_FRAMES_MAX}"));
     has("port.moderation.interrupt_cost_ns", &format!("0 to {COST_GIVEN_NS_MAX}"));
+    has("port.moderation.load_interrupts_per_second", &format!("0 to {INTERRUPTS_PER_SECOND_MAX}"));
+    has("port.moderation.load_interrupts_per_second", &format!("`{LOAD_INTERRUPTS_PER_SECOND_DEFAULT}`"));
     has("port.moderation.deadline_usecs", &format!("0 to {}", DEADLINE_NS_MAX / 1000));
     has("port.moderation.deadline_usecs", &format!("`{}`", DEADLINE_NS_DEFAULT / 1000));
     for name in POLICIES.into_iter().chain(MODES.map(|(name, _)| name)) {
