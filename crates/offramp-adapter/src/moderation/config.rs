@@ -129,6 +129,11 @@ pub enum ModerationConfigError {
 }
 
 impl ModerationConfig {
+    /// Quiet-or-area with a price that follows the load: what an adapter does unless told otherwise.
+    pub fn adaptive() -> Self {
+        Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
+    }
+
     /// Checks what a user may get wrong. A moderator works with any values; those refused here do
     /// harm.
     ///
