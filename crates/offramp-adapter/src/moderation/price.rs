@@ -33,14 +33,15 @@ pub(super) struct Price {
     until_attempt: u32,
     /// How many that will be after the next attempt in vain.
     patience: u32,
-    fired_ns: Option<u64>,
+    /// When the last interrupt was. Before the first one: any moment will do, one step of the price is no harm.
+    fired_ns: u64,
 }
 
 impl Price {
     /// Of a queue that is to be interrupted so many times a second when frames come thick.
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, fired_ns: None }
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, fired_ns: 0 }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
@@ -57,8 +58,15 @@ impl Price {
     /// is another one now.
     #[inline]
     pub(super) fn fired(&mut self, now_ns: u64, frames: u64, has_waited: bool) -> bool {
-        let since_ns = self.fired_ns.map_or(u64::MAX, |fired_ns| now_ns.saturating_sub(fired_ns));
-        self.fired_ns = Some(now_ns);
+        let since_ns = now_ns.saturating_sub(self.fired_ns);
+        self.fired_ns = now_ns;
+        if since_ns >= self.gap_ns && self.level == ONE && !has_waited {
+            return false;
+        }
+        self.learn(since_ns, frames, has_waited)
+    }
+
+    fn learn(&mut self, since_ns: u64, frames: u64, has_waited: bool) -> bool {
         let before = self.level;
         let is_thick = frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > since_ns;
         if has_waited && frames <= 1 {
