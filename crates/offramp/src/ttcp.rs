@@ -9,8 +9,8 @@ use std::sync::atomic::AtomicBool;
 use crate::exit::{self, FAILED, SETUP};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::traffic::{
-    self, Amount, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, PORT_DEFAULT, Params, ServeOptions,
-    ServerEvent, ServerStats, TransactionParams, UdpParams, Workload, bits_text, iterations_for_usecs,
+    self, Amount, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, PORT_DEFAULT, Params, RpcParams,
+    ServeOptions, ServerEvent, ServerStats, TransactionParams, UdpParams, Workload, bits_text, iterations_for_usecs,
 };
 use serde_json::json;
 
@@ -28,6 +28,7 @@ Examples:
   offramp ttcp --to 10.0.0.2 --streams 4 --direction both --interval 1
   offramp ttcp --to 10.0.0.2 --rr                      64-byte ping-pong, with its latency distribution
   offramp ttcp --to 10.0.0.2 --transaction --response-bytes 32K --work-usecs 50
+  offramp ttcp --to 10.0.0.2 --rpc --reply-bytes 8K --outstanding 4
   offramp ttcp --to 10.0.0.2 --udp --datagram-bytes 1472 --gso-segments 44 --gro --rate 2G
 
 Sizes take K, M, G (times 1024); rates take k, M, G (times 1000).
@@ -38,6 +39,7 @@ Exit status: 0 measured; 1 cut off or incomplete; 2 wrong options, or no test be
 /// Send traffic through the kernel's sockets and measure it at both ends.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(ArgGroup::new("mode").required(true).args(["serve", "to"])))]
+#[command(group(ArgGroup::new("over_udp").args(["udp", "rpc"])))]
 #[command(group(ArgGroup::new("exchange").args(["rr", "transaction"])))]
 pub struct Args {
     /// Answer tests until stopped
@@ -69,6 +71,8 @@ pub struct Args {
     exchange: Exchange,
     #[command(flatten)]
     datagrams: Datagrams,
+    #[command(flatten)]
+    calls: Calls,
 }
 
 /// What every test has.
@@ -95,20 +99,26 @@ struct Load {
     direction: Way,
     /// Bytes per write
     #[arg(long, value_parser = size32, default_value_t = LENGTH_DEFAULT_BYTES)]
-    #[arg(conflicts_with_all = ["serve", "exchange", "udp"], value_name = "SIZE")]
+    #[arg(conflicts_with_all = ["serve", "exchange", "over_udp"], value_name = "SIZE")]
     length: u32,
     /// TCP congestion control of all data sockets
-    #[arg(long, default_value = traffic::CONGESTION_DEFAULT, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, default_value = traffic::CONGESTION_DEFAULT, conflicts_with_all = ["serve", "over_udp"])]
     #[arg(value_name = "NAME")]
     congestion: String,
     /// Socket buffers of all data sockets [default: the kernel's]
     #[arg(long, value_parser = size32, conflicts_with = "serve", value_name = "SIZE")]
     window: Option<u32>,
+    /// Largest window that a TCP receiver offers; Linux offers whole segments of it [default: no limit]
+    #[arg(long, value_parser = size32, conflicts_with_all = ["serve", "over_udp", "window"], value_name = "SIZE")]
+    receive_window: Option<u32>,
+    /// Cut TCP streams off when the time is over, and take one that stalls for no failure
+    #[arg(long, conflicts_with_all = ["serve", "bytes", "exchange", "over_udp"])]
+    cut_off: bool,
     /// Send small segments at once; --rr and --transaction always do
-    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "over_udp"])]
     nodelay: bool,
     /// Send data made from SEED, and have the receiver compare each byte
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["serve", "rr", "transaction", "udp"])]
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["serve", "exchange", "over_udp"])]
     pattern: Option<u64>,
 }
 
@@ -117,10 +127,10 @@ struct Load {
 #[command(next_help_heading = "Request and response")]
 struct Exchange {
     /// Ping-pong of 64 bytes, and its latency distribution
-    #[arg(long, conflicts_with_all = ["serve", "transaction", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "transaction", "over_udp"])]
     rr: bool,
     /// Requests and responses
-    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "over_udp"])]
     transaction: bool,
     /// Bytes of a request
     #[arg(long, value_parser = size32, default_value = "512", requires = "transaction")]
@@ -145,6 +155,31 @@ struct Exchange {
     /// Pause of the client before each request
     #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
     think_usecs: u64,
+}
+
+/// What a test of remote procedure calls has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Remote procedure calls")]
+struct Calls {
+    /// Calls over UDP as NFS makes them: a request that is not answered in time is sent again
+    #[arg(long, conflicts_with_all = ["serve", "exchange", "udp"])]
+    rpc: bool,
+    /// Payload of a call's request
+    #[arg(long, value_parser = size32, default_value_t = traffic::RPC_REQUEST_BYTES, requires = "rpc")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    call_bytes: u32,
+    /// Payload of a call's response, one datagram
+    #[arg(long, value_parser = size32, default_value_t = traffic::RPC_RESPONSE_BYTES, requires = "rpc")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    reply_bytes: u32,
+    /// Calls that each stream has under way
+    #[arg(long, default_value_t = traffic::RPC_OUTSTANDING, requires = "rpc", conflicts_with = "serve")]
+    #[arg(value_name = "N")]
+    outstanding: u32,
+    /// Time after which a request is sent again
+    #[arg(long, default_value_t = traffic::RPC_TIMER_USECS, requires = "rpc", conflicts_with = "serve")]
+    #[arg(value_name = "USECS")]
+    timer_usecs: u64,
 }
 
 /// What a UDP test has.
@@ -260,6 +295,7 @@ impl Args {
             interval_usecs: load.interval.map_or(0, usecs),
             congestion: load.congestion.clone(),
             window_bytes: load.window.unwrap_or(0),
+            receive_window_bytes: load.receive_window.unwrap_or(0),
             nodelay: load.nodelay,
         }
     }
@@ -273,10 +309,13 @@ impl Args {
                 gro: datagrams.gro,
                 rate_bps: datagrams.rate.unwrap_or(0),
             })
+        } else if self.calls.rpc {
+            Workload::Rpc(self.calls.params())
         } else if exchange.rr || exchange.transaction {
             Workload::Transaction(exchange.params())
         } else {
-            Workload::Bulk(BulkParams { length_bytes: self.load.length, pattern_seed: self.load.pattern })
+            let Load { length, pattern, cut_off, .. } = self.load;
+            Workload::Bulk(BulkParams { length_bytes: length, pattern_seed: pattern, cut_off })
         }
     }
 }
@@ -299,6 +338,17 @@ impl Exchange {
             server_work_iterations: work(self.work_iterations, self.work_usecs),
             client_work_iterations: work(self.client_work_iterations, self.client_work_usecs),
             think_usecs: self.think_usecs,
+        }
+    }
+}
+
+impl Calls {
+    fn params(&self) -> RpcParams {
+        RpcParams {
+            request_bytes: self.call_bytes,
+            response_bytes: self.reply_bytes,
+            outstanding: self.outstanding,
+            timer_usecs: self.timer_usecs,
         }
     }
 }
@@ -339,6 +389,7 @@ fn kind_text(params: &Params) -> &'static str {
         Workload::Bulk(_) => "TCP bulk data",
         Workload::Transaction(_) => "TCP requests and responses",
         Workload::Udp(_) => "UDP datagrams",
+        Workload::Rpc(_) => "calls over UDP",
     }
 }
 

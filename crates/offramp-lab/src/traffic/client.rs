@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use super::error::{TrafficError, reason};
 use super::params::{Amount, Params, Workload};
-use super::report::{CpuTime, EndFigures, Event, Flow, Latency, Report, Transactions, rate_bps};
+use super::report::{CpuTime, EndFigures, Event, Flow, Latency, Report, Rpc, Transactions, rate_bps};
 use super::side::{DRAIN_MAX, DRAIN_STALL, Intervals, Side, SideFigures};
 use super::sockets::{CONNECT_TIMEOUT, congestion_of, data_connect, ready_stream, udp_socket};
 use super::streams::{End, Sources, spawn_tcp, spawn_udp};
@@ -41,7 +41,7 @@ pub fn run_client(
     let (stream, address) = connect_control(host, port)?;
     let control = Control::new(stream, SERVER_LINE_LEN_MAX)
         .map_err(|error| TrafficError::socket("set up the control connection", &error))?;
-    let mut test = Test { control, address, params, side: Side::new(params.is_timed(), params.interval()), on_event };
+    let mut test = Test { control, address, params, side: Side::new(params), on_event };
     let congestion = test.set_up()?;
     (test.on_event)(&Event::Connected { server: address.to_string(), congestion: congestion.clone() });
     match params.amount {
@@ -280,20 +280,25 @@ fn merge(
     };
     let (client_cpu, server_cpu) = (cpu_of(&client), cpu_of(&server));
     let client_seconds = client.sending.as_ref().or(client.receiving.as_ref())?.seconds;
-    let (mut send, mut receive, mut transactions) = (None, None, None);
-    if matches!(params.workload, Workload::Transaction(_)) {
-        transactions = Some(merge_transactions(client.sending?, server.receiving?, times));
-    } else {
-        if params.direction.sends() {
-            send = Some(Flow::new(client.sending?, server.receiving?));
+    let (mut send, mut receive, mut transactions, mut rpc) = (None, None, None, None);
+    match params.workload {
+        Workload::Transaction(_) => {
+            transactions = Some(merge_transactions(client.sending?, server.receiving?, times));
         }
-        if params.direction.receives() {
-            receive = Some(Flow::new(server.sending?, client.receiving?));
+        Workload::Rpc(_) => rpc = Some(merge_rpc(client.sending?, server.receiving?, times)),
+        Workload::Bulk(_) | Workload::Udp(_) => {
+            if params.direction.sends() {
+                send = Some(Flow::new(client.sending?, server.receiving?));
+            }
+            if params.direction.receives() {
+                receive = Some(Flow::new(server.sending?, client.receiving?));
+            }
         }
     }
     let flows = || send.iter().chain(&receive);
     let seconds = if params.is_timed() { client_seconds } else { flows().map(|flow| flow.seconds).fold(0.0, f64::max) };
-    let exchanged = transactions.as_ref().map_or(0, |found: &Transactions| found.client.bytes);
+    let of_transactions = transactions.as_ref().map_or(0, |found: &Transactions| found.client.bytes);
+    let exchanged = rpc.as_ref().map_or(of_transactions, |found: &Rpc| found.client.bytes);
     let mut report = Report {
         server: address.to_string(),
         params: params.clone(),
@@ -310,6 +315,7 @@ fn merge(
         send,
         receive,
         transactions,
+        rpc,
     };
     let tcp = || report.ends().filter_map(|end| end.tcp.as_ref());
     (report.retransmits, report.segments) =
@@ -320,4 +326,10 @@ fn merge(
 fn merge_transactions(client: EndFigures, server: EndFigures, times: Option<&Histogram<u64>>) -> Transactions {
     let per_second = if client.seconds > 0.0 { client.units as f64 / client.seconds } else { 0.0 };
     Transactions { per_second, latency: times.map(Latency::of).unwrap_or_default(), client, server }
+}
+
+fn merge_rpc(client: EndFigures, server: EndFigures, times: Option<&Histogram<u64>>) -> Rpc {
+    let per_second = if client.seconds > 0.0 { client.units as f64 / client.seconds } else { 0.0 };
+    let (goodput_bps, counts) = (rate_bps(client.bytes, client.seconds), client.rpc.unwrap_or_default());
+    Rpc { per_second, goodput_bps, latency: times.map(Latency::of).unwrap_or_default(), counts, client, server }
 }

@@ -17,6 +17,8 @@ pub(super) struct Mark {
     pub(super) segments_sent: u64,
     pub(super) segments_received: u64,
     pub(super) segments_out_of_order: u64,
+    pub(super) dsacks: u64,
+    pub(super) reorderings: u64,
     pub(super) cwnd_segments: u32,
 }
 

@@ -24,6 +24,22 @@ pub const DATAGRAM_BYTES_MIN: u32 = 8;
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 /// Datagrams in one UDP super-frame, at most (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
 pub const GSO_SEGMENTS_MAX: u32 = 128;
+/// Payload of a call's request unless told otherwise: about that of an NFS READ.
+pub const RPC_REQUEST_BYTES: u32 = 128;
+/// Payload of a call's response unless told otherwise: NFS' 8 KiB.
+pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
+/// Calls under way unless told otherwise.
+pub const RPC_OUTSTANDING: u32 = 4;
+/// Calls under way in one stream, at most.
+pub const RPC_OUTSTANDING_MAX: u32 = 1024;
+/// When a request is sent again unless told otherwise: NFS' 0.7 s (`timeo=7` of nfs(5)).
+pub const RPC_TIMER_USECS: u64 = 700_000;
+/// Longest time after which a request is sent again: a minute, in microseconds.
+const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
+/// Smallest limit of the receive window that Linux keeps to, in bytes: half its smallest receive buffer.
+const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
+/// Bytes of receive buffer for each byte of a limited receive window: a short segment occupies more than itself.
+pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
 /// Time before the measured window, unless told otherwise, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
 /// Longest measured window and longest warm-up: one day, in microseconds.
@@ -82,11 +98,16 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Send patterned data made from this seed, and have the sink compare each byte. `None`: constant data, unchecked.
     pub pattern_seed: Option<u64>,
+    /// Cut the streams off when the window has closed, with whatever is still under way, and take a stream that was
+    /// cut for one that came to its end: for a connection that may stall, or whose queues hold more than the line
+    /// carries in the test. Only in a timed test.
+    #[serde(default)]
+    pub cut_off: bool,
 }
 
 impl Default for BulkParams {
     fn default() -> Self {
-        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None }
+        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None, cut_off: false }
     }
 }
 
@@ -132,6 +153,33 @@ pub struct UdpParams {
     pub rate_bps: u64,
 }
 
+/// One test of remote procedure calls over UDP in the manner of NFS: short requests, long responses that IP cuts into
+/// frames, and a request that is sent again when its response does not come in time. Each stream keeps so many calls
+/// under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RpcParams {
+    /// Payload of a request, in bytes.
+    pub request_bytes: u32,
+    /// Payload of a response, in bytes: one UDP datagram, which IP cuts to the MTU.
+    pub response_bytes: u32,
+    /// Calls that each stream has under way.
+    pub outstanding: u32,
+    /// Time after which a request without a response is sent again, in microseconds. It does not grow.
+    pub timer_usecs: u64,
+}
+
+impl Default for RpcParams {
+    fn default() -> Self {
+        Self {
+            request_bytes: RPC_REQUEST_BYTES,
+            response_bytes: RPC_RESPONSE_BYTES,
+            outstanding: RPC_OUTSTANDING,
+            timer_usecs: RPC_TIMER_USECS,
+        }
+    }
+}
+
 /// The work that a test does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,6 +190,8 @@ pub enum Workload {
     Transaction(TransactionParams),
     /// UDP datagrams.
     Udp(UdpParams),
+    /// UDP, calls and their responses.
+    Rpc(RpcParams),
 }
 
 /// Everything that both ends must know of a test.
@@ -165,6 +215,10 @@ pub struct Params {
     /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes (the kernel doubles it); 0 leaves them to the
     /// kernel.
     pub window_bytes: u32,
+    /// Largest window that a TCP receiver offers, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
+    /// buffers are then large enough for that window and fixed. 0 leaves it to the kernel.
+    #[serde(default)]
+    pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
 }
@@ -180,6 +234,7 @@ impl Default for Params {
             interval_usecs: 0,
             congestion: CONGESTION_DEFAULT.to_owned(),
             window_bytes: 0,
+            receive_window_bytes: 0,
             nodelay: false,
         }
     }
@@ -201,14 +256,32 @@ impl Params {
             within("interval in microseconds", self.interval_usecs, INTERVAL_MIN_USECS, DURATION_MAX_USECS)?;
         }
         within("window in bytes", u64::from(self.window_bytes), 0, u64::from(WINDOW_MAX_BYTES))?;
+        self.check_receive_window()?;
         self.check_congestion()?;
         match &self.workload {
-            Workload::Bulk(bulk) => {
-                within("length of a write in bytes", u64::from(bulk.length_bytes), 1, u64::from(LENGTH_MAX_BYTES))
-            }
+            Workload::Bulk(bulk) => self.check_bulk(bulk),
             Workload::Transaction(transaction) => self.check_transaction(transaction),
             Workload::Udp(udp) => udp.check(),
+            Workload::Rpc(rpc) => self.check_rpc(rpc),
         }
+    }
+
+    fn check_receive_window(&self) -> Result<(), String> {
+        let (window, min) = (u64::from(self.receive_window_bytes), u64::from(RECEIVE_WINDOW_MIN_BYTES));
+        if window == 0 {
+            return Ok(());
+        }
+        if self.window_bytes > 0 {
+            return Err("a receive window sets the buffers itself; give no socket buffers beside it".to_owned());
+        }
+        within("receive window in bytes", window, min, u64::from(WINDOW_MAX_BYTES) / RECEIVE_WINDOW_BUFFERS)
+    }
+
+    fn check_bulk(&self, bulk: &BulkParams) -> Result<(), String> {
+        if bulk.cut_off && !self.is_timed() {
+            return Err("a test over a number of bytes ends with its last byte; it is not cut off".to_owned());
+        }
+        within("length of a write in bytes", u64::from(bulk.length_bytes), 1, u64::from(LENGTH_MAX_BYTES))
     }
 
     fn check_bytes(&self, bytes: u64) -> Result<(), String> {
@@ -239,6 +312,22 @@ impl Params {
         within("think time in microseconds", transaction.think_usecs, 0, THINK_MAX_USECS)
     }
 
+    fn check_rpc(&self, rpc: &RpcParams) -> Result<(), String> {
+        if self.direction != Direction::Send {
+            return Err("calls go both ways by themselves; leave the direction at send".to_owned());
+        }
+        let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
+        within("request in bytes", u64::from(rpc.request_bytes), min, max)?;
+        within("response in bytes", u64::from(rpc.response_bytes), min, max)?;
+        within("calls under way", u64::from(rpc.outstanding), 1, u64::from(RPC_OUTSTANDING_MAX))?;
+        within("time before a request is sent again in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
+    }
+
+    /// Says whether streams are cut off at the end of the window.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        matches!(&self.workload, Workload::Bulk(bulk) if bulk.cut_off)
+    }
+
     /// Says whether a warm-up and a window of given length are measured, rather than a number of bytes.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount, Amount::Usecs(_))
@@ -246,7 +335,7 @@ impl Params {
 
     /// Says whether the data goes over UDP.
     pub(super) fn is_udp(&self) -> bool {
-        matches!(self.workload, Workload::Udp(_))
+        matches!(self.workload, Workload::Udp(_) | Workload::Rpc(_))
     }
 
     /// Data sockets of one end: first the streams from the client to the server, then those from the server.
@@ -311,5 +400,24 @@ mod tests {
         let params = Params { workload: Workload::Udp(udp), ..Params::default() };
         assert!(refused(params).starts_with("super-frame in bytes: 66240"));
         assert_eq!(Params::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn calls_and_receive_windows_have_limits_too() {
+        let refused = |params: Params| params.check().unwrap_err();
+        let rpc = |rpc| Params { workload: Workload::Rpc(rpc), ..Params::default() };
+        assert_eq!(rpc(RpcParams::default()).check(), Ok(()));
+        assert!(refused(rpc(RpcParams { outstanding: 0, ..RpcParams::default() })).starts_with("calls under way: 0"));
+        assert!(refused(rpc(RpcParams { request_bytes: 7, ..RpcParams::default() })).starts_with("request in bytes"));
+        assert!(refused(rpc(RpcParams { timer_usecs: 0, ..RpcParams::default() })).contains("sent again"));
+        let both_ways = Params { direction: Direction::Both, ..rpc(RpcParams::default()) };
+        assert!(refused(both_ways).contains("leave the direction"));
+        let narrow = Params { receive_window_bytes: 4096, ..Params::default() };
+        assert_eq!(narrow.check(), Ok(()));
+        assert!(refused(Params { receive_window_bytes: 100, ..Params::default() }).starts_with("receive window"));
+        assert!(refused(Params { window_bytes: 1, ..narrow }).contains("no socket buffers"));
+        let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
+        let over_bytes = Params { workload: Workload::Bulk(bulk), amount: Amount::Bytes(1), ..Params::default() };
+        assert!(refused(over_bytes).contains("not cut off"));
     }
 }

@@ -10,6 +10,8 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds in a microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
+/// A time without a byte that is worth a line: longer than any wait that belongs to a live connection on one host.
+const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the threads that carry data, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -66,6 +68,25 @@ pub struct TcpFigures {
     pub rtt_us: u32,
     /// Deviation of the round-trip time in microseconds: the mean over the streams at the end of the window.
     pub rttvar_us: u32,
+    /// Duplicate selective acknowledgements received (RFC 2883): a segment was sent again for nothing.
+    #[serde(default)]
+    pub dsacks: u64,
+    /// Times that what seemed lost was found to be only out of order.
+    #[serde(default)]
+    pub reorderings: u64,
+    /// Congestion window in segments: the median over the streams and the whole window, looked at a hundred times a
+    /// second. `None`: this end did not send, or the window was too short to look.
+    #[serde(default)]
+    pub cwnd_median_segments: Option<f64>,
+}
+
+/// What became of the calls of a test of remote procedure calls, in the measured window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RpcCounts {
+    /// Requests sent again.
+    pub retransmits: u64,
+    /// Responses that no call waited for: it had been answered already, or the size was wrong.
+    pub unwanted: u64,
 }
 
 /// What a UDP receiver saw, over the whole test.
@@ -117,6 +138,12 @@ pub struct EndFigures {
     pub tcp: Option<TcpFigures>,
     /// What a UDP receiver saw.
     pub datagrams: Option<Datagrams>,
+    /// What became of this end's calls.
+    #[serde(default)]
+    pub rpc: Option<RpcCounts>,
+    /// Longest time of the window in which not a byte was carried, in seconds, to a hundredth of a second; over TCP only.
+    #[serde(default)]
+    pub stall_seconds: Option<f64>,
     /// Bytes that differ from the pattern, when one was asked for.
     pub corrupt_bytes: u64,
     /// Every stream came to its end: all was sent, or the end of the stream was received.
@@ -215,6 +242,23 @@ pub struct Transactions {
     pub server: EndFigures,
 }
 
+/// What a test of remote procedure calls found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rpc {
+    /// Calls answered per second of the client's window, over all streams.
+    pub per_second: f64,
+    /// Payload bits per second of the responses that calls waited for.
+    pub goodput_bps: f64,
+    /// How long answered calls took, from the first request to the response.
+    pub latency: Latency,
+    /// What became of the calls.
+    pub counts: RpcCounts,
+    /// The client; bytes count the responses that calls waited for.
+    pub client: EndFigures,
+    /// The server; bytes count all responses.
+    pub server: EndFigures,
+}
+
 /// The result of one test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -248,6 +292,9 @@ pub struct Report {
     pub receive: Option<Flow>,
     /// Request/response only.
     pub transactions: Option<Transactions>,
+    /// Remote procedure calls only.
+    #[serde(default)]
+    pub rpc: Option<Rpc>,
 }
 
 impl Report {
@@ -256,31 +303,45 @@ impl Report {
         self.transactions.as_ref().map(|transactions| transactions.per_second)
     }
 
-    /// Processor time of the threads that sent, in seconds; the client's for transactions.
+    /// Processor time of the threads that sent, in seconds; the client's for transactions and calls.
     pub fn sender_cpu(&self) -> CpuTime {
-        self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client)
+        self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client, |rpc| &rpc.client)
     }
 
-    /// Processor time of the threads that received, in seconds; the server's for transactions.
+    /// Processor time of the threads that received, in seconds; the server's for transactions and calls.
     pub fn receiver_cpu(&self) -> CpuTime {
-        self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server)
+        self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server, |rpc| &rpc.server)
     }
 
     /// Every end of every direction.
     pub fn ends(&self) -> impl Iterator<Item = &EndFigures> {
         let flows = self.send.iter().chain(&self.receive).flat_map(|flow| [&flow.sender, &flow.receiver]);
-        flows.chain(self.transactions.iter().flat_map(|transactions| [&transactions.client, &transactions.server]))
+        let transactions = self.transactions.iter().flat_map(|found| [&found.client, &found.server]);
+        let rpc = self.rpc.iter().flat_map(|found| [&found.client, &found.server]);
+        flows.chain(transactions).chain(rpc)
     }
 
-    /// Says whether every stream of both ends came to its end and no byte differed from the pattern.
+    /// Says whether every stream of both ends came to its end, or was cut off as was asked for, and no byte differed
+    /// from the pattern.
     pub fn is_complete(&self) -> bool {
-        self.ends().all(|end| end.complete && end.corrupt_bytes == 0)
+        self.ends().all(|end| (end.complete || self.params.is_cut_off()) && end.corrupt_bytes == 0)
+    }
+
+    /// What TCP says at the ends that sent bulk data.
+    pub fn sending_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
+        self.send.iter().chain(&self.receive).filter_map(|flow| flow.sender.tcp.as_ref())
+    }
+
+    /// What TCP says at the ends that received bulk data.
+    pub fn receiving_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
+        self.send.iter().chain(&self.receive).filter_map(|flow| flow.receiver.tcp.as_ref())
     }
 
     fn cpu_of(
         &self,
         of_flow: impl Fn(&Flow) -> &EndFigures,
         of_transactions: impl Fn(&Transactions) -> &EndFigures,
+        of_rpc: impl Fn(&Rpc) -> &EndFigures,
     ) -> CpuTime {
         let mut sum = CpuTime::default();
         for flow in self.send.iter().chain(&self.receive) {
@@ -288,6 +349,9 @@ impl Report {
         }
         if let Some(transactions) = &self.transactions {
             sum += of_transactions(transactions).cpu;
+        }
+        if let Some(rpc) = &self.rpc {
+            sum += of_rpc(rpc).cpu;
         }
         sum
     }
@@ -372,6 +436,9 @@ impl fmt::Display for Report {
         if let Some(transactions) = &self.transactions {
             write_transactions(formatter, &self.params, transactions)?;
         }
+        if let Some(rpc) = &self.rpc {
+            write_rpc(formatter, rpc)?;
+        }
         write_cpu(formatter, "client", self.client_cpu, self.seconds)?;
         write_cpu(formatter, "server", self.server_cpu, self.seconds)?;
         for error in self.ends().flat_map(|end| &end.errors) {
@@ -390,6 +457,15 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
             "  {}: retransmits {}, cwnd {} x {} bytes, rtt {} +- {} us",
             tcp.congestion, tcp.retransmits, tcp.cwnd_segments, tcp.mss_bytes, tcp.rtt_us, tcp.rttvar_us
         )?;
+        if tcp.dsacks > 0 || tcp.reorderings > 0 {
+            writeln!(formatter, "  sent again for nothing {}, reorderings seen {}", tcp.dsacks, tcp.reorderings)?;
+        }
+    }
+    if let Some(tcp) = flow.receiver.tcp.as_ref().filter(|tcp| tcp.segments_out_of_order > 0) {
+        writeln!(formatter, "  segments out of order {}", tcp.segments_out_of_order)?;
+    }
+    if let Some(seconds) = flow.receiver.stall_seconds.filter(|&seconds| seconds >= STALL_TOLD_SECONDS) {
+        writeln!(formatter, "  longest time without a byte {seconds:.2} s")?;
     }
     if let Some(datagrams) = &flow.receiver.datagrams {
         let sent = flow.sender.units_total;
@@ -418,14 +494,27 @@ fn write_transactions(formatter: &mut fmt::Formatter<'_>, params: &Params, found
             writeln!(formatter, "  work per transaction: server {server}, client {client} iterations")?;
         }
     }
-    let latency = &found.latency;
+    write_latency(formatter, &found.latency)?;
+    let tcp = found.client.tcp.as_ref();
+    tcp.map_or(Ok(()), |tcp| writeln!(formatter, "  {}: retransmits {}", tcp.congestion, tcp.retransmits))
+}
+
+fn write_rpc(formatter: &mut fmt::Formatter<'_>, found: &Rpc) -> fmt::Result {
+    let (rate, counts) = (bits_text(found.goodput_bps), found.counts);
+    writeln!(
+        formatter,
+        "calls             {:.0} /s, {rate} of responses ({} in {:.3} s; sent again {}, unwanted responses {})",
+        found.per_second, found.client.units, found.client.seconds, counts.retransmits, counts.unwanted
+    )?;
+    write_latency(formatter, &found.latency)
+}
+
+fn write_latency(formatter: &mut fmt::Formatter<'_>, latency: &Latency) -> fmt::Result {
     writeln!(
         formatter,
         "  latency us: min {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}",
         latency.min_us, latency.p50_us, latency.p90_us, latency.p99_us, latency.p99_9_us, latency.max_us
-    )?;
-    let tcp = found.client.tcp.as_ref();
-    tcp.map_or(Ok(()), |tcp| writeln!(formatter, "  {}: retransmits {}", tcp.congestion, tcp.retransmits))
+    )
 }
 
 fn write_cpu(formatter: &mut fmt::Formatter<'_>, name: &str, cpu: CpuTime, seconds: f64) -> fmt::Result {

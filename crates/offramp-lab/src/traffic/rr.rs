@@ -14,9 +14,9 @@ use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{Source, finish, is_pause};
 
 /// Longest transaction time that is told apart, in nanoseconds: one minute; longer ones count as this.
-const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
+pub(super) const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
 /// Significant digits of a transaction time.
-const LATENCY_DIGITS: u8 = 3;
+pub(super) const LATENCY_DIGITS: u8 = 3;
 /// Bytes read at once.
 const READ_LEN: usize = 64 * 1024;
 /// Rounds of work in one sample of the calibration.

@@ -212,7 +212,7 @@ impl House<'_> {
     /// One test from hello to results.
     fn test(&self, control: &mut Control) -> Result<(Params, SideFigures), Failure> {
         let (params, client_ports) = self.hello(control)?;
-        let mut side = Side::new(params.is_timed(), params.interval());
+        let mut side = Side::new(&params);
         if params.is_udp() {
             start_udp(control, &params, &client_ports, &mut side)?;
         } else {

@@ -11,9 +11,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use offramp_ports::socket::set_tcp_window_clamp;
 
 use super::error::reason;
-use super::params::{Params, UdpParams, Workload};
+use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
 use super::side::IO_TIMEOUT;
 
 /// How long a connection may take to come about.
@@ -109,7 +110,17 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
         let window = params.window_bytes as usize;
         set_buffers(socket, window).map_err(|error| (format!("set a window of {window} bytes"), error))?;
     }
+    if params.receive_window_bytes > 0 {
+        let window = params.receive_window_bytes;
+        limit_receive_window(socket, window).map_err(|error| (format!("offer {window} bytes at most"), error))?;
+    }
     Ok(())
+}
+
+/// With a buffer that is fixed: the kernel would let the window grow with one that it sizes itself.
+fn limit_receive_window(socket: &OwnedFd, bytes: u32) -> io::Result<()> {
+    setsockopt(socket, sockopt::RcvBuf, &(bytes as usize * RECEIVE_WINDOW_BUFFERS as usize))?;
+    set_tcp_window_clamp(socket, bytes)
 }
 
 fn set_buffers(socket: &impl AsFd, bytes: usize) -> io::Result<()> {

@@ -4,10 +4,10 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use super::params::{Params, Workload};
+use super::params::{Params, RpcParams, UdpParams, Workload};
 use super::side::{Role, Side};
 use super::ttcp::Source;
-use super::{rr, ttcp, udp};
+use super::{rpc, rr, ttcp, udp};
 
 /// Which end of the test this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,7 +49,7 @@ impl Sources {
                 let length = transaction.request_bytes.max(transaction.response_bytes) as usize;
                 Self { outgoing: Arc::new(Source::constant(length)), expected: None }
             }
-            Workload::Udp(_) => Self { outgoing: Arc::new(Source::constant(0)), expected: None },
+            Workload::Udp(_) | Workload::Rpc(_) => Self { outgoing: Arc::new(Source::constant(0)), expected: None },
         }
     }
 }
@@ -81,14 +81,39 @@ pub(super) fn spawn_tcp(
             side.spawn(role, watched, move |context| ttcp::send(&stream, &outgoing, limit, context))
         }
         (_, Role::Receiving) => {
-            side.spawn(role, watched, move |context| ttcp::receive(&stream, expected.as_deref(), context))
+            let window_bytes = params.receive_window_bytes;
+            side.spawn(role, watched, move |context| ttcp::receive(&stream, expected.as_deref(), window_bytes, context))
         }
     }
 }
 
-/// Starts the threads of the UDP streams of a UDP test; the sockets are connected, in the order of the streams.
+/// Starts the threads of the UDP streams of a test; the sockets are connected, in the order of the streams.
 pub(super) fn spawn_udp(side: &mut Side, end: End, params: &Params, sockets: Vec<UdpSocket>) -> io::Result<()> {
-    let Workload::Udp(udp) = &params.workload else { return Ok(()) };
+    match &params.workload {
+        Workload::Udp(udp) => spawn_datagrams(side, end, params, udp, sockets),
+        Workload::Rpc(rpc) => spawn_calls(side, end, params, rpc, sockets),
+        Workload::Bulk(_) | Workload::Transaction(_) => Ok(()),
+    }
+}
+
+fn spawn_calls(side: &mut Side, end: End, params: &Params, rpc: &RpcParams, sockets: Vec<UdpSocket>) -> io::Result<()> {
+    for (index, socket) in (0..).zip(sockets) {
+        let (role, rpc) = (end.role(params, index), rpc.clone());
+        side.spawn(role, None, move |context| match role {
+            Role::Sending => rpc::call(&socket, &rpc, context),
+            Role::Receiving => rpc::answer(&socket, &rpc, context),
+        })?;
+    }
+    Ok(())
+}
+
+fn spawn_datagrams(
+    side: &mut Side,
+    end: End,
+    params: &Params,
+    udp: &UdpParams,
+    sockets: Vec<UdpSocket>,
+) -> io::Result<()> {
     // A rate that does not divide is rounded up to the next bit per second, so that it never becomes "no limit".
     let rate_bps = udp.rate_bps.div_ceil(u64::from(params.streams));
     for (index, socket) in (0..).zip(sockets) {

@@ -213,6 +213,54 @@ fn datagrams_that_nobody_reads_are_lost_and_the_report_says_so() {
     assert!(report.send.as_ref().unwrap().datagrams_lost > 0, "{report}");
 }
 
+fn rpc(response_bytes: u32, outstanding: u32, timer_usecs: u64) -> Params {
+    let rpc = RpcParams { response_bytes, outstanding, timer_usecs, ..RpcParams::default() };
+    Params { workload: Workload::Rpc(rpc), ..timed() }
+}
+
+#[test]
+fn every_call_that_is_answered_in_time_is_made_once_and_counted_with_its_time() {
+    let (report, _) = Server::start().run(&rpc(8192, 4, 60_000_000));
+    let found = report.rpc.as_ref().unwrap();
+    assert!(report.is_complete() && found.client.units > 0, "{report}");
+    assert_eq!(found.counts, RpcCounts::default(), "{report}");
+    assert_eq!(found.client.bytes, found.client.units * 8192);
+    assert_eq!(report.bytes, found.client.bytes);
+    assert!(found.latency.count > 0 && found.latency.p50_us <= found.latency.p99_us, "{report}");
+    assert!((found.goodput_bps - report.throughput_bps).abs() < 1.0 && found.per_second > 0.0);
+    // A response that was under way when the client stopped was sent, and nobody waited for it.
+    assert!(found.server.units_total >= found.client.units_total);
+    assert!(report.transactions.is_none() && report.send.is_none());
+}
+
+#[test]
+fn calls_whose_responses_are_lost_are_made_again() {
+    // A receive buffer of the smallest size holds one response of 4 KiB at most, and a timer of half a millisecond
+    // does not wait for the others.
+    let (report, _) = Server::start().run(&Params { window_bytes: 1, ..rpc(4096, 32, 500) });
+    let found = report.rpc.as_ref().unwrap();
+    assert!(found.counts.retransmits > 0, "{report}");
+    assert!(report.to_string().contains("sent again"), "{report}");
+}
+
+#[test]
+fn streams_that_are_to_be_cut_off_end_at_once_and_count_as_whole() {
+    let bulk = BulkParams { cut_off: true, pattern_seed: Some(3), ..BulkParams::default() };
+    let params = Params { workload: Workload::Bulk(bulk), streams: 2, direction: Direction::Both, ..timed() };
+    let (report, _) = Server::start().run(&params);
+    assert!(report.is_complete() && report.bytes > 0, "{report}");
+}
+
+#[test]
+fn tcp_tells_its_congestion_window_over_the_time_and_how_long_nothing_moved() {
+    let (report, _) = Server::start().run(&Params { receive_window_bytes: 16 * 1024, ..timed() });
+    let sending = report.sending_tcp().next().unwrap();
+    assert!(sending.cwnd_median_segments.is_some_and(|segments| segments >= 1.0), "{report}");
+    assert!(report.receiving_tcp().all(|tcp| tcp.cwnd_median_segments.is_none()));
+    assert!(report.ends().all(|end| end.stall_seconds.is_some_and(|seconds| seconds <= end.seconds)));
+    assert!(report.is_complete() && report.bytes > 0);
+}
+
 #[test]
 fn a_client_that_vanishes_midway_leaves_the_server_serving() {
     let server = Server::start();
@@ -333,7 +381,7 @@ fn a_server_asked_for_one_test_returns_after_it_and_garbage_does_not_count() {
 fn reports_and_events_survive_json() {
     let server = Server::start();
     let interval = |params: Params| Params { interval_usecs: 50_000, ..params };
-    for params in [interval(timed()), ping_pong(), interval(udp(4, true))] {
+    for params in [interval(timed()), ping_pong(), interval(udp(4, true)), rpc(2048, 2, 100_000)] {
         let (report, events) = server.run(&params);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);

@@ -4,6 +4,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
+use offramp_ports::socket::set_tcp_window_clamp;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -74,8 +75,14 @@ pub(super) fn send(stream: &TcpStream, source: &Source, limit: Option<u64>, cont
     finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
 }
 
-/// Receives to the end of the stream, and compares with `expected` when it is given.
-pub(super) fn receive(stream: &TcpStream, expected: Option<&Source>, context: &mut Context) -> WorkerEnd {
+/// Receives to the end of the stream, and compares with `expected` when it is given. `window_bytes` is the largest
+/// window to be offered; 0 leaves it to the kernel.
+pub(super) fn receive(
+    stream: &TcpStream,
+    expected: Option<&Source>,
+    window_bytes: u32,
+    context: &mut Context,
+) -> WorkerEnd {
     let mut buffer = vec![0; READ_LEN];
     let mut end = WorkerEnd::default();
     let outcome = loop {
@@ -90,6 +97,10 @@ pub(super) fn receive(stream: &TcpStream, expected: Option<&Source>, context: &m
                     end.corrupt_bytes += differing(&buffer[..len], expected.slice(end.bytes, len as u64));
                 }
                 end.bytes += len as u64;
+                if window_bytes > 0 {
+                    // The kernel forgets the limit as it learns what segments are like.
+                    set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
+                }
             }
             Err(error) if is_pause(&error) => {}
             Err(error) => break Err(error),

@@ -169,7 +169,7 @@ impl Order {
 
 /// Errors of earlier datagrams that a connected UDP socket hands to the next call, and full queues: the datagram is
 /// lost, which the sequence numbers show, and the test goes on.
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))
 }

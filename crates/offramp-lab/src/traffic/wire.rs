@@ -28,7 +28,7 @@ use super::params::Params;
 use super::side::SideFigures;
 
 /// Version of the control protocol. Ends of different versions refuse each other.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Longest line that a server reads, in bytes: parameters and the ports of 128 sockets fit many times over.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
 /// Longest line that a client reads, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
