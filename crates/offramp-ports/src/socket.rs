@@ -1,5 +1,5 @@
-//! What a TCP socket of the kernel says about its connection, `TCP_INFO`, and a limit that it can be given,
-//! `TCP_WINDOW_CLAMP`.
+//! What a TCP socket of the kernel says about its connection, `TCP_INFO`; a limit that it can be given,
+//! `TCP_WINDOW_CLAMP`; and busy polling, `SO_BUSY_POLL`.
 //!
 //! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`, which only ever grows at its end.
 
@@ -115,6 +115,27 @@ pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
     })
 }
 
+/// Lets a read of the socket look at the adapter's receive queue itself for up to `usecs` microseconds before it sleeps
+/// (`SO_BUSY_POLL`, socket(7)). Only an adapter with NAPI can be looked at so.
+///
+/// # Errors
+/// What setsockopt(2) reports: `EPERM` without `CAP_NET_ADMIN` in the network namespace's user namespace.
+pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
+    let usecs = libc::c_int::try_from(usecs).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
+    // SAFETY: the value is read from `usecs`, which lives through the call, and its length is given; the descriptor is
+    // borrowed from `socket`, so it stays open during the call.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_BUSY_POLL,
+            (&raw const usecs).cast(),
+            size_of::<libc::c_int>() as libc::socklen_t,
+        )
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -160,6 +181,14 @@ mod tests {
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();
+    }
+
+    #[test]
+    fn a_time_that_no_socket_can_busy_poll_is_refused() {
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        // Less than what the kernel's setting is already may be asked for by everybody.
+        assert!(set_busy_poll(&socket, 0).is_ok());
+        assert!(set_busy_poll(&socket, u32::MAX).is_err());
     }
 
     #[test]

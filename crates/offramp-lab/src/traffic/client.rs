@@ -91,12 +91,12 @@ impl Test<'_> {
         let ServerLine::Ready { port, udp_ports, token } = self.hear_in_setup()? else {
             return Err(self.protocol("it did not answer the hello with ready"));
         };
-        let congestion = if self.params.is_udp() {
-            self.start_udp(udp, &udp_ports)?;
-            String::new()
-        } else {
+        self.start_udp(udp, &udp_ports)?;
+        let congestion = if self.params.tcp_sockets() > 0 {
             let token = token_from_text(&token).ok_or_else(|| self.protocol("its token is not a token"))?;
             self.start_tcp(port, token)?
+        } else {
+            String::new()
         };
         match self.hear_in_setup()? {
             ServerLine::Go => Ok(congestion),
@@ -105,15 +105,12 @@ impl Test<'_> {
     }
 
     fn udp_sockets(&self) -> Result<Vec<UdpSocket>, TrafficError> {
-        if !self.params.is_udp() {
-            return Ok(Vec::new());
-        }
         let any = if self.address.is_ipv4() {
             std::net::Ipv4Addr::UNSPECIFIED.into()
         } else {
             std::net::Ipv6Addr::UNSPECIFIED.into()
         };
-        let sockets: io::Result<_> = (0..self.params.socket_count()).map(|_| udp_socket(any, self.params)).collect();
+        let sockets: io::Result<_> = (0..self.params.udp_sockets()).map(|_| udp_socket(any, self.params)).collect();
         sockets.map_err(|error| TrafficError::socket("open a UDP socket", &error))
     }
 
@@ -134,7 +131,7 @@ impl Test<'_> {
         let address = SocketAddr::new(self.address.ip(), port);
         let sources = Sources::new(self.params);
         let mut congestion = String::new();
-        for index in 0..self.params.socket_count() {
+        for index in 0..self.params.tcp_sockets() {
             let stream = data_connect(address, self.params).map_err(|failed| {
                 let action = failed.0.clone();
                 TrafficError::socket(action, &failed.1)
@@ -195,8 +192,7 @@ impl Test<'_> {
         while Instant::now() < until {
             if self.wait_and_tick(until) {
                 let (figures, _) = self.side.figures();
-                let ends = figures.sending.into_iter().chain(figures.receiving);
-                let errors: Vec<_> = ends.flat_map(|end| end.errors).collect();
+                let errors: Vec<_> = figures.ends().flat_map(|end| end.errors.clone()).collect();
                 return Err(self.lost(format!("every stream ended before the time ({})", errors.join("; "))));
             }
         }
@@ -275,18 +271,21 @@ fn merge(
 ) -> Option<Report> {
     let cpu_of = |side: &SideFigures| {
         let mut sum = CpuTime::default();
-        side.sending.iter().chain(&side.receiving).for_each(|end| sum += end.cpu);
+        side.ends().for_each(|end| sum += end.cpu);
         sum
     };
     let (client_cpu, server_cpu) = (cpu_of(&client), cpu_of(&server));
     let client_seconds = client.sending.as_ref().or(client.receiving.as_ref())?.seconds;
     let (mut send, mut receive, mut transactions, mut rpc) = (None, None, None, None);
     match params.workload {
-        Workload::Transaction(_) => {
+        Workload::Transaction(_) | Workload::Requests(_) => {
             transactions = Some(merge_transactions(client.sending?, server.receiving?, times));
         }
         Workload::Rpc(_) => rpc = Some(merge_rpc(client.sending?, server.receiving?, times)),
-        Workload::Bulk(_) | Workload::Udp(_) => {
+        Workload::Bulk(_) | Workload::Udp(_) | Workload::Mixed(_) => {
+            if matches!(params.workload, Workload::Mixed(_)) {
+                transactions = Some(merge_transactions(client.exchanging?, server.exchanging?, times));
+            }
             if params.direction.sends() {
                 send = Some(Flow::new(client.sending?, server.receiving?));
             }
@@ -297,7 +296,9 @@ fn merge(
     }
     let flows = || send.iter().chain(&receive);
     let seconds = if params.is_timed() { client_seconds } else { flows().map(|flow| flow.seconds).fold(0.0, f64::max) };
-    let of_transactions = transactions.as_ref().map_or(0, |found: &Transactions| found.client.bytes);
+    // Beside bulk data, the bulk data alone is the throughput.
+    let alone = transactions.as_ref().filter(|_| send.is_none() && receive.is_none());
+    let of_transactions = alone.map_or(0, |found: &Transactions| found.client.bytes);
     let exchanged = rpc.as_ref().map_or(of_transactions, |found: &Rpc| found.client.bytes);
     let mut report = Report {
         server: address.to_string(),

@@ -22,12 +22,13 @@ pub(super) struct Mark {
     pub(super) cwnd_segments: u32,
 }
 
-/// The counters of both roles at one moment.
+/// The counters of all roles at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) at: Instant,
     pub(super) sending: Mark,
     pub(super) receiving: Mark,
+    pub(super) exchanging: Mark,
 }
 
 impl Moment {
@@ -36,6 +37,7 @@ impl Moment {
         match role {
             Role::Sending => self.sending,
             Role::Receiving => self.receiving,
+            Role::Exchanging => self.exchanging,
         }
     }
 }

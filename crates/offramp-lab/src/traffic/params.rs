@@ -54,6 +54,14 @@ const CONGESTION_LEN_MAX: usize = 15;
 const WORK_ITERATIONS_MAX: u64 = 100_000_000_000;
 /// Longest pause between two transactions, in microseconds.
 const THINK_MAX_USECS: u64 = 60_000_000;
+/// Requests per second of one stream of an open loop, at most.
+const REQUESTS_PER_S_MAX: u32 = 1_000_000;
+/// Requests of one burst, at most.
+const BURST_MAX: u32 = 1024;
+/// Longest time from one burst to the next, in microseconds.
+const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
+/// Longest time that a socket may busy-poll, in microseconds.
+const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
 
 /// Which way the data of a test goes, seen from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -103,11 +111,14 @@ pub struct BulkParams {
     /// carries in the test. Only in a timed test.
     #[serde(default)]
     pub cut_off: bool,
+    /// Payload bits per second in each direction, over all streams; 0 sends as fast as it goes.
+    #[serde(default)]
+    pub rate_bps: u64,
 }
 
 impl Default for BulkParams {
     fn default() -> Self {
-        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None, cut_off: false }
+        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None, cut_off: false, rate_bps: 0 }
     }
 }
 
@@ -180,6 +191,53 @@ impl Default for RpcParams {
     }
 }
 
+/// When the requests of an open loop are made. Their moments are chosen beforehand: a late answer delays no request, so
+/// no wait is left out of the figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Arrivals {
+    /// As of many clients that know nothing of each other: gaps of exponential length.
+    Poisson {
+        /// Requests per second of each stream, on average.
+        per_s: u32,
+        /// Where the gaps come from: the same seed gives the same moments. Each stream adds its number to it.
+        seed: u64,
+    },
+    /// So many at once, again and again; one at a time is an even pace.
+    Bursts {
+        /// Requests of one burst.
+        requests: u32,
+        /// From the begin of one burst to the begin of the next, in microseconds.
+        every_usecs: u32,
+    },
+}
+
+/// Requests over UDP in an open loop.
+///
+/// UDP, so that each request and each answer is one datagram, and up to the MTU one frame, at the moment that it is
+/// meant for: over TCP, acknowledgements would go along, and a lost or a late segment would hold those behind it. What
+/// is not answered is counted, and stands in the latencies with the time that it was waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestParams {
+    /// Payload of a request.
+    pub request_bytes: u32,
+    /// Payload of a response.
+    pub response_bytes: u32,
+    /// When requests are made.
+    pub arrivals: Arrivals,
+}
+
+/// Bulk data over TCP, and beside it requests over UDP on one stream, from the client to the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixedParams {
+    /// The bulk data; direction and streams of the test are its.
+    pub bulk: BulkParams,
+    /// The requests.
+    pub requests: RequestParams,
+}
+
 /// The work that a test does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -192,6 +250,10 @@ pub enum Workload {
     Udp(UdpParams),
     /// UDP, calls and their responses.
     Rpc(RpcParams),
+    /// Requests and responses over UDP, made at given moments whatever becomes of the answers.
+    Requests(RequestParams),
+    /// Bulk data and such requests at the same time.
+    Mixed(MixedParams),
 }
 
 /// Everything that both ends must know of a test.
@@ -200,7 +262,7 @@ pub enum Workload {
 pub struct Params {
     /// What is done.
     pub workload: Workload,
-    /// Which way the data goes. A transaction test asks for [`Direction::Send`].
+    /// Which way the data goes. A test of transactions or requests asks for [`Direction::Send`].
     pub direction: Direction,
     /// Streams in each direction.
     pub streams: u32,
@@ -221,6 +283,10 @@ pub struct Params {
     pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
+    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: how long a read looks at the adapter's queue
+    /// itself before it sleeps; 0 leaves it to the kernel. It needs an adapter with NAPI, which a TAP has none of.
+    #[serde(default)]
+    pub busy_poll_usecs: u32,
 }
 
 impl Default for Params {
@@ -236,6 +302,7 @@ impl Default for Params {
             window_bytes: 0,
             receive_window_bytes: 0,
             nodelay: false,
+            busy_poll_usecs: 0,
         }
     }
 }
@@ -256,6 +323,7 @@ impl Params {
             within("interval in microseconds", self.interval_usecs, INTERVAL_MIN_USECS, DURATION_MAX_USECS)?;
         }
         within("window in bytes", u64::from(self.window_bytes), 0, u64::from(WINDOW_MAX_BYTES))?;
+        within("busy polling in microseconds", self.busy_poll_usecs.into(), 0, BUSY_POLL_MAX_USECS.into())?;
         self.check_receive_window()?;
         self.check_congestion()?;
         match &self.workload {
@@ -263,6 +331,14 @@ impl Params {
             Workload::Transaction(transaction) => self.check_transaction(transaction),
             Workload::Udp(udp) => udp.check(),
             Workload::Rpc(rpc) => self.check_rpc(rpc),
+            Workload::Requests(requests) => {
+                self.check_goes_both_ways("a test of requests")?;
+                requests.check()
+            }
+            Workload::Mixed(mixed) => {
+                self.check_bulk(&mixed.bulk)?;
+                mixed.requests.check()
+            }
         }
     }
 
@@ -300,10 +376,15 @@ impl Params {
         Ok(())
     }
 
-    fn check_transaction(&self, transaction: &TransactionParams) -> Result<(), String> {
-        if self.direction != Direction::Send {
-            return Err("a transaction test goes both ways by itself; leave the direction at send".to_owned());
+    fn check_goes_both_ways(&self, what: &str) -> Result<(), String> {
+        if self.direction == Direction::Send {
+            return Ok(());
         }
+        Err(format!("{what} goes both ways by itself; leave the direction at send"))
+    }
+
+    fn check_transaction(&self, transaction: &TransactionParams) -> Result<(), String> {
+        self.check_goes_both_ways("a transaction test")?;
         let message_max = u64::from(MESSAGE_MAX_BYTES);
         within("request in bytes", u64::from(transaction.request_bytes), 1, message_max)?;
         within("response in bytes", u64::from(transaction.response_bytes), 1, message_max)?;
@@ -313,9 +394,7 @@ impl Params {
     }
 
     fn check_rpc(&self, rpc: &RpcParams) -> Result<(), String> {
-        if self.direction != Direction::Send {
-            return Err("calls go both ways by themselves; leave the direction at send".to_owned());
-        }
+        self.check_goes_both_ways("a test of calls")?;
         let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
         within("request in bytes", u64::from(rpc.request_bytes), min, max)?;
         within("response in bytes", u64::from(rpc.response_bytes), min, max)?;
@@ -325,7 +404,7 @@ impl Params {
 
     /// Says whether streams are cut off at the end of the window.
     pub(crate) fn is_cut_off(&self) -> bool {
-        matches!(&self.workload, Workload::Bulk(bulk) if bulk.cut_off)
+        self.bulk().is_some_and(|bulk| bulk.cut_off)
     }
 
     /// Says whether a warm-up and a window of given length are measured, rather than a number of bytes.
@@ -333,13 +412,42 @@ impl Params {
         matches!(self.amount, Amount::Usecs(_))
     }
 
-    /// Says whether the data goes over UDP.
-    pub(super) fn is_udp(&self) -> bool {
-        matches!(self.workload, Workload::Udp(_) | Workload::Rpc(_))
+    /// The bulk data over TCP, if there is any.
+    pub(super) fn bulk(&self) -> Option<&BulkParams> {
+        match &self.workload {
+            Workload::Bulk(bulk) => Some(bulk),
+            Workload::Mixed(mixed) => Some(&mixed.bulk),
+            _ => None,
+        }
     }
 
-    /// Data sockets of one end: first the streams from the client to the server, then those from the server.
-    pub(super) fn socket_count(&self) -> u32 {
+    /// The requests of an open loop, if there are any.
+    pub(super) fn requests(&self) -> Option<&RequestParams> {
+        match &self.workload {
+            Workload::Requests(requests) => Some(requests),
+            Workload::Mixed(mixed) => Some(&mixed.requests),
+            _ => None,
+        }
+    }
+
+    /// TCP data sockets of one end: first the streams from the client to the server, then those from the server.
+    pub(super) fn tcp_sockets(&self) -> u32 {
+        match self.workload {
+            Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => 0,
+            _ => self.sockets_of_streams(),
+        }
+    }
+
+    /// UDP data sockets of one end, in the same order.
+    pub(super) fn udp_sockets(&self) -> u32 {
+        match self.workload {
+            Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => self.sockets_of_streams(),
+            Workload::Mixed(_) => 1,
+            Workload::Bulk(_) | Workload::Transaction(_) => 0,
+        }
+    }
+
+    fn sockets_of_streams(&self) -> u32 {
         self.streams * if self.direction == Direction::Both { 2 } else { 1 }
     }
 
@@ -357,9 +465,36 @@ impl Params {
         Some(bytes / streams + u64::from(position < bytes % streams))
     }
 
+    /// Each stream's share of the rate of its direction; 0 means no limit. A rate that does not divide is rounded up, so
+    /// that it never becomes "no limit".
+    pub(super) fn stream_rate_bps(&self) -> u64 {
+        let rate_bps = match &self.workload {
+            Workload::Udp(udp) => udp.rate_bps,
+            _ => self.bulk().map_or(0, |bulk| bulk.rate_bps),
+        };
+        rate_bps.div_ceil(u64::from(self.streams))
+    }
+
     /// Time between interim results.
     pub(super) fn interval(&self) -> Option<Duration> {
         (self.interval_usecs > 0).then(|| Duration::from_micros(self.interval_usecs))
+    }
+}
+
+impl RequestParams {
+    fn check(&self) -> Result<(), String> {
+        let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
+        within("request in bytes", self.request_bytes.into(), min, max)?;
+        within("response in bytes", self.response_bytes.into(), min, max)?;
+        match self.arrivals {
+            Arrivals::Poisson { per_s, .. } => {
+                within("requests per second", per_s.into(), 1, REQUESTS_PER_S_MAX.into())
+            }
+            Arrivals::Bursts { requests, every_usecs } => {
+                within("requests of a burst", requests.into(), 1, BURST_MAX.into())?;
+                within("microseconds between bursts", every_usecs.into(), 1, BURST_EVERY_MAX_USECS.into())
+            }
+        }
     }
 }
 
@@ -399,6 +534,7 @@ mod tests {
         let udp = UdpParams { datagram_bytes: 1472, gso_segments: 45, gro: false, rate_bps: 0 };
         let params = Params { workload: Workload::Udp(udp), ..Params::default() };
         assert!(refused(params).starts_with("super-frame in bytes: 66240"));
+        assert!(refused(Params { busy_poll_usecs: u32::MAX, ..Params::default() }).starts_with("busy polling"));
         assert_eq!(Params::default().check(), Ok(()));
     }
 
@@ -419,5 +555,45 @@ mod tests {
         let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
         let over_bytes = Params { workload: Workload::Bulk(bulk), amount: Amount::Bytes(1), ..Params::default() };
         assert!(refused(over_bytes).contains("not cut off"));
+    }
+
+    #[test]
+    fn requests_have_limits_alone_and_beside_bulk_data() {
+        let refused = |request_bytes, arrivals: &Arrivals, direction| {
+            let requests = RequestParams { request_bytes, response_bytes: 64, arrivals: arrivals.clone() };
+            let alone = Workload::Requests(requests.clone());
+            let mixed = Workload::Mixed(MixedParams { bulk: BulkParams::default(), requests });
+            [alone, mixed].map(|workload| Params { workload, direction, ..Params::default() }.check().err())
+        };
+        let even = Arrivals::Bursts { requests: 1, every_usecs: 1000 };
+        assert_eq!(refused(64, &even, Direction::Send), [None, None]);
+        let [alone, mixed] = refused(64, &even, Direction::Both);
+        assert!(alone.is_some_and(|why| why.contains("both ways by itself")) && mixed.is_none());
+        let numberless = "request in bytes: 7 is not within 8 to 65507";
+        assert_eq!(refused(7, &even, Direction::Send), [(); 2].map(|()| Some(numberless.to_owned())));
+        for endless in [
+            Arrivals::Poisson { per_s: 0, seed: 0 },
+            Arrivals::Poisson { per_s: 1_000_001, seed: 0 },
+            Arrivals::Bursts { requests: 0, every_usecs: 1 },
+            Arrivals::Bursts { requests: 1025, every_usecs: 1 },
+            Arrivals::Bursts { requests: 1, every_usecs: 0 },
+            Arrivals::Bursts { requests: 1, every_usecs: 60_000_001 },
+        ] {
+            assert!(refused(64, &endless, Direction::Send).iter().all(Option::is_some), "{endless:?}");
+        }
+    }
+
+    #[test]
+    fn a_mixed_test_has_its_sockets_of_both_kinds() {
+        let requests =
+            RequestParams { request_bytes: 8, response_bytes: 8, arrivals: Arrivals::Poisson { per_s: 1, seed: 0 } };
+        let sockets = |workload| {
+            let params = Params { workload, streams: 3, direction: Direction::Both, ..Params::default() };
+            (params.tcp_sockets(), params.udp_sockets())
+        };
+        assert_eq!(sockets(Workload::Mixed(MixedParams { bulk: BulkParams::default(), requests })), (6, 1));
+        assert_eq!(sockets(Workload::Bulk(BulkParams::default())), (6, 0));
+        let udp = UdpParams { datagram_bytes: 8, gso_segments: 1, gro: false, rate_bps: 0 };
+        assert_eq!(sockets(Workload::Udp(udp)), (0, 6));
     }
 }

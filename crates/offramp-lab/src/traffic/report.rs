@@ -146,6 +146,9 @@ pub struct EndFigures {
     pub stall_seconds: Option<f64>,
     /// Bytes that differ from the pattern, when one was asked for.
     pub corrupt_bytes: u64,
+    /// Requests of an open loop that were due in the window and got no answer; the client's.
+    #[serde(default)]
+    pub unanswered: u64,
     /// Every stream came to its end: all was sent, or the end of the stream was received.
     pub complete: bool,
     /// Interim results, when asked for.
@@ -188,7 +191,7 @@ impl Flow {
 }
 
 /// How long transactions took, in microseconds, from the first byte of the request written to the last byte of the
-/// response read. Resolution: three digits.
+/// response read; in an open loop from the moment at which the request was due. Resolution: three digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Transactions in the distribution.
@@ -272,7 +275,8 @@ pub struct Report {
     pub streams: u32,
     /// Congestion control, read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions.
+    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions. Of a mixed test the
+    /// bulk data's.
     pub throughput_bps: f64,
     /// Payload bytes in the measured window, summed likewise.
     pub bytes: u64,
@@ -286,11 +290,11 @@ pub struct Report {
     pub client_cpu: CpuTime,
     /// Processor time of the server's data threads in its window.
     pub server_cpu: CpuTime,
-    /// From the client to the server; bulk and UDP only.
+    /// From the client to the server; bulk data, alone or not, and UDP only.
     pub send: Option<Flow>,
-    /// From the server to the client; bulk and UDP only.
+    /// From the server to the client; likewise.
     pub receive: Option<Flow>,
-    /// Request/response only.
+    /// Where there are requests and responses, alone or beside bulk data.
     pub transactions: Option<Transactions>,
     /// Remote procedure calls only.
     #[serde(default)]
@@ -483,16 +487,23 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
 }
 
 fn write_transactions(formatter: &mut fmt::Formatter<'_>, params: &Params, found: &Transactions) -> fmt::Result {
+    let (request_bytes, response_bytes) = match &params.workload {
+        Workload::Transaction(asked) => (asked.request_bytes, asked.response_bytes),
+        _ => params.requests().map_or((0, 0), |asked| (asked.request_bytes, asked.response_bytes)),
+    };
+    writeln!(
+        formatter,
+        "transactions      {:.0} /s ({} in {:.3} s; request {request_bytes} bytes, response {response_bytes} bytes)",
+        found.per_second, found.client.units, found.client.seconds
+    )?;
     if let Workload::Transaction(asked) = &params.workload {
-        writeln!(
-            formatter,
-            "transactions      {:.0} /s ({} in {:.3} s; request {} bytes, response {} bytes)",
-            found.per_second, found.client.units, found.client.seconds, asked.request_bytes, asked.response_bytes
-        )?;
         let (server, client) = (asked.server_work_iterations, asked.client_work_iterations);
         if server > 0 || client > 0 {
             writeln!(formatter, "  work per transaction: server {server}, client {client} iterations")?;
         }
+    }
+    if found.client.unanswered > 0 {
+        writeln!(formatter, "  without an answer: {}", found.client.unanswered)?;
     }
     write_latency(formatter, &found.latency)?;
     let tcp = found.client.tcp.as_ref();

@@ -67,6 +67,8 @@ pub(super) enum Role {
     Sending,
     /// Receives bulk data, or answers requests.
     Receiving,
+    /// Makes or answers requests beside bulk data.
+    Exchanging,
 }
 
 /// The counters of one thread, on cache lines of their own.
@@ -147,6 +149,8 @@ pub(super) struct WorkerEnd {
     pub(super) datagrams: Option<Datagrams>,
     /// What became of the calls of an RPC client.
     pub(super) rpc: Option<RpcCounts>,
+    /// Requests of the window without an answer.
+    pub(super) unanswered: u64,
     /// Transaction times in the window, in nanoseconds.
     pub(super) histogram: Option<Histogram<u64>>,
     cpu: CpuTime,
@@ -167,9 +171,19 @@ pub(super) struct SideFigures {
     pub(super) sending: Option<EndFigures>,
     /// What it received, or the requests it answered.
     pub(super) receiving: Option<EndFigures>,
+    /// The requests that it made or answered beside bulk data.
+    #[serde(default)]
+    pub(super) exchanging: Option<EndFigures>,
 }
 
-/// One interim result: what was sent, and what was received.
+impl SideFigures {
+    /// All of them.
+    pub(super) fn ends(&self) -> impl Iterator<Item = &EndFigures> {
+        self.sending.iter().chain(&self.receiving).chain(&self.exchanging)
+    }
+}
+
+/// One interim result: what was sent, and what was received. Requests beside bulk data have none.
 pub(super) type Intervals = (Option<Interval>, Option<Interval>);
 
 /// The threads of one end and their common clockwork. Dropping it stops them all.
@@ -378,8 +392,11 @@ impl Side {
         if self.end.is_none() {
             self.close_window();
         }
-        let figures =
-            SideFigures { sending: self.end_figures(Role::Sending), receiving: self.end_figures(Role::Receiving) };
+        let figures = SideFigures {
+            sending: self.end_figures(Role::Sending),
+            receiving: self.end_figures(Role::Receiving),
+            exchanging: self.end_figures(Role::Exchanging),
+        };
         let mut times: Option<Histogram<u64>> = None;
         for histogram in self.workers.iter_mut().filter_map(|worker| worker.end.as_mut()?.histogram.take()) {
             match &mut times {
@@ -396,7 +413,12 @@ impl Side {
     }
 
     fn moment(&self) -> Moment {
-        Moment { at: Instant::now(), sending: self.mark(Role::Sending), receiving: self.mark(Role::Receiving) }
+        Moment {
+            at: Instant::now(),
+            sending: self.mark(Role::Sending),
+            receiving: self.mark(Role::Receiving),
+            exchanging: self.mark(Role::Exchanging),
+        }
     }
 
     fn mark(&self, role: Role) -> Mark {
@@ -458,6 +480,7 @@ impl Side {
         figures.intervals = match role {
             Role::Sending => std::mem::take(&mut self.intervals.sending),
             Role::Receiving => std::mem::take(&mut self.intervals.receiving),
+            Role::Exchanging => Vec::new(),
         };
         self.fill_window(role, &mut figures);
         Some(figures)
@@ -535,6 +558,7 @@ impl Worker {
         figures.units_total += end.units;
         figures.cpu += end.cpu;
         figures.corrupt_bytes += end.corrupt_bytes;
+        figures.unanswered += end.unanswered;
         figures.complete &= end.complete;
         if let Some(error) = &end.error {
             figures.errors.push(format!("stream {index}: {error}"));

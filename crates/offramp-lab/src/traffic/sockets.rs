@@ -58,6 +58,7 @@ pub(super) fn data_connect(address: SocketAddr, params: &Params) -> Outcome<TcpS
 /// Gets a connected data stream ready for its thread, after the data hello.
 pub(super) fn ready_stream(stream: &TcpStream, params: &Params) -> io::Result<()> {
     stream.set_nodelay(params.nodelay || matches!(params.workload, Workload::Transaction(_)))?;
+    set_busy_poll(stream, params)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))
 }
@@ -67,6 +68,7 @@ pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(ip.to_canonical(), 0))?;
     socket.set_read_timeout(Some(IO_TIMEOUT))?;
     socket.set_write_timeout(Some(IO_TIMEOUT))?;
+    set_busy_poll(&socket, params)?;
     if params.window_bytes > 0 {
         set_buffers(&socket, params.window_bytes as usize)?;
     } else {
@@ -121,6 +123,14 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
 fn limit_receive_window(socket: &OwnedFd, bytes: u32) -> io::Result<()> {
     setsockopt(socket, sockopt::RcvBuf, &(bytes as usize * RECEIVE_WINDOW_BUFFERS as usize))?;
     set_tcp_window_clamp(socket, bytes)
+}
+
+fn set_busy_poll(socket: &impl AsFd, params: &Params) -> io::Result<()> {
+    if params.busy_poll_usecs == 0 {
+        Ok(())
+    } else {
+        offramp_ports::socket::set_busy_poll(socket, params.busy_poll_usecs)
+    }
 }
 
 fn set_buffers(socket: &impl AsFd, bytes: usize) -> io::Result<()> {

@@ -9,6 +9,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::reason;
+use super::pace::Pace;
 use super::side::{Context, Phase, WorkerEnd};
 
 /// Bytes asked for in one read of a sink.
@@ -54,18 +55,29 @@ impl Source {
 }
 
 /// Sends until the phase says stop, or until `limit` bytes are sent; then closes its direction of the stream.
-pub(super) fn send(stream: &TcpStream, source: &Source, limit: Option<u64>, context: &mut Context) -> WorkerEnd {
+/// `rate_bps` is this stream's share of the rate; 0 means no limit.
+pub(super) fn send(
+    stream: &TcpStream,
+    source: &Source,
+    limit: Option<u64>,
+    rate_bps: u64,
+    context: &mut Context,
+) -> WorkerEnd {
     let limit = limit.unwrap_or(u64::MAX);
     let mut end = WorkerEnd::default();
     context.wait_begin();
+    let mut pace = Pace::new(rate_bps);
     end.first = Some(Instant::now());
     let outcome = loop {
-        if context.phase() >= Phase::Stop || end.bytes == limit {
+        if context.phase() >= Phase::Stop || end.bytes == limit || !pace.wait(context) {
             break Ok(());
         }
         match (&*stream).write(source.slice(end.bytes, limit - end.bytes)) {
             Ok(0) => break Err(ErrorKind::WriteZero.into()),
-            Ok(len) => end.bytes += len as u64,
+            Ok(len) => {
+                end.bytes += len as u64;
+                pace.sent(len);
+            }
             Err(error) if is_pause(&error) => {}
             Err(error) => break Err(error),
         }
