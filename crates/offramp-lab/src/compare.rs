@@ -21,7 +21,7 @@ pub const PAIRS_MIN: usize = 2;
 pub const GB: f64 = 1e9;
 
 /// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
-pub const METRICS: [&str; 18] = [
+pub const METRICS: [&str; 21] = [
     "throughput_bps",
     "transactions_per_s",
     "host_cpu_s_per_gb",
@@ -40,6 +40,9 @@ pub const METRICS: [&str; 18] = [
     "sent_frames",
     "interrupts_per_s",
     "lost_frames",
+    "interrupts_per_frame",
+    "latency_p50_us",
+    "latency_p99_us",
 ];
 
 /// How the samples of one metric lie.
@@ -110,6 +113,9 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
         "sent_frames" => count(sample.sent_frames),
         "interrupts_per_s" => sample.interrupts_per_s,
         "lost_frames" => count(sample.lost_frames),
+        "interrupts_per_frame" => sample.interrupts_per_frame,
+        "latency_p50_us" => sample.latency_p50_us,
+        "latency_p99_us" => sample.latency_p99_us,
         _ => None,
     };
     value.filter(|value| value.is_finite())
@@ -148,6 +154,9 @@ pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
         sent_frames: of("sent_frames"),
         interrupts_per_s: of("interrupts_per_s"),
         lost_frames: of("lost_frames"),
+        interrupts_per_frame: of("interrupts_per_frame"),
+        latency_p50_us: of("latency_p50_us"),
+        latency_p99_us: of("latency_p99_us"),
         samples,
     }
 }
@@ -378,6 +387,9 @@ mod tests {
             sent_frames: Some(1),
             interrupts_per_s: Some(1.0),
             lost_frames: Some(1),
+            interrupts_per_frame: Some(1.0),
+            latency_p50_us: Some(1.0),
+            latency_p99_us: Some(1.0),
             ..Sample::default()
         };
         let variant = serde_json::to_value(summarise("x", vec![sample])).expect("an object");

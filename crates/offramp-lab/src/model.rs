@@ -102,6 +102,22 @@ pub struct Experiment {
     pub verdicts: Vec<Verdict>,
     /// What a reader must know of this result, if anything.
     pub notes: Vec<String>,
+    /// Bounds that were set beforehand, and whether each variant keeps them.
+    #[serde(default)]
+    pub judgements: Vec<Judgement>,
+}
+
+/// A bound on a ratio, and what was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judgement {
+    /// The comparison: its `base` is what the bound is set against.
+    pub verdict: Verdict,
+    /// The ratio may be at most so much.
+    pub at_most: Option<f64>,
+    /// The ratio must be at least so much.
+    pub at_least: Option<f64>,
+    /// The measured ratio, the median of the rounds', keeps the bound.
+    pub is_met: bool,
 }
 
 /// One setting, and the medians of its samples.
@@ -111,7 +127,7 @@ pub struct Variant {
     pub name: String,
     /// Payload that arrived, in bits per second.
     pub throughput_bps: Option<f64>,
-    /// Requests answered in a second, where the traffic is transactions.
+    /// Requests answered in a second, where the traffic is nothing but requests.
     pub transactions_per_s: Option<f64>,
     /// Processor time of the hosts for 10^9 bytes of payload.
     pub host_cpu_s_per_gb: Option<f64>,
@@ -146,8 +162,18 @@ pub struct Variant {
     /// Batches per second in which frames were handed to the receiving hosts: the interrupts of an adapter.
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
+    /// Of these batches, so many for each frame that came from the line: 1 where the host is told of every frame.
+    #[serde(default)]
+    pub interrupts_per_frame: Option<f64>,
     /// Frames lost on the way, for any reason.
     pub lost_frames: Option<f64>,
+    /// Time to the answer of the traffic's own requests, the median; from the moment at which a request was due where
+    /// the requests do not wait for each other.
+    #[serde(default)]
+    pub latency_p50_us: Option<f64>,
+    /// As `latency_p50_us`, the 99th percentile.
+    #[serde(default)]
+    pub latency_p99_us: Option<f64>,
     /// Every sample, in the order in which they were taken.
     pub samples: Vec<Sample>,
 }
@@ -195,7 +221,16 @@ pub struct Sample {
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
     /// As in [`Variant`].
+    #[serde(default)]
+    pub interrupts_per_frame: Option<f64>,
+    /// As in [`Variant`].
     pub lost_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub latency_p50_us: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub latency_p99_us: Option<f64>,
     /// One-way time of a cache line between the two processors, before and after.
     pub line_distance_ns: Option<[f64; 2]>,
 }

@@ -9,6 +9,7 @@
 
 use crate::error::LabError;
 use crate::guest::machine::Machine;
+use crate::host::HostSettings;
 use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
@@ -104,6 +105,8 @@ pub struct RigConfig {
     pub host_gso: bool,
     /// Whether a guest joins in software what it receives (Linux' own GRO). What comes from a TAP is never joined.
     pub host_gro: bool,
+    /// What the hosts themselves are set to.
+    pub host: HostSettings,
     /// Which host runs the client, 0 or 1; the server is the other.
     pub client: usize,
     /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
@@ -123,6 +126,7 @@ impl Default for RigConfig {
             moderation: ModerationConfig::default(),
             host_gso: true,
             host_gro: false,
+            host: HostSettings::default(),
             client: 0,
             queues: 1,
             between: Between::Adapters(Threads::Shared),
@@ -163,7 +167,8 @@ impl Rig {
         for (side, host) in hosts.iter().enumerate() {
             host.run(|| set_up_host(config, side))??;
         }
-        let rps = config.placement.is_apart()
+        let rps = config.host.rps
+            && config.placement.is_apart()
             && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
         let controls = [Control::new(&adapter), Control::new(&adapter)];
         let mut rig = Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };

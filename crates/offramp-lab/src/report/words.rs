@@ -1,7 +1,7 @@
 //! Figures and verdicts in words, the same in the terminal and on the page.
 
 use crate::compare::PAIRS_MIN;
-use crate::model::{Experiment, Guest, Variant, Verdict};
+use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
@@ -39,7 +39,7 @@ pub fn guest(guest: &Guest) -> String {
 }
 
 /// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 18] = [
+pub static METRICS: [Metric; 21] = [
     Metric {
         name: "throughput_bps",
         heading: "Throughput, Gbit/s",
@@ -166,6 +166,27 @@ pub static METRICS: [Metric; 18] = [
         value: |variant| variant.lost_frames,
         text: count,
     },
+    Metric {
+        name: "interrupts_per_frame",
+        heading: "Interrupts for each frame from the line",
+        noun: "the interrupts per frame",
+        value: |variant| variant.interrupts_per_frame,
+        text: share,
+    },
+    Metric {
+        name: "latency_p50_us",
+        heading: "Answer to a request, median, µs",
+        noun: "the median time to an answer",
+        value: |variant| variant.latency_p50_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "latency_p99_us",
+        heading: "Answer to a request, 99th percentile, µs",
+        noun: "the 99th percentile of the time to an answer",
+        value: |variant| variant.latency_p99_us,
+        text: microseconds,
+    },
 ];
 
 /// The metric of that name; `None` of an unknown one.
@@ -186,6 +207,11 @@ pub fn cpu_seconds(seconds: f64) -> String {
 /// A percentage without its sign.
 pub fn percent(percent: f64) -> String {
     format!("{percent:.0}")
+}
+
+/// A share of one: three decimals where two would show next to nothing.
+pub fn share(share: f64) -> String {
+    if share < 0.1 { format!("{share:.3}") } else { format!("{share:.2}") }
 }
 
 /// Microseconds: one decimal below 100.
@@ -346,7 +372,17 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
 }
 
 /// Metrics that a sentence may name besides the first of its verdicts.
-const SPOKEN_METRICS: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
+const SPOKEN_METRICS: [&str; 6] = [
+    "transactions_per_s",
+    "throughput_bps",
+    "host_cpu_s_per_gb",
+    "latency_p50_us",
+    "latency_p99_us",
+    "interrupts_per_frame",
+];
+/// Metrics of which nothing need be said where the time to an answer is: the one follows from it, and where small requests
+/// are alone, neither their bits nor the time for each of these mean anything.
+const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
 /// The first verdict of a group, and what the same change does to the traffic and to the hosts' processor time.
 fn sentence(group: &[&Verdict]) -> String {
@@ -355,9 +391,11 @@ fn sentence(group: &[&Verdict]) -> String {
     let further = group[1..].iter().filter(|verdict| SPOKEN_METRICS.contains(&verdict.metric.as_str()));
     // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
     let further = further.filter(|verdict| !(transactions && verdict.metric == "throughput_bps"));
+    let timed = transactions && group.iter().any(|verdict| verdict.metric == "latency_p50_us");
+    let further = further.filter(|verdict| !(timed && SAID_BY_LATENCY.contains(&verdict.metric.as_str())));
     let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
     // Where the hosts were not watched by themselves, the machine as a whole stands for them.
-    if spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
+    if !timed && spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
         spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
     }
     format!("{} against {}: {}.", main.variant, main.base, phrases(&spoken))
@@ -373,6 +411,39 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     }
     sentences.extend(experiment.variants.iter().filter_map(silence));
     sentences
+}
+
+/// The bounds that an experiment was held against: a sentence for each variant.
+pub fn judged(experiment: &Experiment) -> Vec<String> {
+    let mut of_variants: Vec<(&str, Vec<String>)> = Vec::new();
+    for judgement in &experiment.judgements {
+        let (variant, said) = (judgement.verdict.variant.as_str(), judgement_phrase(judgement));
+        match of_variants.iter_mut().find(|(name, _)| *name == variant) {
+            Some((_, phrases)) => phrases.push(said),
+            None => of_variants.push((variant, vec![said])),
+        }
+    }
+    of_variants.into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()
+}
+
+fn judgement_phrase(judgement: &Judgement) -> String {
+    let verdict = &judgement.verdict;
+    let kept = if judgement.is_met { "kept" } else { "NOT kept" };
+    format!(
+        "{}\u{a0}× {} of {} ({}), {}: {kept}",
+        verdict_ratio(verdict),
+        noun(&verdict.metric),
+        verdict.base,
+        interval(verdict),
+        bound(judgement)
+    )
+}
+
+/// The bound itself: "at most 1.05".
+pub fn bound(judgement: &Judgement) -> String {
+    let most = judgement.at_most.map(|most| format!("at most {most}"));
+    let least = judgement.at_least.map(|least| format!("at least {least}"));
+    most.into_iter().chain(least).collect::<Vec<_>>().join(" and ")
 }
 
 /// What an experiment found, in one sentence.
@@ -433,6 +504,7 @@ mod tests {
             verdict: main,
             verdicts: further,
             notes: Vec::new(),
+            judgements: Vec::new(),
         }
     }
 
@@ -471,6 +543,38 @@ mod tests {
             ["large send against off: 2.9 × the throughput (95 %: 2.7 … 3.1), 0.34 × the host CPU per GB \
               (0.31 … 0.37)."]
         );
+    }
+
+    #[test]
+    fn a_bound_is_said_with_what_was_measured_and_whether_it_is_kept() {
+        let of = |metric, ratio, at_most: f64| Judgement {
+            verdict: verdict(metric, ratio, [ratio * 0.9, ratio * 1.1]),
+            at_most: Some(at_most),
+            at_least: None,
+            is_met: ratio <= at_most,
+        };
+        let mut experiment = experiment(None, Vec::new());
+        experiment.judgements = vec![of("latency_p50_us", 1.02, 1.05), of("interrupts_per_s", 0.62, 0.5)];
+        let said: Vec<String> = judged(&experiment).iter().map(|line| ordinary_spaces(line)).collect();
+        assert_eq!(
+            said,
+            ["large send: 1.02 × the median time to an answer of off (0.92 … 1.12), at most 1.05: kept; 0.62 × the \
+              interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."]
+        );
+    }
+
+    #[test]
+    fn where_requests_are_timed_their_number_and_their_bits_are_not_said() {
+        let all =
+            ["latency_p99_us", "transactions_per_s", "throughput_bps", "host_cpu_s_per_gb", "interrupts_per_frame"];
+        let mut verdicts = all.map(|metric| verdict(metric, 2.0, [1.9, 2.1])).to_vec();
+        let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts.clone()));
+        assert!(said[0].contains("99th") && said[0].contains("interrupts per frame"), "{said:?}");
+        assert!(!said[0].contains("transactions") && !said[0].contains("throughput") && !said[0].contains("CPU"));
+        // Beside bulk data, that is said.
+        verdicts.retain(|verdict| verdict.metric != "transactions_per_s");
+        let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts));
+        assert!(said[0].contains("throughput") && said[0].contains("host CPU"), "{said:?}");
     }
 
     #[test]
