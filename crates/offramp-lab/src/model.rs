@@ -174,6 +174,34 @@ pub struct Variant {
     /// As `latency_p50_us`, the 99th percentile.
     #[serde(default)]
     pub latency_p99_us: Option<f64>,
+    /// Frames for which the memory of host B's adapter had no room (`drop`).
+    #[serde(default)]
+    pub dropped_frames: Option<f64>,
+    /// Frames that were lost in the memory of host B's adapter to newer ones (`overrun`).
+    #[serde(default)]
+    pub overrun_frames: Option<f64>,
+    /// Most frames that came into the memory of host B's adapter one after another without a loss and without the memory
+    /// becoming empty, since the adapter was made.
+    #[serde(default)]
+    pub burst_frames_max: Option<f64>,
+    /// Most bytes that the memory of host B's adapter has held at one time, whole pages, since the adapter was made.
+    #[serde(default)]
+    pub memory_bytes_max: Option<f64>,
+    /// TCP segments that arrived out of order. Each calls for a duplicate acknowledgement (RFC 5681 4.2).
+    #[serde(default)]
+    pub out_of_order: Option<f64>,
+    /// TCP segments that the receiver said it had already (DSACK, RFC 2883): sent again for nothing.
+    #[serde(default)]
+    pub dsacks: Option<f64>,
+    /// TCP congestion window of the senders, in segments: the median over the measured time.
+    #[serde(default)]
+    pub cwnd_segments: Option<f64>,
+    /// Longest time of the measured one in which TCP delivered not a byte, in seconds, to a hundredth of a second.
+    #[serde(default)]
+    pub stall_s: Option<f64>,
+    /// Requests of remote procedure calls that were sent again, as no response came in time.
+    #[serde(default)]
+    pub rpc_retransmits: Option<f64>,
     /// Every sample, in the order in which they were taken.
     pub samples: Vec<Sample>,
 }
@@ -231,6 +259,33 @@ pub struct Sample {
     /// As in [`Variant`].
     #[serde(default)]
     pub latency_p99_us: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub dropped_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub overrun_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub burst_frames_max: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub memory_bytes_max: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub out_of_order: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub dsacks: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub cwnd_segments: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub stall_s: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub rpc_retransmits: Option<u64>,
     /// One-way time of a cache line between the two processors, before and after.
     pub line_distance_ns: Option<[f64; 2]>,
 }

@@ -1,11 +1,12 @@
 //! The experiments: what is asked, what is fixed, and what differs between the variants.
 
 mod moderation;
+pub(crate) mod resist;
 
 pub use moderation::{Against, Bound, Limit};
 
 use crate::host::HostSettings;
-use crate::rig::{Between, Placement, RigConfig, Threads};
+use crate::rig::{Between, Card, Placement, RigConfig, Threads};
 use crate::traffic::{
     Amount, BulkParams, CONGESTION_DEFAULT, Direction, Params, TransactionParams, UdpParams, Workload,
     iterations_for_usecs,
@@ -102,11 +103,23 @@ pub struct Plan {
 }
 
 /// Experiments that run only when they are named: without them a default run ends within 90 s.
-pub const ON_REQUEST: [&str; 5] =
-    ["moderation-rpc", "moderation-bulk", "moderation-mixed", "moderation-bursts", "interrupt-cap"];
+pub const ON_REQUEST: [&str; 11] = [
+    "moderation-rpc",
+    "moderation-bulk",
+    "moderation-mixed",
+    "moderation-bursts",
+    "interrupt-cap",
+    resist::ORDER,
+    resist::MEMORY_TCP,
+    resist::MEMORY_UDP,
+    resist::WINDOW,
+    resist::RPC,
+    resist::VERDICT,
+];
 
 /// Names that stand for several experiments.
-pub const GROUPS: [(&str, &[&str]); 1] = [("moderation", &moderation::LOADS)];
+pub const GROUPS: [(&str, &[&str]); 2] =
+    [("moderation", &moderation::LOADS), ("packet-memory", &[resist::MEMORY_TCP, resist::MEMORY_UDP])];
 
 /// Metrics that every experiment compares besides its main one.
 const COMPARED: [&str; 5] = [THROUGHPUT, TRANSACTIONS, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
@@ -156,6 +169,12 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         moderation::mixed(settings),
         moderation::bursts(settings),
         moderation::interrupt_cap(settings),
+        resist::order(settings),
+        resist::memory_under_tcp(settings),
+        resist::memory_under_bursts(settings),
+        resist::receive_window(settings),
+        resist::rpc_size(settings),
+        resist::checksum_verdict(settings),
     ]
 }
 
@@ -242,6 +261,7 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         host_gso: false,
         host_gro: false,
         host: HostSettings::default(),
+        card: Card::default(),
         client: 0,
         queues: settings.queues,
         between: Between::Adapters(settings.threads),

@@ -1,5 +1,6 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
+use crate::compare::median;
 use crate::error::LabError;
 use crate::guest::Guests;
 use crate::guest::machine::Machine;
@@ -331,7 +332,9 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     // takes to arrive; the bytes are scaled to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
     let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
-    let latency = report.transactions.as_ref().map(|found| found.latency).filter(|latency| latency.count > 0);
+    let of_calls = report.rpc.as_ref().map(|found| found.latency);
+    let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);
+    let latency = latency.filter(|latency| latency.count > 0);
     let received = (has_adapters && counts.receive.frames_in > 0).then_some(counts.receive.frames_in as f64);
     Sample {
         seconds: elapsed_s,
@@ -351,6 +354,27 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         sent_frames: has_adapters.then_some(counts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
         lost_frames: has_adapters.then(|| counts.lost()),
+        ..trouble(hosts.config(), &counts, report)
+    }
+}
+
+/// What the card of host B lost, and what TCP and calls made of it.
+fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
+    let has_memory = config.card.memory.limits_receive();
+    let received = &counts.receive;
+    let is_bulk = report.sending_tcp().next().is_some();
+    let receivers = report.send.iter().chain(&report.receive).map(|flow| &flow.receiver);
+    let windows: Vec<f64> = report.sending_tcp().filter_map(|tcp| tcp.cwnd_median_segments).collect();
+    Sample {
+        dropped_frames: has_memory.then_some(received.dropped),
+        overrun_frames: has_memory.then_some(received.overrun),
+        burst_frames_max: has_memory.then_some(received.burst_frames_max),
+        memory_bytes_max: has_memory.then_some(received.memory_bytes_max),
+        out_of_order: is_bulk.then(|| report.receiving_tcp().map(|tcp| tcp.segments_out_of_order).sum()),
+        dsacks: is_bulk.then(|| report.sending_tcp().map(|tcp| tcp.dsacks).sum()),
+        cwnd_segments: median(&windows),
+        stall_s: receivers.filter_map(|receiver| receiver.stall_seconds).max_by(f64::total_cmp).filter(|_| is_bulk),
+        rpc_retransmits: report.rpc.as_ref().map(|rpc| rpc.counts.retransmits),
         ..Sample::default()
     }
 }

@@ -281,7 +281,7 @@ fn capitalised(text: &str) -> String {
 
 /// A metric that at least one variant has a figure for.
 fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
-    let measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
+    let measured = words::is_shown(experiment, metric);
     let cells = || experiment.variants.iter().map(|variant| cell(variant, metric)).collect();
     measured.then(|| FigureRow { heading: metric.heading, cells: cells() })
 }

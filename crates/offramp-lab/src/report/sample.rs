@@ -72,6 +72,15 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         latency_p99_us: rates.latency.map(|latency| latency.p99_us * (1.0 + 0.2 * noise(seed))),
         guest_cpu_s: None,
         lost_frames: Some(0),
+        out_of_order: Some(0),
+        dsacks: Some(0),
+        cwnd_segments: Some(120.0),
+        stall_s: Some(0.01),
+        dropped_frames: None,
+        overrun_frames: None,
+        burst_frames_max: None,
+        memory_bytes_max: None,
+        rpc_retransmits: None,
         line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),
     }
 }

@@ -3,7 +3,9 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::words::{self, NOT_MEASURED, count, cpu_seconds, gbit, microseconds, percent, printable, share};
+use super::words::{
+    self, NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, printable, share,
+};
 use crate::model::{Experiment, LabReport, Variant};
 
 /// Columns of text that the report fits into.
@@ -135,7 +137,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, cell: fn(&Variant) -> Option<String>| Column::of(experiment, heading, cell);
     let rtt = |p50: Option<f64>, p99: Option<f64>| Some(format!("{} / {}", microseconds(p50?), microseconds(p99?)));
     let mut columns = vec![
-        of(["throughput", "Gbit/s"], |variant| variant.throughput_bps.map(gbit)),
+        throughput(experiment),
         of(["transact.", "1/s"], |variant| variant.transactions_per_s.map(count)),
         Column::of(experiment, ["vs", "base"], |variant| versus_base(experiment, variant)),
         of(["host CPU", "s/GB"], |variant| variant.host_cpu_s_per_gb.map(cpu_seconds)),
@@ -159,8 +161,45 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         // Transactions are what such traffic is about; its bits per second say the same again.
         columns.remove(0);
     }
+    if words::has_trouble(experiment) || experiment.variants.iter().any(|variant| variant.dropped_frames.is_some()) {
+        // A card or a fault is what is asked about, not what the program costs that stands for it.
+        columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
+        columns.extend(of_trouble(experiment));
+    }
     columns.retain(|column| column.cells.iter().any(Option::is_some));
     columns
+}
+
+/// Columns that give way to those of cards and faults.
+const OF_THE_ADAPTER: [[&str; 2]; 3] = [["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
+
+/// In the unit that suits the fastest variant.
+fn throughput(experiment: &Experiment) -> Column {
+    let fastest = experiment.variants.iter().filter_map(|variant| variant.throughput_bps).fold(0.0, f64::max);
+    if fastest < SLOW_BPS {
+        Column::of(experiment, ["throughput", "Mbit/s"], |variant| variant.throughput_bps.map(mbit))
+    } else {
+        Column::of(experiment, ["throughput", "Gbit/s"], |variant| variant.throughput_bps.map(gbit))
+    }
+}
+
+/// What a card lost, and what TCP and calls made of it.
+fn of_trouble(experiment: &Experiment) -> Vec<Column> {
+    let of = |heading, name: &str| {
+        let metric = words::metric(name).filter(|metric| words::is_shown(experiment, metric));
+        metric.map(|metric| Column::of(experiment, heading, |variant| (metric.value)(variant).map(metric.text)))
+    };
+    let columns = [
+        of(["", "drop"], "dropped_frames"),
+        of(["over-", "run"], "overrun_frames"),
+        of(["loss-free", "burst"], "burst_frames_max"),
+        of(["out of", "order"], "out_of_order"),
+        of(["for", "nothing"], "dsacks"),
+        of(["cwnd", "segm."], "cwnd_segments"),
+        of(["stall", "s"], "stall_s"),
+        of(["calls", "again"], "rpc_retransmits"),
+    ];
+    columns.into_iter().flatten().collect()
 }
 
 /// The ratio of a variant's throughput, or transactions, to the base's: the verdict's where there is one.

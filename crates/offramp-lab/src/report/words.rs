@@ -39,7 +39,7 @@ pub fn guest(guest: &Guest) -> String {
 }
 
 /// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 21] = [
+pub static METRICS: [Metric; 30] = [
     Metric {
         name: "throughput_bps",
         heading: "Throughput, Gbit/s",
@@ -187,6 +187,69 @@ pub static METRICS: [Metric; 21] = [
         value: |variant| variant.latency_p99_us,
         text: microseconds,
     },
+    Metric {
+        name: "dropped_frames",
+        heading: "Frames that found no room in the card's memory",
+        noun: "the frames without room",
+        value: |variant| variant.dropped_frames,
+        text: count,
+    },
+    Metric {
+        name: "overrun_frames",
+        heading: "Frames lost in the card's memory to newer ones",
+        noun: "the overruns",
+        value: |variant| variant.overrun_frames,
+        text: count,
+    },
+    Metric {
+        name: "burst_frames_max",
+        heading: "Longest burst without a loss, frames",
+        noun: "the longest burst without a loss",
+        value: |variant| variant.burst_frames_max,
+        text: count,
+    },
+    Metric {
+        name: "memory_bytes_max",
+        heading: "Most bytes held in the card's memory",
+        noun: "the most bytes held in the card's memory",
+        value: |variant| variant.memory_bytes_max,
+        text: count,
+    },
+    Metric {
+        name: "out_of_order",
+        heading: "TCP segments that arrived out of order",
+        noun: "the segments out of order",
+        value: |variant| variant.out_of_order,
+        text: count,
+    },
+    Metric {
+        name: "dsacks",
+        heading: "TCP segments known to have been sent again for nothing",
+        noun: "the segments sent again for nothing",
+        value: |variant| variant.dsacks,
+        text: count,
+    },
+    Metric {
+        name: "cwnd_segments",
+        heading: "TCP congestion window, segments",
+        noun: "the congestion window",
+        value: |variant| variant.cwnd_segments,
+        text: segments,
+    },
+    Metric {
+        name: "stall_s",
+        heading: "Longest time without a byte, s",
+        noun: "the longest time without a byte",
+        value: |variant| variant.stall_s,
+        text: seconds,
+    },
+    Metric {
+        name: "rpc_retransmits",
+        heading: "Calls made again",
+        noun: "the calls made again",
+        value: |variant| variant.rpc_retransmits,
+        text: count,
+    },
 ];
 
 /// The metric of that name; `None` of an unknown one.
@@ -194,9 +257,47 @@ pub fn metric(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// Bits per second as Gbit/s.
+/// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
 pub fn gbit(bps: f64) -> String {
-    format!("{:.2}", bps / 1e9)
+    if bps.abs() < SLOW_BPS { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
+}
+
+/// Below this, a rate is better told in Mbit/s.
+pub const SLOW_BPS: f64 = 1e8;
+
+/// Bits per second as Mbit/s.
+pub fn mbit(bps: f64) -> String {
+    format!("{:.2}", bps / 1e6)
+}
+
+/// Segments of a window: half ones occur as the mean of two.
+pub fn segments(segments: f64) -> String {
+    if segments < 100.0 && segments.fract() != 0.0 { format!("{segments:.1}") } else { count(segments) }
+}
+
+/// Seconds, to a hundredth.
+pub fn seconds(seconds: f64) -> String {
+    format!("{seconds:.2}")
+}
+
+/// Metrics that say nothing while all is well: what TCP tells of trouble, which every TCP test measures.
+const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
+/// Longest time without a byte that belongs to a TCP connection without trouble: half of what Linux waits at least
+/// before it sends again.
+const STALL_TOLD_S: f64 = 0.1;
+
+/// Whether a metric is to be shown for an experiment: it was measured, and where it tells of trouble, there was some.
+pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
+    let is_measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
+    is_measured && (!OF_TROUBLE.contains(&metric.name) || has_trouble(experiment))
+}
+
+/// Whether segments came out of order, were lost in a card's memory, or stood still.
+pub fn has_trouble(experiment: &Experiment) -> bool {
+    let above = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
+    experiment.variants.iter().any(|variant| {
+        above(variant.out_of_order, 0.0) || above(variant.dropped_frames, 0.0) || above(variant.stall_s, STALL_TOLD_S)
+    })
 }
 
 /// Processor seconds: two decimals, three where two would show next to nothing.
