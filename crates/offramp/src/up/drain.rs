@@ -4,7 +4,7 @@
 //! took; nothing new gets on a line from then on. Then each line is emptied into its host.
 
 use nix::sys::eventfd::EventFd;
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::port::{HostPort, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_ports::worker::{CablePair, HostIo, Task, Watch};
@@ -111,6 +111,10 @@ impl<H: HostPort> HostPort for Gated<H> {
 
     fn flush(&mut self) {
         self.host.flush();
+    }
+
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        self.host.interrupts()
     }
 
     fn accepts(&self) -> Offloads {
