@@ -45,7 +45,7 @@ impl Default for AdapterConfig {
             id_range: IdRange::default(),
             transmit_batch_bytes: 64 * 1024,
             receive_batch_frames: 256,
-            moderation: ModerationConfig::default(),
+            moderation: ModerationConfig::adaptive(),
             coalesce: CoalesceConfig::default(),
             queues: 1,
         }

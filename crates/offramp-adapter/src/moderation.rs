@@ -52,18 +52,22 @@ mod cost;
 mod dim;
 mod e1000;
 mod notification;
+mod price;
 
 pub use config::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     ModerationConfig, ModerationConfigError, PRICE_PERCENT_MAX, Policy, ring_guard_frames,
 };
-pub use cost::{COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost};
+pub use cost::{
+    COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost, LOAD_INTERRUPTS_PER_SECOND_DEFAULT,
+};
 pub use dim::DimProfiles;
 pub use e1000::E1000Mode;
 pub use notification::{CommandError, NotificationCoalescing, Outcome, command, feature};
 
 use dim::Dim;
 use e1000::E1000;
+use price::Price;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
@@ -146,8 +150,15 @@ impl Limits {
         Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
     }
 
-    fn area(config: &AreaConfig, cost: &CostEstimator) -> Self {
-        Self { wait_ns: config.deadline_ns, area_ns: config.cost.ns(cost), ..Self::NONE }
+    fn area(config: &AreaConfig, price: Option<&Price>, cost: &CostEstimator) -> Self {
+        let cost_ns = config.cost.ns(cost);
+        let limits = Self { wait_ns: config.deadline_ns, area_ns: cost_ns, ..Self::NONE };
+        match price {
+            None => limits,
+            Some(price) => {
+                Self { wait_ns: config.deadline_ns.min(price.gap_ns()), area_ns: price.of(cost_ns), ..limits }
+            }
+        }
     }
 
     /// How long frames of which the first came at `first_ns` wait at the latest. With a clock that went back
@@ -175,8 +186,8 @@ enum Rule {
     Coalescing(Coalescing),
     Dim(Dim),
     E1000(E1000),
-    Area(AreaConfig),
-    QuietOrArea(AreaConfig),
+    Area(AreaConfig, Option<Price>),
+    QuietOrArea(AreaConfig, Option<Price>),
 }
 
 impl Rule {
@@ -189,8 +200,8 @@ impl Rule {
             Policy::Coalescing(coalescing) => Self::Coalescing(coalescing),
             Policy::NetDim(profiles) => Self::Dim(Dim::new(profiles)),
             Policy::E1000(mode) => Self::E1000(E1000::new(mode)),
-            Policy::Area(config) => Self::Area(config),
-            Policy::QuietOrArea(config) => Self::QuietOrArea(config),
+            Policy::Area(config) => Self::Area(config, config.cost.price()),
+            Policy::QuietOrArea(config) => Self::QuietOrArea(config, config.cost.price()),
         }
     }
 
@@ -202,18 +213,25 @@ impl Rule {
             Self::Coalescing(coalescing) => Limits::coalescing(coalescing),
             Self::Dim(dim) => Limits::coalescing(dim.profile()),
             Self::E1000(e1000) => Limits::gap(e1000.gap_ns()),
-            Self::Area(config) => Limits::area(config, cost),
-            Self::QuietOrArea(config) => Limits { quiet_ns: config.cost.ns(cost), ..Limits::area(config, cost) },
+            Self::Area(config, price) => Limits::area(config, price.as_ref(), cost),
+            Self::QuietOrArea(config, price) => {
+                let limits = Limits::area(config, price.as_ref(), cost);
+                Limits { quiet_ns: limits.area_ns, ..limits }
+            }
         }
     }
 
-    /// Learns of an interrupt and of what came since the one before. Whether the limits are others now.
+    /// Learns of an interrupt and of what came since the one before; `has_waited` if the first frame of it was
+    /// not to be told at once. Whether the limits are others now.
     #[inline]
-    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
+    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64, has_waited: bool) -> bool {
         match self {
             Self::Dim(dim) => dim.fired(now_ns, frames, bytes),
             Self::E1000(e1000) => e1000.fired(now_ns, frames, bytes),
-            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_) | Self::QuietOrArea(_) => false,
+            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(now_ns, frames, has_waited),
+            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_, None) | Self::QuietOrArea(_, None) => {
+                false
+            }
         }
     }
 }
@@ -307,7 +325,8 @@ impl Moderator {
     #[inline]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
-        let has_learned = self.rule.fired(now_ns, self.seen_frames.saturating_add(frames), self.bytes);
+        let frames_since = self.seen_frames.saturating_add(frames);
+        let has_learned = self.rule.fired(now_ns, frames_since, self.bytes, self.waiting.wait_ns > 0);
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         self.fired_ns = Some(now_ns);

@@ -442,11 +442,93 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
+/// A price that follows the load: what is meant by it, in virtual time.
+mod adaptive {
+    use super::*;
+
+    const UNDER_LOAD_PER_SECOND: u32 = 8000;
+    const GAP_NS: u64 = SECOND_NS / UNDER_LOAD_PER_SECOND as u64;
+    /// A full frame at 1 Gbit/s.
+    const FULL_NS: u64 = 12_304;
+    const ROUND_TRIP_NS: u64 = 30_000;
+
+    fn trial() -> Trial {
+        let cost = InterruptCost::Adaptive { interrupts_per_second: UNDER_LOAD_PER_SECOND };
+        Trial::new(Moderator::new(of(Policy::QuietOrArea(AreaConfig { cost, ..AreaConfig::default() }))))
+    }
+
+    fn bulk(trial: &mut Trial, start_ns: u64, frames: u64) -> u64 {
+        (0..frames).for_each(|n| trial.frame(Frame { at_ns: start_ns + n * FULL_NS, bytes: 1514 }));
+        start_ns + frames * FULL_NS
+    }
+
+    /// One request at a time, the next one a round trip after the answer; how many were made to wait.
+    fn requests(trial: &mut Trial, start_ns: u64, count: usize) -> usize {
+        let (mut at_ns, mut delayed) = (start_ns, 0);
+        for _ in 0..count {
+            let waited_before_ns = trial.outcome.waited_ns;
+            trial.frame(Frame { at_ns, bytes: 100 });
+            trial.finish();
+            let waited_ns = trial.outcome.waited_ns - waited_before_ns;
+            delayed += usize::from(waited_ns > 0);
+            at_ns += waited_ns + ROUND_TRIP_NS;
+        }
+        delayed
+    }
+
+    #[test]
+    fn bulk_data_is_told_about_as_often_as_is_meant_and_no_frame_waits_longer_than_the_gap() {
+        let mut trial = trial();
+        let learned_ns = bulk(&mut trial, 0, 2_000);
+        let before = trial.outcome.interrupts;
+        let end_ns = bulk(&mut trial, learned_ns, 200_000);
+        let per_second = (trial.outcome.interrupts - before) * SECOND_NS / (end_ns - learned_ns);
+        let meant = u64::from(UNDER_LOAD_PER_SECOND);
+        assert!((meant / 2..=meant).contains(&per_second), "{per_second}");
+        assert!(trial.outcome.longest_wait_ns <= GAP_NS, "{}", trial.outcome.longest_wait_ns);
+    }
+
+    #[test]
+    fn requests_one_at_a_time_hardly_ever_wait_however_fast_they_come() {
+        let mut trial = trial();
+        assert_eq!(requests(&mut trial, 0, 100_000) / 100, 0, "of 100,000, less than one in a thousand");
+    }
+
+    #[test]
+    fn a_request_each_millisecond_never_waits() {
+        let mut trial = trial();
+        (0..10_000).for_each(|n| trial.frame(Frame { at_ns: n * MILLISECOND_NS, bytes: 100 }));
+        assert_eq!(trial.outcome.waited_ns, 0);
+    }
+
+    #[test]
+    fn requests_after_bulk_data_wait_a_few_times_and_then_no_more() {
+        let mut trial = trial();
+        let end_ns = bulk(&mut trial, 0, 100_000);
+        trial.finish();
+        let delayed = requests(&mut trial, end_ns + ROUND_TRIP_NS, 50);
+        assert!(delayed <= 10, "{delayed}");
+        assert_eq!(requests(&mut trial, end_ns + SECOND_NS, 20_000) / 100, 0);
+    }
+
+    #[test]
+    fn a_few_requests_at_random_moments_are_not_worth_waiting_for() {
+        let (mut trial, mut rng, mut at_ns) = (trial(), rng(), 0);
+        for _ in 0..100_000 {
+            // 10,000 a second.
+            at_ns += (-(1.0 - rng.random::<f64>()).ln() * 100_000.0) as u64;
+            trial.frame(Frame { at_ns, bytes: 100 });
+        }
+        assert!(trial.outcome.waited_ns < 100_000 * MICROSECOND_NS, "a microsecond each: {}", trial.outcome.waited_ns);
+    }
+}
+
 /// A policy with settings from the whole range.
 fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
-    let cost = match rng.random_range(0..2) {
+    let cost = match rng.random_range(0..3) {
         0 => InterruptCost::Given { ns: rng.random_range(0..100_000) },
-        _ => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+        1 => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+        _ => InterruptCost::Adaptive { interrupts_per_second: rng.random_range(1_000..1_000_000) },
     };
     let area = AreaConfig { cost, deadline_ns: rng.random_range(0..MILLISECOND_NS) };
     let any = |rng: &mut ChaCha8Rng| if rng.random_bool(0.2) { u32::MAX } else { rng.random_range(0..300) };

@@ -8,6 +8,7 @@ use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
 use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::Line;
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, TxMeta};
@@ -369,7 +370,8 @@ fn the_cost_of_an_interrupt_is_learned_from_how_long_batches_take() {
 
 #[test]
 fn without_moderation_the_clock_is_not_read() {
-    let mut bench = Bench::new(&AdapterConfig::default(), &CableConfig::default());
+    let config = AdapterConfig { moderation: moderation(Policy::Off), ..AdapterConfig::default() };
+    let mut bench = Bench::new(&config, &CableConfig::default());
     bench.left.host_mut().to_send.push_back(tcp_frame(0, 1, b"x"));
     bench.left.poll(0).unwrap();
     bench.right.poll_timed(0, &|| panic!("read")).unwrap();

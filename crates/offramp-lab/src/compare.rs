@@ -21,7 +21,7 @@ pub const PAIRS_MIN: usize = 2;
 pub const GB: f64 = 1e9;
 
 /// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
-pub const METRICS: [&str; 18] = [
+pub const METRICS: [&str; 30] = [
     "throughput_bps",
     "transactions_per_s",
     "host_cpu_s_per_gb",
@@ -40,6 +40,18 @@ pub const METRICS: [&str; 18] = [
     "sent_frames",
     "interrupts_per_s",
     "lost_frames",
+    "interrupts_per_frame",
+    "latency_p50_us",
+    "latency_p99_us",
+    "dropped_frames",
+    "overrun_frames",
+    "burst_frames_max",
+    "memory_bytes_max",
+    "out_of_order",
+    "dsacks",
+    "cwnd_segments",
+    "stall_s",
+    "rpc_retransmits",
 ];
 
 /// How the samples of one metric lie.
@@ -110,6 +122,18 @@ pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
         "sent_frames" => count(sample.sent_frames),
         "interrupts_per_s" => sample.interrupts_per_s,
         "lost_frames" => count(sample.lost_frames),
+        "interrupts_per_frame" => sample.interrupts_per_frame,
+        "latency_p50_us" => sample.latency_p50_us,
+        "latency_p99_us" => sample.latency_p99_us,
+        "dropped_frames" => count(sample.dropped_frames),
+        "overrun_frames" => count(sample.overrun_frames),
+        "burst_frames_max" => count(sample.burst_frames_max),
+        "memory_bytes_max" => count(sample.memory_bytes_max),
+        "out_of_order" => count(sample.out_of_order),
+        "dsacks" => count(sample.dsacks),
+        "cwnd_segments" => sample.cwnd_segments,
+        "stall_s" => sample.stall_s,
+        "rpc_retransmits" => count(sample.rpc_retransmits),
         _ => None,
     };
     value.filter(|value| value.is_finite())
@@ -148,6 +172,18 @@ pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
         sent_frames: of("sent_frames"),
         interrupts_per_s: of("interrupts_per_s"),
         lost_frames: of("lost_frames"),
+        interrupts_per_frame: of("interrupts_per_frame"),
+        latency_p50_us: of("latency_p50_us"),
+        latency_p99_us: of("latency_p99_us"),
+        dropped_frames: of("dropped_frames"),
+        overrun_frames: of("overrun_frames"),
+        burst_frames_max: of("burst_frames_max"),
+        memory_bytes_max: of("memory_bytes_max"),
+        out_of_order: of("out_of_order"),
+        dsacks: of("dsacks"),
+        cwnd_segments: of("cwnd_segments"),
+        stall_s: of("stall_s"),
+        rpc_retransmits: of("rpc_retransmits"),
         samples,
     }
 }
@@ -378,6 +414,9 @@ mod tests {
             sent_frames: Some(1),
             interrupts_per_s: Some(1.0),
             lost_frames: Some(1),
+            interrupts_per_frame: Some(1.0),
+            latency_p50_us: Some(1.0),
+            latency_p99_us: Some(1.0),
             ..Sample::default()
         };
         let variant = serde_json::to_value(summarise("x", vec![sample])).expect("an object");

@@ -229,6 +229,7 @@ impl<'a> Running<'a> {
             verdict,
             verdicts,
             notes: self.notes,
+            judgements: Vec::new(),
         }
     }
 }

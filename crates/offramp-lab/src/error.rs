@@ -3,6 +3,8 @@
 use crate::device::DeviceError;
 use crate::guest::GuestError;
 use offramp_adapter::config::ConfigError;
+use offramp_adapter::fault::FaultConfigError;
+use offramp_adapter::memory::MemoryConfigError;
 use offramp_ports::sys::SysError;
 use offramp_ports::sys::privilege::SetupError;
 use offramp_ports::tap::TapError;
@@ -20,6 +22,12 @@ pub enum LabError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The memory of a card is out of range.
+    #[error(transparent)]
+    Memory(#[from] MemoryConfigError),
+    /// A fault is out of range.
+    #[error(transparent)]
+    Fault(#[from] FaultConfigError),
     /// An interface could not be set up.
     #[error("{0}")]
     System(#[from] SysError),

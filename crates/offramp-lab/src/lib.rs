@@ -5,6 +5,7 @@ pub mod compare;
 pub mod device;
 pub mod error;
 pub mod guest;
+pub mod host;
 pub mod machine;
 pub mod model;
 pub mod plan;

@@ -102,6 +102,22 @@ pub struct Experiment {
     pub verdicts: Vec<Verdict>,
     /// What a reader must know of this result, if anything.
     pub notes: Vec<String>,
+    /// Bounds that were set beforehand, and whether each variant keeps them.
+    #[serde(default)]
+    pub judgements: Vec<Judgement>,
+}
+
+/// A bound on a ratio, and what was measured.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct Judgement {
+    /// The comparison: its `base` is what the bound is set against.
+    pub verdict: Verdict,
+    /// The ratio may be at most so much.
+    pub at_most: Option<f64>,
+    /// The ratio must be at least so much.
+    pub at_least: Option<f64>,
+    /// The measured ratio, the median of the rounds', keeps the bound.
+    pub is_met: bool,
 }
 
 /// One setting, and the medians of its samples.
@@ -111,7 +127,7 @@ pub struct Variant {
     pub name: String,
     /// Payload that arrived, in bits per second.
     pub throughput_bps: Option<f64>,
-    /// Requests answered in a second, where the traffic is transactions.
+    /// Requests answered in a second, where the traffic is nothing but requests.
     pub transactions_per_s: Option<f64>,
     /// Processor time of the hosts for 10^9 bytes of payload.
     pub host_cpu_s_per_gb: Option<f64>,
@@ -146,8 +162,46 @@ pub struct Variant {
     /// Interrupts of the receiving hosts per second: batches in which a TAP was handed frames, calls of a guest.
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
+    /// Of these batches, so many for each frame that came from the line: 1 where the host is told of every frame.
+    #[serde(default)]
+    pub interrupts_per_frame: Option<f64>,
     /// Frames lost on the way, for any reason.
     pub lost_frames: Option<f64>,
+    /// Time to the answer of the traffic's own requests, the median; from the moment at which a request was due where
+    /// the requests do not wait for each other.
+    #[serde(default)]
+    pub latency_p50_us: Option<f64>,
+    /// As `latency_p50_us`, the 99th percentile.
+    #[serde(default)]
+    pub latency_p99_us: Option<f64>,
+    /// Frames for which the memory of host B's adapter had no room (`drop`).
+    #[serde(default)]
+    pub dropped_frames: Option<f64>,
+    /// Frames that were lost in the memory of host B's adapter to newer ones (`overrun`).
+    #[serde(default)]
+    pub overrun_frames: Option<f64>,
+    /// Most frames that came into the memory of host B's adapter one after another without a loss and without the memory
+    /// becoming empty, since the adapter was made.
+    #[serde(default)]
+    pub burst_frames_max: Option<f64>,
+    /// Most bytes that the memory of host B's adapter has held at one time, whole pages, since the adapter was made.
+    #[serde(default)]
+    pub memory_bytes_max: Option<f64>,
+    /// TCP segments that arrived out of order. Each calls for a duplicate acknowledgement (RFC 5681 4.2).
+    #[serde(default)]
+    pub out_of_order: Option<f64>,
+    /// TCP segments that the receiver said it had already (DSACK, RFC 2883): sent again for nothing.
+    #[serde(default)]
+    pub dsacks: Option<f64>,
+    /// TCP congestion window of the senders, in segments: the median over the measured time.
+    #[serde(default)]
+    pub cwnd_segments: Option<f64>,
+    /// Longest time of the measured one in which TCP delivered not a byte, in seconds, to a hundredth of a second.
+    #[serde(default)]
+    pub stall_s: Option<f64>,
+    /// Requests of remote procedure calls that were sent again, as no response came in time.
+    #[serde(default)]
+    pub rpc_retransmits: Option<f64>,
     /// Every sample, in the order in which they were taken.
     pub samples: Vec<Sample>,
 }
@@ -195,7 +249,43 @@ pub struct Sample {
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
     /// As in [`Variant`].
+    #[serde(default)]
+    pub interrupts_per_frame: Option<f64>,
+    /// As in [`Variant`].
     pub lost_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub latency_p50_us: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub latency_p99_us: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub dropped_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub overrun_frames: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub burst_frames_max: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub memory_bytes_max: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub out_of_order: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub dsacks: Option<u64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub cwnd_segments: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub stall_s: Option<f64>,
+    /// As in [`Variant`].
+    #[serde(default)]
+    pub rpc_retransmits: Option<u64>,
     /// One-way time of a cache line between the two processors, before and after.
     pub line_distance_ns: Option<[f64; 2]>,
 }

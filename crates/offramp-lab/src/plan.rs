@@ -1,12 +1,18 @@
 //! The experiments: what is asked, what is fixed, and what differs between the variants.
 
-use crate::rig::{Between, Placement, RigConfig, Threads};
+mod moderation;
+pub(crate) mod resist;
+
+pub use moderation::{Against, Bound, Limit};
+
+use crate::host::HostSettings;
+use crate::rig::{Between, Card, Placement, RigConfig, Threads};
 use crate::traffic::{
     Amount, BulkParams, CONGESTION_DEFAULT, Direction, Params, TransactionParams, UdpParams, Workload,
     iterations_for_usecs,
 };
 use offramp_adapter::config::MTU_DEFAULT;
-use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
+use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
@@ -15,10 +21,6 @@ const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
 /// default. Without it a gigabit line wakes the host for every frame.
 const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
-/// The cap of claim R4.
-const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
-/// Time and frames after which an adapter interrupts that is set for throughput.
-const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
 /// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
 /// much the receiver loses.
 const DATAGRAMS_BPS: u64 = 1_000_000_000;
@@ -101,7 +103,51 @@ pub struct Plan {
 }
 
 /// Experiments that run only when they are named: without them a default run ends within 90 s.
-pub const ON_REQUEST: [&str; 3] = ["moderation", "moderation-rr", "interrupt-cap"];
+pub const ON_REQUEST: [&str; 11] = [
+    "moderation-rpc",
+    "moderation-bulk",
+    "moderation-mixed",
+    "moderation-bursts",
+    "interrupt-cap",
+    resist::ORDER,
+    resist::MEMORY_TCP,
+    resist::MEMORY_UDP,
+    resist::WINDOW,
+    resist::RPC,
+    resist::VERDICT,
+];
+
+/// Names that stand for several experiments.
+pub const GROUPS: [(&str, &[&str]); 2] =
+    [("moderation", &moderation::LOADS), ("packet-memory", &[resist::MEMORY_TCP, resist::MEMORY_UDP])];
+
+/// Metrics that every experiment compares besides its main one.
+const COMPARED: [&str; 5] = [THROUGHPUT, TRANSACTIONS, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
+/// Metrics that those on request compare too: when the host is told of frames is what they are about.
+const COMPARED_ON_REQUEST: [&str; 4] = [LATENCY_P50, LATENCY_P99, "interrupts_per_frame", "interrupts_per_s"];
+
+impl Plan {
+    /// Whether round trips are measured after each sample. An experiment on request has latencies of its own where they
+    /// matter, and is to end soon.
+    pub fn has_round_trips(&self) -> bool {
+        !self.is_on_request()
+    }
+
+    /// Metrics that are compared besides the main one.
+    pub fn compared(&self) -> Vec<&'static str> {
+        let further: &[&str] = if self.is_on_request() { &COMPARED_ON_REQUEST } else { &[] };
+        COMPARED.iter().chain(further).copied().collect()
+    }
+
+    /// Bounds that every variant but the base is held against.
+    pub fn bounds(&self) -> &'static [Bound] {
+        moderation::bounds(self.name)
+    }
+
+    fn is_on_request(&self) -> bool {
+        ON_REQUEST.contains(&self.name)
+    }
+}
 
 /// Every experiment, in the order in which they run.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
@@ -118,9 +164,17 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         tso_and_udp(settings),
         all(settings),
         relay(settings),
-        moderation(settings),
-        moderation_of_requests(settings),
-        interrupt_cap(settings),
+        moderation::rpc(settings),
+        moderation::bulk(settings),
+        moderation::mixed(settings),
+        moderation::bursts(settings),
+        moderation::interrupt_cap(settings),
+        resist::order(settings),
+        resist::memory_under_tcp(settings),
+        resist::memory_under_bursts(settings),
+        resist::receive_window(settings),
+        resist::rpc_size(settings),
+        resist::checksum_verdict(settings),
     ]
 }
 
@@ -135,6 +189,9 @@ pub fn guest_plans(settings: &Settings) -> Vec<Plan> {
         jumbo(settings),
         from_the_guests_server(lso_transactions(settings)),
         all(settings),
+        moderation::in_a_guest(moderation::rpc(settings)),
+        to_the_guest(moderation::in_a_guest(moderation::bulk(settings))),
+        to_the_guest(moderation::in_a_guest(moderation::mixed(settings))),
     ];
     plans.into_iter().map(warmed_up_longer).collect()
 }
@@ -173,6 +230,8 @@ fn warmed_up_longer(mut plan: Plan) -> Plan {
 const THROUGHPUT: &str = "throughput_bps";
 const HOST_CPU: &str = "host_cpu_s_per_gb";
 const TRANSACTIONS: &str = "transactions_per_s";
+const LATENCY_P50: &str = "latency_p50_us";
+const LATENCY_P99: &str = "latency_p99_us";
 
 /// What a host without large send does: one frame at a time, and no joining at the other end to hide it.
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
@@ -201,6 +260,8 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         },
         host_gso: false,
         host_gro: false,
+        host: HostSettings::default(),
+        card: Card::default(),
         client: 0,
         queues: settings.queues,
         between: Between::Adapters(settings.threads),
@@ -480,80 +541,10 @@ fn relay(settings: &Settings) -> Plan {
     }
 }
 
-/// Every policy, the plain adapter first and the one that is to be judged next.
-fn policies() -> [(&'static str, ModerationConfig); 7] {
-    [
-        ("off", by(Policy::Off)),
-        ("quiet-or-area", by(Policy::QuietOrArea(AreaConfig::default()))),
-        ("area", by(Policy::Area(AreaConfig::default()))),
-        ("net-dim", by(Policy::NetDim(DimProfiles::default()))),
-        ("e1000", by(Policy::E1000(E1000Mode::default()))),
-        ("8000/s", gigabit_moderation()),
-        ("50 us or 32", by(Policy::Coalescing(COALESCED))),
-    ]
-}
-
-/// A variant for each policy, with the same traffic.
-fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
-    let variant = |(name, moderation)| VariantPlan {
-        name,
-        rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
-        traffic: traffic.clone(),
-    };
-    policies().map(variant).into()
-}
-
-fn moderation(settings: &Settings) -> Plan {
-    Plan {
-        name: "moderation",
-        question: "Bulk data: what is it worth to interrupt the host less often, and by which rule?",
-        claims: &["M9", "M10", "M11"],
-        fixed: format!(
-            "MTU {}, {}; all offloads on, no GSO of the host's own; the interrupts of both hosts are counted together",
-            settings.mtu,
-            line(settings)
-        ),
-        metric: HOST_CPU,
-        variants: moderated(settings, &bulk(settings)),
-    }
-}
-
-fn moderation_of_requests(settings: &Settings) -> Plan {
-    let traffic = traffic(settings, Workload::Transaction(TransactionParams::default()));
-    Plan {
-        name: "moderation-rr",
-        question: "One small request at a time: what does each rule of moderation add to the answer's time?",
-        claims: &["M10"],
-        fixed: format!("MTU {}, {}; all offloads on; 64 bytes each way", settings.mtu, line(settings)),
-        metric: TRANSACTIONS,
-        variants: moderated(settings, &traffic),
-    }
-}
-
-fn interrupt_cap(settings: &Settings) -> Plan {
-    let settings = &at_a_gigabit(settings);
-    let variant = |name, moderation| VariantPlan {
-        name,
-        rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
-        traffic: bulk(settings),
-    };
-    Plan {
-        name: "interrupt-cap",
-        question: "At 1 Gbit/s, where the line is the limit: does a cap on interrupts change the speed, or the processor's share?",
-        claims: &["R4", "R6"],
-        fixed: format!("MTU 1500, {}; all offloads on, no GSO of the host's own", line(settings)),
-        metric: HOST_CPU,
-        variants: vec![
-            variant("off", by(Policy::Off)),
-            variant("1000/s", at_most(CAPPED_INTERRUPTS_PER_SECOND)),
-            variant("8000/s", gigabit_moderation()),
-        ],
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::compare;
 
     #[test]
     fn what_runs_on_request_is_an_experiment() {
@@ -562,15 +553,30 @@ mod tests {
     }
 
     #[test]
-    fn every_policy_is_an_experiments_variant_and_may_be_set() {
-        for plan in plans(&Settings::default()) {
-            for variant in plan.variants {
-                assert_eq!(variant.rig.moderation.check(), Ok(()), "{}: {}", plan.name, variant.name);
-            }
+    fn a_group_is_made_of_experiments_on_request_and_is_none_itself() {
+        let plans = plans(&Settings::default());
+        for (group, members) in GROUPS {
+            assert!(members.iter().all(|name| ON_REQUEST.contains(name)), "{group}");
+            assert!(plans.iter().all(|plan| plan.name != group), "{group}");
         }
-        let named = policies().map(|(_, moderation)| moderation.policy.name());
-        for name in ["off", "fixed-gap", "coalescing", "net-dim", "e1000", "area", "quiet-or-area"] {
-            assert!(named.contains(&name), "{name}");
+    }
+
+    #[test]
+    fn every_experiment_may_be_set_and_its_traffic_be_made() {
+        for plan in plans(&Settings::default()) {
+            for variant in &plan.variants {
+                assert_eq!(variant.rig.moderation.check(), Ok(()), "{}: {}", plan.name, variant.name);
+                assert_eq!(variant.traffic.check(), Ok(()), "{}: {}", plan.name, variant.name);
+            }
+            let compared = plan.compared();
+            assert!(compared.iter().chain([&plan.metric]).all(|metric| compare::METRICS.contains(metric)));
+        }
+    }
+
+    #[test]
+    fn only_what_runs_by_default_measures_round_trips() {
+        for plan in plans(&Settings::default()) {
+            assert_eq!(plan.has_round_trips(), !ON_REQUEST.contains(&plan.name), "{}", plan.name);
         }
     }
 
@@ -591,7 +597,7 @@ mod tests {
 
     #[test]
     fn where_the_question_is_about_receiving_the_guest_receives() {
-        for name in ["rx-checksum", "rsc"] {
+        for name in ["rx-checksum", "rsc", "moderation-bulk", "moderation-mixed"] {
             let plan = guest_plan(name);
             assert!(plan.variants.iter().all(|v| v.traffic.direction == Direction::Receive && v.rig.client == 0));
         }

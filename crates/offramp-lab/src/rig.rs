@@ -9,17 +9,20 @@
 
 use crate::error::LabError;
 use crate::guest::machine::Machine;
+use crate::host::{Capture, HostSettings};
 use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
+use offramp_adapter::fault::{self, FaultConfig};
+use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{Control, QueuePair};
-use offramp_adapter::stats::Direction;
+use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
 use offramp_ports::relay::Relay;
 use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
-use offramp_ports::worker::Worker;
+use offramp_ports::worker::{Task, Worker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
@@ -39,6 +42,8 @@ const TX_QUEUE_LEN: u32 = 8192;
 pub(crate) const GSO_SEGS: u32 = u16::MAX as u32;
 /// Smallest MTU at which Linux runs IPv6 on an interface (RFC 8200 5).
 const IPV6_MTU_MIN: usize = 1280;
+/// The host whose adapter may be a [`Card`].
+const CARD_SIDE: usize = 1;
 
 /// Who drives the adapters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,6 +94,23 @@ impl Placement {
     }
 }
 
+/// What host B's adapter is besides: a card with little memory on a slow bus, or one with faults. By default it is
+/// neither.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Card {
+    /// Its packet memory.
+    pub memory: MemoryConfig,
+    /// Its bus to the host, and its faults.
+    pub faults: FaultConfig,
+}
+
+impl Card {
+    /// Whether it is nothing special.
+    pub fn is_none(&self) -> bool {
+        self.memory.is_none() && self.faults.is_none()
+    }
+}
+
 /// What a rig is made with.
 #[derive(Clone, Debug)]
 pub struct RigConfig {
@@ -104,6 +126,8 @@ pub struct RigConfig {
     pub host_gso: bool,
     /// Whether a guest joins in software what it receives (Linux' own GRO). What comes from a TAP is never joined.
     pub host_gro: bool,
+    /// What the hosts themselves are set to.
+    pub host: HostSettings,
     /// Which host runs the client, 0 or 1; the server is the other.
     pub client: usize,
     /// Queue pairs of each adapter, each with a cable of its own that has its share of the rate.
@@ -112,6 +136,8 @@ pub struct RigConfig {
     pub between: Between,
     /// Which processors do what.
     pub placement: Placement,
+    /// What host B's adapter is besides.
+    pub card: Card,
 }
 
 impl Default for RigConfig {
@@ -123,10 +149,12 @@ impl Default for RigConfig {
             moderation: ModerationConfig::default(),
             host_gso: true,
             host_gro: false,
+            host: HostSettings::default(),
             client: 0,
             queues: 1,
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
+            card: Card::default(),
         }
     }
 }
@@ -137,6 +165,7 @@ pub struct Rig {
     // In the order in which they are to go: who drives, what is driven, where it lies.
     workers: Vec<Worker>,
     relay: Option<Relay>,
+    capture: Option<Capture>,
     taps: [Tap; 2],
     controls: [Arc<Control>; 2],
     hosts: [NetNs; 2],
@@ -158,22 +187,36 @@ impl Rig {
             ..AdapterConfig::default()
         };
         adapter.check()?;
+        config.card.memory.check()?;
+        config.card.faults.check()?;
         let hosts = [NetNs::new()?, NetNs::new()?];
         let taps = [open_tap(&hosts[0], config, 0)?, open_tap(&hosts[1], config, 1)?];
         for (side, host) in hosts.iter().enumerate() {
             host.run(|| set_up_host(config, side))??;
         }
-        let rps = config.placement.is_apart()
+        let rps = config.host.rps
+            && config.placement.is_apart()
             && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
         let controls = [Control::new(&adapter), Control::new(&adapter)];
-        let mut rig = Self { workers: Vec::new(), relay: None, taps, controls, hosts, config: config.clone(), rps };
-        match config.between {
-            Between::Relay => {
-                rig.relay = Some(Relay::start(&rig.taps[0], &rig.taps[1], Some(&config.placement.adapter_cpus))?);
-            }
-            Between::Adapters(threads) => rig.start_adapters(&adapter, threads)?,
+        let (workers, config) = (Vec::new(), config.clone());
+        let mut rig = Self { workers, relay: None, capture: None, taps, controls, hosts, config, rps };
+        rig.start_between(&adapter)?;
+        if rig.config.host.captured {
+            rig.capture = Some(Capture::start(&rig.hosts[CARD_SIDE], INTERFACE)?);
+            rig.set_offloads(CARD_SIDE, rig.config.offloads - Offloads::RX_CHECKSUM - Offloads::RSC)?;
         }
         Ok(rig)
+    }
+
+    fn start_between(&mut self, adapter: &AdapterConfig) -> Result<(), LabError> {
+        match self.config.between {
+            Between::Relay => {
+                let cpus = Some(self.config.placement.adapter_cpus.as_slice());
+                self.relay = Some(Relay::start(&self.taps[0], &self.taps[1], cpus)?);
+            }
+            Between::Adapters(threads) => self.start_adapters(adapter, threads)?,
+        }
+        Ok(())
     }
 
     /// One cable for each queue pair, and threads that drive both its ends.
@@ -182,21 +225,24 @@ impl Rig {
         let rate_bps = self.config.rate_bps.map(|rate_bps| rate_bps / queues);
         let line = CableConfig { mtu: adapter.mtu, rate_bps, ..CableConfig::default() };
         for queue in 0..usize::from(adapter.queues) {
-            let (a, b) = cable(&line);
-            let pair = |side, wire| self.queue_pair(adapter, side, queue, wire);
-            let groups = match threads {
-                Threads::Shared => vec![("ofr-adapters", vec![pair(0, a), pair(1, b)])],
-                Threads::PerAdapter => vec![("ofr-adapter-a", vec![pair(0, a)]), ("ofr-adapter-b", vec![pair(1, b)])],
-                Threads::PerDirection => {
-                    let ((a_out, a_in), (b_out, b_in)) = (a.split(), b.split());
-                    let there = vec![pair(0, a_out), pair(1, b_in)];
-                    vec![("ofr-a-to-b", there), ("ofr-b-to-a", vec![pair(1, b_out), pair(0, a_in)])]
-                }
-            };
-            for (name, pairs) in groups {
-                let cpus = self.config.placement.adapter_cpus.clone();
-                self.workers.push(Worker::start(name, pairs, Some(cpus))?);
+            let ends = cable(&line);
+            if self.config.card.is_none() {
+                let pair = |side, wire| self.queue_pair(adapter, side, queue, wire);
+                let groups = groups(threads, ends, pair);
+                self.start_workers(groups)?;
+            } else {
+                let pair = |side, wire| self.queue_pair_with_card(adapter, side, queue, wire);
+                let groups = groups(threads, ends, pair);
+                self.start_workers(groups)?;
             }
+        }
+        Ok(())
+    }
+
+    fn start_workers<T: Task + 'static>(&mut self, groups: Vec<(&str, Vec<T>)>) -> Result<(), LabError> {
+        for (name, pairs) in groups {
+            let cpus = self.config.placement.adapter_cpus.clone();
+            self.workers.push(Worker::start(name, pairs, Some(cpus))?);
         }
         Ok(())
     }
@@ -208,8 +254,32 @@ impl Rig {
         queue: usize,
         wire: CableEnd,
     ) -> QueuePair<TapQueue, CableEnd> {
-        let host = self.taps[side].queue(queue).expect("the TAP was opened with so many queues");
-        QueuePair::new(adapter, &self.controls[side], queue, host, wire)
+        QueuePair::new(adapter, &self.controls[side], queue, self.tap_queue(side, queue), wire)
+    }
+
+    /// The same, where host B's adapter is a card.
+    fn queue_pair_with_card(
+        &self,
+        adapter: &AdapterConfig,
+        side: usize,
+        queue: usize,
+        wire: CableEnd,
+    ) -> Box<dyn Task> {
+        if side != CARD_SIDE {
+            return Box::new(self.queue_pair(adapter, side, queue, wire));
+        }
+        let Card { memory, faults } = &self.config.card;
+        let host = fault::host(self.tap_queue(side, queue), faults);
+        Box::new(QueuePair::new(adapter, &self.controls[side], queue, host, fault::wire(wire, faults, memory)))
+    }
+
+    fn tap_queue(&self, side: usize, queue: usize) -> TapQueue {
+        self.taps[side].queue(queue).expect("the TAP was opened with so many queues")
+    }
+
+    /// The capture, if one runs.
+    pub fn capture(&self) -> Option<&Capture> {
+        self.capture.as_ref()
     }
 
     /// The namespace of host 0 or 1.
@@ -251,6 +321,23 @@ impl Rig {
     }
 }
 
+/// The threads that drive the ends of one cable, by name, and what each of them drives.
+fn groups<T>(
+    threads: Threads,
+    (a, b): (CableEnd, CableEnd),
+    pair: impl Fn(usize, CableEnd) -> T,
+) -> Vec<(&'static str, Vec<T>)> {
+    match threads {
+        Threads::Shared => vec![("ofr-adapters", vec![pair(0, a), pair(1, b)])],
+        Threads::PerAdapter => vec![("ofr-adapter-a", vec![pair(0, a)]), ("ofr-adapter-b", vec![pair(1, b)])],
+        Threads::PerDirection => {
+            let ((a_out, a_in), (b_out, b_in)) = (a.split(), b.split());
+            let there = vec![pair(0, a_out), pair(1, b_in)];
+            vec![("ofr-a-to-b", there), ("ofr-b-to-a", vec![pair(1, b_out), pair(0, a_in)])]
+        }
+    }
+}
+
 impl Hosts for Rig {
     fn config(&self) -> &RigConfig {
         &self.config
@@ -284,6 +371,7 @@ pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<
         queues: config.queues,
         mac: Some(MACS[side]),
         tx_queue_len: Some(TX_QUEUE_LEN),
+        napi: config.host.gro,
         ..TapConfig::new(INTERFACE)
     };
     let tap = Tap::open_in(host, &tap)?;
@@ -297,6 +385,7 @@ pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabErro
         // Its neighbour and router messages would be counted with the traffic.
         link::disable_ipv6(INTERFACE)?;
     }
+    config.host.apply()?;
     set_host_gso(config)?;
     link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
     link::set_up(INTERFACE)?;
@@ -326,6 +415,14 @@ pub struct Count {
     pub interrupts: u64,
     /// Frames lost, for any reason.
     pub lost: u64,
+    /// Of these, frames for which the adapter's memory had no room.
+    pub dropped: u64,
+    /// Of these, frames that were lost in the adapter's memory to newer ones.
+    pub overrun: u64,
+    /// Most bytes that an adapter's memory has held at one time, since it was made.
+    pub memory_bytes_max: u64,
+    /// Most frames that came into an adapter's memory one after another without a loss, since it was made.
+    pub burst_frames_max: u64,
 }
 
 impl Count {
@@ -336,10 +433,14 @@ impl Count {
             host_frames: direction.host_frames.get(),
             interrupts: direction.interrupts.get(),
             lost: direction.lost_total(),
+            dropped: direction.lost(Loss::Drop),
+            overrun: direction.lost(Loss::Overrun),
+            memory_bytes_max: direction.memory_bytes_max.get(),
+            burst_frames_max: direction.burst_frames_max.get(),
         }
     }
 
-    /// What was counted since `earlier`.
+    /// What was counted since `earlier`. What is a maximum stays that since the beginning.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -348,6 +449,9 @@ impl Count {
             host_frames: self.host_frames - earlier.host_frames,
             interrupts: self.interrupts - earlier.interrupts,
             lost: self.lost - earlier.lost,
+            dropped: self.dropped - earlier.dropped,
+            overrun: self.overrun - earlier.overrun,
+            ..self
         }
     }
 }
@@ -359,6 +463,10 @@ impl std::ops::AddAssign for Count {
         self.host_frames += other.host_frames;
         self.interrupts += other.interrupts;
         self.lost += other.lost;
+        self.dropped += other.dropped;
+        self.overrun += other.overrun;
+        self.memory_bytes_max = self.memory_bytes_max.max(other.memory_bytes_max);
+        self.burst_frames_max = self.burst_frames_max.max(other.burst_frames_max);
     }
 }
 

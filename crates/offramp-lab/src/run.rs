@@ -2,13 +2,9 @@
 
 use crate::compare;
 use crate::error::LabError;
-use crate::model::{Experiment, Sample, Variant, Verdict};
-use crate::plan::{Plan, VariantPlan};
+use crate::model::{Experiment, Judgement, Sample, Variant, Verdict};
+use crate::plan::{Against, Bound, Limit, Plan, VariantPlan};
 use crate::sample::{Bench, Stage};
-
-/// Metrics that are compared besides the main one.
-const METRICS: [&str; 5] =
-    ["throughput_bps", "transactions_per_s", "host_cpu_s_per_gb", "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
 
 /// Runs one experiment, `repeats` rounds of one sample per variant. Every second round goes through
 /// the variants backwards, so that what drifts does not favour one of them.
@@ -31,7 +27,7 @@ pub fn run(
             let index = if round % 2 == 0 { turn } else { count - 1 - turn };
             let VariantPlan { name, rig, traffic } = &plan.variants[index];
             on_sample(round, turn, name);
-            samples[index].push(bench.sample(stage, round, rig, traffic)?);
+            samples[index].push(bench.sample(stage, round, rig, traffic, plan.has_round_trips())?);
         }
     }
     let named = plan.variants.iter().zip(samples);
@@ -44,10 +40,11 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, plan.metric));
     let mut notes = notes(plan, &variants);
     notes.extend(variants[1..].iter().filter_map(|variant| compare::note(base, variant, plan.metric)));
+    let compared = plan.compared();
     let verdicts: Vec<Verdict> = variants[1..]
         .iter()
         .enumerate()
-        .flat_map(|(n, variant)| METRICS.iter().map(move |metric| (n, variant, *metric)))
+        .flat_map(|(n, variant)| compared.iter().map(move |metric| (n, variant, *metric)))
         .filter(|(n, _, metric)| *n > 0 || *metric != plan.metric)
         .filter_map(|(_, variant, metric)| compare::verdict(base, variant, metric))
         .collect();
@@ -57,10 +54,46 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
         claims: plan.claims.iter().map(|&claim| claim.to_owned()).collect(),
         fixed: plan.fixed.clone(),
         notes,
+        judgements: judgements(plan.bounds(), &variants),
         variants,
         verdict,
         verdicts,
     }
+}
+
+/// How each variant but the base keeps to the bounds; of what could not be compared there is nothing.
+fn judgements(bounds: &[Bound], variants: &[Variant]) -> Vec<Judgement> {
+    let each = variants.iter().skip(1).flat_map(|variant| bounds.iter().map(move |bound| (variant, bound)));
+    each.filter_map(|(variant, bound)| judgement(bound, variants, variant)).collect()
+}
+
+fn judgement(bound: &Bound, variants: &[Variant], variant: &Variant) -> Option<Judgement> {
+    let (at_most, at_least) = match bound.limit {
+        Limit::AtMost(most) => (Some(most), None),
+        Limit::AtLeast(least) => (None, Some(least)),
+    };
+    let base = match bound.against {
+        Against::Base => variants.first()?,
+        Against::Best(names) => best(variants, names, bound)?,
+    };
+    // The best of all keeps every bound that is set against the best.
+    let verdict = compare::verdict(base, variant, bound.metric).filter(|_| base.name != variant.name)?;
+    let is_met =
+        at_most.is_none_or(|most| verdict.ratio <= most) && at_least.is_none_or(|least| verdict.ratio >= least);
+    Some(Judgement { verdict, at_most, at_least, is_met })
+}
+
+/// The best variant in a metric by its median, of those named or of all.
+fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'a Variant> {
+    let median = |variant: &Variant| Some(compare::spread(variant, bound.metric)?.median);
+    let named = variants.iter().filter(|variant| names.is_empty() || names.contains(&variant.name.as_str()));
+    let measured = named.filter_map(|variant| Some((variant, median(variant)?)));
+    let by_value = |a: &(&Variant, f64), b: &(&Variant, f64)| a.1.total_cmp(&b.1);
+    let best = match bound.limit {
+        Limit::AtMost(_) => measured.min_by(by_value),
+        Limit::AtLeast(_) => measured.max_by(by_value),
+    };
+    best.map(|(variant, _)| variant)
 }
 
 /// What a reader must know of a result.
@@ -88,4 +121,57 @@ fn unaccounted_share(sample: &Sample) -> Option<f64> {
     // Beside a guest, the other host's time is known to be in neither.
     let machine = sample.machine_cpu_s.filter(|s| *s > 0.0 && is_explained)?;
     Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / machine)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn variant(name: &str, latencies: [f64; 3], throughput_bps: f64) -> Variant {
+        let sample = |(round, latency_us): (usize, f64)| Sample {
+            round,
+            seconds: 1.0,
+            latency_p99_us: Some(latency_us),
+            throughput_bps: Some(throughput_bps),
+            ..Sample::default()
+        };
+        compare::summarise(name, latencies.into_iter().enumerate().map(sample).collect())
+    }
+
+    fn variants() -> [Variant; 3] {
+        [
+            variant("off", [100.0, 200.0, 100.0], 9e8),
+            variant("rule", [120.0, 240.0, 120.0], 8e8),
+            variant("fixed", [150.0, 300.0, 150.0], 1e9),
+        ]
+    }
+
+    const LATENCY: Bound = Bound { metric: "latency_p99_us", against: Against::Base, limit: Limit::AtMost(1.25) };
+
+    #[test]
+    fn a_bound_is_judged_by_the_ratio_of_the_rounds() {
+        let found = judgements(&[LATENCY], &variants());
+        let said: Vec<_> =
+            found.iter().map(|j| (j.verdict.variant.as_str(), j.verdict.base.as_str(), j.is_met)).collect();
+        assert_eq!(said, [("rule", "off", true), ("fixed", "off", false)]);
+        assert!((found[0].verdict.ratio - 1.2).abs() < 1e-9);
+        assert_eq!((found[0].at_most, found[0].at_least), (Some(1.25), None));
+    }
+
+    #[test]
+    fn the_best_is_the_lowest_or_the_highest_of_those_that_are_named() {
+        let throughput =
+            |names| Bound { metric: "throughput_bps", against: Against::Best(names), limit: Limit::AtLeast(0.85) };
+        let said = |bound| -> Vec<(String, String, bool)> {
+            let found = judgements(&[bound], &variants());
+            found.into_iter().map(|j| (j.verdict.variant, j.verdict.base, j.is_met)).collect()
+        };
+        // The best one is not held against itself.
+        assert_eq!(said(throughput(&[])), [("rule".to_owned(), "fixed".to_owned(), false)]);
+        let against_off = said(throughput(&["off"]));
+        assert_eq!(against_off[0], ("rule".to_owned(), "off".to_owned(), true));
+        let lowest = Bound { against: Against::Best(&["rule", "fixed"]), ..LATENCY };
+        assert_eq!(said(lowest), [("fixed".to_owned(), "rule".to_owned(), true)]);
+        assert!(said(Bound { metric: "rtt_p50_us", ..LATENCY }).is_empty(), "nothing was measured");
+    }
 }

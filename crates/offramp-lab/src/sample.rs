@@ -1,5 +1,6 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
+use crate::compare::median;
 use crate::error::LabError;
 use crate::guest::Guests;
 use crate::guest::machine::Machine;
@@ -78,6 +79,8 @@ impl Drop for Killed {
 struct Reading {
     at: Instant,
     processors: CpuTimes,
+    /// Idle time of processors that are kept awake, in nanoseconds; of none where they may sleep.
+    idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
     guest: Option<GuestReading>,
@@ -93,7 +96,7 @@ struct GuestReading {
 type OnEvent<'a> = dyn FnMut(&mut dyn Hosts, &Event, Option<GuestTime>) -> Result<(), LabError> + 'a;
 
 impl Bench<'_> {
-    /// Builds or switches a rig, and runs the traffic through it.
+    /// Builds or switches a rig, and runs the traffic through it; where `round_trips`, those are measured after it.
     ///
     /// # Errors
     /// When the rig or the traffic fails, or the run is stopped.
@@ -103,6 +106,7 @@ impl Bench<'_> {
         round: usize,
         config: &RigConfig,
         traffic: &Params,
+        round_trips: bool,
     ) -> Result<Sample, LabError> {
         let mut made;
         let hosts: &mut dyn Hosts = match stage {
@@ -112,16 +116,22 @@ impl Bench<'_> {
             }
             Stage::Guest(guests) => guests.rig(config)?,
         };
-        self.sample_on(hosts, round, traffic)
+        self.sample_on(hosts, round, traffic, round_trips)
     }
 
-    fn sample_on(&self, hosts: &mut dyn Hosts, round: usize, traffic: &Params) -> Result<Sample, LabError> {
+    fn sample_on(
+        &self,
+        hosts: &mut dyn Hosts,
+        round: usize,
+        traffic: &Params,
+        round_trips: bool,
+    ) -> Result<Sample, LabError> {
         let config = hosts.config().clone();
         let _server = self.start_server(hosts)?;
         let before_ns = distance_ns(&config);
         let mut sample = self.measure(hosts, traffic)?;
         sample.round = round;
-        if round < self.rtt_rounds {
+        if round_trips && round < self.rtt_rounds {
             (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(hosts)?;
             // The processors of a guest cannot be kept awake from here.
             if hosts.guest().is_none() {
@@ -133,11 +143,12 @@ impl Bench<'_> {
         Ok(sample)
     }
 
-    fn read(&self, hosts: &mut dyn Hosts, time: Option<GuestTime>) -> Result<Reading, LabError> {
+    fn read(&self, hosts: &mut dyn Hosts, awake: Option<&Awake>, time: Option<GuestTime>) -> Result<Reading, LabError> {
         let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
         let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
         let guest = hosts.guest().map(|guest| self.read_guest(guest, time)).transpose()?;
-        Ok(Reading { at, processors, adapter_ns, counts, guest })
+        let idle_ns = awake.map(Awake::idle_ns).unwrap_or_default();
+        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, guest })
     }
 
     fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
@@ -239,11 +250,16 @@ impl Bench<'_> {
     }
 
     fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, LabError> {
+        let settings = hosts.config().host;
+        let traffic = &Params { busy_poll_usecs: settings.busy_poll_usecs, ..traffic.clone() };
+        // The processors of a guest cannot be kept awake from here.
+        let awake = (settings.awake && hosts.guest().is_none()).then(Awake::start).transpose()?;
+        let awake = awake.as_ref();
         let (mut start, mut end) = (None, None);
         let report = self.run_client(hosts, traffic, &mut |hosts, event, time| {
             match event {
-                Event::Start => start = Some(self.read(hosts, time)?),
-                Event::End => end = Some(self.read(hosts, time)?),
+                Event::Start => start = Some(self.read(hosts, awake, time)?),
+                Event::End => end = Some(self.read(hosts, awake, time)?),
                 _ => {}
             }
             Ok(())
@@ -267,6 +283,23 @@ impl Bench<'_> {
     }
 }
 
+/// The machine's processors, kept awake.
+struct Awake {
+    cpus: Vec<usize>,
+    spinners: AwakeCpus,
+}
+
+impl Awake {
+    fn start() -> Result<Self, LabError> {
+        let cpus = cpu::online();
+        Ok(Self { spinners: AwakeCpus::start(&cpus)?, cpus })
+    }
+
+    fn idle_ns(&self) -> Vec<(usize, u64)> {
+        self.cpus.iter().copied().zip(self.spinners.idle_ns()).collect()
+    }
+}
+
 /// The time that a test is to measure; a test over a number of bytes has none of its own.
 fn measured_time(params: &Params) -> Duration {
     match params.amount {
@@ -279,7 +312,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let elapsed_s = (end.at - start.at).as_secs_f64();
     let placement = &hosts.config().placement;
     let processors = end.processors.since(&start.processors);
-    let busy_s = |cpus: &[usize]| busy_seconds(&processors, cpus, elapsed_s);
+    let idle_us = idle_us_between(&start.idle_ns, &end.idle_ns);
+    let busy_s = |cpus: &[usize]| busy_seconds(&processors, &idle_us, cpus, elapsed_s);
     let machine_cpu_s = busy_s(&cpu::online());
     let has_adapters = !hosts.adapter_threads().is_empty();
     let adapter_cpu_s = has_adapters.then(|| (end.adapter_ns - start.adapter_ns) as f64 / NANOSECONDS);
@@ -297,10 +331,18 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     // The window of the report and the one between the two readings differ by the time that an event
     // takes to arrive; the bytes are scaled to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
+    let is_mixed = matches!(report.params.workload, Workload::Mixed(_));
+    let of_calls = report.rpc.as_ref().map(|found| found.latency);
+    let latency = report.transactions.as_ref().map(|found| found.latency).or(of_calls);
+    let latency = latency.filter(|latency| latency.count > 0);
+    let received = (has_adapters && counts.receive.frames_in > 0).then_some(counts.receive.frames_in as f64);
     Sample {
         seconds: elapsed_s,
         throughput_bps: Some(report.throughput_bps),
-        transactions_per_s: report.transactions_per_second(),
+        transactions_per_s: report.transactions_per_second().filter(|_| !is_mixed),
+        latency_p50_us: latency.map(|latency| latency.p50_us),
+        latency_p99_us: latency.map(|latency| latency.p99_us),
+        interrupts_per_frame: received.map(|frames| counts.receive.interrupts as f64 / frames),
         host_cpu_s,
         adapter_cpu_s,
         guest_cpu_s: guests.and_then(|(start, end)| Some(end.time.busy_share_since(&start.time)? * elapsed_s)),
@@ -312,16 +354,48 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         sent_frames: has_adapters.then_some(counts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
         lost_frames: has_adapters.then(|| counts.lost()),
+        ..trouble(hosts.config(), &counts, report)
+    }
+}
+
+/// What the card of host B lost, and what TCP and calls made of it.
+fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
+    let has_memory = config.card.memory.limits_receive();
+    let received = &counts.receive;
+    let is_bulk = report.sending_tcp().next().is_some();
+    let receivers = report.send.iter().chain(&report.receive).map(|flow| &flow.receiver);
+    let windows: Vec<f64> = report.sending_tcp().filter_map(|tcp| tcp.cwnd_median_segments).collect();
+    Sample {
+        dropped_frames: has_memory.then_some(received.dropped),
+        overrun_frames: has_memory.then_some(received.overrun),
+        burst_frames_max: has_memory.then_some(received.burst_frames_max),
+        memory_bytes_max: has_memory.then_some(received.memory_bytes_max),
+        out_of_order: is_bulk.then(|| report.receiving_tcp().map(|tcp| tcp.segments_out_of_order).sum()),
+        dsacks: is_bulk.then(|| report.sending_tcp().map(|tcp| tcp.dsacks).sum()),
+        cwnd_segments: median(&windows),
+        stall_s: receivers.filter_map(|receiver| receiver.stall_seconds).max_by(f64::total_cmp).filter(|_| is_bulk),
+        rpc_retransmits: report.rpc.as_ref().map(|rpc| rpc.counts.retransmits),
         ..Sample::default()
     }
 }
 
-/// Time that processors were not idle. Idle time is exact to a tick (the kernel adds it up, it does
-/// not sample it), which shares of user and system time are not.
-fn busy_seconds(processors: &CpuTimes, cpus: &[usize], elapsed_s: f64) -> f64 {
+/// Idle time of each processor that was kept awake, in microseconds.
+fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
+    const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
+    let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {
+        (*cpu, after.saturating_sub(*before) / NANOSECONDS_PER_MICROSECOND)
+    };
+    start.iter().zip(end).map(between).collect()
+}
+
+/// Time that processors were not idle. Idle time is exact to a tick (the kernel adds it up, it does not sample it), which
+/// shares of user and system time are not. A processor that is kept awake has none by the kernel's account: what keeps
+/// it awake counted it.
+fn busy_seconds(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> f64 {
     let busy = |cpu: &usize| {
         let time = processors.of(*cpu)?;
-        let away_s = (time.idle_us + time.steal_us) as f64 / MICROSECONDS;
+        let kept_awake = kept_awake_us.iter().find(|(other, _)| other == cpu).map_or(0, |(_, idle_us)| *idle_us);
+        let away_s = (time.idle_us + time.steal_us + kept_awake) as f64 / MICROSECONDS;
         Some((elapsed_s - away_s).clamp(0.0, elapsed_s))
     };
     cpus.iter().filter_map(busy).sum()

@@ -319,7 +319,8 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
 #[test]
 fn what_a_call_costs_is_learned_while_calls_are_made() {
     let case = Case::layouts().next().unwrap();
-    let mut bench = Bench::asleep(case, by(Policy::Area(AreaConfig::default())));
+    let measured = AreaConfig { cost: InterruptCost::MEASURED, ..AreaConfig::default() };
+    let mut bench = Bench::asleep(case, by(Policy::Area(measured)));
     let at_first = bench.queue.cost_ns();
     assert_eq!(at_first, COST_NS_START);
     for _ in 0..100 {

@@ -7,7 +7,7 @@ use offramp_lab::error::LabError;
 use offramp_lab::guest::machine::{Accelerator, GuestSpec};
 use offramp_lab::guest::{GuestError, Guests};
 use offramp_lab::model::{self, Experiment, LabReport};
-use offramp_lab::plan::{ON_REQUEST, Plan, Settings, guest_plans, plans};
+use offramp_lab::plan::{GROUPS, ON_REQUEST, Plan, Settings, guest_plans, plans};
 use offramp_lab::report::{self, html, terminal};
 use offramp_lab::rig::{Placement, Rig, RigConfig, Threads};
 use offramp_lab::sample::{Bench, Stage};
@@ -43,6 +43,7 @@ Examples:
   offramp lab                                  what each offload is worth, in 90 s
   offramp lab --list                           what there is
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
+  offramp lab --only moderation                every rule of interrupt moderation under four loads
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
   offramp lab --port vhost-user                with a guest in QEMU as one host, behind a vhost-user port
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
@@ -57,7 +58,7 @@ pub struct Args {
     /// List the experiments
     #[arg(long)]
     list: bool,
-    /// Run only these; those that moderate interrupts run only when they are named here
+    /// Run only these experiments or groups; --list marks those that run only when they are named
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// Samples of each variant
@@ -255,23 +256,34 @@ pub fn run(args: &Args) -> ExitCode {
 fn chosen(args: &Args) -> Result<Vec<Plan>, LabError> {
     let all = if args.has_guest() { guest_plans(&args.settings()) } else { plans(&args.settings()) };
     for name in &args.only {
-        if !all.iter().any(|plan| plan.name == name) {
-            let known = all.iter().map(|plan| plan.name).collect::<Vec<_>>().join(", ");
+        if !all.iter().any(|plan| is_called(plan, name)) {
+            let groups = GROUPS.iter().map(|(group, _)| *group);
+            let known = all.iter().map(|plan| plan.name).chain(groups).collect::<Vec<_>>().join(", ");
             return Err(LabError::UnknownExperiment { name: name.clone(), known });
         }
     }
     let wanted = |plan: &Plan| match args.only.as_slice() {
         [] => args.list || !ON_REQUEST.contains(&plan.name),
-        only => only.iter().any(|name| name == plan.name),
+        only => only.iter().any(|name| is_called(plan, name)),
     };
     Ok(all.into_iter().filter(wanted).collect())
+}
+
+/// By its own name, or by that of a group that it belongs to.
+fn is_called(plan: &Plan, name: &str) -> bool {
+    let in_group = |(group, members): &(&str, &[&str])| *group == name && members.contains(&plan.name);
+    plan.name == name || GROUPS.iter().any(in_group)
 }
 
 fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     let plans = chosen(args)?;
     if args.list {
         for plan in plans {
-            println!("{:<18} {:<12} {}", plan.name, plan.claims.join(" "), plan.question);
+            let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
+            println!("{:<18} {:<12} {}{when}", plan.name, plan.claims.join(" "), plan.question);
+        }
+        for (group, members) in GROUPS {
+            println!("{group:<18} {:<12} the same as {}", "", members.join(","));
         }
         let of_device: Vec<&str> = device::experiments().collect();
         println!("with --device: {}", of_device.join(", "));

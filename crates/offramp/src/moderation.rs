@@ -44,6 +44,10 @@ pub struct Moderation {
     /// Of `area` and `quiet-or-area`: waiting that an interrupt is worth. Measured when left out.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub interrupt_cost_ns: Option<i64>,
+    /// Of `area` and `quiet-or-area`, when the cost is measured: its price rises under load until no more interrupts
+    /// come than these; 0: it does not.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub load_interrupts_per_second: Option<i64>,
     /// Of `area` and `quiet-or-area`: longest that a frame waits.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deadline_usecs: Option<i64>,
@@ -59,6 +63,7 @@ pub struct Keys {
     rx_frames: Option<i64>,
     mode: Option<String>,
     interrupt_cost_ns: Option<i64>,
+    load_interrupts_per_second: Option<i64>,
     deadline_usecs: Option<i64>,
 }
 
@@ -79,7 +84,7 @@ impl<'de> Deserialize<'de> for Moderation {
             fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Moderation, A::Error> {
                 let keys = Keys::deserialize(MapAccessDeserializer::new(map))?;
                 let Keys { policy, max_interrupts_per_second, rx_usecs, rx_frames, .. } = keys;
-                let Keys { mode, interrupt_cost_ns, deadline_usecs, .. } = keys;
+                let Keys { mode, interrupt_cost_ns, load_interrupts_per_second, deadline_usecs, .. } = keys;
                 let moderation = Moderation {
                     policy,
                     max_interrupts_per_second,
@@ -87,6 +92,7 @@ impl<'de> Deserialize<'de> for Moderation {
                     rx_frames,
                     mode,
                     interrupt_cost_ns,
+                    load_interrupts_per_second,
                     deadline_usecs,
                 };
                 if moderation == Moderation::default() {
@@ -117,12 +123,13 @@ impl From<ModerationConfig> for Moderation {
                 Self { mode: name, ..named }
             }
             Policy::Area(AreaConfig { cost, deadline_ns }) | Policy::QuietOrArea(AreaConfig { cost, deadline_ns }) => {
-                let interrupt_cost_ns = match cost {
-                    InterruptCost::Given { ns } => i64::try_from(ns).ok(),
-                    InterruptCost::Measured { .. } => None,
+                let (interrupt_cost_ns, load_interrupts_per_second) = match cost {
+                    InterruptCost::Given { ns } => (i64::try_from(ns).ok(), None),
+                    InterruptCost::Measured { .. } => (None, Some(0)),
+                    InterruptCost::Adaptive { interrupts_per_second } => (None, Some(interrupts_per_second.into())),
                 };
                 let deadline_usecs = i64::try_from(deadline_ns / NANOSECONDS_PER_MICROSECOND).ok();
-                Self { interrupt_cost_ns, deadline_usecs, ..named }
+                Self { interrupt_cost_ns, load_interrupts_per_second, deadline_usecs, ..named }
             }
         }
     }
@@ -151,14 +158,24 @@ impl Moderation {
     }
 
     fn number_mut(&mut self, key: &str) -> Result<&mut Option<i64>, String> {
-        let known = ["policy", "mode", "max_interrupts_per_second", "rx_usecs", "rx_frames", "interrupt_cost_ns"];
+        const KNOWN: [&str; 8] = [
+            "policy",
+            "mode",
+            "max_interrupts_per_second",
+            "rx_usecs",
+            "rx_frames",
+            "interrupt_cost_ns",
+            "load_interrupts_per_second",
+            "deadline_usecs",
+        ];
         match key {
             "max_interrupts_per_second" => Ok(&mut self.max_interrupts_per_second),
             "rx_usecs" => Ok(&mut self.rx_usecs),
             "rx_frames" => Ok(&mut self.rx_frames),
             "interrupt_cost_ns" => Ok(&mut self.interrupt_cost_ns),
+            "load_interrupts_per_second" => Ok(&mut self.load_interrupts_per_second),
             "deadline_usecs" => Ok(&mut self.deadline_usecs),
-            _ => Err(unknown("key", key, known.into_iter().chain(["deadline_usecs"]))),
+            _ => Err(unknown("key", key, KNOWN)),
         }
     }
 
@@ -196,12 +213,13 @@ impl Moderation {
 
     /// Refuses keys that the policy has no use for.
     fn has_only(&self, policy: &str) -> Result<(), String> {
-        let keys: [(&str, bool, &[&str]); 6] = [
+        let keys: [(&str, bool, &[&str]); 7] = [
             ("max_interrupts_per_second", self.max_interrupts_per_second.is_some(), &["fixed-gap"]),
             ("rx_usecs", self.rx_usecs.is_some(), &["coalescing"]),
             ("rx_frames", self.rx_frames.is_some(), &["coalescing"]),
             ("mode", self.mode.is_some(), &["e1000"]),
             ("interrupt_cost_ns", self.interrupt_cost_ns.is_some(), &["area", "quiet-or-area"]),
+            ("load_interrupts_per_second", self.load_interrupts_per_second.is_some(), &["area", "quiet-or-area"]),
             ("deadline_usecs", self.deadline_usecs.is_some(), &["area", "quiet-or-area"]),
         ];
         match keys.into_iter().find(|(_, is_there, policies)| *is_there && !policies.contains(&policy)) {
@@ -243,6 +261,16 @@ impl Moderation {
             let ns = in_range("interrupt_cost_ns", ns, 0..=COST_GIVEN_NS_MAX as i64)?;
             area.cost = InterruptCost::Given { ns: ns as u64 };
         }
+        if let Some(rate) = self.load_interrupts_per_second {
+            if self.interrupt_cost_ns.is_some() {
+                let message = "moderation has both interrupt_cost_ns and load_interrupts_per_second; a cost that is given has no price that adapts: leave one out";
+                return Err(message.to_owned());
+            }
+            area.cost = match in_range("load_interrupts_per_second", rate, 0..=INTERRUPTS_PER_SECOND_MAX.into())? {
+                0 => InterruptCost::MEASURED,
+                rate => InterruptCost::Adaptive { interrupts_per_second: rate as u32 },
+            };
+        }
         if let Some(usecs) = self.deadline_usecs {
             let usecs_max = DEADLINE_NS_MAX / NANOSECONDS_PER_MICROSECOND;
             let usecs = in_range("deadline_usecs", usecs, 0..=usecs_max as i64)?;
@@ -258,6 +286,7 @@ impl Moderation {
             ("rx_usecs", self.rx_usecs),
             ("rx_frames", self.rx_frames),
             ("interrupt_cost_ns", self.interrupt_cost_ns),
+            ("load_interrupts_per_second", self.load_interrupts_per_second),
             ("deadline_usecs", self.deadline_usecs),
         ];
         let mut words: Vec<String> = self.policy.iter().chain(&self.mode).cloned().collect();
@@ -304,6 +333,9 @@ mod tests {
     #[test]
     fn every_policy_has_its_name_and_reads_back_as_it_is_told() {
         let given = AreaConfig { cost: InterruptCost::Given { ns: 20_000 }, deadline_ns: 300_000 };
+        let cost = InterruptCost::Adaptive { interrupts_per_second: 9000 };
+        let adaptive = AreaConfig { cost, ..AreaConfig::default() };
+        let measured = AreaConfig { cost: InterruptCost::MEASURED, ..AreaConfig::default() };
         let policies = [
             ("off", Policy::Off),
             ("max_interrupts_per_second=8000", Policy::FixedGap { max_interrupts_per_second: 8000 }),
@@ -315,6 +347,8 @@ mod tests {
             ("area", Policy::Area(AreaConfig::default())),
             ("quiet-or-area", Policy::QuietOrArea(AreaConfig::default())),
             ("quiet-or-area interrupt_cost_ns=20000 deadline_usecs=300", Policy::QuietOrArea(given)),
+            ("quiet-or-area load_interrupts_per_second=9000", Policy::QuietOrArea(adaptive)),
+            ("area load_interrupts_per_second=0", Policy::Area(measured)),
         ];
         for (words, policy) in policies {
             assert_eq!(parsed(words), Ok(policy), "{words}");
@@ -346,6 +380,9 @@ mod tests {
         refused("deadline_usecs=5", "moderation has no policy; write one of off,");
         refused("area deadline_usecs=2000000", "use 0 to 1000000");
         refused("area interrupt_cost_ns=-1", "use 0 to 10000000");
+        refused("area load_interrupts_per_second=-1", "use 0 to 1000000");
+        refused("area load_interrupts_per_second=9000 interrupt_cost_ns=1", "leave one out");
+        refused("off load_interrupts_per_second=9000", "belongs to area and quiet-or-area, not to off");
     }
 
     #[test]

@@ -9,8 +9,9 @@ use std::sync::atomic::AtomicBool;
 use crate::exit::{self, FAILED, SETUP};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::traffic::{
-    self, Amount, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, PORT_DEFAULT, Params, ServeOptions,
-    ServerEvent, ServerStats, TransactionParams, UdpParams, Workload, bits_text, iterations_for_usecs,
+    self, Amount, Arrivals, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, MixedParams, PORT_DEFAULT,
+    Params, RequestParams, RpcParams, ServeOptions, ServerEvent, ServerStats, TransactionParams, UdpParams, Workload,
+    bits_text, iterations_for_usecs,
 };
 use serde_json::json;
 
@@ -21,6 +22,10 @@ const SECONDS_DEFAULT: f64 = 10.0;
 /// Longest time on the command line, in seconds: what the library takes as well.
 const SECONDS_MAX: f64 = 86_400.0;
 
+/// Request and response of a transaction unless told otherwise, in bytes: a question, and a page of an answer.
+const TRANSACTION_REQUEST_BYTES: u32 = 512;
+const TRANSACTION_RESPONSE_BYTES: u32 = 8192;
+
 const EXAMPLES: &str = "\
 Examples:
   offramp ttcp --serve                                 on one host, then on another:
@@ -28,6 +33,9 @@ Examples:
   offramp ttcp --to 10.0.0.2 --streams 4 --direction both --interval 1
   offramp ttcp --to 10.0.0.2 --rr                      64-byte ping-pong, with its latency distribution
   offramp ttcp --to 10.0.0.2 --transaction --response-bytes 32K --work-usecs 50
+  offramp ttcp --to 10.0.0.2 --requests --burst 32 --every-usecs 2000
+  offramp ttcp --to 10.0.0.2 --mixed --per-second 5000 --rate 500M
+  offramp ttcp --to 10.0.0.2 --rpc --reply-bytes 8K --outstanding 4
   offramp ttcp --to 10.0.0.2 --udp --datagram-bytes 1472 --gso-segments 44 --gro --rate 2G
 
 Sizes take K, M, G (times 1024); rates take k, M, G (times 1000).
@@ -38,7 +46,10 @@ Exit status: 0 measured; 1 cut off or incomplete; 2 wrong options, or no test be
 /// Send traffic through the kernel's sockets and measure it at both ends.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, group(ArgGroup::new("mode").required(true).args(["serve", "to"])))]
+#[command(group(ArgGroup::new("over_udp").args(["udp", "rpc", "requests"])))]
 #[command(group(ArgGroup::new("exchange").args(["rr", "transaction"])))]
+#[command(group(ArgGroup::new("open_loop").args(["requests", "mixed"])))]
+#[command(group(ArgGroup::new("sized").args(["transaction", "requests", "mixed"]).multiple(true)))]
 pub struct Args {
     /// Answer tests until stopped
     #[arg(long)]
@@ -68,7 +79,11 @@ pub struct Args {
     #[command(flatten)]
     exchange: Exchange,
     #[command(flatten)]
+    open_loop: OpenLoop,
+    #[command(flatten)]
     datagrams: Datagrams,
+    #[command(flatten)]
+    calls: Calls,
 }
 
 /// What every test has.
@@ -95,20 +110,32 @@ struct Load {
     direction: Way,
     /// Bytes per write
     #[arg(long, value_parser = size32, default_value_t = LENGTH_DEFAULT_BYTES)]
-    #[arg(conflicts_with_all = ["serve", "exchange", "udp"], value_name = "SIZE")]
+    #[arg(conflicts_with_all = ["serve", "exchange", "over_udp"], value_name = "SIZE")]
     length: u32,
+    /// Payload bits per second of bulk data or datagrams in each direction, over all streams [default: no limit]
+    #[arg(long, value_parser = rate, conflicts_with_all = ["serve", "exchange", "requests", "rpc"], value_name = "BITS")]
+    rate: Option<u64>,
     /// TCP congestion control of all data sockets
-    #[arg(long, default_value = traffic::CONGESTION_DEFAULT, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, default_value = traffic::CONGESTION_DEFAULT, conflicts_with_all = ["serve", "over_udp"])]
     #[arg(value_name = "NAME")]
     congestion: String,
     /// Socket buffers of all data sockets [default: the kernel's]
     #[arg(long, value_parser = size32, conflicts_with = "serve", value_name = "SIZE")]
     window: Option<u32>,
+    /// Largest window that a TCP receiver offers; Linux offers whole segments of it [default: no limit]
+    #[arg(long, value_parser = size32, conflicts_with_all = ["serve", "over_udp", "window"], value_name = "SIZE")]
+    receive_window: Option<u32>,
+    /// Cut TCP streams off when the time is over, and take one that stalls for no failure
+    #[arg(long, conflicts_with_all = ["serve", "bytes", "exchange", "over_udp"])]
+    cut_off: bool,
     /// Send small segments at once; --rr and --transaction always do
-    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "over_udp"])]
     nodelay: bool,
+    /// Let reads of the data sockets look at the adapter for so long before they sleep (`SO_BUSY_POLL`)
+    #[arg(long, conflicts_with = "serve", default_value_t = 0, value_name = "USECS")]
+    busy_poll_usecs: u32,
     /// Send data made from SEED, and have the receiver compare each byte
-    #[arg(long, value_name = "SEED", conflicts_with_all = ["serve", "rr", "transaction", "udp"])]
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["serve", "exchange", "over_udp"])]
     pattern: Option<u64>,
 }
 
@@ -117,19 +144,17 @@ struct Load {
 #[command(next_help_heading = "Request and response")]
 struct Exchange {
     /// Ping-pong of 64 bytes, and its latency distribution
-    #[arg(long, conflicts_with_all = ["serve", "transaction", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "transaction", "over_udp"])]
     rr: bool,
     /// Requests and responses
-    #[arg(long, conflicts_with_all = ["serve", "udp"])]
+    #[arg(long, conflicts_with_all = ["serve", "over_udp"])]
     transaction: bool,
-    /// Bytes of a request
-    #[arg(long, value_parser = size32, default_value = "512", requires = "transaction")]
-    #[arg(conflicts_with = "serve", value_name = "SIZE")]
-    request_bytes: u32,
-    /// Bytes of a response
-    #[arg(long, value_parser = size32, default_value = "8K", requires = "transaction")]
-    #[arg(conflicts_with = "serve", value_name = "SIZE")]
-    response_bytes: u32,
+    /// Bytes of a request [default: 512; 64 of --requests and --mixed]
+    #[arg(long, value_parser = size32, requires = "sized", conflicts_with = "serve", value_name = "SIZE")]
+    request_bytes: Option<u32>,
+    /// Bytes of a response [default: 8K; 64 of --requests and --mixed]
+    #[arg(long, value_parser = size32, requires = "sized", conflicts_with = "serve", value_name = "SIZE")]
+    response_bytes: Option<u32>,
     /// Processor time that the server works on each request, as measured on this machine now
     #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
     work_usecs: u64,
@@ -145,6 +170,55 @@ struct Exchange {
     /// Pause of the client before each request
     #[arg(long, default_value_t = 0, requires = "exchange", conflicts_with = "serve", value_name = "USECS")]
     think_usecs: u64,
+}
+
+/// What a test of remote procedure calls has.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Remote procedure calls")]
+struct Calls {
+    /// Calls over UDP as NFS makes them: a request that is not answered in time is sent again
+    #[arg(long, conflicts_with_all = ["serve", "exchange"])]
+    rpc: bool,
+    /// Payload of a call's request
+    #[arg(long, value_parser = size32, default_value_t = traffic::RPC_REQUEST_BYTES, requires = "rpc")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    call_bytes: u32,
+    /// Payload of a call's response, one datagram
+    #[arg(long, value_parser = size32, default_value_t = traffic::RPC_RESPONSE_BYTES, requires = "rpc")]
+    #[arg(conflicts_with = "serve", value_name = "SIZE")]
+    reply_bytes: u32,
+    /// Calls that each stream has under way
+    #[arg(long, default_value_t = traffic::RPC_OUTSTANDING, requires = "rpc", conflicts_with = "serve")]
+    #[arg(value_name = "N")]
+    outstanding: u32,
+    /// Time after which a request is sent again
+    #[arg(long, default_value_t = traffic::RPC_TIMER_USECS, requires = "rpc", conflicts_with = "serve")]
+    #[arg(value_name = "USECS")]
+    timer_usecs: u64,
+}
+
+/// What a test has whose requests are made whatever becomes of the answers.
+#[derive(clap::Args)]
+#[command(next_help_heading = "Requests at given moments")]
+struct OpenLoop {
+    /// Requests over UDP at given moments; latencies count from these
+    #[arg(long, conflicts_with_all = ["serve", "exchange", "mixed"])]
+    requests: bool,
+    /// TCP bulk data, and such requests beside it on one stream
+    #[arg(long, conflicts_with_all = ["serve", "exchange", "over_udp"])]
+    mixed: bool,
+    /// Requests per second of each stream, at the moments of a Poisson process
+    #[arg(long, default_value_t = 1000, requires = "open_loop", value_name = "N", conflicts_with_all = ["serve", "burst"])]
+    per_second: u32,
+    /// Where these moments come from
+    #[arg(long, default_value_t = 1, requires = "open_loop", conflicts_with_all = ["serve", "burst"], value_name = "SEED")]
+    arrival_seed: u64,
+    /// So many requests at once instead, again and again
+    #[arg(long, requires_all = ["open_loop", "every_usecs"], conflicts_with = "serve", value_name = "N")]
+    burst: Option<u32>,
+    /// From the begin of one burst to the begin of the next
+    #[arg(long, requires = "burst", conflicts_with = "serve", value_name = "USECS")]
+    every_usecs: Option<u32>,
 }
 
 /// What a UDP test has.
@@ -164,9 +238,6 @@ struct Datagrams {
     /// The receiver takes several datagrams at once (`UDP_GRO`)
     #[arg(long, requires = "udp", conflicts_with = "serve")]
     gro: bool,
-    /// Payload bits per second in each direction, over all streams [default: no limit]
-    #[arg(long, value_parser = rate, requires = "udp", conflicts_with = "serve", value_name = "BITS")]
-    rate: Option<u64>,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -260,7 +331,9 @@ impl Args {
             interval_usecs: load.interval.map_or(0, usecs),
             congestion: load.congestion.clone(),
             window_bytes: load.window.unwrap_or(0),
+            receive_window_bytes: load.receive_window.unwrap_or(0),
             nodelay: load.nodelay,
+            busy_poll_usecs: load.busy_poll_usecs,
         }
     }
 
@@ -271,13 +344,38 @@ impl Args {
                 datagram_bytes: datagrams.datagram_bytes,
                 gso_segments: datagrams.gso_segments,
                 gro: datagrams.gro,
-                rate_bps: datagrams.rate.unwrap_or(0),
+                rate_bps: self.load.rate.unwrap_or(0),
             })
+        } else if self.calls.rpc {
+            Workload::Rpc(self.calls.params())
         } else if exchange.rr || exchange.transaction {
             Workload::Transaction(exchange.params())
+        } else if self.open_loop.requests {
+            Workload::Requests(self.requests())
+        } else if self.open_loop.mixed {
+            Workload::Mixed(MixedParams { bulk: self.load.bulk(), requests: self.requests() })
         } else {
-            Workload::Bulk(BulkParams { length_bytes: self.load.length, pattern_seed: self.load.pattern })
+            Workload::Bulk(self.load.bulk())
         }
+    }
+
+    fn requests(&self) -> RequestParams {
+        let asked = &self.open_loop;
+        RequestParams {
+            request_bytes: self.exchange.request_bytes.unwrap_or(traffic::RR_MESSAGE_BYTES),
+            response_bytes: self.exchange.response_bytes.unwrap_or(traffic::RR_MESSAGE_BYTES),
+            arrivals: match asked.burst.zip(asked.every_usecs) {
+                Some((requests, every_usecs)) => Arrivals::Bursts { requests, every_usecs },
+                None => Arrivals::Poisson { per_s: asked.per_second, seed: asked.arrival_seed },
+            },
+        }
+    }
+}
+
+impl Load {
+    fn bulk(&self) -> BulkParams {
+        let Self { length, pattern, cut_off, rate, .. } = self;
+        BulkParams { length_bytes: *length, pattern_seed: *pattern, cut_off: *cut_off, rate_bps: rate.unwrap_or(0) }
     }
 }
 
@@ -291,7 +389,10 @@ impl Exchange {
         let (request_bytes, response_bytes) = if self.rr {
             (traffic::RR_MESSAGE_BYTES, traffic::RR_MESSAGE_BYTES)
         } else {
-            (self.request_bytes, self.response_bytes)
+            (
+                self.request_bytes.unwrap_or(TRANSACTION_REQUEST_BYTES),
+                self.response_bytes.unwrap_or(TRANSACTION_RESPONSE_BYTES),
+            )
         };
         TransactionParams {
             request_bytes,
@@ -299,6 +400,17 @@ impl Exchange {
             server_work_iterations: work(self.work_iterations, self.work_usecs),
             client_work_iterations: work(self.client_work_iterations, self.client_work_usecs),
             think_usecs: self.think_usecs,
+        }
+    }
+}
+
+impl Calls {
+    fn params(&self) -> RpcParams {
+        RpcParams {
+            request_bytes: self.call_bytes,
+            response_bytes: self.reply_bytes,
+            outstanding: self.outstanding,
+            timer_usecs: self.timer_usecs,
         }
     }
 }
@@ -339,6 +451,9 @@ fn kind_text(params: &Params) -> &'static str {
         Workload::Bulk(_) => "TCP bulk data",
         Workload::Transaction(_) => "TCP requests and responses",
         Workload::Udp(_) => "UDP datagrams",
+        Workload::Requests(_) => "UDP requests at given moments",
+        Workload::Mixed(_) => "TCP bulk data beside UDP requests at given moments",
+        Workload::Rpc(_) => "calls over UDP",
     }
 }
 

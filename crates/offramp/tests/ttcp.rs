@@ -108,12 +108,29 @@ fn a_server_asked_for_one_test_ends_well_after_it() {
 }
 
 #[test]
+fn calls_and_limited_streams_are_made_as_the_options_say() {
+    let (_server, port) = server(&[]);
+    let report_of = |more: &[&str]| -> offramp_lab::traffic::Report {
+        let output = client(&port, &[&SHORT[..], &["--json"], more].concat());
+        assert!(output.status.success(), "{more:?}: {}", String::from_utf8_lossy(&output.stderr));
+        serde_json::from_slice(output.stdout.split(|&byte| byte == b'\n').rev().nth(1).unwrap()).unwrap()
+    };
+    let report = report_of(&["--rpc", "--reply-bytes", "2K", "--outstanding", "3", "--timer-usecs", "50000"]);
+    assert_eq!(report.rpc.map(|rpc| rpc.client.bytes), Some(report.bytes));
+    let report = report_of(&["--receive-window", "4K", "--cut-off"]);
+    assert!(report.params.receive_window_bytes == 4096 && report.bytes > 0);
+}
+
+#[test]
 fn wrong_options_and_a_missing_server_exit_with_2_and_say_why() {
-    let wrong: [(&[&str], &str); 5] = [
+    let wrong: [(&[&str], &str); 8] = [
         (&[], "--serve"),
         (&["--serve", "--streams", "2"], "--streams"),
         (&["--to", "127.0.0.1", "--gro"], "--udp"),
         (&["--to", "127.0.0.1", "--streams", "0"], "streams: 0"),
+        (&["--to", "127.0.0.1", "--reply-bytes", "8K"], "--rpc"),
+        (&["--to", "127.0.0.1", "--rpc", "--receive-window", "4K"], "--receive-window"),
+        (&["--to", "127.0.0.1", "--rpc", "--outstanding", "0"], "calls under way: 0"),
         (&["--to", "127.0.0.1", "--port", "1"], "connection refused; start \"offramp ttcp --serve\" there"),
     ];
     for (args, expected) in wrong {

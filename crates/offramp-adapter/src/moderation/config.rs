@@ -114,6 +114,9 @@ pub enum ModerationConfigError {
     /// A gap that is none, or for ever.
     #[error("max_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}, or the policy off")]
     InterruptsPerSecond(u32),
+    /// A gap under load that is none, or for ever.
+    #[error("load_interrupts_per_second {0} is out of range; use 1 to {INTERRUPTS_PER_SECOND_MAX}")]
+    LoadInterruptsPerSecond(u32),
     /// Frames would be late beyond use.
     #[error("moderation deadline of {0} ns is out of range; use 0 to {DEADLINE_NS_MAX}")]
     Deadline(u64),
@@ -126,6 +129,11 @@ pub enum ModerationConfigError {
 }
 
 impl ModerationConfig {
+    /// Quiet-or-area with a price that follows the load: what an adapter does unless told otherwise.
+    pub fn adaptive() -> Self {
+        Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
+    }
+
     /// Checks what a user may get wrong. A moderator works with any values; those refused here do
     /// harm.
     ///
@@ -154,6 +162,11 @@ impl AreaConfig {
             InterruptCost::Given { ns } if ns > COST_GIVEN_NS_MAX => Err(Error::Cost(ns)),
             InterruptCost::Measured { price_percent } if price_percent > PRICE_PERCENT_MAX => {
                 Err(Error::Price(price_percent))
+            }
+            InterruptCost::Adaptive { interrupts_per_second: rate }
+                if !(1..=INTERRUPTS_PER_SECOND_MAX).contains(&rate) =>
+            {
+                Err(Error::LoadInterruptsPerSecond(rate))
             }
             _ => Ok(()),
         }

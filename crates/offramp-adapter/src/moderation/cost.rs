@@ -3,6 +3,8 @@
 //! Handling a batch takes a fixed time (the interrupt: wake-up, state, caches; M9) and a time per
 //! frame. A straight line through the pairs (frames, time) has the fixed part as its value at zero.
 
+use super::price::Price;
+
 /// Lowest cost that is believed, nanoseconds: less than one system call is a fault of the measurement.
 pub const COST_NS_MIN: u64 = 200;
 /// Highest cost that is believed, nanoseconds. A frame waits at most the cost, so this bounds what a
@@ -23,6 +25,9 @@ const HANDLING_NS_MAX: u64 = 1_000_000;
 /// A batch of more frames counts as this many; it keeps the sums exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
+/// Interrupts per second under load unless told otherwise: the static default of Linux's e1000 driver. A frame
+/// then waits at most 125 microseconds.
+pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 8000;
 
 /// Where the cost of an interrupt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,21 +43,42 @@ pub enum InterruptCost {
         /// Above 100 where the processor is what limits.
         price_percent: u32,
     },
+    /// It is measured while the port runs, and its price rises under load: while frames come thick, and
+    /// waiting gathers some, until no more interrupts come than these. No frame waits longer than the time
+    /// between two of them. The bound of the trigger holds for a price that stays, so not for this.
+    Adaptive {
+        /// Interrupts per second under load.
+        interrupts_per_second: u32,
+    },
+}
+
+impl InterruptCost {
+    /// Measured, a nanosecond of the processor worth as much as one of a waiting frame.
+    pub const MEASURED: Self = Self::Measured { price_percent: PERCENT as u32 };
 }
 
 impl Default for InterruptCost {
-    /// Measured, a nanosecond of the processor worth as much as one of a waiting frame.
+    /// Adaptive, with [`LOAD_INTERRUPTS_PER_SECOND_DEFAULT`].
     fn default() -> Self {
-        Self::Measured { price_percent: PERCENT as u32 }
+        Self::Adaptive { interrupts_per_second: LOAD_INTERRUPTS_PER_SECOND_DEFAULT }
     }
 }
 
 impl InterruptCost {
-    /// The cost in nanoseconds, with `estimator` for what is measured.
+    /// The cost in nanoseconds, with `estimator` for what is measured; without the price that adapts.
     pub(super) fn ns(&self, estimator: &CostEstimator) -> u64 {
         match *self {
             Self::Given { ns } => ns,
             Self::Measured { price_percent } => estimator.cost_ns() * u64::from(price_percent) / PERCENT,
+            Self::Adaptive { .. } => estimator.cost_ns(),
+        }
+    }
+
+    /// The price that adapts, if it does.
+    pub(super) fn price(&self) -> Option<Price> {
+        match *self {
+            Self::Adaptive { interrupts_per_second } => Some(Price::new(interrupts_per_second)),
+            Self::Given { .. } | Self::Measured { .. } => None,
         }
     }
 }

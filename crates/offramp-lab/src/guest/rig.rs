@@ -23,7 +23,7 @@ const GUEST: usize = 0;
 /// Which one is the namespace.
 const OTHER: usize = 1;
 
-/// The guests of a run: one for each MTU, booted when it is first needed.
+/// The guests of a run: one for each MTU and rate of the line, booted when it is first needed.
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,
@@ -38,14 +38,15 @@ impl<'a> Guests<'a> {
         Self { spec, stop, rigs: Vec::new(), note: None }
     }
 
-    /// The rig of that configuration's MTU, with everything switched as the configuration says.
+    /// The rig of that configuration's MTU and rate, with everything else switched as the configuration says.
     ///
     /// # Errors
     /// When the guest does not start or does not switch, or the run is stopped.
     pub fn rig(&mut self, config: &RigConfig) -> Result<&mut GuestRig<'a>, LabError> {
-        let of_mtu = self.rigs.iter().position(|rig| rig.config.mtu == config.mtu);
-        let at = of_mtu.unwrap_or(self.rigs.len());
-        if of_mtu.is_none() {
+        let is_alike = |rig: &GuestRig| rig.config.mtu == config.mtu && rig.config.rate_bps == config.rate_bps;
+        let alike = self.rigs.iter().position(is_alike);
+        let at = alike.unwrap_or(self.rigs.len());
+        if alike.is_none() {
             let rig = self.boot(config)?;
             self.rigs.push(rig);
         }
@@ -166,6 +167,7 @@ impl<'a> GuestRig<'a> {
         self.machine.command(&Command::Switch(switches), self.stop)?;
         for control in &self.controls {
             control.set_offloads(offloads);
+            control.set_moderation(config.moderation);
         }
         self.config = config.clone();
         Ok(())

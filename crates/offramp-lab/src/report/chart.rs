@@ -73,9 +73,9 @@ struct Part {
 }
 
 #[derive(Serialize)]
-struct Tick {
-    x: f64,
-    label: String,
+pub(super) struct Tick {
+    pub(super) x: f64,
+    pub(super) label: String,
 }
 
 /// The unit of the axis: values are divided by it for the ticks' labels.
@@ -108,7 +108,7 @@ impl Axis {
 }
 
 /// The smallest of 1, 2, 5 × 10^n that is not below `least`.
-fn round_step(least: f64) -> f64 {
+pub(super) fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
     [1.0, 2.0, 5.0, 10.0].map(|factor| factor * power).into_iter().find(|step| *step >= least * 0.999).unwrap_or(power)
 }

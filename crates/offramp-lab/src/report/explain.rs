@@ -140,12 +140,23 @@ fn losses(experiment: &Experiment) -> Option<String> {
 }
 
 /// Claims that speak of another variant than the second one of their experiment: experiment, claim, variant.
-const SPOKEN_OF: [(&str, &str, &str); 4] = [
+const SPOKEN_OF: [(&str, &str, &str); 7] = [
     ("all", "M1", "LSO and RSC off"),
     ("all", "M5", "all"),
-    ("moderation", "M10", "50 us or 32"),
-    ("moderation-rr", "M10", "50 us or 32"),
+    ("moderation-rpc", "M10", FOR_THROUGHPUT),
+    ("moderation-mixed", "M10", FOR_THROUGHPUT),
+    ("moderation-bursts", "M10", FOR_THROUGHPUT),
+    ("moderation-bulk", "M9", "8000/s"),
+    ("moderation-bulk", "M11", "8000/s"),
 ];
+/// The setting of moderation that knows of throughput alone.
+const FOR_THROUGHPUT: &str = "50 us or 32";
+/// The policy that adapts, and is to cost a lone request nothing.
+const ADAPTIVE: &str = "quiet-or-area";
+/// Interrupts for each frame from which a host is said to be told of nearly every frame.
+const NEARLY_EVERY_FRAME: f64 = 0.8;
+/// From 90 % of a processor to 60 %.
+const RATIO_R6: f64 = 0.67;
 
 /// Every claim that an experiment bears on, beside what was measured. A number that is not known is shown as such.
 pub fn claim_rows(experiment: &Experiment, report: &LabReport) -> Vec<ClaimRow> {
@@ -227,7 +238,7 @@ impl<'a> Pair<'a> {
         let found = match id {
             "M2" | "M3" => self.phrase("host_cpu_s_per_gb"),
             "M5" | "H3" => self.frames("line", |sample| sample.wire_frames),
-            "M11" if self.experiment.name == "moderation" => self.interrupts(),
+            "M11" if self.experiment.name.starts_with("moderation") => self.interrupts_per_frame(),
             "M11" => self.frames("host", |sample| sample.host_frames),
             "M10" => self.response_time(),
             "R4" | "R6" => self.interrupts().zip(self.traffic_and_host()).map(|(a, b)| format!("{a}; {b}")),
@@ -261,7 +272,16 @@ impl<'a> Pair<'a> {
         Some(format!("interrupts per second: {} became {}", count(before), count(after)))
     }
 
+    fn interrupts_per_frame(&self) -> Option<String> {
+        let (before, after) = (self.base.interrupts_per_frame?, self.variant.interrupts_per_frame?);
+        Some(format!("interrupts for each frame: {} became {}", words::share(before), words::share(after)))
+    }
+
     fn response_time(&self) -> Option<String> {
+        if let Some(median) = self.phrase("latency_p50_us") {
+            let tail = self.phrase("latency_p99_us").map(|tail| format!("; {tail}")).unwrap_or_default();
+            return Some(format!("{median}{tail}"));
+        }
         if self.base.transactions_per_s.is_some() {
             return self.phrase("transactions_per_s");
         }
@@ -300,16 +320,10 @@ impl<'a> Pair<'a> {
                 self.why_gain(SAVING_M7)
             ),
             "M9" => self.why_gain(SAVING_M9),
-            "M10" => {
-                "A fixed time is added to every answer, whether others wait with it or not; a rule that weighs what waits \
-                     need not add it to a lone one."
-                    .to_owned()
-            }
-            "M11" => Self::why_interrupts(),
-            "R4" => "Frames wait on the line between two interrupts; that costs no speed while something else limits it."
-                .to_owned(),
-            "R6" => "Throttling spares the interrupts' part of the processor's time; the work on each frame stays."
-                .to_owned(),
+            "M10" => self.why_response_time(),
+            "M11" => self.why_interrupts(),
+            "R4" => self.why_a_cap_costs_no_speed(),
+            "R6" => self.why_a_cap_spares_time(),
             "M20" => format!("{} The ceiling of +4.4 % is that of a full line of 1 Gbit/s.", self.why_gain(SAVING_M20)),
             "H1" => self.why_share(RATIO_H1),
             "H2" => self.why_share(RATIO_H2),
@@ -423,10 +437,82 @@ impl<'a> Pair<'a> {
         }
     }
 
-    fn why_interrupts() -> String {
-        "Each frame handed over costs the host its way through the stack, and at most one interrupt; joined frames cost \
-         it once for many."
-            .to_owned()
+    /// The median time to an answer, or where there is none the transactions, and whether more of it is worse.
+    fn waiting(&self) -> Option<(Verdict, bool)> {
+        let of = |metric, more_is_worse| Some((self.verdict(metric)?, more_is_worse));
+        of("latency_p50_us", true).or_else(|| of("transactions_per_s", false))
+    }
+
+    fn why_response_time(&self) -> String {
+        let Some((verdict, more_is_worse)) = self.waiting() else { return TOO_FEW.to_owned() };
+        let is_worse = (verdict.ratio > 1.0) == more_is_worse;
+        let found = match Finding::of(&verdict) {
+            Finding::Difference if is_worse => {
+                "As published: a fixed time is added to every answer, whether others wait with it or not."
+            }
+            Finding::Difference => {
+                "Not as published: the answers come sooner, as the host is interrupted less in its work."
+            }
+            Finding::Noise => "Not shown here: what is added is no more than the noise.",
+            Finding::Undecided => TOO_NOISY,
+        };
+        format!("{found}{}", self.why_adaptive())
+    }
+
+    /// What the policy that adapts does in the place of the fixed one.
+    fn why_adaptive(&self) -> String {
+        let adaptive = self.experiment.variants.iter().find(|variant| variant.name == ADAPTIVE);
+        let Some(variant) = adaptive.filter(|variant| variant.name != self.variant.name) else { return String::new() };
+        let pair = Self { experiment: self.experiment, report: self.report, base: self.base, variant };
+        let Some((verdict, _)) = pair.waiting() else { return String::new() };
+        format!(" The rule that weighs who waits, {ADAPTIVE}: {}.", phrase(&verdict))
+    }
+
+    fn why_interrupts(&self) -> String {
+        let spared = "Each frame handed over costs the host its way through the stack, and at most one interrupt; joined \
+                      frames cost it once for many.";
+        match self.base.interrupts_per_frame {
+            Some(share) if share >= NEARLY_EVERY_FRAME => {
+                format!("As published: without moderation the host is told of nearly every frame. {spared}")
+            }
+            Some(share) => format!(
+                "Fewer than published, {} for each frame: this adapter is a program, and what arrives while it works or is \
+                 being woken is handed over together. {spared}",
+                words::share(share)
+            ),
+            None => spared.to_owned(),
+        }
+    }
+
+    fn why_a_cap_costs_no_speed(&self) -> String {
+        let why = "Frames wait on the line between two interrupts; that costs no speed while something else limits it.";
+        match self.verdict("throughput_bps").as_ref().map(Finding::of) {
+            Some(Finding::Noise) => format!("As published. {why}"),
+            Some(Finding::Difference) => {
+                "Not as published: the speed changed. A sender has no more under way than its \
+                                          window, and waiting for the next interrupt makes the round trip longer."
+                    .to_owned()
+            }
+            Some(Finding::Undecided) => TOO_NOISY.to_owned(),
+            None => TOO_FEW.to_owned(),
+        }
+    }
+
+    fn why_a_cap_spares_time(&self) -> String {
+        let why = "Throttling spares the interrupts' part of the processor's time; the work on each frame stays, less what \
+                   joining the frames that waited together spares.";
+        let Some(verdict) = self.verdict("host_cpu_s_per_gb") else { return TOO_FEW.to_owned() };
+        let compared = match Finding::of(&verdict) {
+            Finding::Difference if verdict.ratio >= 1.0 => {
+                return "Not as published: the host's processor works more.".to_owned();
+            }
+            Finding::Difference if verdict.ci95[1] < RATIO_R6 => "More is spared than published",
+            Finding::Difference if verdict.ci95[0] > RATIO_R6 => "Less is spared than published",
+            Finding::Difference => "As published",
+            Finding::Noise => "Not shown here: no saving stands out from the noise",
+            Finding::Undecided => return TOO_NOISY.to_owned(),
+        };
+        format!("{compared}: {RATIO_R6} × there. {why}")
     }
 
     fn why_share(&self, published_ratio: f64) -> String {
@@ -520,6 +606,61 @@ mod tests {
         report.experiments[duplex].claims = vec!["H4".to_owned(), "H6".to_owned()];
         assert!(row(&report, "lso", "H4").why.starts_with("Not as published"));
         assert!(row(&report, "lso", "H6").why.starts_with("Not as published"));
+    }
+
+    fn set(experiment: &mut Experiment, metric: &str, ratio: f64, ci95: [f64; 2]) {
+        for verdict in experiment.verdict.iter_mut().chain(&mut experiment.verdicts) {
+            if verdict.metric == metric {
+                (verdict.ratio, verdict.ci95) = (ratio, ci95);
+                verdict.significant = ci95[0] > 1.0 || ci95[1] < 1.0;
+            }
+        }
+    }
+
+    #[test]
+    fn claims_on_moderation_follow_the_data() {
+        let mut report = sample::with_moderation();
+        for experiment in report.experiments.iter_mut().filter(|one| one.name.starts_with("moderation")) {
+            experiment.claims = ["M9", "M10", "M11", "R4", "R6"].map(str::to_owned).to_vec();
+        }
+        let m10 = row(&report, "moderation-rpc", "M10");
+        assert!(m10.measured.starts_with("“50 us or 32” against “off”") && m10.measured.contains("99th percentile"));
+        assert!(m10.why.starts_with("As published") && m10.why.contains("quiet-or-area: "), "{}", m10.why);
+        let m11 = row(&report, "moderation-bulk", "M11");
+        assert!(
+            m11.measured.contains("became 0.12") && m11.why.starts_with("As published"),
+            "{} {}",
+            m11.measured,
+            m11.why
+        );
+        let at = report.experiments.iter().position(|one| one.name == "moderation-rpc").expect("in the sample");
+        report.experiments[at].variants[0].interrupts_per_frame = Some(0.4);
+        assert!(row(&report, "moderation-rpc", "M11").why.starts_with("Fewer than published, 0.40"));
+        let cases = [
+            ("latency_p50_us", "M10", 0.8, [0.7, 0.9], "Not as published"),
+            ("latency_p50_us", "M10", 1.0, [0.9, 1.1], "Not shown here"),
+            ("host_cpu_s_per_gb", "R6", 0.4, [0.3, 0.5], "More is spared"),
+            ("host_cpu_s_per_gb", "R6", 0.65, [0.6, 0.7], "As published"),
+            ("host_cpu_s_per_gb", "R6", 0.9, [0.85, 0.95], "Less is spared"),
+            ("host_cpu_s_per_gb", "R6", 1.2, [1.1, 1.3], "Not as published"),
+            ("host_cpu_s_per_gb", "R6", 1.0, [0.9, 1.1], "Not shown here"),
+            ("host_cpu_s_per_gb", "R6", 1.0, [0.2, 4.0], "Too noisy"),
+        ];
+        for (metric, id, ratio, ci95, expected) in cases {
+            set(&mut report.experiments[at], metric, ratio, ci95);
+            let why = row(&report, "moderation-rpc", id).why;
+            assert!(why.starts_with(expected), "{id} at {ratio}: {why}");
+        }
+    }
+
+    #[test]
+    fn a_cap_that_costs_speed_is_said_to_do_so() {
+        let mut report = sample::report();
+        let at = report.experiments.iter().position(|one| one.name == "lso-1g").expect("in the sample");
+        report.experiments[at].claims = vec!["R4".to_owned()];
+        assert!(row(&report, "lso-1g", "R4").why.starts_with("As published"));
+        set(&mut report.experiments[at], "throughput_bps", 0.8, [0.75, 0.85]);
+        assert!(row(&report, "lso-1g", "R4").why.starts_with("Not as published"));
     }
 
     #[test]

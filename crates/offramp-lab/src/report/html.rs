@@ -8,9 +8,10 @@ use serde::Serialize;
 
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
 use super::explain::{self, ClaimRow};
+use super::tradeoff::{self, Panel};
 use super::words::{self, METRICS, Metric, NOT_MEASURED};
 use crate::compare::spread;
-use crate::model::{Experiment, LabReport, Variant, Verdict};
+use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
 
 /// Name of the template; its end makes minijinja escape what it is given for HTML.
 const TEMPLATE_NAME: &str = "page.html";
@@ -26,6 +27,8 @@ struct Page {
     settings: Vec<Fact>,
     cpu_split: String,
     axis: ForestAxis,
+    /// What moderation spares against what it costs, a panel for each load.
+    tradeoff: Vec<Panel>,
     experiments: Vec<Section>,
 }
 
@@ -54,8 +57,36 @@ struct Section {
     pairs: Vec<String>,
     comparisons: Vec<ComparisonRow>,
     claims: Vec<Claim>,
+    judgements: Vec<JudgementRow>,
     reading: Vec<String>,
     notes: Vec<String>,
+}
+
+/// A bound that was set beforehand.
+#[derive(Serialize)]
+struct JudgementRow {
+    variant: String,
+    /// What is compared with what.
+    of: String,
+    measured: String,
+    interval: String,
+    bound: String,
+    is_met: bool,
+}
+
+impl From<&Judgement> for JudgementRow {
+    fn from(judgement: &Judgement) -> Self {
+        let verdict = &judgement.verdict;
+        let what = capitalised(words::noun(&verdict.metric).trim_start_matches("the "));
+        Self {
+            variant: verdict.variant.clone(),
+            of: format!("{what}, against {}", verdict.base),
+            measured: words::verdict_ratio(verdict),
+            interval: words::interval(verdict),
+            bound: words::bound(judgement),
+            is_met: judgement.is_met,
+        }
+    }
 }
 
 /// One metric of all variants.
@@ -150,6 +181,7 @@ fn page(report: &LabReport) -> Page {
         settings: settings(report),
         cpu_split: report.machine.cpu_split.clone(),
         axis: forest.axis(),
+        tradeoff: tradeoff::panels(&report.experiments),
         experiments: sections.map(|(position, experiment)| section(position, experiment, report, &forest)).collect(),
     }
 }
@@ -225,6 +257,7 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
         pairs: groups.iter().map(|group| format!("{} against {}", group[0].variant, group[0].base)).collect(),
         comparisons: METRICS.iter().filter_map(|metric| comparison_row(&groups, metric)).collect(),
         claims: explain::claim_rows(experiment, report).into_iter().map(Claim::from).collect(),
+        judgements: experiment.judgements.iter().map(JudgementRow::from).collect(),
         reading: explain::reading(experiment, &report.machine),
         notes: experiment.notes.clone(),
     }
@@ -248,7 +281,7 @@ fn capitalised(text: &str) -> String {
 
 /// A metric that at least one variant has a figure for.
 fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
-    let measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
+    let measured = words::is_shown(experiment, metric);
     let cells = || experiment.variants.iter().map(|variant| cell(variant, metric)).collect();
     measured.then(|| FigureRow { heading: metric.heading, cells: cells() })
 }
@@ -272,9 +305,9 @@ mod tests {
         let scratch = std::env::temp_dir().join(format!("offramp-lab-page-{}.html", std::process::id()));
         let wanted = std::env::var_os("OFFRAMP_LAB_SAMPLE_PAGE");
         let path = wanted.as_ref().map_or(scratch.as_path(), Path::new);
-        write_html(&sample::report(), path).expect("a directory for temporary files");
+        write_html(&sample::with_moderation(), path).expect("a directory for temporary files");
         let page = std::fs::read_to_string(path).expect("what was written");
-        assert_eq!(page, render(&sample::report()), "the same report gives the same page");
+        assert_eq!(page, render(&sample::with_moderation()), "the same report gives the same page");
         if wanted.is_none() {
             std::fs::remove_file(path).expect("our own file");
         }
@@ -308,8 +341,32 @@ mod tests {
     }
 
     #[test]
+    fn the_trade_off_of_moderation_is_drawn_where_it_was_measured() {
+        let page = render(&sample::with_moderation());
+        let count = |what: &str| page.matches(what).count();
+        assert_eq!(count("<svg class=\"scatter\""), 4);
+        assert_eq!(count("<svg class=\"scatter\""), count("-desc\">\n<title id=\"tradeoff-"));
+        for policy in ["off", "quiet-or-area", "area", "net-dim", "e1000", "8000/s", "50 us or 32"] {
+            let escaped = policy.replace('/', "&#x2f;");
+            assert!(count(&format!("<title>{escaped}: ")) >= 4, "{policy} has a tooltip in each panel");
+        }
+        assert!(!render(&sample::report()).contains("class=\"scatter\""));
+    }
+
+    #[test]
+    fn every_bound_is_on_the_page_with_whether_it_is_kept() {
+        let report = sample::with_moderation();
+        let page = render(&report);
+        let judgements: Vec<_> = report.experiments.iter().flat_map(|one| &one.judgements).collect();
+        let kept = judgements.iter().filter(|judgement| judgement.is_met).count();
+        assert!(kept > 0 && kept < judgements.len());
+        assert_eq!(page.matches(">kept</td>").count(), kept);
+        assert_eq!(page.matches(">not kept</strong></td>").count(), judgements.len() - kept);
+    }
+
+    #[test]
     fn nothing_comes_from_outside_the_page() {
-        let page = render(&sample::report());
+        let page = render(&sample::with_moderation());
         for outside in ["http:", "https:", "<script", "<link", "@import", "url(", "src="] {
             assert!(!page.contains(outside), "{outside}");
         }
@@ -328,7 +385,10 @@ mod tests {
     #[test]
     fn hostile_names_are_text_everywhere() {
         let hostile = "\"><script>alert('x')</script>&{{1234567*7}}";
-        let mut report = sample::report();
+        let mut report = sample::with_moderation();
+        for variant in report.experiments.iter_mut().flat_map(|one| &mut one.variants) {
+            variant.name.push_str(hostile);
+        }
         let one = &mut report.experiments[0];
         for text in [&mut one.name, &mut one.question, &mut one.fixed] {
             *text = hostile.to_owned();

@@ -1,7 +1,7 @@
 //! A report as a run might give it, to render in tests. Its figures are made up, from a fixed sequence of noise.
 
 use crate::compare::{note, summarise, verdict};
-use crate::model::{Experiment, Guest, LabReport, Machine, Sample, Settings, VERSION, Variant};
+use crate::model::{Experiment, Guest, Judgement, LabReport, Machine, Sample, Settings, VERSION, Variant, Verdict};
 
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
@@ -15,11 +15,21 @@ struct Rates {
     adapter_s_per_gb: f64,
     frame_len: f64,
     rtt_us: f64,
+    latency: Option<Latency>,
+}
+
+/// What a policy of moderation does on average.
+#[derive(Clone, Copy)]
+struct Latency {
+    interrupts_per_frame: f64,
+    p50_us: f64,
+    p99_us: f64,
 }
 
 const fn rates(name: &'static str, throughput_gbps: f64, host_s_per_gb: f64, adapter_s_per_gb: f64) -> Rates {
     let (transactions_per_s, frame_len, rtt_us) = (None, 1448.0, 31.0);
-    Rates { name, throughput_gbps, transactions_per_s, host_s_per_gb, adapter_s_per_gb, frame_len, rtt_us }
+    let latency = None;
+    Rates { name, throughput_gbps, transactions_per_s, host_s_per_gb, adapter_s_per_gb, frame_len, rtt_us, latency }
 }
 
 /// A small linear congruential sequence in -1..1: the same noise in every run of the tests.
@@ -57,8 +67,20 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         host_frames: Some((frames * 0.52) as u64),
         sent_frames: Some((frames * 0.06) as u64),
         interrupts_per_s: Some((frames * 0.03).round()),
+        interrupts_per_frame: rates.latency.map(|latency| latency.interrupts_per_frame * (1.0 + 0.05 * noise(seed))),
+        latency_p50_us: rates.latency.map(|latency| latency.p50_us * (1.0 + 0.04 * noise(seed))),
+        latency_p99_us: rates.latency.map(|latency| latency.p99_us * (1.0 + 0.2 * noise(seed))),
         guest_cpu_s: None,
         lost_frames: Some(0),
+        out_of_order: Some(0),
+        dsacks: Some(0),
+        cwnd_segments: Some(120.0),
+        stall_s: Some(0.01),
+        dropped_frames: None,
+        overrun_frames: None,
+        burst_frames_max: None,
+        memory_bytes_max: None,
+        rpc_retransmits: None,
         line_distance_ns: Some(if round == 2 { [57.0, 291.0] } else { [55.0, 58.0] }),
     }
 }
@@ -82,7 +104,61 @@ fn experiment(name: &str, question: &str, claims: &[&str], metrics: &[&str], rat
         verdict: main,
         verdicts: further,
         notes,
+        judgements: Vec::new(),
     }
+}
+
+/// Policies of moderation: interrupts per frame, and latencies of a load in microseconds.
+const POLICIES: [(&str, [f64; 3]); 7] = [
+    ("off", [0.93, 61.0, 140.0]),
+    ("quiet-or-area", [0.47, 63.0, 151.0]),
+    ("area", [0.44, 71.0, 160.0]),
+    ("net-dim", [0.11, 160.0, 390.0]),
+    ("e1000", [0.24, 65.0, 214.0]),
+    ("8000/s", [0.12, 121.0, 264.0]),
+    ("50 us or 32", [0.31, 102.0, 204.0]),
+];
+
+/// An experiment on moderation, with latencies if its load is `timed`.
+pub fn moderation(name: &str, timed: bool) -> Experiment {
+    let of_policy = |(name, [interrupts_per_frame, p50_us, p99_us]): (&'static str, [f64; 3])| Rates {
+        latency: Some(Latency { interrupts_per_frame, p50_us, p99_us }),
+        ..rates(name, 0.94, 1.2 + 0.5 * interrupts_per_frame, 1.0)
+    };
+    let metrics = ["host_cpu_s_per_gb", "interrupts_per_frame", "latency_p50_us", "latency_p99_us"];
+    let rates = POLICIES.map(of_policy);
+    let mut found = experiment(name, "What is moderation worth?", &["M9", "M10", "M11"], &metrics, &rates);
+    for variant in &mut found.variants {
+        for sample in &mut variant.samples {
+            (sample.rtt_p50_us, sample.rtt_p99_us) = (None, None);
+            (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = (None, None);
+            if !timed {
+                (sample.latency_p50_us, sample.latency_p99_us) = (None, None);
+            }
+        }
+        *variant = summarise(&variant.name, std::mem::take(&mut variant.samples));
+    }
+    if !timed {
+        found.verdicts.retain(|verdict| !verdict.metric.starts_with("latency"));
+    }
+    let latency = found.verdicts.iter().filter(|verdict| verdict.metric == "latency_p99_us");
+    let bound = |verdict: &Verdict| Judgement {
+        verdict: verdict.clone(),
+        at_most: Some(1.25),
+        at_least: None,
+        is_met: verdict.ratio <= 1.25,
+    };
+    found.judgements = latency.map(bound).collect();
+    found
+}
+
+/// The same report with the four loads of moderation at its end.
+pub fn with_moderation() -> LabReport {
+    let mut report = report();
+    for name in ["moderation-rpc", "moderation-bulk", "moderation-mixed", "moderation-bursts"] {
+        report.experiments.push(moderation(name, name != "moderation-bulk"));
+    }
+    report
 }
 
 const BULK: [&str; 2] = ["throughput_bps", "host_cpu_s_per_gb"];

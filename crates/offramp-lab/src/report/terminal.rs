@@ -3,13 +3,17 @@
 
 use std::io::{self, IsTerminal, Write};
 
-use super::words::{self, NOT_MEASURED, count, cpu_seconds, gbit, microseconds, percent, printable};
+use super::words::{
+    self, NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, printable, share,
+};
 use crate::model::{Experiment, LabReport, Variant};
 
 /// Columns of text that the report fits into.
 pub const WIDTH: usize = 120;
 /// Shortest column of names that a table is squeezed to.
 const NAME_WIDTH_MIN: usize = 8;
+/// Names of up to so many letters are never cut: columns of figures give way to them.
+const NAME_WIDTH_KEPT: usize = 24;
 /// Between two columns.
 const GAP: &str = "  ";
 /// Left of everything that belongs to an experiment.
@@ -59,6 +63,7 @@ pub fn experiment(experiment: &Experiment, style: Style) -> String {
     lines.extend(
         words::sentences(experiment).iter().flat_map(|sentence| paragraph(sentence, "")).map(|l| style.bold(&l)),
     );
+    lines.extend(words::judged(experiment).iter().flat_map(|line| paragraph(line, "bounds: ")));
     lines.extend(experiment.notes.iter().flat_map(|note| paragraph(note, "note: ")));
     lines.join("\n") + "\n"
 }
@@ -113,12 +118,26 @@ impl Column {
     }
 }
 
+/// Columns that give way to names, by the second line of their headings and in that order. The page has them all.
+const GIVE_WAY: [&str; 4] = ["/frame", "sent", "line, k", "CPU s/GB"];
+
+/// As many of `columns` as leave room for names of that width.
+fn that_fit(mut columns: Vec<Column>, name_width: usize) -> Vec<Column> {
+    let width = |columns: &[Column]| columns.iter().map(|column| column.width() + GAP.len()).sum::<usize>();
+    for heading in GIVE_WAY {
+        if INDENT.len() + name_width + width(&columns) > WIDTH {
+            columns.retain(|column| column.heading[1] != heading);
+        }
+    }
+    columns
+}
+
 /// The columns that at least one variant has a figure for.
 fn columns(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, cell: fn(&Variant) -> Option<String>| Column::of(experiment, heading, cell);
     let rtt = |p50: Option<f64>, p99: Option<f64>| Some(format!("{} / {}", microseconds(p50?), microseconds(p99?)));
     let mut columns = vec![
-        of(["throughput", "Gbit/s"], |variant| variant.throughput_bps.map(gbit)),
+        throughput(experiment),
         of(["transact.", "1/s"], |variant| variant.transactions_per_s.map(count)),
         Column::of(experiment, ["vs", "base"], |variant| versus_base(experiment, variant)),
         of(["host CPU", "s/GB"], |variant| variant.host_cpu_s_per_gb.map(cpu_seconds)),
@@ -128,7 +147,11 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         of(["guest", "CPU %"], |variant| variant.guest_cpu_percent.map(percent)),
         of(["frames on", "line, k"], |variant| variant.wire_frames.map(thousands)),
         of(["inter-", "rupts/s"], |variant| variant.interrupts_per_s.map(count)),
+        of(["inter-", "/frame"], |variant| variant.interrupts_per_frame.map(share)),
         of(["re-", "sent"], |variant| variant.retransmits.map(count)),
+        Column::of(experiment, ["answer", "p50/p99 µs"], |variant| {
+            rtt(variant.latency_p50_us, variant.latency_p99_us)
+        }),
         Column::of(experiment, ["RTT as found", "p50/p99 µs"], |variant| rtt(variant.rtt_p50_us, variant.rtt_p99_us)),
         Column::of(experiment, ["RTT awake", "p50/p99 µs"], |variant| {
             rtt(variant.rtt_awake_p50_us, variant.rtt_awake_p99_us)
@@ -138,8 +161,45 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         // Transactions are what such traffic is about; its bits per second say the same again.
         columns.remove(0);
     }
+    if words::has_trouble(experiment) || experiment.variants.iter().any(|variant| variant.dropped_frames.is_some()) {
+        // A card or a fault is what is asked about, not what the program costs that stands for it.
+        columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
+        columns.extend(of_trouble(experiment));
+    }
     columns.retain(|column| column.cells.iter().any(Option::is_some));
     columns
+}
+
+/// Columns that give way to those of cards and faults.
+const OF_THE_ADAPTER: [[&str; 2]; 3] = [["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
+
+/// In the unit that suits the fastest variant.
+fn throughput(experiment: &Experiment) -> Column {
+    let fastest = experiment.variants.iter().filter_map(|variant| variant.throughput_bps).fold(0.0, f64::max);
+    if fastest < SLOW_BPS {
+        Column::of(experiment, ["throughput", "Mbit/s"], |variant| variant.throughput_bps.map(mbit))
+    } else {
+        Column::of(experiment, ["throughput", "Gbit/s"], |variant| variant.throughput_bps.map(gbit))
+    }
+}
+
+/// What a card lost, and what TCP and calls made of it.
+fn of_trouble(experiment: &Experiment) -> Vec<Column> {
+    let of = |heading, name: &str| {
+        let metric = words::metric(name).filter(|metric| words::is_shown(experiment, metric));
+        metric.map(|metric| Column::of(experiment, heading, |variant| (metric.value)(variant).map(metric.text)))
+    };
+    let columns = [
+        of(["", "drop"], "dropped_frames"),
+        of(["over-", "run"], "overrun_frames"),
+        of(["loss-free", "burst"], "burst_frames_max"),
+        of(["out of", "order"], "out_of_order"),
+        of(["for", "nothing"], "dsacks"),
+        of(["cwnd", "segm."], "cwnd_segments"),
+        of(["stall", "s"], "stall_s"),
+        of(["calls", "again"], "rpc_retransmits"),
+    ];
+    columns.into_iter().flatten().collect()
 }
 
 /// The ratio of a variant's throughput, or transactions, to the base's: the verdict's where there is one.
@@ -161,7 +221,8 @@ fn thousands(frames: f64) -> String {
 }
 
 fn table(experiment: &Experiment, style: Style) -> Vec<String> {
-    let columns = columns(experiment);
+    let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
+    let columns = that_fit(columns(experiment), longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT));
     let widths: Vec<usize> = columns.iter().map(Column::width).collect();
     let figures: usize = widths.iter().map(|width| width + GAP.len()).sum();
     let room = WIDTH.saturating_sub(INDENT.len() + figures).max(NAME_WIDTH_MIN);
@@ -327,7 +388,7 @@ mod tests {
 
     #[test]
     fn everything_fits_into_the_width() {
-        for report in [sample::report(), sample::with_guest()] {
+        for report in [sample::report(), sample::with_guest(), sample::with_moderation()] {
             for one in &report.experiments {
                 let text = experiment(one, PLAIN);
                 assert!(widest(&text) <= WIDTH, "{}:\n{text}", widest(&text));
@@ -341,6 +402,26 @@ mod tests {
         let text = summary(&sample::with_guest(), PLAIN);
         assert!(text.contains("Host A is a guest: Linux 6.1.0-56-cloud-amd64, emulated by QEMU 7.2.22"), "{text}");
         assert!(!summary(&sample::report(), PLAIN).contains("guest"));
+    }
+
+    #[test]
+    fn names_of_a_usual_length_are_never_cut() {
+        for one in sample::with_moderation().experiments.iter_mut().chain(&mut sample::with_guest().experiments) {
+            one.variants[1].name = "as long as names may be!".to_owned();
+            let text = experiment(one, PLAIN);
+            assert!(text.contains("as long as names may be!  ") && widest(&text) <= WIDTH, "{text}");
+        }
+        let of_moderation = experiment(&sample::moderation("moderation-bulk", true), PLAIN);
+        for heading in ["quiet-or-area", "rupts/s", "/frame", "answer"] {
+            assert!(of_moderation.contains(heading), "{of_moderation}");
+        }
+    }
+
+    #[test]
+    fn bounds_stand_under_the_table() {
+        let text = experiment(&sample::moderation("moderation-mixed", true), PLAIN);
+        assert!(text.contains("bounds: quiet-or-area: ") && text.contains("at most 1.25: kept."), "{text}");
+        assert!(text.contains(": NOT kept."), "{text}");
     }
 
     #[test]

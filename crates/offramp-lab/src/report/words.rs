@@ -1,7 +1,7 @@
 //! Figures and verdicts in words, the same in the terminal and on the page.
 
 use crate::compare::PAIRS_MIN;
-use crate::model::{Experiment, Guest, Variant, Verdict};
+use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
@@ -39,7 +39,7 @@ pub fn guest(guest: &Guest) -> String {
 }
 
 /// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 18] = [
+pub static METRICS: [Metric; 30] = [
     Metric {
         name: "throughput_bps",
         heading: "Throughput, Gbit/s",
@@ -166,6 +166,90 @@ pub static METRICS: [Metric; 18] = [
         value: |variant| variant.lost_frames,
         text: count,
     },
+    Metric {
+        name: "interrupts_per_frame",
+        heading: "Interrupts for each frame from the line",
+        noun: "the interrupts per frame",
+        value: |variant| variant.interrupts_per_frame,
+        text: share,
+    },
+    Metric {
+        name: "latency_p50_us",
+        heading: "Answer to a request, median, µs",
+        noun: "the median time to an answer",
+        value: |variant| variant.latency_p50_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "latency_p99_us",
+        heading: "Answer to a request, 99th percentile, µs",
+        noun: "the 99th percentile of the time to an answer",
+        value: |variant| variant.latency_p99_us,
+        text: microseconds,
+    },
+    Metric {
+        name: "dropped_frames",
+        heading: "Frames that found no room in the card's memory",
+        noun: "the frames without room",
+        value: |variant| variant.dropped_frames,
+        text: count,
+    },
+    Metric {
+        name: "overrun_frames",
+        heading: "Frames lost in the card's memory to newer ones",
+        noun: "the overruns",
+        value: |variant| variant.overrun_frames,
+        text: count,
+    },
+    Metric {
+        name: "burst_frames_max",
+        heading: "Longest burst without a loss, frames",
+        noun: "the longest burst without a loss",
+        value: |variant| variant.burst_frames_max,
+        text: count,
+    },
+    Metric {
+        name: "memory_bytes_max",
+        heading: "Most bytes held in the card's memory",
+        noun: "the most bytes held in the card's memory",
+        value: |variant| variant.memory_bytes_max,
+        text: count,
+    },
+    Metric {
+        name: "out_of_order",
+        heading: "TCP segments that arrived out of order",
+        noun: "the segments out of order",
+        value: |variant| variant.out_of_order,
+        text: count,
+    },
+    Metric {
+        name: "dsacks",
+        heading: "TCP segments known to have been sent again for nothing",
+        noun: "the segments sent again for nothing",
+        value: |variant| variant.dsacks,
+        text: count,
+    },
+    Metric {
+        name: "cwnd_segments",
+        heading: "TCP congestion window, segments",
+        noun: "the congestion window",
+        value: |variant| variant.cwnd_segments,
+        text: segments,
+    },
+    Metric {
+        name: "stall_s",
+        heading: "Longest time without a byte, s",
+        noun: "the longest time without a byte",
+        value: |variant| variant.stall_s,
+        text: seconds,
+    },
+    Metric {
+        name: "rpc_retransmits",
+        heading: "Calls made again",
+        noun: "the calls made again",
+        value: |variant| variant.rpc_retransmits,
+        text: count,
+    },
 ];
 
 /// The metric of that name; `None` of an unknown one.
@@ -173,9 +257,47 @@ pub fn metric(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// Bits per second as Gbit/s.
+/// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
 pub fn gbit(bps: f64) -> String {
-    format!("{:.2}", bps / 1e9)
+    if bps.abs() < SLOW_BPS { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
+}
+
+/// Below this, a rate is better told in Mbit/s.
+pub const SLOW_BPS: f64 = 1e8;
+
+/// Bits per second as Mbit/s.
+pub fn mbit(bps: f64) -> String {
+    format!("{:.2}", bps / 1e6)
+}
+
+/// Segments of a window: half ones occur as the mean of two.
+pub fn segments(segments: f64) -> String {
+    if segments < 100.0 && segments.fract() != 0.0 { format!("{segments:.1}") } else { count(segments) }
+}
+
+/// Seconds, to a hundredth.
+pub fn seconds(seconds: f64) -> String {
+    format!("{seconds:.2}")
+}
+
+/// Metrics that say nothing while all is well: what TCP tells of trouble, which every TCP test measures.
+const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
+/// Longest time without a byte that belongs to a TCP connection without trouble: half of what Linux waits at least
+/// before it sends again.
+const STALL_TOLD_S: f64 = 0.1;
+
+/// Whether a metric is to be shown for an experiment: it was measured, and where it tells of trouble, there was some.
+pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
+    let is_measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
+    is_measured && (!OF_TROUBLE.contains(&metric.name) || has_trouble(experiment))
+}
+
+/// Whether segments came out of order, were lost in a card's memory, or stood still.
+pub fn has_trouble(experiment: &Experiment) -> bool {
+    let above = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
+    experiment.variants.iter().any(|variant| {
+        above(variant.out_of_order, 0.0) || above(variant.dropped_frames, 0.0) || above(variant.stall_s, STALL_TOLD_S)
+    })
 }
 
 /// Processor seconds: two decimals, three where two would show next to nothing.
@@ -186,6 +308,11 @@ pub fn cpu_seconds(seconds: f64) -> String {
 /// A percentage without its sign.
 pub fn percent(percent: f64) -> String {
     format!("{percent:.0}")
+}
+
+/// A share of one: three decimals where two would show next to nothing.
+pub fn share(share: f64) -> String {
+    if share < 0.1 { format!("{share:.3}") } else { format!("{share:.2}") }
 }
 
 /// Microseconds: one decimal below 100.
@@ -346,7 +473,17 @@ pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
 }
 
 /// Metrics that a sentence may name besides the first of its verdicts.
-const SPOKEN_METRICS: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
+const SPOKEN_METRICS: [&str; 6] = [
+    "transactions_per_s",
+    "throughput_bps",
+    "host_cpu_s_per_gb",
+    "latency_p50_us",
+    "latency_p99_us",
+    "interrupts_per_frame",
+];
+/// Metrics of which nothing need be said where the time to an answer is: the one follows from it, and where small requests
+/// are alone, neither their bits nor the time for each of these mean anything.
+const SAID_BY_LATENCY: [&str; 3] = ["transactions_per_s", "throughput_bps", "host_cpu_s_per_gb"];
 
 /// The first verdict of a group, and what the same change does to the traffic and to the hosts' processor time.
 fn sentence(group: &[&Verdict]) -> String {
@@ -355,9 +492,11 @@ fn sentence(group: &[&Verdict]) -> String {
     let further = group[1..].iter().filter(|verdict| SPOKEN_METRICS.contains(&verdict.metric.as_str()));
     // Transactions of one size carry the same number of bytes each: their throughput says nothing more.
     let further = further.filter(|verdict| !(transactions && verdict.metric == "throughput_bps"));
+    let timed = transactions && group.iter().any(|verdict| verdict.metric == "latency_p50_us");
+    let further = further.filter(|verdict| !(timed && SAID_BY_LATENCY.contains(&verdict.metric.as_str())));
     let mut spoken: Vec<&Verdict> = std::iter::once(main).chain(further.copied()).collect();
     // Where the hosts were not watched by themselves, the machine as a whole stands for them.
-    if spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
+    if !timed && spoken.iter().all(|verdict| !verdict.metric.ends_with("cpu_s_per_gb")) {
         spoken.extend(group.iter().find(|verdict| verdict.metric == "machine_cpu_s_per_gb"));
     }
     format!("{} against {}: {}.", main.variant, main.base, phrases(&spoken))
@@ -373,6 +512,39 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     }
     sentences.extend(experiment.variants.iter().filter_map(silence));
     sentences
+}
+
+/// The bounds that an experiment was held against: a sentence for each variant.
+pub fn judged(experiment: &Experiment) -> Vec<String> {
+    let mut of_variants: Vec<(&str, Vec<String>)> = Vec::new();
+    for judgement in &experiment.judgements {
+        let (variant, said) = (judgement.verdict.variant.as_str(), judgement_phrase(judgement));
+        match of_variants.iter_mut().find(|(name, _)| *name == variant) {
+            Some((_, phrases)) => phrases.push(said),
+            None => of_variants.push((variant, vec![said])),
+        }
+    }
+    of_variants.into_iter().map(|(variant, phrases)| format!("{variant}: {}.", phrases.join("; "))).collect()
+}
+
+fn judgement_phrase(judgement: &Judgement) -> String {
+    let verdict = &judgement.verdict;
+    let kept = if judgement.is_met { "kept" } else { "NOT kept" };
+    format!(
+        "{}\u{a0}× {} of {} ({}), {}: {kept}",
+        verdict_ratio(verdict),
+        noun(&verdict.metric),
+        verdict.base,
+        interval(verdict),
+        bound(judgement)
+    )
+}
+
+/// The bound itself: "at most 1.05".
+pub fn bound(judgement: &Judgement) -> String {
+    let most = judgement.at_most.map(|most| format!("at most {most}"));
+    let least = judgement.at_least.map(|least| format!("at least {least}"));
+    most.into_iter().chain(least).collect::<Vec<_>>().join(" and ")
 }
 
 /// What an experiment found, in one sentence.
@@ -433,6 +605,7 @@ mod tests {
             verdict: main,
             verdicts: further,
             notes: Vec::new(),
+            judgements: Vec::new(),
         }
     }
 
@@ -471,6 +644,38 @@ mod tests {
             ["large send against off: 2.9 × the throughput (95 %: 2.7 … 3.1), 0.34 × the host CPU per GB \
               (0.31 … 0.37)."]
         );
+    }
+
+    #[test]
+    fn a_bound_is_said_with_what_was_measured_and_whether_it_is_kept() {
+        let of = |metric, ratio, at_most: f64| Judgement {
+            verdict: verdict(metric, ratio, [ratio * 0.9, ratio * 1.1]),
+            at_most: Some(at_most),
+            at_least: None,
+            is_met: ratio <= at_most,
+        };
+        let mut experiment = experiment(None, Vec::new());
+        experiment.judgements = vec![of("latency_p50_us", 1.02, 1.05), of("interrupts_per_s", 0.62, 0.5)];
+        let said: Vec<String> = judged(&experiment).iter().map(|line| ordinary_spaces(line)).collect();
+        assert_eq!(
+            said,
+            ["large send: 1.02 × the median time to an answer of off (0.92 … 1.12), at most 1.05: kept; 0.62 × the \
+              interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."]
+        );
+    }
+
+    #[test]
+    fn where_requests_are_timed_their_number_and_their_bits_are_not_said() {
+        let all =
+            ["latency_p99_us", "transactions_per_s", "throughput_bps", "host_cpu_s_per_gb", "interrupts_per_frame"];
+        let mut verdicts = all.map(|metric| verdict(metric, 2.0, [1.9, 2.1])).to_vec();
+        let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts.clone()));
+        assert!(said[0].contains("99th") && said[0].contains("interrupts per frame"), "{said:?}");
+        assert!(!said[0].contains("transactions") && !said[0].contains("throughput") && !said[0].contains("CPU"));
+        // Beside bulk data, that is said.
+        verdicts.retain(|verdict| verdict.metric != "transactions_per_s");
+        let said = spoken(&experiment(Some(verdict("latency_p50_us", 2.0, [1.9, 2.1])), verdicts));
+        assert!(said[0].contains("throughput") && said[0].contains("host CPU"), "{said:?}");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use hdrhistogram::Histogram;
 
 use super::error::{TrafficError, reason};
 use super::params::{Amount, Params, Workload};
-use super::report::{CpuTime, EndFigures, Event, Flow, Latency, Report, Transactions, rate_bps};
+use super::report::{CpuTime, EndFigures, Event, Flow, Latency, Report, Rpc, Transactions, rate_bps};
 use super::side::{DRAIN_MAX, DRAIN_STALL, Intervals, Side, SideFigures};
 use super::sockets::{CONNECT_TIMEOUT, congestion_of, data_connect, ready_stream, udp_socket};
 use super::streams::{End, Sources, spawn_tcp, spawn_udp};
@@ -41,7 +41,7 @@ pub fn run_client(
     let (stream, address) = connect_control(host, port)?;
     let control = Control::new(stream, SERVER_LINE_LEN_MAX)
         .map_err(|error| TrafficError::socket("set up the control connection", &error))?;
-    let mut test = Test { control, address, params, side: Side::new(params.is_timed(), params.interval()), on_event };
+    let mut test = Test { control, address, params, side: Side::new(params), on_event };
     let congestion = test.set_up()?;
     (test.on_event)(&Event::Connected { server: address.to_string(), congestion: congestion.clone() });
     match params.amount {
@@ -91,12 +91,12 @@ impl Test<'_> {
         let ServerLine::Ready { port, udp_ports, token } = self.hear_in_setup()? else {
             return Err(self.protocol("it did not answer the hello with ready"));
         };
-        let congestion = if self.params.is_udp() {
-            self.start_udp(udp, &udp_ports)?;
-            String::new()
-        } else {
+        self.start_udp(udp, &udp_ports)?;
+        let congestion = if self.params.tcp_sockets() > 0 {
             let token = token_from_text(&token).ok_or_else(|| self.protocol("its token is not a token"))?;
             self.start_tcp(port, token)?
+        } else {
+            String::new()
         };
         match self.hear_in_setup()? {
             ServerLine::Go => Ok(congestion),
@@ -105,15 +105,12 @@ impl Test<'_> {
     }
 
     fn udp_sockets(&self) -> Result<Vec<UdpSocket>, TrafficError> {
-        if !self.params.is_udp() {
-            return Ok(Vec::new());
-        }
         let any = if self.address.is_ipv4() {
             std::net::Ipv4Addr::UNSPECIFIED.into()
         } else {
             std::net::Ipv6Addr::UNSPECIFIED.into()
         };
-        let sockets: io::Result<_> = (0..self.params.socket_count()).map(|_| udp_socket(any, self.params)).collect();
+        let sockets: io::Result<_> = (0..self.params.udp_sockets()).map(|_| udp_socket(any, self.params)).collect();
         sockets.map_err(|error| TrafficError::socket("open a UDP socket", &error))
     }
 
@@ -134,7 +131,7 @@ impl Test<'_> {
         let address = SocketAddr::new(self.address.ip(), port);
         let sources = Sources::new(self.params);
         let mut congestion = String::new();
-        for index in 0..self.params.socket_count() {
+        for index in 0..self.params.tcp_sockets() {
             let stream = data_connect(address, self.params).map_err(|failed| {
                 let action = failed.0.clone();
                 TrafficError::socket(action, &failed.1)
@@ -195,8 +192,7 @@ impl Test<'_> {
         while Instant::now() < until {
             if self.wait_and_tick(until) {
                 let (figures, _) = self.side.figures();
-                let ends = figures.sending.into_iter().chain(figures.receiving);
-                let errors: Vec<_> = ends.flat_map(|end| end.errors).collect();
+                let errors: Vec<_> = figures.ends().flat_map(|end| end.errors.clone()).collect();
                 return Err(self.lost(format!("every stream ended before the time ({})", errors.join("; "))));
             }
         }
@@ -275,25 +271,35 @@ fn merge(
 ) -> Option<Report> {
     let cpu_of = |side: &SideFigures| {
         let mut sum = CpuTime::default();
-        side.sending.iter().chain(&side.receiving).for_each(|end| sum += end.cpu);
+        side.ends().for_each(|end| sum += end.cpu);
         sum
     };
     let (client_cpu, server_cpu) = (cpu_of(&client), cpu_of(&server));
     let client_seconds = client.sending.as_ref().or(client.receiving.as_ref())?.seconds;
-    let (mut send, mut receive, mut transactions) = (None, None, None);
-    if matches!(params.workload, Workload::Transaction(_)) {
-        transactions = Some(merge_transactions(client.sending?, server.receiving?, times));
-    } else {
-        if params.direction.sends() {
-            send = Some(Flow::new(client.sending?, server.receiving?));
+    let (mut send, mut receive, mut transactions, mut rpc) = (None, None, None, None);
+    match params.workload {
+        Workload::Transaction(_) | Workload::Requests(_) => {
+            transactions = Some(merge_transactions(client.sending?, server.receiving?, times));
         }
-        if params.direction.receives() {
-            receive = Some(Flow::new(server.sending?, client.receiving?));
+        Workload::Rpc(_) => rpc = Some(merge_rpc(client.sending?, server.receiving?, times)),
+        Workload::Bulk(_) | Workload::Udp(_) | Workload::Mixed(_) => {
+            if matches!(params.workload, Workload::Mixed(_)) {
+                transactions = Some(merge_transactions(client.exchanging?, server.exchanging?, times));
+            }
+            if params.direction.sends() {
+                send = Some(Flow::new(client.sending?, server.receiving?));
+            }
+            if params.direction.receives() {
+                receive = Some(Flow::new(server.sending?, client.receiving?));
+            }
         }
     }
     let flows = || send.iter().chain(&receive);
     let seconds = if params.is_timed() { client_seconds } else { flows().map(|flow| flow.seconds).fold(0.0, f64::max) };
-    let exchanged = transactions.as_ref().map_or(0, |found: &Transactions| found.client.bytes);
+    // Beside bulk data, the bulk data alone is the throughput.
+    let alone = transactions.as_ref().filter(|_| send.is_none() && receive.is_none());
+    let of_transactions = alone.map_or(0, |found: &Transactions| found.client.bytes);
+    let exchanged = rpc.as_ref().map_or(of_transactions, |found: &Rpc| found.client.bytes);
     let mut report = Report {
         server: address.to_string(),
         params: params.clone(),
@@ -310,6 +316,7 @@ fn merge(
         send,
         receive,
         transactions,
+        rpc,
     };
     let tcp = || report.ends().filter_map(|end| end.tcp.as_ref());
     (report.retransmits, report.segments) =
@@ -320,4 +327,10 @@ fn merge(
 fn merge_transactions(client: EndFigures, server: EndFigures, times: Option<&Histogram<u64>>) -> Transactions {
     let per_second = if client.seconds > 0.0 { client.units as f64 / client.seconds } else { 0.0 };
     Transactions { per_second, latency: times.map(Latency::of).unwrap_or_default(), client, server }
+}
+
+fn merge_rpc(client: EndFigures, server: EndFigures, times: Option<&Histogram<u64>>) -> Rpc {
+    let per_second = if client.seconds > 0.0 { client.units as f64 / client.seconds } else { 0.0 };
+    let (goodput_bps, counts) = (rate_bps(client.bytes, client.seconds), client.rpc.unwrap_or_default());
+    Rpc { per_second, goodput_bps, latency: times.map(Latency::of).unwrap_or_default(), counts, client, server }
 }

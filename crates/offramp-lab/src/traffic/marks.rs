@@ -17,15 +17,18 @@ pub(super) struct Mark {
     pub(super) segments_sent: u64,
     pub(super) segments_received: u64,
     pub(super) segments_out_of_order: u64,
+    pub(super) dsacks: u64,
+    pub(super) reorderings: u64,
     pub(super) cwnd_segments: u32,
 }
 
-/// The counters of both roles at one moment.
+/// The counters of all roles at one moment.
 #[derive(Clone, Copy)]
 pub(super) struct Moment {
     pub(super) at: Instant,
     pub(super) sending: Mark,
     pub(super) receiving: Mark,
+    pub(super) exchanging: Mark,
 }
 
 impl Moment {
@@ -34,6 +37,7 @@ impl Moment {
         match role {
             Role::Sending => self.sending,
             Role::Receiving => self.receiving,
+            Role::Exchanging => self.exchanging,
         }
     }
 }

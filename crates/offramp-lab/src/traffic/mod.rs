@@ -1,5 +1,6 @@
 //! Traffic on the kernel's own sockets: a bulk sender and sink in the manner of ttcp (claim I20), a request/response
-//! client with work on both sides (M4, M7), and UDP with segmentation and coalescing.
+//! client with work on both sides (M4, M7), requests at given moments alone or beside bulk data, UDP with segmentation
+//! and coalescing, and calls over UDP as NFS makes them (I15–I19).
 //!
 //! Two ends play together. [`serve`] answers on one control port; [`run_client`] asks it for one test, described by
 //! [`Params`], and returns one [`Report`] with the figures of **both** ends. Both run in threads of the caller, so a
@@ -22,9 +23,13 @@
 
 mod client;
 mod error;
+mod looks;
 mod marks;
+mod pace;
 mod params;
 mod report;
+mod requests;
+mod rpc;
 mod rr;
 mod server;
 mod side;
@@ -39,12 +44,14 @@ mod wire;
 pub use client::run_client;
 pub use error::TrafficError;
 pub use params::{
-    Amount, BulkParams, CONGESTION_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Direction, GSO_SEGMENTS_MAX,
-    LENGTH_DEFAULT_BYTES, LENGTH_MAX_BYTES, MESSAGE_MAX_BYTES, PORT_DEFAULT, Params, RR_MESSAGE_BYTES, STREAMS_MAX,
-    TransactionParams, UdpParams, WARMUP_DEFAULT_USECS, Workload,
+    Amount, Arrivals, BulkParams, CONGESTION_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Direction,
+    GSO_SEGMENTS_MAX, LENGTH_DEFAULT_BYTES, LENGTH_MAX_BYTES, MESSAGE_MAX_BYTES, MixedParams, PORT_DEFAULT, Params,
+    RPC_OUTSTANDING, RPC_OUTSTANDING_MAX, RPC_REQUEST_BYTES, RPC_RESPONSE_BYTES, RPC_TIMER_USECS, RR_MESSAGE_BYTES,
+    RequestParams, RpcParams, STREAMS_MAX, TransactionParams, UdpParams, WARMUP_DEFAULT_USECS, Workload,
 };
 pub use report::{
-    CpuTime, Datagrams, EndFigures, Event, Flow, Interval, Latency, Report, TcpFigures, Transactions, bits_text,
+    CpuTime, Datagrams, EndFigures, Event, Flow, Interval, Latency, Report, Rpc, RpcCounts, TcpFigures, Transactions,
+    bits_text,
 };
 pub use rr::{iterations_for_usecs, work};
 pub use server::{ServeOptions, ServerEvent, ServerStats, serve};

@@ -24,6 +24,22 @@ pub const DATAGRAM_BYTES_MIN: u32 = 8;
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 /// Datagrams in one UDP super-frame, at most (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
 pub const GSO_SEGMENTS_MAX: u32 = 128;
+/// Payload of a call's request unless told otherwise: about that of an NFS READ.
+pub const RPC_REQUEST_BYTES: u32 = 128;
+/// Payload of a call's response unless told otherwise: NFS' 8 KiB.
+pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
+/// Calls under way unless told otherwise.
+pub const RPC_OUTSTANDING: u32 = 4;
+/// Calls under way in one stream, at most.
+pub const RPC_OUTSTANDING_MAX: u32 = 1024;
+/// When a request is sent again unless told otherwise: NFS' 0.7 s (`timeo=7` of nfs(5)).
+pub const RPC_TIMER_USECS: u64 = 700_000;
+/// Longest time after which a request is sent again: a minute, in microseconds.
+const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
+/// Smallest limit of the receive window that Linux keeps to, in bytes: half its smallest receive buffer.
+const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
+/// Bytes of receive buffer for each byte of a limited receive window: a short segment occupies more than itself.
+pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
 /// Time before the measured window, unless told otherwise, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
 /// Longest measured window and longest warm-up: one day, in microseconds.
@@ -38,6 +54,14 @@ const CONGESTION_LEN_MAX: usize = 15;
 const WORK_ITERATIONS_MAX: u64 = 100_000_000_000;
 /// Longest pause between two transactions, in microseconds.
 const THINK_MAX_USECS: u64 = 60_000_000;
+/// Requests per second of one stream of an open loop, at most.
+const REQUESTS_PER_S_MAX: u32 = 1_000_000;
+/// Requests of one burst, at most.
+const BURST_MAX: u32 = 1024;
+/// Longest time from one burst to the next, in microseconds.
+const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
+/// Longest time that a socket may busy-poll, in microseconds.
+const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
 
 /// Which way the data of a test goes, seen from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -82,11 +106,19 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Send patterned data made from this seed, and have the sink compare each byte. `None`: constant data, unchecked.
     pub pattern_seed: Option<u64>,
+    /// Cut the streams off when the window has closed, with whatever is still under way, and take a stream that was
+    /// cut for one that came to its end: for a connection that may stall, or whose queues hold more than the line
+    /// carries in the test. Only in a timed test.
+    #[serde(default)]
+    pub cut_off: bool,
+    /// Payload bits per second in each direction, over all streams; 0 sends as fast as it goes.
+    #[serde(default)]
+    pub rate_bps: u64,
 }
 
 impl Default for BulkParams {
     fn default() -> Self {
-        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None }
+        Self { length_bytes: LENGTH_DEFAULT_BYTES, pattern_seed: None, cut_off: false, rate_bps: 0 }
     }
 }
 
@@ -132,6 +164,80 @@ pub struct UdpParams {
     pub rate_bps: u64,
 }
 
+/// One test of remote procedure calls over UDP in the manner of NFS: short requests, long responses that IP cuts into
+/// frames, and a request that is sent again when its response does not come in time. Each stream keeps so many calls
+/// under way.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RpcParams {
+    /// Payload of a request, in bytes.
+    pub request_bytes: u32,
+    /// Payload of a response, in bytes: one UDP datagram, which IP cuts to the MTU.
+    pub response_bytes: u32,
+    /// Calls that each stream has under way.
+    pub outstanding: u32,
+    /// Time after which a request without a response is sent again, in microseconds. It does not grow.
+    pub timer_usecs: u64,
+}
+
+impl Default for RpcParams {
+    fn default() -> Self {
+        Self {
+            request_bytes: RPC_REQUEST_BYTES,
+            response_bytes: RPC_RESPONSE_BYTES,
+            outstanding: RPC_OUTSTANDING,
+            timer_usecs: RPC_TIMER_USECS,
+        }
+    }
+}
+
+/// When the requests of an open loop are made. Their moments are chosen beforehand: a late answer delays no request, so
+/// no wait is left out of the figures.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Arrivals {
+    /// As of many clients that know nothing of each other: gaps of exponential length.
+    Poisson {
+        /// Requests per second of each stream, on average.
+        per_s: u32,
+        /// Where the gaps come from: the same seed gives the same moments. Each stream adds its number to it.
+        seed: u64,
+    },
+    /// So many at once, again and again; one at a time is an even pace.
+    Bursts {
+        /// Requests of one burst.
+        requests: u32,
+        /// From the begin of one burst to the begin of the next, in microseconds.
+        every_usecs: u32,
+    },
+}
+
+/// Requests over UDP in an open loop.
+///
+/// UDP, so that each request and each answer is one datagram, and up to the MTU one frame, at the moment that it is
+/// meant for: over TCP, acknowledgements would go along, and a lost or a late segment would hold those behind it. What
+/// is not answered is counted, and stands in the latencies with the time that it was waited for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RequestParams {
+    /// Payload of a request.
+    pub request_bytes: u32,
+    /// Payload of a response.
+    pub response_bytes: u32,
+    /// When requests are made.
+    pub arrivals: Arrivals,
+}
+
+/// Bulk data over TCP, and beside it requests over UDP on one stream, from the client to the server.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MixedParams {
+    /// The bulk data; direction and streams of the test are its.
+    pub bulk: BulkParams,
+    /// The requests.
+    pub requests: RequestParams,
+}
+
 /// The work that a test does.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -142,6 +248,12 @@ pub enum Workload {
     Transaction(TransactionParams),
     /// UDP datagrams.
     Udp(UdpParams),
+    /// UDP, calls and their responses.
+    Rpc(RpcParams),
+    /// Requests and responses over UDP, made at given moments whatever becomes of the answers.
+    Requests(RequestParams),
+    /// Bulk data and such requests at the same time.
+    Mixed(MixedParams),
 }
 
 /// Everything that both ends must know of a test.
@@ -150,7 +262,7 @@ pub enum Workload {
 pub struct Params {
     /// What is done.
     pub workload: Workload,
-    /// Which way the data goes. A transaction test asks for [`Direction::Send`].
+    /// Which way the data goes. A test of transactions or requests asks for [`Direction::Send`].
     pub direction: Direction,
     /// Streams in each direction.
     pub streams: u32,
@@ -165,8 +277,16 @@ pub struct Params {
     /// `SO_SNDBUF` and `SO_RCVBUF` of every data socket, in bytes (the kernel doubles it); 0 leaves them to the
     /// kernel.
     pub window_bytes: u32,
+    /// Largest window that a TCP receiver offers, in bytes (`TCP_WINDOW_CLAMP`); Linux offers whole segments of it. Its
+    /// buffers are then large enough for that window and fixed. 0 leaves it to the kernel.
+    #[serde(default)]
+    pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
+    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: how long a read looks at the adapter's queue
+    /// itself before it sleeps; 0 leaves it to the kernel. It needs an adapter with NAPI, which a TAP has none of.
+    #[serde(default)]
+    pub busy_poll_usecs: u32,
 }
 
 impl Default for Params {
@@ -180,7 +300,9 @@ impl Default for Params {
             interval_usecs: 0,
             congestion: CONGESTION_DEFAULT.to_owned(),
             window_bytes: 0,
+            receive_window_bytes: 0,
             nodelay: false,
+            busy_poll_usecs: 0,
         }
     }
 }
@@ -201,14 +323,41 @@ impl Params {
             within("interval in microseconds", self.interval_usecs, INTERVAL_MIN_USECS, DURATION_MAX_USECS)?;
         }
         within("window in bytes", u64::from(self.window_bytes), 0, u64::from(WINDOW_MAX_BYTES))?;
+        within("busy polling in microseconds", self.busy_poll_usecs.into(), 0, BUSY_POLL_MAX_USECS.into())?;
+        self.check_receive_window()?;
         self.check_congestion()?;
         match &self.workload {
-            Workload::Bulk(bulk) => {
-                within("length of a write in bytes", u64::from(bulk.length_bytes), 1, u64::from(LENGTH_MAX_BYTES))
-            }
+            Workload::Bulk(bulk) => self.check_bulk(bulk),
             Workload::Transaction(transaction) => self.check_transaction(transaction),
             Workload::Udp(udp) => udp.check(),
+            Workload::Rpc(rpc) => self.check_rpc(rpc),
+            Workload::Requests(requests) => {
+                self.check_goes_both_ways("a test of requests")?;
+                requests.check()
+            }
+            Workload::Mixed(mixed) => {
+                self.check_bulk(&mixed.bulk)?;
+                mixed.requests.check()
+            }
         }
+    }
+
+    fn check_receive_window(&self) -> Result<(), String> {
+        let (window, min) = (u64::from(self.receive_window_bytes), u64::from(RECEIVE_WINDOW_MIN_BYTES));
+        if window == 0 {
+            return Ok(());
+        }
+        if self.window_bytes > 0 {
+            return Err("a receive window sets the buffers itself; give no socket buffers beside it".to_owned());
+        }
+        within("receive window in bytes", window, min, u64::from(WINDOW_MAX_BYTES) / RECEIVE_WINDOW_BUFFERS)
+    }
+
+    fn check_bulk(&self, bulk: &BulkParams) -> Result<(), String> {
+        if bulk.cut_off && !self.is_timed() {
+            return Err("a test over a number of bytes ends with its last byte; it is not cut off".to_owned());
+        }
+        within("length of a write in bytes", u64::from(bulk.length_bytes), 1, u64::from(LENGTH_MAX_BYTES))
     }
 
     fn check_bytes(&self, bytes: u64) -> Result<(), String> {
@@ -227,10 +376,15 @@ impl Params {
         Ok(())
     }
 
-    fn check_transaction(&self, transaction: &TransactionParams) -> Result<(), String> {
-        if self.direction != Direction::Send {
-            return Err("a transaction test goes both ways by itself; leave the direction at send".to_owned());
+    fn check_goes_both_ways(&self, what: &str) -> Result<(), String> {
+        if self.direction == Direction::Send {
+            return Ok(());
         }
+        Err(format!("{what} goes both ways by itself; leave the direction at send"))
+    }
+
+    fn check_transaction(&self, transaction: &TransactionParams) -> Result<(), String> {
+        self.check_goes_both_ways("a transaction test")?;
         let message_max = u64::from(MESSAGE_MAX_BYTES);
         within("request in bytes", u64::from(transaction.request_bytes), 1, message_max)?;
         within("response in bytes", u64::from(transaction.response_bytes), 1, message_max)?;
@@ -239,18 +393,61 @@ impl Params {
         within("think time in microseconds", transaction.think_usecs, 0, THINK_MAX_USECS)
     }
 
+    fn check_rpc(&self, rpc: &RpcParams) -> Result<(), String> {
+        self.check_goes_both_ways("a test of calls")?;
+        let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
+        within("request in bytes", u64::from(rpc.request_bytes), min, max)?;
+        within("response in bytes", u64::from(rpc.response_bytes), min, max)?;
+        within("calls under way", u64::from(rpc.outstanding), 1, u64::from(RPC_OUTSTANDING_MAX))?;
+        within("time before a request is sent again in microseconds", rpc.timer_usecs, 1, RPC_TIMER_MAX_USECS)
+    }
+
+    /// Says whether streams are cut off at the end of the window.
+    pub(crate) fn is_cut_off(&self) -> bool {
+        self.bulk().is_some_and(|bulk| bulk.cut_off)
+    }
+
     /// Says whether a warm-up and a window of given length are measured, rather than a number of bytes.
     pub(super) fn is_timed(&self) -> bool {
         matches!(self.amount, Amount::Usecs(_))
     }
 
-    /// Says whether the data goes over UDP.
-    pub(super) fn is_udp(&self) -> bool {
-        matches!(self.workload, Workload::Udp(_))
+    /// The bulk data over TCP, if there is any.
+    pub(super) fn bulk(&self) -> Option<&BulkParams> {
+        match &self.workload {
+            Workload::Bulk(bulk) => Some(bulk),
+            Workload::Mixed(mixed) => Some(&mixed.bulk),
+            _ => None,
+        }
     }
 
-    /// Data sockets of one end: first the streams from the client to the server, then those from the server.
-    pub(super) fn socket_count(&self) -> u32 {
+    /// The requests of an open loop, if there are any.
+    pub(super) fn requests(&self) -> Option<&RequestParams> {
+        match &self.workload {
+            Workload::Requests(requests) => Some(requests),
+            Workload::Mixed(mixed) => Some(&mixed.requests),
+            _ => None,
+        }
+    }
+
+    /// TCP data sockets of one end: first the streams from the client to the server, then those from the server.
+    pub(super) fn tcp_sockets(&self) -> u32 {
+        match self.workload {
+            Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => 0,
+            _ => self.sockets_of_streams(),
+        }
+    }
+
+    /// UDP data sockets of one end, in the same order.
+    pub(super) fn udp_sockets(&self) -> u32 {
+        match self.workload {
+            Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => self.sockets_of_streams(),
+            Workload::Mixed(_) => 1,
+            Workload::Bulk(_) | Workload::Transaction(_) => 0,
+        }
+    }
+
+    fn sockets_of_streams(&self) -> u32 {
         self.streams * if self.direction == Direction::Both { 2 } else { 1 }
     }
 
@@ -268,9 +465,36 @@ impl Params {
         Some(bytes / streams + u64::from(position < bytes % streams))
     }
 
+    /// Each stream's share of the rate of its direction; 0 means no limit. A rate that does not divide is rounded up, so
+    /// that it never becomes "no limit".
+    pub(super) fn stream_rate_bps(&self) -> u64 {
+        let rate_bps = match &self.workload {
+            Workload::Udp(udp) => udp.rate_bps,
+            _ => self.bulk().map_or(0, |bulk| bulk.rate_bps),
+        };
+        rate_bps.div_ceil(u64::from(self.streams))
+    }
+
     /// Time between interim results.
     pub(super) fn interval(&self) -> Option<Duration> {
         (self.interval_usecs > 0).then(|| Duration::from_micros(self.interval_usecs))
+    }
+}
+
+impl RequestParams {
+    fn check(&self) -> Result<(), String> {
+        let (min, max) = (u64::from(DATAGRAM_BYTES_MIN), u64::from(DATAGRAM_BYTES_MAX));
+        within("request in bytes", self.request_bytes.into(), min, max)?;
+        within("response in bytes", self.response_bytes.into(), min, max)?;
+        match self.arrivals {
+            Arrivals::Poisson { per_s, .. } => {
+                within("requests per second", per_s.into(), 1, REQUESTS_PER_S_MAX.into())
+            }
+            Arrivals::Bursts { requests, every_usecs } => {
+                within("requests of a burst", requests.into(), 1, BURST_MAX.into())?;
+                within("microseconds between bursts", every_usecs.into(), 1, BURST_EVERY_MAX_USECS.into())
+            }
+        }
     }
 }
 
@@ -310,6 +534,66 @@ mod tests {
         let udp = UdpParams { datagram_bytes: 1472, gso_segments: 45, gro: false, rate_bps: 0 };
         let params = Params { workload: Workload::Udp(udp), ..Params::default() };
         assert!(refused(params).starts_with("super-frame in bytes: 66240"));
+        assert!(refused(Params { busy_poll_usecs: u32::MAX, ..Params::default() }).starts_with("busy polling"));
         assert_eq!(Params::default().check(), Ok(()));
+    }
+
+    #[test]
+    fn calls_and_receive_windows_have_limits_too() {
+        let refused = |params: Params| params.check().unwrap_err();
+        let rpc = |rpc| Params { workload: Workload::Rpc(rpc), ..Params::default() };
+        assert_eq!(rpc(RpcParams::default()).check(), Ok(()));
+        assert!(refused(rpc(RpcParams { outstanding: 0, ..RpcParams::default() })).starts_with("calls under way: 0"));
+        assert!(refused(rpc(RpcParams { request_bytes: 7, ..RpcParams::default() })).starts_with("request in bytes"));
+        assert!(refused(rpc(RpcParams { timer_usecs: 0, ..RpcParams::default() })).contains("sent again"));
+        let both_ways = Params { direction: Direction::Both, ..rpc(RpcParams::default()) };
+        assert!(refused(both_ways).contains("leave the direction"));
+        let narrow = Params { receive_window_bytes: 4096, ..Params::default() };
+        assert_eq!(narrow.check(), Ok(()));
+        assert!(refused(Params { receive_window_bytes: 100, ..Params::default() }).starts_with("receive window"));
+        assert!(refused(Params { window_bytes: 1, ..narrow }).contains("no socket buffers"));
+        let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
+        let over_bytes = Params { workload: Workload::Bulk(bulk), amount: Amount::Bytes(1), ..Params::default() };
+        assert!(refused(over_bytes).contains("not cut off"));
+    }
+
+    #[test]
+    fn requests_have_limits_alone_and_beside_bulk_data() {
+        let refused = |request_bytes, arrivals: &Arrivals, direction| {
+            let requests = RequestParams { request_bytes, response_bytes: 64, arrivals: arrivals.clone() };
+            let alone = Workload::Requests(requests.clone());
+            let mixed = Workload::Mixed(MixedParams { bulk: BulkParams::default(), requests });
+            [alone, mixed].map(|workload| Params { workload, direction, ..Params::default() }.check().err())
+        };
+        let even = Arrivals::Bursts { requests: 1, every_usecs: 1000 };
+        assert_eq!(refused(64, &even, Direction::Send), [None, None]);
+        let [alone, mixed] = refused(64, &even, Direction::Both);
+        assert!(alone.is_some_and(|why| why.contains("both ways by itself")) && mixed.is_none());
+        let numberless = "request in bytes: 7 is not within 8 to 65507";
+        assert_eq!(refused(7, &even, Direction::Send), [(); 2].map(|()| Some(numberless.to_owned())));
+        for endless in [
+            Arrivals::Poisson { per_s: 0, seed: 0 },
+            Arrivals::Poisson { per_s: 1_000_001, seed: 0 },
+            Arrivals::Bursts { requests: 0, every_usecs: 1 },
+            Arrivals::Bursts { requests: 1025, every_usecs: 1 },
+            Arrivals::Bursts { requests: 1, every_usecs: 0 },
+            Arrivals::Bursts { requests: 1, every_usecs: 60_000_001 },
+        ] {
+            assert!(refused(64, &endless, Direction::Send).iter().all(Option::is_some), "{endless:?}");
+        }
+    }
+
+    #[test]
+    fn a_mixed_test_has_its_sockets_of_both_kinds() {
+        let requests =
+            RequestParams { request_bytes: 8, response_bytes: 8, arrivals: Arrivals::Poisson { per_s: 1, seed: 0 } };
+        let sockets = |workload| {
+            let params = Params { workload, streams: 3, direction: Direction::Both, ..Params::default() };
+            (params.tcp_sockets(), params.udp_sockets())
+        };
+        assert_eq!(sockets(Workload::Mixed(MixedParams { bulk: BulkParams::default(), requests })), (6, 1));
+        assert_eq!(sockets(Workload::Bulk(BulkParams::default())), (6, 0));
+        let udp = UdpParams { datagram_bytes: 8, gso_segments: 1, gro: false, rate_bps: 0 };
+        assert_eq!(sockets(Workload::Udp(udp)), (0, 6));
     }
 }

@@ -10,6 +10,8 @@ use super::params::{Direction, Params, Workload};
 
 /// Nanoseconds in a microsecond.
 const NSECS_PER_USEC: f64 = 1e3;
+/// A time without a byte that is worth a line: longer than any wait that belongs to a live connection on one host.
+const STALL_TOLD_SECONDS: f64 = 0.1;
 
 /// Processor time of the threads that carry data, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -66,6 +68,25 @@ pub struct TcpFigures {
     pub rtt_us: u32,
     /// Deviation of the round-trip time in microseconds: the mean over the streams at the end of the window.
     pub rttvar_us: u32,
+    /// Duplicate selective acknowledgements received (RFC 2883): a segment was sent again for nothing.
+    #[serde(default)]
+    pub dsacks: u64,
+    /// Times that what seemed lost was found to be only out of order.
+    #[serde(default)]
+    pub reorderings: u64,
+    /// Congestion window in segments: the median over the streams and the whole window, looked at a hundred times a
+    /// second. `None`: this end did not send, or the window was too short to look.
+    #[serde(default)]
+    pub cwnd_median_segments: Option<f64>,
+}
+
+/// What became of the calls of a test of remote procedure calls, in the measured window.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RpcCounts {
+    /// Requests sent again.
+    pub retransmits: u64,
+    /// Responses that no call waited for: it had been answered already, or the size was wrong.
+    pub unwanted: u64,
 }
 
 /// What a UDP receiver saw, over the whole test.
@@ -117,8 +138,17 @@ pub struct EndFigures {
     pub tcp: Option<TcpFigures>,
     /// What a UDP receiver saw.
     pub datagrams: Option<Datagrams>,
+    /// What became of this end's calls.
+    #[serde(default)]
+    pub rpc: Option<RpcCounts>,
+    /// Longest time of the window in which not a byte was carried, in seconds, to a hundredth of a second; over TCP only.
+    #[serde(default)]
+    pub stall_seconds: Option<f64>,
     /// Bytes that differ from the pattern, when one was asked for.
     pub corrupt_bytes: u64,
+    /// Requests of an open loop that were due in the window and got no answer; the client's.
+    #[serde(default)]
+    pub unanswered: u64,
     /// Every stream came to its end: all was sent, or the end of the stream was received.
     pub complete: bool,
     /// Interim results, when asked for.
@@ -161,7 +191,7 @@ impl Flow {
 }
 
 /// How long transactions took, in microseconds, from the first byte of the request written to the last byte of the
-/// response read. Resolution: three digits.
+/// response read; in an open loop from the moment at which the request was due. Resolution: three digits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Latency {
     /// Transactions in the distribution.
@@ -215,6 +245,23 @@ pub struct Transactions {
     pub server: EndFigures,
 }
 
+/// What a test of remote procedure calls found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Rpc {
+    /// Calls answered per second of the client's window, over all streams.
+    pub per_second: f64,
+    /// Payload bits per second of the responses that calls waited for.
+    pub goodput_bps: f64,
+    /// How long answered calls took, from the first request to the response.
+    pub latency: Latency,
+    /// What became of the calls.
+    pub counts: RpcCounts,
+    /// The client; bytes count the responses that calls waited for.
+    pub client: EndFigures,
+    /// The server; bytes count all responses.
+    pub server: EndFigures,
+}
+
 /// The result of one test.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
@@ -228,7 +275,8 @@ pub struct Report {
     pub streams: u32,
     /// Congestion control, read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions.
+    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions. Of a mixed test the
+    /// bulk data's.
     pub throughput_bps: f64,
     /// Payload bytes in the measured window, summed likewise.
     pub bytes: u64,
@@ -242,12 +290,15 @@ pub struct Report {
     pub client_cpu: CpuTime,
     /// Processor time of the server's data threads in its window.
     pub server_cpu: CpuTime,
-    /// From the client to the server; bulk and UDP only.
+    /// From the client to the server; bulk data, alone or not, and UDP only.
     pub send: Option<Flow>,
-    /// From the server to the client; bulk and UDP only.
+    /// From the server to the client; likewise.
     pub receive: Option<Flow>,
-    /// Request/response only.
+    /// Where there are requests and responses, alone or beside bulk data.
     pub transactions: Option<Transactions>,
+    /// Remote procedure calls only.
+    #[serde(default)]
+    pub rpc: Option<Rpc>,
 }
 
 impl Report {
@@ -256,31 +307,45 @@ impl Report {
         self.transactions.as_ref().map(|transactions| transactions.per_second)
     }
 
-    /// Processor time of the threads that sent, in seconds; the client's for transactions.
+    /// Processor time of the threads that sent, in seconds; the client's for transactions and calls.
     pub fn sender_cpu(&self) -> CpuTime {
-        self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client)
+        self.cpu_of(|flow| &flow.sender, |transactions| &transactions.client, |rpc| &rpc.client)
     }
 
-    /// Processor time of the threads that received, in seconds; the server's for transactions.
+    /// Processor time of the threads that received, in seconds; the server's for transactions and calls.
     pub fn receiver_cpu(&self) -> CpuTime {
-        self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server)
+        self.cpu_of(|flow| &flow.receiver, |transactions| &transactions.server, |rpc| &rpc.server)
     }
 
     /// Every end of every direction.
     pub fn ends(&self) -> impl Iterator<Item = &EndFigures> {
         let flows = self.send.iter().chain(&self.receive).flat_map(|flow| [&flow.sender, &flow.receiver]);
-        flows.chain(self.transactions.iter().flat_map(|transactions| [&transactions.client, &transactions.server]))
+        let transactions = self.transactions.iter().flat_map(|found| [&found.client, &found.server]);
+        let rpc = self.rpc.iter().flat_map(|found| [&found.client, &found.server]);
+        flows.chain(transactions).chain(rpc)
     }
 
-    /// Says whether every stream of both ends came to its end and no byte differed from the pattern.
+    /// Says whether every stream of both ends came to its end, or was cut off as was asked for, and no byte differed
+    /// from the pattern.
     pub fn is_complete(&self) -> bool {
-        self.ends().all(|end| end.complete && end.corrupt_bytes == 0)
+        self.ends().all(|end| (end.complete || self.params.is_cut_off()) && end.corrupt_bytes == 0)
+    }
+
+    /// What TCP says at the ends that sent bulk data.
+    pub fn sending_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
+        self.send.iter().chain(&self.receive).filter_map(|flow| flow.sender.tcp.as_ref())
+    }
+
+    /// What TCP says at the ends that received bulk data.
+    pub fn receiving_tcp(&self) -> impl Iterator<Item = &TcpFigures> {
+        self.send.iter().chain(&self.receive).filter_map(|flow| flow.receiver.tcp.as_ref())
     }
 
     fn cpu_of(
         &self,
         of_flow: impl Fn(&Flow) -> &EndFigures,
         of_transactions: impl Fn(&Transactions) -> &EndFigures,
+        of_rpc: impl Fn(&Rpc) -> &EndFigures,
     ) -> CpuTime {
         let mut sum = CpuTime::default();
         for flow in self.send.iter().chain(&self.receive) {
@@ -288,6 +353,9 @@ impl Report {
         }
         if let Some(transactions) = &self.transactions {
             sum += of_transactions(transactions).cpu;
+        }
+        if let Some(rpc) = &self.rpc {
+            sum += of_rpc(rpc).cpu;
         }
         sum
     }
@@ -372,6 +440,9 @@ impl fmt::Display for Report {
         if let Some(transactions) = &self.transactions {
             write_transactions(formatter, &self.params, transactions)?;
         }
+        if let Some(rpc) = &self.rpc {
+            write_rpc(formatter, rpc)?;
+        }
         write_cpu(formatter, "client", self.client_cpu, self.seconds)?;
         write_cpu(formatter, "server", self.server_cpu, self.seconds)?;
         for error in self.ends().flat_map(|end| &end.errors) {
@@ -390,6 +461,15 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
             "  {}: retransmits {}, cwnd {} x {} bytes, rtt {} +- {} us",
             tcp.congestion, tcp.retransmits, tcp.cwnd_segments, tcp.mss_bytes, tcp.rtt_us, tcp.rttvar_us
         )?;
+        if tcp.dsacks > 0 || tcp.reorderings > 0 {
+            writeln!(formatter, "  sent again for nothing {}, reorderings seen {}", tcp.dsacks, tcp.reorderings)?;
+        }
+    }
+    if let Some(tcp) = flow.receiver.tcp.as_ref().filter(|tcp| tcp.segments_out_of_order > 0) {
+        writeln!(formatter, "  segments out of order {}", tcp.segments_out_of_order)?;
+    }
+    if let Some(seconds) = flow.receiver.stall_seconds.filter(|&seconds| seconds >= STALL_TOLD_SECONDS) {
+        writeln!(formatter, "  longest time without a byte {seconds:.2} s")?;
     }
     if let Some(datagrams) = &flow.receiver.datagrams {
         let sent = flow.sender.units_total;
@@ -407,25 +487,45 @@ fn write_flow(formatter: &mut fmt::Formatter<'_>, name: &str, flow: &Flow) -> fm
 }
 
 fn write_transactions(formatter: &mut fmt::Formatter<'_>, params: &Params, found: &Transactions) -> fmt::Result {
+    let (request_bytes, response_bytes) = match &params.workload {
+        Workload::Transaction(asked) => (asked.request_bytes, asked.response_bytes),
+        _ => params.requests().map_or((0, 0), |asked| (asked.request_bytes, asked.response_bytes)),
+    };
+    writeln!(
+        formatter,
+        "transactions      {:.0} /s ({} in {:.3} s; request {request_bytes} bytes, response {response_bytes} bytes)",
+        found.per_second, found.client.units, found.client.seconds
+    )?;
     if let Workload::Transaction(asked) = &params.workload {
-        writeln!(
-            formatter,
-            "transactions      {:.0} /s ({} in {:.3} s; request {} bytes, response {} bytes)",
-            found.per_second, found.client.units, found.client.seconds, asked.request_bytes, asked.response_bytes
-        )?;
         let (server, client) = (asked.server_work_iterations, asked.client_work_iterations);
         if server > 0 || client > 0 {
             writeln!(formatter, "  work per transaction: server {server}, client {client} iterations")?;
         }
     }
-    let latency = &found.latency;
+    if found.client.unanswered > 0 {
+        writeln!(formatter, "  without an answer: {}", found.client.unanswered)?;
+    }
+    write_latency(formatter, &found.latency)?;
+    let tcp = found.client.tcp.as_ref();
+    tcp.map_or(Ok(()), |tcp| writeln!(formatter, "  {}: retransmits {}", tcp.congestion, tcp.retransmits))
+}
+
+fn write_rpc(formatter: &mut fmt::Formatter<'_>, found: &Rpc) -> fmt::Result {
+    let (rate, counts) = (bits_text(found.goodput_bps), found.counts);
+    writeln!(
+        formatter,
+        "calls             {:.0} /s, {rate} of responses ({} in {:.3} s; sent again {}, unwanted responses {})",
+        found.per_second, found.client.units, found.client.seconds, counts.retransmits, counts.unwanted
+    )?;
+    write_latency(formatter, &found.latency)
+}
+
+fn write_latency(formatter: &mut fmt::Formatter<'_>, latency: &Latency) -> fmt::Result {
     writeln!(
         formatter,
         "  latency us: min {:.1}, p50 {:.1}, p90 {:.1}, p99 {:.1}, p99.9 {:.1}, max {:.1}",
         latency.min_us, latency.p50_us, latency.p90_us, latency.p99_us, latency.p99_9_us, latency.max_us
-    )?;
-    let tcp = found.client.tcp.as_ref();
-    tcp.map_or(Ok(()), |tcp| writeln!(formatter, "  {}: retransmits {}", tcp.congestion, tcp.retransmits))
+    )
 }
 
 fn write_cpu(formatter: &mut fmt::Formatter<'_>, name: &str, cpu: CpuTime, seconds: f64) -> fmt::Result {

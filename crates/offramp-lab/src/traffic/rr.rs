@@ -14,9 +14,9 @@ use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{Source, finish, is_pause};
 
 /// Longest transaction time that is told apart, in nanoseconds: one minute; longer ones count as this.
-const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
+pub(super) const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
 /// Significant digits of a transaction time.
-const LATENCY_DIGITS: u8 = 3;
+pub(super) const LATENCY_DIGITS: u8 = 3;
 /// Bytes read at once.
 const READ_LEN: usize = 64 * 1024;
 /// Rounds of work in one sample of the calibration.
@@ -52,6 +52,16 @@ fn thread_time_of_work() -> Duration {
     now().saturating_sub(start)
 }
 
+/// A distribution of transaction times, in nanoseconds; `None` where there is no memory for it.
+pub(super) fn times() -> Option<Histogram<u64>> {
+    Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok()
+}
+
+/// A transaction time as a distribution takes it.
+pub(super) fn nsecs(time: Duration) -> u64 {
+    time.as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64
+}
+
 /// How a message ended.
 enum Message {
     /// All of it came or went.
@@ -71,7 +81,7 @@ pub(super) fn request(
 ) -> WorkerEnd {
     let mut buffer = vec![0; READ_LEN];
     let mut end = WorkerEnd::default();
-    let mut times = Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok();
+    let mut times = times();
     context.wait_begin();
     let outcome = loop {
         if context.phase() >= Phase::Stop {
@@ -88,7 +98,7 @@ pub(super) fn request(
             Ok(Message::Aborted) => break Err(io::Error::other("given up before the response")),
             Err(error) => break Err(error),
         }
-        let nsecs = begun.elapsed().as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64;
+        let nsecs = nsecs(begun.elapsed());
         end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);
         end.units += 1;
         if context.phase() == Phase::Measure

@@ -212,12 +212,9 @@ impl House<'_> {
     /// One test from hello to results.
     fn test(&self, control: &mut Control) -> Result<(Params, SideFigures), Failure> {
         let (params, client_ports) = self.hello(control)?;
-        let mut side = Side::new(params.is_timed(), params.interval());
-        if params.is_udp() {
-            start_udp(control, &params, &client_ports, &mut side)?;
-        } else {
-            self.start_tcp(control, &params, &mut side)?;
-        }
+        let mut side = Side::new(&params);
+        let udp_ports = start_udp(control, &params, &client_ports, &mut side)?;
+        self.start_tcp(control, &params, udp_ports, &mut side)?;
         send(control, &ServerLine::Go)?;
         self.follow(control, &params, &mut side)?;
         side.stop();
@@ -242,22 +239,31 @@ impl House<'_> {
             return Err(refused(format!("the client speaks version {version} of the protocol, the server {VERSION}")));
         }
         params.check().map_err(Failure::Refused)?;
-        let ports_wanted = if params.is_udp() { params.socket_count() as usize } else { 0 };
-        if udp_ports.len() != ports_wanted || udp_ports.contains(&0) {
+        if udp_ports.len() != params.udp_sockets() as usize || udp_ports.contains(&0) {
             return Err(refused("the UDP ports do not fit the streams"));
         }
         Ok((params, udp_ports))
     }
 
-    fn start_tcp(&self, control: &mut Control, params: &Params, side: &mut Side) -> Result<(), Failure> {
+    /// Answers that this end is ready, and waits for the TCP streams, if there are to be any.
+    fn start_tcp(
+        &self,
+        control: &mut Control,
+        params: &Params,
+        udp_ports: Vec<u16>,
+        side: &mut Side,
+    ) -> Result<(), Failure> {
+        if params.tcp_sockets() == 0 {
+            return send(control, &ServerLine::Ready { port: 0, udp_ports, token: String::new() });
+        }
         let token: u128 = rand::random();
         let local = control.local_addr().map_err(|error| refused(reason(&error)))?;
         let listener = data_listener(local.ip(), params).map_err(|failed| Failure::Refused(sentence(failed)))?;
         let port = listener.local_addr().map_err(|error| refused(reason(&error)))?.port();
         listener.set_nonblocking(true).map_err(|error| refused(reason(&error)))?;
-        send(control, &ServerLine::Ready { port, udp_ports: Vec::new(), token: token_text(token) })?;
+        send(control, &ServerLine::Ready { port, udp_ports, token: token_text(token) })?;
         let sources = Sources::new(params);
-        let mut missing: Vec<u32> = (0..params.socket_count()).collect();
+        let mut missing: Vec<u32> = (0..params.tcp_sockets()).collect();
         let deadline = Instant::now() + STREAMS_TIMEOUT;
         while !missing.is_empty() {
             if Instant::now() >= deadline || self.stopping() {
@@ -354,7 +360,8 @@ impl Failure {
     }
 }
 
-fn start_udp(control: &mut Control, params: &Params, client_ports: &[u16], side: &mut Side) -> Result<(), Failure> {
+/// Opens the UDP streams, if there are to be any, and gives their ports.
+fn start_udp(control: &Control, params: &Params, client_ports: &[u16], side: &mut Side) -> Result<Vec<u16>, Failure> {
     let opened = (|| {
         let (local, peer) = (control.local_addr()?.ip(), control.peer_addr()?.ip().to_canonical());
         let sockets: Vec<UdpSocket> =
@@ -367,8 +374,7 @@ fn start_udp(control: &mut Control, params: &Params, client_ports: &[u16], side:
         spawn_udp(side, End::Server, params, sockets)?;
         Ok(ports)
     })();
-    let udp_ports = opened.map_err(|error: io::Error| refused(format!("cannot open UDP: {}", reason(&error))))?;
-    send(control, &ServerLine::Ready { port: 0, udp_ports, token: String::new() })
+    opened.map_err(|error: io::Error| refused(format!("cannot open UDP: {}", reason(&error))))
 }
 
 fn read_data_hello(mut stream: &TcpStream, token: u128) -> Option<u32> {

@@ -16,8 +16,10 @@ use nix::sys::time::TimeValLike;
 use offramp_ports::socket::{TcpInfo, tcp_info};
 use serde::{Deserialize, Serialize};
 
+use super::looks::Looks;
 use super::marks::{Mark, Mean, Moment, interval_between, join_last, keep};
-use super::report::{CpuTime, Datagrams, EndFigures, Interval, TcpFigures};
+use super::params::Params;
+use super::report::{CpuTime, Datagrams, EndFigures, Interval, RpcCounts, TcpFigures};
 use super::sockets::congestion_of;
 
 /// How long a data thread may sit in one call of the kernel before it looks at the phase again.
@@ -65,6 +67,8 @@ pub(super) enum Role {
     Sending,
     /// Receives bulk data, or answers requests.
     Receiving,
+    /// Makes or answers requests beside bulk data.
+    Exchanging,
 }
 
 /// The counters of one thread, on cache lines of their own.
@@ -143,6 +147,10 @@ pub(super) struct WorkerEnd {
     pub(super) corrupt_bytes: u64,
     /// What a UDP receiver saw.
     pub(super) datagrams: Option<Datagrams>,
+    /// What became of the calls of an RPC client.
+    pub(super) rpc: Option<RpcCounts>,
+    /// Requests of the window without an answer.
+    pub(super) unanswered: u64,
     /// Transaction times in the window, in nanoseconds.
     pub(super) histogram: Option<Histogram<u64>>,
     cpu: CpuTime,
@@ -163,15 +171,26 @@ pub(super) struct SideFigures {
     pub(super) sending: Option<EndFigures>,
     /// What it received, or the requests it answered.
     pub(super) receiving: Option<EndFigures>,
+    /// The requests that it made or answered beside bulk data.
+    #[serde(default)]
+    pub(super) exchanging: Option<EndFigures>,
 }
 
-/// One interim result: what was sent, and what was received.
+impl SideFigures {
+    /// All of them.
+    pub(super) fn ends(&self) -> impl Iterator<Item = &EndFigures> {
+        self.sending.iter().chain(&self.receiving).chain(&self.exchanging)
+    }
+}
+
+/// One interim result: what was sent, and what was received. Requests beside bulk data have none.
 pub(super) type Intervals = (Option<Interval>, Option<Interval>);
 
 /// The threads of one end and their common clockwork. Dropping it stops them all.
 pub(super) struct Side {
     shared: Arc<AtomicU8>,
     timed: bool,
+    cut_off: bool,
     workers: Vec<Worker>,
     running: usize,
     ends_sender: Option<mpsc::Sender<(usize, WorkerEnd)>>,
@@ -181,6 +200,7 @@ pub(super) struct Side {
     interval: Option<Duration>,
     interval_start: Option<Moment>,
     intervals: SideIntervals,
+    looks: Option<Looks>,
 }
 
 #[derive(Default)]
@@ -190,22 +210,23 @@ struct SideIntervals {
 }
 
 impl Side {
-    /// An end without threads. `timed` says that a window is measured between a warm-up and the stop, rather than a
-    /// number of bytes.
-    pub(super) fn new(timed: bool, interval: Option<Duration>) -> Self {
+    /// An end without threads.
+    pub(super) fn new(params: &Params) -> Self {
         let (ends_sender, ends) = mpsc::channel();
         Self {
             shared: Arc::new(AtomicU8::new(Phase::Idle as u8)),
-            timed,
+            timed: params.is_timed(),
+            cut_off: params.is_cut_off(),
             workers: Vec::new(),
             running: 0,
             ends_sender: Some(ends_sender),
             ends,
             start: None,
             end: None,
-            interval,
+            interval: params.interval(),
             interval_start: None,
             intervals: SideIntervals::default(),
+            looks: None,
         }
     }
 
@@ -256,6 +277,8 @@ impl Side {
         self.set_phase(Phase::Measure);
         self.start = Some(now);
         self.interval_start = Some(now);
+        let has_tcp = self.workers.iter().any(|worker| worker.socket.is_some());
+        self.looks = has_tcp.then(|| Looks::new(now.at, self.progress()));
     }
 
     /// Closes the measured window now; the load stays on. Gives the last interim result if it is due or cut short.
@@ -267,6 +290,7 @@ impl Side {
         if self.start.is_none() || self.end.is_some() {
             return None;
         }
+        self.look(now.at);
         self.end = Some(now);
         let begun = self.interval_start.filter(|_| self.interval.is_some())?;
         if now.at - begun.at > LAST_INTERVAL_MIN {
@@ -305,8 +329,14 @@ impl Side {
         true
     }
 
-    /// Waits until every thread has ended, and aborts when nothing moves any more or `keep_on` says no.
+    /// Waits until every thread has ended, and aborts when nothing moves any more or `keep_on` says no; at once where
+    /// streams are to be cut off.
     pub(super) fn drain(&mut self, mut keep_on: impl FnMut() -> bool) {
+        if self.cut_off {
+            self.abort();
+            self.wait(Instant::now() + DRAIN_STALL);
+            return;
+        }
         let began = Instant::now();
         let (mut moved, mut progress) = (began, self.progress());
         while !self.wait(Instant::now() + IO_TIMEOUT) {
@@ -327,14 +357,33 @@ impl Side {
         self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// When the next interim result is due.
+    /// When something is due while the window is open: a look, or the next interim result.
     pub(super) fn next_tick(&self) -> Option<Instant> {
-        Some(self.interval_start?.at + self.interval?).filter(|_| self.end.is_none())
+        let look = self.looks.as_ref().map(Looks::due);
+        look.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
     }
 
-    /// Takes an interim result if one is due.
+    /// Looks if it is time to, and takes an interim result if one is due.
     pub(super) fn tick(&mut self) -> Option<Intervals> {
-        (Instant::now() >= self.next_tick()?).then(|| self.close_interval(self.moment()))
+        if self.end.is_some() {
+            return None;
+        }
+        let now = Instant::now();
+        if self.looks.as_ref().is_some_and(|looks| now >= looks.due()) {
+            self.look(now);
+        }
+        (now >= self.interval_end()?).then(|| self.close_interval(self.moment()))
+    }
+
+    fn interval_end(&self) -> Option<Instant> {
+        Some(self.interval_start?.at + self.interval?)
+    }
+
+    fn look(&mut self, now: Instant) {
+        let Some(mut looks) = self.looks.take() else { return };
+        let windows = self.of(Role::Sending).filter_map(Worker::tcp_info).map(|info| info.snd_cwnd);
+        looks.take(now, self.progress(), windows);
+        self.looks = Some(looks);
     }
 
     /// What this end measured, and the transaction times in its window in nanoseconds. Call it when all threads have
@@ -343,8 +392,11 @@ impl Side {
         if self.end.is_none() {
             self.close_window();
         }
-        let figures =
-            SideFigures { sending: self.end_figures(Role::Sending), receiving: self.end_figures(Role::Receiving) };
+        let figures = SideFigures {
+            sending: self.end_figures(Role::Sending),
+            receiving: self.end_figures(Role::Receiving),
+            exchanging: self.end_figures(Role::Exchanging),
+        };
         let mut times: Option<Histogram<u64>> = None;
         for histogram in self.workers.iter_mut().filter_map(|worker| worker.end.as_mut()?.histogram.take()) {
             match &mut times {
@@ -361,7 +413,12 @@ impl Side {
     }
 
     fn moment(&self) -> Moment {
-        Moment { at: Instant::now(), sending: self.mark(Role::Sending), receiving: self.mark(Role::Receiving) }
+        Moment {
+            at: Instant::now(),
+            sending: self.mark(Role::Sending),
+            receiving: self.mark(Role::Receiving),
+            exchanging: self.mark(Role::Exchanging),
+        }
     }
 
     fn mark(&self, role: Role) -> Mark {
@@ -375,6 +432,8 @@ impl Side {
                 mark.segments_sent += u64::from(info.segs_out);
                 mark.segments_received += u64::from(info.segs_in);
                 mark.segments_out_of_order += u64::from(info.rcv_ooopack);
+                mark.dsacks += u64::from(info.dsack_dups);
+                mark.reorderings += u64::from(info.reord_seen);
                 cwnd.add(info.snd_cwnd);
             }
         }
@@ -417,9 +476,11 @@ impl Side {
             worker.add_to(&mut figures, index);
         }
         figures.tcp = self.tcp_figures(role);
+        figures.stall_seconds = self.looks.as_ref().map(|looks| looks.stall().as_secs_f64());
         figures.intervals = match role {
             Role::Sending => std::mem::take(&mut self.intervals.sending),
             Role::Receiving => std::mem::take(&mut self.intervals.receiving),
+            Role::Exchanging => Vec::new(),
         };
         self.fill_window(role, &mut figures);
         Some(figures)
@@ -465,6 +526,9 @@ impl Side {
             cwnd_segments: cwnd.get(),
             rtt_us: rtt.get(),
             rttvar_us: rttvar.get(),
+            dsacks: end.dsacks.saturating_sub(start.dsacks),
+            reorderings: end.reorderings.saturating_sub(start.reorderings),
+            cwnd_median_segments: self.looks.as_ref().filter(|_| role == Role::Sending).and_then(Looks::window_median),
         })
     }
 }
@@ -494,6 +558,7 @@ impl Worker {
         figures.units_total += end.units;
         figures.cpu += end.cpu;
         figures.corrupt_bytes += end.corrupt_bytes;
+        figures.unanswered += end.unanswered;
         figures.complete &= end.complete;
         if let Some(error) = &end.error {
             figures.errors.push(format!("stream {index}: {error}"));
@@ -503,6 +568,11 @@ impl Worker {
             sum.out_of_order += seen.out_of_order;
             sum.wrong_size += seen.wrong_size;
             sum.reads += seen.reads;
+        }
+        if let Some(seen) = end.rpc {
+            let sum = figures.rpc.get_or_insert_default();
+            sum.retransmits += seen.retransmits;
+            sum.unwanted += seen.unwanted;
         }
     }
 }

@@ -11,9 +11,10 @@ use nix::sys::socket::{
     AddressFamily, Backlog, SockFlag, SockType, SockaddrStorage, bind, connect, listen, setsockopt, socket, sockopt,
 };
 use nix::sys::time::{TimeVal, TimeValLike};
+use offramp_ports::socket::set_tcp_window_clamp;
 
 use super::error::reason;
-use super::params::{Params, UdpParams, Workload};
+use super::params::{Params, RECEIVE_WINDOW_BUFFERS, UdpParams, Workload};
 use super::side::IO_TIMEOUT;
 
 /// How long a connection may take to come about.
@@ -57,6 +58,7 @@ pub(super) fn data_connect(address: SocketAddr, params: &Params) -> Outcome<TcpS
 /// Gets a connected data stream ready for its thread, after the data hello.
 pub(super) fn ready_stream(stream: &TcpStream, params: &Params) -> io::Result<()> {
     stream.set_nodelay(params.nodelay || matches!(params.workload, Workload::Transaction(_)))?;
+    set_busy_poll(stream, params)?;
     stream.set_read_timeout(Some(IO_TIMEOUT))?;
     stream.set_write_timeout(Some(IO_TIMEOUT))
 }
@@ -66,6 +68,7 @@ pub(super) fn udp_socket(ip: IpAddr, params: &Params) -> io::Result<UdpSocket> {
     let socket = UdpSocket::bind(SocketAddr::new(ip.to_canonical(), 0))?;
     socket.set_read_timeout(Some(IO_TIMEOUT))?;
     socket.set_write_timeout(Some(IO_TIMEOUT))?;
+    set_busy_poll(&socket, params)?;
     if params.window_bytes > 0 {
         set_buffers(&socket, params.window_bytes as usize)?;
     } else {
@@ -109,7 +112,25 @@ fn set_stream_options(socket: &OwnedFd, params: &Params) -> Outcome<()> {
         let window = params.window_bytes as usize;
         set_buffers(socket, window).map_err(|error| (format!("set a window of {window} bytes"), error))?;
     }
+    if params.receive_window_bytes > 0 {
+        let window = params.receive_window_bytes;
+        limit_receive_window(socket, window).map_err(|error| (format!("offer {window} bytes at most"), error))?;
+    }
     Ok(())
+}
+
+/// With a buffer that is fixed: the kernel would let the window grow with one that it sizes itself.
+fn limit_receive_window(socket: &OwnedFd, bytes: u32) -> io::Result<()> {
+    setsockopt(socket, sockopt::RcvBuf, &(bytes as usize * RECEIVE_WINDOW_BUFFERS as usize))?;
+    set_tcp_window_clamp(socket, bytes)
+}
+
+fn set_busy_poll(socket: &impl AsFd, params: &Params) -> io::Result<()> {
+    if params.busy_poll_usecs == 0 {
+        Ok(())
+    } else {
+        offramp_ports::socket::set_busy_poll(socket, params.busy_poll_usecs)
+    }
 }
 
 fn set_buffers(socket: &impl AsFd, bytes: usize) -> io::Result<()> {

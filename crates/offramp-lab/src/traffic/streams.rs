@@ -4,10 +4,10 @@ use std::io;
 use std::net::{TcpStream, UdpSocket};
 use std::sync::Arc;
 
-use super::params::{Params, Workload};
+use super::params::{MixedParams, Params, RpcParams, UdpParams, Workload};
 use super::side::{Role, Side};
 use super::ttcp::Source;
-use super::{rr, ttcp, udp};
+use super::{requests, rpc, rr, ttcp, udp};
 
 /// Which end of the test this is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,7 +35,7 @@ impl Sources {
     /// Makes what the test needs, once.
     pub(super) fn new(params: &Params) -> Self {
         match &params.workload {
-            Workload::Bulk(bulk) => {
+            Workload::Bulk(bulk) | Workload::Mixed(MixedParams { bulk, .. }) => {
                 let length = bulk.length_bytes as usize;
                 match bulk.pattern_seed {
                     None => Self { outgoing: Arc::new(Source::constant(length)), expected: None },
@@ -49,7 +49,9 @@ impl Sources {
                 let length = transaction.request_bytes.max(transaction.response_bytes) as usize;
                 Self { outgoing: Arc::new(Source::constant(length)), expected: None }
             }
-            Workload::Udp(_) => Self { outgoing: Arc::new(Source::constant(0)), expected: None },
+            Workload::Udp(_) | Workload::Requests(_) | Workload::Rpc(_) => {
+                Self { outgoing: Arc::new(Source::constant(0)), expected: None }
+            }
         }
     }
 }
@@ -72,33 +74,63 @@ pub(super) fn spawn_tcp(
             let transaction = transaction.clone();
             side.spawn(role, watched, move |context| rr::request(&stream, &transaction, &outgoing, context))
         }
-        (Workload::Transaction(transaction), Role::Receiving) => {
+        (Workload::Transaction(transaction), Role::Receiving | Role::Exchanging) => {
             let transaction = transaction.clone();
             side.spawn(role, watched, move |context| rr::respond(&stream, &transaction, &outgoing, context))
         }
         (_, Role::Sending) => {
-            let limit = params.stream_bytes(index);
-            side.spawn(role, watched, move |context| ttcp::send(&stream, &outgoing, limit, context))
+            let (limit, rate_bps) = (params.stream_bytes(index), params.stream_rate_bps());
+            side.spawn(role, watched, move |context| ttcp::send(&stream, &outgoing, limit, rate_bps, context))
         }
-        (_, Role::Receiving) => {
-            side.spawn(role, watched, move |context| ttcp::receive(&stream, expected.as_deref(), context))
+        (_, Role::Receiving | Role::Exchanging) => {
+            let window_bytes = params.receive_window_bytes;
+            side.spawn(role, watched, move |context| ttcp::receive(&stream, expected.as_deref(), window_bytes, context))
         }
     }
 }
 
-/// Starts the threads of the UDP streams of a UDP test; the sockets are connected, in the order of the streams.
+/// Starts the threads of the UDP streams; the sockets are connected, in the order of the streams.
 pub(super) fn spawn_udp(side: &mut Side, end: End, params: &Params, sockets: Vec<UdpSocket>) -> io::Result<()> {
-    let Workload::Udp(udp) = &params.workload else { return Ok(()) };
-    // A rate that does not divide is rounded up to the next bit per second, so that it never becomes "no limit".
-    let rate_bps = udp.rate_bps.div_ceil(u64::from(params.streams));
     for (index, socket) in (0..).zip(sockets) {
-        let role = end.role(params, index);
-        let udp = udp.clone();
-        super::sockets::set_udp_offloads(&socket, &udp, role == Role::Sending)?;
-        side.spawn(role, None, move |context| match role {
-            Role::Sending => udp::send(&socket, &udp, rate_bps, context),
-            Role::Receiving => udp::receive(&socket, &udp, context),
-        })?;
+        match &params.workload {
+            Workload::Udp(udp) => spawn_datagrams(side, end.role(params, index), params, udp, socket)?,
+            Workload::Requests(_) => spawn_requests(side, end, end.role(params, index), params, index, socket)?,
+            Workload::Mixed(_) => spawn_requests(side, end, Role::Exchanging, params, index, socket)?,
+            Workload::Rpc(rpc) => spawn_calls(side, end.role(params, index), rpc, socket)?,
+            Workload::Bulk(_) | Workload::Transaction(_) => {}
+        }
     }
     Ok(())
+}
+
+fn spawn_calls(side: &mut Side, role: Role, rpc: &RpcParams, socket: UdpSocket) -> io::Result<()> {
+    let rpc = rpc.clone();
+    side.spawn(role, None, move |context| match role {
+        Role::Sending => rpc::call(&socket, &rpc, context),
+        Role::Receiving | Role::Exchanging => rpc::answer(&socket, &rpc, context),
+    })
+}
+
+fn spawn_datagrams(side: &mut Side, role: Role, params: &Params, udp: &UdpParams, socket: UdpSocket) -> io::Result<()> {
+    let (udp, rate_bps) = (udp.clone(), params.stream_rate_bps());
+    super::sockets::set_udp_offloads(&socket, &udp, role == Role::Sending)?;
+    side.spawn(role, None, move |context| match role {
+        Role::Sending => udp::send(&socket, &udp, rate_bps, context),
+        Role::Receiving | Role::Exchanging => udp::receive(&socket, &udp, context),
+    })
+}
+
+fn spawn_requests(
+    side: &mut Side,
+    end: End,
+    role: Role,
+    params: &Params,
+    index: u32,
+    socket: UdpSocket,
+) -> io::Result<()> {
+    let Some(asked) = params.requests().cloned() else { return Ok(()) };
+    side.spawn(role, None, move |context| match end {
+        End::Client => requests::request(&socket, &asked, index, context),
+        End::Server => requests::respond(&socket, &asked, context),
+    })
 }

@@ -1,7 +1,7 @@
 //! Both ends over loopback, in threads of this process.
 
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
@@ -87,6 +87,16 @@ fn ping_pong() -> Params {
 fn udp(gso_segments: u32, gro: bool) -> Params {
     let udp = UdpParams { datagram_bytes: 1000, gso_segments, gro, rate_bps: 200_000_000 };
     Params { workload: Workload::Udp(udp), ..timed() }
+}
+
+fn requests(arrivals: Arrivals) -> RequestParams {
+    RequestParams { request_bytes: 64, response_bytes: 200, arrivals }
+}
+
+fn mixed(rate_bps: u64) -> Params {
+    let bulk = BulkParams { length_bytes: 16 * 1024, rate_bps, ..BulkParams::default() };
+    let requests = requests(Arrivals::Poisson { per_s: 2000, seed: 1 });
+    Params { workload: Workload::Mixed(MixedParams { bulk, requests }), ..timed() }
 }
 
 #[test]
@@ -180,6 +190,90 @@ fn transactions_of_any_size_are_answered_whole_and_the_work_shows_on_the_server(
 }
 
 #[test]
+fn requests_of_an_open_loop_are_made_at_their_moments_and_answered() {
+    let server = Server::start();
+    for arrivals in [Arrivals::Poisson { per_s: 2000, seed: 1 }, Arrivals::Bursts { requests: 8, every_usecs: 4000 }] {
+        let params = Params { workload: Workload::Requests(requests(arrivals)), streams: 2, ..timed() };
+        let (report, _) = server.run(&params);
+        assert!(report.is_complete(), "{report}");
+        let found = report.transactions.as_ref().unwrap();
+        let (latency, client) = (found.latency, &found.client);
+        assert!(latency.count > 0 && latency.min_us <= latency.p50_us && latency.p99_us <= latency.max_us);
+        assert_eq!(client.bytes_total, client.units_total * 264);
+        assert!(found.server.units_total >= client.units_total);
+        // 2000 a second of each of two streams; a busy machine sees the window open and close late.
+        let expected = 2.0 * 2000.0 * report.seconds;
+        let due = latency.count as f64;
+        assert!((0.5 * expected..2.0 * expected).contains(&due), "{due} instead of {expected}");
+        assert!(report.send.is_none() && report.receive.is_none() && report.congestion.is_empty());
+    }
+}
+
+#[test]
+fn requests_that_nobody_answers_stand_in_the_latencies_with_the_time_they_were_waited_for() {
+    // The server's part ends with an empty datagram; here it is a socket that never answers.
+    let (client, silent) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
+    client.connect(silent.local_addr().unwrap()).unwrap();
+    client.set_write_timeout(Some(side::IO_TIMEOUT)).unwrap();
+    let mut side = side::Side::new(true, None);
+    let params = requests(Arrivals::Bursts { requests: 5, every_usecs: 10_000 });
+    side.spawn(side::Role::Sending, None, move |context| super::requests::request(&client, &params, 0, context))
+        .unwrap();
+    side.begin();
+    thread::sleep(Duration::from_millis(20));
+    side.open_window();
+    thread::sleep(Duration::from_millis(100));
+    side.close_window();
+    side.stop();
+    side.drain(|| true);
+    let (figures, times) = side.figures();
+    let (sending, times) = (figures.sending.unwrap(), times.unwrap());
+    assert_eq!((sending.units_total, sending.complete), (0, true), "{:?}", sending.errors);
+    assert!(sending.unanswered > 0);
+    assert_eq!(sending.unanswered, times.len());
+    assert!(times.min() >= 100_000_000, "waited {} ns", times.min());
+}
+
+#[test]
+fn bulk_data_and_requests_run_at_the_same_time_and_each_has_its_figures() {
+    let server = Server::start();
+    for direction in [Direction::Send, Direction::Receive, Direction::Both] {
+        let (report, _) = server.run(&Params { direction, streams: 2, interval_usecs: 50_000, ..mixed(0) });
+        assert!(report.is_complete(), "{report}");
+        let found = report.transactions.as_ref().unwrap();
+        assert!(found.latency.count > 0 && found.client.units_total > 0);
+        assert_eq!((report.send.is_some(), report.receive.is_some()), (direction.sends(), direction.receives()));
+        let flows = || report.send.iter().chain(&report.receive);
+        assert!(flows().all(|flow| flow.bytes > 0 && flow.sender.bytes_total == flow.receiver.bytes_total));
+        let bulk: f64 = flows().map(|flow| flow.throughput_bps).sum();
+        assert!((report.throughput_bps - bulk).abs() < 1.0, "the requests are not counted as bulk data");
+        assert_eq!(report.congestion, "cubic");
+    }
+    server.wait_for(|stats| stats.served.load(Ordering::Relaxed) == 3);
+}
+
+#[test]
+fn bulk_data_keeps_to_its_rate() {
+    let rate_bps = 40_000_000;
+    let server = Server::start();
+    let bulk = BulkParams { length_bytes: 8 * 1024, rate_bps, ..BulkParams::default() };
+    for params in [Params { workload: Workload::Bulk(bulk), streams: 2, ..timed() }, mixed(rate_bps)] {
+        let (report, _) = server.run(&params);
+        // A sender may catch up what it was held back for 10 ms, and a part of a write may fall into the window.
+        let most = rate_bps as f64 * 1.2;
+        assert!(report.throughput_bps > 0.0 && report.throughput_bps < most, "{report}");
+    }
+}
+
+#[test]
+fn a_stream_that_waits_for_its_pace_still_ends_when_it_is_told_to() {
+    let server = Server::start();
+    let bulk = BulkParams { rate_bps: 1, ..BulkParams::default() };
+    let (report, _) = server.run(&Params { workload: Workload::Bulk(bulk), ..timed() });
+    assert!(report.is_complete(), "{report}");
+}
+
+#[test]
 fn udp_super_frames_arrive_as_datagrams_of_the_right_size_and_losses_are_counted() {
     let server = Server::start();
     for (gso_segments, gro) in [(1, false), (1, true), (20, false), (20, true)] {
@@ -213,6 +307,54 @@ fn datagrams_that_nobody_reads_are_lost_and_the_report_says_so() {
     assert!(report.send.as_ref().unwrap().datagrams_lost > 0, "{report}");
 }
 
+fn rpc(response_bytes: u32, outstanding: u32, timer_usecs: u64) -> Params {
+    let rpc = RpcParams { response_bytes, outstanding, timer_usecs, ..RpcParams::default() };
+    Params { workload: Workload::Rpc(rpc), ..timed() }
+}
+
+#[test]
+fn every_call_that_is_answered_in_time_is_made_once_and_counted_with_its_time() {
+    let (report, _) = Server::start().run(&rpc(8192, 4, 60_000_000));
+    let found = report.rpc.as_ref().unwrap();
+    assert!(report.is_complete() && found.client.units > 0, "{report}");
+    assert_eq!(found.counts, RpcCounts::default(), "{report}");
+    assert_eq!(found.client.bytes, found.client.units * 8192);
+    assert_eq!(report.bytes, found.client.bytes);
+    assert!(found.latency.count > 0 && found.latency.p50_us <= found.latency.p99_us, "{report}");
+    assert!((found.goodput_bps - report.throughput_bps).abs() < 1.0 && found.per_second > 0.0);
+    // A response that was under way when the client stopped was sent, and nobody waited for it.
+    assert!(found.server.units_total >= found.client.units_total);
+    assert!(report.transactions.is_none() && report.send.is_none());
+}
+
+#[test]
+fn calls_whose_responses_are_lost_are_made_again() {
+    // A receive buffer of the smallest size holds one response of 4 KiB at most, and a timer of half a millisecond
+    // does not wait for the others.
+    let (report, _) = Server::start().run(&Params { window_bytes: 1, ..rpc(4096, 32, 500) });
+    let found = report.rpc.as_ref().unwrap();
+    assert!(found.counts.retransmits > 0, "{report}");
+    assert!(report.to_string().contains("sent again"), "{report}");
+}
+
+#[test]
+fn streams_that_are_to_be_cut_off_end_at_once_and_count_as_whole() {
+    let bulk = BulkParams { cut_off: true, pattern_seed: Some(3), ..BulkParams::default() };
+    let params = Params { workload: Workload::Bulk(bulk), streams: 2, direction: Direction::Both, ..timed() };
+    let (report, _) = Server::start().run(&params);
+    assert!(report.is_complete() && report.bytes > 0, "{report}");
+}
+
+#[test]
+fn tcp_tells_its_congestion_window_over_the_time_and_how_long_nothing_moved() {
+    let (report, _) = Server::start().run(&Params { receive_window_bytes: 16 * 1024, ..timed() });
+    let sending = report.sending_tcp().next().unwrap();
+    assert!(sending.cwnd_median_segments.is_some_and(|segments| segments >= 1.0), "{report}");
+    assert!(report.receiving_tcp().all(|tcp| tcp.cwnd_median_segments.is_none()));
+    assert!(report.ends().all(|end| end.stall_seconds.is_some_and(|seconds| seconds <= end.seconds)));
+    assert!(report.is_complete() && report.bytes > 0);
+}
+
 #[test]
 fn a_client_that_vanishes_midway_leaves_the_server_serving() {
     let server = Server::start();
@@ -236,6 +378,10 @@ fn garbage_on_the_control_port_is_refused_and_counted() {
     let hello = |params: Params, version: u32, udp_ports: Vec<u16>| {
         serde_json::to_string(&ClientLine::Hello { version, params, udp_ports }).unwrap() + "\n"
     };
+    let without_end = || Params {
+        workload: Workload::Requests(requests(Arrivals::Bursts { requests: u32::MAX, every_usecs: 0 })),
+        ..timed()
+    };
     let too_many = Params { streams: 100_000, ..Params::default() };
     let strange = Params { congestion: "nosuchthing".to_owned(), ..Params::default() };
     let garbage = [
@@ -248,6 +394,9 @@ fn garbage_on_the_control_port_is_refused_and_counted() {
         hello(Params::default(), VERSION + 1, vec![]),
         hello(Params::default(), VERSION, vec![1]),
         hello(udp(1, false), VERSION, vec![]),
+        hello(mixed(0), VERSION, vec![]),
+        hello(Params { direction: Direction::Both, ..mixed(0) }, VERSION, vec![1, 2]),
+        hello(without_end(), VERSION, vec![1]),
         hello(strange, VERSION, vec![]),
     ];
     for (index, bytes) in garbage.iter().enumerate() {
@@ -333,7 +482,8 @@ fn a_server_asked_for_one_test_returns_after_it_and_garbage_does_not_count() {
 fn reports_and_events_survive_json() {
     let server = Server::start();
     let interval = |params: Params| Params { interval_usecs: 50_000, ..params };
-    for params in [interval(timed()), ping_pong(), interval(udp(4, true))] {
+    let calls = rpc(2048, 2, 100_000);
+    for params in [interval(timed()), ping_pong(), interval(udp(4, true)), interval(mixed(0)), calls] {
         let (report, events) = server.run(&params);
         let text = serde_json::to_string(&report).unwrap();
         assert_eq!(serde_json::from_str::<Report>(&text).unwrap(), report);

@@ -4,10 +4,12 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::time::Instant;
 
+use offramp_ports::socket::set_tcp_window_clamp;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::error::reason;
+use super::pace::Pace;
 use super::side::{Context, Phase, WorkerEnd};
 
 /// Bytes asked for in one read of a sink.
@@ -53,18 +55,29 @@ impl Source {
 }
 
 /// Sends until the phase says stop, or until `limit` bytes are sent; then closes its direction of the stream.
-pub(super) fn send(stream: &TcpStream, source: &Source, limit: Option<u64>, context: &mut Context) -> WorkerEnd {
+/// `rate_bps` is this stream's share of the rate; 0 means no limit.
+pub(super) fn send(
+    stream: &TcpStream,
+    source: &Source,
+    limit: Option<u64>,
+    rate_bps: u64,
+    context: &mut Context,
+) -> WorkerEnd {
     let limit = limit.unwrap_or(u64::MAX);
     let mut end = WorkerEnd::default();
     context.wait_begin();
+    let mut pace = Pace::new(rate_bps);
     end.first = Some(Instant::now());
     let outcome = loop {
-        if context.phase() >= Phase::Stop || end.bytes == limit {
+        if context.phase() >= Phase::Stop || end.bytes == limit || !pace.wait(context) {
             break Ok(());
         }
         match (&*stream).write(source.slice(end.bytes, limit - end.bytes)) {
             Ok(0) => break Err(ErrorKind::WriteZero.into()),
-            Ok(len) => end.bytes += len as u64,
+            Ok(len) => {
+                end.bytes += len as u64;
+                pace.sent(len);
+            }
             Err(error) if is_pause(&error) => {}
             Err(error) => break Err(error),
         }
@@ -74,8 +87,14 @@ pub(super) fn send(stream: &TcpStream, source: &Source, limit: Option<u64>, cont
     finish(end, outcome.and_then(|()| stream.shutdown(Shutdown::Write)), context)
 }
 
-/// Receives to the end of the stream, and compares with `expected` when it is given.
-pub(super) fn receive(stream: &TcpStream, expected: Option<&Source>, context: &mut Context) -> WorkerEnd {
+/// Receives to the end of the stream, and compares with `expected` when it is given. `window_bytes` is the largest
+/// window to be offered; 0 leaves it to the kernel.
+pub(super) fn receive(
+    stream: &TcpStream,
+    expected: Option<&Source>,
+    window_bytes: u32,
+    context: &mut Context,
+) -> WorkerEnd {
     let mut buffer = vec![0; READ_LEN];
     let mut end = WorkerEnd::default();
     let outcome = loop {
@@ -90,6 +109,10 @@ pub(super) fn receive(stream: &TcpStream, expected: Option<&Source>, context: &m
                     end.corrupt_bytes += differing(&buffer[..len], expected.slice(end.bytes, len as u64));
                 }
                 end.bytes += len as u64;
+                if window_bytes > 0 {
+                    // The kernel forgets the limit as it learns what segments are like.
+                    set_tcp_window_clamp(stream, window_bytes).unwrap_or_default();
+                }
             }
             Err(error) if is_pause(&error) => {}
             Err(error) => break Err(error),

@@ -4,13 +4,13 @@
 use std::io::{self, IoSliceMut};
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
+use super::pace::Pace;
 use super::params::{DATAGRAM_BYTES_MAX, UdpParams};
 use super::report::Datagrams;
 use super::side::{Context, Phase, WorkerEnd};
@@ -20,49 +20,21 @@ use super::ttcp::{finish, is_pause};
 const READ_LEN: usize = 64 * 1024;
 /// Bytes of the sequence number at the start of a datagram, in big-endian order.
 const SEQUENCE_LEN: usize = 8;
-/// A sender that fell behind by more than this does not try to catch up.
-const PACE_DEBT_MAX: Duration = Duration::from_millis(10);
-/// Bits in a byte, nanoseconds in a second: bytes times this over a rate in bits per second gives nanoseconds.
-const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;
-
-/// Holds a sender to its rate: says how long to wait before each send.
-struct Pace {
-    rate_bps: u64,
-    due: Instant,
-}
-
-impl Pace {
-    fn wait(&mut self, len: usize) {
-        if self.rate_bps == 0 {
-            return;
-        }
-        let now = Instant::now();
-        if self.due > now {
-            thread::sleep(self.due - now);
-        } else if now - self.due > PACE_DEBT_MAX {
-            self.due = now;
-        }
-        self.due += time_of(len, self.rate_bps);
-    }
-}
-
-fn time_of(len: usize, rate_bps: u64) -> Duration {
-    Duration::from_nanos((len as u128 * BIT_NSECS_PER_BYTE / u128::from(rate_bps)).try_into().unwrap_or(u64::MAX))
-}
-
 /// Sends datagrams until the phase says stop. `rate_bps` is this stream's share of the rate; 0 means no limit.
 pub(super) fn send(socket: &UdpSocket, params: &UdpParams, rate_bps: u64, context: &mut Context) -> WorkerEnd {
     let datagram_len = params.datagram_bytes as usize;
     let mut burst = vec![0; datagram_len * params.gso_segments as usize];
     let mut end = WorkerEnd::default();
     context.wait_begin();
-    let mut pace = Pace { rate_bps, due: Instant::now() };
+    let mut pace = Pace::new(rate_bps);
     end.first = Some(Instant::now());
     let outcome = loop {
         if context.phase() >= Phase::Stop {
             break Ok(());
         }
-        pace.wait(burst.len());
+        if !pace.wait(context) {
+            break Ok(());
+        }
         for (datagram, sequence) in burst.chunks_exact_mut(datagram_len).zip(end.units..) {
             datagram[..SEQUENCE_LEN].copy_from_slice(&sequence.to_be_bytes());
         }
@@ -74,6 +46,7 @@ pub(super) fn send(socket: &UdpSocket, params: &UdpParams, rate_bps: u64, contex
             Err(error) if is_pause(&error) || is_passing(&error) => {}
             Err(error) => break Err(explained(error, params)),
         }
+        pace.sent(burst.len());
         context.count(end.bytes, end.units);
     };
     end.last = Some(Instant::now());
@@ -169,7 +142,7 @@ impl Order {
 
 /// Errors of earlier datagrams that a connected UDP socket hands to the next call, and full queues: the datagram is
 /// lost, which the sequence numbers show, and the test goes on.
-fn is_passing(error: &io::Error) -> bool {
+pub(super) fn is_passing(error: &io::Error) -> bool {
     let passing = [Errno::ECONNREFUSED, Errno::ENOBUFS, Errno::EHOSTUNREACH, Errno::ENETUNREACH];
     error.raw_os_error().is_some_and(|number| passing.contains(&Errno::from_raw(number)))
 }
@@ -204,11 +177,5 @@ mod tests {
         order.take(&datagram(u64::MAX, 100), 100);
         assert_eq!(order.datagrams, 6);
         assert_eq!(order.seen, Datagrams { out_of_order: 1, wrong_size: 2, reads: 3 });
-    }
-
-    #[test]
-    fn the_pace_of_a_burst_is_its_bits_over_the_rate() {
-        assert_eq!(time_of(1250, 10_000_000), Duration::from_millis(1));
-        assert_eq!(time_of(65_507, 1), Duration::from_secs(524_056));
     }
 }

@@ -28,7 +28,7 @@ use super::params::Params;
 use super::side::SideFigures;
 
 /// Version of the control protocol. Ends of different versions refuse each other.
-pub(super) const VERSION: u32 = 1;
+pub(super) const VERSION: u32 = 2;
 /// Longest line that a server reads, in bytes: parameters and the ports of 128 sockets fit many times over.
 pub(super) const CLIENT_LINE_LEN_MAX: usize = 16 * 1024;
 /// Longest line that a client reads, in bytes: results with [`super::marks::INTERVALS_MAX`] intervals both ways fit.
@@ -52,7 +52,7 @@ pub(super) enum ClientLine {
         version: u32,
         /// The test.
         params: Params,
-        /// Ports of the client's UDP sockets in the order of the streams; empty for TCP.
+        /// Ports of the client's UDP sockets in the order of the streams; empty where there are none.
         udp_ports: Vec<u16>,
     },
     /// Senders may start.
@@ -71,11 +71,11 @@ pub(super) enum ClientLine {
 pub(super) enum ServerLine {
     /// The test is accepted.
     Ready {
-        /// Port for the TCP data connections; 0 for UDP.
+        /// Port for the TCP data connections; 0 where there are none.
         port: u16,
-        /// Ports of the server's UDP sockets in the order of the streams; empty for TCP.
+        /// Ports of the server's UDP sockets in the order of the streams; empty where there are none.
         udp_ports: Vec<u16>,
-        /// What each data connection must begin with, 32 hexadecimal digits.
+        /// What each data connection must begin with, 32 hexadecimal digits; empty where there are none.
         token: String,
     },
     /// Every stream is there and every receiver runs.

@@ -3,22 +3,34 @@
 use std::hint::spin_loop;
 use std::io;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::sync_channel;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::super::SysError;
 use super::{current_thread, pin_current_thread};
 
 /// The nicest priority. `/proc/stat` counts such threads as `nice`, apart from the measured work.
 const NICEST: libc::c_int = 19;
+/// Longest time between two looks at the clock in which nothing else ran. A look takes some 50 ns, an interrupt more
+/// than a microsecond.
+const TURN_MAX: Duration = Duration::from_micros(1);
 
 /// One thread per processor that spins when nothing else wants to run (`SCHED_IDLE`, nice 19), so that
 /// the processor neither halts nor slows down. Ends with this value.
 #[derive(Debug)]
 pub struct AwakeCpus {
     stop: Arc<AtomicBool>,
-    spinners: Vec<(i32, JoinHandle<()>)>,
+    spinners: Vec<Spinner>,
+}
+
+#[derive(Debug)]
+struct Spinner {
+    thread: i32,
+    /// How long it ran without a break.
+    idle_ns: Arc<AtomicU64>,
+    handle: JoinHandle<()>,
 }
 
 impl AwakeCpus {
@@ -36,22 +48,31 @@ impl AwakeCpus {
 
     /// The numbers of the spinning threads, to set their time apart.
     pub fn threads(&self) -> impl Iterator<Item = i32> {
-        self.spinners.iter().map(|(thread, _)| *thread)
+        self.spinners.iter().map(|spinner| spinner.thread)
+    }
+
+    /// How long nothing else ran on each processor since it is kept awake, in nanoseconds: in the order of the
+    /// processors given. Interrupts count as something else, which the account of a thread's time does not promise:
+    /// most kernels charge them to the thread that they interrupt.
+    pub fn idle_ns(&self) -> impl Iterator<Item = u64> {
+        self.spinners.iter().map(|spinner| spinner.idle_ns.load(Ordering::Relaxed))
     }
 
     fn spin_on(&mut self, cpu: usize) -> io::Result<()> {
         let stop = Arc::clone(&self.stop);
         let (ready, started) = sync_channel(1);
-        let spinner = Builder::new().name("ofr-awake".into()).spawn(move || {
+        let idle_ns = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&idle_ns);
+        let handle = Builder::new().name("ofr-awake".into()).spawn(move || {
             let prepared = pin_current_thread(&[cpu]).and_then(|()| be_idle());
             let failed = prepared.is_err();
             // Nobody listens only when the starter has gone; then there is nothing to keep awake for.
             if ready.send(prepared.map(|()| current_thread())).is_ok() && !failed {
-                spin_until(&stop);
+                spin_until(&stop, &counter);
             }
         })?;
         let prepared = started.recv().unwrap_or_else(|_| Err(io::ErrorKind::BrokenPipe.into()));
-        self.spinners.push((*prepared.as_ref().unwrap_or(&0), spinner));
+        self.spinners.push(Spinner { thread: *prepared.as_ref().unwrap_or(&0), idle_ns, handle });
         prepared.map(|_| ())
     }
 }
@@ -59,16 +80,25 @@ impl AwakeCpus {
 impl Drop for AwakeCpus {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        for (_, spinner) in self.spinners.drain(..) {
+        for spinner in self.spinners.drain(..) {
             // A spinner cannot panic, and a drop has nobody to tell.
-            let _ = spinner.join();
+            let _ = spinner.handle.join();
         }
     }
 }
 
-fn spin_until(stop: &AtomicBool) {
+/// Looks at the clock again and again. Between two looks that are further apart than a turn takes, something else ran.
+fn spin_until(stop: &AtomicBool, idle_ns: &AtomicU64) {
+    let mut last = Instant::now();
+    let mut idle = Duration::ZERO;
     while !stop.load(Ordering::Relaxed) {
         spin_loop();
+        let now = Instant::now();
+        if now - last < TURN_MAX {
+            idle += now - last;
+            idle_ns.store(idle.as_nanos() as u64, Ordering::Relaxed);
+        }
+        last = now;
     }
 }
 
@@ -96,7 +126,7 @@ mod tests {
         let awake = AwakeCpus::start(&online()).unwrap();
         let threads: Vec<i32> = awake.threads().collect();
         assert_eq!(threads.len(), online().len());
-        while threads.iter().any(|&t| thread_cpu_ns_of(t).unwrap() == 0) {
+        while threads.iter().any(|&t| thread_cpu_ns_of(t).unwrap() == 0) || awake.idle_ns().any(|idle| idle == 0) {
             std::thread::yield_now();
         }
         drop(awake);
@@ -104,6 +134,24 @@ mod tests {
         while threads.iter().any(|&t| thread_cpu_ns_of(t).is_ok()) {
             std::thread::yield_now();
         }
+    }
+
+    #[test]
+    fn what_runs_on_a_processor_that_is_kept_awake_is_not_its_idle_time() {
+        let cpu = online()[0];
+        let began = Instant::now();
+        let awake = AwakeCpus::start(&[cpu]).unwrap();
+        let worked = std::thread::spawn(move || {
+            pin_current_thread(&[cpu]).unwrap();
+            let (begin, me) = (Instant::now(), current_thread());
+            while begin.elapsed() < Duration::from_millis(50) {
+                spin_loop();
+            }
+            thread_cpu_ns_of(me).unwrap()
+        });
+        let worked_ns = worked.join().unwrap();
+        let idle_ns = awake.idle_ns().next().unwrap();
+        assert!(idle_ns + worked_ns <= began.elapsed().as_nanos() as u64, "{idle_ns} and {worked_ns}");
     }
 
     #[test]

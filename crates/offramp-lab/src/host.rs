@@ -1,0 +1,140 @@
+//! What the hosts themselves are set to, beside their adapters.
+
+use offramp_adapter::port::HostPort;
+use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
+use offramp_ports::sys::NetNs;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use crate::error::LabError;
+
+/// Where the kernel's settings are; those below `net` are the calling thread's namespace's (proc(5)).
+const SYSCTLS: &str = "/proc/sys";
+/// How often a capture looks for frames: it need not be quick, the kernel holds them for it.
+const CAPTURE_LOOK: Duration = Duration::from_millis(2);
+
+/// Settings of both hosts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostSettings {
+    /// Receive packet steering: a host's receive work runs on the hosts' processors, where they have their own, and not
+    /// on the adapter's that handed the frames over.
+    pub rps: bool,
+    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 leaves it to the kernel. Without effect behind a TAP,
+    /// which has no NAPI.
+    pub busy_poll_usecs: u32,
+    /// The processors do not sleep: what waking one costs, many times the rest in a virtual machine, is in no figure.
+    /// Their idle time is then told by those who keep them awake. A guest's cannot be kept awake.
+    pub awake: bool,
+    /// Settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
+    pub sysctls: &'static [(&'static str, &'static str)],
+    /// The host joins what it receives, as behind a hardware adapter (Linux' own GRO, by `IFF_NAPI` of the TAP). A
+    /// guest has a setting of its own.
+    pub gro: bool,
+    /// A capture runs at host B: a promiscuous packet socket sees every frame; and as the driver of claim R8 does, its
+    /// adapter verifies no checksums meanwhile.
+    pub captured: bool,
+}
+
+impl Default for HostSettings {
+    fn default() -> Self {
+        Self { rps: true, busy_poll_usecs: 0, awake: false, sysctls: &[], gro: false, captured: false }
+    }
+}
+
+impl HostSettings {
+    /// Makes the settings of the kernel, in the calling thread's namespace.
+    ///
+    /// # Errors
+    /// When the kernel has no such setting or refuses the value; the error names both.
+    pub(crate) fn apply(&self) -> io::Result<()> {
+        self.sysctls.iter().try_for_each(|(name, value)| set_sysctl(name, value))
+    }
+}
+
+fn set_sysctl(name: &str, value: &str) -> io::Result<()> {
+    let path = format!("{SYSCTLS}/{}", name.replace('.', "/"));
+    std::fs::write(&path, value)
+        .map_err(|error| io::Error::new(error.kind(), format!("cannot set {name} to {value} in {path}: {error}")))
+}
+
+/// A capture that runs: it sees every frame of an interface and throws it away. It ends when this is dropped.
+#[derive(Debug)]
+pub struct Capture {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    stop: AtomicBool,
+    frames: AtomicU64,
+}
+
+impl Capture {
+    /// Captures what comes in at `interface` of a host.
+    ///
+    /// # Errors
+    /// When the interface cannot be opened, or no thread started.
+    pub fn start(host: &NetNs, interface: &str) -> Result<Self, LabError> {
+        let packet = Packet::open_in(host, &PacketConfig::new(interface))
+            .map_err(|error| LabError::Io(io::Error::other(error)))?;
+        let queue = packet.queue(0).ok_or_else(|| LabError::Io(io::Error::other("a packet socket without a queue")))?;
+        let shared = Arc::new(Shared::default());
+        let seen = Arc::clone(&shared);
+        let thread = thread::Builder::new().name("ofr-capture".to_owned()).spawn(move || watch(queue, &seen))?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// Frames seen so far.
+    pub fn frames(&self) -> u64 {
+        self.shared.frames.load(Ordering::Relaxed)
+    }
+}
+
+impl Drop for Capture {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            // A panic in it was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn watch(mut queue: PacketQueue, shared: &Shared) {
+    while !shared.stop.load(Ordering::Relaxed) {
+        // A frame that the socket cannot express was seen all the same.
+        while !matches!(queue.take(), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
+            shared.frames.fetch_add(1, Ordering::Relaxed);
+            if shared.stop.load(Ordering::Relaxed) {
+                return;
+            }
+        }
+        thread::sleep(CAPTURE_LOOK);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_is_made_in_the_namespace_and_nowhere_else() {
+        let Ok(ns) = NetNs::new() else { return };
+        let path = "/proc/sys/net/ipv4/tcp_reordering";
+        let before = std::fs::read_to_string(path).unwrap();
+        let settings = HostSettings { sysctls: &[("net.ipv4.tcp_reordering", "77")], ..HostSettings::default() };
+        let inside = ns.run(|| settings.apply().and_then(|()| std::fs::read_to_string(path))).unwrap().unwrap();
+        assert_eq!(inside.trim(), "77");
+        assert_eq!(std::fs::read_to_string(path).unwrap(), before);
+    }
+
+    #[test]
+    fn a_setting_that_the_kernel_does_not_have_is_named() {
+        let error = set_sysctl("net.ipv4.no_such_thing", "1").unwrap_err().to_string();
+        assert!(error.contains("net.ipv4.no_such_thing") && error.contains("to 1"), "{error}");
+    }
+}

@@ -1,0 +1,280 @@
+//! The experiments on interrupt moderation: every policy under four loads, and a cap on interrupts.
+
+use super::{
+    HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
+    gigabit_moderation, line, rig, traffic,
+};
+use crate::host::HostSettings;
+use crate::rig::RigConfig;
+use crate::traffic::{
+    Arrivals, BulkParams, MixedParams, Params, RR_MESSAGE_BYTES, RequestParams, TransactionParams, Workload,
+};
+use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
+use offramp_offload::caps::Offloads;
+
+/// The loads that a policy must stand, as `--only moderation` runs them.
+pub(super) const LOADS: [&str; 4] = [RPC, BULK, MIXED, BURSTS];
+const RPC: &str = "moderation-rpc";
+const BULK: &str = "moderation-bulk";
+const MIXED: &str = "moderation-mixed";
+const BURSTS: &str = "moderation-bursts";
+
+/// The plain adapter, which every policy is compared with.
+const OFF: &str = "off";
+/// Two settings of moderation that does not adapt: the e1000's, and one for throughput.
+const FIXED: [&str; 2] = ["8000/s", "50 us or 32"];
+/// The cap of claim R4.
+const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
+/// Time and frames after which an adapter interrupts that is set for throughput.
+const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
+
+/// Bulk data beside requests: half of the line, so that a request waits for the host and not for a full line.
+const MIXED_BULK_BPS: u64 = 500_000_000;
+/// Bytes of one of its writes: eleven frames, which keep a request waiting on the line for at most 136 us.
+const MIXED_WRITE_BYTES: u32 = 16 * 1024;
+/// Requests per second beside it: enough for a 99th percentile, few enough that they seldom meet each other.
+const MIXED_REQUESTS_PER_S: u32 = 4000;
+/// A burst of requests, and the time to the next one: a server with many clients behind one switch.
+const BURST_REQUESTS: u32 = 32;
+const BURST_EVERY_USECS: u32 = 2000;
+/// Where the moments of requests come from; the same in every sample.
+const ARRIVALS_SEED: u64 = 1;
+/// What a guest may be asked in a bearable time: the policies that the bounds speak of.
+const IN_A_GUEST: [&str; 3] = [OFF, "quiet-or-area", "8000/s"];
+
+/// What a ratio is taken to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Against {
+    /// The first variant.
+    Base,
+    /// The one of these variants that is best in the metric; of all where none is named.
+    Best(&'static [&'static str]),
+}
+
+/// What a ratio must keep to.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Limit {
+    /// At most so much; the best variant is the lowest.
+    AtMost(f64),
+    /// At least so much; the best variant is the highest.
+    AtLeast(f64),
+}
+
+/// What a policy must keep to be fit for every use.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Bound {
+    /// Name of the metric.
+    pub metric: &'static str,
+    /// What the ratio is taken to.
+    pub against: Against,
+    /// What it must keep to.
+    pub limit: Limit,
+}
+
+const fn bound(metric: &'static str, against: Against, limit: Limit) -> Bound {
+    Bound { metric, against, limit }
+}
+
+/// A lone request may not wait.
+static BOUNDS_OF_RPC: [Bound; 2] =
+    [bound(LATENCY_P50, Against::Base, Limit::AtMost(1.05)), bound(LATENCY_P99, Against::Base, Limit::AtMost(1.1))];
+/// Bulk data is to cost as few interrupts as under a setting that knows of nothing else, at full speed.
+static BOUNDS_OF_BULK: [Bound; 2] = [
+    bound("interrupts_per_frame", Against::Best(&FIXED), Limit::AtMost(1.1)),
+    bound(THROUGHPUT, Against::Best(&[]), Limit::AtLeast(0.97)),
+];
+/// Beside bulk data, half of the interrupts are to be spared, and few requests may notice.
+static BOUNDS_OF_MIXED: [Bound; 2] = [
+    bound(LATENCY_P99, Against::Base, Limit::AtMost(1.25)),
+    bound("interrupts_per_s", Against::Base, Limit::AtMost(0.5)),
+];
+
+/// The bounds of the experiment of that name; of most none.
+pub(super) fn bounds(name: &str) -> &'static [Bound] {
+    match name {
+        RPC => &BOUNDS_OF_RPC,
+        BULK => &BOUNDS_OF_BULK,
+        MIXED => &BOUNDS_OF_MIXED,
+        _ => &[],
+    }
+}
+
+/// Every policy, the plain adapter first and the one that is to be judged next.
+fn policies() -> [(&'static str, ModerationConfig); 7] {
+    [
+        (OFF, by(Policy::Off)),
+        ("quiet-or-area", by(Policy::QuietOrArea(AreaConfig::default()))),
+        ("area", by(Policy::Area(AreaConfig::default()))),
+        ("net-dim", by(Policy::NetDim(DimProfiles::default()))),
+        ("e1000", by(Policy::E1000(E1000Mode::default()))),
+        ("8000/s", gigabit_moderation()),
+        ("50 us or 32", by(Policy::Coalescing(COALESCED))),
+    ]
+}
+
+/// A variant for each policy, with the same traffic. The processors are kept awake: one that sleeps between two frames
+/// wakes later than any policy interrupts, and would be what is measured.
+fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
+    let host = HostSettings { awake: true, ..HostSettings::default() };
+    let variant = |(name, moderation)| VariantPlan {
+        name,
+        rig: RigConfig { moderation, host, ..rig(settings, Offloads::all()) },
+        traffic: traffic.clone(),
+    };
+    policies().map(variant).into()
+}
+
+fn fixed(settings: &Settings, load: &str) -> String {
+    format!(
+        "MTU {}, {}; {load}; all offloads on, no GSO of the host's own; processors kept awake; the interrupts of both hosts \
+         are counted together",
+        settings.mtu,
+        line(settings)
+    )
+}
+
+fn requests(arrivals: Arrivals) -> RequestParams {
+    RequestParams { request_bytes: RR_MESSAGE_BYTES, response_bytes: RR_MESSAGE_BYTES, arrivals }
+}
+
+pub(super) fn rpc(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let traffic = traffic(settings, Workload::Transaction(TransactionParams::default()));
+    Plan {
+        name: RPC,
+        question: "One small request at a time: what does each rule of moderation add to the answer's time?",
+        claims: &["M10"],
+        fixed: fixed(settings, &format!("{RR_MESSAGE_BYTES} bytes each way, the next request after the answer")),
+        metric: LATENCY_P50,
+        variants: moderated(settings, &traffic),
+    }
+}
+
+pub(super) fn bulk(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    Plan {
+        name: BULK,
+        question: "Bulk data: what is it worth to interrupt the host less often, and by which rule?",
+        claims: &["M9", "M11"],
+        fixed: fixed(
+            settings,
+            "a frame every 12 us, as in the claims: on a line without a limit frames come faster than the adapter's \
+             processor hands them over, and that processor is the moderator",
+        ),
+        metric: HOST_CPU,
+        variants: moderated(settings, &super::bulk(settings)),
+    }
+}
+
+pub(super) fn mixed(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let mixed = MixedParams {
+        bulk: BulkParams { length_bytes: MIXED_WRITE_BYTES, rate_bps: MIXED_BULK_BPS, ..BulkParams::default() },
+        requests: requests(Arrivals::Poisson { per_s: MIXED_REQUESTS_PER_S, seed: ARRIVALS_SEED }),
+    };
+    let load = format!(
+        "bulk data of {} Mbit/s in writes of {} KiB, and beside it {MIXED_REQUESTS_PER_S} UDP requests per second at \
+         random moments, {RR_MESSAGE_BYTES} bytes each way, timed from these moments",
+        MIXED_BULK_BPS / 1_000_000,
+        MIXED_WRITE_BYTES / 1024,
+    );
+    Plan {
+        name: MIXED,
+        question: "Bulk data and small requests at the same time: which rule spares interrupts, and at whose cost?",
+        claims: &["M10"],
+        fixed: fixed(settings, &load),
+        metric: LATENCY_P99,
+        variants: moderated(settings, &Params { nodelay: true, ..traffic(settings, Workload::Mixed(mixed)) }),
+    }
+}
+
+pub(super) fn bursts(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let arrivals = Arrivals::Bursts { requests: BURST_REQUESTS, every_usecs: BURST_EVERY_USECS };
+    let load = format!(
+        "{BURST_REQUESTS} UDP requests at once every {BURST_EVERY_USECS} us, {RR_MESSAGE_BYTES} bytes each way, timed from \
+         these moments"
+    );
+    Plan {
+        name: BURSTS,
+        question: "Bursts of small requests: does a rule wait where nothing more will come?",
+        claims: &["M10"],
+        fixed: fixed(settings, &load),
+        metric: LATENCY_P99,
+        variants: moderated(settings, &traffic(settings, Workload::Requests(requests(arrivals)))),
+    }
+}
+
+pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
+    let settings = &at_a_gigabit(settings);
+    let variant = |name, moderation| VariantPlan {
+        name,
+        rig: RigConfig { moderation, ..rig(settings, Offloads::all()) },
+        traffic: super::bulk(settings),
+    };
+    Plan {
+        name: "interrupt-cap",
+        question: "At 1 Gbit/s, where the line is the limit: does a cap on interrupts change the speed, or the processor's share?",
+        claims: &["R4", "R6"],
+        fixed: format!("MTU 1500, {}; all offloads on, no GSO of the host's own", line(settings)),
+        metric: HOST_CPU,
+        variants: vec![
+            variant(OFF, by(Policy::Off)),
+            variant("1000/s", at_most(CAPPED_INTERRUPTS_PER_SECOND)),
+            variant("8000/s", gigabit_moderation()),
+        ],
+    }
+}
+
+/// The same with a guest: fewer policies, and its processors sleep as they like.
+pub(super) fn in_a_guest(mut plan: Plan) -> Plan {
+    plan.variants.retain(|variant| IN_A_GUEST.contains(&variant.name));
+    for variant in &mut plan.variants {
+        variant.rig.host.awake = false;
+    }
+    plan.fixed = plan.fixed.replace("; processors kept awake", "");
+    plan
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn loads() -> [Plan; 4] {
+        let settings = Settings::default();
+        [rpc(&settings), bulk(&settings), mixed(&settings), bursts(&settings)]
+    }
+
+    #[test]
+    fn every_policy_stands_every_load() {
+        assert_eq!(loads().map(|plan| plan.name), LOADS);
+        for plan in loads() {
+            let named = plan.variants.iter().map(|variant| variant.rig.moderation.policy.name());
+            let expected = ["off", "quiet-or-area", "area", "net-dim", "e1000", "fixed-gap", "coalescing"];
+            assert!(named.eq(expected), "{}", plan.name);
+            assert!(plan.variants.iter().all(|variant| variant.traffic == plan.variants[0].traffic));
+        }
+    }
+
+    #[test]
+    fn every_bound_speaks_of_a_metric_and_of_variants_that_there_are() {
+        let bounded = loads().into_iter().filter(|plan| !plan.bounds().is_empty()).count();
+        assert_eq!(bounded, 3);
+        for plan in loads() {
+            for bound in plan.bounds() {
+                assert!(plan.metric == bound.metric || plan.compared().contains(&bound.metric), "{bound:?}");
+                let Against::Best(names) = bound.against else { continue };
+                assert!(names.iter().all(|name| plan.variants.iter().any(|variant| variant.name == *name)));
+            }
+        }
+    }
+
+    #[test]
+    fn a_guest_is_asked_for_fewer_policies_and_sleeps_as_it_likes() {
+        for plan in loads().map(in_a_guest) {
+            let named: Vec<_> = plan.variants.iter().map(|variant| variant.name).collect();
+            assert_eq!(named, IN_A_GUEST);
+            assert!(plan.variants.iter().all(|variant| !variant.rig.host.awake) && !plan.fixed.contains("awake"));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! The trade-off of interrupt moderation: what a policy spares in interrupts, and what that costs in time.
+//!
+//! One panel for each load, one named point for each policy. Names, not colours, tell the policies apart: the colours
+//! only set off the plain adapter and the policy that is judged.
+
+use serde::Serialize;
+
+use super::chart::{Tick, round_step};
+use super::words::{metric, or_dash, share};
+use crate::model::{Experiment, Variant};
+
+/// Experiments that belong to the trade-off begin with this.
+const LOADS: &str = "moderation-";
+/// Size of a panel, in the units of its view box.
+const WIDTH: f64 = 460.0;
+const HEIGHT: f64 = 320.0;
+/// Room for the ticks of the vertical axis, left of the plot.
+const LEFT: f64 = 50.0;
+/// Room right of the plot.
+const RIGHT: f64 = 12.0;
+/// Room above the plot.
+const TOP: f64 = 12.0;
+/// Room for the ticks and the title of the horizontal axis, below the plot.
+const BELOW: f64 = 44.0;
+/// Height of a label's line.
+const LABEL_HEIGHT: f64 = 14.0;
+/// Mean width of a letter of a label.
+const LETTER_WIDTH: f64 = 6.9;
+/// From a mark to its label.
+const LABEL_GAP: f64 = 9.0;
+/// Half the size of the largest mark.
+const MARK: f64 = 6.0;
+/// A label is moved by at most so many lines to keep clear of others.
+const LINES_MOVED_MAX: i32 = 9;
+/// A logarithmic axis spans at least this ratio, so that noise does not fill it.
+const SPAN_MIN: f64 = 4.0;
+/// Room on a logarithmic axis beyond the outermost values, as a ratio.
+const SPAN_MARGIN: f64 = 1.25;
+/// Most gaps between the ticks of a linear axis.
+const TICK_GAPS_MAX: f64 = 5.0;
+
+/// A panel: interrupts to the right, what they are weighed against upwards.
+#[derive(Serialize)]
+pub struct Panel {
+    /// Name of the experiment.
+    load: String,
+    /// What it shows.
+    title: String,
+    /// The same in words and figures, for those who do not see it.
+    description: String,
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    middle_x: f64,
+    x_title: &'static str,
+    x_ticks: Vec<Tick>,
+    y_ticks: Vec<YTick>,
+    points: Vec<Point>,
+    /// There is a second mark for the 99th percentile.
+    has_tail: bool,
+}
+
+#[derive(Serialize)]
+struct YTick {
+    y: f64,
+    label: String,
+}
+
+/// A policy.
+#[derive(Serialize)]
+struct Point {
+    class: &'static str,
+    name: String,
+    /// Everything that is known of it here.
+    tooltip: String,
+    x: f64,
+    y: f64,
+    /// The 99th percentile.
+    tail_y: Option<f64>,
+    label_x: f64,
+    label_y: f64,
+    anchor: &'static str,
+    /// From the mark to a label that had to be moved.
+    leader: Option<[f64; 4]>,
+}
+
+/// An axis of a panel: from which value to which, and where they lie.
+#[derive(Clone, Copy)]
+struct Axis {
+    is_log: bool,
+    values: [f64; 2],
+    ends: [f64; 2],
+}
+
+impl Axis {
+    /// An axis on which each step of the same length is the same ratio.
+    fn log(values: &[f64], ends: [f64; 2]) -> Self {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min) / SPAN_MARGIN;
+        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
+        let widened = (SPAN_MIN / (high / low)).max(1.0).sqrt();
+        Self { is_log: true, values: [low / widened, high * widened], ends }
+    }
+
+    /// An axis from 0.
+    fn linear(values: &[f64], ends: [f64; 2]) -> Self {
+        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
+        Self { is_log: false, values: [0.0, high], ends }
+    }
+
+    fn at(&self, value: f64) -> f64 {
+        let scaled = |value: f64| if self.is_log { value.ln() } else { value };
+        let [low, high] = self.values.map(scaled);
+        self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
+    }
+
+    /// Round values within the axis, and how they are written.
+    fn ticks(&self) -> Vec<(f64, String)> {
+        let [low, high] = self.values;
+        if !self.is_log {
+            let step = round_step(high / TICK_GAPS_MAX);
+            let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
+            let count = (high / step).floor() as usize;
+            return (0..=count).map(|n| n as f64 * step).map(|value| (value, format!("{value:.decimals$}"))).collect();
+        }
+        let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
+        let steps = |decade: i32| [1.0, 2.0, 5.0].map(|factor| factor * 10f64.powi(decade));
+        let within = decades.flat_map(steps).filter(|value| (low..=high).contains(value));
+        within.map(|value| (value, written(value))).collect()
+    }
+}
+
+/// A tick of 1, 2 or 5 times a power of ten, without more digits than that takes.
+fn written(value: f64) -> String {
+    let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+/// What is drawn of a variant.
+struct Figures<'a> {
+    variant: &'a Variant,
+    interrupts_per_frame: f64,
+    value: f64,
+    tail: Option<f64>,
+}
+
+/// The panels of a run: one for each load of moderation that was run. The processors' time stands in the place of the
+/// latency where a load has none.
+pub fn panels(experiments: &[Experiment]) -> Vec<Panel> {
+    experiments.iter().filter(|experiment| experiment.name.starts_with(LOADS)).filter_map(panel).collect()
+}
+
+fn panel(experiment: &Experiment) -> Option<Panel> {
+    let is_timed = experiment.variants.iter().any(|variant| variant.latency_p50_us.is_some());
+    let figures: Vec<Figures> = experiment.variants.iter().filter_map(|variant| of(variant, is_timed)).collect();
+    if figures.len() < 2 {
+        return None;
+    }
+    let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BELOW);
+    let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
+    let values: Vec<f64> = figures.iter().flat_map(|figures| [Some(figures.value), figures.tail]).flatten().collect();
+    let x = Axis::log(&interrupts, [left, right]);
+    let y = if is_timed { Axis::log(&values, [bottom, TOP]) } else { Axis::linear(&values, [bottom, TOP]) };
+    let title = if is_timed { "Time to an answer, µs" } else { "Host CPU, s/GB" };
+    let said: Vec<String> = figures.iter().map(tooltip).collect();
+    Some(Panel {
+        load: experiment.name.clone(),
+        title: title.to_owned(),
+        description: format!("{title}, over interrupts for each frame. {}.", said.join("; ")),
+        width: WIDTH,
+        height: HEIGHT,
+        left,
+        right,
+        top: TOP,
+        bottom,
+        middle_x: f64::midpoint(left, right),
+        x_title: "interrupts for each frame from the line",
+        x_ticks: x.ticks().into_iter().map(|(value, label)| Tick { x: x.at(value), label }).collect(),
+        y_ticks: y.ticks().into_iter().map(|(value, label)| YTick { y: y.at(value), label }).collect(),
+        points: points(&figures, &x, &y),
+        has_tail: is_timed,
+    })
+}
+
+fn of(variant: &Variant, is_timed: bool) -> Option<Figures<'_>> {
+    let above_zero = |value: Option<f64>| value.filter(|value| *value > 0.0 && value.is_finite());
+    let (value, tail) = if is_timed {
+        (variant.latency_p50_us, above_zero(variant.latency_p99_us))
+    } else {
+        (variant.host_cpu_s_per_gb, None)
+    };
+    let interrupts_per_frame = above_zero(variant.interrupts_per_frame)?;
+    Some(Figures { variant, interrupts_per_frame, value: above_zero(value)?, tail })
+}
+
+fn tooltip(figures: &Figures) -> String {
+    let Figures { variant, interrupts_per_frame, .. } = figures;
+    let text = |name: &str, what: &str| {
+        let metric = metric(name)?;
+        let value = (metric.value)(variant)?;
+        Some(format!("{what} {}", (metric.text)(value)))
+    };
+    let parts = [
+        text("latency_p50_us", "median µs"),
+        text("latency_p99_us", "99th percentile µs"),
+        text("host_cpu_s_per_gb", "host CPU s/GB").filter(|_| figures.tail.is_none()),
+        text("interrupts_per_s", "interrupts/s"),
+        Some(format!("interrupts/frame {}", or_dash(Some(*interrupts_per_frame), share))),
+    ];
+    format!("{}: {}", variant.name, parts.into_iter().flatten().collect::<Vec<_>>().join(", "))
+}
+
+/// A part of a panel that a label must keep clear of.
+#[derive(Clone, Copy)]
+struct Area {
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+}
+
+impl Area {
+    fn meets(&self, other: &Self) -> bool {
+        self.left < other.right && other.left < self.right && self.top < other.bottom && other.top < self.bottom
+    }
+
+    fn around(x: f64, y: f64) -> Self {
+        Self { left: x - MARK, right: x + MARK, top: y - MARK, bottom: y + MARK }
+    }
+
+    fn is_inside_the_plot(&self) -> bool {
+        self.left >= LEFT && self.right <= WIDTH && self.top >= 0.0 && self.bottom <= HEIGHT - BELOW
+    }
+}
+
+fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
+    let marks = figures.iter().flat_map(|one| {
+        let at = x.at(one.interrupts_per_frame);
+        [Some(one.value), one.tail].into_iter().flatten().map(move |value| Area::around(at, y.at(value)))
+    });
+    let mut taken: Vec<Area> = marks.collect();
+    let mut points = Vec::with_capacity(figures.len());
+    for (position, one) in figures.iter().enumerate() {
+        let (mark_x, mark_y) = (x.at(one.interrupts_per_frame), y.at(one.value));
+        let (place, anchor, moved) = label_place(&one.variant.name, mark_x, mark_y, &taken);
+        taken.push(place);
+        let label_x = if anchor == "start" { place.left } else { place.right };
+        let middle = f64::midpoint(place.top, place.bottom);
+        points.push(Point {
+            class: match position {
+                0 => "base",
+                1 => "judged",
+                _ => "other",
+            },
+            name: one.variant.name.clone(),
+            tooltip: tooltip(one),
+            x: mark_x,
+            y: mark_y,
+            tail_y: one.tail.map(|tail| y.at(tail)),
+            label_x,
+            label_y: middle + 4.0,
+            anchor,
+            leader: moved.then_some([mark_x, mark_y, label_x, middle]),
+        });
+    }
+    points
+}
+
+/// Where a label of the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
+/// there is no such place, right beside it.
+fn label_place(name: &str, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
+    let width = name.chars().count() as f64 * LETTER_WIDTH;
+    let at = |to_the_right: bool, lines: i32| {
+        let middle = y + f64::from(lines) * LABEL_HEIGHT;
+        let left = if to_the_right { x + LABEL_GAP } else { x - LABEL_GAP - width };
+        Area { left, right: left + width, top: middle - LABEL_HEIGHT / 2.0, bottom: middle + LABEL_HEIGHT / 2.0 }
+    };
+    let nearest_first = (0..=LINES_MOVED_MAX).flat_map(|lines| if lines == 0 { vec![0] } else { vec![lines, -lines] });
+    let places = nearest_first.flat_map(|lines| [(true, lines), (false, lines)]);
+    let is_free = |place: &Area| place.is_inside_the_plot() && !taken.iter().any(|other| other.meets(place));
+    let found = places.map(|(side, lines)| (at(side, lines), side, lines)).find(|(place, ..)| is_free(place));
+    let beside = x + LABEL_GAP + width <= WIDTH;
+    let (place, to_the_right, lines) = found.unwrap_or((at(beside, 0), beside, 0));
+    (place, if to_the_right { "start" } else { "end" }, lines != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sample;
+    use super::*;
+
+    fn loads() -> Vec<Panel> {
+        panels(&sample::with_moderation().experiments)
+    }
+
+    #[test]
+    fn each_load_of_moderation_has_a_panel_with_every_policy() {
+        let found = loads();
+        let names: Vec<&str> = found.iter().map(|panel| panel.load.as_str()).collect();
+        assert_eq!(names, ["moderation-rpc", "moderation-bulk", "moderation-mixed", "moderation-bursts"]);
+        assert!(found.iter().all(|panel| panel.points.len() == 7));
+        assert!(panels(&sample::report().experiments).is_empty());
+    }
+
+    #[test]
+    fn every_mark_every_tick_and_every_label_lies_inside_its_panel() {
+        for panel in loads() {
+            for point in &panel.points {
+                assert!((panel.left..=panel.right).contains(&point.x), "{}", point.name);
+                let ys = point.tail_y.into_iter().chain([point.y]);
+                assert!(ys.into_iter().all(|y| (panel.top..=panel.bottom).contains(&y)), "{}", point.name);
+                assert!(point.label_x >= 0.0 && point.label_x <= panel.width && point.label_y <= panel.height);
+            }
+            assert!(panel.x_ticks.iter().all(|tick| (panel.left..=panel.right).contains(&tick.x)));
+            assert!(panel.y_ticks.iter().all(|tick| (panel.top - 0.001..=panel.bottom + 0.001).contains(&tick.y)));
+            assert!(panel.x_ticks.len() >= 2 && panel.y_ticks.len() >= 2);
+        }
+    }
+
+    #[test]
+    fn fewer_interrupts_are_to_the_left_and_more_time_is_above() {
+        for panel in loads().iter().filter(|panel| panel.has_tail) {
+            let point = |name: &str| panel.points.iter().find(|point| point.name == name).expect("a policy");
+            assert!(point("net-dim").x < point("off").x && point("net-dim").y < point("off").y);
+            assert!(panel.points.iter().all(|point| point.tail_y.is_some_and(|tail| tail < point.y)));
+        }
+    }
+
+    #[test]
+    fn labels_do_not_lie_on_each_other() {
+        // The worst case: all policies at nearly one place.
+        let mut experiment = sample::moderation("moderation-rpc", true);
+        for (n, variant) in experiment.variants.iter_mut().enumerate() {
+            variant.interrupts_per_frame = Some(1.0 - 0.001 * n as f64);
+            (variant.latency_p50_us, variant.latency_p99_us) = (Some(60.0 + n as f64), Some(90.0));
+        }
+        let crowded = panel(&experiment).expect("a panel");
+        for panel in loads().into_iter().chain([crowded]) {
+            let areas: Vec<Area> = panel.points.iter().map(area_of_label).collect();
+            for (n, one) in areas.iter().enumerate() {
+                assert!(areas[..n].iter().all(|other| !one.meets(other)), "{}", panel.points[n].name);
+            }
+        }
+    }
+
+    fn area_of_label(point: &Point) -> Area {
+        let width = point.name.chars().count() as f64 * LETTER_WIDTH;
+        let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
+        let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
+        // A hair less, so that touching is no overlap.
+        Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
+    }
+
+    #[test]
+    fn ticks_of_a_logarithmic_axis_are_round_and_written_short() {
+        let labels = |values: &[f64]| -> Vec<String> {
+            Axis::log(values, [0.0, 1.0]).ticks().into_iter().map(|(_, label)| label).collect()
+        };
+        assert_eq!(labels(&[0.06, 0.9]), ["0.05", "0.1", "0.2", "0.5", "1"]);
+        assert_eq!(labels(&[50.0, 900.0]), ["50", "100", "200", "500", "1000"]);
+    }
+
+    #[test]
+    fn what_was_not_measured_is_not_drawn() {
+        let mut experiment = sample::moderation("moderation-mixed", true);
+        experiment.variants[3].latency_p50_us = None;
+        experiment.variants[4].interrupts_per_frame = Some(0.0);
+        assert_eq!(panel(&experiment).expect("a panel").points.len(), 5);
+        experiment.variants.truncate(1);
+        assert!(panel(&experiment).is_none());
+    }
+}

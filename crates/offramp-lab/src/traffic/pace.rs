@@ -1,0 +1,80 @@
+//! Holds a sender to its rate.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::prctl;
+
+use super::side::{Context, IO_TIMEOUT, Phase};
+
+/// A sender that fell behind by more than this does not try to catch up.
+const DEBT_MAX: Duration = Duration::from_millis(10);
+/// Bits in a byte, nanoseconds in a second: bytes times this over a rate in bits per second gives nanoseconds.
+const BIT_NSECS_PER_BYTE: u128 = 8_000_000_000;
+/// How much later than asked a thread with a schedule may be woken, in nanoseconds. The kernel's default of 50 us, meant
+/// to save wake-ups, would be part of every latency. 0 would mean that default.
+const TIMER_SLACK_NSECS: u64 = 1;
+
+/// Has the calling thread woken when it asked for it, not up to 50 us later.
+pub(super) fn wake_on_time() {
+    // Where the kernel refuses, the thread is woken late, which the figures show.
+    let _ = prctl::set_timerslack(TIMER_SLACK_NSECS);
+}
+
+/// Says how long to wait before each send.
+pub(super) struct Pace {
+    rate_bps: u64,
+    due: Instant,
+}
+
+impl Pace {
+    /// The pace of a sender that begins now; a rate of 0 means no limit.
+    pub(super) fn new(rate_bps: u64) -> Self {
+        if rate_bps > 0 {
+            wake_on_time();
+        }
+        Self { rate_bps, due: Instant::now() }
+    }
+
+    /// Waits until the next send is due; `false` where the phase says stop before that.
+    pub(super) fn wait(&mut self, context: &mut Context) -> bool {
+        if self.rate_bps == 0 {
+            return true;
+        }
+        loop {
+            let now = Instant::now();
+            if self.due <= now {
+                if now - self.due > DEBT_MAX {
+                    self.due = now;
+                }
+                return true;
+            }
+            if context.phase() >= Phase::Stop {
+                return false;
+            }
+            thread::sleep((self.due - now).min(IO_TIMEOUT));
+        }
+    }
+
+    /// So many bytes were sent.
+    pub(super) fn sent(&mut self, len: usize) {
+        if self.rate_bps > 0 {
+            self.due += time_of(len, self.rate_bps);
+        }
+    }
+}
+
+fn time_of(len: usize, rate_bps: u64) -> Duration {
+    Duration::from_nanos((len as u128 * BIT_NSECS_PER_BYTE / u128::from(rate_bps)).try_into().unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pace_of_a_burst_is_its_bits_over_the_rate() {
+        assert_eq!(time_of(1250, 10_000_000), Duration::from_millis(1));
+        assert_eq!(time_of(65_507, 1), Duration::from_secs(524_056));
+    }
+}

@@ -1,0 +1,420 @@
+//! Requests and responses over UDP in an open loop: made when they are due, whatever becomes of the answers.
+//!
+//! A latency is counted from the moment at which the request was **meant** to be made. A client that was held up makes
+//! its requests late, and the wait shows in them; one that waited for each answer before it asked again would leave out
+//! just the requests that had to wait (coordinated omission).
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::UdpSocket;
+use std::os::fd::{AsFd, AsRawFd};
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::socket::{MsgFlags, recv};
+use nix::sys::time::TimeSpec;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::pace::wake_on_time;
+use super::params::{Arrivals, DATAGRAM_BYTES_MAX, RequestParams};
+use super::rr::{nsecs, times};
+use super::side::{Context, IO_TIMEOUT, Phase, WorkerEnd};
+use super::ttcp::{finish, is_pause};
+use super::udp::is_passing;
+
+/// Bytes of the number at the start of a request and of its response, in big-endian order.
+const NUMBER_LEN: usize = 8;
+/// Requests without an answer that are remembered; the oldest one beyond is given up.
+const OUTSTANDING_MAX: usize = 1 << 16;
+/// Requests made, or answers taken, before the other is looked at: a burst of the usual size goes out whole.
+const TURN_MAX: u32 = 64;
+/// Longest gap of a Poisson process: at one request a second, one of e^60 gaps is longer.
+const GAP_MAX_S: f64 = 60.0;
+/// How long the last answers are waited for after the last one that came.
+const LINGER: Duration = Duration::from_millis(200);
+
+/// When requests are due.
+struct Schedule {
+    arrivals: Arrivals,
+    random: ChaCha8Rng,
+    due: Instant,
+    /// Requests of the burst that are still to be made at `due`.
+    left: u32,
+}
+
+impl Schedule {
+    fn new(arrivals: &Arrivals, index: u32, begin: Instant) -> Self {
+        let (seed, left) = match arrivals {
+            Arrivals::Poisson { seed, .. } => (*seed, 1),
+            Arrivals::Bursts { requests, .. } => (0, *requests),
+        };
+        let random = ChaCha8Rng::seed_from_u64(seed.wrapping_add(u64::from(index)));
+        let mut schedule = Self { arrivals: arrivals.clone(), random, due: begin, left };
+        let gap = schedule.gap();
+        schedule.due += gap;
+        schedule
+    }
+
+    /// Time to the next moment at which requests are due.
+    fn gap(&mut self) -> Duration {
+        match self.arrivals {
+            Arrivals::Poisson { per_s, .. } => {
+                let uniform: f64 = self.random.random();
+                Duration::from_secs_f64((-(1.0 - uniform).ln() / f64::from(per_s)).min(GAP_MAX_S))
+            }
+            Arrivals::Bursts { every_usecs, .. } => Duration::from_micros(every_usecs.into()),
+        }
+    }
+
+    /// The request that is due is made, or given up.
+    fn advance(&mut self) {
+        self.left -= 1;
+        if self.left == 0 {
+            let gap = self.gap();
+            self.due += gap;
+            self.left = match self.arrivals {
+                Arrivals::Poisson { .. } => 1,
+                Arrivals::Bursts { requests, .. } => requests,
+            };
+        }
+    }
+}
+
+/// The measured window, as the client's thread saw it open and close.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    opened: Option<Instant>,
+    closed: Option<Instant>,
+}
+
+impl Window {
+    fn see(&mut self, phase: Phase, now: Instant) {
+        if phase >= Phase::Measure {
+            self.opened.get_or_insert(now);
+        }
+        if phase > Phase::Measure {
+            self.closed.get_or_insert(now);
+        }
+    }
+
+    /// Whether a request that was due then counts.
+    fn holds(&self, due: Instant) -> bool {
+        self.opened.is_some_and(|opened| due >= opened) && self.closed.is_none_or(|closed| due < closed)
+    }
+}
+
+/// Requests that were made and are not yet answered, by their numbers.
+#[derive(Default)]
+struct Outstanding {
+    /// Number of the first of `due`.
+    first: u64,
+    /// When each was due; `None` once it is answered.
+    due: VecDeque<Option<Instant>>,
+    /// How many are not answered.
+    count: usize,
+}
+
+impl Outstanding {
+    fn next_number(&self) -> u64 {
+        self.first + self.due.len() as u64
+    }
+
+    /// Remembers the next request; gives the oldest one back where there is no room.
+    fn push(&mut self, due: Instant) -> Option<Instant> {
+        let mut given_up = None;
+        if self.due.len() == OUTSTANDING_MAX {
+            given_up = self.due.pop_front().flatten();
+            self.first += 1;
+            self.count -= usize::from(given_up.is_some());
+        }
+        self.due.push_back(Some(due));
+        self.count += 1;
+        given_up
+    }
+
+    /// When the request of that number was due, if it is one that has no answer yet.
+    fn answer(&mut self, number: u64) -> Option<Instant> {
+        let index = usize::try_from(number.checked_sub(self.first)?).ok()?;
+        let due = self.due.get_mut(index)?.take()?;
+        self.count -= 1;
+        while self.due.front().is_some_and(Option::is_none) {
+            self.due.pop_front();
+            self.first += 1;
+        }
+        Some(due)
+    }
+}
+
+/// The asking end of one stream.
+struct Client<'a> {
+    socket: &'a UdpSocket,
+    params: &'a RequestParams,
+    request: Vec<u8>,
+    response: Vec<u8>,
+    schedule: Schedule,
+    outstanding: Outstanding,
+    window: Window,
+    times: Option<Histogram<u64>>,
+    end: WorkerEnd,
+}
+
+/// Makes requests as they fall due until the phase says stop; then waits for the last answers. `index` is the stream's
+/// number.
+pub(super) fn request(socket: &UdpSocket, params: &RequestParams, index: u32, context: &mut Context) -> WorkerEnd {
+    wake_on_time();
+    context.wait_begin();
+    let begin = Instant::now();
+    let mut client = Client {
+        socket,
+        params,
+        request: vec![0; params.request_bytes as usize],
+        response: vec![0; DATAGRAM_BYTES_MAX as usize],
+        schedule: Schedule::new(&params.arrivals, index, begin),
+        outstanding: Outstanding::default(),
+        window: Window::default(),
+        times: times(),
+        end: WorkerEnd::default(),
+    };
+    client.end.first = Some(begin);
+    let outcome = client.ask(context).and_then(|()| client.linger(context));
+    client.give_up_the_rest();
+    // An empty datagram ends the server's part at once; where it is lost, the server's timeout does.
+    let _ = socket.send(&[]);
+    let Client { times, mut end, .. } = client;
+    end.last = Some(Instant::now());
+    end.histogram = times;
+    finish(end, outcome, context)
+}
+
+impl Client<'_> {
+    fn ask(&mut self, context: &mut Context) -> io::Result<()> {
+        loop {
+            let phase = context.phase();
+            self.window.see(phase, Instant::now());
+            if phase >= Phase::Stop {
+                return Ok(());
+            }
+            self.make_what_is_due()?;
+            self.take_answers(context)?;
+            let wait = self.schedule.due.saturating_duration_since(Instant::now()).min(IO_TIMEOUT);
+            if !wait.is_zero() {
+                wait_for_answers(self.socket, wait)?;
+            }
+        }
+    }
+
+    fn make_what_is_due(&mut self) -> io::Result<()> {
+        for _ in 0..TURN_MAX {
+            let due = self.schedule.due;
+            if due > Instant::now() {
+                break;
+            }
+            self.request[..NUMBER_LEN].copy_from_slice(&self.outstanding.next_number().to_be_bytes());
+            match self.socket.send(&self.request) {
+                Ok(_) => {}
+                // It is still due.
+                Err(error) if is_pause(&error) => break,
+                // It is lost, and will not be answered.
+                Err(error) if is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+            if let Some(oldest) = self.outstanding.push(due) {
+                self.give_up(oldest);
+            }
+            self.schedule.advance();
+        }
+        Ok(())
+    }
+
+    fn take_answers(&mut self, context: &mut Context) -> io::Result<()> {
+        for _ in 0..TURN_MAX {
+            let len = match recv(self.socket.as_raw_fd(), &mut self.response, MsgFlags::MSG_DONTWAIT) {
+                Ok(len) => len,
+                Err(Errno::EAGAIN) => break,
+                Err(errno) => {
+                    let error = io::Error::from(errno);
+                    if is_pause(&error) || is_passing(&error) {
+                        break;
+                    }
+                    return Err(error);
+                }
+            };
+            self.answered(len, Instant::now());
+        }
+        context.count(self.end.bytes, self.end.units);
+        Ok(())
+    }
+
+    /// A datagram of `len` bytes came; what is no answer is passed over.
+    fn answered(&mut self, len: usize, now: Instant) {
+        if len != self.params.response_bytes as usize {
+            return;
+        }
+        let number = self.response.first_chunk::<NUMBER_LEN>().map(|bytes| u64::from_be_bytes(*bytes));
+        let Some(due) = number.and_then(|number| self.outstanding.answer(number)) else { return };
+        self.end.bytes += u64::from(self.params.request_bytes) + u64::from(self.params.response_bytes);
+        self.end.units += 1;
+        self.record(due, now);
+    }
+
+    fn record(&mut self, due: Instant, now: Instant) {
+        if self.window.holds(due)
+            && let Some(times) = &mut self.times
+        {
+            times.saturating_record(nsecs(now.saturating_duration_since(due)));
+        }
+    }
+
+    /// Waits for answers under way, until none has come for a while.
+    fn linger(&mut self, context: &mut Context) -> io::Result<()> {
+        let (mut came, mut left) = (Instant::now(), self.outstanding.count);
+        while self.outstanding.count > 0 && came.elapsed() < LINGER {
+            if context.phase() == Phase::Abort {
+                return Err(io::Error::other("given up before the last answers"));
+            }
+            wait_for_answers(self.socket, LINGER / 10)?;
+            self.take_answers(context)?;
+            if self.outstanding.count < left {
+                (came, left) = (Instant::now(), self.outstanding.count);
+            }
+        }
+        Ok(())
+    }
+
+    /// What was made and not answered, and what was due in the window and could not be made.
+    fn give_up_the_rest(&mut self) {
+        let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
+        unanswered.into_iter().for_each(|due| self.give_up(due));
+        for _ in 0..OUTSTANDING_MAX {
+            if self.window.closed.is_none_or(|closed| self.schedule.due >= closed) {
+                break;
+            }
+            self.give_up(self.schedule.due);
+            self.schedule.advance();
+        }
+    }
+
+    /// Counts a request as unanswered; its latency is at least the time that it was waited for.
+    fn give_up(&mut self, due: Instant) {
+        self.end.unanswered += u64::from(self.window.holds(due));
+        self.record(due, Instant::now());
+    }
+}
+
+/// Sleeps until a datagram comes, at most so long.
+fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
+    let mut watched = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
+    match ppoll(&mut watched, Some(TimeSpec::from_duration(wait)), None) {
+        Ok(_) | Err(Errno::EINTR) => Ok(()),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+/// Answers requests until the client's empty datagram comes, or the phase says stop and nothing has come for a while.
+pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut Context) -> WorkerEnd {
+    let mut request = vec![0; DATAGRAM_BYTES_MAX as usize];
+    let mut response = vec![0; params.response_bytes as usize];
+    let mut end = WorkerEnd::default();
+    let outcome = loop {
+        let phase = context.phase();
+        if phase == Phase::Abort {
+            break Err(io::Error::other("given up under way"));
+        }
+        match socket.recv(&mut request) {
+            Ok(0) => break Ok(()),
+            Ok(len) if len == params.request_bytes as usize => {}
+            // Not of the test.
+            Ok(_) => continue,
+            Err(error) if is_pause(&error) && phase >= Phase::Stop => break Ok(()),
+            Err(error) if is_pause(&error) || is_passing(&error) => continue,
+            Err(error) => break Err(error),
+        }
+        response[..NUMBER_LEN].copy_from_slice(&request[..NUMBER_LEN]);
+        match socket.send(&response) {
+            Ok(_) => {
+                end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);
+                end.units += 1;
+            }
+            // The client counts it as unanswered.
+            Err(error) if is_pause(&error) || is_passing(&error) => {}
+            Err(error) => break Err(error),
+        }
+        context.count(end.bytes, end.units);
+    };
+    finish(end, outcome, context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Seconds from the begin to each of the first `count` requests.
+    fn moments(arrivals: &Arrivals, index: u32, count: usize) -> Vec<f64> {
+        let begin = Instant::now();
+        let mut schedule = Schedule::new(arrivals, index, begin);
+        let next = |_| {
+            let due = (schedule.due - begin).as_secs_f64();
+            schedule.advance();
+            due
+        };
+        (0..count).map(next).collect()
+    }
+
+    #[test]
+    fn poisson_gaps_are_exponential_and_the_same_for_the_same_seed() {
+        let arrivals = Arrivals::Poisson { per_s: 1000, seed: 7 };
+        let found = moments(&arrivals, 0, 20_001);
+        assert_eq!(found, moments(&arrivals, 0, 20_001));
+        assert_ne!(found[..10], moments(&arrivals, 1, 10)[..]);
+        let gaps: Vec<f64> = found.windows(2).map(|two| two[1] - two[0]).collect();
+        let mean = gaps.iter().sum::<f64>() / gaps.len() as f64;
+        let deviation = (gaps.iter().map(|gap| (gap - mean).powi(2)).sum::<f64>() / gaps.len() as f64).sqrt();
+        // Both are 1 ms; the error of 20,000 gaps is a hundredth.
+        assert!((mean * 1000.0 - 1.0).abs() < 0.04 && (deviation * 1000.0 - 1.0).abs() < 0.06, "{mean} {deviation}");
+    }
+
+    #[test]
+    fn a_burst_is_due_at_one_moment_and_the_next_one_so_much_later() {
+        let found = moments(&Arrivals::Bursts { requests: 3, every_usecs: 500 }, 0, 7);
+        let in_usecs: Vec<f64> = found.iter().map(|seconds| (seconds * 1e6).round()).collect();
+        assert_eq!(in_usecs, [500.0, 500.0, 500.0, 1000.0, 1000.0, 1000.0, 1500.0]);
+    }
+
+    #[test]
+    fn an_answer_counts_once_in_any_order_and_a_strange_number_never() {
+        let (mut outstanding, now) = (Outstanding::default(), Instant::now());
+        for _ in 0..3 {
+            assert_eq!(outstanding.push(now), None);
+        }
+        assert_eq!(
+            [1, 1, 0, 3, u64::MAX, 2].map(|number| outstanding.answer(number).is_some()),
+            [true, false, true, false, false, true]
+        );
+        assert_eq!((outstanding.count, outstanding.next_number(), outstanding.due.len()), (0, 3, 0));
+        assert!(outstanding.answer(0).is_none());
+    }
+
+    #[test]
+    fn the_oldest_request_is_given_up_where_there_is_no_room() {
+        let (mut outstanding, now) = (Outstanding::default(), Instant::now());
+        assert!((0..OUTSTANDING_MAX).all(|_| outstanding.push(now).is_none()));
+        assert_eq!(outstanding.push(now), Some(now));
+        assert!(outstanding.answer(0).is_none() && outstanding.answer(1).is_some());
+        assert_eq!(outstanding.count, OUTSTANDING_MAX - 1);
+    }
+
+    #[test]
+    fn a_request_counts_if_it_was_due_in_the_window_whenever_it_was_made_or_answered() {
+        let (mut window, begin) = (Window::default(), Instant::now());
+        let at = |usecs| begin + Duration::from_micros(usecs);
+        window.see(Phase::Warmup, at(1));
+        assert!(!window.holds(at(1)));
+        window.see(Phase::Measure, at(10));
+        assert!(!window.holds(at(9)) && window.holds(at(10)));
+        window.see(Phase::Stop, at(20));
+        assert!(window.holds(at(19)) && !window.holds(at(20)));
+    }
+}

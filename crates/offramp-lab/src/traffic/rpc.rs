@@ -1,0 +1,177 @@
+//! Remote procedure calls over UDP in the manner of NFS: a short request, a response of one datagram that IP cuts into
+//! frames, and a request that is sent again when its response does not come in time. One lost frame loses the whole
+//! response.
+
+use std::io;
+use std::net::UdpSocket;
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+
+use super::params::{DATAGRAM_BYTES_MAX, RpcParams};
+use super::report::RpcCounts;
+use super::rr::{LATENCY_DIGITS, LATENCY_MAX_NSECS};
+use super::side::{Context, IO_TIMEOUT, Phase, WorkerEnd};
+use super::ttcp::{finish, is_pause};
+use super::udp::is_passing;
+
+/// Bytes of the call's number at the start of request and response, in big-endian order.
+const CALL_NUMBER_LEN: usize = 8;
+/// Shortest wait for a response; zero would mean no end.
+const WAIT_MIN: Duration = Duration::from_millis(1);
+
+/// One call under way.
+#[derive(Clone, Copy)]
+struct Call {
+    number: u64,
+    begun: Instant,
+    /// When its request was last sent.
+    sent: Instant,
+}
+
+/// The calls of one stream, and what became of them.
+struct Caller<'caller> {
+    socket: &'caller UdpSocket,
+    params: &'caller RpcParams,
+    timer: Duration,
+    request: Vec<u8>,
+    calls: Vec<Call>,
+    numbers: u64,
+    counts: RpcCounts,
+    times: Option<Histogram<u64>>,
+    end: WorkerEnd,
+}
+
+/// Keeps so many calls under way until the phase says stop; what is under way then is given up.
+pub(super) fn call(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
+    let mut caller = Caller::new(socket, params);
+    context.wait_begin();
+    caller.end.first = Some(Instant::now());
+    let outcome = caller.run(context);
+    caller.end.last = Some(Instant::now());
+    caller.end.histogram = caller.times;
+    caller.end.rpc = Some(caller.counts);
+    finish(caller.end, outcome, context)
+}
+
+impl<'caller> Caller<'caller> {
+    fn new(socket: &'caller UdpSocket, params: &'caller RpcParams) -> Self {
+        Self {
+            socket,
+            params,
+            timer: Duration::from_micros(params.timer_usecs),
+            request: vec![0; params.request_bytes as usize],
+            calls: Vec::with_capacity(params.outstanding as usize),
+            numbers: 0,
+            counts: RpcCounts::default(),
+            times: Histogram::new_with_max(LATENCY_MAX_NSECS, LATENCY_DIGITS).ok(),
+            end: WorkerEnd::default(),
+        }
+    }
+
+    fn run(&mut self, context: &mut Context) -> io::Result<()> {
+        let mut buffer = vec![0; DATAGRAM_BYTES_MAX as usize];
+        for _ in 0..self.params.outstanding {
+            self.begin()?;
+        }
+        while context.phase() < Phase::Stop {
+            self.send_again(context)?;
+            self.socket.set_read_timeout(Some(self.wait()))?;
+            match self.socket.recv(&mut buffer) {
+                Ok(len) => self.take(&buffer[..len], context)?,
+                Err(error) if is_pause(&error) || is_passing(&error) => {}
+                Err(error) => return Err(error),
+            }
+            context.count(self.end.bytes, self.end.units);
+        }
+        Ok(())
+    }
+
+    /// Begins a call.
+    fn begin(&mut self) -> io::Result<()> {
+        let (number, now) = (self.numbers, Instant::now());
+        self.numbers += 1;
+        self.calls.push(Call { number, begun: now, sent: now });
+        self.send(number)
+    }
+
+    /// A request that the kernel has no room for is as lost as one that is lost later.
+    fn send(&mut self, number: u64) -> io::Result<()> {
+        self.request[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+        match self.socket.send(&self.request) {
+            Err(error) if !is_pause(&error) && !is_passing(&error) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sends the requests again whose responses are late.
+    fn send_again(&mut self, context: &mut Context) -> io::Result<()> {
+        let now = Instant::now();
+        for position in 0..self.calls.len() {
+            if now - self.calls[position].sent >= self.timer {
+                self.calls[position].sent = now;
+                self.counts.retransmits += u64::from(context.phase() == Phase::Measure);
+                self.send(self.calls[position].number)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// How long nothing is due but a response.
+    fn wait(&self) -> Duration {
+        let oldest = self.calls.iter().map(|call| call.sent).min();
+        let left = oldest.map_or(IO_TIMEOUT, |sent| self.timer.saturating_sub(sent.elapsed()));
+        left.clamp(WAIT_MIN, IO_TIMEOUT)
+    }
+
+    /// Takes a response, and begins the next call in the place of the one that it ends.
+    fn take(&mut self, response: &[u8], context: &mut Context) -> io::Result<()> {
+        let is_measured = context.phase() == Phase::Measure;
+        let number = call_number(response).filter(|_| response.len() == self.params.response_bytes as usize);
+        let position = number.and_then(|number| self.calls.iter().position(|call| call.number == number));
+        let Some(position) = position else {
+            self.counts.unwanted += u64::from(is_measured);
+            return Ok(());
+        };
+        let call = self.calls.swap_remove(position);
+        self.end.bytes += response.len() as u64;
+        self.end.units += 1;
+        if let Some(times) = self.times.as_mut().filter(|_| is_measured) {
+            times.saturating_record(call.begun.elapsed().as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64);
+        }
+        self.begin()
+    }
+}
+
+/// Answers every request until the phase says stop and none has come for a while.
+pub(super) fn answer(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
+    let mut request = vec![0; DATAGRAM_BYTES_MAX as usize];
+    let mut response = vec![0; params.response_bytes as usize];
+    let mut end = WorkerEnd::default();
+    let outcome = loop {
+        let phase = context.phase();
+        if phase == Phase::Abort {
+            break Err(io::Error::other("given up under way"));
+        }
+        let sent = socket.recv(&mut request).and_then(|len| {
+            let Some(number) = call_number(&request[..len]) else { return Ok(0) };
+            response[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+            socket.send(&response)
+        });
+        match sent {
+            Ok(len) => {
+                end.bytes += len as u64;
+                end.units += u64::from(len > 0);
+            }
+            Err(error) if is_pause(&error) && phase >= Phase::Stop => break Ok(()),
+            Err(error) if is_pause(&error) || is_passing(&error) => {}
+            Err(error) => break Err(error),
+        }
+        context.count(end.bytes, end.units);
+    };
+    finish(end, outcome, context)
+}
+
+fn call_number(message: &[u8]) -> Option<u64> {
+    message.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
