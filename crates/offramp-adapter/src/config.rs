@@ -27,8 +27,9 @@ pub struct AdapterConfig {
     pub transmit_batch_bytes: usize,
     /// Frames taken from the line before the host is served again.
     pub receive_batch_frames: usize,
-    /// When what has arrived is handed over to the host, each queue for itself. Frames wait on the line
-    /// until then, and are handed over together. May be changed while the adapter runs.
+    /// When the host is interrupted for what has arrived, each queue for itself. Where handing over is the
+    /// interrupt, frames wait on the line until then, and are handed over together; elsewhere only the interrupt
+    /// waits ([`Interrupts`](crate::port::Interrupts)). May be changed while the adapter runs.
     pub moderation: ModerationConfig,
     /// How frames are joined.
     pub coalesce: CoalesceConfig,

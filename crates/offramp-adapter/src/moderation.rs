@@ -352,6 +352,13 @@ impl Moderator {
         self.take_limits();
     }
 
+    /// An interrupt was found to cost `cost_ns` by itself, without the work on frames. From this its cost is
+    /// learned where a batch's handling cannot be seen; not beside [`Moderator::handled`].
+    pub fn costed(&mut self, cost_ns: u64) {
+        self.cost.observe_interrupt(cost_ns);
+        self.take_limits();
+    }
+
     /// The host's ring takes `free_frames` more than what waits. From now on nothing waits when only
     /// [`ModerationConfig::ring_guard_frames`] of them are left. The host is believed to make the same room
     /// again after each interrupt; where it does not, say so again.

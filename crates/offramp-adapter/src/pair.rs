@@ -45,13 +45,13 @@ impl Control {
         self.offloads.store(offloads.bits(), Ordering::Relaxed);
     }
 
-    /// When received frames are handed over now.
+    /// When the host is interrupted now.
     pub fn moderation(&self) -> ModerationConfig {
         *lock(&self.moderation)
     }
 
-    /// Changes when received frames are handed over, from the next batch on and for frames that wait;
-    /// queue pairs that sleep are woken.
+    /// Changes when the host is interrupted, from the next batch on and for frames that wait; queue pairs
+    /// that sleep are woken.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
         let mut current = lock(&self.moderation);
         *current = moderation;
@@ -100,20 +100,29 @@ pub struct QueuePair<H, W> {
     queue: usize,
     moderation_changes: u32,
     waker: Option<Waker>,
+    /// Of a host whose interrupts are apart from handing over.
+    next_interrupt_ns: Option<u64>,
 }
 
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// Joins a host port and a wire port. `queue` is the index of this pair in `control`.
-    pub fn new(config: &AdapterConfig, control: &Arc<Control>, queue: usize, host: H, wire: W) -> Self {
+    pub fn new(config: &AdapterConfig, control: &Arc<Control>, queue: usize, mut host: H, wire: W) -> Self {
+        let mut receive = Receive::new(config, host.takes_verdicts());
+        if let Some(interrupts) = host.interrupts() {
+            interrupts.moderate(&config.moderation);
+            control.queues[queue].note_moderation(interrupts);
+            receive.leave_interrupts_to_host();
+        }
         Self {
             transmit: Transmit::new(config),
-            receive: Receive::new(config, host.takes_verdicts()),
+            receive,
             host,
             wire,
             control: Arc::clone(control),
             queue,
             moderation_changes: 0,
             waker: None,
+            next_interrupt_ns: None,
         }
     }
 
@@ -135,14 +144,24 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let stats = &self.control.queues[self.queue];
         let allowed = Offloads::offer(Offloads::RX, self.host.accepts(), self.control.offloads());
         if let Some(moderation) = self.control.changed_moderation(&mut self.moderation_changes) {
-            self.receive.set_moderation(moderation, &stats.receive);
+            match self.host.interrupts() {
+                Some(interrupts) => {
+                    interrupts.moderate(&moderation);
+                    stats.note_moderation(interrupts);
+                }
+                None => self.receive.set_moderation(moderation, &stats.receive),
+            }
         }
         let (host, wire) = (&mut self.host, &mut self.wire);
         let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
         let (taken_before, bytes_before) = (stats.transmit.host_frames.get(), stats.transmit.bytes_out.get());
         let sent = self.transmit.poll(host, wire, &stats.transmit, now_ns)?;
-        // A pair that only receives leaves these counters to the one that transmits.
-        if sent.moved {
+        if let Some(interrupts) = self.host.interrupts() {
+            let counts = interrupts.send_due(now_ns);
+            stats.interrupted(counts, interrupts);
+            self.next_interrupt_ns = interrupts.next_due_ns();
+        } else if sent.moved {
+            // A pair that only receives leaves these counters to the one that transmits.
             if stats.transmit.host_frames.get() > taken_before {
                 stats.transmit.interrupts.add(1);
             }
@@ -165,9 +184,9 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.transmit.held() + self.receive.held()
     }
 
-    /// When something is due without any new frame: an arrival, frames that wait, or held ones.
+    /// When something is due without any new frame: an arrival, frames that wait, held ones, or an interrupt.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.receive.next_deadline_ns(&self.wire)
+        self.receive.next_deadline_ns(&self.wire).into_iter().chain(self.next_interrupt_ns).min()
     }
 
     /// The host's side.

@@ -5,6 +5,7 @@
 //! change hands, and nothing is allocated per frame. Time is an argument, in nanoseconds since any
 //! fixed moment.
 
+use crate::moderation::ModerationConfig;
 use crate::stats::Direction;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -22,6 +23,42 @@ pub enum PortError {
     /// The other side is gone and will not come back; the port is of no more use.
     #[error("closed (error number {0})")]
     Closed(i32),
+}
+
+/// How often a host was interrupted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct InterruptCounts {
+    /// For frames that it was given.
+    pub receive: u64,
+    /// For frames that were taken from it: its buffers are free again.
+    pub transmit: u64,
+}
+
+/// The interrupts of a host that sees what it is given before it is interrupted for it.
+///
+/// A guest shares its rings: what [`HostPort::flush`] shows it is there from then on, whether or not it is
+/// called for it, and a guest that polls needs no call. So moderation holds back no frame here, only the
+/// interrupt. Each queue of the port is moderated for itself, received frames and transmit completions apart,
+/// and frames count as they are handed over: a super-frame is one, as the host works on it as one.
+pub trait Interrupts {
+    /// Changes when the host is interrupted, for what it was shown already, too. With
+    /// [`Policy::Off`](crate::moderation::Policy::Off), as in the beginning, it is interrupted whenever it is
+    /// shown something; what waits then is told at once.
+    fn moderate(&mut self, config: &ModerationConfig);
+
+    /// Sends what is due at `now_ns`. Asked behind each batch, and when [`Interrupts::next_due_ns`] has come.
+    ///
+    /// Returns how many were sent since the last time, also those that nothing held back.
+    fn send_due(&mut self, now_ns: u64) -> InterruptCounts;
+
+    /// When the next one is due if the host is shown nothing more, as of the last [`Interrupts::send_due`].
+    fn next_due_ns(&self) -> Option<u64>;
+
+    /// What an interrupt for received frames costs as far as that is known, nanoseconds; 0 without moderation.
+    fn cost_ns(&self) -> u64;
+
+    /// The longest that an interrupt for a received frame waits, nanoseconds.
+    fn wait_max_ns(&self) -> u64;
 }
 
 /// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
@@ -46,6 +83,12 @@ pub trait HostPort {
 
     /// Ends a batch: the host sees everything that was given so far, at the latest now.
     fn flush(&mut self);
+
+    /// The host's interrupts, where they are apart from handing over; always, or never. `None`: handing over
+    /// is the interrupt, and moderation decides when that is.
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        None
+    }
 
     /// What the host can ask for and can be told now.
     fn accepts(&self) -> Offloads;

@@ -39,6 +39,8 @@ pub struct Receive {
     batch_frames: usize,
     hold_ns: u64,
     gate: Gate,
+    /// The host's interrupts are apart from handing over, and are not counted here.
+    is_host_interrupted_apart: bool,
 }
 
 impl Receive {
@@ -55,7 +57,15 @@ impl Receive {
             batch_frames: config.receive_batch_frames,
             hold_ns: config.coalesce.hold_ns,
             gate: Gate::new(config.moderation),
+            is_host_interrupted_apart: false,
         }
+    }
+
+    /// Hands over what has arrived at once, whatever the moderation: the host sees it before it is interrupted
+    /// ([`HostPort::interrupts`]).
+    pub(crate) fn leave_interrupts_to_host(&mut self) {
+        self.gate.set(ModerationConfig::default());
+        self.is_host_interrupted_apart = true;
     }
 
     /// Frames that are held to be joined.
@@ -146,7 +156,7 @@ impl Receive {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
         host.flush();
-        if is_given {
+        if is_given && !self.is_host_interrupted_apart {
             stats.interrupts.add(1);
         }
         if !self.gate.is_off() && frames > 0 {

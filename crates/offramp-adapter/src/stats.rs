@@ -4,7 +4,7 @@
 //! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
 //! One thread writes a counter, any thread may read it.
 
-use crate::port::PortError;
+use crate::port::{InterruptCounts, Interrupts, PortError};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -127,13 +127,15 @@ pub struct Direction {
     pub bytes_out: Counter,
     /// Frames as the host saw them: super-frames taken, joined frames given.
     pub host_frames: Counter,
-    /// Interrupts: batches of which the host was told. Receive: those in which it was given frames.
-    /// Transmit: those in which frames were taken from it.
+    /// Interrupts. Where handing over is the interrupt ([`HostPort::interrupts`](crate::port::HostPort::interrupts)
+    /// is `None`), the batches in which the host was given frames (receive) or frames were taken from it
+    /// (transmit); elsewhere those that were sent, for frames given (receive) and for transmit completions.
     pub interrupts: Counter,
     /// Receive: what an interrupt was found to cost while it was measured, nanoseconds; 0 without
     /// moderation.
     pub interrupt_cost_ns: Gauge,
-    /// Receive: the longest that a frame waits under the moderation in force, nanoseconds.
+    /// Receive: the longest that a frame, or the interrupt for it, waits under the moderation in force,
+    /// nanoseconds.
     pub wait_max_ns: Gauge,
     /// Receive: most bytes that the adapter's memory has held at one time, whole pages where it has pages; 0
     /// for a memory without limit, which is not watched.
@@ -212,6 +214,26 @@ pub struct QueueStats {
     pub transmit: Direction,
     /// Line to host.
     pub receive: Direction,
+}
+
+impl QueueStats {
+    /// Counts interrupts that were sent, and notes what is known of them by now.
+    #[inline]
+    pub(crate) fn interrupted(&self, counts: InterruptCounts, interrupts: &dyn Interrupts) {
+        if counts.transmit > 0 {
+            self.transmit.interrupts.add(counts.transmit);
+        }
+        if counts.receive > 0 {
+            self.receive.interrupts.add(counts.receive);
+            self.note_moderation(interrupts);
+        }
+    }
+
+    /// Notes what an interrupt costs, and how long one waits.
+    pub(crate) fn note_moderation(&self, interrupts: &dyn Interrupts) {
+        self.receive.interrupt_cost_ns.set(interrupts.cost_ns());
+        self.receive.wait_max_ns.set(interrupts.wait_max_ns());
+    }
 }
 
 #[cfg(test)]

@@ -32,6 +32,7 @@ pub use control::{LINK_PORTS_MAX, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
+use crate::moderation::ModerationConfig;
 use crate::port::{HostPort, PortError};
 use crate::stats::Loss;
 use crate::transmit::Progress;
@@ -107,6 +108,9 @@ pub struct PortConfig {
     pub flood_limit: Option<FloodLimit>,
     /// How frames for this port are joined; `telling` is the port's own.
     pub coalesce: CoalesceConfig,
+    /// When the port's host is interrupted, where that is apart from handing over
+    /// ([`HostPort::interrupts`]); without effect elsewhere. May be changed later.
+    pub moderation: ModerationConfig,
 }
 
 impl Default for PortConfig {
@@ -118,6 +122,7 @@ impl Default for PortConfig {
             stations_max: 128,
             flood_limit: Some(FloodLimit::default()),
             coalesce: CoalesceConfig::default(),
+            moderation: ModerationConfig::default(),
         }
     }
 }
@@ -161,6 +166,25 @@ struct Port<P> {
     egress: Egress,
     floods: Option<TokenBucket>,
     pending: Option<Pending>,
+    /// Changes of the moderation that the port's host knows of.
+    moderation_changes: u32,
+    /// Of a host whose interrupts are apart from handing over.
+    next_interrupt_ns: Option<u64>,
+}
+
+impl<P: HostPort> Port<P> {
+    /// Sends the interrupts that are due to a host that sees what it is given before them.
+    fn interrupt(&mut self, now_ns: u64) {
+        let Some(interrupts) = self.host.interrupts() else { return };
+        let stats = self.shared.stats();
+        if let Some(moderation) = self.shared.changed_moderation(&mut self.moderation_changes) {
+            interrupts.moderate(&moderation);
+            stats.note_moderation(interrupts);
+        }
+        let counts = interrupts.send_due(now_ns);
+        stats.interrupted(counts, interrupts);
+        self.next_interrupt_ns = interrupts.next_due_ns();
+    }
 }
 
 impl<P> Port<P> {
@@ -230,14 +254,14 @@ impl<P: HostPort> Switch<P> {
         self.ports.get(index).and_then(Option::as_ref).map_or(0, |port| port.egress.held())
     }
 
-    /// When held frames are due without any new frame.
+    /// When held frames or an interrupt are due without any new frame.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let open = self.ports.iter().flatten().filter(|port| port.is_open());
-        open.filter_map(|port| port.egress.next_deadline_ns()).min()
+        open.filter_map(|port| port.egress.next_deadline_ns().into_iter().chain(port.next_interrupt_ns).min()).min()
     }
 
-    /// Asks for `waker` to be called when a port is added or removed. The caller must poll once more
-    /// before it sleeps.
+    /// Asks for `waker` to be called when a port is added or removed, or its moderation changed. The
+    /// caller must poll once more before it sleeps.
     pub fn register(&self, waker: &Waker) {
         self.control.register(Some(waker));
     }
@@ -272,6 +296,9 @@ impl<P: HostPort> Switch<P> {
             if port.is_open() && !port.egress.is_idle() {
                 port.egress.end_batch(Outlet::new(&mut port.host, &port.shared), now_ns);
             }
+            if port.is_open() {
+                port.interrupt(now_ns);
+            }
             if !port.is_open() {
                 self.stations.forget(port.shared.index);
             }
@@ -292,18 +319,25 @@ impl<P: HostPort> Switch<P> {
         has_any
     }
 
-    fn add(&mut self, host: P, shared: Arc<SwitchPort>) {
+    fn add(&mut self, mut host: P, shared: Arc<SwitchPort>) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
-        let egress = Egress::new(&shared.config.coalesce, host.takes_verdicts());
+        let is_interrupted_apart = host.interrupts().is_some();
+        let egress = Egress::new(&shared.config.coalesce, host.takes_verdicts(), is_interrupted_apart);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
         let index = shared.index;
-        self.ports[index] = Some(Port { host, shared, egress, floods, pending: None });
+        let (moderation_changes, next_interrupt_ns) = (0, None);
+        self.ports[index] =
+            Some(Port { host, shared, egress, floods, pending: None, moderation_changes, next_interrupt_ns });
     }
 
     fn remove(&mut self, shared: &Arc<SwitchPort>) {
         let index = shared.index;
         let Some(mut port) = self.ports[index].take() else { return };
         port.egress.release(Outlet::new(&mut port.host, shared));
+        if let Some(interrupts) = port.host.interrupts() {
+            // Nobody would send what is due later.
+            interrupts.moderate(&ModerationConfig::default());
+        }
         give_up(&mut port);
         for other in self.ports.iter_mut().flatten() {
             leave_out(other, index);
@@ -324,7 +358,7 @@ impl<P: HostPort> Switch<P> {
                 return progress;
             }
             if let Some(port) = self.ports[from].as_ref().filter(|_| !progress.moved) {
-                port.shared.stats().transmit.interrupts.add(1);
+                port.egress.count_taken(port.shared.stats());
             }
             progress.moved = true;
             self.forward(from, now_ns, &mut budget);

@@ -159,7 +159,7 @@ pub struct Variant {
     /// Frames that the hosts handed over to be sent in that time; a super-frame counts once.
     #[serde(default)]
     pub sent_frames: Option<f64>,
-    /// Batches per second in which frames were handed to the receiving hosts: the interrupts of an adapter.
+    /// Interrupts of the receiving hosts per second: batches in which a TAP was handed frames, calls of a guest.
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
     /// Of these batches, so many for each frame that came from the line: 1 where the host is told of every frame.

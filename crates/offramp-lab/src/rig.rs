@@ -411,7 +411,7 @@ pub struct Count {
     pub frames_out: u64,
     /// Frames as the hosts saw them.
     pub host_frames: u64,
-    /// Batches of which the hosts were told.
+    /// Batches of which a TAP was told, or calls of a guest.
     pub interrupts: u64,
     /// Frames lost, for any reason.
     pub lost: u64,

@@ -481,7 +481,7 @@ fn a_guest_is_called_exactly_when_its_event_index_is_passed() {
     let mut rng = rng();
     for case in Case::rings().filter(|case| case.event_idx) {
         for size in [8, 64] {
-            let rig = Rig::with(&RigConfig::mtu(1500));
+            let rig = Rig::with(&RigConfig::mtu(1500).unmoderated());
             let [mut a, mut b] = rig.guests(&case.guest().queue_size(size));
             a.rx(0).fill(4, 1526);
             b.rx(0).fill(usize::from(size), 1526);

@@ -115,6 +115,13 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         );
         assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
         assert_eq!(feature(&bed.show(), "a", "tso4")["offered"], false);
+        // A guest's calls are moderated on any wire, a TAP's hand-overs only on a cable.
+        assert_eq!(bed.show()["ports"][0]["moderation"], serde_json::json!({"policy": "off"}));
+        assert!(bed.run(&["set", "a", "moderation", "rx_usecs=50"]).status.success());
+        let coalescing = serde_json::json!({"policy": "coalescing", "rx_usecs": 50});
+        assert_eq!(bed.show()["ports"][0]["moderation"], coalescing);
+        bed.until(|| direction(&bed.show(), "a", "receive")["wait_max_ns"] == 50_000);
+        assert_eq!(bed.show()["ports"][1]["moderation"].is_null(), wire == "switch");
         bed.signal(Signal::SIGTERM);
         assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
         assert!(!socket.exists() && !bed.control().exists());
@@ -299,14 +306,14 @@ fn moderation_is_set_shown_and_read_from_the_file() {
 }
 
 #[test]
-fn a_port_without_a_cable_has_no_moderation() {
+fn a_tap_without_a_cable_has_no_moderation() {
     let mut bed = Bed::unstarted("unmoderated", "");
     let text = fs::read_to_string(bed.file()).unwrap();
     let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
     fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
     bed.start_again();
     assert!(bed.show()["ports"][0]["moderation"].is_null());
-    refused(&bed.run(&["set", "a", "moderation", "area"]), &["port \"a\" is on a switch", "moderation needs a cable"]);
+    refused(&bed.run(&["set", "a", "moderation", "area"]), &["port \"a\" is a tap on a switch", "needs a cable"]);
     bed.carry_tcp();
     let interrupts = queue_sum(&bed.show_at_rest(), "b", "receive", "interrupts");
     assert!(interrupts > 0);

@@ -1,7 +1,7 @@
 //! Hosts that are told of frames in the wrong order, or with a wrong verdict. What they send goes its way.
 
 use super::config::{VerdictConfig, WrongVerdict};
-use crate::port::{HostPort, PortError};
+use crate::port::{HostPort, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
@@ -13,7 +13,7 @@ const BAD_MESSAGE: i32 = 74;
 /// Where a TCP header has its sequence number, and how long that is (RFC 9293 3.1).
 const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
-/// Passes on what concerns the frames that leave.
+/// Passes on what concerns the frames that leave, and the host as it is.
 macro_rules! pass_on_transmit {
     ($host:ident) => {
         fn take(&mut self) -> Result<bool, PortError> {
@@ -22,6 +22,10 @@ macro_rules! pass_on_transmit {
 
         fn taken(&self) -> (TxMeta, &[u8]) {
             self.$host.taken()
+        }
+
+        fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+            self.$host.interrupts()
         }
 
         fn accepts(&self) -> Offloads {

@@ -121,6 +121,15 @@ impl CostEstimator {
         }
     }
 
+    /// Learns from an interrupt that was seen to cost `ns` by itself. One division.
+    pub fn observe_interrupt(&mut self, ns: u64) {
+        self.weight = self.weight * KEEP + 1.0;
+        self.ns = self.ns * KEEP + ns.min(HANDLING_NS_MAX) as f64;
+        if self.weight >= WEIGHT_MIN {
+            self.cost_ns = ((self.ns / self.weight) as u64).clamp(COST_NS_MIN, COST_NS_MAX);
+        }
+    }
+
     /// Where the line meets a batch of no frames. Without batches of different sizes there is no line:
     /// what was known before stays, as far as it is below the mean of a whole batch.
     fn intercept_ns(&self) -> f64 {

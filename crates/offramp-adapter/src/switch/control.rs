@@ -2,9 +2,13 @@
 
 use super::{PortConfig, SwitchConfig};
 use crate::config::{MTU_MAX, MTU_MIN};
+use crate::moderation::ModerationConfig;
 use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{
+    AtomicBool, AtomicI32, AtomicU32, AtomicUsize,
+    Ordering::{Acquire, Relaxed, Release},
+};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 
@@ -52,10 +56,35 @@ pub struct SwitchPort {
     removed: AtomicBool,
     pub(super) stations: AtomicUsize,
     stats: QueueStats,
+    moderation: Mutex<ModerationConfig>,
+    /// Grows with each change, so that a batch without one takes no lock.
+    moderation_changes: AtomicU32,
+    sleeper: Arc<Sleeper>,
+}
+
+/// What wakes the switch while it sleeps.
+#[derive(Debug, Default)]
+struct Sleeper(Mutex<Option<Waker>>);
+
+impl Sleeper {
+    fn set(&self, waker: Option<&Waker>) {
+        *lock(&self.0) = waker.cloned();
+    }
+
+    fn wake(&self) {
+        if let Some(waker) = &*lock(&self.0) {
+            waker.wake_by_ref();
+        }
+    }
+}
+
+/// A panic elsewhere leaves what is locked whole: nothing in here can fail half way.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SwitchPort {
-    fn new(index: usize, config: &PortConfig) -> Self {
+    fn new(index: usize, config: &PortConfig, sleeper: &Arc<Sleeper>) -> Self {
         Self {
             index,
             config: *config,
@@ -66,6 +95,10 @@ impl SwitchPort {
             removed: AtomicBool::new(false),
             stations: AtomicUsize::new(0),
             stats: QueueStats::default(),
+            moderation: Mutex::new(config.moderation),
+            // The setting that it is added with is one of which its host is to be told.
+            moderation_changes: AtomicU32::new(1),
+            sleeper: Arc::clone(sleeper),
         }
     }
 
@@ -109,6 +142,32 @@ impl SwitchPort {
         self.isolated.store(isolated, Relaxed);
     }
 
+    /// When the port's host is interrupted, where that is apart from handing over.
+    pub fn moderation(&self) -> ModerationConfig {
+        *lock(&self.moderation)
+    }
+
+    /// Changes when the port's host is interrupted, from the next batch on and for what it was shown already;
+    /// a switch that sleeps is woken. Without effect where handing over is the interrupt.
+    pub fn set_moderation(&self, moderation: ModerationConfig) {
+        let mut current = lock(&self.moderation);
+        *current = moderation;
+        self.moderation_changes.fetch_add(1, Release);
+        drop(current);
+        self.sleeper.wake();
+    }
+
+    /// The moderation, if it was changed since `changes`.
+    #[inline]
+    pub(super) fn changed_moderation(&self, changes: &mut u32) -> Option<ModerationConfig> {
+        let now = self.moderation_changes.load(Acquire);
+        if now == *changes {
+            return None;
+        }
+        *changes = now;
+        Some(self.moderation())
+    }
+
     /// Why the port is of no more use ([`PortError::Closed`](crate::port::PortError::Closed)): the
     /// error number. The switch leaves it alone from then on; remove it.
     pub fn closed(&self) -> Option<i32> {
@@ -147,7 +206,6 @@ struct Registry<P> {
     ports: Box<[Option<Arc<SwitchPort>>]>,
     stations_left: usize,
     requests: Vec<Request<P>>,
-    waker: Option<Waker>,
 }
 
 /// Adds and removes ports of a switch from any thread.
@@ -157,6 +215,7 @@ pub struct SwitchControl<P> {
     registry: Mutex<Registry<P>>,
     /// Set while requests wait, so that a batch that has none takes no lock.
     asked: AtomicBool,
+    sleeper: Arc<Sleeper>,
 }
 
 impl<P> SwitchControl<P> {
@@ -165,14 +224,13 @@ impl<P> SwitchControl<P> {
             ports: (0..config.ports_max).map(|_| None).collect(),
             stations_left: config.stations_max,
             requests: Vec::new(),
-            waker: None,
         };
-        Self { config: *config, registry: Mutex::new(registry), asked: AtomicBool::new(false) }
+        let (registry, sleeper) = (Mutex::new(registry), Arc::default());
+        Self { config: *config, registry, asked: AtomicBool::new(false), sleeper }
     }
 
-    /// A panic elsewhere leaves the registry whole: nothing in here can fail half way.
     fn lock(&self) -> MutexGuard<'_, Registry<P>> {
-        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.registry)
     }
 
     /// Adds a port; it carries frames from the switch's next batch on.
@@ -193,7 +251,7 @@ impl<P> SwitchControl<P> {
         let Some(index) = registry.ports.iter().position(Option::is_none) else {
             return Err(SwitchError::Ports(taken));
         };
-        let shared = Arc::new(SwitchPort::new(index, config));
+        let shared = Arc::new(SwitchPort::new(index, config, &self.sleeper));
         registry.stations_left -= stations;
         registry.ports[index] = Some(Arc::clone(&shared));
         self.ask(registry, Request::Add(port, Arc::clone(&shared)));
@@ -224,9 +282,8 @@ impl<P> SwitchControl<P> {
     fn ask(&self, mut registry: MutexGuard<'_, Registry<P>>, request: Request<P>) {
         registry.requests.push(request);
         self.asked.store(true, Relaxed);
-        if let Some(waker) = &registry.waker {
-            waker.wake_by_ref();
-        }
+        drop(registry);
+        self.sleeper.wake();
     }
 
     /// What was asked since the last call.
@@ -247,6 +304,6 @@ impl<P> SwitchControl<P> {
     }
 
     pub(super) fn register(&self, waker: Option<&Waker>) {
-        self.lock().waker = waker.cloned();
+        self.sleeper.set(waker);
     }
 }

@@ -3,7 +3,7 @@
 use super::{Budget, SwitchPort};
 use crate::config::frame_len_max;
 use crate::port::{HostPort, PortError};
-use crate::stats::{Direction, Loss};
+use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::make_partial;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
@@ -104,6 +104,8 @@ pub(super) struct Egress {
     is_unflushed: bool,
     /// Frames that the port was told of so far.
     told_frames: u64,
+    /// The port's interrupts are apart from handing over, and are not counted here.
+    is_interrupted_apart: bool,
 }
 
 /// A port that is given to, and what it takes at this moment.
@@ -146,7 +148,7 @@ pub(super) struct Work<'a> {
 }
 
 impl Egress {
-    pub(super) fn new(config: &CoalesceConfig, takes_verdicts: bool) -> Self {
+    pub(super) fn new(config: &CoalesceConfig, takes_verdicts: bool, is_interrupted_apart: bool) -> Self {
         let telling = if takes_verdicts { Telling::Verdict } else { Telling::PartialSum };
         Self {
             coalescer: Coalescer::new(CoalesceConfig { telling, ..*config }),
@@ -154,6 +156,7 @@ impl Egress {
             hold_ns: config.hold_ns,
             is_unflushed: false,
             told_frames: 0,
+            is_interrupted_apart,
         }
     }
 
@@ -197,8 +200,15 @@ impl Egress {
     /// The port was told of what it was given, if that was anything.
     fn count_interrupt(&mut self, stats: &Direction) {
         let given = stats.host_frames.get();
-        if given > std::mem::replace(&mut self.told_frames, given) {
+        if given > std::mem::replace(&mut self.told_frames, given) && !self.is_interrupted_apart {
             stats.interrupts.add(1);
+        }
+    }
+
+    /// Frames were taken from the port.
+    pub(super) fn count_taken(&self, stats: &QueueStats) {
+        if !self.is_interrupted_apart {
+            stats.transmit.interrupts.add(1);
         }
     }
 

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Events of one queue pair. Frames are counted by the adapter.
 #[derive(Debug, Default)]
 pub struct QueueCounters {
-    /// Times the guest was called.
+    /// Times the guest was called, for either ring.
     pub calls: Counter,
     /// Chains that could not be used: an address outside guest memory, a loop, a wrong direction, a bad
     /// indirect table. Each went back to the driver unused.

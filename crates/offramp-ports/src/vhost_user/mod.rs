@@ -23,6 +23,7 @@ use std::thread::JoinHandle;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
 
+mod calls;
 mod channel;
 mod counters;
 mod device;

@@ -2,7 +2,8 @@
 
 use super::queue::VhostQueue;
 use crate::worker::HostIo;
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::steering::{Choice, Steering};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -122,12 +123,43 @@ impl HostPort for VhostPort {
         }
     }
 
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        Some(self)
+    }
+
     fn accepts(&self) -> Offloads {
         self.queues[0].accepts()
     }
 
     fn takes_verdicts(&self) -> bool {
         self.queues[0].takes_verdicts()
+    }
+}
+
+/// Each pair for itself: a guest has an interrupt for each.
+impl Interrupts for VhostPort {
+    fn moderate(&mut self, config: &ModerationConfig) {
+        self.queues.iter_mut().for_each(|queue| queue.moderate(config));
+    }
+
+    fn send_due(&mut self, now_ns: u64) -> InterruptCounts {
+        self.queues.iter_mut().map(|queue| queue.send_due(now_ns)).fold(InterruptCounts::default(), |sum, counts| {
+            InterruptCounts { receive: sum.receive + counts.receive, transmit: sum.transmit + counts.transmit }
+        })
+    }
+
+    fn next_due_ns(&self) -> Option<u64> {
+        self.queues.iter().filter_map(Interrupts::next_due_ns).min()
+    }
+
+    /// The highest of all pairs.
+    fn cost_ns(&self) -> u64 {
+        self.queues.iter().map(Interrupts::cost_ns).max().unwrap_or_default()
+    }
+
+    /// The longest of all pairs.
+    fn wait_max_ns(&self) -> u64 {
+        self.queues.iter().map(Interrupts::wait_max_ns).max().unwrap_or_default()
     }
 }
 

@@ -4,6 +4,7 @@
 //! guest changes meanwhile, what was checked is what is sent. Headers and lengths in guest memory are read
 //! once.
 
+use super::calls::{Calls, Tally};
 use super::counters::QueueCounters;
 use super::features;
 use super::inflight::Part;
@@ -15,7 +16,8 @@ use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
 use crate::worker::HostIo;
 use nix::errno::Errno;
 use nix::unistd::{read, write};
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, SegmentationKind, TxMeta};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -28,6 +30,14 @@ const FRAME_ALIGN: usize = 64;
 const NUM_BUFFERS_AT: usize = 10;
 /// What an eventfd is written, and how many bytes it is read in.
 const EVENT: [u8; 8] = 1u64.to_ne_bytes();
+/// The part of its receive ring that a guest has left when it is called whatever the moderation says: while it
+/// wakes, frames take the other buffers. Drivers fill a ring again before half of it is used (Linux: when 32 of
+/// 256 are), so this binds only when the guest sleeps.
+const RECEIVE_GUARD_PART: u16 = 2;
+/// The part of its transmit ring that a guest gets back without a call before it is called, if it wants that, whatever
+/// the moderation says. A driver stops when its ring is full, and then wants one call for most of it (Linux: three
+/// quarters); before it comes back the rest may be sent. A frame may take several descriptors.
+const TRANSMIT_GUARD_PART: u16 = 4;
 
 /// Which ring of a pair (virtio 1.3, 5.1.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,11 +90,15 @@ pub(super) struct Vring {
     batch: Batch,
     /// Chains that were put and that the driver does not see yet.
     staged: usize,
+    /// The frames in them.
+    tally: Tally,
+    /// Slots that the driver sees and that no call was decided on.
+    undecided: u32,
     /// The ring had no room in this batch. It is not looked at again before the batch ends: each look takes the
     /// index' cache line from the guest, which needs it to make room.
     is_dry: bool,
     kick: Option<OwnedFd>,
-    call: Option<OwnedFd>,
+    calls: Calls,
     err: Option<OwnedFd>,
     switch: Switch,
     /// The frontend has started the ring and not stopped it: also while its memory is replaced.
@@ -93,25 +107,66 @@ pub(super) struct Vring {
 }
 
 impl Vring {
-    /// Shows the guest what was put, and calls it if it wants that.
+    /// Shows the guest what was put, and calls it if it wants that, unless moderation puts it off.
     #[inline]
     fn publish(&mut self, memory: &GuestMemory, log: Option<&DirtyLog>, counters: &QueueCounters) {
         if self.staged == 0 {
             return;
         }
         self.staged = 0;
+        let shown = self.tally.take();
         let Some(ring) = &mut self.ring else { return };
-        let published = ring.publish();
+        let published = ring.publish(self.undecided);
         // Behind the write: a page that is copied between the two is copied again.
         self.mark(memory, log);
-        if published.wants_call
-            && let Some(call) = &self.call
-        {
-            counters.calls.add(1);
-            // EAGAIN: the guest has more calls to see than an eventfd can count. Other errors are the
-            // frontend's loss: it made the descriptor.
-            let _ = write(call, &EVENT);
+        if self.calls.is_off() {
+            if published.wants_call {
+                self.calls.call(counters);
+            }
+        } else if published.wants_call {
+            self.undecided = self.undecided.saturating_add(u32::from(published.slots));
+            self.calls.put_off(shown);
+        } else {
+            self.undecided = 0;
+            self.calls.leave(shown);
         }
+    }
+
+    /// Decides on a call that was put off: the guest gets it if it still wants it.
+    #[cold]
+    fn decide(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
+        if !self.calls.is_waiting() {
+            return;
+        }
+        let undecided = std::mem::take(&mut self.undecided);
+        if self.ring.as_ref().is_some_and(|ring| ring.wants_call(undecided)) {
+            self.calls.call_for_waiting(now_ns, counters);
+        } else {
+            self.calls.forget_waiting();
+        }
+    }
+
+    /// Changes the moderation. A call that waits and is put off no more is made now.
+    fn moderate(&mut self, config: &ModerationConfig, counters: &QueueCounters) {
+        if config.policy == Policy::Off {
+            self.decide(None, counters);
+        }
+        self.calls.moderate(config);
+    }
+
+    /// Whether the guest has so few receive buffers left that it must not sleep any longer.
+    fn is_running_dry(&self) -> bool {
+        let size = self.place.size;
+        let guard = u16::try_from(self.calls.config().ring_guard_frames).unwrap_or(u16::MAX).min(size);
+        let guard = guard.max(size.div_ceil(RECEIVE_GUARD_PART));
+        let fetched = u16::try_from(self.batch.waiting().len()).unwrap_or(u16::MAX);
+        let wanted = guard.saturating_sub(fetched);
+        wanted > 0 && self.ring.as_ref().is_some_and(|ring| !ring.has_ahead(wanted))
+    }
+
+    /// Whether the guest was given back so much of its transmit ring that it must not wait any longer.
+    fn is_filling_up(&self) -> bool {
+        self.calls.since_call() >= u64::from(self.place.size / TRANSMIT_GUARD_PART)
     }
 
     /// Marks what was written of the ring itself.
@@ -135,6 +190,7 @@ impl Vring {
             }
             return fetched.chains + fetched.bad > 0;
         }
+        self.decide(None, counters);
         counters.broken_rings.add(1);
         if let Some(err) = &self.err {
             // As with calls.
@@ -237,7 +293,12 @@ impl QueueState {
         ring.disarm();
         let vring = self.vring(side);
         vring.batch.clear();
-        vring.staged = 0;
+        (vring.staged, vring.undecided) = (0, 0);
+        if ring.has_run() && !vring.calls.is_off() {
+            // Whoever drove it before may have put off a call.
+            vring.undecided = u32::MAX;
+            vring.calls.put_off(Tally::default().take());
+        }
         vring.ring = Some(ring);
         vring.place = start.place;
         vring.kick = start.kick;
@@ -257,6 +318,7 @@ impl QueueState {
         let (memory, log, counters) = (Arc::clone(&self.memory), self.log.clone(), Arc::clone(&self.counters));
         let vring = self.vring(side);
         vring.publish(&memory, log.as_deref(), &counters);
+        vring.decide(None, &counters);
         let base = vring.ring.take().map(|ring| ring.base(&vring.batch));
         vring.batch.clear();
         vring.kick = None;
@@ -265,6 +327,12 @@ impl QueueState {
 
     pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
         self.vring(side).switch = if is_enabled { Switch::On } else { Switch::Off };
+    }
+
+    /// Changes when the guest is called, in both directions.
+    fn moderate(&mut self, config: &ModerationConfig) {
+        self.receive.moderate(config, &self.counters);
+        self.transmit.moderate(config, &self.counters);
     }
 
     /// Forgets whether a ring was enabled: another frontend comes.
@@ -277,11 +345,34 @@ impl QueueState {
     }
 
     pub fn set_call(&mut self, side: Side, call: Option<OwnedFd>) {
-        self.vring(side).call = call;
+        self.vring(side).calls.set_event(call);
     }
 
     pub fn set_err(&mut self, side: Side, err: Option<OwnedFd>) {
         self.vring(side).err = err;
+    }
+
+    /// Calls the guest where moderation says so now; how many calls were made since the last time.
+    #[inline]
+    fn call_due(&mut self, now_ns: u64) -> InterruptCounts {
+        if !self.receive.calls.is_off() {
+            self.call_moderated(now_ns);
+        }
+        InterruptCounts { receive: self.receive.calls.take_made(), transmit: self.transmit.calls.take_made() }
+    }
+
+    fn call_moderated(&mut self, now_ns: u64) {
+        let (received, sent) = (self.receive.calls.note(now_ns), self.transmit.calls.note(now_ns));
+        self.receive.calls.other_direction(sent.bytes);
+        self.transmit.calls.other_direction(received.bytes);
+        if self.receive.calls.is_waiting()
+            && (self.receive.calls.is_due(now_ns) || (received.frames > 0 && self.receive.is_running_dry()))
+        {
+            self.receive.decide(Some(now_ns), &self.counters);
+        }
+        if self.transmit.calls.is_waiting() && (self.transmit.calls.is_due(now_ns) || self.transmit.is_filling_up()) {
+            self.transmit.decide(Some(now_ns), &self.counters);
+        }
     }
 
     fn publish(&mut self) {
@@ -315,6 +406,7 @@ impl QueueState {
         loop {
             while let Some(chain) = self.transmit.batch.pop() {
                 self.transmit.put_used(&chain, 0);
+                self.transmit.tally.add(u64::from(chain.len));
                 self.counters.discarded.add(1);
             }
             if fetches_left == 0 || !self.transmit.fetch(&self.memory, &self.counters) {
@@ -573,6 +665,7 @@ impl VhostQueue {
         let frame = &mut self.buffer[self.frame_at..self.frame_at + self.frame_len_max];
         let len = self.state.read_frame(&chain, &mut header, frame);
         self.state.transmit.put_used(&chain, 0);
+        self.state.transmit.tally.add(u64::from(chain.len));
         let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
         self.meta = self.request(&header)?;
         self.frame_len = len;
@@ -620,6 +713,7 @@ impl HostPort for VhostQueue {
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.state.gather(self.state.header_len + frame.len())?;
         self.state.write_frame(chains, &mut encode_rx(meta), frame);
+        self.state.receive.tally.add(frame.len() as u64);
         if self.state.receive.staged >= FETCH_MAX {
             self.publish_received();
         }
@@ -631,12 +725,54 @@ impl HostPort for VhostQueue {
         self.mailbox.serve(&mut self.state);
     }
 
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        Some(self)
+    }
+
     fn accepts(&self) -> Offloads {
         self.state.offloads
     }
 
     fn takes_verdicts(&self) -> bool {
         true
+    }
+}
+
+/// An interrupt is a call: of the receive ring for frames, of the transmit ring for completions.
+///
+/// Besides the policy a ring's filling asks for one: when less than half of the receive ring's buffers are left, and
+/// when a quarter of the transmit ring was given back since the last call. A call that was put off is made at once
+/// when its ring is stopped. The cost of a call is what it takes here, measured, and what the guest is taken to
+/// spend on it.
+impl Interrupts for VhostQueue {
+    fn moderate(&mut self, config: &ModerationConfig) {
+        self.state.moderate(config);
+    }
+
+    #[inline]
+    fn send_due(&mut self, now_ns: u64) -> InterruptCounts {
+        self.state.call_due(now_ns)
+    }
+
+    #[inline]
+    fn next_due_ns(&self) -> Option<u64> {
+        let QueueState { receive, transmit, .. } = &self.state;
+        receive.calls.next_due_ns().into_iter().chain(transmit.calls.next_due_ns()).min()
+    }
+
+    fn cost_ns(&self) -> u64 {
+        self.state.receive.calls.cost_ns()
+    }
+
+    fn wait_max_ns(&self) -> u64 {
+        self.state.receive.calls.wait_max_ns()
+    }
+}
+
+impl Drop for QueueState {
+    /// Nobody would make the calls that are put off.
+    fn drop(&mut self) {
+        self.moderate(&ModerationConfig::default());
     }
 }
 

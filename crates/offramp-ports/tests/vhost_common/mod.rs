@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_MAX};
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
@@ -151,6 +152,12 @@ impl RigConfig {
     /// An ordinary Ethernet.
     pub fn mtu(mtu: usize) -> Self {
         Self { adapter: AdapterConfig { mtu, ..AdapterConfig::default() }, ..Self::default() }
+    }
+
+    /// Calls guests as soon as they are shown something.
+    pub fn unmoderated(mut self) -> Self {
+        self.adapter.moderation = ModerationConfig::default();
+        self
     }
 
     pub fn queue_pairs(mut self, pairs: u16) -> Self {

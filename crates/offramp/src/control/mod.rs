@@ -43,7 +43,7 @@ pub enum Request {
         /// Features or groups of features, by name, and whether each is allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         features: BTreeMap<String, bool>,
-        /// When received frames are handed over.
+        /// When the host is interrupted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moderation: Option<Moderation>,
     },
@@ -111,9 +111,9 @@ pub struct PortStatus {
     pub host: HostStatus,
     pub wire: WireStatus,
     pub mtu: usize,
-    /// Shortest time between two hand-overs; 0 unless the moderation is a fixed gap.
+    /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// When received frames are handed over; `null` on a switch.
+    /// When the host is interrupted; `null` for a TAP on a switch or an interface.
     pub moderation: Option<Moderation>,
     pub cpus: Vec<usize>,
     pub features: Vec<FeatureStatus>,
@@ -216,11 +216,11 @@ pub struct DirectionStatus {
     pub frames_out: u64,
     pub bytes_out: u64,
     pub host_frames: u64,
-    /// Batches of which the host was told.
+    /// Calls of a guest; of a TAP, batches of which it was told.
     pub interrupts: u64,
     /// What an interrupt was found to cost; 0 while it is not measured.
     pub interrupt_cost_ns: u64,
-    /// The longest that a frame waits.
+    /// The longest that a frame, or a guest's call for it, waits.
     pub wait_max_ns: u64,
     pub bad_checksum: u64,
     pub unparsed: u64,

@@ -26,7 +26,7 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.extend(features(&port.features, style));
     lines.push(String::new());
     lines.extend(queues(&port.queues, style));
-    lines.extend(waits(&port.queues));
+    lines.extend(waits(&port.host, &port.queues));
     lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
     lines.join("\n") + "\n"
@@ -144,7 +144,11 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
 }
 
 /// What moderation has learned and promises, where it does anything.
-fn waits(queues: &[QueueStatus]) -> Vec<String> {
+fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
+    let what = match host {
+        HostStatus::Tap { .. } => "a frame",
+        HostStatus::VhostUser { .. } => "the call for a frame",
+    };
     let moderated = queues.iter().filter(|queue| queue.receive.wait_max_ns > 0);
     let line = |queue: &QueueStatus| {
         let usecs = |ns: u64| ns as f64 / KILO;
@@ -153,7 +157,7 @@ fn waits(queues: &[QueueStatus]) -> Vec<String> {
             0 => String::new(),
             ns => format!(", an interrupt costs {:.1} us", usecs(ns)),
         };
-        format!("{INDENT}queue pair {}, receive: a frame waits at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
+        format!("{INDENT}queue pair {}, receive: {what} waits at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
     };
     moderated.map(line).collect()
 }

@@ -49,6 +49,17 @@ pub struct Port {
     wire: Option<Wire>,
 }
 
+impl Port {
+    /// When the host is interrupted now; `None` for a TAP on a switch, which is given everything at once.
+    pub fn moderation(&self) -> Option<ModerationConfig> {
+        match (&self.carrier, &self.host) {
+            (Carrier::Pairs(control), _) => Some(control.moderation()),
+            (Carrier::Seat(seat), Host::VhostUser(_)) => Some(seat.moderation()),
+            (Carrier::Seat(_), Host::Tap { .. }) => None,
+        }
+    }
+}
+
 /// What carries a port's frames.
 #[derive(Debug)]
 pub enum Carrier {
@@ -75,18 +86,12 @@ impl Carrier {
         }
     }
 
-    /// When received frames are handed over now; `None` on a switch, where it is always at once.
-    pub fn moderation(&self) -> Option<ModerationConfig> {
-        match self {
-            Self::Pairs(control) => Some(control.moderation()),
-            Self::Seat(_) => None,
-        }
-    }
-
-    /// Changes when received frames are handed over, from the next batch on; without effect on a switch.
+    /// Changes when the host is interrupted, from the next batch on. Without effect on a switch for a host that is
+    /// not called.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
-        if let Self::Pairs(control) = self {
-            control.set_moderation(moderation);
+        match self {
+            Self::Pairs(control) => control.set_moderation(moderation),
+            Self::Seat(seat) => seat.set_moderation(moderation),
         }
     }
 
@@ -251,8 +256,9 @@ impl Unwired {
         rest: &Arc<Rest>,
     ) -> Result<(), BuildError> {
         let Some(seat) = self.port.host.seat(rest) else { return Ok(()) };
-        let AdapterConfig { mtu, offloads, coalesce, .. } = self.port.adapter;
-        let config = switch::PortConfig { mtu, offloads, coalesce, stations_max, flood_limit, isolated: false };
+        let AdapterConfig { mtu, offloads, coalesce, moderation, .. } = self.port.adapter;
+        let isolated = false;
+        let config = switch::PortConfig { mtu, offloads, coalesce, moderation, stations_max, flood_limit, isolated };
         let added = switch.control().add(seat, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
         self.port.carrier = Carrier::Seat(shared);

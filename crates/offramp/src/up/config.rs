@@ -93,7 +93,7 @@ pub struct PortConfig {
     pub mtu: usize,
     /// What the user allows.
     pub offloads: Offloads,
-    /// When what has arrived is handed over to the host.
+    /// When the host is interrupted for what has arrived.
     pub moderation: ModerationConfig,
     /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
     pub poll_usecs: Option<u32>,
@@ -312,7 +312,7 @@ impl Check<'_> {
                 config.map_err(|message| self.0.wrong(moderation.span(), format!("port.{message}")))
             }
             (Some(moderation), Some(_)) => {
-                let message = "port.moderation and port.rx_usecs both say when frames are handed over; leave one out";
+                let message = "port.moderation and port.rx_usecs both say when the host is interrupted; leave one out";
                 Err(self.0.wrong(moderation.span(), message))
             }
             (None, _) => Ok(fixed_gap(rx_usecs as u32)),
@@ -469,8 +469,9 @@ impl Check<'_> {
             if let HostConfig::Tap(TapHost { queue_pairs: 2.., .. }) = port.host {
                 return wrong("port.wire: a host with a tap and several queue_pairs needs a cable; use 1".to_owned());
             }
-            if port.moderation != ModerationConfig::default() {
-                return wrong("port.wire: moderation and rx_usecs need a cable; leave them out".to_owned());
+            if matches!(port.host, HostConfig::Tap(_)) && port.moderation != ModerationConfig::default() {
+                let message = "port.wire: moderation and rx_usecs of a host with a tap need a cable; leave them out";
+                return wrong(message.to_owned());
             }
             if !port.memory.is_none() || !port.faults.is_none() {
                 return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());

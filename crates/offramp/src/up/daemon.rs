@@ -170,8 +170,9 @@ impl Handler for Daemon {
 fn moderation_for(port: &Port, wanted: &Moderation) -> Result<ModerationConfig, Answer> {
     let refuse = |message| Answer::refuse(RefusalCode::BadRequest, message);
     let config = wanted.config().map_err(refuse)?;
-    if port.carrier.moderation().is_none() {
-        let message = format!("port \"{}\" is on a switch or an interface; moderation needs a cable", port.name);
+    if port.moderation().is_none() {
+        let message =
+            format!("port \"{}\" is a tap on a switch or an interface; moderation of a tap needs a cable", port.name);
         return Err(refuse(message));
     }
     Ok(config)
@@ -202,7 +203,7 @@ fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
 }
 
 fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
-    let moderation = port.carrier.moderation();
+    let moderation = port.moderation();
     PortStatus {
         name: port.name.clone(),
         host: port.host.status(),

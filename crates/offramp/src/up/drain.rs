@@ -6,7 +6,7 @@
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
-use offramp_adapter::port::{HostPort, Line, PortError};
+use offramp_adapter::port::{HostPort, Interrupts, Line, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_ports::worker::{HostIo, Task, Watch};
@@ -113,6 +113,10 @@ impl<H: HostPort> HostPort for Gated<H> {
 
     fn flush(&mut self) {
         self.host.flush();
+    }
+
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        self.host.interrupts()
     }
 
     fn accepts(&self) -> Offloads {

@@ -291,13 +291,41 @@ impl Ring {
         }
     }
 
-    /// Shows the driver everything that was put, in one step. Whether there was anything, and whether
-    /// the driver wants to be called for it.
+    /// Shows the driver everything that was put, in one step. How much that was, and whether the driver wants
+    /// to be called for it or for the `undecided` slots before it, of which was not decided yet.
     #[inline]
-    pub fn publish(&mut self) -> Published {
+    pub fn publish(&mut self, undecided: u32) -> Published {
         match self {
-            Self::Split(ring) => ring.publish(),
-            Self::Packed(ring) => ring.publish(),
+            Self::Split(ring) => ring.publish(undecided),
+            Self::Packed(ring) => ring.publish(undecided),
+        }
+    }
+
+    /// Whether the driver wants to be called, as it is now, for the last `undecided` slots that it was shown.
+    ///
+    /// It may have asked for a call, and not look again before it comes, as long as its wish is for one of these
+    /// slots; so a call that was put off is asked about with all that was shown since the last decision.
+    pub fn wants_call(&self, undecided: u32) -> bool {
+        match self {
+            Self::Split(ring) => ring.wants_call(undecided),
+            Self::Packed(ring) => ring.wants_call(undecided),
+        }
+    }
+
+    /// Whether the driver has been given anything back in this ring, as far as its position tells.
+    pub fn has_run(&self) -> bool {
+        match self {
+            Self::Split(ring) => ring.has_run(),
+            Self::Packed(ring) => ring.has_run(),
+        }
+    }
+
+    /// Whether the driver has made at least `slots` more available than were fetched. A look at one place of the
+    /// ring: drivers make them available in order.
+    pub fn has_ahead(&self, slots: u16) -> bool {
+        match self {
+            Self::Split(ring) => ring.has_ahead(slots),
+            Self::Packed(ring) => ring.has_ahead(slots),
         }
     }
 
@@ -338,7 +366,8 @@ impl Ring {
 /// What [`Ring::publish`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Published {
-    pub any: bool,
+    /// Slots of the ring that became visible: entries of a split ring, descriptors of a packed one.
+    pub slots: u16,
     pub wants_call: bool,
 }
 

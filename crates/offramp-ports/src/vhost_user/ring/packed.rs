@@ -340,7 +340,7 @@ impl PackedRing {
 
     /// Overwrites the descriptors of what is staged, the first one last: its flags show the whole batch.
     #[inline]
-    pub(super) fn publish(&mut self) -> Published {
+    pub(super) fn publish(&mut self, undecided: u32) -> Published {
         if let Some(inflight) = &self.inflight {
             self.save_staged(inflight);
         }
@@ -366,24 +366,37 @@ impl PackedRing {
         if let Some(inflight) = &self.inflight {
             inflight.settle(self.next_used.place(), self.size);
         }
-        Published { any: true, wants_call: self.wants_call(slots) }
+        Published { slots, wants_call: self.wants_call(undecided.saturating_add(u32::from(slots))) }
     }
 
-    fn wants_call(&self, staged: u16) -> bool {
+    #[inline]
+    pub(super) fn wants_call(&self, undecided: u32) -> bool {
         // SAFETY: the structure was found to lie in guest memory, aligned to 4.
         let event = unsafe { AtomicU32::from_ptr(self.driver_event.cast().as_ptr()) }.load(Ordering::Relaxed);
         let (wanted, flags) = (Position::from_bits(event as u16), (event >> 16) as u16 & 3);
         match flags {
             EVENT_DISABLE => false,
-            EVENT_DESCRIPTOR if self.options.event_idx => {
+            // More than a lap passes every place, and the one bit of a lap says no more which is meant.
+            EVENT_DESCRIPTOR if self.options.event_idx && undecided <= u32::from(self.size) => {
                 let new = self.next_used.index;
-                let old = new.wrapping_sub(staged);
+                let old = new.wrapping_sub(undecided as u16);
                 // A descriptor of the lap before lies that much behind.
                 let lap = if wanted.wrap == self.next_used.wrap { 0 } else { self.size };
                 is_passed(wanted.index.wrapping_sub(lap), new, old)
             }
             _ => true,
         }
+    }
+
+    pub(super) fn has_run(&self) -> bool {
+        self.next_used != Position { index: 0, wrap: true }
+    }
+
+    pub(super) fn has_ahead(&self, slots: u16) -> bool {
+        let Some(before) = slots.min(self.size).checked_sub(1) else { return true };
+        let mut at = self.next_available;
+        at.advance(before, self.size);
+        self.is_available(at)
     }
 
     pub(super) fn arm(&mut self) {
@@ -480,7 +493,7 @@ mod tests {
         ring.save_staged(&part);
         let region_between = bytes(&region_file);
         ring.inflight = Some(part);
-        ring.publish();
+        ring.publish(0);
         let (shown, region_behind) = (bytes(&memory_file), bytes(&region_file));
         // All is overwritten but what shows it.
         let mut torn = shown.clone();

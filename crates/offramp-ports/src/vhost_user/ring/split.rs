@@ -208,7 +208,7 @@ impl SplitRing {
     }
 
     #[inline]
-    pub(super) fn publish(&mut self) -> Published {
+    pub(super) fn publish(&mut self, undecided: u32) -> Published {
         if self.staged.is_empty() {
             return Published::default();
         }
@@ -217,13 +217,28 @@ impl SplitRing {
         self.word(self.used, 1).store(new, Ordering::Release);
         // The driver writes what it wants and then looks at idx; the device the other way round.
         fence(Ordering::SeqCst);
-        let wants_call = if self.options.event_idx {
-            let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
-            is_passed(event, new, old)
-        } else {
-            self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0
-        };
-        Published { any: true, wants_call }
+        let slots = new.wrapping_sub(old);
+        Published { slots, wants_call: self.wants_call(undecided.saturating_add(u32::from(slots))) }
+    }
+
+    #[inline]
+    pub(super) fn wants_call(&self, undecided: u32) -> bool {
+        if !self.options.event_idx {
+            return self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
+        }
+        let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
+        // So many pass every index that there is.
+        let Ok(undecided) = u16::try_from(undecided) else { return true };
+        is_passed(event, self.published, self.published.wrapping_sub(undecided))
+    }
+
+    pub(super) fn has_run(&self) -> bool {
+        self.published != 0
+    }
+
+    pub(super) fn has_ahead(&self, slots: u16) -> bool {
+        let available = self.word(self.available, 1).load(Ordering::Relaxed);
+        available.wrapping_sub(self.next_available) >= slots
     }
 
     pub(super) fn arm(&mut self) {

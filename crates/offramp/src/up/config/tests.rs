@@ -344,10 +344,22 @@ fn a_wire_that_leads_nowhere_is_refused() {
     );
     refused("[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.switch = \"lan\"\n", 4, "unknown switch \"lan\"");
     let lan = "[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
-    refused(&format!("{lan}host.tap = \"t\"\nrx_usecs = 5\n"), 5, "rx_usecs need a cable");
-    refused(&format!("{lan}host.tap = \"t\"\nmoderation = \"area\"\n"), 5, "need a cable");
+    refused(&format!("{lan}host.tap = \"t\"\nmoderation = \"area\"\n"), 5, "of a host with a tap need a cable");
+    refused(&format!("{lan}host.tap = \"t\"\nrx_usecs = 5\n"), 5, "of a host with a tap need a cable");
     refused(&format!("{lan}host = {{ tap = \"t\", queue_pairs = 2 }}\n"), 5, "needs a cable");
     refused(&format!("{PEER}{PEER}"), 6, "port.name \"b\" is taken by another port");
+}
+
+#[test]
+fn the_calls_of_a_guest_are_moderated_on_any_wire() {
+    let switch = "[[switch]]\nname = \"lan\"\n";
+    for wire in ["switch = \"lan\"", "packet = \"eth0\"", "tap = \"t0\"", "cable = \"b\""] {
+        let peer = if wire.starts_with("cable") { PEER } else { "" };
+        let host = "host.vhost_user = \"/run/a.sock\"\nmoderation = \"quiet-or-area\"\n";
+        let config = parse(&format!("{switch}{peer}[[port]]\nname = \"a\"\nwire.{wire}\n{host}")).unwrap();
+        let policy = config.ports.last().unwrap().moderation.policy;
+        assert_eq!(policy, Policy::QuietOrArea(AreaConfig::default()), "{wire}");
+    }
 }
 
 #[test]

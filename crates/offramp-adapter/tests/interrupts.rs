@@ -1,0 +1,223 @@
+//! A host that sees what it is given before it is interrupted: the adapter hands over at once, and asks the host to
+//! interrupt itself in time.
+
+mod support;
+
+use offramp_adapter::cable::{CableConfig, CableEnd, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
+use offramp_adapter::stats::QueueStats;
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{RxMeta, TxMeta};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Wake, Waker};
+use support::{MemoryHost, tcp_frame};
+
+/// A host in memory that wants every interrupt.
+#[derive(Default)]
+struct RingHost {
+    memory: MemoryHost,
+    receive: Moderator,
+    told: usize,
+    interrupts: InterruptCounts,
+    settings: Vec<ModerationConfig>,
+}
+
+impl HostPort for RingHost {
+    fn take(&mut self) -> Result<bool, PortError> {
+        let has_frame = self.memory.take()?;
+        // Completions are not put off here.
+        self.interrupts.transmit += u64::from(has_frame);
+        Ok(has_frame)
+    }
+
+    fn taken(&self) -> (TxMeta, &[u8]) {
+        self.memory.taken()
+    }
+
+    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.memory.give(meta, frame)
+    }
+
+    fn flush(&mut self) {
+        self.memory.flush();
+    }
+
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        Some(self)
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.memory.accepts()
+    }
+
+    fn takes_verdicts(&self) -> bool {
+        self.memory.takes_verdicts()
+    }
+}
+
+impl Interrupts for RingHost {
+    fn moderate(&mut self, config: &ModerationConfig) {
+        self.settings.push(*config);
+        self.receive.set(*config);
+    }
+
+    fn send_due(&mut self, now_ns: u64) -> InterruptCounts {
+        let given = self.memory.given.len();
+        self.receive.arrived_together(now_ns, (given - self.told) as u32, 0);
+        self.told = given;
+        if self.receive.is_due(now_ns) {
+            self.receive.fired(now_ns);
+            self.interrupts.receive += 1;
+        }
+        std::mem::take(&mut self.interrupts)
+    }
+
+    fn next_due_ns(&self) -> Option<u64> {
+        self.receive.next_due_ns()
+    }
+
+    fn cost_ns(&self) -> u64 {
+        7
+    }
+
+    fn wait_max_ns(&self) -> u64 {
+        self.receive.wait_max_ns()
+    }
+}
+
+fn coalescing(max_usecs: u32) -> ModerationConfig {
+    let policy = Policy::Coalescing(Coalescing { max_usecs, max_packets: u32::MAX });
+    ModerationConfig { policy, ..ModerationConfig::default() }
+}
+
+fn interrupts(stats: &QueueStats) -> (u64, u64) {
+    (stats.receive.interrupts.get(), stats.transmit.interrupts.get())
+}
+
+#[derive(Default)]
+struct Counting(AtomicUsize);
+
+impl Wake for Counting {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// A sender without moderation, and a receiver with it.
+fn pairs(moderation: ModerationConfig) -> ([QueuePair<RingHost, CableEnd>; 2], [Arc<Control>; 2]) {
+    let (a, b) = cable(&CableConfig::default());
+    let configs = [ModerationConfig::default(), moderation]
+        .map(|moderation| AdapterConfig { moderation, ..AdapterConfig::default() });
+    let controls = configs.map(|config| Control::new(&config));
+    let left = QueuePair::new(&configs[0], &controls[0], 0, RingHost::default(), a);
+    let right = QueuePair::new(&configs[1], &controls[1], 0, RingHost::default(), b);
+    ([left, right], controls)
+}
+
+#[test]
+fn on_a_cable_frames_are_handed_over_at_once_and_the_interrupt_waits() {
+    let ([mut left, mut right], controls) = pairs(coalescing(50));
+    for sequence in 0..3 {
+        left.host_mut().memory.to_send.push_back(tcp_frame(0, sequence * 10, b"x"));
+        left.poll(1000).unwrap();
+    }
+    assert!(right.poll(1000).unwrap().moved);
+    assert_eq!(right.host().memory.given.len(), 3);
+    let stats = &controls[1].queues()[0];
+    assert_eq!((interrupts(stats), right.next_deadline_ns()), ((0, 0), Some(51_000)));
+    assert_eq!(right.poll(50_999), Ok(offramp_adapter::transmit::Progress::default()));
+    assert_eq!((interrupts(stats), right.next_deadline_ns()), ((0, 0), Some(51_000)));
+    assert!(!right.poll(51_000).unwrap().moved, "an interrupt is no frame");
+    assert_eq!((interrupts(stats), right.next_deadline_ns()), ((1, 0), None));
+    assert_eq!((stats.receive.interrupt_cost_ns.get(), stats.receive.wait_max_ns.get()), (7, 50_000));
+    // Batches are not counted: the host says how often it was interrupted.
+    assert_eq!(interrupts(&controls[0].queues()[0]), (0, 3));
+}
+
+#[test]
+fn a_changed_moderation_reaches_the_host_of_a_cable_and_no_frame_waits_for_it() {
+    let ([mut left, mut right], controls) = pairs(coalescing(50));
+    left.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"x"));
+    left.poll(0).unwrap();
+    right.poll(0).unwrap();
+    controls[1].set_moderation(coalescing(500));
+    right.poll(1000).unwrap();
+    assert_eq!(right.next_deadline_ns(), Some(500_000));
+    assert_eq!(controls[1].queues()[0].receive.wait_max_ns.get(), 500_000);
+    controls[1].set_moderation(ModerationConfig::default());
+    right.poll(2000).unwrap();
+    assert_eq!((interrupts(&controls[1].queues()[0]), right.next_deadline_ns()), ((1, 0), None));
+    assert_eq!(right.host().settings, [coalescing(50), coalescing(500), ModerationConfig::default()]);
+}
+
+/// A frame to all.
+fn broadcast() -> (TxMeta, Vec<u8>) {
+    (TxMeta::default(), [&[0xff; 6][..], &[2, 0, 0, 0, 0, 1], &[0x88, 0xb5], &[0; 46]].concat())
+}
+
+#[test]
+fn a_switch_interrupts_each_port_in_its_time() {
+    let mut switch = Switch::new(&SwitchConfig::default());
+    let moderations = [ModerationConfig::default(), coalescing(50), coalescing(80)];
+    let add = |moderation| {
+        let config = PortConfig { moderation, ..PortConfig::default() };
+        switch.control().add(RingHost::default(), &config).unwrap()
+    };
+    let ports: Vec<Arc<SwitchPort>> = moderations.map(add).into();
+    switch.poll(0);
+    for (index, moderation) in moderations.iter().enumerate() {
+        assert_eq!(switch.host(index).unwrap().settings, [*moderation]);
+    }
+    switch.host_mut(0).unwrap().memory.to_send.push_back(broadcast());
+    let counts = |ports: &[Arc<SwitchPort>]| ports.iter().map(|port| interrupts(port.stats())).collect::<Vec<_>>();
+    for (now_ns, due_ns, expected) in [
+        (1000, Some(51_000), [(0, 1), (0, 0), (0, 0)]),
+        (51_000, Some(81_000), [(0, 1), (1, 0), (0, 0)]),
+        (81_000, None, [(0, 1), (1, 0), (1, 0)]),
+    ] {
+        switch.poll(now_ns);
+        assert!((1..3).all(|index| switch.host(index).unwrap().memory.given.len() == 1), "seen before it is told");
+        assert_eq!((switch.next_deadline_ns(), counts(&ports)), (due_ns, expected.to_vec()));
+    }
+    assert_eq!(ports[1].stats().receive.wait_max_ns.get(), 50_000);
+}
+
+#[test]
+fn a_changed_moderation_wakes_a_switch_and_reaches_its_port() {
+    let mut switch = Switch::new(&SwitchConfig::default());
+    let add = || switch.control().add(RingHost::default(), &PortConfig::default()).unwrap();
+    let ports = [add(), add()];
+    switch.poll(0);
+    let wakes = Arc::new(Counting::default());
+    switch.register(&Waker::from(Arc::clone(&wakes)));
+    ports[1].set_moderation(coalescing(50));
+    assert_eq!((wakes.0.load(Ordering::Relaxed), ports[1].moderation()), (1, coalescing(50)));
+    switch.poll(0);
+    assert_eq!(switch.host(1).unwrap().settings, [ModerationConfig::default(), coalescing(50)]);
+    assert_eq!(switch.host(0).unwrap().settings.len(), 1);
+    switch.unregister();
+    ports[1].set_moderation(coalescing(60));
+    assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "it does not sleep");
+    switch.poll(0);
+    assert_eq!(ports[1].stats().receive.wait_max_ns.get(), 60_000);
+}
+
+#[test]
+fn a_host_whose_handing_over_is_the_interrupt_is_moderated_on_the_line_as_ever() {
+    let (a, b) = cable(&CableConfig::default());
+    let config = AdapterConfig { moderation: coalescing(50), ..AdapterConfig::default() };
+    let controls = [Control::new(&config), Control::new(&config)];
+    let mut left = QueuePair::new(&config, &controls[0], 0, MemoryHost::default(), a);
+    let mut right = QueuePair::new(&config, &controls[1], 0, MemoryHost::default(), b);
+    left.host_mut().to_send.push_back(tcp_frame(0, 1, b"x"));
+    left.poll(0).unwrap();
+    right.poll(0).unwrap();
+    assert_eq!((right.host().given.len(), right.next_deadline_ns()), (0, Some(50_000)));
+    right.poll(50_000).unwrap();
+    assert_eq!((right.host().given.len(), interrupts(&controls[1].queues()[0])), (1, (1, 0)));
+}
