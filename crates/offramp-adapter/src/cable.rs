@@ -384,6 +384,7 @@ impl Line for CableEnd {
     }
 
     fn is_idle(&self) -> bool {
-        self.emptying.is_none() && self.into.lock().full.is_empty()
+        let is_emptied = self.emptying.as_ref().is_none_or(|batch| batch.next == batch.frames.len());
+        is_emptied && self.into.lock().full.is_empty()
     }
 }

@@ -233,7 +233,9 @@ mod tests {
     #[test]
     fn each_loss_is_in_one_column_of_proc_net_dev() {
         let d = Direction::default();
-        Loss::ALL.into_iter().for_each(|reason| d.lose(reason, 1));
+        for reason in Loss::ALL {
+            d.lose(reason, 1);
+        }
         assert_eq!(d.net_dev(), NetDevColumns { drop: 9, fifo: 1, frame: 2 });
     }
 

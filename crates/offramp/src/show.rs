@@ -120,6 +120,11 @@ mod tests {
             wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
+            memory_bytes_max: 0,
+            burst_frames_max: 0,
+            drop,
+            fifo: 0,
+            frame: 0,
             lost: [("drop".to_owned(), drop)].into(),
             rates: None,
         };

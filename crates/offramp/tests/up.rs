@@ -122,6 +122,38 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
 }
 
 #[test]
+fn a_card_with_little_memory_on_a_slow_bus_loses_frames_and_tcp_stays_right() {
+    let card =
+        "wire.bits_per_second = 10000000\nmemory = { card_bytes = 8192 }\nfaults = { bus_bytes_per_second = 700000 }";
+    let mut bed = Bed::unstarted("card", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text
+        .replace("wire = { cable = \"a\" }", &format!("wire.cable = \"a\"\n{card}"))
+        .replace("cable = \"b\" }", "cable = \"b\", bits_per_second = 10000000 }");
+    fs::write(bed.file(), &text).unwrap();
+    refused(&offramp(&["up", bed.file().to_str().unwrap()]), &["port.faults", "write faults = true at the top"]);
+    fs::write(bed.file(), format!("faults = true\n{text}")).unwrap();
+    bed.start_again();
+    bed.carry_tcp();
+    // A retransmission may still be under way; the counters agree once nothing is.
+    let mut received = serde_json::Value::Null;
+    bed.until(|| {
+        let status = bed.show();
+        received = direction(&status, "b", "receive").clone();
+        received["frames_in"] == direction(&status, "a", "transmit")["frames_out"]
+    });
+    let count = |key: &str| received[key].as_u64().unwrap();
+    assert!(count("drop") > 0, "{received}");
+    assert_eq!(count("frames_in"), count("frames_out") + count("drop") + count("fifo") + count("frame"));
+    assert!((1..=19 * 256).contains(&count("memory_bytes_max")), "{received}");
+    let text = bed.run(&["show", "b"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    for word in ["drop", "fifo", "frame", "queue pair 0, memory: up to", "longest burst without a loss"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+}
+
+#[test]
 fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
     let bed = Bed::start("set", "");
     bed.carry_tcp();

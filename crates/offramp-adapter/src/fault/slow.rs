@@ -164,7 +164,9 @@ impl<W: Line> WirePort for Slow<W> {
         }
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
-        read.or_else(|| first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns))
+        let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
+        // Where the line only has frames that it will lose, it is to lose them in time.
+        read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
     /// What is behind the time of the last [`WirePort::advance`] or [`WirePort::take`] is named as if nothing were

@@ -16,11 +16,19 @@ pub(super) struct Gate {
     noted: usize,
     /// Frames on the line that were let through.
     released: usize,
+    /// The moderator was told how much room there is, so that it knows when to wake for the first frames.
+    knows_room: bool,
 }
 
 impl Gate {
     pub(super) fn new(config: ModerationConfig) -> Self {
-        Self { moderator: Moderator::new(config), is_off: config.policy == Policy::Off, noted: 0, released: 0 }
+        Self {
+            moderator: Moderator::new(config),
+            is_off: config.policy == Policy::Off,
+            noted: 0,
+            released: 0,
+            knows_room: false,
+        }
     }
 
     /// Changes the setting, for what waits too. The gate never closes behind frames that were let through,
@@ -45,14 +53,15 @@ impl Gate {
     }
 
     fn open_moderated(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
-        let Self { moderator, noted, .. } = self;
+        let Self { moderator, noted, knows_room, .. } = self;
         let known = *noted;
         let room = wire.arrivals(self.released + known, now_ns, |arrival| {
             *noted += 1;
             moderator.arrived(arrival.at_ns, arrival.len as u64);
         });
-        if *noted > known {
+        if *noted > known || !*knows_room {
             moderator.ring_has(room);
+            *knows_room = true;
         }
         if self.released == 0 && moderator.is_due(now_ns) {
             moderator.fired(now_ns);

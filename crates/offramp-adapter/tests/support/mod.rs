@@ -2,6 +2,8 @@
 
 #![allow(dead_code, missing_docs, reason = "each test file uses a part of it")]
 
+pub mod line;
+
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;

@@ -224,6 +224,14 @@ pub struct DirectionStatus {
     pub wait_max_ns: u64,
     pub bad_checksum: u64,
     pub unparsed: u64,
+    /// Most bytes that the adapter's memory has held; 0 where that has no limit.
+    pub memory_bytes_max: u64,
+    /// Most frames that came into that memory without a loss and without it becoming empty.
+    pub burst_frames_max: u64,
+    /// The lost frames, as `/proc/net/dev` sorts them.
+    pub drop: u64,
+    pub fifo: u64,
+    pub frame: u64,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
     /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
@@ -281,6 +289,11 @@ mod tests {
             wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
+            memory_bytes_max: 0,
+            burst_frames_max: 0,
+            drop: 0,
+            fifo: 0,
+            frame: 0,
             lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
             rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: 1.0 }),
         };

@@ -27,6 +27,7 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.push(String::new());
     lines.extend(queues(&port.queues, style));
     lines.extend(waits(&port.queues));
+    lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
     lines.join("\n") + "\n"
 }
@@ -113,15 +114,17 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         "bytes out",
         "host frames",
         "interrupts",
-        "lost",
+        "drop",
+        "fifo",
+        "frame",
         "frames/s",
         "Mbit/s",
         "interrupts/s",
     ];
     let row = |name: String, way: &str, direction: &DirectionStatus| {
-        let lost: u64 = direction.lost.values().sum();
         let DirectionStatus { frames_in, frames_out, bytes_out, host_frames, interrupts, .. } = *direction;
-        let counts = [frames_in, frames_out, bytes_out, host_frames, interrupts, lost];
+        let DirectionStatus { drop, fifo, frame, .. } = *direction;
+        let counts = [frames_in, frames_out, bytes_out, host_frames, interrupts, drop, fifo, frame];
         let rate = |of: fn(&Rates) -> f64, decimals: usize| {
             direction.rates.as_ref().map_or(NONE.to_owned(), |rates| format!("{:.decimals$}", of(rates)))
         };
@@ -137,7 +140,7 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
     });
     let rows: Vec<Vec<String>> = rows.collect();
-    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10], style)
+    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], style)
 }
 
 /// What moderation has learned and promises, where it does anything.
@@ -153,6 +156,19 @@ fn waits(queues: &[QueueStatus]) -> Vec<String> {
         format!("{INDENT}queue pair {}, receive: a frame waits at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
     };
     moderated.map(line).collect()
+}
+
+/// How full the adapter's memory has been, where it has a limit and anything came.
+fn memories(queues: &[QueueStatus]) -> Vec<String> {
+    let limited = queues.iter().filter(|queue| queue.receive.burst_frames_max > 0);
+    let line = |queue: &QueueStatus| {
+        let DirectionStatus { memory_bytes_max, burst_frames_max, .. } = queue.receive;
+        let bytes =
+            if memory_bytes_max > 0 { format!("up to {memory_bytes_max} bytes in use, ") } else { String::new() };
+        let pair = queue.index;
+        format!("{INDENT}queue pair {pair}, memory: {bytes}longest burst without a loss {burst_frames_max} frames")
+    };
+    limited.map(line).collect()
 }
 
 /// A line for each reason for which frames were lost, and for what else was wrong with some.
@@ -201,9 +217,8 @@ mod tests {
         assert_eq!(lines, ["  name        n", "  a           5", "  longer  12345"]);
     }
 
-    #[test]
-    fn a_loss_is_told_with_its_reason() {
-        let direction = |drop| DirectionStatus {
+    fn direction(drop: u64) -> DirectionStatus {
+        DirectionStatus {
             frames_in: 10,
             frames_out: 10 - drop,
             bytes_out: 600,
@@ -213,10 +228,30 @@ mod tests {
             wait_max_ns: 0,
             bad_checksum: 0,
             unparsed: 0,
+            memory_bytes_max: drop * 256,
+            burst_frames_max: drop,
+            drop,
+            fifo: 0,
+            frame: 0,
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
             rates: None,
-        };
-        let queue = QueueStatus { index: 1, running: true, thread: 1, transmit: direction(3), receive: direction(0) };
+        }
+    }
+
+    fn queue_of(transmit: DirectionStatus) -> QueueStatus {
+        QueueStatus { index: 1, running: true, thread: 1, transmit, receive: direction(0) }
+    }
+
+    #[test]
+    fn a_loss_is_told_with_its_reason() {
+        let queue = queue_of(direction(3));
         assert_eq!(losses(&[queue]), ["  queue pair 1, transmit: lost, drop: 3"]);
+    }
+
+    #[test]
+    fn a_memory_with_a_limit_is_told_of_once_anything_came() {
+        let queue = |drop| QueueStatus { receive: direction(drop), ..queue_of(direction(0)) };
+        let line = "  queue pair 1, memory: up to 768 bytes in use, longest burst without a loss 3 frames";
+        assert_eq!(memories(&[queue(3), queue(0)]), [line]);
     }
 }

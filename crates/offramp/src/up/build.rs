@@ -9,6 +9,8 @@ use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_
 use super::seat::{RestingSwitch, Seat};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::fault::FaultConfig;
+use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::Control;
 use offramp_adapter::stats::QueueStats;
@@ -194,9 +196,12 @@ pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<
     Ok(unwired.into_iter().map(|port| port.port).collect())
 }
 
-/// A port, where its threads are to run, and how long they look for more.
+/// A port, what its card is like, where its threads are to run, and how long they look for more.
 struct Unwired {
     port: Port,
+    memory: MemoryConfig,
+    faults: FaultConfig,
+    bits_per_second: Option<u64>,
     cpus: Vec<usize>,
     polling: Polling,
 }
@@ -212,7 +217,14 @@ impl Unwired {
         };
         let carrier = Carrier::Pairs(Control::new(&adapter));
         let port = Port { name: config.name.clone(), host, adapter, carrier, queues: Vec::new(), wire };
-        Self { port, cpus: config.cpus.clone(), polling: config.polling() }
+        Self {
+            port,
+            memory: config.memory,
+            faults: config.faults,
+            bits_per_second: config.bits_per_second,
+            cpus: config.cpus.clone(),
+            polling: config.polling(),
+        }
     }
 
     /// The processor of queue pair `queue`; `None`: any.
@@ -225,7 +237,8 @@ impl Unwired {
         let mark = Arc::new(Mark::default());
         let Port { name, host, adapter, carrier, .. } = &mut self.port;
         let Carrier::Pairs(control) = carrier else { return None };
-        let parts = TaskParts { port: name, adapter, control, rest, mark: &mark };
+        let (memory, faults) = (&self.memory, &self.faults);
+        let parts = TaskParts { port: name, adapter, memory, faults, control, rest, mark: &mark };
         Some((host.cable_task(queue, wire, &parts)?, mark))
     }
 
@@ -251,7 +264,7 @@ impl Unwired {
 /// frame stays in its cache; otherwise each has a thread of its own.
 fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
     near.port.host.join(&far.port.host);
-    let line = CableConfig { mtu: near.port.adapter.mtu, ..CableConfig::default() };
+    let line = CableConfig { mtu: near.port.adapter.mtu, rate_bps: near.bits_per_second, ..CableConfig::default() };
     for queue in 0..usize::from(near.port.adapter.queues) {
         let (near_end, far_end) = cable(&line);
         let ends = (near.cable_task(queue, near_end, rest), far.cable_task(queue, far_end, rest));

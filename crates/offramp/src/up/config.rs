@@ -2,6 +2,7 @@
 //!
 //! Every error names the file, the line, the key and what to write instead.
 
+mod card;
 mod file;
 mod place;
 #[cfg(test)]
@@ -12,6 +13,8 @@ pub use place::{ConfigError, unknown};
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
+use offramp_adapter::fault::FaultConfig;
+use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
@@ -43,6 +46,8 @@ const POLL_USECS_MAX: i64 = 1_000_000;
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
 const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 const QUEUE_SIZE_DEFAULT: i64 = 1024;
+/// Rates of a cable that may be given, bits per second: from a modem's to what no line has yet.
+const BITS_PER_SECOND: RangeInclusive<i64> = 1_000..=1_000_000_000_000;
 /// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
 const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 const MAC_ENTRIES_DEFAULT: i64 = 4096;
@@ -92,6 +97,12 @@ pub struct PortConfig {
     pub moderation: ModerationConfig,
     /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
     pub poll_usecs: Option<u32>,
+    /// Bits per second of the cable, both ways alike; `None` for one that is never the limit.
+    pub bits_per_second: Option<u64>,
+    /// The adapter's own memory for packets.
+    pub memory: MemoryConfig,
+    /// What is wrong with the adapter, for experiments.
+    pub faults: FaultConfig,
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
     /// are fewer; anywhere when empty.
     pub cpus: Vec<usize>,
@@ -200,7 +211,8 @@ impl Config {
         }
         let daemon = check.daemon(&written.daemon)?;
         let switches = written.switch.iter().map(|switch| check.switch(switch)).collect::<Result<Vec<_>, _>>()?;
-        let ports = written.port.iter().map(|port| check.port(port)).collect::<Result<Vec<_>, _>>()?;
+        let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
+        let ports = written.port.iter().map(|port| check.port(port, has_faults)).collect::<Result<Vec<_>, _>>()?;
         check.names_are_unique("port", written.port.iter().map(|port| &port.as_ref().name))?;
         check.names_are_unique("switch", written.switch.iter().map(|switch| &switch.as_ref().name))?;
         for (port, written) in ports.iter().zip(&written.port) {
@@ -267,7 +279,7 @@ impl Check<'_> {
         })
     }
 
-    fn port(&self, whole: &Spanned<file::Port>) -> Result<PortConfig, ConfigError> {
+    fn port(&self, whole: &Spanned<file::Port>, has_faults: bool) -> Result<PortConfig, ConfigError> {
         let written = whole.as_ref();
         let name = self.name("port", written.name.as_ref(), whole)?;
         let missing = |key: &str, what: &str| {
@@ -284,6 +296,9 @@ impl Check<'_> {
             offloads: self.features(&written.features)?,
             moderation: self.moderation(written)?,
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
+            bits_per_second: self.bits_per_second(wire.as_ref())?,
+            memory: self.memory(written.memory.as_ref(), mtu as usize)?,
+            faults: self.faults(written.faults.as_ref(), has_faults)?,
             cpus: self.cpus(written.cpus.as_ref())?,
             name,
         })
@@ -431,6 +446,16 @@ impl Check<'_> {
         }
     }
 
+    fn bits_per_second(&self, wire: &Wire) -> Result<Option<u64>, ConfigError> {
+        let rate = self.number("port.wire.bits_per_second", &wire.bits_per_second, BITS_PER_SECOND, 0)?;
+        match &wire.bits_per_second {
+            Some(written) if wire.cable.is_none() => {
+                Err(self.0.wrong(written.span(), "port.wire.bits_per_second belongs to a cable; leave it out here"))
+            }
+            written => Ok(written.is_some().then_some(rate as u64)),
+        }
+    }
+
     fn wire_leads_somewhere(
         &self,
         port: &PortConfig,
@@ -446,6 +471,9 @@ impl Check<'_> {
             }
             if port.moderation != ModerationConfig::default() {
                 return wrong("port.wire: moderation and rx_usecs need a cable; leave them out".to_owned());
+            }
+            if !port.memory.is_none() || !port.faults.is_none() {
+                return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());
             }
         }
         match &port.wire {
@@ -549,6 +577,11 @@ fn cable_peer(port: &PortConfig, peer: &str, ports: &[PortConfig]) -> Result<(),
     }
     if other.mtu != port.mtu {
         return Err(format!("mtu {} here and {} at the other end of the cable; make them equal", port.mtu, other.mtu));
+    }
+    if other.bits_per_second != port.bits_per_second {
+        let rate = |port: &PortConfig| port.bits_per_second.map_or("no limit".to_owned(), |rate| rate.to_string());
+        let (here, there) = (rate(port), rate(other));
+        return Err(format!("bits_per_second {here} here and {there} at the other end of the cable; make them equal"));
     }
     let (here, there) = (port.host.queue_pairs(), other.host.queue_pairs());
     if here != there {

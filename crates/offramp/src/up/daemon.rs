@@ -10,7 +10,7 @@ use crate::control::{
 };
 use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::stats::{Direction, Loss, QueueStats};
+use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -181,8 +181,10 @@ fn moderation_for(port: &Port, wanted: &Moderation) -> Result<ModerationConfig, 
 fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
     let differs = [
         ("host", old.host != new.host),
-        ("wire", old.wire != new.wire),
+        ("wire", (&old.wire, old.bits_per_second) != (&new.wire, new.bits_per_second)),
         ("mtu", old.mtu != new.mtu),
+        ("memory", old.memory != new.memory),
+        ("faults", old.faults != new.faults),
         ("poll_usecs", old.poll_usecs != new.poll_usecs),
         ("cpus", old.cpus != new.cpus),
     ];
@@ -259,6 +261,7 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
 }
 
 fn direction_status(direction: &Direction) -> DirectionStatus {
+    let NetDevColumns { drop, fifo, frame } = direction.net_dev();
     DirectionStatus {
         frames_in: direction.frames_in.get(),
         frames_out: direction.frames_out.get(),
@@ -269,6 +272,11 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         wait_max_ns: direction.wait_max_ns.get(),
         bad_checksum: direction.bad_checksum.get(),
         unparsed: direction.unparsed.get(),
+        memory_bytes_max: direction.memory_bytes_max.get(),
+        burst_frames_max: direction.burst_frames_max.get(),
+        drop,
+        fifo,
+        frame,
         lost: Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect(),
         rates: None,
     }

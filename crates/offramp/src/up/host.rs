@@ -6,7 +6,10 @@ use super::seat::Seat;
 use crate::control::{GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::fault::{self, FaultConfig};
+use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::Line;
 use offramp_adapter::stats::Counter;
 use offramp_offload::caps::Offloads;
 use offramp_ports::sys::{NetNs, SysError, link};
@@ -231,7 +234,21 @@ fn pair_task<H: HostIo + Send + 'static>(
     wire: CableEnd,
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
-    let pair = QueuePair::new(parts.adapter, parts.control, queue, gated(host, parts.rest), wire);
+    let (host, memory, faults) = (gated(host, parts.rest), parts.memory, parts.faults);
+    if memory.is_none() && faults.is_none() {
+        resting(host, wire, queue, parts)
+    } else {
+        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts)
+    }
+}
+
+/// A queue pair that can be brought to rest: `host` has a gate in it.
+fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
+where
+    H: HostIo + Send + 'static,
+    W: Line + Send + 'static,
+{
+    let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
     let name = format!("port \"{}\", queue pair {queue}", parts.port);
     Box::new(RestingPair::new(pair, parts.rest, parts.mark, name))
 }
@@ -266,6 +283,8 @@ fn guest_status(port: &VhostUser) -> HostStatus {
 pub struct TaskParts<'a> {
     pub port: &'a str,
     pub adapter: &'a AdapterConfig,
+    pub memory: &'a MemoryConfig,
+    pub faults: &'a FaultConfig,
     pub control: &'a Arc<Control>,
     pub rest: &'a Arc<Rest>,
     pub mark: &'a Arc<Mark>,

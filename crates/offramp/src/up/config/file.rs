@@ -17,6 +17,7 @@ pub type Key<T> = Option<Spanned<T>>;
 pub struct File {
     #[serde(default)]
     pub daemon: Daemon,
+    pub faults: Key<bool>,
     #[serde(default)]
     pub port: Vec<Spanned<Port>>,
     #[serde(default)]
@@ -47,6 +48,37 @@ pub struct Port {
     pub moderation: Key<Moderation>,
     pub poll_usecs: Key<i64>,
     pub cpus: Key<Vec<Spanned<i64>>>,
+    pub memory: Key<Memory>,
+    pub faults: Key<Faults>,
+}
+
+/// `port.memory`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Memory {
+    pub card_bytes: Key<i64>,
+    pub receive_bytes: Key<i64>,
+    pub receive_pages: Key<i64>,
+    pub page_bytes: Key<i64>,
+    pub ring_entries: Key<i64>,
+    pub transmit_buffers: Key<i64>,
+    pub policy: Key<String>,
+    pub recover_usecs: Key<i64>,
+}
+
+/// `port.faults`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Faults {
+    pub bus_bytes_per_second: Key<i64>,
+    pub bus_frame_usecs: Key<i64>,
+    pub loss_one_in: Key<i64>,
+    pub duplicate_one_in: Key<i64>,
+    pub delay_usecs: Key<i64>,
+    pub reverse_frames: Key<i64>,
+    pub verdict: Key<String>,
+    pub verdict_one_in: Key<i64>,
+    pub seed: Key<i64>,
 }
 
 /// `port.host`: keys of every kind of host; which of them go together is checked later.
@@ -75,6 +107,7 @@ pub struct Wire {
     pub tap: Key<String>,
     pub packet: Key<String>,
     pub switch: Key<String>,
+    pub bits_per_second: Key<i64>,
 }
 
 /// `[[switch]]`

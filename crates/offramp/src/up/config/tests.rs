@@ -1,7 +1,15 @@
 //! What a file may say, what it may not, and that every key is documented.
 
+use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
 use crate::moderation::{Keys, MODES, POLICIES, RX_FRAMES_MAX};
+use offramp_adapter::fault::{
+    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
+};
+use offramp_adapter::memory::{
+    CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
+    RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
+};
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX, Policy,
 };
@@ -10,7 +18,8 @@ use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/config.md");
-const EXAMPLES: [(&str, &str); 2] = [
+const EXAMPLES: [(&str, &str); 3] = [
+    ("old-card.toml", include_str!("../../../../../examples/old-card.toml")),
     ("vm.toml", include_str!("../../../../../examples/vm.toml")),
     ("two-taps.toml", include_str!("../../../../../examples/two-taps.toml")),
 ];
@@ -49,6 +58,9 @@ fn a_short_file_gets_the_defaults() {
         offloads: Offloads::all(),
         moderation: ModerationConfig::default(),
         poll_usecs: None,
+        bits_per_second: None,
+        memory: MemoryConfig::default(),
+        faults: FaultConfig::default(),
         cpus: Vec::new(),
     };
     assert_eq!(config.ports[1], a);
@@ -124,6 +136,98 @@ fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
     wrong("5", "the name of a policy, or a table of its keys");
     let both = format!("{PEER}[[port]]\nname = \"a\"\n{rest}rx_usecs = 5\nmoderation = \"off\"\n");
     refused(&both, 10, "port.moderation and port.rx_usecs both say");
+}
+
+/// Port "a" with a memory, or with faults, of these keys.
+fn with_table(table: &str, keys: &str) -> String {
+    format!(
+        "faults = true\n{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{table} = {{ {keys} }}\n"
+    )
+}
+
+#[test]
+fn a_memory_is_that_of_a_card_or_what_is_written() {
+    let memory = |keys: &str| parse(&with_table("memory", keys)).unwrap().ports[1].memory;
+    assert_eq!(memory("card_bytes = 8192"), MemoryConfig::dp8390(8192).unwrap());
+    let stop = OverflowPolicy::StopAndRecover { recover_ns: 1_600_000 };
+    assert_eq!(memory("card_bytes = 8192, recover_usecs = 1600").policy, stop);
+    let dropping = MemoryConfig { policy: OverflowPolicy::Drop, ..MemoryConfig::dp8390(16_384).unwrap() };
+    assert_eq!(memory("card_bytes = 16384, policy = \"drop\""), dropping);
+    let written = MemoryConfig {
+        receive: ReceiveMemory::Pages { pages: 20, page_len: 512 },
+        receive_ring_entries: Some(16),
+        transmit_buffers: Some(4),
+        policy: OverflowPolicy::Overrun,
+    };
+    let keys = "receive_pages = 20, page_bytes = 512, ring_entries = 16, transmit_buffers = 4, policy = \"overrun\"";
+    assert_eq!(memory(keys), written);
+    assert_eq!(memory("receive_bytes = 65536").receive, ReceiveMemory::Bytes(65_536));
+    assert_eq!(memory(""), MemoryConfig::default());
+    // Port "a" begins behind five lines.
+    let wrong = |keys: &str, text: &str| refused(&with_table("memory", keys), 10, text);
+    wrong("card_bytes = 1024", "port.memory.card_bytes 1024 is out of range; use 3584 to 65536");
+    wrong("card_bytes = 8192, receive_bytes = 5120", "write one of card_bytes, receive_bytes and receive_pages");
+    wrong("receive_bytes = 5120, page_bytes = 256", "page_bytes belongs to receive_pages");
+    wrong("receive_bytes = 1513", "port.memory has no room for a frame of 1514 bytes, which mtu 1500 asks for");
+    wrong("ring_entries = 0", "port.memory.ring_entries 0 is out of range");
+    wrong("policy = \"dorp\"", "port.memory.unknown policy \"dorp\"; did you mean \"drop\"?");
+    wrong("policy = \"drop\", recover_usecs = 5", "recover_usecs belongs to policy = \"stop\"");
+    wrong("receive_byte = 5", "unknown key \"receive_byte\"; did you mean \"receive_bytes\"?");
+}
+
+#[test]
+fn faults_are_those_that_are_written() {
+    let faults = |keys: &str| parse(&with_table("faults", keys)).unwrap().ports[1].faults;
+    let written = FaultConfig {
+        bus: BusConfig { bytes_per_second: Some(1_000_000), frame_ns: 100_000 },
+        loss_one_in: Some(100),
+        duplicate_one_in: Some(200),
+        delay_ns: 5_000_000,
+        reverse_frames: Some(8),
+        verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 50 }),
+        seed: 7,
+    };
+    let keys = "bus_bytes_per_second = 1000000, bus_frame_usecs = 100, loss_one_in = 100, duplicate_one_in = 200, \
+                delay_usecs = 5000, reverse_frames = 8, verdict = \"good-is-bad\", verdict_one_in = 50, seed = 7";
+    assert_eq!(faults(keys), written);
+    let verdict = VerdictConfig { wrong: WrongVerdict::BadIsGood, one_in: 64 };
+    assert_eq!(faults("verdict = \"bad-is-good\"").verdict, Some(verdict));
+    let wrong = |keys: &str, text: &str| refused(&with_table("faults", keys), 10, text);
+    wrong("loss_one_in = 1", "port.faults.loss_one_in 1 is out of range; use 2 to 1000000000");
+    wrong("delay_usecs = -1", "port.faults.delay_usecs -1 is out of range; use 0 to 10000000");
+    wrong("verdict = \"good\"", "port.faults.unknown verdict \"good\"");
+    wrong("verdict_one_in = 5", "port.faults.verdict_one_in belongs to port.faults.verdict");
+}
+
+#[test]
+fn faults_need_a_word_for_the_whole_file_and_a_cable() {
+    let faulty = with_table("faults", "loss_one_in = 5");
+    refused(&faulty.replace("faults = true\n", "\n"), 10, "write faults = true at the top of the file");
+    refused(&faulty.replace("faults = true\n", "faults = false\n"), 10, "write faults = true at the top of the file");
+    assert!(parse(&with_table("memory", "card_bytes = 8192").replace("faults = true\n", "\n")).is_ok());
+    let lan = "faults = true\n[[switch]]\nname = \"lan\"\n[[port]]\nname = \"a\"\nwire.switch = \"lan\"\n";
+    for table in ["memory.receive_bytes = 5120", "faults.reverse_frames = 2"] {
+        refused(&format!("{lan}host.tap = \"t\"\n{table}\n"), 6, "memory and faults need a cable; leave them out");
+    }
+    refused(
+        &format!("{lan}wire.bits_per_second = 1000000\nhost.tap = \"t\"\n"),
+        7,
+        "bits_per_second belongs to a cable",
+    );
+}
+
+#[test]
+fn both_ends_of_a_cable_have_one_rate() {
+    let file = |b: &str, a: &str| {
+        format!("{PEER}{b}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire = {{ cable = \"b\"{a} }}\n")
+    };
+    let rated = file("wire.bits_per_second = 10000000\n", ", bits_per_second = 10000000");
+    // The peer's table is closed; its rate is written in it.
+    let rated = rated.replace("wire = { cable = \"a\" }\nwire.bits", "wire.cable = \"a\"\nwire.bits");
+    let rates: Vec<_> = parse(&rated).unwrap().ports.iter().map(|port| port.bits_per_second).collect();
+    assert_eq!(rates, [Some(10_000_000); 2]);
+    refused(&file("", ", bits_per_second = 5000"), 4, "bits_per_second no limit here and 5000 at the other end");
+    refused(&file("", ", bits_per_second = 999"), 8, "port.wire.bits_per_second 999 is out of range; use 1000 to");
 }
 
 #[test]
@@ -291,15 +395,18 @@ fn every_key_is_documented_and_nothing_else_is() {
         ("daemon", fields_of::<file::Daemon>()),
         ("port", fields_of::<file::Port>()),
         ("port.moderation", fields_of::<Keys>()),
+        ("port.memory", fields_of::<file::Memory>()),
+        ("port.faults", fields_of::<file::Faults>()),
         ("port.host", fields_of::<file::Host>()),
         ("port.wire", fields_of::<file::Wire>()),
         ("switch", fields_of::<file::Switch>()),
     ];
-    assert_eq!(fields_of::<file::File>(), ["daemon", "port", "switch"]);
+    assert_eq!(fields_of::<file::File>(), ["daemon", "faults", "port", "switch"]);
     let mut known: Vec<String> = sections
         .iter()
         .flat_map(|(section, fields)| fields.iter().map(move |field| format!("{section}.{field}")))
         .collect();
+    known.push("faults".to_owned());
     let key_of_row = |row: &str| row.strip_prefix("| `")?.split_once('`').map(|(key, _)| key.to_owned());
     let mut documented: Vec<String> =
         DOCUMENT.lines().filter_map(key_of_row).filter(|key| !key.starts_with('"')).collect();
@@ -330,6 +437,30 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.moderation.deadline_usecs", &format!("0 to {}", DEADLINE_NS_MAX / 1000));
     has("port.moderation.deadline_usecs", &format!("`{}`", DEADLINE_NS_DEFAULT / 1000));
     for name in POLICIES.into_iter().chain(MODES.map(|(name, _)| name)) {
+        assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
+    }
+    let spans = |key: &str, range: &RangeInclusive<i64>| has(key, &format!("{} to {}", range.start(), range.end()));
+    let counts = |key: &str, range: &RangeInclusive<usize>| has(key, &format!("{} to {}", range.start(), range.end()));
+    spans("port.wire.bits_per_second", &BITS_PER_SECOND);
+    counts("port.memory.card_bytes", &CARD_BYTES);
+    counts("port.memory.receive_bytes", &RECEIVE_BYTES);
+    counts("port.memory.receive_pages", &RECEIVE_PAGES);
+    counts("port.memory.page_bytes", &PAGE_LEN);
+    has("port.memory.page_bytes", &format!("`{PAGE_LEN_DP8390}`"));
+    counts("port.memory.ring_entries", &RECEIVE_RING_ENTRIES);
+    counts("port.memory.transmit_buffers", &TRANSMIT_BUFFERS);
+    spans("port.memory.recover_usecs", &usecs(&RECOVER_NS));
+    has("port.memory.recover_usecs", &format!("`{}`", RECOVER_NS_DP8390 / 1000));
+    let bus = &BUS_BYTES_PER_SECOND;
+    has("port.faults.bus_bytes_per_second", &format!("{} to {}", bus.start(), bus.end()));
+    spans("port.faults.bus_frame_usecs", &usecs(&FRAME_NS));
+    spans("port.faults.delay_usecs", &usecs(&DELAY_NS));
+    for key in ["loss_one_in", "duplicate_one_in", "verdict_one_in"] {
+        has(&format!("port.faults.{key}"), &format!("{} to {}", ONE_IN.start(), ONE_IN.end()));
+    }
+    has("port.faults.verdict_one_in", &format!("`{VERDICT_ONE_IN_DEFAULT}`"));
+    counts("port.faults.reverse_frames", &REVERSE_FRAMES);
+    for name in card::POLICIES.into_iter().chain(VERDICTS.map(|(name, _)| name)) {
         assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
     }
     has("port.poll_usecs", &format!("0 to {POLL_USECS_MAX}"));
