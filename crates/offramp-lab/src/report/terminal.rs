@@ -161,7 +161,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         // Transactions are what such traffic is about; its bits per second say the same again.
         columns.remove(0);
     }
-    if words::has_trouble(experiment) || experiment.variants.iter().any(|variant| variant.dropped_frames.is_some()) {
+    if words::resists(experiment) {
         // A card or a fault is what is asked about, not what the program costs that stands for it.
         columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
         columns.extend(of_trouble(experiment));
@@ -193,6 +193,7 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
         of(["", "drop"], "dropped_frames"),
         of(["over-", "run"], "overrun_frames"),
         of(["loss-free", "burst"], "burst_frames_max"),
+        of(["most", "bytes"], "memory_bytes_max"),
         of(["out of", "order"], "out_of_order"),
         of(["for", "nothing"], "dsacks"),
         of(["cwnd", "segm."], "cwnd_segments"),

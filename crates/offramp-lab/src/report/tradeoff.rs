@@ -11,6 +11,8 @@ use crate::model::{Experiment, Variant};
 
 /// Experiments that belong to the trade-off begin with this.
 const LOADS: &str = "moderation-";
+/// Position of the variant that the experiments judge.
+const JUDGED: usize = 1;
 /// Size of a panel, in the units of its view box.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
@@ -24,12 +26,15 @@ const TOP: f64 = 12.0;
 const BELOW: f64 = 44.0;
 /// Height of a label's line.
 const LABEL_HEIGHT: f64 = 14.0;
-/// Mean width of a letter of a label.
-const LETTER_WIDTH: f64 = 6.9;
+/// Mean width of a letter of a label; the judged policy's is bold.
+const LETTER_WIDTH: f64 = 6.7;
+const BOLD_LETTER_WIDTH: f64 = 7.8;
 /// From a mark to its label.
 const LABEL_GAP: f64 = 9.0;
 /// Half the size of the largest mark.
 const MARK: f64 = 6.0;
+/// Half the room that a line between two marks takes.
+const LINE: f64 = 2.0;
 /// A label is moved by at most so many lines to keep clear of others.
 const LINES_MOVED_MAX: i32 = 9;
 /// A logarithmic axis spans at least this ratio, so that noise does not fill it.
@@ -235,23 +240,32 @@ impl Area {
     }
 }
 
+/// The marks of a policy, and the line between them.
+fn drawn(one: &Figures, x: &Axis, y: &Axis) -> Vec<Area> {
+    let (at, median) = (x.at(one.interrupts_per_frame), y.at(one.value));
+    let Some(tail) = one.tail.map(|tail| y.at(tail)) else { return vec![Area::around(at, median)] };
+    let line = Area { left: at - LINE, right: at + LINE, top: tail.min(median), bottom: tail.max(median) };
+    vec![Area::around(at, median), Area::around(at, tail), line]
+}
+
+/// Room that a name takes; `position` is the variant's.
+fn label_width(name: &str, position: usize) -> f64 {
+    name.chars().count() as f64 * if position == JUDGED { BOLD_LETTER_WIDTH } else { LETTER_WIDTH }
+}
+
 fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
-    let marks = figures.iter().flat_map(|one| {
-        let at = x.at(one.interrupts_per_frame);
-        [Some(one.value), one.tail].into_iter().flatten().map(move |value| Area::around(at, y.at(value)))
-    });
-    let mut taken: Vec<Area> = marks.collect();
+    let mut taken: Vec<Area> = figures.iter().flat_map(|one| drawn(one, x, y)).collect();
     let mut points = Vec::with_capacity(figures.len());
     for (position, one) in figures.iter().enumerate() {
         let (mark_x, mark_y) = (x.at(one.interrupts_per_frame), y.at(one.value));
-        let (place, anchor, moved) = label_place(&one.variant.name, mark_x, mark_y, &taken);
+        let (place, anchor, moved) = label_place(label_width(&one.variant.name, position), mark_x, mark_y, &taken);
         taken.push(place);
         let label_x = if anchor == "start" { place.left } else { place.right };
         let middle = f64::midpoint(place.top, place.bottom);
         points.push(Point {
             class: match position {
                 0 => "base",
-                1 => "judged",
+                JUDGED => "judged",
                 _ => "other",
             },
             name: one.variant.name.clone(),
@@ -268,10 +282,9 @@ fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
     points
 }
 
-/// Where a label of the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
+/// Where a label of that width for the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
 /// there is no such place, right beside it.
-fn label_place(name: &str, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
-    let width = name.chars().count() as f64 * LETTER_WIDTH;
+fn label_place(width: f64, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
     let at = |to_the_right: bool, lines: i32| {
         let middle = y + f64::from(lines) * LABEL_HEIGHT;
         let left = if to_the_right { x + LABEL_GAP } else { x - LABEL_GAP - width };
@@ -338,15 +351,15 @@ mod tests {
         }
         let crowded = panel(&experiment).expect("a panel");
         for panel in loads().into_iter().chain([crowded]) {
-            let areas: Vec<Area> = panel.points.iter().map(area_of_label).collect();
+            let areas: Vec<Area> = panel.points.iter().enumerate().map(area_of_label).collect();
             for (n, one) in areas.iter().enumerate() {
                 assert!(areas[..n].iter().all(|other| !one.meets(other)), "{}", panel.points[n].name);
             }
         }
     }
 
-    fn area_of_label(point: &Point) -> Area {
-        let width = point.name.chars().count() as f64 * LETTER_WIDTH;
+    fn area_of_label((position, point): (usize, &Point)) -> Area {
+        let width = label_width(&point.name, position);
         let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
         // A hair less, so that touching is no overlap.
