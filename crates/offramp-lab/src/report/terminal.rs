@@ -171,7 +171,8 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
 }
 
 /// Columns that give way to those of cards and faults.
-const OF_THE_ADAPTER: [[&str; 2]; 3] = [["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
+const OF_THE_ADAPTER: [[&str; 2]; 4] =
+    [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
 
 /// In the unit that suits the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
