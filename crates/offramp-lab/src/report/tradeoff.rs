@@ -41,6 +41,8 @@ const LINES_MOVED_MAX: i32 = 9;
 const SPAN_MIN: f64 = 4.0;
 /// Room on a logarithmic axis beyond the outermost values, as a ratio.
 const SPAN_MARGIN: f64 = 1.25;
+/// Interrupts per frame that differ by no more than this ratio are the same: there is nothing to spare.
+const SAME_INTERRUPTS: f64 = 1.1;
 /// Most gaps between the ticks of a linear axis.
 const TICK_GAPS_MAX: f64 = 5.0;
 
@@ -60,7 +62,7 @@ pub struct Panel {
     top: f64,
     bottom: f64,
     middle_x: f64,
-    x_title: &'static str,
+    x_title: String,
     x_ticks: Vec<Tick>,
     y_ticks: Vec<YTick>,
     points: Vec<Point>,
@@ -164,9 +166,8 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
         return None;
     }
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BELOW);
-    let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
     let values: Vec<f64> = figures.iter().flat_map(|figures| [Some(figures.value), figures.tail]).flatten().collect();
-    let x = Axis::log(&interrupts, [left, right]);
+    let across = Across::of(&figures, [left, right]);
     let y = if is_timed { Axis::log(&values, [bottom, TOP]) } else { Axis::linear(&values, [bottom, TOP]) };
     let title = if is_timed { "Time to an answer, µs" } else { "Host CPU, s/GB" };
     let said: Vec<String> = figures.iter().map(tooltip).collect();
@@ -181,12 +182,44 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
         top: TOP,
         bottom,
         middle_x: f64::midpoint(left, right),
-        x_title: "interrupts for each frame from the line",
-        x_ticks: x.ticks().into_iter().map(|(value, label)| Tick { x: x.at(value), label }).collect(),
         y_ticks: y.ticks().into_iter().map(|(value, label)| YTick { y: y.at(value), label }).collect(),
-        points: points(&figures, &x, &y),
+        points: points(&figures, &across.xs, &y),
+        x_title: across.title,
+        x_ticks: across.ticks,
         has_tail: is_timed,
     })
+}
+
+/// How the policies lie from left to right.
+struct Across {
+    /// Where each lies.
+    xs: Vec<f64>,
+    ticks: Vec<Tick>,
+    title: String,
+}
+
+impl Across {
+    /// By their interrupts; side by side where these are the same, as with lone requests, of which each is a frame and an
+    /// interrupt under every rule.
+    fn of(figures: &[Figures], ends: [f64; 2]) -> Self {
+        let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
+        let low = interrupts.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = interrupts.iter().copied().fold(0.0, f64::max);
+        if high / low <= SAME_INTERRUPTS {
+            let room = (ends[1] - ends[0]) / figures.len() as f64;
+            return Self {
+                xs: (0..figures.len()).map(|position| ends[0] + (position as f64 + 0.5) * room).collect(),
+                ticks: Vec::new(),
+                title: format!("side by side: {} interrupts for each frame under every rule", share(high)),
+            };
+        }
+        let axis = Axis::log(&interrupts, ends);
+        Self {
+            xs: interrupts.iter().map(|value| axis.at(*value)).collect(),
+            ticks: axis.ticks().into_iter().map(|(value, label)| Tick { x: axis.at(value), label }).collect(),
+            title: "interrupts for each frame from the line".to_owned(),
+        }
+    }
 }
 
 fn of(variant: &Variant, is_timed: bool) -> Option<Figures<'_>> {
@@ -241,8 +274,8 @@ impl Area {
 }
 
 /// The marks of a policy, and the line between them.
-fn drawn(one: &Figures, x: &Axis, y: &Axis) -> Vec<Area> {
-    let (at, median) = (x.at(one.interrupts_per_frame), y.at(one.value));
+fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
+    let median = y.at(one.value);
     let Some(tail) = one.tail.map(|tail| y.at(tail)) else { return vec![Area::around(at, median)] };
     let line = Area { left: at - LINE, right: at + LINE, top: tail.min(median), bottom: tail.max(median) };
     vec![Area::around(at, median), Area::around(at, tail), line]
@@ -253,11 +286,11 @@ fn label_width(name: &str, position: usize) -> f64 {
     name.chars().count() as f64 * if position == JUDGED { BOLD_LETTER_WIDTH } else { LETTER_WIDTH }
 }
 
-fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
-    let mut taken: Vec<Area> = figures.iter().flat_map(|one| drawn(one, x, y)).collect();
+fn points(figures: &[Figures], xs: &[f64], y: &Axis) -> Vec<Point> {
+    let mut taken: Vec<Area> = figures.iter().zip(xs).flat_map(|(one, x)| drawn(one, *x, y)).collect();
     let mut points = Vec::with_capacity(figures.len());
-    for (position, one) in figures.iter().enumerate() {
-        let (mark_x, mark_y) = (x.at(one.interrupts_per_frame), y.at(one.value));
+    for (position, (one, mark_x)) in figures.iter().zip(xs.iter().copied()).enumerate() {
+        let mark_y = y.at(one.value);
         let (place, anchor, moved) = label_place(label_width(&one.variant.name, position), mark_x, mark_y, &taken);
         taken.push(place);
         let label_x = if anchor == "start" { place.left } else { place.right };
@@ -364,6 +397,16 @@ mod tests {
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
         // A hair less, so that touching is no overlap.
         Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
+    }
+
+    #[test]
+    fn where_no_rule_spares_interrupts_the_rules_stand_side_by_side() {
+        let mut experiment = sample::moderation("moderation-rpc", true);
+        experiment.variants.iter_mut().for_each(|variant| variant.interrupts_per_frame = Some(1.0));
+        let panel = panel(&experiment).expect("a panel");
+        assert!(panel.x_ticks.is_empty() && panel.x_title.contains("1.00 interrupts for each frame"));
+        assert!(panel.points.windows(2).all(|two| two[1].x - two[0].x > 2.0 * MARK));
+        assert!((panel.left..=panel.right).contains(&panel.points[6].x));
     }
 
     #[test]
