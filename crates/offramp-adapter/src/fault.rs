@@ -43,7 +43,7 @@ pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wi
     let lossy = Loss::new(line, faults.loss_one_in, faults.seed);
     let late = Delay::new(lossy, faults.delay_ns);
     let doubled = Duplicate::new(late, faults.duplicate_one_in, faults.seed ^ DUPLICATE_SEED);
-    Slow::new(PacketMemory::new(doubled, memory), faults.bus)
+    Slow::new(PacketMemory::new(doubled, memory), faults.bus).receiving_first(faults.receive_first)
 }
 
 /// Puts the faults of `faults` that concern what a host is told before a host.

@@ -115,6 +115,20 @@ fn both_directions_have_one_bus() {
 }
 
 #[test]
+fn a_bus_that_receives_first_sends_when_nothing_is_left_to_read() {
+    let mut line = Slow::new(ScriptedLine::bringing([(1000, 100), (1500, 100)]), BUS).receiving_first(true);
+    let stats = Direction::default();
+    assert_eq!(line.room(0), 1, "nothing has come yet");
+    for now_ns in [1000, 2999, 3000, 4999] {
+        line.advance(now_ns, &stats);
+        assert_eq!(line.room(now_ns), 0, "at {now_ns}");
+    }
+    line.advance(5000, &stats);
+    assert_eq!(line.room(5000), 1);
+    assert_eq!(drain(&mut line, 5000), [0, 1]);
+}
+
+#[test]
 fn a_bus_keeps_frames_where_they_are_while_nobody_takes_what_it_copied() {
     let mut line = Slow::new(every_microsecond(1000), BUS);
     let stats = Direction::default();

@@ -292,19 +292,34 @@ pub fn verdict(base: &Variant, variant: &Variant, metric: &str) -> Option<Verdic
 /// What a reader must know of the pairs behind [`verdict`]: that unlike ones had to be taken, or that some were left
 /// out. `None` where all pairs counted.
 pub fn note(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
+    Some(format!("{} against {}: {}", variant.name, base.name, remark(base, variant, metric)?))
+}
+
+/// The notes on several variants; those of which the same is to be said share one.
+pub fn notes(base: &Variant, variants: &[Variant], metric: &str) -> Vec<String> {
+    let mut shared: Vec<(String, Vec<&str>)> = Vec::new();
+    for variant in variants {
+        let Some(remark) = remark(base, variant, metric) else { continue };
+        match shared.iter_mut().find(|(other, _)| *other == remark) {
+            Some((_, names)) => names.push(&variant.name),
+            None => shared.push((remark, vec![&variant.name])),
+        }
+    }
+    shared.into_iter().map(|(remark, names)| format!("{} against {}: {remark}", names.join(", "), base.name)).collect()
+}
+
+fn remark(base: &Variant, variant: &Variant, metric: &str) -> Option<String> {
     let pairs = Pairs::of(base, variant, metric);
-    let (name, base) = (&variant.name, &base.name);
     if pairs.mixes_distances() && pairs.all >= PAIRS_MIN {
         return Some(format!(
-            "{name} against {base}: the distance between the processors changed, and only {} of {} rounds were taken \
-             at a like distance; all rounds are compared, and the interval holds the change as noise.",
+            "the distance between the processors changed, and only {} of {} rounds were taken at a like distance; all \
+             rounds are compared, and the interval holds the change as noise.",
             pairs.like, pairs.all
         ));
     }
     (pairs.like >= PAIRS_MIN && pairs.like < pairs.all).then(|| {
         format!(
-            "{name} against {base}: {} of {} rounds are left out, as the distance between the processors was not the \
-             same in both samples.",
+            "{} of {} rounds are left out, as the distance between the processors was not the same in both samples.",
             pairs.all - pairs.like,
             pairs.all
         )
@@ -414,6 +429,15 @@ mod tests {
             sent_frames: Some(1),
             interrupts_per_s: Some(1.0),
             lost_frames: Some(1),
+            dropped_frames: Some(1),
+            overrun_frames: Some(1),
+            burst_frames_max: Some(1),
+            memory_bytes_max: Some(1),
+            out_of_order: Some(1),
+            dsacks: Some(1),
+            cwnd_segments: Some(1.0),
+            stall_s: Some(1.0),
+            rpc_retransmits: Some(1),
             interrupts_per_frame: Some(1.0),
             latency_p50_us: Some(1.0),
             latency_p99_us: Some(1.0),
@@ -493,6 +517,17 @@ mod tests {
         assert_eq!(throughput(&base, &other).expect("three").rounds, 3);
         let note = note(&base, &other, "throughput_bps").expect("a note");
         assert!(note.contains("only 0 of 3 rounds"), "{note}");
+    }
+
+    #[test]
+    fn variants_of_which_the_same_is_to_be_said_share_a_note() {
+        let base = with_distances("off", &[(10.0, NEAR), (10.0, NEAR), (4.0, MID)]);
+        let [one, other] = ["one", "other"].map(|name| with_distances(name, &[(9.0, NEAR), (9.0, NEAR), (3.0, MOVED)]));
+        let third = with_distances("third", &[(9.0, MOVED), (9.0, NEAR), (3.0, MOVED)]);
+        let found = notes(&base, &[one, other, third, base.clone()], "throughput_bps");
+        assert_eq!(found.len(), 2, "{found:?}");
+        assert!(found[0].starts_with("one, other against off: 1 of 3 rounds are left out"), "{found:?}");
+        assert!(found[1].starts_with("third against off: the distance"), "{found:?}");
     }
 
     #[test]

@@ -135,6 +135,9 @@ impl Plan {
 
     /// Metrics that are compared besides the main one.
     pub fn compared(&self) -> Vec<&'static str> {
+        if resist::ALL.contains(&self.name) {
+            return resist::COMPARED.to_vec();
+        }
         let further: &[&str] = if self.is_on_request() { &COMPARED_ON_REQUEST } else { &[] };
         COMPARED.iter().chain(further).copied().collect()
     }

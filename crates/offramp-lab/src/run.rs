@@ -39,8 +39,11 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     let base = &variants[0];
     let verdict = variants.get(1).and_then(|variant| compare::verdict(base, variant, plan.metric));
     let mut notes = notes(plan, &variants);
-    notes.extend(variants[1..].iter().filter_map(|variant| compare::note(base, variant, plan.metric)));
-    let compared = plan.compared();
+    notes.extend(compare::notes(base, &variants[1..], plan.metric));
+    // The main metric first: it leads what is said of every variant.
+    let compared: Vec<&str> = std::iter::once(plan.metric)
+        .chain(plan.compared().into_iter().filter(|metric| *metric != plan.metric))
+        .collect();
     let verdicts: Vec<Verdict> = variants[1..]
         .iter()
         .enumerate()

@@ -1,6 +1,9 @@
 //! Real TCP of the kernel through two adapters, with everything switched while it runs.
 
-use offramp_lab::rig::{ADDRESSES, Between, Rig, RigConfig, Threads};
+use offramp_adapter::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
+use offramp_adapter::memory::MemoryConfig;
+use offramp_lab::host::HostSettings;
+use offramp_lab::rig::{ADDRESSES, Between, Card, Rig, RigConfig, Threads};
 use offramp_offload::caps::Offloads;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -107,6 +110,70 @@ fn a_slow_line_and_a_small_mtu_carry_tcp_as_well() {
     }
 }
 
+/// A card of 8 KiB on a bus of 20 MB/s, at a line of 200 Mbit/s, with every fault of the receive side but loss for good.
+fn resisting(threads: Threads) -> RigConfig {
+    let faults = FaultConfig {
+        bus: BusConfig { bytes_per_second: Some(20_000_000), frame_ns: 1000 },
+        receive_first: true,
+        loss_one_in: Some(500),
+        reverse_frames: Some(4),
+        ..FaultConfig::default()
+    };
+    let card = Card { memory: MemoryConfig::dp8390(8192).unwrap(), faults };
+    let between = Between::Adapters(threads);
+    RigConfig { card, rate_bps: Some(200_000_000), offloads: Offloads::empty(), between, ..RigConfig::default() }
+}
+
+#[test]
+fn what_a_card_loses_and_turns_round_is_counted_and_tcp_makes_good() {
+    for threads in [Threads::Shared, Threads::PerAdapter, Threads::PerDirection] {
+        let rig = Rig::start(&resisting(threads)).unwrap();
+        let (sent, received) = transfer(&rig, 1 << 20, 3);
+        assert_eq!(sent, received, "{threads:?}");
+        wait_until_balanced(&rig);
+        let counts = rig.counts().receive;
+        assert!(counts.lost > 0 && counts.dropped <= counts.lost, "{counts:?}");
+        assert!(counts.burst_frames_max > 0 && counts.memory_bytes_max <= 19 * 256, "{counts:?}");
+    }
+}
+
+#[test]
+fn a_capture_sees_the_frames_and_a_wrong_verdict_is_bypassed_meanwhile() {
+    // Every second segment with data would be lost for good.
+    let verdict = VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 2 };
+    let faults = FaultConfig { verdict: Some(verdict), ..FaultConfig::default() };
+    let card = Card { memory: MemoryConfig::default(), faults };
+    let host = HostSettings { captured: true, ..HostSettings::default() };
+    let rig = Rig::start(&RigConfig { card, host, ..RigConfig::default() }).unwrap();
+    let (sent, received) = transfer(&rig, 1 << 20, 4);
+    assert_eq!(sent, received);
+    assert_eq!(rig.counts().receive.lost, 0);
+    assert!(rig.capture().is_some_and(|capture| capture.frames() > 0));
+}
+
+#[test]
+fn a_host_with_gro_joins_what_its_adapter_hands_over_and_loses_nothing() {
+    let host = HostSettings { gro: true, ..HostSettings::default() };
+    let rig =
+        Rig::start(&RigConfig { host, offloads: Offloads::all() - Offloads::RSC, ..RigConfig::default() }).unwrap();
+    let (sent, received) = transfer(&rig, 16 << 20, 5);
+    assert_eq!(sent, received);
+    wait_until_balanced(&rig);
+}
+
+#[test]
+fn a_card_or_a_setting_that_cannot_be_is_refused_by_name() {
+    let refused = |config: &RigConfig| Rig::start(config).unwrap_err().to_string();
+    let faults = FaultConfig { reverse_frames: Some(1), ..FaultConfig::default() };
+    let card = Card { memory: MemoryConfig::default(), faults };
+    assert!(refused(&RigConfig { card, ..RigConfig::default() }).contains("reversing groups of 1"));
+    let memory = MemoryConfig { receive_ring_entries: Some(0), ..MemoryConfig::default() };
+    let card = Card { memory, faults: FaultConfig::default() };
+    assert!(refused(&RigConfig { card, ..RigConfig::default() }).contains("0 entries"));
+    let host = HostSettings { sysctls: &[("net.ipv4.no_such_thing", "1")], ..HostSettings::default() };
+    assert!(refused(&RigConfig { host, ..RigConfig::default() }).contains("net.ipv4.no_such_thing"));
+}
+
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
@@ -128,10 +195,12 @@ fn a_hundred_starts_and_stops_leave_nothing_behind() {
         return;
     }
     let start = || Rig::start(&RigConfig::default());
-    drop(start().unwrap());
+    let captured = HostSettings { captured: true, ..HostSettings::default() };
+    let start_resisting = || Rig::start(&RigConfig { host: captured, ..resisting(Threads::Shared) });
+    drop((start().unwrap(), start_resisting().unwrap()));
     let before = (descriptors(), threads());
     for round in 0..100 {
-        drop(start().unwrap());
+        drop(if round % 10 == 0 { start_resisting() } else { start() }.unwrap());
         assert!(Rig::start(&RigConfig { mtu: 67, ..RigConfig::default() }).is_err());
         assert_eq!((descriptors(), threads()), before, "round {round}");
     }

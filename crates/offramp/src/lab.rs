@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for an interval, and the whole ends within 90 s on two processors.
 const REPEATS: usize = 4;
+/// Rounds of a run of nothing but experiments that are named: they have many variants, and large effects.
+const ON_REQUEST_REPEATS: usize = 3;
 const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Round trips settle sooner than throughput: two rounds of them are enough.
@@ -184,8 +186,19 @@ impl Args {
     }
 
     fn repeats(&self) -> usize {
-        let short = if self.has_guest() { GUEST_REPEATS } else { REPEATS };
+        let short = match (self.has_guest(), self.is_on_request()) {
+            (true, _) => GUEST_REPEATS,
+            (false, true) => ON_REQUEST_REPEATS,
+            (false, false) => REPEATS,
+        };
         self.repeats.map_or(if self.thorough { THOROUGH_REPEATS } else { short }, usize::from)
+    }
+
+    /// Whether every experiment is one that runs only when it is named.
+    fn is_on_request(&self) -> bool {
+        let runs_when_named =
+            |name: &String| ON_REQUEST.contains(&name.as_str()) || GROUPS.iter().any(|(group, _)| group == name);
+        !self.only.is_empty() && self.only.iter().all(runs_when_named)
     }
 
     fn seconds(&self) -> f64 {

@@ -59,6 +59,30 @@ fn the_experiments_are_listed_with_their_claims() {
 }
 
 #[test]
+fn a_group_runs_all_its_experiments_and_their_bounds_are_judged() {
+    let page = page("moderation");
+    let args = ["lab", "--only", "moderation", "--repeats", "2", "--seconds", "0.05", "--json", "--html"];
+    let output = offramp(&[&args[..], &[page.to_str().unwrap()]].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let experiments = report["experiments"].as_array().unwrap();
+    let names: Vec<&str> = experiments.iter().map(|one| one["name"].as_str().unwrap()).collect();
+    assert_eq!(names, ["moderation-rpc", "moderation-bulk", "moderation-mixed", "moderation-bursts"]);
+    for one in experiments {
+        let variants = one["variants"].as_array().unwrap();
+        assert_eq!(variants.len(), 7, "{}", one["name"]);
+        for variant in variants {
+            assert!(variant["interrupts_per_frame"].as_f64().unwrap() > 0.0, "{variant}");
+            assert_eq!(variant["latency_p99_us"].is_null(), one["name"] == "moderation-bulk");
+            assert!(variant["rtt_p50_us"].is_null(), "nobody asked for round trips");
+        }
+    }
+    assert!(!experiments[0]["judgements"].as_array().unwrap().is_empty());
+    assert!(std::fs::read_to_string(&page).unwrap().contains("class=\"scatter\""));
+    std::fs::remove_file(page).unwrap();
+}
+
+#[test]
 fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
     refused(&["lab", "--only", "warp"], "no experiment \"warp\"; there are: lso,");
     refused(&["lab", "--only", "lso", "--mtu", "67", "--repeats", "1"], "mtu 67 is out of range; use 68 to");

@@ -122,8 +122,32 @@ fn calls_and_limited_streams_are_made_as_the_options_say() {
 }
 
 #[test]
+fn requests_at_given_moments_are_timed_alone_and_beside_bulk_data() {
+    let (_server, port) = server(&[]);
+    let report = |more: &[&str]| -> offramp_lab::traffic::Report {
+        let output = client(&port, &[&SHORT[..], &["--json", "--busy-poll-usecs", "0"], more].concat());
+        assert!(output.status.success(), "{more:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        serde_json::from_str(text.lines().last().unwrap()).unwrap()
+    };
+    let bursts = report(&["--requests", "--burst", "4", "--every-usecs", "2000", "--response-bytes", "1K"]);
+    let found = bursts.transactions.unwrap();
+    assert!(found.latency.count > 0 && bursts.send.is_none());
+    assert_eq!(found.client.bytes_total, found.client.units_total * (64 + 1024));
+    let mixed = report(&["--mixed", "--per-second", "2000", "--rate", "80M", "--length", "8K"]);
+    assert!(mixed.transactions.unwrap().latency.count > 0 && mixed.send.unwrap().bytes > 0);
+    let text = client(&port, &[&SHORT[..], &["--mixed"]].concat()).stdout;
+    let text = String::from_utf8(text).unwrap();
+    assert!(text.contains("TCP bulk data beside UDP requests") && text.contains("latency us: min"), "{text}");
+}
+
+#[test]
 fn wrong_options_and_a_missing_server_exit_with_2_and_say_why() {
-    let wrong: [(&[&str], &str); 8] = [
+    let wrong: [(&[&str], &str); 12] = [
+        (&["--to", "127.0.0.1", "--burst", "8", "--every-usecs", "100"], "--requests"),
+        (&["--to", "127.0.0.1", "--requests", "--burst", "8"], "--every-usecs"),
+        (&["--to", "127.0.0.1", "--requests", "--mixed"], "--mixed"),
+        (&["--to", "127.0.0.1", "--requests", "--rate", "1M"], "--rate"),
         (&[], "--serve"),
         (&["--serve", "--streams", "2"], "--streams"),
         (&["--to", "127.0.0.1", "--gro"], "--udp"),

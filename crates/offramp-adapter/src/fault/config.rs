@@ -46,6 +46,9 @@ pub struct VerdictConfig {
 pub struct FaultConfig {
     /// How slow the bus is.
     pub bus: BusConfig,
+    /// Over the bus, nothing is sent while a received frame waits: the processor copies, and its handler reads all that
+    /// has come before it lets a program go on.
+    pub receive_first: bool,
     /// One of so many frames of the line is lost on it.
     pub loss_one_in: Option<u32>,
     /// One of so many frames of the line comes twice.

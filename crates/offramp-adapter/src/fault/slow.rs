@@ -21,6 +21,8 @@ const READY_FRAMES_MAX: usize = 256;
 pub struct Slow<W> {
     line: W,
     bus: BusConfig,
+    /// Nothing is sent while a received frame waits.
+    receive_first: bool,
     /// When all copies that were begun are finished.
     bus_free_ns: u64,
     /// The received frame whose copy was begun, with the time at which it will be finished.
@@ -41,6 +43,7 @@ impl<W: Line> Slow<W> {
         Self {
             line,
             bus,
+            receive_first: false,
             bus_free_ns: 0,
             reading: None,
             now_ns: 0,
@@ -49,6 +52,18 @@ impl<W: Line> Slow<W> {
             free: Vec::new(),
             lent: Vec::new(),
         }
+    }
+
+    /// Lets nothing be sent while a received frame waits, if `receive_first`: as where the processor does the copies,
+    /// and reads all that has come before a program goes on.
+    #[must_use]
+    pub fn receiving_first(self, receive_first: bool) -> Self {
+        Self { receive_first, ..self }
+    }
+
+    /// Whether a received frame is being copied, or waits for it.
+    fn is_receiving(&self, now_ns: u64) -> bool {
+        self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
     /// The line below.
@@ -132,7 +147,8 @@ impl<W: Line> WirePort for Slow<W> {
         if self.bus.is_none() {
             return self.line.room(now_ns);
         }
-        if self.written_ns > now_ns { 0 } else { self.line.room(now_ns).min(1) }
+        let is_busy = self.written_ns > now_ns || self.receive_first && self.is_receiving(now_ns);
+        if is_busy { 0 } else { self.line.room(now_ns).min(1) }
     }
 
     fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {

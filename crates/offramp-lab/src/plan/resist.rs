@@ -4,7 +4,7 @@
 //! The cards are those of the 8390 family, at a line of 10 Mbit/s: host B's adapter has such a card's memory, and its
 //! frames cross a bus of such a machine's speed.
 
-use super::{Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, by, rig, traffic};
+use super::{LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, by, rig, traffic};
 use crate::host::HostSettings;
 use crate::rig::{Between, Card, RigConfig, Threads};
 use crate::traffic::{BulkParams, Params, RpcParams, UdpParams, Workload};
@@ -21,6 +21,11 @@ pub(crate) const MEMORY_UDP: &str = "packet-memory-udp";
 pub(crate) const WINDOW: &str = "rx-window";
 pub(crate) const RPC: &str = "rpc-size";
 pub(crate) const VERDICT: &str = "checksum-verdict";
+/// All of them.
+pub(crate) const ALL: [&str; 6] = [ORDER, MEMORY_TCP, MEMORY_UDP, WINDOW, RPC, VERDICT];
+
+/// Metrics that they compare: what the program costs that stands for a card is not the question.
+pub(super) const COMPARED: [&str; 2] = [THROUGHPUT, LATENCY_P99];
 
 /// Longest time that a frame waits for its group: claim R1's driver told its host once in a millisecond.
 const GROUP_USECS: u32 = 1000;
@@ -84,7 +89,7 @@ const BURSTS_BPS: u64 = 5_000_000;
 
 /// Bytes before the data of an NFS read's response: RPC header and attributes.
 pub(crate) const RPC_HEADER_BYTES: u32 = 100;
-/// Calls under way: the block input/output daemons of an NFS client.
+/// Calls under way: those of the block input/output daemons of an NFS client that reads a file.
 const RPC_OUTSTANDING: u32 = 4;
 /// NFS waits 700 ms before it asks again; a sample would see one such wait at most.
 const RPC_TIMER_USECS: u64 = 100_000;
@@ -138,9 +143,16 @@ fn card_rig(settings: &Settings, memory: MemoryConfig, bus: Bus) -> RigConfig {
         queues: 1,
         // One thread, so that one bus carries both directions.
         between: Between::Adapters(Threads::Shared),
-        card: Card { memory, faults: FaultConfig { bus: bus.config(), ..FaultConfig::default() } },
+        card: Card { memory, faults: FaultConfig { bus: bus.config(), receive_first: true, ..FaultConfig::default() } },
         ..rig(settings, Offloads::TX_CHECKSUM)
     }
+}
+
+/// The same with hosts of a time before selective acknowledgements.
+fn as_of_then(variant: VariantPlan) -> VariantPlan {
+    let rig = RigConfig { host: STRICT, ..variant.rig };
+    let traffic = Params { congestion: STRICT_CONGESTION.to_owned(), ..variant.traffic };
+    VariantPlan { name: variant.name, rig, traffic }
 }
 
 fn for_cards(settings: &Settings) -> Settings {
@@ -153,9 +165,11 @@ fn windowed(settings: &Settings, receive_window_bytes: u32) -> Params {
     Params { receive_window_bytes, ..traffic(settings, Workload::Bulk(bulk)) }
 }
 
+const OF_STRICT: &str =
+    "a TCP as of then, by sysctl (no SACK, DSACK, time-stamps, RACK or probes; reordering of 3 at most), with reno";
 const OF_THE_CARDS: &str = "line of 10 Mbit/s; host B's card is of the 8390 family: pages of 256 B, stopped for 10 ms when they run \
      over; an 8-bit bus at 8 MHz moves 1.0 MB/s both ways, at 13.4 MHz 1.7 MB/s, a 16-bit bus at 8 MHz 2.0 MB/s, and each frame \
-     takes 60 µs besides; no offload, an interrupt for each frame";
+     takes 60 µs besides; what has come is read before anything is sent; no offload, an interrupt for each frame";
 
 pub(super) fn order(settings: &Settings) -> Plan {
     let settings = &at_a_gigabit(settings);
@@ -183,8 +197,7 @@ pub(super) fn order(settings: &Settings) -> Plan {
         claims: &["R1", "R2", "R9", "R10", "R11", "R12"],
         fixed: format!(
             "MTU 1500, line of 1 Gbit/s, no loss; the host is told of groups of so many frames, or after {GROUP_USECS} µs; no \
-             receive coalescing; “strict”: a TCP as of 2011, by sysctl (no SACK, DSACK, time-stamps, RACK or probes; reordering \
-             of 3 at most), with {STRICT_CONGESTION}"
+             receive coalescing; “strict”: {OF_STRICT}"
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -212,11 +225,12 @@ pub(super) fn memory_under_tcp(settings: &Settings) -> Plan {
         let traffic = windowed(settings, WINDOW_LARGE_BYTES);
         VariantPlan { name, rig: card_rig(settings, memory, bus), traffic }
     };
+    let strict = |name, memory, bus| as_of_then(variant(name, memory, bus));
     Plan {
         name: MEMORY_TCP,
         question: "TCP into a host that drains slower than the line: what is memory on the card worth, and what a faster bus?",
         claims: &["I1", "I2", "I3", "I5", "I6", "I14"],
-        fixed: format!("{OF_THE_CARDS}; receive window of 32 kB"),
+        fixed: format!("{OF_THE_CARDS}; receive window of 32 kB; “strict”: 5 kB, and {OF_STRICT}"),
         metric: THROUGHPUT,
         variants: vec![
             variant("5 kB, slow bus", small, Bus::Slow),
@@ -225,6 +239,8 @@ pub(super) fn memory_under_tcp(settings: &Settings) -> Plan {
             variant("64 kB, slow bus", large_memory(), Bus::Slow),
             variant("5 kB, drops", drop, Bus::Slow),
             variant("5 kB, overruns", overrun, Bus::Slow),
+            strict("strict, slow bus", small, Bus::Slow),
+            strict("strict, fast bus", small, Bus::Fast),
         ],
     }
 }
@@ -270,6 +286,7 @@ pub(super) fn receive_window(settings: &Settings) -> Plan {
         let rig = RigConfig { rate_bps: Some(rate_bps), ..card_rig(settings, small, bus) };
         VariantPlan { name, rig, traffic: windowed(settings, window) }
     };
+    let strict = |name, bus, window, rate_bps| as_of_then(variant(name, bus, window, rate_bps));
     Plan {
         name: WINDOW,
         question: "A small card on a slow bus: what is a receive window worth that its memory can hold?",
@@ -279,11 +296,13 @@ pub(super) fn receive_window(settings: &Settings) -> Plan {
         ),
         metric: THROUGHPUT,
         variants: vec![
-            variant("32 kB", Bus::Slow, WINDOW_LARGE_BYTES, CARD_BPS),
-            variant("4 kB", Bus::Slow, WINDOW_SMALL_BYTES, CARD_BPS),
-            variant("32 kB, fast bus", Bus::Fast, WINDOW_LARGE_BYTES, CARD_BPS),
-            variant("4 kB, fast bus", Bus::Fast, WINDOW_SMALL_BYTES, CARD_BPS),
-            variant("32 kB, slow hop", Bus::Slow, WINDOW_LARGE_BYTES, SLOW_HOP_BPS),
+            strict("32 kB", Bus::Slow, WINDOW_LARGE_BYTES, CARD_BPS),
+            strict("4 kB", Bus::Slow, WINDOW_SMALL_BYTES, CARD_BPS),
+            strict("32 kB, fast bus", Bus::Fast, WINDOW_LARGE_BYTES, CARD_BPS),
+            strict("4 kB, fast bus", Bus::Fast, WINDOW_SMALL_BYTES, CARD_BPS),
+            strict("32 kB, slow hop", Bus::Slow, WINDOW_LARGE_BYTES, SLOW_HOP_BPS),
+            variant("32 kB, today", Bus::Slow, WINDOW_LARGE_BYTES, CARD_BPS),
+            variant("4 kB, today", Bus::Slow, WINDOW_SMALL_BYTES, CARD_BPS),
         ],
     }
 }
@@ -307,7 +326,7 @@ pub(super) fn rpc_size(settings: &Settings) -> Plan {
         question: "NFS reads of 1 to 8 kB, each one datagram of several frames: which does the client's card take?",
         claims: &["I15", "I16", "I17", "I18", "I19"],
         fixed: format!(
-            "{OF_THE_CARDS}; 8-bit cards have 8 kB of memory, 16-bit cards 16 kB; {RPC_OUTSTANDING} calls under way; a call is \
+            "{OF_THE_CARDS}; 8-bit cards have 8 kB of memory, 16-bit cards 16 kB; a file is read in order, {RPC_OUTSTANDING} calls ahead; a call is \
              made again after {} ms, for NFS' {} ms, as the samples are short",
             RPC_TIMER_USECS / 1000,
             NFS_TIMER_USECS / 1000
@@ -375,7 +394,7 @@ mod tests {
 
     #[test]
     fn every_card_and_fault_can_be_made() {
-        for name in [ORDER, MEMORY_TCP, MEMORY_UDP, WINDOW, RPC, VERDICT] {
+        for name in ALL {
             for variant in plan(name).variants {
                 assert_eq!(variant.rig.card.memory.check(), Ok(()), "{name}: {}", variant.name);
                 assert_eq!(variant.rig.card.faults.check(), Ok(()), "{name}: {}", variant.name);

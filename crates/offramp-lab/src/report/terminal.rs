@@ -119,12 +119,18 @@ impl Column {
 }
 
 /// Columns that give way to names, by the second line of their headings and in that order. The page has them all.
-const GIVE_WAY: [&str; 4] = ["/frame", "sent", "line, k", "CPU s/GB"];
+const GIVE_WAY: [&str; 4] = ["sent", "line, k", "CPU s/GB", INTERRUPTS_PER_FRAME];
+/// The column that gives way first where round trips were measured: they say what interrupts cost.
+const INTERRUPTS_PER_FRAME: &str = "/frame";
 
-/// As many of `columns` as leave room for names of that width.
-fn that_fit(mut columns: Vec<Column>, name_width: usize) -> Vec<Column> {
+/// As many columns as leave room for the variants' names.
+fn columns_that_fit(experiment: &Experiment) -> Vec<Column> {
+    let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
+    let name_width = longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT);
     let width = |columns: &[Column]| columns.iter().map(|column| column.width() + GAP.len()).sum::<usize>();
-    for heading in GIVE_WAY {
+    let has_round_trips = experiment.variants.iter().any(|variant| variant.rtt_p50_us.is_some());
+    let mut columns = columns(experiment);
+    for heading in has_round_trips.then_some(INTERRUPTS_PER_FRAME).into_iter().chain(GIVE_WAY) {
         if INDENT.len() + name_width + width(&columns) > WIDTH {
             columns.retain(|column| column.heading[1] != heading);
         }
@@ -161,7 +167,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         // Transactions are what such traffic is about; its bits per second say the same again.
         columns.remove(0);
     }
-    if words::has_trouble(experiment) || experiment.variants.iter().any(|variant| variant.dropped_frames.is_some()) {
+    if words::resists(experiment) {
         // A card or a fault is what is asked about, not what the program costs that stands for it.
         columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
         columns.extend(of_trouble(experiment));
@@ -171,7 +177,8 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
 }
 
 /// Columns that give way to those of cards and faults.
-const OF_THE_ADAPTER: [[&str; 2]; 3] = [["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
+const OF_THE_ADAPTER: [[&str; 2]; 4] =
+    [["host CPU", "s/GB"], ["adapter", "CPU s/GB"], ["adapter", "CPU %"], ["frames on", "line, k"]];
 
 /// In the unit that suits the fastest variant.
 fn throughput(experiment: &Experiment) -> Column {
@@ -193,6 +200,7 @@ fn of_trouble(experiment: &Experiment) -> Vec<Column> {
         of(["", "drop"], "dropped_frames"),
         of(["over-", "run"], "overrun_frames"),
         of(["loss-free", "burst"], "burst_frames_max"),
+        of(["most", "bytes"], "memory_bytes_max"),
         of(["out of", "order"], "out_of_order"),
         of(["for", "nothing"], "dsacks"),
         of(["cwnd", "segm."], "cwnd_segments"),
@@ -221,8 +229,7 @@ fn thousands(frames: f64) -> String {
 }
 
 fn table(experiment: &Experiment, style: Style) -> Vec<String> {
-    let longest = experiment.variants.iter().map(|variant| variant.name.chars().count()).max().unwrap_or(0);
-    let columns = that_fit(columns(experiment), longest.clamp(NAME_WIDTH_MIN, NAME_WIDTH_KEPT));
+    let columns = columns_that_fit(experiment);
     let widths: Vec<usize> = columns.iter().map(Column::width).collect();
     let figures: usize = widths.iter().map(|width| width + GAP.len()).sum();
     let room = WIDTH.saturating_sub(INDENT.len() + figures).max(NAME_WIDTH_MIN);

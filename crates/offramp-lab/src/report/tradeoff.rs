@@ -11,6 +11,8 @@ use crate::model::{Experiment, Variant};
 
 /// Experiments that belong to the trade-off begin with this.
 const LOADS: &str = "moderation-";
+/// Position of the variant that the experiments judge.
+const JUDGED: usize = 1;
 /// Size of a panel, in the units of its view box.
 const WIDTH: f64 = 460.0;
 const HEIGHT: f64 = 320.0;
@@ -24,18 +26,23 @@ const TOP: f64 = 12.0;
 const BELOW: f64 = 44.0;
 /// Height of a label's line.
 const LABEL_HEIGHT: f64 = 14.0;
-/// Mean width of a letter of a label.
-const LETTER_WIDTH: f64 = 6.9;
+/// Mean width of a letter of a label; the judged policy's is bold.
+const LETTER_WIDTH: f64 = 6.7;
+const BOLD_LETTER_WIDTH: f64 = 7.8;
 /// From a mark to its label.
 const LABEL_GAP: f64 = 9.0;
 /// Half the size of the largest mark.
 const MARK: f64 = 6.0;
+/// Half the room that a line between two marks takes.
+const LINE: f64 = 2.0;
 /// A label is moved by at most so many lines to keep clear of others.
 const LINES_MOVED_MAX: i32 = 9;
 /// A logarithmic axis spans at least this ratio, so that noise does not fill it.
 const SPAN_MIN: f64 = 4.0;
 /// Room on a logarithmic axis beyond the outermost values, as a ratio.
 const SPAN_MARGIN: f64 = 1.25;
+/// Interrupts per frame that differ by no more than this ratio are the same: there is nothing to spare.
+const SAME_INTERRUPTS: f64 = 1.1;
 /// Most gaps between the ticks of a linear axis.
 const TICK_GAPS_MAX: f64 = 5.0;
 
@@ -55,7 +62,7 @@ pub struct Panel {
     top: f64,
     bottom: f64,
     middle_x: f64,
-    x_title: &'static str,
+    x_title: String,
     x_ticks: Vec<Tick>,
     y_ticks: Vec<YTick>,
     points: Vec<Point>,
@@ -159,9 +166,8 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
         return None;
     }
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, HEIGHT - BELOW);
-    let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
     let values: Vec<f64> = figures.iter().flat_map(|figures| [Some(figures.value), figures.tail]).flatten().collect();
-    let x = Axis::log(&interrupts, [left, right]);
+    let across = Across::of(&figures, [left, right]);
     let y = if is_timed { Axis::log(&values, [bottom, TOP]) } else { Axis::linear(&values, [bottom, TOP]) };
     let title = if is_timed { "Time to an answer, µs" } else { "Host CPU, s/GB" };
     let said: Vec<String> = figures.iter().map(tooltip).collect();
@@ -176,12 +182,44 @@ fn panel(experiment: &Experiment) -> Option<Panel> {
         top: TOP,
         bottom,
         middle_x: f64::midpoint(left, right),
-        x_title: "interrupts for each frame from the line",
-        x_ticks: x.ticks().into_iter().map(|(value, label)| Tick { x: x.at(value), label }).collect(),
         y_ticks: y.ticks().into_iter().map(|(value, label)| YTick { y: y.at(value), label }).collect(),
-        points: points(&figures, &x, &y),
+        points: points(&figures, &across.xs, &y),
+        x_title: across.title,
+        x_ticks: across.ticks,
         has_tail: is_timed,
     })
+}
+
+/// How the policies lie from left to right.
+struct Across {
+    /// Where each lies.
+    xs: Vec<f64>,
+    ticks: Vec<Tick>,
+    title: String,
+}
+
+impl Across {
+    /// By their interrupts; side by side where these are the same, as with lone requests, of which each is a frame and an
+    /// interrupt under every rule.
+    fn of(figures: &[Figures], ends: [f64; 2]) -> Self {
+        let interrupts: Vec<f64> = figures.iter().map(|figures| figures.interrupts_per_frame).collect();
+        let low = interrupts.iter().copied().fold(f64::INFINITY, f64::min);
+        let high = interrupts.iter().copied().fold(0.0, f64::max);
+        if high / low <= SAME_INTERRUPTS {
+            let room = (ends[1] - ends[0]) / figures.len() as f64;
+            return Self {
+                xs: (0..figures.len()).map(|position| ends[0] + (position as f64 + 0.5) * room).collect(),
+                ticks: Vec::new(),
+                title: format!("side by side: {} interrupts for each frame under every rule", share(high)),
+            };
+        }
+        let axis = Axis::log(&interrupts, ends);
+        Self {
+            xs: interrupts.iter().map(|value| axis.at(*value)).collect(),
+            ticks: axis.ticks().into_iter().map(|(value, label)| Tick { x: axis.at(value), label }).collect(),
+            title: "interrupts for each frame from the line".to_owned(),
+        }
+    }
 }
 
 fn of(variant: &Variant, is_timed: bool) -> Option<Figures<'_>> {
@@ -235,23 +273,32 @@ impl Area {
     }
 }
 
-fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
-    let marks = figures.iter().flat_map(|one| {
-        let at = x.at(one.interrupts_per_frame);
-        [Some(one.value), one.tail].into_iter().flatten().map(move |value| Area::around(at, y.at(value)))
-    });
-    let mut taken: Vec<Area> = marks.collect();
+/// The marks of a policy, and the line between them.
+fn drawn(one: &Figures, at: f64, y: &Axis) -> Vec<Area> {
+    let median = y.at(one.value);
+    let Some(tail) = one.tail.map(|tail| y.at(tail)) else { return vec![Area::around(at, median)] };
+    let line = Area { left: at - LINE, right: at + LINE, top: tail.min(median), bottom: tail.max(median) };
+    vec![Area::around(at, median), Area::around(at, tail), line]
+}
+
+/// Room that a name takes; `position` is the variant's.
+fn label_width(name: &str, position: usize) -> f64 {
+    name.chars().count() as f64 * if position == JUDGED { BOLD_LETTER_WIDTH } else { LETTER_WIDTH }
+}
+
+fn points(figures: &[Figures], xs: &[f64], y: &Axis) -> Vec<Point> {
+    let mut taken: Vec<Area> = figures.iter().zip(xs).flat_map(|(one, x)| drawn(one, *x, y)).collect();
     let mut points = Vec::with_capacity(figures.len());
-    for (position, one) in figures.iter().enumerate() {
-        let (mark_x, mark_y) = (x.at(one.interrupts_per_frame), y.at(one.value));
-        let (place, anchor, moved) = label_place(&one.variant.name, mark_x, mark_y, &taken);
+    for (position, (one, mark_x)) in figures.iter().zip(xs.iter().copied()).enumerate() {
+        let mark_y = y.at(one.value);
+        let (place, anchor, moved) = label_place(label_width(&one.variant.name, position), mark_x, mark_y, &taken);
         taken.push(place);
         let label_x = if anchor == "start" { place.left } else { place.right };
         let middle = f64::midpoint(place.top, place.bottom);
         points.push(Point {
             class: match position {
                 0 => "base",
-                1 => "judged",
+                JUDGED => "judged",
                 _ => "other",
             },
             name: one.variant.name.clone(),
@@ -268,10 +315,9 @@ fn points(figures: &[Figures], x: &Axis, y: &Axis) -> Vec<Point> {
     points
 }
 
-/// Where a label of the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
+/// Where a label of that width for the mark at `x`, `y` keeps clear of what is taken: beside it, else some lines above or below. Where
 /// there is no such place, right beside it.
-fn label_place(name: &str, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
-    let width = name.chars().count() as f64 * LETTER_WIDTH;
+fn label_place(width: f64, x: f64, y: f64, taken: &[Area]) -> (Area, &'static str, bool) {
     let at = |to_the_right: bool, lines: i32| {
         let middle = y + f64::from(lines) * LABEL_HEIGHT;
         let left = if to_the_right { x + LABEL_GAP } else { x - LABEL_GAP - width };
@@ -338,19 +384,29 @@ mod tests {
         }
         let crowded = panel(&experiment).expect("a panel");
         for panel in loads().into_iter().chain([crowded]) {
-            let areas: Vec<Area> = panel.points.iter().map(area_of_label).collect();
+            let areas: Vec<Area> = panel.points.iter().enumerate().map(area_of_label).collect();
             for (n, one) in areas.iter().enumerate() {
                 assert!(areas[..n].iter().all(|other| !one.meets(other)), "{}", panel.points[n].name);
             }
         }
     }
 
-    fn area_of_label(point: &Point) -> Area {
-        let width = point.name.chars().count() as f64 * LETTER_WIDTH;
+    fn area_of_label((position, point): (usize, &Point)) -> Area {
+        let width = label_width(&point.name, position);
         let left = if point.anchor == "start" { point.label_x } else { point.label_x - width };
         let top = point.label_y - 4.0 - LABEL_HEIGHT / 2.0;
         // A hair less, so that touching is no overlap.
         Area { left, right: left + width - 0.001, top: top + 0.001, bottom: top + LABEL_HEIGHT - 0.001 }
+    }
+
+    #[test]
+    fn where_no_rule_spares_interrupts_the_rules_stand_side_by_side() {
+        let mut experiment = sample::moderation("moderation-rpc", true);
+        experiment.variants.iter_mut().for_each(|variant| variant.interrupts_per_frame = Some(1.0));
+        let panel = panel(&experiment).expect("a panel");
+        assert!(panel.x_ticks.is_empty() && panel.x_title.contains("1.00 interrupts for each frame"));
+        assert!(panel.points.windows(2).all(|two| two[1].x - two[0].x > 2.0 * MARK));
+        assert!((panel.left..=panel.right).contains(&panel.points[6].x));
     }
 
     #[test]

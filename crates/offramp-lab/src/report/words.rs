@@ -2,6 +2,7 @@
 
 use crate::compare::PAIRS_MIN;
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
+use crate::plan::resist;
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
@@ -259,7 +260,7 @@ pub fn metric(name: &str) -> Option<&'static Metric> {
 
 /// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
 pub fn gbit(bps: f64) -> String {
-    if bps.abs() < SLOW_BPS { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
+    if (f64::MIN_POSITIVE..SLOW_BPS).contains(&bps) { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
 }
 
 /// Below this, a rate is better told in Mbit/s.
@@ -280,7 +281,7 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.2}")
 }
 
-/// Metrics that say nothing while all is well: what TCP tells of trouble, which every TCP test measures.
+/// What TCP tells of trouble: every TCP test measures it, and it says something where trouble was made.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
 /// Longest time without a byte that belongs to a TCP connection without trouble: half of what Linux waits at least
 /// before it sends again.
@@ -288,16 +289,17 @@ const STALL_TOLD_S: f64 = 0.1;
 
 /// Whether a metric is to be shown for an experiment: it was measured, and where it tells of trouble, there was some.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
-    let is_measured = experiment.variants.iter().any(|variant| (metric.value)(variant).is_some());
-    is_measured && (!OF_TROUBLE.contains(&metric.name) || has_trouble(experiment))
+    let mut values = experiment.variants.iter().filter_map(metric.value);
+    match metric.name {
+        "stall_s" => resists(experiment) && values.any(|seconds| seconds > STALL_TOLD_S),
+        name if OF_TROUBLE.contains(&name) => resists(experiment) && values.next().is_some(),
+        _ => values.next().is_some(),
+    }
 }
 
-/// Whether segments came out of order, were lost in a card's memory, or stood still.
-pub fn has_trouble(experiment: &Experiment) -> bool {
-    let above = |value: Option<f64>, limit: f64| value.is_some_and(|value| value > limit);
-    experiment.variants.iter().any(|variant| {
-        above(variant.out_of_order, 0.0) || above(variant.dropped_frames, 0.0) || above(variant.stall_s, STALL_TOLD_S)
-    })
+/// Whether an experiment is about cards and faults.
+pub fn resists(experiment: &Experiment) -> bool {
+    resist::ALL.contains(&experiment.name.as_str())
 }
 
 /// Processor seconds: two decimals, three where two would show next to nothing.

@@ -165,8 +165,8 @@ pub struct UdpParams {
 }
 
 /// One test of remote procedure calls over UDP in the manner of NFS: short requests, long responses that IP cuts into
-/// frames, and a request that is sent again when its response does not come in time. Each stream keeps so many calls
-/// under way.
+/// frames, and a request that is sent again when its response does not come in time. Each stream reads a file in order,
+/// with so many calls under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpcParams {
@@ -174,7 +174,8 @@ pub struct RpcParams {
     pub request_bytes: u32,
     /// Payload of a response, in bytes: one UDP datagram, which IP cuts to the MTU.
     pub response_bytes: u32,
-    /// Calls that each stream has under way.
+    /// Calls that each stream has under way at most: none begins that lies so far beyond the oldest one without a
+    /// response.
     pub outstanding: u32,
     /// Time after which a request without a response is sent again, in microseconds. It does not grow.
     pub timer_usecs: u64,

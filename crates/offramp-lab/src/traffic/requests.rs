@@ -287,7 +287,9 @@ impl Client<'_> {
     /// What was made and not answered, and what was due in the window and could not be made.
     fn give_up_the_rest(&mut self) {
         let unanswered: Vec<Instant> = self.outstanding.due.drain(..).flatten().collect();
-        unanswered.into_iter().for_each(|due| self.give_up(due));
+        for due in unanswered {
+            self.give_up(due);
+        }
         for _ in 0..OUTSTANDING_MAX {
             if self.window.closed.is_none_or(|closed| self.schedule.due >= closed) {
                 break;

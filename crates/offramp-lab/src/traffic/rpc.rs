@@ -1,6 +1,9 @@
 //! Remote procedure calls over UDP in the manner of NFS: a short request, a response of one datagram that IP cuts into
 //! frames, and a request that is sent again when its response does not come in time. One lost frame loses the whole
 //! response.
+//!
+//! The calls read a file from its begin to its end, with read-ahead: none begins that lies so far beyond the oldest one
+//! without a response.
 
 use std::io;
 use std::net::UdpSocket;
@@ -42,7 +45,7 @@ struct Caller<'caller> {
     end: WorkerEnd,
 }
 
-/// Keeps so many calls under way until the phase says stop; what is under way then is given up.
+/// Makes calls until the phase says stop; what is under way then is given up.
 pub(super) fn call(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
     let mut caller = Caller::new(socket, params);
     context.wait_begin();
@@ -71,18 +74,25 @@ impl<'caller> Caller<'caller> {
 
     fn run(&mut self, context: &mut Context) -> io::Result<()> {
         let mut buffer = vec![0; DATAGRAM_BYTES_MAX as usize];
-        for _ in 0..self.params.outstanding {
-            self.begin()?;
-        }
+        self.begin_all()?;
         while context.phase() < Phase::Stop {
             self.send_again(context)?;
             self.socket.set_read_timeout(Some(self.wait()))?;
             match self.socket.recv(&mut buffer) {
-                Ok(len) => self.take(&buffer[..len], context)?,
+                Ok(len) => self.accept(&buffer[..len], context.phase() == Phase::Measure)?,
                 Err(error) if is_pause(&error) || is_passing(&error) => {}
                 Err(error) => return Err(error),
             }
             context.count(self.end.bytes, self.end.units);
+        }
+        Ok(())
+    }
+
+    /// Begins the calls that may be under way beside the oldest one without a response.
+    fn begin_all(&mut self) -> io::Result<()> {
+        let oldest = self.calls.iter().map(|call| call.number).min().unwrap_or(self.numbers);
+        while self.numbers < oldest + u64::from(self.params.outstanding) {
+            self.begin()?;
         }
         Ok(())
     }
@@ -124,9 +134,8 @@ impl<'caller> Caller<'caller> {
         left.clamp(WAIT_MIN, IO_TIMEOUT)
     }
 
-    /// Takes a response, and begins the next call in the place of the one that it ends.
-    fn take(&mut self, response: &[u8], context: &mut Context) -> io::Result<()> {
-        let is_measured = context.phase() == Phase::Measure;
+    /// Takes a response, and begins the calls that it lets begin.
+    fn accept(&mut self, response: &[u8], is_measured: bool) -> io::Result<()> {
         let number = call_number(response).filter(|_| response.len() == self.params.response_bytes as usize);
         let position = number.and_then(|number| self.calls.iter().position(|call| call.number == number));
         let Some(position) = position else {
@@ -139,7 +148,7 @@ impl<'caller> Caller<'caller> {
         if let Some(times) = self.times.as_mut().filter(|_| is_measured) {
             times.saturating_record(call.begun.elapsed().as_nanos().min(u128::from(LATENCY_MAX_NSECS)) as u64);
         }
-        self.begin()
+        self.begin_all()
     }
 }
 
@@ -174,4 +183,43 @@ pub(super) fn answer(socket: &UdpSocket, params: &RpcParams, context: &mut Conte
 
 fn call_number(message: &[u8]) -> Option<u64> {
     message.first_chunk().map(|bytes| u64::from_be_bytes(*bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn response(number: u64, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        bytes[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+        bytes
+    }
+
+    #[test]
+    fn no_call_begins_further_beyond_the_oldest_than_may_be_under_way() {
+        let server = UdpSocket::bind("127.0.0.1:0").unwrap();
+        let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+        socket.connect(server.local_addr().unwrap()).unwrap();
+        let params = RpcParams { response_bytes: 100, outstanding: 4, ..RpcParams::default() };
+        let mut caller = Caller::new(&socket, &params);
+        let under_way = |caller: &Caller| {
+            let mut numbers: Vec<u64> = caller.calls.iter().map(|call| call.number).collect();
+            numbers.sort_unstable();
+            numbers
+        };
+        caller.begin_all().unwrap();
+        assert_eq!(under_way(&caller), [0, 1, 2, 3]);
+        for number in [1, 3] {
+            caller.accept(&response(number, 100), true).unwrap();
+        }
+        assert_eq!(under_way(&caller), [0, 2], "the oldest holds the others back");
+        caller.accept(&response(0, 100), true).unwrap();
+        assert_eq!(under_way(&caller), [2, 4, 5]);
+        // Answered already, of a wrong size, and not of a call.
+        for strange in [response(0, 100), response(2, 99), vec![1, 2, 3]] {
+            caller.accept(&strange, true).unwrap();
+        }
+        assert_eq!((under_way(&caller), caller.counts.unwanted), (vec![2, 4, 5], 3));
+        assert_eq!((caller.end.units, caller.end.bytes), (3, 300));
+    }
 }

@@ -215,7 +215,7 @@ fn requests_that_nobody_answers_stand_in_the_latencies_with_the_time_they_were_w
     let (client, silent) = (UdpSocket::bind("127.0.0.1:0").unwrap(), UdpSocket::bind("127.0.0.1:0").unwrap());
     client.connect(silent.local_addr().unwrap()).unwrap();
     client.set_write_timeout(Some(side::IO_TIMEOUT)).unwrap();
-    let mut side = side::Side::new(true, None);
+    let mut side = side::Side::new(&timed());
     let params = requests(Arrivals::Bursts { requests: 5, every_usecs: 10_000 });
     side.spawn(side::Role::Sending, None, move |context| super::requests::request(&client, &params, 0, context))
         .unwrap();

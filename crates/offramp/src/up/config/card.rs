@@ -141,6 +141,7 @@ impl Check<'_> {
             reverse_frames: reverse.map(|frames| frames as usize),
             verdict: self.verdict(written)?,
             seed: given("seed", &written.seed, 0..=i64::MAX)?.unwrap_or(0),
+            ..FaultConfig::default()
         })
     }
 
