@@ -315,7 +315,9 @@ impl Check<'_> {
                 let message = "port.moderation and port.rx_usecs both say when the host is interrupted; leave one out";
                 Err(self.0.wrong(moderation.span(), message))
             }
-            (None, _) => Ok(fixed_gap(rx_usecs as u32)),
+            (None, Some(_)) => Ok(fixed_gap(rx_usecs as u32)),
+            (None, None) if can_moderate(written) => Ok(ModerationConfig::adaptive()),
+            (None, None) => Ok(ModerationConfig::default()),
         }
     }
 
@@ -597,4 +599,10 @@ fn parse_mac(text: &str) -> Option<[u8; 6]> {
     let byte = |part: &&str| if part.len() == 2 { u8::from_str_radix(part, 16).ok() } else { None };
     let bytes: [u8; 6] = parts.iter().map(byte).collect::<Option<Vec<u8>>>()?.try_into().ok()?;
     (bytes[0] & 1 == 0 && bytes != [0; 6]).then_some(bytes)
+}
+
+/// Whether frames can wait for the host: on a cable; or the host sees them before it is interrupted.
+fn can_moderate(port: &file::Port) -> bool {
+    let is_on_cable = port.wire.as_ref().is_some_and(|wire| wire.as_ref().cable.is_some());
+    is_on_cable || port.host.as_ref().is_some_and(|host| host.as_ref().vhost_user.is_some())
 }

@@ -135,13 +135,13 @@ impl Check<'_> {
         let reverse = given("reverse_frames", &written.reverse_frames, range(&REVERSE_FRAMES))?;
         Ok(FaultConfig {
             bus: BusConfig { bytes_per_second: rate, frame_ns: ns(frame) },
+            receive_first: written.bus_receive_first.as_ref().is_some_and(|is_first| *is_first.as_ref()),
             loss_one_in: one_in("loss_one_in", &written.loss_one_in)?,
             duplicate_one_in: one_in("duplicate_one_in", &written.duplicate_one_in)?,
             delay_ns: ns(given("delay_usecs", &written.delay_usecs, usecs(&DELAY_NS))?),
             reverse_frames: reverse.map(|frames| frames as usize),
             verdict: self.verdict(written)?,
             seed: given("seed", &written.seed, 0..=i64::MAX)?.unwrap_or(0),
-            ..FaultConfig::default()
         })
     }
 

@@ -72,6 +72,7 @@ pub struct Memory {
 pub struct Faults {
     pub bus_bytes_per_second: Key<i64>,
     pub bus_frame_usecs: Key<i64>,
+    pub bus_receive_first: Key<bool>,
     pub loss_one_in: Key<i64>,
     pub duplicate_one_in: Key<i64>,
     pub delay_usecs: Key<i64>,

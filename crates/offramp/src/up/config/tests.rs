@@ -57,7 +57,7 @@ fn a_short_file_gets_the_defaults() {
         wire: WireConfig::Cable("b".into()),
         mtu: 1500,
         offloads: Offloads::all(),
-        moderation: ModerationConfig::default(),
+        moderation: ModerationConfig::adaptive(),
         poll_usecs: None,
         bits_per_second: None,
         memory: MemoryConfig::default(),
@@ -65,6 +65,20 @@ fn a_short_file_gets_the_defaults() {
         cpus: Vec::new(),
     };
     assert_eq!(config.ports[1], a);
+}
+
+#[test]
+fn what_can_be_moderated_is_unless_told_otherwise() {
+    let on_cable = |keys: &str| port(&format!("host.tap = \"t0\"\nwire.cable = \"b\"\n{keys}")).unwrap().moderation;
+    let on_interface = |host: &str| {
+        let text = format!("[[port]]\nname = \"a\"\nhost = {{ {host} }}\nwire.packet = \"eth0\"\n");
+        parse(&text).unwrap().ports[0].moderation
+    };
+    let (off, adaptive) = (ModerationConfig::default(), ModerationConfig::adaptive());
+    assert_eq!(on_cable(""), adaptive);
+    assert_eq!((on_cable("moderation = \"off\"\n"), on_cable("rx_usecs = 0\n")), (off, off));
+    assert_eq!(on_interface("vhost_user = \"/run/a.sock\""), adaptive);
+    assert_eq!(on_interface("tap = \"t1\""), off, "a TAP's frames cannot wait there");
 }
 
 #[test]
@@ -181,6 +195,7 @@ fn faults_are_those_that_are_written() {
     let faults = |keys: &str| parse(&with_table("faults", keys)).unwrap().ports[1].faults;
     let written = FaultConfig {
         bus: BusConfig { bytes_per_second: Some(1_000_000), frame_ns: 100_000 },
+        receive_first: true,
         loss_one_in: Some(100),
         duplicate_one_in: Some(200),
         delay_ns: 5_000_000,
@@ -188,7 +203,7 @@ fn faults_are_those_that_are_written() {
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 50 }),
         seed: 7,
     };
-    let keys = "bus_bytes_per_second = 1000000, bus_frame_usecs = 100, loss_one_in = 100, duplicate_one_in = 200, \
+    let keys = "bus_bytes_per_second = 1000000, bus_frame_usecs = 100, bus_receive_first = true, loss_one_in = 100, duplicate_one_in = 200, \
                 delay_usecs = 5000, reverse_frames = 8, verdict = \"good-is-bad\", verdict_one_in = 50, seed = 7";
     assert_eq!(faults(keys), written);
     let verdict = VerdictConfig { wrong: WrongVerdict::BadIsGood, one_in: 64 };
