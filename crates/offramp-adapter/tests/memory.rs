@@ -350,6 +350,54 @@ fn moderation_waits_over_a_memory_and_a_bus_and_everything_arrives_or_is_counted
 }
 
 #[test]
+fn moderation_forgets_frames_that_were_overrun() {
+    // Three frames wait for more, and a long one takes the place of two: no other fits, so what is there is handed over.
+    let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
+    let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
+    let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
+    let control = Control::new(&config);
+    let memory = MemoryConfig {
+        receive: ReceiveMemory::Bytes(4600),
+        policy: OverflowPolicy::Overrun,
+        ..MemoryConfig::default()
+    };
+    let line = ScriptedLine::bringing([(10, 1000), (10, 1000), (10, 1000), (20, 3100), (30, 100)]);
+    let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), PacketMemory::new(line, &memory));
+    let mut given_by = |now_ns| {
+        pair.poll(now_ns).unwrap();
+        pair.host().given.iter().map(|(_, frame)| number(frame)).collect::<Vec<_>>()
+    };
+    assert_eq!(given_by(10), []);
+    assert_eq!(given_by(20), [2, 3]);
+    assert_eq!(given_by(30), [2, 3], "the next one waits again");
+    assert_eq!(given_by(30 + 1_000_000), [2, 3, 4]);
+    assert_eq!(control.queues()[0].receive.lost(Loss::Overrun), 2);
+}
+
+#[test]
+fn a_frame_that_gets_on_the_line_late_is_named_once_it_is_held() {
+    // Its moment has passed when the other end, a thread of its own, hands it over.
+    let late = ScriptedLine::bringing([(900, 100)]).to_come;
+    let named = |line: &fault::Wire<ScriptedLine>| {
+        let mut named = 0;
+        line.arrivals(0, 1000, |_| named += 1);
+        named
+    };
+    for frame_ns in [0, 50] {
+        let bus = BusConfig { bytes_per_second: None, frame_ns };
+        let faults = FaultConfig { bus, ..FaultConfig::default() };
+        let mut line = fault::wire(ScriptedLine::default(), &faults, &card(8));
+        let stats = Direction::default();
+        line.advance(1000, &stats);
+        let scripted = line.line_mut().line_mut().line_mut().line_mut().line_mut();
+        scripted.to_come.extend(late.iter().cloned());
+        assert_eq!(named(&line), 0, "it may still find no room");
+        line.advance(1000, &stats);
+        assert_eq!(named(&line), 1);
+    }
+}
+
+#[test]
 fn a_sender_with_two_buffers_waits_for_one_and_loses_nothing() {
     let mut line = ScriptedLine::default();
     line.send_ns = 1000;

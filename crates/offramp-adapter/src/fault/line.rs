@@ -97,6 +97,11 @@ impl<W: Line> Loss<W> {
         &self.line
     }
 
+    /// The line below, to change it between polls.
+    pub fn line_mut(&mut self) -> &mut W {
+        &mut self.line
+    }
+
     /// Loses those at the head that are to be lost and have arrived.
     fn lose(&mut self, now_ns: u64) {
         while self.choice.chooses(self.index) && self.line.take(now_ns).is_some() {
@@ -186,6 +191,11 @@ impl<W: Line> Duplicate<W> {
     pub fn line(&self) -> &W {
         &self.line
     }
+
+    /// The line below, to change it between polls.
+    pub fn line_mut(&mut self) -> &mut W {
+        &mut self.line
+    }
 }
 
 impl<W: Line> WirePort for Duplicate<W> {
@@ -269,6 +279,11 @@ impl<W: Line> Delay<W> {
     /// The line below.
     pub fn line(&self) -> &W {
         &self.line
+    }
+
+    /// The line below, to change it between polls.
+    pub fn line_mut(&mut self) -> &mut W {
+        &mut self.line
     }
 
     fn late(&self, arrival: Arrival) -> Arrival {

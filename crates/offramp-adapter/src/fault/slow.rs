@@ -71,6 +71,11 @@ impl<W: Line> Slow<W> {
         &self.line
     }
 
+    /// The line below, to change it between polls.
+    pub fn line_mut(&mut self) -> &mut W {
+        &mut self.line
+    }
+
     /// Does the copies that are finished by `now_ns`, and begins the one that is under way then.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
