@@ -416,6 +416,7 @@ fn everything_at_once_is_accounted_for_under_moderation() {
         reverse_frames: Some(4),
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 5 }),
         seed: 9,
+        receive_first: true,
     };
     let waiting = Policy::Coalescing(Coalescing { max_usecs: 2000, max_packets: 16 });
     for policy in [Policy::Off, waiting] {

@@ -18,6 +18,7 @@ const CAPTURE_LOOK: Duration = Duration::from_millis(2);
 
 /// Settings of both hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 pub struct HostSettings {
     /// Receive packet steering: a host's receive work runs on the hosts' processors, where they have their own, and not
     /// on the adapter's that handed the frames over.

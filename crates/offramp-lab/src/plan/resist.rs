@@ -24,6 +24,8 @@ pub(crate) const VERDICT: &str = "checksum-verdict";
 /// All of them.
 pub(crate) const ALL: [&str; 6] = [ORDER, MEMORY_TCP, MEMORY_UDP, WINDOW, RPC, VERDICT];
 
+/// What tells a connection that stands still from one that lives: nothing has a ratio to a throughput of 0.
+const STALL: &str = "stall_s";
 /// Metrics that they compare: what the program costs that stands for a card is not the question.
 pub(super) const COMPARED: [&str; 2] = [THROUGHPUT, LATENCY_P99];
 
@@ -357,7 +359,7 @@ pub(super) fn checksum_verdict(settings: &Settings) -> Plan {
     let bulk = BulkParams { cut_off: true, pattern_seed: Some(PATTERN_SEED), ..BulkParams::default() };
     let all = Offloads::all() - Offloads::RSC;
     let variant = |name, card, offloads, host| {
-        let rig = RigConfig { card, host, ..rig(settings, offloads) };
+        let rig = RigConfig { host, card, ..rig(settings, offloads) };
         VariantPlan { name, rig, traffic: traffic(settings, Workload::Bulk(bulk.clone())) }
     };
     Plan {
@@ -370,7 +372,7 @@ pub(super) fn checksum_verdict(settings: &Settings) -> Plan {
             settings.mtu,
             super::line(settings)
         ),
-        metric: THROUGHPUT,
+        metric: STALL,
         variants: vec![
             variant("mended", Card::default(), all, HostSettings::default()),
             variant("wrong verdicts", faulty, all, HostSettings::default()),

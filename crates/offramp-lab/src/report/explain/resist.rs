@@ -59,7 +59,7 @@ pub(super) fn measured(pair: &Pair, id: &str) -> Option<String> {
         "R9" => pair.of_both("cwnd_segments"),
         "R10" => pair.all_of_both(&["out_of_order", "retransmits", "lost_frames"]),
         "R12" => pair.order_and_offload(),
-        "R8" => pair.speeds().map(|speeds| join([Some(speeds), pair.of_both("stall_s")])),
+        "R8" => pair.speeds().zip(pair.of_both("stall_s")).map(|(speeds, stall)| format!("{speeds}; {stall} s")),
         "I4" => pair.all_of_both(&["burst_frames_max", "dropped_frames"]),
         "I5" => pair.of_both("memory_bytes_max"),
         "I2" | "I14" => pair.all_of_both(&["dropped_frames", "overrun_frames"]),
@@ -108,7 +108,7 @@ pub(super) fn why(pair: &Pair, id: &str) -> Option<String> {
         }
         "I16" => pair.said(
             Way::Falls,
-            "at the same clock the narrow bus moves half as many bytes; which is below the line's rate.",
+            "at the same clock the narrow bus moves half as many bytes, fewer than the line brings.",
         ),
         "I17" => pair.why_calls(),
         "I18" => pair.why_larger_calls(),
