@@ -202,7 +202,6 @@ fn faults_are_those_that_are_written() {
         reverse_frames: Some(8),
         verdict: Some(VerdictConfig { wrong: WrongVerdict::GoodIsBad, one_in: 50 }),
         seed: 7,
-        ..FaultConfig::default()
     };
     let keys = "bus_bytes_per_second = 1000000, bus_frame_usecs = 100, bus_receive_first = true, loss_one_in = 100, duplicate_one_in = 200, \
                 delay_usecs = 5000, reverse_frames = 8, verdict = \"good-is-bad\", verdict_one_in = 50, seed = 7";
