@@ -203,17 +203,17 @@ pub(super) fn order(settings: &Settings) -> Plan {
         ),
         metric: THROUGHPUT,
         variants: vec![
-            variant("in order", None, plain, 1),
-            variant("reversed 64", Some(64), plain, 1),
-            variant("reversed 16", Some(16), plain, 1),
-            variant("reversed 4", Some(4), plain, 1),
-            variant("reversed 2", Some(2), plain, 1),
             variant("strict, in order", None, STRICT, 1),
             variant("strict, 64", Some(64), STRICT, 1),
             variant("strict, 16", Some(16), STRICT, 1),
             variant("strict, 4", Some(4), STRICT, 1),
             variant("strict, 2", Some(2), STRICT, 1),
             variant("strict, 64, four", Some(64), STRICT, CONNECTIONS),
+            variant("in order", None, plain, 1),
+            variant("reversed 64", Some(64), plain, 1),
+            variant("reversed 16", Some(16), plain, 1),
+            variant("reversed 4", Some(4), plain, 1),
+            variant("reversed 2", Some(2), plain, 1),
         ],
     }
 }
