@@ -193,7 +193,8 @@ pub static CLAIMS: [Claim; 42] = [
         configuration: "the machine of R1",
         metric: "the cause",
         published: "frames handed over in the wrong order look like loss to TCP",
-        note: "Duplicate acknowledgements, needless retransmissions, the window at its minimum, and not one frame lost.",
+        note: "Duplicate acknowledgements, needless retransmissions, the window at its minimum, and not one frame \
+             lost.",
     },
     Claim {
         id: "R11",

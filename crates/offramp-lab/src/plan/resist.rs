@@ -169,8 +169,9 @@ fn windowed(settings: &Settings, receive_window_bytes: u32) -> Params {
 
 const OF_STRICT: &str =
     "a TCP as of then, by sysctl (no SACK, DSACK, time-stamps, RACK or probes; reordering of 3 at most), with reno";
-const OF_THE_CARDS: &str = "line of 10 Mbit/s; host B's card is of the 8390 family: pages of 256 B, stopped for 10 ms when they run \
-     over; an 8-bit bus at 8 MHz moves 1.0 MB/s both ways, at 13.4 MHz 1.7 MB/s, a 16-bit bus at 8 MHz 2.0 MB/s, and each frame \
+const OF_THE_CARDS: &str = "line of 10 Mbit/s; host B's card is of the 8390 family: pages of 256 B, stopped for 10 \
+     ms when they run over; an 8-bit bus at 8 MHz moves 1.0 MB/s both ways, at 13.4 MHz 1.7 MB/s, a 16-bit bus at 8 \
+     MHz 2.0 MB/s, and each frame \
      takes 60 µs besides; what has come is read before anything is sent; no offload, an interrupt for each frame";
 
 pub(super) fn order(settings: &Settings) -> Plan {
@@ -198,22 +199,22 @@ pub(super) fn order(settings: &Settings) -> Plan {
         question: "Frames handed over in order, or each group of so many the last one first: what does it cost TCP?",
         claims: &["R1", "R2", "R9", "R10", "R11", "R12"],
         fixed: format!(
-            "MTU 1500, line of 1 Gbit/s, no loss; the host is told of groups of so many frames, or after {GROUP_USECS} µs; no \
-             receive coalescing; “strict”: {OF_STRICT}"
+            "MTU 1500, line of 1 Gbit/s, no loss; the host is told of groups of so many frames, or after \
+             {GROUP_USECS} µs; no receive coalescing; “strict”: {OF_STRICT}"
         ),
         metric: THROUGHPUT,
         variants: vec![
-            variant("in order", None, plain, 1),
-            variant("reversed 64", Some(64), plain, 1),
-            variant("reversed 16", Some(16), plain, 1),
-            variant("reversed 4", Some(4), plain, 1),
-            variant("reversed 2", Some(2), plain, 1),
             variant("strict, in order", None, STRICT, 1),
             variant("strict, 64", Some(64), STRICT, 1),
             variant("strict, 16", Some(16), STRICT, 1),
             variant("strict, 4", Some(4), STRICT, 1),
             variant("strict, 2", Some(2), STRICT, 1),
             variant("strict, 64, four", Some(64), STRICT, CONNECTIONS),
+            variant("in order", None, plain, 1),
+            variant("reversed 64", Some(64), plain, 1),
+            variant("reversed 16", Some(16), plain, 1),
+            variant("reversed 4", Some(4), plain, 1),
+            variant("reversed 2", Some(2), plain, 1),
         ],
     }
 }
@@ -230,7 +231,8 @@ pub(super) fn memory_under_tcp(settings: &Settings) -> Plan {
     let strict = |name, memory, bus| as_of_then(variant(name, memory, bus));
     Plan {
         name: MEMORY_TCP,
-        question: "TCP into a host that drains slower than the line: what is memory on the card worth, and what a faster bus?",
+        question: "TCP into a host that drains slower than the line: what is memory on the card worth, and what a \
+             faster bus?",
         claims: &["I1", "I2", "I3", "I5", "I6", "I14"],
         fixed: format!("{OF_THE_CARDS}; receive window of 32 kB; “strict”: 5 kB, and {OF_STRICT}"),
         metric: THROUGHPUT,
@@ -263,11 +265,12 @@ pub(super) fn memory_under_bursts(settings: &Settings) -> Plan {
     let small = dp8390(CARD_8_BIT_BYTES);
     Plan {
         name: MEMORY_UDP,
-        question: "Datagrams that nobody holds back, into a host that drains slower than the line: how long a burst is taken?",
+        question: "Datagrams that nobody holds back, into a host that drains slower than the line: how long a burst \
+             is taken?",
         claims: &["I2", "I3", "I4", "I6"],
         fixed: format!(
-            "{OF_THE_CARDS}; bursts of {BURST_DATAGRAMS} datagrams of {BURST_DATAGRAM_BYTES} B at the line's rate, 5 Mbit/s on \
-             average; “flood”: without a pause"
+            "{OF_THE_CARDS}; bursts of {BURST_DATAGRAMS} datagrams of {BURST_DATAGRAM_BYTES} B at the line's rate, 5 \
+             Mbit/s on average; “flood”: without a pause"
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -328,8 +331,8 @@ pub(super) fn rpc_size(settings: &Settings) -> Plan {
         question: "NFS reads of 1 to 8 kB, each one datagram of several frames: which does the client's card take?",
         claims: &["I15", "I16", "I17", "I18", "I19"],
         fixed: format!(
-            "{OF_THE_CARDS}; 8-bit cards have 8 kB of memory, 16-bit cards 16 kB; a file is read in order, {RPC_OUTSTANDING} calls ahead; a call is \
-             made again after {} ms, for NFS' {} ms, as the samples are short",
+            "{OF_THE_CARDS}; 8-bit cards have 8 kB of memory, 16-bit cards 16 kB; a file is read in order, \
+             {RPC_OUTSTANDING} calls ahead; a call is made again after {} ms, for NFS' {} ms, as the samples are short",
             RPC_TIMER_USECS / 1000,
             NFS_TIMER_USECS / 1000
         ),
@@ -364,11 +367,13 @@ pub(super) fn checksum_verdict(settings: &Settings) -> Plan {
     };
     Plan {
         name: VERDICT,
-        question: "A checksum unit that takes some good segments for bad ones, each time they come: what becomes of a connection?",
+        question: "A checksum unit that takes some good segments for bad ones, each time they come: what becomes of \
+             a connection?",
         claims: &["R8"],
         fixed: format!(
-            "MTU {}, {}; one segment in {WRONG_ONE_IN} is judged wrongly, by its bytes, so that sending it again does not help; no \
-             receive coalescing; payload without repetition; a connection that stands still is cut off at the end",
+            "MTU {}, {}; one segment in {WRONG_ONE_IN} is judged wrongly, by its bytes, so that sending it again \
+             does not help; no receive coalescing; payload without repetition; a connection that stands still is cut \
+             off at the end",
             settings.mtu,
             super::line(settings)
         ),

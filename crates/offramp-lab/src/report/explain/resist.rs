@@ -76,14 +76,20 @@ pub(super) fn why(pair: &Pair, id: &str) -> Option<String> {
         "R1" | "R10" => format!("{}{}", pair.why_collapse(), pair.why_today()),
         "R2" => pair.said(
             Way::Rises,
-            "each connection is held at its smallest window, so several carry more than one, until something else is the limit.",
+            "each connection is held at its smallest window, so several carry more than one, until something else is \
+             the limit.",
         ),
         "R9" => pair.said_of(
             "cwnd_segments",
             Way::Falls,
-            "a window that is halved at each supposed loss stays near the two or three segments that it cannot fall below.",
+            "a window that is halved at each supposed loss stays near the two or three segments that it cannot fall \
+             below.",
         ),
-        "R11" => pair.said(Way::Rises, "nothing but the order differs; here the line of 1 Gbit/s is the limit in order."),
+        "R11" => pair.said(
+            Way::Rises,
+            "nothing but the order differs; here the line of 1 Gbit/s is the limit in \
+         order.",
+        ),
         "R12" => pair.said(Way::Rises, "no offload comes near what the right order is worth to such a TCP."),
         "R8" => pair.why_wedged(),
         "I1" | "I6" => pair.why_fast_bus(),
@@ -91,28 +97,30 @@ pub(super) fn why(pair: &Pair, id: &str) -> Option<String> {
         "I3" => pair.why_loss(),
         "I4" => pair.why_memory(),
         "I5" => {
-            "Exact by construction: a ring of 20 pages, one always free; a full frame with its CRC and header takes six, so three \
-             fit. Shorter frames fill what is left."
+            "Exact by construction: a ring of 20 pages, one always free; a full frame with its CRC and header takes \
+             six, so three fit. Shorter frames fill what is left."
                 .to_owned()
         }
         "I11" => pair.why_large_window(),
         "I12" => pair.why_slow_hop(),
         "I13" => pair.why_small_window(),
         "I14" => {
-            "The adapter counts both apart, as /proc/net/dev has them: drop, and fifo for an overrun; `offramp show` has the reasons."
+            "The adapter counts both apart, as /proc/net/dev has them: drop, and fifo for an overrun; `offramp show` \
+             has the reasons."
                 .to_owned()
         }
-        "I15" => {
-            "Exact: IP of 1500 carries 1480 bytes of a datagram in each frame but the last; 8192 bytes and their header make six."
-                .to_owned()
-        }
-        "I16" => pair.said(
-            Way::Falls,
-            "at the same clock the narrow bus moves half as many bytes, fewer than the line brings.",
-        ),
+        "I15" => "Exact: IP of 1500 carries 1480 bytes of a datagram in each frame but the last; 8192 bytes and their \
+             header make six."
+            .to_owned(),
+        "I16" => pair
+            .said(Way::Falls, "at the same clock the narrow bus moves half as many bytes, fewer than the line brings."),
         "I17" => pair.why_calls(),
         "I18" => pair.why_larger_calls(),
-        _ => pair.said(Way::Rises, "with a faster bus nothing is lost; “8-bit, 2 kB” shows the other remedy, calls that fit."),
+        _ => pair.said(
+            Way::Rises,
+            "with a faster bus nothing is lost; “8-bit, 2 kB” shows the other remedy, calls \
+             that fit.",
+        ),
     })
 }
 
@@ -203,8 +211,8 @@ impl Pair<'_> {
         }
         let window = or_dash(self.variant.cwnd_segments, segments);
         format!(
-            "As published: three duplicate acknowledgements are taken for a loss, though not one frame is lost; the window stays at \
-             {window} segments, and each such handful waits for the end of its group."
+            "As published: three duplicate acknowledgements are taken for a loss, though not one frame is lost; the \
+             window stays at {window} segments, and each such handful waits for the end of its group."
         )
     }
 
@@ -218,8 +226,8 @@ impl Pair<'_> {
         });
         let Some(verdict) = pair.as_ref().and_then(|pair| pair.verdict("throughput_bps")) else { return String::new() };
         format!(
-            " Linux as it is keeps {} × its speed: it waits by time and learns how far segments come out of order, and is told by \
-             DSACK what it sent again for nothing ({} segments).",
+            " Linux as it is keeps {} × its speed: it waits by time and learns how far segments come out of order, \
+             and is told by DSACK what it sent again for nothing ({} segments).",
             ratio(verdict.ratio),
             or_dash(pair.and_then(|pair| pair.variant.dsacks), count)
         )
@@ -237,8 +245,9 @@ impl Pair<'_> {
             return format!("Not shown here: no segment was hit in time, or too late. Beside it: {rest}.");
         }
         format!(
-            "As published: the segment that is judged wrongly is judged so each time that it is sent again, so nothing behind it is \
-             ever read (longest time without a byte {} s). Where the host sums itself, as under a capture, the connection lives: {rest}.",
+            "As published: the segment that is judged wrongly is judged so each time that it is sent again, so \
+             nothing behind it is ever read (longest time without a byte {} s). Where the host sums itself, as under \
+             a capture, the connection lives: {rest}.",
             or_dash(self.variant.stall_s, seconds)
         )
     }
@@ -246,7 +255,8 @@ impl Pair<'_> {
     fn why_fast_bus(&self) -> String {
         match (is_above_0(self.base.dropped_frames), is_above_0(self.variant.dropped_frames)) {
             (true, false) => {
-                "As published: nothing is lost in the same small memory once the bus moves a frame sooner than the line brings one."
+                "As published: nothing is lost in the same small memory once the bus moves a frame sooner than the \
+                 line brings one."
             }
             (false, false) => "Nothing was lost on the slow bus either, so there is nothing to compare.",
             (_, true) => "Not as published: frames were lost on the faster bus too; see the samples.",
@@ -296,8 +306,8 @@ impl Pair<'_> {
             return String::new();
         }
         format!(
-            " For Linux as it is the factor is {}: selective acknowledgements tell what arrived, and few losses need a timer. Senders \
-             then sent on without a smaller window, and waited half a second and more.",
+            " For Linux as it is the factor is {}: selective acknowledgements tell what arrived, and few losses need \
+             a timer. Senders then sent on without a smaller window, and waited half a second and more.",
             ratio(fast / slow)
         ) + &self.why_calls_lose_more()
     }
@@ -330,8 +340,8 @@ impl Pair<'_> {
     fn why_large_window(&self) -> String {
         match (is_above_0(self.variant.dropped_frames), is_above_0(self.base.dropped_frames)) {
             (true, false) => {
-                "As published: 22 segments may come at once where three have room; the window of 4 kB loses nothing. TCP sends \
-                 fewer after each loss, so its losses become rarer."
+                "As published: 22 segments may come at once where three have room; the window of 4 kB loses nothing. \
+                 TCP sends fewer after each loss, so its losses become rarer."
             }
             (true, true) => "Frames were lost with both windows; see the samples.",
             (false, _) => "Not shown here: nothing was lost with the large window.",
@@ -350,12 +360,12 @@ impl Pair<'_> {
         let is_lossless = !is_above_0(self.variant.dropped_frames);
         let found = match self.verdict("throughput_bps") {
             Some(verdict) if Finding::of(&verdict) == Finding::Difference && verdict.ratio > 1.0 && is_lossless => {
-                "As published: what is under way fits into the card, nothing is lost, and the connection is faster with a window an \
-                 eighth as large."
+                "As published: what is under way fits into the card, nothing is lost, and the connection is faster \
+                 with a window an eighth as large."
             }
             _ if is_lossless => {
-                "In part: nothing is lost with the small window; but the losses of the large one cost no more speed here than two \
-                 segments at a time do."
+                "In part: nothing is lost with the small window; but the losses of the large one cost no more speed \
+                 here than two segments at a time do."
             }
             _ => "Not as published: frames were lost with the small window too; see the samples.",
         };
@@ -365,18 +375,20 @@ impl Pair<'_> {
         };
         let (large, small) = (speed("32 kB, today"), speed("4 kB, today"));
         format!(
-            "{found} With Linux as it is: {large} MB/s with 32 kB, {small} MB/s with 4 kB, which are two whole segments."
+            "{found} With Linux as it is: {large} MB/s with 32 kB, {small} MB/s with 4 kB, which are two whole \
+             segments."
         )
     }
 
     fn why_larger_calls(&self) -> String {
         let said = self.said(
             Way::Rises,
-            "fewer calls carry the same data, and the memory of 16 kB holds what comes at once; the line is the limit above that.",
+            "fewer calls carry the same data, and the memory of 16 kB holds what comes at once; the line is the \
+             limit above that.",
         );
         format!(
-            "{said} The published gain was larger by what each call cost processors of that time; a call of today costs next to \
-             nothing, and those of 1 kB come near the line's rate too."
+            "{said} The published gain was larger by what each call cost processors of that time; a call of today \
+             costs next to nothing, and those of 1 kB come near the line's rate too."
         )
     }
 
@@ -384,8 +396,9 @@ impl Pair<'_> {
         let is_sustained = !is_above_0(self.base.dropped_frames);
         let said = self.said(
             Way::Falls,
-            "four responses of 4 kB come in 72 pages at the line's pace, and the bus leaves more of them waiting than the 19 that the \
-             card has; one lost frame costs the whole response, and the reader a time-out. Four of 2 kB come in 36, and fit.",
+            "four responses of 4 kB come in 72 pages at the line's pace, and the bus leaves more of them waiting \
+             than the 19 that the card has; one lost frame costs the whole response, and the reader a time-out. Four \
+             of 2 kB come in 36, and fit.",
         );
         let factor = self.verdict("throughput_bps").map(|verdict| phrase(&verdict)).unwrap_or_default();
         let sustained =
