@@ -9,7 +9,7 @@
 //! ```
 //!
 //! The payload stays where it is: [`OutboundSa::seal_in_place`] moves the headers in front of it down,
-//! [`InboundSa::open`] moves them up again. [`OutboundSa::seal`] encrypts on the way into another buffer,
+//! [`InboundSa::open`] moves them up again. [`OutboundSa::seal`] copies into another buffer,
 //! and [`SealedSegments`] cuts a super-frame first.
 //!
 //! | what | where it is written |

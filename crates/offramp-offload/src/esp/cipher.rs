@@ -51,6 +51,7 @@ pub(super) struct Parts {
 /// The keyed cipher and integrity check of one security association.
 pub(super) struct Protection {
     kind: Kind,
+    spi: u32,
     /// As it lies in memory.
     salt: u32,
     has_implicit_iv: bool,
@@ -69,7 +70,13 @@ enum Kind {
 impl Protection {
     /// # Errors
     /// When the library refuses the key: of the wrong length, or weak (3DES).
-    pub(super) fn new(suite: Suite, encryption: &[u8], integrity: &[u8], is_extended: bool) -> Result<Self, Failed> {
+    pub(super) fn new(
+        spi: u32,
+        suite: Suite,
+        encryption: &[u8],
+        integrity: &[u8],
+        is_extended: bool,
+    ) -> Result<Self, Failed> {
         let salt_at = if suite.has_salt() { encryption.len().checked_sub(SALT_LEN).ok_or(Failed)? } else { 0 };
         let (cipher_key, salt) = if suite.has_salt() { encryption.split_at(salt_at) } else { (encryption, &[][..]) };
         let kind = match suite {
@@ -85,7 +92,7 @@ impl Protection {
             }
         };
         let salt = salt.first_chunk().copied().map_or(0, u32::from_le_bytes);
-        Ok(Self { kind, salt, has_implicit_iv: suite.has_implicit_iv(), is_extended })
+        Ok(Self { kind, spi, salt, has_implicit_iv: suite.has_implicit_iv(), is_extended })
     }
 
     /// The library in use.
@@ -93,31 +100,41 @@ impl Protection {
         LIBRARY_NAME
     }
 
-    /// Writes the IV of a packet: the sequence number for the counter modes (RFC 4106 3.1), for CBC a
-    /// block that nobody without the key can predict (RFC 3602 3).
-    #[inline]
-    pub(super) fn write_iv(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
-        let iv = &mut frame[parts.esp_at + ESP_HEADER_LEN..parts.body_at];
-        match &self.kind {
-            Kind::Aead(_) if self.has_implicit_iv => {}
-            Kind::Aead(_) | Kind::Gmac(_) => iv.copy_from_slice(&sequence.to_be_bytes()),
-            Kind::Mac { cbc: Some(cbc), .. } => cbc.write_iv(iv, sequence)?,
-            Kind::Mac { cbc: None, .. } => {}
-        }
-        Ok(())
-    }
-
-    /// Encrypts the body in place and writes the check value. Header and IV are written already.
+    /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the
+    /// sequence number for the counter modes (RFC 4106 3.1), for CBC a block that nobody without the key
+    /// can predict (RFC 3602 3).
     #[inline]
     pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+        let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
+        let iv_at = parts.esp_at + ESP_HEADER_LEN;
+        frame[parts.esp_at..iv_at].copy_from_slice(&header.to_be_bytes());
+        match &self.kind {
+            Kind::Aead(_) if self.has_implicit_iv => {}
+            Kind::Aead(_) | Kind::Gmac(_) => frame[iv_at..parts.body_at].copy_from_slice(&sequence.to_be_bytes()),
+            Kind::Mac { cbc: Some(cbc), .. } => cbc.write_iv(&mut frame[iv_at..parts.body_at], sequence)?,
+            Kind::Mac { cbc: None, .. } => {}
+        }
+        self.seal_with_iv(frame, parts, sequence, sequence)
+    }
+
+    /// As [`Protection::seal`], with header and IV written already; `counter_iv` is the IV of the
+    /// counter modes once more, in a register.
+    #[inline]
+    pub(super) fn seal_with_iv(
+        &self,
+        frame: &mut [u8],
+        parts: &Parts,
+        sequence: u64,
+        counter_iv: u64,
+    ) -> Result<(), Failed> {
         match &self.kind {
             Kind::Aead(key) => {
-                let (nonce, aad) = (self.nonce(frame, parts, sequence), self.aad(frame, parts, sequence));
+                let (nonce, (aad, aad_len)) = (self.nonce(counter_iv)?, self.aad(sequence));
                 let (body, icv) = frame[parts.body_at..parts.end].split_at_mut(parts.icv_at - parts.body_at);
-                key.seal_in_place_scatter(nonce, Aad::from(aad), body, &[], icv)?;
+                key.seal_in_place_scatter(nonce, Aad::from(&aad[..aad_len]), body, &[], icv)?;
             }
             Kind::Gmac(key) => {
-                let nonce = self.nonce(frame, parts, sequence);
+                let nonce = self.nonce(counter_iv)?;
                 let tag = self.with_whole_header(frame, parts, sequence, |covered| {
                     key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
                 })?;
@@ -135,38 +152,17 @@ impl Protection {
         Ok(())
     }
 
-    /// As [`Protection::seal`], with the payload taken from elsewhere: an AEAD encrypts it on the way,
-    /// the others copy it first. `trailer` is what follows the payload in the body.
-    #[inline]
-    pub(super) fn seal_from(
-        &self,
-        payload: &[u8],
-        trailer: &[u8],
-        frame: &mut [u8],
-        parts: &Parts,
-        sequence: u64,
-    ) -> Result<(), Failed> {
-        if let Kind::Aead(key) = &self.kind {
-            let (nonce, aad) = (self.nonce(frame, parts, sequence), self.aad(frame, parts, sequence));
-            let (body, rest) = frame[parts.body_at..parts.end].split_at_mut(payload.len());
-            return Ok(key.seal_out_of_place_scatter(nonce, Aad::from(aad), payload, body, trailer, rest)?);
-        }
-        let body = &mut frame[parts.body_at..parts.icv_at];
-        body[..payload.len()].copy_from_slice(payload);
-        body[payload.len()..].copy_from_slice(trailer);
-        self.seal(frame, parts, sequence)
-    }
-
     /// Checks the packet and decrypts the body in place. When it fails, the body may hold anything.
     #[inline]
     pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
         match &self.kind {
             Kind::Aead(key) => {
-                let (nonce, aad) = (self.nonce(frame, parts, sequence), self.aad(frame, parts, sequence));
-                key.open_in_place(nonce, Aad::from(aad), &mut frame[parts.body_at..parts.end])?;
+                let (nonce, (aad, aad_len)) =
+                    (self.nonce(self.counter_iv_of(frame, parts, sequence))?, self.aad(sequence));
+                key.open_in_place(nonce, Aad::from(&aad[..aad_len]), &mut frame[parts.body_at..parts.end])?;
             }
             Kind::Gmac(key) => {
-                let nonce = self.nonce(frame, parts, sequence);
+                let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence))?;
                 let tag = self.with_whole_header(frame, parts, sequence, |covered| {
                     key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
                 })?;
@@ -184,31 +180,32 @@ impl Protection {
         Ok(())
     }
 
+    /// The IV on the line, or the sequence number where it takes its place (RFC 8750 4).
+    #[inline]
+    fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
+        match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
+            Some(iv) if !self.has_implicit_iv => u64::from_be_bytes(*iv),
+            _ => sequence,
+        }
+    }
+
     /// Salt and IV (RFC 4106 4), put together in a register: pieced together in memory, the cipher's
     /// load would wait for the stores.
     #[inline]
-    fn nonce(&self, frame: &[u8], parts: &Parts, sequence: u64) -> Nonce {
-        let iv = match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
-            Some(iv) if !self.has_implicit_iv => u64::from_le_bytes(*iv),
-            _ => sequence.swap_bytes(),
-        };
-        let bytes = (u128::from(self.salt) | u128::from(iv) << u32::BITS).to_le_bytes();
-        let mut nonce = [0; NONCE_LEN];
-        nonce.copy_from_slice(&bytes[..NONCE_LEN]);
-        Nonce::assume_unique_for_key(nonce)
+    fn nonce(&self, counter_iv: u64) -> Result<Nonce, Failed> {
+        let whole = u128::from(self.salt) | u128::from(counter_iv.swap_bytes()) << u32::BITS;
+        Ok(Nonce::try_assume_unique_for_key(&whole.to_le_bytes()[..NONCE_LEN])?)
     }
 
     /// SPI and sequence number as they are authenticated (RFC 4106 5).
     #[inline]
-    fn aad(&self, frame: &[u8], parts: &Parts, sequence: u64) -> HeaderAad {
-        let header = frame[parts.esp_at..].first_chunk().copied().map_or(0, u64::from_be_bytes);
-        let (value, len) = if self.is_extended {
-            let spi = header >> u32::BITS;
-            ((u128::from(spi) << u64::BITS | u128::from(sequence)) << u32::BITS, EXTENDED_AAD_LEN)
+    fn aad(&self, sequence: u64) -> ([u8; size_of::<u128>()], usize) {
+        let spi = u128::from(self.spi) << 96;
+        if self.is_extended {
+            ((spi | u128::from(sequence) << 32).to_be_bytes(), EXTENDED_AAD_LEN)
         } else {
-            (u128::from(header) << u64::BITS, ESP_HEADER_LEN)
-        };
-        HeaderAad { bytes: value.to_be_bytes(), len }
+            ((spi | u128::from(sequence) << 64).to_be_bytes(), ESP_HEADER_LEN)
+        }
     }
 
     /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3):
@@ -237,19 +234,6 @@ impl Protection {
             context.update(&high_of(sequence));
         }
         context.sign()
-    }
-}
-
-/// What an AEAD authenticates of the header.
-struct HeaderAad {
-    bytes: [u8; size_of::<u128>()],
-    len: usize,
-}
-
-impl AsRef<[u8]> for HeaderAad {
-    #[inline]
-    fn as_ref(&self) -> &[u8] {
-        &self.bytes[..self.len]
     }
 }
 

@@ -24,18 +24,29 @@ pub enum LifetimeEvent {
     Hard,
 }
 
-/// What was spent of a lifetime.
+/// What was spent of a lifetime. A limit that there is not is the largest number.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
-    limits: Lifetime,
+    hard_packets: u64,
+    hard_bytes: u64,
+    /// [`u64::MAX`] once the soft limits were told of.
+    soft_packets: u64,
+    soft_bytes: u64,
     packets: u64,
     bytes: u64,
-    soft_told: bool,
 }
 
 impl Spent {
     pub(super) fn new(limits: Lifetime) -> Self {
-        Self { limits, packets: 0, bytes: 0, soft_told: false }
+        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        Self {
+            hard_packets: limit(limits.hard_packets),
+            hard_bytes: limit(limits.hard_bytes),
+            soft_packets: limit(limits.soft_packets),
+            soft_bytes: limit(limits.soft_bytes),
+            packets: 0,
+            bytes: 0,
+        }
     }
 
     pub(super) fn packets(&self) -> u64 {
@@ -49,22 +60,14 @@ impl Spent {
     /// Whether a hard limit is reached.
     #[inline]
     pub(super) fn is_used_up(&self) -> bool {
-        self.reached(self.limits.hard_packets, self.limits.hard_bytes)
-    }
-
-    #[inline]
-    fn reached(&self, packets: Option<u64>, bytes: Option<u64>) -> bool {
-        packets.is_some_and(|limit| self.packets >= limit) || bytes.is_some_and(|limit| self.bytes >= limit)
+        self.packets >= self.hard_packets || self.bytes >= self.hard_bytes
     }
 
     /// How many more packets of `packet_len` bytes may go.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
-        let by_packets = self.limits.hard_packets.map_or(u64::MAX, |limit| limit.saturating_sub(self.packets));
-        let by_bytes = self
-            .limits
-            .hard_bytes
-            .map_or(u64::MAX, |limit| limit.saturating_sub(self.bytes).div_ceil((packet_len as u64).max(1)));
-        by_packets.min(by_bytes)
+        let by_packets = self.hard_packets.saturating_sub(self.packets);
+        let by_bytes = self.hard_bytes.saturating_sub(self.bytes).div_ceil((packet_len as u64).max(1));
+        if self.hard_bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
     /// Counts a packet.
@@ -72,14 +75,12 @@ impl Spent {
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         self.packets = self.packets.saturating_add(1);
         self.bytes = self.bytes.saturating_add(packet_len as u64);
-        if self.is_used_up() {
-            self.soft_told = true;
-            return Some(LifetimeEvent::Hard);
+        let is_used_up = self.is_used_up();
+        let is_soft = self.packets >= self.soft_packets || self.bytes >= self.soft_bytes;
+        if !is_used_up && !is_soft {
+            return None;
         }
-        if !self.soft_told && self.reached(self.limits.soft_packets, self.limits.soft_bytes) {
-            self.soft_told = true;
-            return Some(LifetimeEvent::Soft);
-        }
-        None
+        (self.soft_packets, self.soft_bytes) = (u64::MAX, u64::MAX);
+        Some(if is_used_up { LifetimeEvent::Hard } else { LifetimeEvent::Soft })
     }
 }

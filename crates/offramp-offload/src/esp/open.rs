@@ -4,7 +4,7 @@ use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::replay::{ReplayRefused, ReplayWindow};
-use super::seal::{TRAILER_FIELDS_LEN, protection_of};
+use super::seal::{TRAILER_FIELDS_LEN, move_headers, protection_of};
 use super::selector::{Selector, addresses};
 use super::suite::Suite;
 use super::tunnel::{NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
@@ -192,8 +192,8 @@ impl Opener {
     /// Checks the packet and decrypts it in place. `sequence` is what [`ReplayWindow::check`] gave.
     ///
     /// # Errors
-    /// [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or [`Refused::BadTag`],
-    /// after which its payload may hold anything.
+    /// [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or
+    /// [`Refused::BadTag`], after which its payload may hold anything.
     ///
     /// # Panics
     /// When `layout` or `packet` were not made from this frame and reach beyond its end.
@@ -205,6 +205,13 @@ impl Opener {
         packet: &EspPacket,
         sequence: u64,
     ) -> Result<Decrypted, Refused> {
+        // The check value is over the association's own SPI and the number given: they must be the packet's.
+        if packet.spi != self.spi {
+            return Err(Refused::UnknownSpi);
+        }
+        if packet.sequence != sequence as u32 {
+            return Err(Refused::BadTag);
+        }
         let parts = self.parts_of(frame, layout, packet)?;
         self.protection.open(frame, &parts, sequence).map_err(|_| Refused::BadTag)?;
         Ok(Decrypted { parts })
@@ -222,7 +229,8 @@ impl Opener {
         let body_at = packet.esp_at + ESP_HEADER_LEN + self.iv_len;
         let icv_at = layout.packet_end.checked_sub(self.icv_len).ok_or(Refused::Malformed)?;
         let body_len = icv_at.checked_sub(body_at).ok_or(Refused::Malformed)?;
-        if body_len < TRAILER_FIELDS_LEN || body_len % self.alignment != 0 {
+        // Alignments are powers of two: a mask spares a division.
+        if body_len < TRAILER_FIELDS_LEN || body_len & (self.alignment - 1) != 0 {
             return Err(Refused::Malformed);
         }
         Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
@@ -286,7 +294,7 @@ fn unwrap_transport(
     let headers_len = layout.transport_start;
     let start = body_at - headers_len;
     let end = end_without_tfc(&frame[..payload_end], body_at, next_header)?;
-    frame.copy_within(..headers_len, start);
+    move_headers(frame, 0, start, headers_len);
     let clear = &mut frame[start..end];
     mend_network(clear, layout, end - start, next_header);
     let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;

@@ -3,7 +3,7 @@
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
 use super::lifetime::{LifetimeEvent, Spent};
-use super::suite::{AES_BLOCK_LEN, Suite};
+use super::suite::Suite;
 use super::tunnel::{Inner, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network};
 use super::udp::{self, UdpPorts};
 use crate::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, Network, PROTOCOL_UDP};
@@ -11,8 +11,6 @@ use std::fmt;
 
 /// Pad length and next header behind the padding (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
-/// The longest trailer: padding up to a cipher block.
-const TRAILER_LEN_MAX: usize = AES_BLOCK_LEN + TRAILER_FIELDS_LEN;
 /// Most bytes of an IPv4 packet, and of what follows an IPv6 header.
 const IP_LEN_MAX: usize = u16::MAX as usize;
 
@@ -185,8 +183,7 @@ impl OutboundSa {
         packet_len.checked_sub(network_header_len + transport_header_len)
     }
 
-    /// Seals `frame` into the front of `out`; the payload is encrypted on its way over. `frame` stays
-    /// as it is.
+    /// Seals `frame` into the front of `out`. `frame` stays as it is.
     ///
     /// `layout` is of a frame of the line ([`crate::layout::LengthFrom::Ip`]); bytes behind the packet
     /// are not taken along.
@@ -204,12 +201,11 @@ impl OutboundSa {
         let sequence = self.next_sequence()?;
         let headers_len = if self.outer.is_some() { layout.network_start } else { layout.transport_start };
         out[..headers_len].copy_from_slice(&frame[..headers_len]);
-        self.write_esp_header(out, &shape.parts, sequence)?;
         self.write_network(out, layout, &shape, sequence);
-        let (trailer, trailer_len) = trailer_of(&shape);
-        let payload = &frame[shape.payload_at..shape.payload_at + shape.payload_len];
-        let sealed = self.protection.seal_from(payload, &trailer[..trailer_len], out, &shape.parts, sequence);
-        sealed.map_err(|_| SealRefused::Cipher)?;
+        let (body_at, payload_len) = (shape.parts.body_at, shape.payload_len);
+        out[body_at..body_at + payload_len].copy_from_slice(&frame[shape.payload_at..shape.payload_at + payload_len]);
+        write_trailer(&mut out[body_at + payload_len..], &shape);
+        self.protection.seal(out, &shape.parts, sequence).map_err(|_| SealRefused::Cipher)?;
         Ok(self.finish(out, layout, &shape, sequence, 0))
     }
 
@@ -234,11 +230,9 @@ impl OutboundSa {
         let out = buffer.get_mut(from..from + shape.parts.end).ok_or(SealRefused::NoRoom)?;
         let sequence = self.next_sequence()?;
         let headers_len = if self.outer.is_some() { layout.network_start } else { layout.transport_start };
-        out.copy_within(front_len..front_len + headers_len, 0);
-        self.write_esp_header(out, &shape.parts, sequence)?;
+        move_headers(out, front_len, 0, headers_len);
         self.write_network(out, layout, &shape, sequence);
-        let (trailer, trailer_len) = trailer_of(&shape);
-        out[shape.parts.icv_at - trailer_len..shape.parts.icv_at].copy_from_slice(&trailer[..trailer_len]);
+        write_trailer(&mut out[shape.parts.body_at + shape.payload_len..], &shape);
         self.protection.seal(out, &shape.parts, sequence).map_err(|_| SealRefused::Cipher)?;
         Ok(self.finish(out, layout, &shape, sequence, from))
     }
@@ -256,7 +250,8 @@ impl OutboundSa {
             None => (layout.transport_start, layout.protocol, udp::header_len(self.udp)),
         };
         let payload_len = layout.packet_end - payload_at;
-        let body_len = (payload_len + TRAILER_FIELDS_LEN).next_multiple_of(self.alignment);
+        // Alignments are powers of two: a mask spares a division.
+        let body_len = (payload_len + TRAILER_FIELDS_LEN + self.alignment - 1) & !(self.alignment - 1);
         let esp_at = payload_at + wrapped_len;
         let body_at = esp_at + ESP_HEADER_LEN + self.iv_len;
         let icv_at = body_at + body_len;
@@ -283,13 +278,6 @@ impl OutboundSa {
         }
         self.sent += 1;
         Ok(self.sent)
-    }
-
-    #[inline]
-    fn write_esp_header(&self, out: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), SealRefused> {
-        let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
-        out[parts.esp_at..parts.esp_at + ESP_HEADER_LEN].copy_from_slice(&header.to_be_bytes());
-        self.protection.write_iv(out, parts, sequence).map_err(|_| SealRefused::Cipher)
     }
 
     #[inline]
@@ -323,31 +311,61 @@ impl OutboundSa {
     }
 }
 
+/// Moves headers of `len` bytes within a frame. The usual ones are moved by two overlapping loads and
+/// stores, whose length the compiler knows.
+#[inline]
+pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize) {
+    const HALF: usize = 32;
+    if !(HALF..=2 * HALF).contains(&len) {
+        frame.copy_within(from..from + len, to);
+        return;
+    }
+    let headers = &frame[from..from + len];
+    let (Some(&first), Some(&last)) = (headers.first_chunk::<HALF>(), headers.last_chunk::<HALF>()) else { return };
+    let moved = &mut frame[to..to + len];
+    if let Some(place) = moved.first_chunk_mut() {
+        *place = first;
+    }
+    if let Some(place) = moved.last_chunk_mut() {
+        *place = last;
+    }
+}
+
 /// The cipher of an association.
 pub(super) fn protection_of(config: &SaConfig) -> Result<Protection, InvalidSa> {
     let keys = (config.encryption_key.bytes(), config.integrity_key.bytes());
-    Protection::new(config.suite, keys.0, keys.1, config.esn)
+    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn)
         .map_err(|_| InvalidSa::WeakKey { spi: config.spi, suite: config.suite })
 }
 
-/// Padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header.
+/// Padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header, written to the front of `tail`,
+/// which reaches up to the end of the check value: what is written behind the trailer is written again.
 #[inline]
-fn trailer_of(shape: &Shape) -> ([u8; TRAILER_LEN_MAX], usize) {
-    let mut trailer = PADDING;
-    trailer[shape.pad_len] = shape.pad_len as u8;
-    trailer[shape.pad_len + 1] = shape.next_header;
-    (trailer, shape.pad_len + TRAILER_FIELDS_LEN)
+fn write_trailer(tail: &mut [u8], shape: &Shape) {
+    match tail.first_chunk_mut() {
+        Some(word) if shape.pad_len <= SHORT_PAD_LEN_MAX => *word = short_trailer(shape).to_le_bytes(),
+        _ => {
+            let trailer = &mut tail[..shape.pad_len + TRAILER_FIELDS_LEN];
+            for (n, byte) in (1..).zip(&mut *trailer) {
+                *byte = n;
+            }
+            trailer[shape.pad_len..].copy_from_slice(&[shape.pad_len as u8, shape.next_header]);
+        }
+    }
 }
 
-const PADDING: [u8; TRAILER_LEN_MAX] = {
-    let mut padding = [0; TRAILER_LEN_MAX];
-    let mut n = 0;
-    while n < padding.len() {
-        padding[n] = n as u8 + 1;
-        n += 1;
-    }
-    padding
-};
+/// Longest padding that fits into a word with what follows it.
+const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
+/// Padding 1, 2, 3, … as it lies in a little-endian word.
+const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;
+
+/// A trailer in one word, so that it is written by one store.
+#[inline]
+fn short_trailer(shape: &Shape) -> u64 {
+    let pad_bits = shape.pad_len as u32 * u8::BITS;
+    let padding = SHORT_PADDING & ((1 << pad_bits) - 1);
+    padding | (shape.pad_len as u64 | u64::from(shape.next_header) << u8::BITS) << pad_bits
+}
 
 impl fmt::Debug for OutboundSa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

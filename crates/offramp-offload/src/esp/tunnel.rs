@@ -115,7 +115,7 @@ impl Inner {
     /// `None` for what is not IP.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
-        let header = &frame[layout.network_start..];
+        let header = frame[layout.network_start..].first_chunk::<IPV4_HEADER_LEN>()?;
         match layout.network {
             Network::Ipv4 => {
                 let has_df = header[IPV4_FRAGMENT_OFFSET] & (IPV4_DONT_FRAGMENT >> 8) as u8 != 0;
@@ -279,13 +279,17 @@ pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: u
         frame[layout.protocol_at] = protocol;
         return;
     }
-    let (len, hops) = (be16(frame, at + IPV4_LEN_OFFSET), be16(frame, at + IPV4_TTL_OFFSET));
+    // Seen as an array, the header is checked for its length once.
+    let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
+    let (len, hops) = (be16(header, IPV4_LEN_OFFSET), be16(header, IPV4_TTL_OFFSET));
     let new_hops = hops & 0xff00 | u16::from(protocol);
-    let field = be16(frame, at + IPV4_CHECKSUM_OFFSET);
-    let field = update16(update16(field, len, packet_len as u16), hops, new_hops);
-    put16(frame, at + IPV4_LEN_OFFSET, packet_len as u16);
-    put16(frame, at + IPV4_TTL_OFFSET, new_hops);
-    put16(frame, at + IPV4_CHECKSUM_OFFSET, field);
+    let field = be16(header, IPV4_CHECKSUM_OFFSET);
+    // RFC 1624 3, equation 3, for both words at once.
+    let changed = Sum::word(!len).plus(Sum::word(packet_len as u16)).plus(Sum::word(!hops)).plus(Sum::word(new_hops));
+    let field = Sum::word(!field).plus(changed).checksum();
+    put16(header, IPV4_LEN_OFFSET, packet_len as u16);
+    put16(header, IPV4_TTL_OFFSET, new_hops);
+    put16(header, IPV4_CHECKSUM_OFFSET, field);
 }
 
 #[inline]

