@@ -122,14 +122,16 @@ pub struct Opened {
 ///
 /// For one thread [`InboundSa`] does all steps. Several that share an association take the window
 /// behind a lock twice: [`ReplayWindow::check`], then [`Opener::decrypt`] without the lock, then
-/// [`ReplayWindow::advance`]; of two that hold the same packet only one passes the last step.
+/// [`ReplayWindow::advance`]; of two that hold the same packet only one passes the last step. Lifetimes
+/// are then theirs to count.
 pub struct Opener {
     spi: u32,
     suite: Suite,
     protection: Protection,
     is_tunnel: bool,
     is_encapsulated: bool,
-    selector: Selector,
+    /// `None` takes every packet.
+    selector: Option<Selector>,
     destination: Option<IpAddr>,
     iv_len: usize,
     icv_len: usize,
@@ -159,7 +161,7 @@ impl Opener {
             protection: protection_of(config)?,
             is_tunnel: tunnel_destination.is_some(),
             is_encapsulated: config.udp.is_some(),
-            selector: config.selector.clone(),
+            selector: Some(config.selector.clone()).filter(|selector| *selector != Selector::default()),
             destination: config.destination.or(tunnel_destination),
             iv_len: config.suite.iv_len(),
             icv_len: config.suite.icv_len(),
@@ -263,7 +265,7 @@ impl Opener {
             unwrap_transport(frame, layout, parts.body_at, payload_end, next_header)?
         };
         let end = start + clear.packet_end;
-        if !self.selector.matches(&frame[start..end], &clear) {
+        if self.selector.as_ref().is_some_and(|selector| !selector.matches(&frame[start..end], &clear)) {
             return Err(Refused::Policy);
         }
         let checksum_is_stale = self.is_encapsulated && !self.is_tunnel;

@@ -50,14 +50,11 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether a clear packet matches. What is not IP matches only when nothing is asked for.
+    /// Whether a clear IP packet matches. What is not IP never does.
     ///
     /// # Panics
     /// When `layout` was not made from this frame and reaches beyond its end.
     pub fn matches(&self, frame: &[u8], layout: &FrameLayout) -> bool {
-        if *self == Self::default() {
-            return true;
-        }
         let Some((source, destination)) = addresses(frame, layout) else { return false };
         self.source.is_none_or(|prefix| prefix.contains(source))
             && self.destination.is_none_or(|prefix| prefix.contains(destination))

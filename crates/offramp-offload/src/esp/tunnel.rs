@@ -178,7 +178,7 @@ impl Outer {
 
     /// Writes the header to the front of `packet`, which is the whole outer packet. `id` tells IPv4
     /// packets apart that may be fragmented (RFC 6864 4.2). The UDP header is left to [`udp::write_header`].
-    #[inline]
+    #[inline(never)]
     pub(super) fn write(&self, packet: &mut [u8], inner: Inner, id: u16) {
         let packet_len = packet.len();
         packet[..self.network_len].copy_from_slice(&self.bytes[..self.network_len]);

@@ -106,6 +106,7 @@ fn esp_packet(frame: &[u8], esp_at: usize, end: usize, is_encapsulated: bool) ->
 
 /// Writes the UDP header of a sealed packet at `udp_at`, up to whose `end` it reaches. The checksum is
 /// 0 over IPv4 (RFC 3948 2.1) and summed over IPv6, where 0 is not allowed (RFC 8200 8.1).
+#[inline(never)]
 pub(super) fn write_header(
     frame: &mut [u8],
     udp_at: usize,
