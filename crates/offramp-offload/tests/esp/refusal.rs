@@ -236,7 +236,9 @@ fn a_dummy_packet_is_thrown_away_and_uses_up_its_number() {
 
 #[test]
 fn wrong_padding_and_trailers_are_malformed() {
-    for body in [&[9, 9, 2, 6][..], &[2, 1, 2, 6], &[1, 2, 255, 6], &[1, 2, 3, 6], &[0; 3], &[0], &[]] {
+    // ICMP, so that nothing but the trailer can be wrong.
+    assert!(open_handmade(Mode::Transport, &[1, 2, 2, 1]).is_ok());
+    for body in [&[9, 9, 2, 1][..], &[2, 1, 2, 1], &[1, 2, 255, 1], &[1, 2, 3, 1], &[0; 3], &[0], &[]] {
         let (mut sa, sealed) = handmade(Mode::Transport, body);
         assert_eq!(open(&mut sa, &sealed), Err(Refused::Malformed), "{body:?}");
         assert_eq!((sa.opener().spi(), sa.packets()), (SPI, u64::from(body.len() % 4 == 0 && !body.is_empty())));
@@ -271,4 +273,26 @@ fn padding_against_traffic_analysis_is_cut_off_by_the_length_inside() {
     assert_eq!(layout(&opened).payload_len(), 10);
     let too_long = [&udp[34..38], &[0, 99], &udp[40..], &[0, 17]].concat();
     assert_eq!(open_handmade(Mode::Transport, &too_long), Err(Refused::Malformed));
+}
+
+#[test]
+fn a_packet_of_another_spi_is_refused_although_the_keys_are_the_same() {
+    for suite in Suite::all() {
+        let other = SaConfig { spi: SPI + 1, ..config(suite) };
+        let sealed = seal(&mut OutboundSa::new(&other).unwrap(), &clear(40, false));
+        let (_, mut receiver) = pair(&config(suite));
+        assert_eq!(open(&mut receiver, &sealed), Err(Refused::UnknownSpi), "{suite}");
+        assert_eq!(receiver.window().highest(), 0);
+    }
+}
+
+#[test]
+fn the_upper_half_of_an_extended_number_is_covered_by_the_check_of_every_suite() {
+    for config in every_config().into_iter().filter(|config| config.esn) {
+        let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &clear(40, false));
+        let ahead = SaConfig { sequence: 1 << 32, ..config.clone() };
+        let mut receiver = InboundSa::new(&ahead).unwrap();
+        assert_eq!(open(&mut receiver, &sealed), Err(Refused::BadTag), "{config:?}");
+        assert_eq!(receiver.window().highest(), 1 << 32);
+    }
 }
