@@ -9,6 +9,7 @@ mod checksum;
 #[path = "peers/frames.rs"]
 mod frames;
 #[path = "peers/harness.rs"]
+#[allow(dead_code, reason = "targets are of another benchmark")]
 mod harness;
 #[path = "peers/rsc.rs"]
 mod rsc;
@@ -19,7 +20,7 @@ mod tso;
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
 fn main() {
-    let mut report = harness::Report::from_args(std::env::args().skip(1));
+    let mut report = harness::Report::named("peers", harness::REFERENCE, std::env::args().skip(1));
     checksum::measure(&mut report);
     tso::measure(&mut report);
     rsc::measure(&mut report);

@@ -6,6 +6,7 @@
 //! | [`checksum`] | sum, sum while copying, verify, complete, update: AVX-512, AVX2 and portable code |
 //! | [`segment`] | cuts a super-frame into the frames of the line (TCP, UDP, IP fragments) |
 //! | [`coalesce`] | joins verified frames of a flow such that cutting them again gives the same bytes |
+//! | [`esp`] | IPsec: seals and opens ESP, transport and tunnel, with anti-replay windows |
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | what a port can say of a frame, in each direction |
 //! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
@@ -16,6 +17,7 @@
 pub mod caps;
 pub mod checksum;
 pub mod coalesce;
+pub mod esp;
 pub mod layout;
 pub mod meta;
 pub mod rss;

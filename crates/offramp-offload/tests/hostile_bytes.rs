@@ -108,3 +108,36 @@ fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
         hostile::coalesce(&input);
     }
 }
+
+/// An ESP packet to one of the hostile tests' associations that nobody sealed, or something near to one.
+fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
+    let mut frame = nearly_right(rng);
+    let spi = hostile::ESP_SPI + rng.random_range(0..20);
+    let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return frame };
+    let at =
+        if rng.random_bool(0.5) || layout.payload_len() < 8 { layout.transport_start } else { layout.payload_start };
+    if layout.packet_end >= at + 8 && layout.protocol_at < frame.len() {
+        frame[at..at + 4].copy_from_slice(&spi.to_be_bytes());
+        frame[at + 4..at + 8].copy_from_slice(&rng.random_range(0..100_u32).to_be_bytes());
+        if at == layout.transport_start {
+            frame[layout.protocol_at] = 50;
+        } else {
+            frame[layout.transport_start + 2..layout.transport_start + 4].copy_from_slice(&4500_u16.to_be_bytes());
+        }
+    }
+    frame
+}
+
+#[test]
+fn an_opener_hands_on_or_counts_every_packet_once_whatever_the_bytes() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    for _ in 0..INPUTS / 50 {
+        let mut input = vec![rng.random()];
+        for _ in 0..40 {
+            let frame = if rng.random_bool(0.5) { nearly_esp(&mut rng) } else { nearly_right(&mut rng) };
+            input.extend_from_slice(&(frame.len() as u16).to_le_bytes());
+            input.extend_from_slice(&frame);
+        }
+        hostile::esp(&input);
+    }
+}

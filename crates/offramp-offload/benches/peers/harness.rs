@@ -129,6 +129,10 @@ impl Effort {
 
 /// Collects the rows of all works.
 pub struct Report {
+    /// Of the file that is written.
+    name: &'static str,
+    /// The row that others are compared with.
+    reference: &'static str,
     effort: Effort,
     filter: Option<String>,
     writes_file: bool,
@@ -138,8 +142,11 @@ pub struct Report {
 impl Report {
     /// `--quick` measures shortly, `--test` hardly at all; a word is a filter; other flags, such as
     /// the `--bench` that Cargo adds, are ignored.
-    pub fn from_args(args: impl Iterator<Item = String>) -> Self {
-        let mut report = Self { effort: Effort::FULL, filter: None, writes_file: true, rows: Vec::new() };
+    ///
+    /// `name` is of the file, `reference` the one that others are compared with.
+    pub fn named(name: &'static str, reference: &'static str, args: impl Iterator<Item = String>) -> Self {
+        let mut report =
+            Self { name, reference, effort: Effort::FULL, filter: None, writes_file: true, rows: Vec::new() };
         for arg in args {
             match arg.as_str() {
                 "--quick" => report.effort = Effort::QUICK,
@@ -178,7 +185,25 @@ impl Report {
             assert!(who != OURSELVES || allocations == 0.0, "{work}: {allocations} heap allocations per call");
             self.rows.push(Row { work: work.to_owned(), who, ns, bytes, allocations });
         }
-        print_table(&self.rows[first..]);
+        print_table(&self.rows[first..], self.reference);
+    }
+
+    /// Prints our speed beside the reference's, and what is aimed at.
+    pub fn aim_at_speed(&self, work: &str, target: f64) {
+        if let (Some(ours), Some(reference)) = (self.ns_of(work, OURSELVES), self.ns_of(work, self.reference)) {
+            println!("  {:.3} x the speed of {}; aimed at: {target:.3} x or more", reference / ours, self.reference);
+        }
+    }
+
+    /// Prints our time for each of `turns`, and what is aimed at.
+    pub fn aim_at_ns(&self, work: &str, turns: f64, target: f64) {
+        if let Some(ours) = self.ns_of(work, OURSELVES) {
+            println!("  {:.2} ns each; aimed at: {target:.2} ns or less", ours / turns);
+        }
+    }
+
+    fn ns_of(&self, work: &str, who: &str) -> Option<f64> {
+        self.rows.iter().find(|row| row.work == work && row.who == who).map(|row| row.ns)
     }
 
     /// Writes the file, unless this run was a partial one.
@@ -191,7 +216,7 @@ impl Report {
             .iter()
             .map(|row| serde_json::json!({"work": row.work, "who": row.who, "ns": row.ns, "bytes": row.bytes}))
             .collect();
-        let path = target_dir().join("bench").join("peers.json");
+        let path = target_dir().join("bench").join(format!("{}.json", self.name));
         let written = std::fs::create_dir_all(path.parent().unwrap_or(Path::new(".")))
             .and_then(|()| std::fs::write(&path, format!("{:#}\n", serde_json::Value::from(rows))));
         match written {
@@ -207,14 +232,15 @@ fn target_dir() -> PathBuf {
     root.join(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
 }
 
-fn print_table(rows: &[Row]) {
+fn print_table(rows: &[Row], reference: &str) {
     let Some(first) = rows.first() else { return };
     println!("{} ({} bytes)", first.work, first.bytes);
-    println!("  {:<18} {:>11} {:>8} {:>18} {:>12}", "who", "ns", "GB/s", "speed / memcpy's", "allocations");
-    let reference = rows.iter().find(|row| row.who == REFERENCE);
+    let against = format!("speed / {reference}");
+    println!("  {:<18} {:>11} {:>8} {:>21} {:>12}", "who", "ns", "GB/s", against, "allocations");
+    let reference = rows.iter().find(|row| row.who == reference);
     for row in rows {
         let ratio = reference.map_or(f64::NAN, |reference| reference.ns / row.ns);
         let speed = row.bytes as f64 / row.ns;
-        println!("  {:<18} {:>11.2} {:>8.1} {:>18.2} {:>12.2}", row.who, row.ns, speed, ratio, row.allocations);
+        println!("  {:<18} {:>11.2} {:>8.1} {:>21.2} {:>12.2}", row.who, row.ns, speed, ratio, row.allocations);
     }
 }

@@ -1,0 +1,174 @@
+//! What is measured, and what is aimed at.
+
+use crate::ends::{RAW_AEAD, Raw, TAG_LEN, esp_of, frame, inbound, layout, outbound, suite};
+use crate::harness::{Contender, OURSELVES, Report};
+use offramp_offload::esp::{ReplayWindow, SealedSegments, Suite};
+use offramp_offload::layout::{FrameLayout, Transport};
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::SegmentPolicy;
+use std::hint::black_box;
+
+/// Lengths of clear IP packets, bytes, and the speed that is aimed at beside the raw AEAD's.
+const PACKETS: [(usize, f64); 2] = [(1420, 0.93), (8900, 0.97)];
+/// Payload of a super-frame, bytes.
+const SUPER_PAYLOAD_LEN: usize = 64 * 1024 - 120;
+/// Time of large send with ESP that is aimed at, beside the AEAD's alone.
+const LARGE_SEND_TIME: f64 = 1.1;
+/// Nanoseconds of a replay check that are aimed at.
+const REPLAY_NS: f64 = 3.0;
+/// Sealed frames that are opened in turn: a replay window of the largest kind takes each once.
+const FRAMES: usize = 64;
+const HEADERS_LEN: usize = 54;
+const IP_HEADERS_LEN: usize = 34;
+/// Where the encrypted bytes of a sealed frame start: there the raw AEAD works as well, so that both
+/// meet the same alignment.
+const BODY_AT: usize = IP_HEADERS_LEN + 16;
+/// Distance of the frames in the buffer of the line: whole cache lines, with room behind the headers.
+const SLOT: usize = 1536;
+
+/// Runs the works of this file.
+pub fn measure(report: &mut Report) {
+    for name in ["aes128gcm16", "chacha20poly1305"] {
+        for (packet_len, target) in PACKETS {
+            seal_in_place(report, suite(name), packet_len, target);
+            seal_copying(report, suite(name), packet_len, target);
+            open(report, suite(name), packet_len, target);
+        }
+    }
+    large_send(report);
+    replay(report);
+}
+
+fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
+    let clear = frame(packet_len);
+    let layout = layout(&clear);
+    let mut sa = outbound(suite);
+    let front_len = sa.front_len();
+    let sealed_len = sa.sealed_len(&clear, &layout).expect("a frame of our own");
+    let mut buffer = [vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat();
+    let headers = clear[..HEADERS_LEN].to_vec();
+    let ours = Contender::new(OURSELVES, move || {
+        // The headers are where sealing moved them from; a new frame brings its own.
+        buffer[front_len..front_len + IP_HEADERS_LEN].copy_from_slice(&headers[..IP_HEADERS_LEN]);
+        sa.seal_in_place(black_box(&mut buffer), front_len, &layout).expect("numbers enough").end
+    });
+    let (mut raw, mut bytes) = (Raw::new(suite), vec![0x5a; sealed_len]);
+    let raw = Contender::new(RAW_AEAD, move || raw.seal(&mut black_box(&mut bytes)[BODY_AT..]));
+    let work = format!("seal_in_place_{suite}_{packet_len}");
+    report.measure(&work, packet_len, vec![ours, raw]);
+    report.aim_at_speed(&work, target);
+}
+
+fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
+    let clear = frame(packet_len);
+    let layout = layout(&clear);
+    let mut sa = outbound(suite);
+    let sealed_len = sa.sealed_len(&clear, &layout).expect("a frame of our own");
+    let mut out = vec![0; sealed_len];
+    let body_len = sealed_len - BODY_AT - TAG_LEN;
+    let source = vec![0x5a; IP_HEADERS_LEN + body_len];
+    let ours = Contender::new(OURSELVES, move || {
+        sa.seal(black_box(&clear), &layout, black_box(&mut out)).expect("numbers enough").end
+    });
+    let (mut raw, mut bytes) = (Raw::new(suite), vec![0; sealed_len]);
+    let raw = Contender::new(RAW_AEAD, move || {
+        raw.seal_from(&black_box(&source)[IP_HEADERS_LEN..], &mut black_box(&mut bytes)[BODY_AT..]);
+    });
+    let work = format!("seal_copying_{suite}_{packet_len}");
+    report.measure(&work, packet_len, vec![ours, raw]);
+    report.aim_at_speed(&work, target);
+}
+
+/// Both open a copy of a sealed frame. The copy is made in both, and an association takes each frame
+/// once: when all were taken, the next batch is sealed, untimed. The adapter parses every frame of the
+/// line, protected or not, so the outer layout is given; the inner one is made here.
+fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
+    let clear = frame(packet_len);
+    let clear_layout = layout(&clear);
+    let (mut sender, mut receiver) = (outbound(suite), inbound(suite));
+    let sealed_len = sender.sealed_len(&clear, &clear_layout).expect("a frame of our own");
+    let new_batch = move |batch: &mut Vec<Vec<u8>>| {
+        for frame in batch.iter_mut() {
+            sender.seal(&clear, &clear_layout, frame).expect("numbers enough");
+        }
+    };
+    let sealed_layout = FrameLayout {
+        protocol: 50,
+        packet_end: sealed_len,
+        payload_start: IP_HEADERS_LEN,
+        transport: Transport::Opaque,
+        ..clear_layout
+    };
+    let open_batch = move |batch: &mut Vec<Vec<u8>>| {
+        for frame in batch.iter_mut() {
+            let layout = sealed_layout;
+            let packet = esp_of(frame, &layout);
+            receiver.open(frame, &layout, &packet).expect("a genuine packet");
+        }
+    };
+    let ours = Contender::with_reset(OURSELVES, vec![vec![0; sealed_len]; FRAMES], new_batch, open_batch);
+    let batch = (Raw::new(suite), vec![vec![0x5a; sealed_len]; FRAMES]);
+    let seal_batch = |state: &mut (Raw, Vec<Vec<u8>>)| {
+        for bytes in &mut state.1 {
+            state.0.seal(&mut bytes[BODY_AT..]);
+        }
+    };
+    let open_raw = |state: &mut (Raw, Vec<Vec<u8>>)| {
+        let first = state.0.sequence() - FRAMES as u64 + 1;
+        for (bytes, sequence) in state.1.iter_mut().zip(first..) {
+            state.0.open(sequence, &mut bytes[BODY_AT..]);
+        }
+    };
+    let raw = Contender::with_reset(RAW_AEAD, batch, seal_batch, open_raw);
+    let work = format!("open_{FRAMES}_{suite}_{packet_len}");
+    report.measure(&work, packet_len * FRAMES, vec![ours, raw]);
+    report.aim_at_speed(&work, target);
+}
+
+fn large_send(report: &mut Report) {
+    let suite = suite("aes128gcm16");
+    let mut sa = outbound(suite);
+    let size = sa.payload_max(1500, 20, 20).expect("a path for more than headers");
+    let super_frame = frame(SUPER_PAYLOAD_LEN + 40);
+    let partial = PartialChecksum { start: IP_HEADERS_LEN as u16, offset: 16 };
+    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: size as u16, ecn: false };
+    let meta = TxMeta { checksum: Some(partial), segmentation: Some(segmentation) };
+    let segments = SUPER_PAYLOAD_LEN.div_ceil(size);
+    let mut line = vec![0; SLOT * segments];
+    let super_bytes = super_frame.clone();
+    let ours = Contender::new(OURSELVES, move || {
+        let frame = black_box(&super_bytes);
+        let mut plan = SealedSegments::new(frame, &meta, &SegmentPolicy::default(), &sa).expect("a frame of our own");
+        let mut written = 0;
+        while plan.frames_left() > 0 {
+            let run = plan.write_run(&mut sa, frame, &mut line[written * SLOT..], SLOT).expect("room and numbers");
+            written += run.frames;
+        }
+        written
+    });
+    let (mut raw, mut line) = (Raw::new(suite), vec![0; SLOT * segments]);
+    let raw = Contender::new(RAW_AEAD, move || {
+        for (slot, payload) in line.chunks_exact_mut(SLOT).zip(black_box(&super_frame)[HEADERS_LEN..].chunks(size)) {
+            raw.seal_from(payload, &mut slot[BODY_AT..BODY_AT + payload.len() + TAG_LEN]);
+        }
+    });
+    report.measure("large_send_64k", SUPER_PAYLOAD_LEN, vec![ours, raw]);
+    report.aim_at_speed("large_send_64k", 1.0 / LARGE_SEND_TIME);
+}
+
+fn replay(report: &mut Report) {
+    const CHECKS: u32 = 1024;
+    let mut window = ReplayWindow::new(1024, true, 0);
+    let mut low = 0_u32;
+    let ours = Contender::new(OURSELVES, move || {
+        for _ in 0..CHECKS {
+            low = low.wrapping_add(1);
+            if let Ok(sequence) = window.check(black_box(low)) {
+                let _ = black_box(window.advance(sequence));
+            }
+        }
+        window.highest()
+    });
+    report.measure("replay_1024", CHECKS as usize, vec![ours]);
+    report.aim_at_ns("replay_1024", f64::from(CHECKS), REPLAY_NS);
+}

@@ -1,0 +1,62 @@
+//! IPsec: the Encapsulating Security Payload (ESP, RFC 4303), sealed and opened in the adapter.
+//!
+//! ```text
+//! clear      | Ethernet | IP | TCP ........ |
+//!
+//! transport  | Ethernet | IP | [UDP] | SPI, sequence | IV | TCP ........ | padding, its length, next header | ICV |
+//! tunnel     | Ethernet | outer IP | [UDP] | SPI, sequence | IV | IP | TCP ........ | padding, … | ICV |
+//!                                                               |<-------- encrypted ------------>|
+//! ```
+//!
+//! The payload stays where it is: [`OutboundSa::seal_in_place`] moves the headers in front of it down,
+//! [`InboundSa::open`] moves them up again. [`OutboundSa::seal`] copies into another buffer,
+//! and [`SealedSegments`] cuts a super-frame first.
+//!
+//! | what | where it is written |
+//! |---|---|
+//! | AES-GCM-16 | RFC 4106 |
+//! | ChaCha20-Poly1305 | RFC 7634 |
+//! | AES-GMAC | RFC 4543 |
+//! | AES-CBC, NULL with HMAC-SHA-1-96, -256-128, -384-192, -512-256 | RFC 3602, 2410, 2404, 4868 |
+//! | 3DES-CBC with HMAC-SHA-1-96, only as `legacy` | RFC 2451 |
+//! | implicit IV | RFC 8750 |
+//! | extended sequence numbers | RFC 4304, RFC 4303 appendix A |
+//! | UDP encapsulation | RFC 3948 |
+//! | DF, DSCP, ECN of tunnels | RFC 4301 5.1.2, RFC 6040 |
+//!
+//! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
+//! Keys come from outside; there is no key exchange here.
+
+mod cipher;
+mod config;
+mod keys;
+mod lifetime;
+mod open;
+mod replay;
+mod seal;
+mod segments;
+mod selector;
+mod suite;
+mod table;
+#[cfg(test)]
+mod tests;
+mod tunnel;
+mod udp;
+
+pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig};
+pub use keys::{InvalidHex, SecretKey};
+pub use lifetime::{Lifetime, LifetimeEvent};
+pub use open::{Decrypted, InboundSa, NEXT_HEADER_NONE, Opened, Opener, Refused, RefusedCounts};
+pub use replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN, ReplayRefused, ReplayWindow};
+pub use seal::{OutboundSa, SealRefused, Sealed};
+pub use segments::{PlanRefused, SealedRun, SealedSegments};
+pub use selector::{Prefix, Selector};
+pub use suite::{AesKey, Hmac, Suite, UnknownSuite};
+pub use table::SaTable;
+pub use tunnel::{DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Tunnel};
+pub use udp::{Arrival, EspPacket, KEEPALIVE, NON_ESP_MARKER, UDP_ENCAPSULATION_PORT, UdpPorts};
+
+/// The cipher library in use.
+pub fn cipher_library() -> &'static str {
+    cipher::Protection::library_name()
+}

@@ -1,0 +1,350 @@
+//! The ciphers behind the suites. All of them are those of aws-lc; none is our own.
+//!
+//! [`Protection`] is all that the rest of the module sees: another library is another [`Kind`].
+
+use super::suite::{AES_BLOCK_LEN, AesKey, DES_BLOCK_LEN, Hmac, SALT_LEN, Suite};
+use aws_lc_rs::aead::{
+    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
+};
+#[expect(deprecated, reason = "triple DES is offered for old peers alone, where it is asked for as legacy")]
+use aws_lc_rs::cipher::DES_EDE3_FOR_LEGACY_USE_ONLY;
+use aws_lc_rs::cipher::{
+    AES_128, AES_192, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
+};
+use aws_lc_rs::error::Unspecified;
+use aws_lc_rs::hmac;
+use aws_lc_rs::iv::FixedLength;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroize;
+
+/// Bytes of SPI and sequence number.
+pub(super) const ESP_HEADER_LEN: usize = 8;
+/// Bytes of the upper half of an extended sequence number, which is not on the line.
+const ESN_HIGH_LEN: usize = 4;
+/// Bytes of SPI and extended sequence number, as the AEADs authenticate them (RFC 4106 5).
+const EXTENDED_AAD_LEN: usize = ESP_HEADER_LEN + ESN_HIGH_LEN;
+/// What the key that makes the IVs of CBC is derived for.
+const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
+/// The library that all ciphers come from.
+const LIBRARY_NAME: &str = "aws-lc";
+
+/// The library refused a key or a length, or the packet is not genuine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Failed;
+
+impl From<Unspecified> for Failed {
+    fn from(_: Unspecified) -> Self {
+        Self
+    }
+}
+
+/// Where the parts of a packet lie in its frame, bytes from the start: ESP header, IV, what is
+/// encrypted, the check value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    pub(super) esp_at: usize,
+    pub(super) body_at: usize,
+    pub(super) icv_at: usize,
+    pub(super) end: usize,
+}
+
+/// The keyed cipher and integrity check of one security association.
+pub(super) struct Protection {
+    kind: Kind,
+    spi: u32,
+    /// As it lies in memory.
+    salt: u32,
+    has_implicit_iv: bool,
+    is_extended: bool,
+}
+
+enum Kind {
+    /// Encrypts and authenticates in one.
+    Aead(LessSafeKey),
+    /// Authenticates all with an AEAD that encrypts nothing.
+    Gmac(LessSafeKey),
+    /// Encrypts, if at all, then authenticates.
+    Mac { cbc: Option<Box<Cbc>>, key: Box<hmac::Key> },
+}
+
+impl Protection {
+    /// # Errors
+    /// When the library refuses the key: of the wrong length, or weak (3DES).
+    pub(super) fn new(
+        spi: u32,
+        suite: Suite,
+        encryption: &[u8],
+        integrity: &[u8],
+        is_extended: bool,
+    ) -> Result<Self, Failed> {
+        let salt_at = if suite.has_salt() { encryption.len().checked_sub(SALT_LEN).ok_or(Failed)? } else { 0 };
+        let (cipher_key, salt) = if suite.has_salt() { encryption.split_at(salt_at) } else { (encryption, &[][..]) };
+        let kind = match suite {
+            Suite::AesGcm16 { key, .. } => Kind::Aead(gcm_key(key, cipher_key)?),
+            Suite::ChaCha20Poly1305 { .. } => Kind::Aead(aead_key(&CHACHA20_POLY1305, cipher_key)?),
+            Suite::AesGmac { key } => Kind::Gmac(gcm_key(key, cipher_key)?),
+            Suite::AesCbc { key, hmac } => {
+                Kind::Mac { cbc: Some(Cbc::aes(key, cipher_key)?), key: mac_key(hmac, integrity) }
+            }
+            Suite::Null { hmac } => Kind::Mac { cbc: None, key: mac_key(hmac, integrity) },
+            Suite::TripleDesCbc => {
+                Kind::Mac { cbc: Some(Cbc::triple_des(cipher_key)?), key: mac_key(Hmac::Sha1, integrity) }
+            }
+        };
+        let salt = salt.first_chunk().copied().map_or(0, u32::from_le_bytes);
+        Ok(Self { kind, spi, salt, has_implicit_iv: suite.has_implicit_iv(), is_extended })
+    }
+
+    /// The library in use.
+    pub(super) fn library_name() -> &'static str {
+        LIBRARY_NAME
+    }
+
+    /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the
+    /// sequence number for the counter modes (RFC 4106 3.1), for CBC a block that nobody without the key
+    /// can predict (RFC 3602 3).
+    #[inline]
+    pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+        let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
+        let iv_at = parts.esp_at + ESP_HEADER_LEN;
+        frame[parts.esp_at..iv_at].copy_from_slice(&header.to_be_bytes());
+        match &self.kind {
+            Kind::Aead(_) if self.has_implicit_iv => {}
+            Kind::Aead(_) | Kind::Gmac(_) => frame[iv_at..parts.body_at].copy_from_slice(&sequence.to_be_bytes()),
+            Kind::Mac { cbc: Some(cbc), .. } => cbc.write_iv(&mut frame[iv_at..parts.body_at], sequence)?,
+            Kind::Mac { cbc: None, .. } => {}
+        }
+        self.seal_with_iv(frame, parts, sequence, sequence)
+    }
+
+    /// As [`Protection::seal`], with header and IV written already; `counter_iv` is the IV of the
+    /// counter modes once more, in a register.
+    #[inline]
+    pub(super) fn seal_with_iv(
+        &self,
+        frame: &mut [u8],
+        parts: &Parts,
+        sequence: u64,
+        counter_iv: u64,
+    ) -> Result<(), Failed> {
+        let Kind::Aead(key) = &self.kind else { return self.seal_in_two_steps(frame, parts, sequence, counter_iv) };
+        let (nonce, (aad, aad_len)) = (self.nonce(counter_iv)?, self.aad(sequence));
+        let (body, icv) = frame[parts.body_at..parts.end].split_at_mut(parts.icv_at - parts.body_at);
+        Ok(key.seal_in_place_scatter(nonce, Aad::from(&aad[..aad_len]), body, &[], icv)?)
+    }
+
+    /// The suites that encrypt, if at all, before they authenticate. Apart, so that the way of the
+    /// others stays short.
+    #[inline(never)]
+    fn seal_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64, counter_iv: u64) -> Result<(), Failed> {
+        match &self.kind {
+            Kind::Aead(_) => return Err(Failed),
+            Kind::Gmac(key) => {
+                let nonce = self.nonce(counter_iv)?;
+                let tag = self.with_whole_header(frame, parts, sequence, |covered| {
+                    key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
+                })?;
+                frame[parts.icv_at..parts.end].copy_from_slice(tag.as_ref());
+            }
+            Kind::Mac { cbc, key } => {
+                if let Some(cbc) = cbc {
+                    cbc.encrypt(frame, parts)?;
+                }
+                let tag = self.mac(key, frame, parts, sequence);
+                let icv_len = parts.end - parts.icv_at;
+                frame[parts.icv_at..parts.end].copy_from_slice(&tag.as_ref()[..icv_len]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks the packet and decrypts the body in place. When it fails, the body may hold anything.
+    #[inline]
+    pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+        let Kind::Aead(key) = &self.kind else { return self.open_in_two_steps(frame, parts, sequence) };
+        let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence))?;
+        let (aad, aad_len) = self.aad(sequence);
+        key.open_in_place(nonce, Aad::from(&aad[..aad_len]), &mut frame[parts.body_at..parts.end])?;
+        Ok(())
+    }
+
+    /// The suites that authenticate, and decrypt after that, if at all.
+    #[inline(never)]
+    fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+        match &self.kind {
+            Kind::Aead(_) => Err(Failed),
+            Kind::Gmac(key) => {
+                let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence))?;
+                let tag = self.with_whole_header(frame, parts, sequence, |covered| {
+                    key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
+                })?;
+                is_equal(tag.as_ref(), &frame[parts.icv_at..parts.end])
+            }
+            Kind::Mac { cbc, key } => {
+                let tag = self.mac(key, frame, parts, sequence);
+                let icv = &frame[parts.icv_at..parts.end];
+                is_equal(&tag.as_ref()[..icv.len()], icv)?;
+                cbc.as_ref().map_or(Ok(()), |cbc| cbc.decrypt(frame, parts))
+            }
+        }
+    }
+
+    /// The IV on the line, or the sequence number where it takes its place (RFC 8750 4).
+    #[inline]
+    fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
+        match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
+            Some(iv) if !self.has_implicit_iv => u64::from_be_bytes(*iv),
+            _ => sequence,
+        }
+    }
+
+    /// Salt and IV (RFC 4106 4), put together in a register: pieced together in memory, the cipher's
+    /// load would wait for the stores.
+    #[inline]
+    fn nonce(&self, counter_iv: u64) -> Result<Nonce, Failed> {
+        let whole = u128::from(self.salt) | u128::from(counter_iv.swap_bytes()) << u32::BITS;
+        Ok(Nonce::try_assume_unique_for_key(&whole.to_le_bytes()[..NONCE_LEN])?)
+    }
+
+    /// SPI and sequence number as they are authenticated (RFC 4106 5).
+    #[inline]
+    fn aad(&self, sequence: u64) -> ([u8; size_of::<u128>()], usize) {
+        let spi = u128::from(self.spi) << 96;
+        if self.is_extended {
+            ((spi | u128::from(sequence) << 32).to_be_bytes(), EXTENDED_AAD_LEN)
+        } else {
+            ((spi | u128::from(sequence) << 64).to_be_bytes(), ESP_HEADER_LEN)
+        }
+    }
+
+    /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3):
+    /// the upper half of an extended sequence number stands between SPI and lower half meanwhile. The
+    /// SPI moves into the bytes in front, which are of a header and are put back.
+    fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
+        if !self.is_extended {
+            return work(&frame[parts.esp_at..parts.icv_at]);
+        }
+        let from = parts.esp_at - ESN_HIGH_LEN;
+        let borrowed = from..parts.esp_at + ESN_HIGH_LEN;
+        let mut saved = [0; 2 * ESN_HIGH_LEN];
+        saved.copy_from_slice(&frame[borrowed.clone()]);
+        frame.copy_within(parts.esp_at..parts.esp_at + ESN_HIGH_LEN, from);
+        frame[parts.esp_at..parts.esp_at + ESN_HIGH_LEN].copy_from_slice(&high_of(sequence));
+        let result = work(&frame[from..parts.icv_at]);
+        frame[borrowed].copy_from_slice(&saved);
+        result
+    }
+
+    /// RFC 4303 2.8: SPI up to next header, then the upper half of an extended sequence number.
+    fn mac(&self, key: &hmac::Key, frame: &[u8], parts: &Parts, sequence: u64) -> hmac::Tag {
+        let mut context = hmac::Context::with_key(key);
+        context.update(&frame[parts.esp_at..parts.icv_at]);
+        if self.is_extended {
+            context.update(&high_of(sequence));
+        }
+        context.sign()
+    }
+}
+
+fn high_of(sequence: u64) -> [u8; ESN_HIGH_LEN] {
+    ((sequence >> u32::BITS) as u32).to_be_bytes()
+}
+
+fn is_equal(made: &[u8], given: &[u8]) -> Result<(), Failed> {
+    if made.ct_eq(given).into() { Ok(()) } else { Err(Failed) }
+}
+
+fn aead_key(algorithm: &'static aws_lc_rs::aead::Algorithm, key: &[u8]) -> Result<LessSafeKey, Failed> {
+    Ok(LessSafeKey::new(UnboundKey::new(algorithm, key)?))
+}
+
+fn gcm_key(len: AesKey, key: &[u8]) -> Result<LessSafeKey, Failed> {
+    let algorithm = match len {
+        AesKey::Bits128 => &AES_128_GCM,
+        AesKey::Bits192 => &AES_192_GCM,
+        AesKey::Bits256 => &AES_256_GCM,
+    };
+    aead_key(algorithm, key)
+}
+
+fn mac_key(hmac: Hmac, key: &[u8]) -> Box<hmac::Key> {
+    let algorithm = match hmac {
+        Hmac::Sha1 => hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY,
+        Hmac::Sha256 => hmac::HMAC_SHA256,
+        Hmac::Sha384 => hmac::HMAC_SHA384,
+        Hmac::Sha512 => hmac::HMAC_SHA512,
+    };
+    Box::new(hmac::Key::new(algorithm, key))
+}
+
+/// A block cipher in CBC mode, and what makes its IVs.
+struct Cbc {
+    encrypting: EncryptingKey,
+    decrypting: DecryptingKey,
+    /// Encrypts the sequence number under a key of its own: unpredictable, as CBC needs its IV
+    /// (NIST SP 800-38A appendix C), and without a source of random numbers on the way of a packet.
+    iv_maker: EncryptingKey,
+    block_len: usize,
+}
+
+impl Cbc {
+    fn aes(len: AesKey, key: &[u8]) -> Result<Box<Self>, Failed> {
+        let algorithm = match len {
+            AesKey::Bits128 => &AES_128,
+            AesKey::Bits192 => &AES_192,
+            AesKey::Bits256 => &AES_256,
+        };
+        Self::new(algorithm, key, AES_BLOCK_LEN)
+    }
+
+    #[expect(deprecated, reason = "as above")]
+    fn triple_des(key: &[u8]) -> Result<Box<Self>, Failed> {
+        Self::new(&DES_EDE3_FOR_LEGACY_USE_ONLY, key, DES_BLOCK_LEN)
+    }
+
+    fn new(
+        algorithm: &'static aws_lc_rs::cipher::Algorithm,
+        key: &[u8],
+        block_len: usize,
+    ) -> Result<Box<Self>, Failed> {
+        let mut iv_key = [0; AES_BLOCK_LEN];
+        let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), IV_KEY_LABEL);
+        iv_key.copy_from_slice(&derived.as_ref()[..AES_BLOCK_LEN]);
+        let iv_maker = EncryptingKey::ecb(UnboundCipherKey::new(&AES_128, &iv_key)?)?;
+        iv_key.zeroize();
+        Ok(Box::new(Self {
+            encrypting: EncryptingKey::cbc(UnboundCipherKey::new(algorithm, key)?)?,
+            decrypting: DecryptingKey::cbc(UnboundCipherKey::new(algorithm, key)?)?,
+            iv_maker,
+            block_len,
+        }))
+    }
+
+    fn write_iv(&self, iv: &mut [u8], sequence: u64) -> Result<(), Failed> {
+        let mut block = [0; AES_BLOCK_LEN];
+        block[AES_BLOCK_LEN - size_of::<u64>()..].copy_from_slice(&sequence.to_be_bytes());
+        self.iv_maker.less_safe_encrypt(&mut block, EncryptionContext::None)?;
+        iv.copy_from_slice(&block[..self.block_len]);
+        Ok(())
+    }
+
+    fn encrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), Failed> {
+        let context = self.iv_of(frame, parts)?;
+        self.encrypting.less_safe_encrypt(&mut frame[parts.body_at..parts.icv_at], context)?;
+        Ok(())
+    }
+
+    fn decrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), Failed> {
+        let context = DecryptionContext::from(self.iv_of(frame, parts)?);
+        self.decrypting.decrypt(&mut frame[parts.body_at..parts.icv_at], context)?;
+        Ok(())
+    }
+
+    fn iv_of(&self, frame: &[u8], parts: &Parts) -> Result<EncryptionContext, Failed> {
+        let iv = &frame[parts.body_at - self.block_len..parts.body_at];
+        Ok(match self.block_len {
+            DES_BLOCK_LEN => EncryptionContext::Iv64(FixedLength::from(iv.first_chunk().ok_or(Failed)?)),
+            _ => EncryptionContext::Iv128(FixedLength::from(iv.first_chunk().ok_or(Failed)?)),
+        })
+    }
+}

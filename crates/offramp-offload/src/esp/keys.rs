@@ -1,0 +1,82 @@
+//! Key bytes that are wiped, never shown and compared in constant time.
+
+use std::fmt;
+use subtle::ConstantTimeEq;
+use zeroize::Zeroizing;
+
+/// Key bytes of a security association.
+///
+/// They are overwritten with zeros when dropped, `Debug` shows their number alone, and comparing two
+/// keys takes the same time wherever they differ.
+#[derive(Clone)]
+pub struct SecretKey(Zeroizing<Vec<u8>>);
+
+/// Why text is not a key. It says nothing of the text itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InvalidHex {
+    /// An odd number of digits.
+    #[error("key: {0} hexadecimal digits make no whole number of bytes; give two digits per byte")]
+    Odd(usize),
+    /// Something that is no hexadecimal digit.
+    #[error("key: character {0} is no hexadecimal digit; give 0-9 and a-f, with or without 0x in front")]
+    Digit(usize),
+}
+
+impl SecretKey {
+    /// Takes the bytes over; they are wiped when the key is dropped.
+    pub fn new(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+
+    /// No key: what a suite without a separate integrity key, or without encryption, takes.
+    pub fn none() -> Self {
+        Self::new(Vec::new())
+    }
+
+    /// Reads hexadecimal digits, with or without `0x` in front, as `ip xfrm` prints them.
+    ///
+    /// # Errors
+    /// When the text holds another character (its position counts from 1) or half a byte.
+    pub fn from_hex(text: &str) -> Result<Self, InvalidHex> {
+        let (skipped, digits) = text.strip_prefix("0x").map_or((0, text), |digits| (2, digits));
+        let mut bytes = Zeroizing::new(Vec::with_capacity(digits.len() / 2));
+        let mut high = None;
+        for (n, digit) in digits.bytes().enumerate() {
+            let value = (digit as char).to_digit(16).ok_or(InvalidHex::Digit(skipped + n + 1))? as u8;
+            match high.take() {
+                None => high = Some(value),
+                Some(high) => bytes.push(high << 4 | value),
+            }
+        }
+        if high.is_some() { Err(InvalidHex::Odd(digits.len())) } else { Ok(Self(bytes)) }
+    }
+
+    /// Number of bytes.
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// The bytes, for the cipher alone.
+    pub(super) fn bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "SecretKey({} bytes)", self.len())
+    }
+}
+
+impl PartialEq for SecretKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for SecretKey {}

@@ -1,0 +1,422 @@
+//! The receiving side: an ESP packet becomes a clear frame again (RFC 4303 3.4).
+
+use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
+use super::config::{InvalidSa, Mode, SaConfig};
+use super::lifetime::{LifetimeEvent, Spent};
+use super::replay::{ReplayRefused, ReplayWindow};
+use super::seal::{TRAILER_FIELDS_LEN, move_headers, protection_of};
+use super::selector::{Selector, addresses};
+use super::suite::Suite;
+use super::tunnel::{NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
+use super::udp::EspPacket;
+use crate::checksum::ipv4_header_is_good;
+use crate::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, UDP_HEADER_LEN};
+use std::fmt;
+use std::net::IpAddr;
+
+/// Next header of a dummy packet (RFC 4303 2.6).
+pub const NEXT_HEADER_NONE: u8 = 59;
+/// Where UDP's length stands in its header.
+const UDP_LENGTH_OFFSET: usize = 4;
+
+/// Why a packet is not handed on. Each has its own counter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum Refused {
+    /// No association has this SPI at this address.
+    #[error("unknown SPI")]
+    UnknownSpi,
+    /// The check value is wrong: the packet is not genuine, or the keys differ.
+    #[error("bad integrity check value")]
+    BadTag,
+    /// The sequence number was accepted before.
+    #[error("replayed")]
+    Replayed,
+    /// The sequence number lies left of the window, or is 0.
+    #[error("older than the replay window")]
+    TooOld,
+    /// Cut off, not aligned, or with wrong padding or a broken packet inside.
+    #[error("malformed")]
+    Malformed,
+    /// Genuine, but not what the association is for: its selector, its mode or its encapsulation.
+    #[error("against the policy of the SA")]
+    Policy,
+    /// A fragment of a protected packet (RFC 4303 3.4.1).
+    #[error("a fragment of a protected packet")]
+    Fragment,
+    /// A hard lifetime is reached.
+    #[error("the SA's hard lifetime is reached")]
+    Expired,
+    /// Congestion was marked on a packet that cannot say so (RFC 6040 4.2).
+    #[error("congestion marked on a packet without ECN")]
+    Congestion,
+    /// A dummy packet: genuine, but made only to be thrown away (RFC 4303 2.6).
+    #[error("dummy packet")]
+    Dummy,
+}
+
+impl Refused {
+    /// Every reason, in the order of the counters.
+    pub const ALL: [Self; 10] = [
+        Self::UnknownSpi,
+        Self::BadTag,
+        Self::Replayed,
+        Self::TooOld,
+        Self::Malformed,
+        Self::Policy,
+        Self::Fragment,
+        Self::Expired,
+        Self::Congestion,
+        Self::Dummy,
+    ];
+}
+
+impl From<ReplayRefused> for Refused {
+    fn from(refused: ReplayRefused) -> Self {
+        match refused {
+            ReplayRefused::Replayed => Self::Replayed,
+            ReplayRefused::TooOld => Self::TooOld,
+        }
+    }
+}
+
+/// How many packets were refused, by reason.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RefusedCounts([u64; Refused::ALL.len()]);
+
+impl RefusedCounts {
+    /// Counts one.
+    pub fn count(&mut self, reason: Refused) {
+        self.0[reason as usize] += 1;
+    }
+
+    /// How many were refused for this reason.
+    pub fn of(&self, reason: Refused) -> u64 {
+        self.0[reason as usize]
+    }
+
+    /// How many were refused for any reason.
+    pub fn total(&self) -> u64 {
+        self.0.iter().sum()
+    }
+}
+
+/// Where the clear frame lies, and what opening it brought about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Opened {
+    /// First byte of the clear frame, counted from the start of the sealed one.
+    pub start: usize,
+    /// End of the clear frame, counted from the start of the sealed one.
+    pub end: usize,
+    /// Of the clear frame, counted from its start.
+    pub layout: FrameLayout,
+    /// Its sequence number.
+    pub sequence: u64,
+    /// The transport's checksum may be wrong for a reason: a NAT changed the addresses that it covers
+    /// (RFC 3948 3.1.2). The check value has proved the bytes; compute the checksum anew.
+    pub checksum_is_stale: bool,
+    /// A lifetime that ended with this packet.
+    pub event: Option<LifetimeEvent>,
+}
+
+/// The part of a receiving association that does not change: may be shared by threads.
+///
+/// For one thread [`InboundSa`] does all steps. Several that share an association take the window
+/// behind a lock twice: [`ReplayWindow::check`], then [`Opener::decrypt`] without the lock, then
+/// [`ReplayWindow::advance`]; of two that hold the same packet only one passes the last step. Lifetimes
+/// are then theirs to count.
+pub struct Opener {
+    spi: u32,
+    suite: Suite,
+    protection: Protection,
+    is_tunnel: bool,
+    is_encapsulated: bool,
+    /// `None` takes every packet.
+    selector: Option<Selector>,
+    destination: Option<IpAddr>,
+    iv_len: usize,
+    icv_len: usize,
+    alignment: usize,
+}
+
+/// A packet that proved genuine, decrypted in its frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Decrypted {
+    parts: Parts,
+}
+
+impl Opener {
+    /// Makes the part from the association's description.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        config.validate()?;
+        let tunnel_destination = match &config.mode {
+            Mode::Transport => None,
+            Mode::Tunnel(tunnel) => Some(tunnel.destination),
+        };
+        Ok(Self {
+            spi: config.spi,
+            suite: config.suite,
+            protection: protection_of(config)?,
+            is_tunnel: tunnel_destination.is_some(),
+            is_encapsulated: config.udp.is_some(),
+            selector: Some(config.selector.clone()).filter(|selector| *selector != Selector::default()),
+            destination: config.destination.or(tunnel_destination),
+            iv_len: config.suite.iv_len(),
+            icv_len: config.suite.icv_len(),
+            alignment: config.suite.alignment(),
+        })
+    }
+
+    /// Security parameters index.
+    pub fn spi(&self) -> u32 {
+        self.spi
+    }
+
+    /// The suite.
+    pub fn suite(&self) -> Suite {
+        self.suite
+    }
+
+    /// Whether a packet with this outer header is for this association.
+    ///
+    /// # Panics
+    /// When `layout` was not made from this frame and reaches beyond its end.
+    #[inline]
+    pub fn is_addressed(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+        match self.destination {
+            None => true,
+            Some(wanted) => addresses(frame, layout).is_some_and(|(_, destination)| destination == wanted),
+        }
+    }
+
+    /// Checks the packet and decrypts it in place. `sequence` is what [`ReplayWindow::check`] gave.
+    ///
+    /// # Errors
+    /// [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or
+    /// [`Refused::BadTag`], after which its payload may hold anything.
+    ///
+    /// # Panics
+    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
+    #[inline]
+    pub fn decrypt(
+        &self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        packet: &EspPacket,
+        sequence: u64,
+    ) -> Result<Decrypted, Refused> {
+        // The check value is over the association's own SPI and the number given: they must be the packet's.
+        if packet.spi != self.spi {
+            return Err(Refused::UnknownSpi);
+        }
+        if packet.sequence != sequence as u32 {
+            return Err(Refused::BadTag);
+        }
+        let parts = self.parts_of(frame, layout, packet)?;
+        self.protection.open(frame, &parts, sequence).map_err(|_| Refused::BadTag)?;
+        Ok(Decrypted { parts })
+    }
+
+    /// What can be said of a packet before any cipher: its IP header, encapsulation, lengths, alignment.
+    #[inline]
+    fn parts_of(&self, frame: &[u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Parts, Refused> {
+        if packet.is_encapsulated != self.is_encapsulated {
+            return Err(Refused::Policy);
+        }
+        if !ipv4_header_is_good(frame, layout) {
+            return Err(Refused::Malformed);
+        }
+        let body_at = packet.esp_at + ESP_HEADER_LEN + self.iv_len;
+        let icv_at = layout.packet_end.checked_sub(self.icv_len).ok_or(Refused::Malformed)?;
+        let body_len = icv_at.checked_sub(body_at).ok_or(Refused::Malformed)?;
+        // Alignments are powers of two: a mask spares a division.
+        if body_len < TRAILER_FIELDS_LEN || body_len & (self.alignment - 1) != 0 {
+            return Err(Refused::Malformed);
+        }
+        Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
+    }
+
+    /// Takes the wrapping off a decrypted packet: headers move up to the payload, which stays where it
+    /// is. `layout` is still the one of the sealed frame.
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
+    ///
+    /// # Panics
+    /// When `layout` or `decrypted` were not made from this frame and reach beyond its end.
+    #[inline]
+    pub fn unwrap(
+        &self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        decrypted: Decrypted,
+        sequence: u64,
+    ) -> Result<Opened, Refused> {
+        let parts = &decrypted.parts;
+        let (payload_end, next_header) = read_trailer(&frame[..parts.icv_at], parts.body_at)?;
+        if next_header == NEXT_HEADER_NONE {
+            return Err(Refused::Dummy);
+        }
+        let (start, clear) = if self.is_tunnel {
+            unwrap_tunnel(frame, layout, parts.body_at, payload_end, next_header)?
+        } else {
+            unwrap_transport(frame, layout, parts.body_at, payload_end, next_header)?
+        };
+        let end = start + clear.packet_end;
+        if self.selector.as_ref().is_some_and(|selector| !selector.matches(&frame[start..end], &clear)) {
+            return Err(Refused::Policy);
+        }
+        let checksum_is_stale = self.is_encapsulated && !self.is_tunnel;
+        Ok(Opened { start, end, layout: clear, sequence, checksum_is_stale, event: None })
+    }
+}
+
+/// End of the payload, and the next header. The padding must be 1, 2, 3, … (RFC 4303 2.4).
+#[inline]
+fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
+    let &[.., pad_len, next_header] = frame else { return Err(Refused::Malformed) };
+    let pad_end = frame.len() - TRAILER_FIELDS_LEN;
+    let payload_end =
+        pad_end.checked_sub(usize::from(pad_len)).filter(|&end| end >= body_at).ok_or(Refused::Malformed)?;
+    let is_counted = frame[payload_end..pad_end].iter().zip(1..).all(|(&byte, n)| byte == n);
+    if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) }
+}
+
+/// Where the clear frame starts, and its layout.
+#[inline]
+fn unwrap_transport(
+    frame: &mut [u8],
+    layout: &FrameLayout,
+    body_at: usize,
+    payload_end: usize,
+    next_header: u8,
+) -> Result<(usize, FrameLayout), Refused> {
+    let headers_len = layout.transport_start;
+    let start = body_at - headers_len;
+    let end = end_without_tfc(&frame[..payload_end], body_at, next_header)?;
+    move_headers(frame, 0, start, headers_len);
+    let clear = &mut frame[start..end];
+    mend_network(clear, layout, end - start, next_header);
+    let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
+    Ok((start, clear_layout))
+}
+
+/// Padding for traffic flow confidentiality lies behind what says its own length; in transport mode
+/// that is UDP alone (RFC 4303 2.7).
+#[inline]
+fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<usize, Refused> {
+    if next_header != PROTOCOL_UDP {
+        return Ok(frame.len());
+    }
+    let header = frame[payload_at..].first_chunk::<UDP_HEADER_LEN>().ok_or(Refused::Malformed)?;
+    let udp_len = u16::from_be_bytes([header[UDP_LENGTH_OFFSET], header[UDP_LENGTH_OFFSET + 1]]);
+    let end = payload_at + usize::from(udp_len);
+    if end <= frame.len() { Ok(end) } else { Err(Refused::Malformed) }
+}
+
+/// Where the clear frame starts, and its layout, which knows the inner packet's own length.
+#[inline]
+fn unwrap_tunnel(
+    frame: &mut [u8],
+    layout: &FrameLayout,
+    body_at: usize,
+    payload_end: usize,
+    next_header: u8,
+) -> Result<(usize, FrameLayout), Refused> {
+    let ethertype = match next_header {
+        NEXT_HEADER_IPV4 => ETHERTYPE_IPV4,
+        NEXT_HEADER_IPV6 => ETHERTYPE_IPV6,
+        _ => return Err(Refused::Policy),
+    };
+    let outer_class = class_of(frame, layout);
+    let link_len = layout.network_start;
+    let start = body_at - link_len;
+    frame.copy_within(..link_len, start);
+    frame[body_at - 2..body_at].copy_from_slice(&ethertype.to_be_bytes());
+    let clear = &mut frame[start..payload_end];
+    let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
+    let ecn = ecn_of(class_of(clear, &clear_layout), outer_class).map_err(|_| Refused::Congestion)?;
+    set_ecn(clear, &clear_layout, ecn);
+    Ok((start, clear_layout))
+}
+
+/// An association that opens.
+pub struct InboundSa {
+    opener: Opener,
+    window: ReplayWindow,
+    spent: Spent,
+}
+
+impl InboundSa {
+    /// Makes an association from its description.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        let opener = Opener::new(config)?;
+        let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
+        Ok(Self { opener, window, spent: Spent::new(config.lifetime) })
+    }
+
+    /// The part that does not change.
+    pub fn opener(&self) -> &Opener {
+        &self.opener
+    }
+
+    /// The anti-replay window.
+    pub fn window(&self) -> &ReplayWindow {
+        &self.window
+    }
+
+    /// Genuine packets so far.
+    pub fn packets(&self) -> u64 {
+        self.spent.packets()
+    }
+
+    /// Bytes of the clear packets so far.
+    pub fn bytes(&self) -> u64 {
+        self.spent.bytes()
+    }
+
+    /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this
+    /// order (RFC 4303 3.4). The clear frame lies inside the bytes of the sealed one.
+    ///
+    /// # Errors
+    /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved
+    /// only if the packet was genuine.
+    ///
+    /// # Panics
+    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
+    #[inline]
+    pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+        if self.spent.is_used_up() {
+            return Err(Refused::Expired);
+        }
+        let sequence = self.window.check(packet.sequence)?;
+        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
+        self.window.advance(sequence)?;
+        let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
+        // A genuine packet that is thrown away has used the key as well.
+        let packet_len = opened.as_ref().map_or(0, |opened| opened.end - opened.start - opened.layout.network_start);
+        let event = self.spent.spend(packet_len);
+        opened.map(|opened| Opened { event, ..opened })
+    }
+}
+
+impl fmt::Debug for Opener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spi = format_args!("{:#010x}", self.spi);
+        f.debug_struct("Opener").field("spi", &spi).field("suite", &self.suite).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for InboundSa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InboundSa")
+            .field("opener", &self.opener)
+            .field("highest", &self.window.highest())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,137 @@
+//! The anti-replay window (RFC 4303 3.4.3) with extended sequence numbers (RFC 4303 appendix A,
+//! RFC 4304).
+
+/// Smallest window, packets (RFC 4303 3.4.3: at least 32 must be supported).
+pub const REPLAY_WINDOW_MIN: u32 = 32;
+/// Largest window, packets.
+pub const REPLAY_WINDOW_MAX: u32 = 4096;
+/// The window unless told otherwise, packets (RFC 4303 3.4.3 recommends it).
+pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
+
+const BITS: u64 = u64::BITS as u64;
+
+/// Why a sequence number is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ReplayRefused {
+    /// It was accepted before.
+    Replayed,
+    /// It lies left of the window, or is 0, which no sender uses.
+    TooOld,
+}
+
+/// Which sequence numbers were accepted: the highest, and which of the `len` below it.
+///
+/// The bits lie in a ring of words that is at least a word longer than the window, so that moving
+/// the window clears whole words and shifts none (RFC 6479 2).
+#[derive(Clone, Debug)]
+pub struct ReplayWindow {
+    highest: u64,
+    len: u64,
+    is_extended: bool,
+    ring: Box<[u64]>,
+}
+
+impl ReplayWindow {
+    /// A window of `len` packets ([`REPLAY_WINDOW_MIN`] to [`REPLAY_WINDOW_MAX`]; others are brought
+    /// into that range) behind `highest`: the highest number that is taken as seen, 0 for a new
+    /// association. `is_extended` says that numbers have 64 bits, of which the line carries 32.
+    pub fn new(len: u32, is_extended: bool, highest: u64) -> Self {
+        let len = u64::from(len.clamp(REPLAY_WINDOW_MIN, REPLAY_WINDOW_MAX));
+        let words = (len.div_ceil(BITS) + 1).next_power_of_two();
+        // What was seen before is not known: all of it counts as seen.
+        let seen = if highest == 0 { 0 } else { u64::MAX };
+        let mut window = Self { highest, len, is_extended, ring: vec![seen; words as usize].into() };
+        window.forget_ahead();
+        window
+    }
+
+    /// The numbers above the highest, in the word of the highest, are not seen yet.
+    fn forget_ahead(&mut self) {
+        let word = self.word_at(self.highest);
+        self.ring[word] &= u64::MAX >> (BITS - 1 - self.highest % BITS);
+    }
+
+    /// The highest number that was accepted, with its upper half.
+    pub fn highest(&self) -> u64 {
+        self.highest
+    }
+
+    /// The whole number of a packet whose lower half is `low`, if it may be accepted.
+    ///
+    /// Nothing changes: call [`ReplayWindow::advance`] when the packet has proved genuine. With
+    /// extended numbers the upper half is the one that puts the number inside or to the right of
+    /// the window (RFC 4303 A2.2).
+    ///
+    /// # Errors
+    /// When the number was accepted before or lies left of the window.
+    #[inline]
+    pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
+        let sequence = if self.is_extended { self.infer(low)? } else { u64::from(low) };
+        self.check_whole(sequence)?;
+        Ok(sequence)
+    }
+
+    #[inline]
+    fn check_whole(&self, sequence: u64) -> Result<(), ReplayRefused> {
+        if sequence > self.highest {
+            return Ok(());
+        }
+        // A number of 0 is taken by no packet (RFC 4303 3.3.3): it lies left of everything.
+        if sequence == 0 || self.highest - sequence >= self.len {
+            return Err(ReplayRefused::TooOld);
+        }
+        let is_seen = self.ring[self.word_at(sequence)] >> (sequence % BITS) & 1 == 1;
+        if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
+    }
+
+    /// RFC 4303 A2.2: in case A the window lies in one subspace of 2³² numbers, in case B across two.
+    #[inline]
+    fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
+        let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
+        let bottom = highest_low.wrapping_sub(self.len as u32 - 1);
+        let is_in_one = u64::from(highest_low) >= self.len - 1;
+        let high = match (is_in_one, low >= bottom) {
+            (true, true) | (false, false) => Some(subspace),
+            (true, false) => subspace.checked_add(1),
+            (false, true) => subspace.checked_sub(1),
+        };
+        high.map(|high| u64::from(high) << 32 | u64::from(low)).ok_or(ReplayRefused::TooOld)
+    }
+
+    /// Takes the number of a genuine packet as seen, and moves the window if it is the highest.
+    ///
+    /// The number is checked once more, so that of two threads that opened the same packet at the
+    /// same time only one is told that it may deliver it.
+    ///
+    /// # Errors
+    /// As [`ReplayWindow::check`]; nothing changes then.
+    #[inline]
+    pub fn advance(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
+        self.check_whole(sequence)?;
+        if sequence > self.highest {
+            self.move_to(sequence);
+        }
+        let word = self.word_at(sequence);
+        self.ring[word] |= 1 << (sequence % BITS);
+        Ok(())
+    }
+
+    #[inline]
+    fn move_to(&mut self, sequence: u64) {
+        let (from, to) = (self.highest / BITS, sequence / BITS);
+        self.highest = sequence;
+        if from == to {
+            return;
+        }
+        let cleared = (to - from).min(self.ring.len() as u64);
+        for n in 0..cleared {
+            let word = self.word_at((to - n) * BITS);
+            self.ring[word] = 0;
+        }
+    }
+
+    #[inline]
+    fn word_at(&self, sequence: u64) -> usize {
+        (sequence / BITS) as usize & (self.ring.len() - 1)
+    }
+}

@@ -1,0 +1,187 @@
+//! Large send with ESP: a super-frame is cut, and each segment gets a header, a sequence number and an
+//! IV of its own.
+
+use super::lifetime::LifetimeEvent;
+use super::seal::{OutboundSa, SealRefused, Sealed};
+use crate::layout::{FrameLayout, LengthFrom, Malformed};
+use crate::meta::TxMeta;
+use crate::segment::{Refused, SegmentPolicy, Segmenter};
+
+/// Bytes of clear frames that are written before they are sealed: they are still in the fastest cache
+/// then (a third of 48 KiB, common for a core of today).
+const CHUNK_LEN: usize = 16 * 1024;
+
+/// Why a super-frame is not cut and sealed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum PlanRefused {
+    /// It cannot be cut as asked.
+    #[error("{0}")]
+    Cut(#[from] Refused),
+    /// It cannot be sealed.
+    #[error("{0}")]
+    Seal(#[from] SealRefused),
+    /// It has no layout.
+    #[error("malformed: {0}")]
+    Malformed(#[from] Malformed),
+}
+
+/// Frames that were sealed in one go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SealedRun {
+    /// How many.
+    pub frames: usize,
+    /// Length of each, bytes.
+    pub frame_len: usize,
+    /// The last lifetime that ended with one of them.
+    pub event: Option<LifetimeEvent>,
+}
+
+/// Gives out the sealed frames of one super-frame, one by one or in runs, straight into buffers of the
+/// line. As [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same bytes
+/// and the same association to every call.
+#[derive(Clone, Debug)]
+pub struct SealedSegments {
+    plan: Segmenter,
+    /// Of the super-frame: all of it but the end is that of each segment.
+    layout: FrameLayout,
+}
+
+impl SealedSegments {
+    /// Plans the frames of `frame` as `meta` asks, sealed by `sa`.
+    ///
+    /// Cut to what [`OutboundSa::payload_max`] says, or the sealed frames outgrow the path.
+    ///
+    /// # Errors
+    /// When the request cannot be done on these bytes; nothing may then be sent.
+    pub fn new(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy, sa: &OutboundSa) -> Result<Self, PlanRefused> {
+        let plan = Segmenter::new(frame, meta, policy)?;
+        let is_cut = plan.frames_left() > 1;
+        let length_from = if is_cut { LengthFrom::Frame } else { LengthFrom::Ip };
+        let mut layout = FrameLayout::parse(frame, length_from)?;
+        if is_cut {
+            layout.fragment = layout.fragment || Self::makes_fragments(meta);
+            layout.packet_end = plan.next_len();
+        }
+        sa.sealed_len(frame, &layout)?;
+        Ok(Self { plan, layout })
+    }
+
+    fn makes_fragments(meta: &TxMeta) -> bool {
+        meta.segmentation.is_some_and(|s| s.kind == crate::meta::SegmentationKind::UdpFragments)
+    }
+
+    /// Frames that are still to be written.
+    pub fn frames_left(&self) -> usize {
+        self.plan.frames_left()
+    }
+
+    /// Length of the next sealed frame in bytes, 0 when all are written.
+    pub fn next_len(&self, frame: &[u8], sa: &OutboundSa) -> usize {
+        if self.frames_left() == 0 { 0 } else { sa.sealed_len(frame, &self.next_layout()).unwrap_or(0) }
+    }
+
+    /// The layout of the next clear frame.
+    fn next_layout(&self) -> FrameLayout {
+        let is_whole = self.plan.next_len() < self.layout.packet_end;
+        let packet_end = if is_whole { self.plan.next_len() } else { self.layout.packet_end };
+        FrameLayout { packet_end, ..self.layout }
+    }
+
+    /// Seals the next frame into the front of `out`. `Ok(None)` when all are written.
+    ///
+    /// # Errors
+    /// When the association refuses or `out` is too short; the frame is then still to be written.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than the one planned for: a mistake of the caller, which no input can cause.
+    pub fn write_next(
+        &mut self,
+        sa: &mut OutboundSa,
+        frame: &[u8],
+        out: &mut [u8],
+    ) -> Result<Option<Sealed>, SealRefused> {
+        if self.frames_left() == 0 {
+            return Ok(None);
+        }
+        let layout = self.next_layout();
+        self.check_room(sa, frame, &layout, out.len())?;
+        let front_len = sa.front_len();
+        self.plan.write_next(frame, &mut out[front_len..]);
+        sa.seal_in_place(out, front_len, &layout).map(Some)
+    }
+
+    /// What could refuse the next frame, before a byte of it is written.
+    fn check_room(
+        &self,
+        sa: &OutboundSa,
+        frame: &[u8],
+        layout: &FrameLayout,
+        room_len: usize,
+    ) -> Result<usize, SealRefused> {
+        let sealed_len = sa.sealed_len(frame, layout)?;
+        if room_len < sealed_len.max(sa.front_len() + self.plan.next_len()) {
+            return Err(SealRefused::NoRoom);
+        }
+        if sa.packets_left(layout.packet_end - layout.network_start) == 0 {
+            return Err(sa.why_no_more());
+        }
+        Ok(sealed_len)
+    }
+
+    /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes
+    /// in `out`, each to the front of its slot. No frames when all are written.
+    ///
+    /// The same as so many calls of [`SealedSegments::write_next`], but faster.
+    ///
+    /// # Errors
+    /// When the association refuses or a slot is too short, before any frame was written.
+    ///
+    /// # Panics
+    /// If `frame` is shorter than the one planned for: a mistake of the caller, which no input can cause.
+    pub fn write_run(
+        &mut self,
+        sa: &mut OutboundSa,
+        frame: &[u8],
+        out: &mut [u8],
+        stride: usize,
+    ) -> Result<SealedRun, SealRefused> {
+        let mut run = SealedRun { frames: 0, frame_len: 0, event: None };
+        if self.frames_left() == 0 {
+            return Ok(run);
+        }
+        let layout = self.next_layout();
+        run.frame_len = self.check_room(sa, frame, &layout, stride.min(out.len()))?;
+        let packets_left = sa.packets_left(layout.packet_end - layout.network_start);
+        let slots = (out.len() - run.frame_len) / stride + 1;
+        let count = self.plan.run_len().min(slots).min(usize::try_from(packets_left).unwrap_or(usize::MAX));
+        let chunk = (CHUNK_LEN / stride).max(1);
+        while run.frames < count {
+            let frames = chunk.min(count - run.frames);
+            let out = &mut out[run.frames * stride..];
+            let event = self.write_chunk(sa, frame, out, stride, frames, &layout)?;
+            run.event = event.or(run.event);
+            run.frames += frames;
+        }
+        Ok(run)
+    }
+
+    fn write_chunk(
+        &mut self,
+        sa: &mut OutboundSa,
+        frame: &[u8],
+        out: &mut [u8],
+        stride: usize,
+        frames: usize,
+        layout: &FrameLayout,
+    ) -> Result<Option<LifetimeEvent>, SealRefused> {
+        let front_len = sa.front_len();
+        let clear_end = front_len + (frames - 1) * stride + self.plan.next_len();
+        self.plan.write_run(frame, &mut out[front_len..clear_end], stride);
+        let mut event = None;
+        for slot in 0..frames {
+            let sealed = sa.seal_in_place(&mut out[slot * stride..], front_len, layout)?;
+            event = sealed.event.or(event);
+        }
+        Ok(event)
+    }
+}

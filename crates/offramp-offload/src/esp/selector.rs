@@ -1,0 +1,86 @@
+//! Selectors: which packets belong to an association (RFC 4301 4.4.1.1).
+
+use crate::layout::{FrameLayout, Network, Transport};
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+
+/// A network: an address and how many of its leading bits count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix {
+    address: IpAddr,
+    len: u8,
+}
+
+impl Prefix {
+    /// `None` when `len` is more than the address has bits. Bits behind `len` do not count.
+    pub fn new(address: IpAddr, len: u8) -> Option<Self> {
+        let bits = if address.is_ipv4() { u32::BITS } else { u128::BITS };
+        (u32::from(len) <= bits).then_some(Self { address, len })
+    }
+
+    /// The network of one address.
+    pub fn of(address: IpAddr) -> Self {
+        Self { address, len: if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8 }
+    }
+
+    /// Whether the address lies in this network.
+    pub fn contains(&self, address: IpAddr) -> bool {
+        let (differing, bits) = match (self.address, address) {
+            (IpAddr::V4(a), IpAddr::V4(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), u32::BITS),
+            (IpAddr::V6(a), IpAddr::V6(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), u128::BITS),
+            _ => return false,
+        };
+        differing.min(bits) >= u32::from(self.len)
+    }
+}
+
+/// Which packets belong to an association. `None` matches all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Selector {
+    /// Network of the source address.
+    pub source: Option<Prefix>,
+    /// Network of the destination address.
+    pub destination: Option<Prefix>,
+    /// IP protocol number (IPv6: of the last header).
+    pub protocol: Option<u8>,
+    /// Source ports; a packet without ports (another protocol, a fragment) does not match.
+    pub source_ports: Option<RangeInclusive<u16>>,
+    /// Destination ports; as for the source.
+    pub destination_ports: Option<RangeInclusive<u16>>,
+}
+
+impl Selector {
+    /// Whether a clear IP packet matches. What is not IP never does.
+    ///
+    /// # Panics
+    /// When `layout` was not made from this frame and reaches beyond its end.
+    pub fn matches(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+        let Some((source, destination)) = addresses(frame, layout) else { return false };
+        self.source.is_none_or(|prefix| prefix.contains(source))
+            && self.destination.is_none_or(|prefix| prefix.contains(destination))
+            && self.protocol.is_none_or(|protocol| protocol == layout.protocol)
+            && port_matches(self.source_ports.as_ref(), frame, layout, 0)
+            && port_matches(self.destination_ports.as_ref(), frame, layout, 2)
+    }
+}
+
+fn port_matches(ports: Option<&RangeInclusive<u16>>, frame: &[u8], layout: &FrameLayout, offset: usize) -> bool {
+    let Some(ports) = ports else { return true };
+    let at = layout.transport_start + offset;
+    layout.transport != Transport::Opaque && ports.contains(&u16::from_be_bytes([frame[at], frame[at + 1]]))
+}
+
+/// Source and destination of a packet, `None` without IP.
+pub(super) fn addresses(frame: &[u8], layout: &FrameLayout) -> Option<(IpAddr, IpAddr)> {
+    let bytes = layout.addresses(frame);
+    let (source, destination) = bytes.split_at(bytes.len() / 2);
+    match layout.network {
+        Network::Ipv4 => {
+            Some((IpAddr::from(*source.first_chunk::<4>()?), IpAddr::from(*destination.first_chunk::<4>()?)))
+        }
+        Network::Ipv6 => {
+            Some((IpAddr::from(*source.first_chunk::<16>()?), IpAddr::from(*destination.first_chunk::<16>()?)))
+        }
+        Network::Opaque => None,
+    }
+}

@@ -1,0 +1,92 @@
+//! The receiver's associations, by SPI.
+
+use super::config::{InvalidSa, SaConfig};
+use super::open::{InboundSa, Opened, Refused, RefusedCounts};
+use super::udp::EspPacket;
+use crate::layout::FrameLayout;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+
+/// The associations of a receiver, and what was refused.
+///
+/// A receiver chooses its SPIs itself, so that one SPI is one association (RFC 4303 2.1); where the
+/// association names a destination, the packet must be addressed to it.
+#[derive(Debug, Default)]
+pub struct SaTable {
+    by_spi: HashMap<u32, InboundSa>,
+    refused: RefusedCounts,
+}
+
+impl SaTable {
+    /// A table without associations.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds an association.
+    ///
+    /// # Errors
+    /// When something is wrong with its description, or another one has its SPI. The table is then
+    /// unchanged.
+    pub fn insert(&mut self, config: &SaConfig) -> Result<(), InvalidSa> {
+        match self.by_spi.entry(config.spi) {
+            Entry::Occupied(_) => Err(InvalidSa::DuplicateSpi { spi: config.spi }),
+            Entry::Vacant(place) => {
+                place.insert(InboundSa::new(config)?);
+                Ok(())
+            }
+        }
+    }
+
+    /// Takes an association out; its keys are wiped when it is dropped.
+    pub fn remove(&mut self, spi: u32) -> Option<InboundSa> {
+        self.by_spi.remove(&spi)
+    }
+
+    /// The association of that SPI.
+    pub fn get(&self, spi: u32) -> Option<&InboundSa> {
+        self.by_spi.get(&spi)
+    }
+
+    /// Every association, in no order.
+    pub fn iter(&self) -> impl Iterator<Item = &InboundSa> {
+        self.by_spi.values()
+    }
+
+    /// Number of associations.
+    pub fn len(&self) -> usize {
+        self.by_spi.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.by_spi.is_empty()
+    }
+
+    /// What was refused so far, by reason.
+    pub fn refused(&self) -> &RefusedCounts {
+        &self.refused
+    }
+
+    /// Counts a packet that was refused before it came to an association, as
+    /// [`super::Arrival::of`] refuses fragments.
+    pub fn count(&mut self, reason: Refused) {
+        self.refused.count(reason);
+    }
+
+    /// Finds the packet's association and opens the frame in place, as [`InboundSa::open`].
+    ///
+    /// # Errors
+    /// Why the packet is not handed on; it is counted.
+    ///
+    /// # Panics
+    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
+    #[inline]
+    pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+        let opened = match self.by_spi.get_mut(&packet.spi) {
+            Some(sa) if sa.opener().is_addressed(frame, layout) => sa.open(frame, layout, packet),
+            _ => Err(Refused::UnknownSpi),
+        };
+        opened.inspect_err(|&reason| self.refused.count(reason))
+    }
+}

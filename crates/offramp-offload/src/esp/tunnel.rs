@@ -1,0 +1,303 @@
+//! The outer header of a tunnel (RFC 4301 5.1.2), and what becomes of DF, DSCP and ECN (RFC 6040).
+
+use super::config::InvalidSa;
+use super::udp::{self, UdpPorts};
+use crate::checksum::{Sum, sum, update16};
+use crate::layout::{FrameLayout, IPV6_HEADER_LEN, Network, PROTOCOL_UDP};
+use std::net::IpAddr;
+
+/// Hop limit of outer headers unless told otherwise (the default that IANA records for IP).
+pub const HOP_LIMIT_DEFAULT: u8 = 64;
+/// Largest DSCP: six bits (RFC 2474 3).
+const DSCP_MAX: u8 = 63;
+
+/// IP protocol number of ESP.
+pub(super) const PROTOCOL_ESP: u8 = 50;
+/// Next header of a tunnel that carries IPv4.
+pub(super) const NEXT_HEADER_IPV4: u8 = 4;
+/// Next header of a tunnel that carries IPv6.
+pub(super) const NEXT_HEADER_IPV6: u8 = 41;
+
+const IPV4_HEADER_LEN: usize = 20;
+pub(super) const IPV4_LEN_OFFSET: usize = 2;
+pub(super) const IPV6_LEN_OFFSET: usize = 4;
+const IPV4_ID_OFFSET: usize = 4;
+const IPV4_FRAGMENT_OFFSET: usize = 6;
+pub(super) const IPV4_TTL_OFFSET: usize = 8;
+pub(super) const IPV4_CHECKSUM_OFFSET: usize = 10;
+const IPV4_DONT_FRAGMENT: u16 = 0x4000;
+const ECN_MASK: u8 = 0b11;
+const DSCP_SHIFT: u32 = 2;
+
+/// IPv4's don't-fragment bit of the outer header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DfRule {
+    /// As in the inner packet; an inner IPv6 packet, which nobody on the way may fragment, sets it.
+    #[default]
+    Copy,
+    /// Always set.
+    Set,
+    /// Never set.
+    Clear,
+}
+
+/// DSCP of the outer header. The inner one is left alone at both ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DscpRule {
+    /// As in the inner packet.
+    #[default]
+    Copy,
+    /// Always this value, 0 to 63.
+    Set(u8),
+}
+
+/// ECN of the outer header (RFC 6040 4.1).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum EcnRule {
+    /// Normal mode: as in the inner packet.
+    #[default]
+    Normal,
+    /// Compatibility mode: never ECN-capable, for a far end that would lose the marks.
+    Compatibility,
+}
+
+/// A tunnel's ends, and how its outer header is made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tunnel {
+    /// Outer source address.
+    pub source: IpAddr,
+    /// Outer destination address.
+    pub destination: IpAddr,
+    /// Outer TTL or hop limit.
+    pub hop_limit: u8,
+    /// Outer DF bit (IPv4).
+    pub df: DfRule,
+    /// Outer DSCP.
+    pub dscp: DscpRule,
+    /// Outer ECN.
+    pub ecn: EcnRule,
+}
+
+impl Tunnel {
+    /// A tunnel that copies DF, DSCP and ECN.
+    pub fn new(source: IpAddr, destination: IpAddr) -> Self {
+        Self {
+            source,
+            destination,
+            hop_limit: HOP_LIMIT_DEFAULT,
+            df: DfRule::Copy,
+            dscp: DscpRule::Copy,
+            ecn: EcnRule::Normal,
+        }
+    }
+
+    pub(super) fn validate(&self, spi: u32) -> Result<(), InvalidSa> {
+        if self.source.is_ipv4() != self.destination.is_ipv4() {
+            let (source_address, destination) = (self.source, self.destination);
+            return Err(InvalidSa::TunnelAddresses { spi, source_address, destination });
+        }
+        match self.dscp {
+            DscpRule::Set(given) if given > DSCP_MAX => Err(InvalidSa::Dscp { spi, given }),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// What the outer header takes from the inner one.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Inner {
+    /// `ToS` or traffic class.
+    class: u8,
+    has_df: bool,
+}
+
+impl Inner {
+    /// `None` for what is not IP.
+    #[inline]
+    pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
+        let header = frame[layout.network_start..].first_chunk::<IPV4_HEADER_LEN>()?;
+        match layout.network {
+            Network::Ipv4 => {
+                let has_df = header[IPV4_FRAGMENT_OFFSET] & (IPV4_DONT_FRAGMENT >> 8) as u8 != 0;
+                Some(Self { class: header[1], has_df })
+            }
+            Network::Ipv6 => Some(Self { class: header[0] << 4 | header[1] >> 4, has_df: true }),
+            Network::Opaque => None,
+        }
+    }
+}
+
+/// The outer header with all that stays the same.
+#[derive(Clone, Debug)]
+pub(super) struct Outer {
+    bytes: [u8; IPV6_HEADER_LEN],
+    network_len: usize,
+    len: usize,
+    /// Of the IPv4 header as it stands in `bytes`.
+    fixed_sum: Sum,
+    rules: Tunnel,
+}
+
+impl Outer {
+    pub(super) fn new(tunnel: &Tunnel, udp: Option<UdpPorts>) -> Self {
+        let mut bytes = [0; IPV6_HEADER_LEN];
+        let protocol = if udp.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
+        let network_len = match (tunnel.source, tunnel.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                bytes[0] = 0x45;
+                bytes[8..10].copy_from_slice(&[tunnel.hop_limit, protocol]);
+                bytes[12..16].copy_from_slice(&source.octets());
+                bytes[16..20].copy_from_slice(&destination.octets());
+                IPV4_HEADER_LEN
+            }
+            (source, destination) => {
+                bytes[0] = 0x60;
+                bytes[6..8].copy_from_slice(&[protocol, tunnel.hop_limit]);
+                bytes[8..24].copy_from_slice(&to_v6(source));
+                bytes[24..40].copy_from_slice(&to_v6(destination));
+                IPV6_HEADER_LEN
+            }
+        };
+        let len = network_len + udp::header_len(udp);
+        Self { bytes, network_len, len, fixed_sum: sum(&bytes[..IPV4_HEADER_LEN]), rules: *tunnel }
+    }
+
+    pub(super) fn is_ipv4(&self) -> bool {
+        self.network_len == IPV4_HEADER_LEN
+    }
+
+    /// Bytes of the IP header.
+    pub(super) fn network_len(&self) -> usize {
+        self.network_len
+    }
+
+    /// Bytes of the IP header and the UDP header, if there is one.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Writes the header to the front of `packet`, which is the whole outer packet. `id` tells IPv4
+    /// packets apart that may be fragmented (RFC 6864 4.2). The UDP header is left to [`udp::write_header`].
+    #[inline(never)]
+    pub(super) fn write(&self, packet: &mut [u8], inner: Inner, id: u16) {
+        let packet_len = packet.len();
+        packet[..self.network_len].copy_from_slice(&self.bytes[..self.network_len]);
+        let class = self.class_of(inner);
+        if !self.is_ipv4() {
+            packet[..2].copy_from_slice(&(0x6000 | u16::from(class) << 4).to_be_bytes());
+            put16(packet, IPV6_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
+            return;
+        }
+        let has_df = match self.rules.df {
+            DfRule::Copy => inner.has_df,
+            DfRule::Set => true,
+            DfRule::Clear => false,
+        };
+        let fragment = if has_df { IPV4_DONT_FRAGMENT } else { 0 };
+        // What may not be fragmented needs no ID (RFC 6864 4.1).
+        let id = if has_df { 0 } else { id };
+        packet[1] = class;
+        put16(packet, IPV4_LEN_OFFSET, packet_len as u16);
+        put16(packet, IPV4_ID_OFFSET, id);
+        put16(packet, IPV4_FRAGMENT_OFFSET, fragment);
+        let changed = Sum::word(u16::from(class)).plus(Sum::word(packet_len as u16));
+        let total = self.fixed_sum.plus(changed).plus(Sum::word(id)).plus(Sum::word(fragment));
+        put16(packet, IPV4_CHECKSUM_OFFSET, total.checksum());
+    }
+
+    fn class_of(&self, inner: Inner) -> u8 {
+        let dscp = match self.rules.dscp {
+            DscpRule::Copy => inner.class & !ECN_MASK,
+            DscpRule::Set(value) => value << DSCP_SHIFT,
+        };
+        match self.rules.ecn {
+            EcnRule::Normal => dscp | inner.class & ECN_MASK,
+            EcnRule::Compatibility => dscp,
+        }
+    }
+}
+
+fn to_v6(address: IpAddr) -> [u8; 16] {
+    match address {
+        IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
+        IpAddr::V6(address) => address.octets(),
+    }
+}
+
+/// Congestion was marked on a packet that cannot say so: it must be dropped (RFC 6040 4.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CongestionUnsaid;
+
+/// The ECN field that leaves a tunnel, of the inner and the outer one (RFC 6040 4.2, figure 4).
+pub(super) fn ecn_of(inner: u8, outer: u8) -> Result<u8, CongestionUnsaid> {
+    const NOT_ECT: u8 = 0b00;
+    const ECT_1: u8 = 0b01;
+    const ECT_0: u8 = 0b10;
+    const CE: u8 = 0b11;
+    match (inner & ECN_MASK, outer & ECN_MASK) {
+        (NOT_ECT, CE) => Err(CongestionUnsaid),
+        (NOT_ECT, _) => Ok(NOT_ECT),
+        (_, CE) | (CE, _) => Ok(CE),
+        (ECT_0, ECT_1) => Ok(ECT_1),
+        (inner, _) => Ok(inner),
+    }
+}
+
+/// `ToS` or traffic class of a packet; 0 for what is not IP.
+#[inline]
+pub(super) fn class_of(frame: &[u8], layout: &FrameLayout) -> u8 {
+    Inner::of(frame, layout).map_or(0, |inner| inner.class)
+}
+
+/// Writes the ECN field of an inner packet and keeps the IPv4 header's sum as right or wrong as it was.
+pub(super) fn set_ecn(frame: &mut [u8], layout: &FrameLayout, ecn: u8) {
+    let at = layout.network_start;
+    let old = be16(frame, at);
+    let new = match layout.network {
+        Network::Ipv4 => old & !u16::from(ECN_MASK) | u16::from(ecn),
+        Network::Ipv6 => old & !(u16::from(ECN_MASK) << 4) | u16::from(ecn) << 4,
+        Network::Opaque => return,
+    };
+    if old == new {
+        return;
+    }
+    put16(frame, at, new);
+    if layout.network == Network::Ipv4 {
+        let field = be16(frame, at + IPV4_CHECKSUM_OFFSET);
+        put16(frame, at + IPV4_CHECKSUM_OFFSET, update16(field, old, new));
+    }
+}
+
+/// Sets length and protocol of the IP header of a packet in transport mode. IPv4's header sum stays
+/// as right or wrong as it was.
+#[inline]
+pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: usize, protocol: u8) {
+    let at = layout.network_start;
+    let packet_len = packet_end - at;
+    if layout.network == Network::Ipv6 {
+        put16(frame, at + IPV6_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
+        frame[layout.protocol_at] = protocol;
+        return;
+    }
+    // Seen as an array, the header is checked for its length once.
+    let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
+    let (len, hops) = (be16(header, IPV4_LEN_OFFSET), be16(header, IPV4_TTL_OFFSET));
+    let new_hops = hops & 0xff00 | u16::from(protocol);
+    let field = be16(header, IPV4_CHECKSUM_OFFSET);
+    // RFC 1624 3, equation 3, for both words at once.
+    let changed = Sum::word(!len).plus(Sum::word(packet_len as u16)).plus(Sum::word(!hops)).plus(Sum::word(new_hops));
+    let field = Sum::word(!field).plus(changed).checksum();
+    put16(header, IPV4_LEN_OFFSET, packet_len as u16);
+    put16(header, IPV4_TTL_OFFSET, new_hops);
+    put16(header, IPV4_CHECKSUM_OFFSET, field);
+}
+
+#[inline]
+pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline]
+pub(super) fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+}

@@ -1,0 +1,135 @@
+//! UDP encapsulation (RFC 3948), and telling ESP from everything else that arrives.
+
+use super::cipher::ESP_HEADER_LEN;
+use super::open::Refused;
+use super::tunnel::{PROTOCOL_ESP, put16};
+use crate::checksum::{Sum, sum};
+use crate::layout::{FrameLayout, PROTOCOL_UDP, Transport, UDP_HEADER_LEN};
+
+/// The port of ESP in UDP (RFC 3948 2.1), which it shares with IKE.
+pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
+/// What a NAT-keepalive packet consists of (RFC 3948 2.3).
+pub const KEEPALIVE: [u8; 1] = [0xff];
+/// Bytes that stand where an SPI would, in front of IKE (RFC 3948 2.2).
+pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
+
+const UDP_LENGTH_OFFSET: usize = 4;
+const UDP_CHECKSUM_OFFSET: usize = 6;
+
+/// Ports of UDP encapsulation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdpPorts {
+    /// Source port of what is sent.
+    pub source: u16,
+    /// Destination port of what is sent.
+    pub destination: u16,
+}
+
+impl Default for UdpPorts {
+    fn default() -> Self {
+        Self { source: UDP_ENCAPSULATION_PORT, destination: UDP_ENCAPSULATION_PORT }
+    }
+}
+
+impl UdpPorts {
+    pub(super) fn bytes(self) -> [u8; 4] {
+        (u32::from(self.source) << u16::BITS | u32::from(self.destination)).to_be_bytes()
+    }
+}
+
+/// An ESP packet in a frame: enough to find its association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EspPacket {
+    /// Security parameters index.
+    pub spi: u32,
+    /// Sequence number; the lower half of an extended one.
+    pub sequence: u32,
+    /// Whether it came inside UDP.
+    pub is_encapsulated: bool,
+    /// Where the ESP header starts, bytes from the start of the frame.
+    pub esp_at: usize,
+}
+
+/// What a frame is to IPsec.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrival {
+    /// ESP, bare or in UDP.
+    Esp(EspPacket),
+    /// IKE behind a non-ESP marker: for the key daemon, to be passed on as it is.
+    Ike,
+    /// A NAT-keepalive, which has done its work: to be dropped (RFC 3948 4).
+    Keepalive,
+    /// Anything else: bypass or discard, as the policy says.
+    Clear,
+}
+
+impl Arrival {
+    /// Looks at a frame of the line. UDP to `udp_port` is taken for encapsulation
+    /// ([`UDP_ENCAPSULATION_PORT`], or `None` where there is none).
+    ///
+    /// # Errors
+    /// [`Refused::Malformed`] when ESP is cut off in its header, [`Refused::Fragment`] when it is a
+    /// fragment, which must be put together first (RFC 4303 3.4.1).
+    ///
+    /// # Panics
+    /// When `layout` was not made from this frame and reaches beyond its end.
+    #[inline]
+    pub fn of(frame: &[u8], layout: &FrameLayout, udp_port: Option<u16>) -> Result<Self, Refused> {
+        if layout.protocol == PROTOCOL_ESP {
+            if layout.fragment {
+                return Err(Refused::Fragment);
+            }
+            return esp_packet(frame, layout.transport_start, layout.packet_end, false);
+        }
+        let Some(port) = udp_port.filter(|_| layout.transport == Transport::Udp) else { return Ok(Self::Clear) };
+        let destination_port = frame[layout.transport_start + 2..].first_chunk().copied().map(u16::from_be_bytes);
+        if destination_port != Some(port) {
+            return Ok(Self::Clear);
+        }
+        let payload = &frame[layout.payload_start..layout.packet_end];
+        if payload == KEEPALIVE {
+            Ok(Self::Keepalive)
+        } else if payload.starts_with(&NON_ESP_MARKER) {
+            Ok(Self::Ike)
+        } else {
+            esp_packet(frame, layout.payload_start, layout.packet_end, true)
+        }
+    }
+}
+
+fn esp_packet(frame: &[u8], esp_at: usize, end: usize, is_encapsulated: bool) -> Result<Arrival, Refused> {
+    let header = frame[esp_at..end].first_chunk::<ESP_HEADER_LEN>().ok_or(Refused::Malformed)?;
+    let header = u64::from_be_bytes(*header);
+    let (spi, sequence) = ((header >> u32::BITS) as u32, header as u32);
+    Ok(Arrival::Esp(EspPacket { spi, sequence, is_encapsulated, esp_at }))
+}
+
+/// Writes the UDP header of a sealed packet at `udp_at`, up to whose `end` it reaches. The checksum is
+/// 0 over IPv4 (RFC 3948 2.1) and summed over IPv6, where 0 is not allowed (RFC 8200 8.1).
+#[inline(never)]
+pub(super) fn write_header(
+    frame: &mut [u8],
+    udp_at: usize,
+    end: usize,
+    ports: UdpPorts,
+    ipv6_header_at: Option<usize>,
+) {
+    let udp_len = (end - udp_at) as u16;
+    frame[udp_at..udp_at + 4].copy_from_slice(&ports.bytes());
+    put16(frame, udp_at + UDP_LENGTH_OFFSET, udp_len);
+    put16(frame, udp_at + UDP_CHECKSUM_OFFSET, 0);
+    if let Some(at) = ipv6_header_at {
+        let addresses = sum(&frame[at + 8..at + 40]);
+        let pseudo = addresses.plus(Sum::word(udp_len)).plus(Sum::word(u16::from(PROTOCOL_UDP)));
+        let checksum = match pseudo.plus(sum(&frame[udp_at..end])).checksum() {
+            0 => u16::MAX,
+            checksum => checksum,
+        };
+        put16(frame, udp_at + UDP_CHECKSUM_OFFSET, checksum);
+    }
+}
+
+/// Bytes that encapsulation adds.
+pub(super) fn header_len(ports: Option<UdpPorts>) -> usize {
+    if ports.is_some() { UDP_HEADER_LEN } else { 0 }
+}

@@ -1,0 +1,19 @@
+//! ESP from outside: round trips of every suite, refusals, replay, tunnels, large send, and scapy as
+//! judge.
+
+mod support;
+
+#[path = "esp/bench.rs"]
+mod bench;
+#[path = "esp/large_send.rs"]
+mod large_send;
+#[path = "esp/refusal.rs"]
+mod refusal;
+#[path = "esp/replay.rs"]
+mod replay;
+#[path = "esp/round_trip.rs"]
+mod round_trip;
+#[path = "esp/scapy.rs"]
+mod scapy;
+#[path = "esp/tunnel.rs"]
+mod tunnel;

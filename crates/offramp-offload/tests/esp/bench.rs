@@ -1,0 +1,106 @@
+//! Two ends of an association, and frames for them.
+
+use crate::support::packet::Packet;
+use offramp_offload::esp::{
+    Arrival, EspPacket, InboundSa, Mode, Opened, OutboundSa, Refused, SaConfig, SealRefused, SecretKey, Suite, Tunnel,
+    UDP_ENCAPSULATION_PORT, UdpPorts,
+};
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use std::net::IpAddr;
+
+pub const SPI: u32 = 0x1234_5678;
+
+/// A key of `len` bytes, no two alike.
+pub fn key(len: usize, first: u8) -> SecretKey {
+    SecretKey::new((0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect())
+}
+
+/// An association in transport mode with keys of the right lengths.
+pub fn config(suite: Suite) -> SaConfig {
+    let keys = (key(suite.encryption_key_len(), 3), key(suite.integrity_key_len(), 101));
+    SaConfig { legacy: true, ..SaConfig::new(SPI, suite, keys.0, keys.1) }
+}
+
+/// The suite that most tests take.
+pub fn gcm() -> Suite {
+    Suite::by_name("aes128gcm16").unwrap()
+}
+
+pub fn address(text: &str) -> IpAddr {
+    text.parse().unwrap()
+}
+
+/// Transport mode, and a tunnel of each IP version.
+pub fn modes() -> [Mode; 3] {
+    [
+        Mode::Transport,
+        Mode::Tunnel(Tunnel::new(address("192.0.2.1"), address("192.0.2.2"))),
+        Mode::Tunnel(Tunnel::new(address("2001:db8::1"), address("2001:db8::2"))),
+    ]
+}
+
+/// Every suite in every mode, with and without extended sequence numbers and UDP encapsulation.
+pub fn every_config() -> Vec<SaConfig> {
+    let mut configs = Vec::new();
+    for suite in Suite::all() {
+        for mode in modes() {
+            for esn in [false, true] {
+                for udp in [None, Some(UdpPorts::default())] {
+                    configs.push(SaConfig { mode, esn, udp, ..config(suite) });
+                }
+            }
+        }
+    }
+    configs
+}
+
+/// A clear frame.
+pub fn clear(payload_len: usize, is_ipv6: bool) -> Vec<u8> {
+    Packet { is_ipv6, id: 7, ..Packet::tcp(payload_len) }.build()
+}
+
+pub fn layout(frame: &[u8]) -> FrameLayout {
+    FrameLayout::parse(frame, LengthFrom::Ip).unwrap()
+}
+
+/// Seals into a buffer of its own.
+pub fn try_seal(sa: &mut OutboundSa, frame: &[u8]) -> Result<Vec<u8>, SealRefused> {
+    let mut out = vec![0xee; frame.len() + sa.front_len() + sa.tail_len_max()];
+    let sealed = sa.seal(frame, &layout(frame), &mut out)?;
+    assert_eq!(sealed.start, 0);
+    out.truncate(sealed.end);
+    Ok(out)
+}
+
+pub fn seal(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
+    try_seal(sa, frame).unwrap()
+}
+
+/// The ESP packet in a frame of the line.
+pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
+    let layout = layout(frame);
+    match Arrival::of(frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+        Ok(Arrival::Esp(packet)) => (layout, packet),
+        other => panic!("no ESP packet: {other:?}"),
+    }
+}
+
+/// Opens a copy of the frame: what came of it, and the clear frame.
+pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>), Refused> {
+    let mut frame = frame.to_vec();
+    let (layout, packet) = esp_of(&frame);
+    let opened = sa.open(&mut frame, &layout, &packet)?;
+    let clear = frame[opened.start..opened.end].to_vec();
+    assert_eq!(opened.layout, self::layout(&clear));
+    Ok((opened, clear))
+}
+
+/// The clear frame alone.
+pub fn open(sa: &mut InboundSa, frame: &[u8]) -> Result<Vec<u8>, Refused> {
+    open_whole(sa, frame).map(|(_, clear)| clear)
+}
+
+/// Both ends of one association.
+pub fn pair(config: &SaConfig) -> (OutboundSa, InboundSa) {
+    (OutboundSa::new(config).unwrap(), InboundSa::new(config).unwrap())
+}

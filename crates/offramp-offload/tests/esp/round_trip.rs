@@ -1,0 +1,169 @@
+//! What is sealed comes out as it went in.
+
+use crate::bench::{clear, config, every_config, gcm, layout, modes, open, open_whole, pair, seal};
+use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
+use offramp_offload::checksum::verify;
+use offramp_offload::esp::{Mode, OutboundSa, SaConfig, SealRefused, UdpPorts};
+use offramp_offload::meta::ChecksumState;
+use proptest::prelude::*;
+
+/// Payloads with every length of padding, an empty one, and one of a full frame.
+const PAYLOAD_LENS: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 63, 64, 1400, 8900];
+
+#[test]
+fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_sealing() {
+    for config in every_config() {
+        let (mut sender, mut receiver) = pair(&config);
+        let mut other_sender = OutboundSa::new(&config).unwrap();
+        for is_ipv6 in [false, true] {
+            for payload_len in PAYLOAD_LENS {
+                let frame = clear(payload_len, is_ipv6);
+                let sealed = seal(&mut sender, &frame);
+                assert_eq!(seal_in_place(&mut other_sender, &frame), sealed, "{config:?}");
+                assert_ne!(verify(&sealed, &layout(&sealed)), ChecksumState::Bad, "{config:?}");
+                assert_eq!(open(&mut receiver, &sealed), Ok(frame), "{config:?}, {payload_len} bytes");
+            }
+        }
+    }
+}
+
+/// Seals where the frame lies, with nothing but the room that is asked for around it.
+fn seal_in_place(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
+    let front_len = sa.front_len();
+    let sealed_len = sa.sealed_len(frame, &layout(frame)).unwrap();
+    assert!(sealed_len <= front_len + frame.len() + sa.tail_len_max());
+    let mut buffer = vec![0xee; sealed_len];
+    buffer[front_len..front_len + frame.len()].copy_from_slice(frame);
+    let sealed = sa.seal_in_place(&mut buffer, front_len, &layout(frame)).unwrap();
+    assert_eq!((sealed.start, sealed.end), (0, sealed_len));
+    buffer
+}
+
+#[test]
+fn no_clear_byte_is_left_in_an_encrypted_packet() {
+    let mut frame = clear(64, false);
+    frame[54..].fill(0x5a);
+    for config in
+        every_config().into_iter().filter(|c| !c.suite.name().contains("null") && !c.suite.name().contains("gmac"))
+    {
+        let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &frame);
+        assert!(!sealed.windows(8).any(|window| window == [0x5a; 8]), "{config:?}");
+    }
+}
+
+#[test]
+fn vlan_tags_options_extension_headers_and_udp_come_through() {
+    let hop_by_hop = (HOP_BY_HOP, vec![0, 1, 4, 0, 0, 0, 0]);
+    let routing = (ROUTING, vec![0, 4, 0, 0, 0, 0, 0]);
+    let destination = (DESTINATION, vec![0, 1, 4, 0, 0, 0, 0]);
+    let packets = [
+        Packet { tags: vec![(0x8100, 5)], ..Packet::tcp(100) },
+        Packet { tags: vec![(0x88a8, 5), (0x8100, 6)], is_ipv6: true, ..Packet::tcp(100) },
+        Packet { ip_options: vec![1; 8], options: vec![1; 12], ..Packet::tcp(100) },
+        Packet { is_ipv6: true, extensions: vec![hop_by_hop, routing, destination], ..Packet::udp(100) },
+        Packet::udp(0),
+        Packet { padding: 9, ..Packet::udp(3) },
+    ];
+    for mode in modes() {
+        for udp in [None, Some(UdpPorts::default())] {
+            let (mut sender, mut receiver) = pair(&SaConfig { mode, udp, ..config(gcm()) });
+            for packet in &packets {
+                let sealed = seal(&mut sender, &packet.build());
+                let without_padding = Packet { padding: 0, ..packet.clone() }.build();
+                assert_eq!(open(&mut receiver, &sealed), Ok(without_padding), "{mode:?} {packet:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn fragments_go_through_a_tunnel_and_not_through_transport_mode() {
+    let of_v4 = Packet { fragment: 0x2000, ..Packet::udp(64) }.build();
+    let of_v6 = Packet { is_ipv6: true, extensions: vec![(FRAGMENT, vec![0, 0, 1, 0, 0, 0, 9])], ..Packet::udp(64) };
+    for frame in [of_v4, of_v6.build()] {
+        for mode in modes() {
+            let (mut sender, mut receiver) = pair(&SaConfig { mode, ..config(gcm()) });
+            if mode == Mode::Transport {
+                let mut out = vec![0; 500];
+                assert_eq!(sender.seal(&frame, &layout(&frame), &mut out), Err(SealRefused::Fragment));
+                assert_eq!(sender.sequence(), 0, "no number is used up");
+            } else {
+                let sealed = seal(&mut sender, &frame);
+                assert_eq!(open(&mut receiver, &sealed), Ok(frame.clone()));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_sealed_is_refused_without_using_up_a_number() {
+    let mut sa = OutboundSa::new(&config(gcm())).unwrap();
+    let mut out = vec![0; 1 << 17];
+    let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
+    assert_eq!(sa.seal(&arp, &layout(&arp), &mut out), Err(SealRefused::NotIp));
+    let frame = clear(100, false);
+    let len = sa.sealed_len(&frame, &layout(&frame)).unwrap();
+    assert_eq!(sa.seal(&frame, &layout(&frame), &mut out[..len - 1]), Err(SealRefused::NoRoom));
+    let front_len = sa.front_len();
+    assert_eq!(sa.seal_in_place(&mut frame.clone(), 0, &layout(&frame)), Err(SealRefused::NoRoom));
+    assert_eq!(sa.seal_in_place(&mut frame.clone(), 1 << 20, &layout(&frame)), Err(SealRefused::NoRoom));
+    let mut without_tail = [vec![0; front_len], frame.clone()].concat();
+    assert_eq!(sa.seal_in_place(&mut without_tail, front_len, &layout(&frame)), Err(SealRefused::NoRoom));
+    assert_eq!(without_tail[front_len..], frame, "the frame is unchanged");
+    let longest = clear(65_535 - 40, false);
+    assert_eq!(sa.seal(&longest, &layout(&longest), &mut out), Err(SealRefused::TooLong));
+    assert_eq!(sa.sequence(), 0);
+    assert!(sa.seal(&frame, &layout(&frame), &mut out[..len]).is_ok());
+}
+
+#[test]
+fn the_longest_packet_for_a_path_just_fits_and_one_byte_more_does_not() {
+    for mut config in every_config() {
+        config.sequence = 9;
+        let mut sa = OutboundSa::new(&config).unwrap();
+        for (path_mtu, is_ipv6) in
+            [(1280, true), (1400, false), (1500, true), (1501, false), (1507, true), (9000, false)]
+        {
+            let network_len = if is_ipv6 { 40 } else { 20 };
+            let payload_len = sa.payload_max(path_mtu, network_len, 20).unwrap();
+            assert_eq!(sa.packet_len_max(path_mtu, network_len), Some(network_len + 20 + payload_len));
+            assert!(seal(&mut sa, &clear(payload_len, is_ipv6)).len() <= 14 + path_mtu, "{config:?}");
+            assert!(seal(&mut sa, &clear(payload_len + 1, is_ipv6)).len() > 14 + path_mtu, "{config:?}");
+        }
+        assert_eq!(sa.packet_len_max(30, 20), None);
+        assert_eq!(sa.payload_max(80, 20, 60), None);
+    }
+}
+
+#[test]
+fn a_transport_mode_packet_behind_a_nat_is_said_to_have_a_stale_checksum() {
+    for mode in modes() {
+        for udp in [None, Some(UdpPorts::default())] {
+            let (mut sender, mut receiver) = pair(&SaConfig { mode, udp, ..config(gcm()) });
+            let sealed = seal(&mut sender, &clear(100, false));
+            let (opened, _) = open_whole(&mut receiver, &sealed).unwrap();
+            assert_eq!(opened.checksum_is_stale, mode == Mode::Transport && udp.is_some());
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn opening_undoes_sealing_for_any_payload_and_sequence_number(
+        which in 0..336_usize,
+        payload in proptest::collection::vec(any::<u8>(), 0..3000),
+        sequence in 0..u64::MAX - 1,
+        is_ipv6: bool,
+        is_udp: bool,
+    ) {
+        let mut config = every_config().swap_remove(which);
+        config.sequence = if config.esn { sequence } else { sequence >> 32 & 0xffff_fffe };
+        let (mut sender, mut receiver) = pair(&config);
+        let frame = Packet { is_ipv6, is_udp, payload, ..Packet::tcp(0) }.build();
+        let sealed = seal(&mut sender, &frame);
+        let (opened, clear) = open_whole(&mut receiver, &sealed).unwrap();
+        prop_assert_eq!(clear, frame);
+        prop_assert_eq!(opened.sequence, config.sequence + 1);
+    }
+}
