@@ -221,14 +221,16 @@ impl Rule {
         }
     }
 
-    /// Learns of an interrupt and of what came since the one before; `has_waited` if the first frame of it was
-    /// not to be told at once. Whether the limits are others now.
+    /// Learns of an interrupt for the frames of `waiting`, and of what came in all since the one before. Whether
+    /// the limits are others now.
     #[inline]
-    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64, has_waited: bool) -> bool {
+    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64, waiting: &Waiting) -> bool {
         match self {
             Self::Dim(dim) => dim.fired(now_ns, frames, bytes),
             Self::E1000(e1000) => e1000.fired(now_ns, frames, bytes),
-            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(now_ns, frames, has_waited),
+            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => {
+                price.fired(now_ns, frames, waiting.frames, waiting.wait_ns > 0)
+            }
             Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_, None) | Self::QuietOrArea(_, None) => {
                 false
             }
@@ -326,7 +328,7 @@ impl Moderator {
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
         let frames_since = self.seen_frames.saturating_add(frames);
-        let has_learned = self.rule.fired(now_ns, frames_since, self.bytes, self.waiting.wait_ns > 0);
+        let has_learned = self.rule.fired(now_ns, frames_since, self.bytes, &self.waiting);
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         self.fired_ns = Some(now_ns);

@@ -105,7 +105,7 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
     if unaccounted > UNACCOUNTED_SHARE_NOTED {
         notes.push(format!(
-            "Up to {:.0} % of the machine's processor time in a sample was neither a host's nor an adapter's.",
+            "In a sample, up to {:.0} % of one processor's time was neither a host's nor an adapter's.",
             unaccounted * 100.0
         ));
     }
@@ -115,15 +115,15 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     notes
 }
 
-/// Share of the machine's processor time that may belong to neither side before it is noted.
+/// Share of one processor that may belong to neither side before it is noted.
 const UNACCOUNTED_SHARE_NOTED: f64 = 0.1;
 
-/// The part of the machine's own account that hosts and adapters together do not explain.
+/// The part of the machine's own account that hosts and adapters together do not explain, of one processor.
 fn unaccounted_share(sample: &Sample) -> Option<f64> {
     let is_explained = sample.guest_cpu_s.is_none();
     // Beside a guest, the other host's time is known to be in neither.
-    let machine = sample.machine_cpu_s.filter(|s| *s > 0.0 && is_explained)?;
-    Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / machine)
+    let machine = sample.machine_cpu_s.filter(|_| is_explained && sample.seconds > 0.0)?;
+    Some((machine - sample.host_cpu_s? - sample.adapter_cpu_s?).abs() / sample.seconds)
 }
 
 #[cfg(test)]

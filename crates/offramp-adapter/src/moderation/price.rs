@@ -54,22 +54,24 @@ impl Price {
         cost_ns.saturating_mul(self.level) / ONE
     }
 
-    /// Learns of an interrupt for so many frames, of which the first was made to wait or not. Whether the price
-    /// is another one now.
+    /// Learns of an interrupt for the `told` frames that waited, of which the first was made to or not, and of
+    /// the `frames` that came in all since the one before. Whether the price is another one now.
+    ///
+    /// What the host has seen without an interrupt came, but was not gathered by waiting.
     #[inline]
-    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, has_waited: bool) -> bool {
+    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, told: u64, has_waited: bool) -> bool {
         let since_ns = now_ns.saturating_sub(self.fired_ns);
         self.fired_ns = now_ns;
         if since_ns >= self.gap_ns && self.level == ONE && !has_waited {
             return false;
         }
-        self.learn(since_ns, frames, has_waited)
+        self.learn(since_ns, frames, told, has_waited)
     }
 
-    fn learn(&mut self, since_ns: u64, frames: u64, has_waited: bool) -> bool {
+    fn learn(&mut self, since_ns: u64, frames: u64, told: u64, has_waited: bool) -> bool {
         let before = self.level;
         let is_thick = frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > since_ns;
-        if has_waited && frames <= 1 {
+        if has_waited && told <= 1 {
             self.level = (self.level / FALL).max(ONE);
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
             self.until_attempt = self.patience;

@@ -137,6 +137,8 @@ pub struct RigConfig {
     pub mac: Option<[u8; 6]>,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
+    /// The line's rate in bits per second; none: never the limit.
+    pub rate_bps: Option<u64>,
     /// Where the sockets are; a directory of its own otherwise.
     pub scratch: Option<Arc<Scratch>>,
 }
@@ -144,7 +146,7 @@ pub struct RigConfig {
 impl Default for RigConfig {
     fn default() -> Self {
         let adapter = AdapterConfig { mtu: MTU_MAX, ..AdapterConfig::default() };
-        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false, scratch: None }
+        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false, rate_bps: None, scratch: None }
     }
 }
 
@@ -196,7 +198,7 @@ impl Rig {
         };
         let mut ports = [open(0), open(1)];
         let controls = [Control::new(&config.adapter), Control::new(&config.adapter)];
-        let line = CableConfig { mtu: config.adapter.mtu, ..CableConfig::default() };
+        let line = CableConfig { mtu: config.adapter.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
         let (mut left, mut right): (Vec<CablePair<_>>, Vec<CablePair<_>>) = (Vec::new(), Vec::new());
         for queue in 0..usize::from(config.adapter.queues) {
             let (a, b) = cable(&line);
