@@ -8,7 +8,7 @@
 //! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
-use crate::port::{Arrival, Loan, WirePort};
+use crate::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -233,41 +233,6 @@ impl CableEnd {
         (self.config.queue_bytes as u128 * 8 * NANOSECONDS / u128::from(rate_bps)) as u64
     }
 
-    /// When a line that is held back by its rate takes frames again; `None` when it takes them now,
-    /// or when only the receiver can make room.
-    pub fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
-        let at = self.line_free_ns.checked_sub(self.queue_time_ns())?;
-        (at > now_ns).then_some(at)
-    }
-
-    /// Asks for `waker` to be called when a frame was put at the other end, or room was made there.
-    /// The caller must poll once more before it sleeps.
-    pub fn register(&self, waker: &Waker) {
-        if self.receives {
-            self.into.lock().receiver = Some(waker.clone());
-            self.into.receiver_waits.store(true, Ordering::SeqCst);
-        }
-        if self.transmits {
-            self.out.lock().transmitter = Some(waker.clone());
-            self.out.transmitter_waits.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// Takes back what [`CableEnd::register`] asked for.
-    pub fn unregister(&self) {
-        if self.receives {
-            self.into.receiver_waits.store(false, Ordering::SeqCst);
-        }
-        if self.transmits {
-            self.out.transmitter_waits.store(false, Ordering::SeqCst);
-        }
-    }
-
-    /// Whether frames wait that the transmitter has handed over, arrived or not.
-    pub fn is_idle(&self) -> bool {
-        self.emptying.is_none() && self.into.lock().full.is_empty()
-    }
-
     fn recycle(&mut self) {
         if let Some(mut batch) = self.emptying.take() {
             batch.clear();
@@ -385,5 +350,40 @@ impl WirePort for CableEnd {
         let under_way = lane.full.iter().filter(is_under_way).count();
         // As full as batches get. They may be less full, so the guard is asked again as they go.
         ((lane.free.len() + under_way) * BATCH_FRAMES_MAX) as u32
+    }
+}
+
+impl Line for CableEnd {
+    fn register(&self, waker: &Waker) {
+        if self.receives {
+            self.into.lock().receiver = Some(waker.clone());
+            self.into.receiver_waits.store(true, Ordering::SeqCst);
+        }
+        if self.transmits {
+            self.out.lock().transmitter = Some(waker.clone());
+            self.out.transmitter_waits.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn unregister(&self) {
+        if self.receives {
+            self.into.receiver_waits.store(false, Ordering::SeqCst);
+        }
+        if self.transmits {
+            self.out.transmitter_waits.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
+        let at = self.line_free_ns.checked_sub(self.queue_time_ns())?;
+        (at > now_ns).then_some(at)
+    }
+
+    fn sent_ns(&self) -> u64 {
+        self.line_free_ns
+    }
+
+    fn is_idle(&self) -> bool {
+        self.emptying.is_none() && self.into.lock().full.is_empty()
     }
 }

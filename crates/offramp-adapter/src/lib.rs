@@ -8,6 +8,8 @@
 //! | [`moderation`] | when the host is interrupted for what has come |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
+//! | [`memory`] | the adapter's own packet memory, where it has little: what does not fit is lost by a rule |
+//! | [`fault`] | lines and hosts that resist: slow, lossy, out of order, wrong in their verdicts; for experiments |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
 //! | [`steering`] | on which of a host's queue pairs a frame is received |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
@@ -24,6 +26,8 @@
 
 pub mod cable;
 pub mod config;
+pub mod fault;
+pub mod memory;
 pub mod moderation;
 pub mod pair;
 pub mod port;

@@ -5,8 +5,10 @@
 //! change hands, and nothing is allocated per frame. Time is an argument, in nanoseconds since any
 //! fixed moment.
 
+use crate::stats::Direction;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
+use std::task::Waker;
 
 /// Why a port could not do what was asked. The frame is lost and is counted by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -99,4 +101,56 @@ pub trait WirePort {
     /// Returns how many more frames the line holds behind them before its other end has to wait;
     /// `u32::MAX` where nobody has to, or it is not known.
     fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32;
+
+    /// Lets the line's own time go on to `now_ns`, and counts in `stats` what came of it besides frames to
+    /// take: those that were lost on this side of the line since it was last asked (each as a frame that came
+    /// in and was lost, [`Direction::lose_on_line`]), and what the adapter's memory held.
+    ///
+    /// Returns how many of the frames that [`WirePort::arrivals`] may have named are gone again since it was
+    /// last asked. They were the oldest ones. A line that keeps what has arrived, as a cable does, has
+    /// nothing to do here.
+    #[inline]
+    fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
+        let _ = (now_ns, stats);
+        0
+    }
+}
+
+/// A line that a thread can sleep on, and that knows when it sends and when it is read.
+pub trait Line: WirePort {
+    /// Asks for `waker` to be called when a frame was put at the other end, or room was made there.
+    /// The caller must poll once more before it sleeps.
+    fn register(&self, waker: &Waker);
+
+    /// Takes back what [`Line::register`] asked for.
+    fn unregister(&self);
+
+    /// When a line that has no room for itself has some again, without anything happening at its other
+    /// end; `None` when it has some now, or when only the other end can make it.
+    fn next_room_ns(&self, now_ns: u64) -> Option<u64>;
+
+    /// When the last bit of all that was put so far will have left, nanoseconds; a time in the past when
+    /// the line is free.
+    fn sent_ns(&self) -> u64;
+
+    /// Whether nothing is left to be taken, arrived or on its way.
+    fn is_idle(&self) -> bool;
+
+    /// Begins to read out the next frame that has arrived by `at_ns`, and says which. It is lent by the
+    /// next [`WirePort::take`], which ends the reading, and is not lost until then.
+    ///
+    /// A frame that was found lost meanwhile is passed over: where this is `None` although
+    /// [`WirePort::next_arrival_ns`] had promised a frame, that one is gone.
+    fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
+        first(self, at_ns)
+    }
+}
+
+/// The first frame that has arrived by `until_ns`.
+pub(crate) fn first<W: WirePort + ?Sized>(wire: &W, until_ns: u64) -> Option<Arrival> {
+    let mut found = None;
+    wire.arrivals(0, until_ns, |arrival| {
+        found.get_or_insert(arrival);
+    });
+    found
 }

@@ -102,6 +102,8 @@ impl Receive {
         now_ns: u64,
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
+        let lost = wire.advance(now_ns, stats);
+        self.gate.lost(lost);
         let due = self.gate.open(wire, now_ns);
         if due == 0 && self.coalescer.next_deadline_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());

@@ -13,6 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 pub enum Loss {
     /// No room: the new frame is lost.
     Drop,
+    /// No room: a frame that was held is lost to a new one.
+    Overrun,
     /// Longer than the MTU allows.
     TooLong,
     /// Not a frame: shorter than an Ethernet header, or a request on headers that do not parse.
@@ -31,12 +33,26 @@ pub enum Loss {
     Hairpin,
     /// Switch: the address is one that no bridge forwards (IEEE 802.1D 7.12.6).
     Reserved,
+    /// Lost on purpose, on a line with a fault (see [`fault`](crate::fault)).
+    Fault,
+}
+
+/// The columns of Linux's `/proc/net/dev` for received frames that did not arrive (`net/core/net-procfs.c`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetDevColumns {
+    /// Had no room, or were not wanted (`rx_dropped`, `rx_missed_errors`).
+    pub drop: u64,
+    /// Were lost to newer ones, or in the adapter's FIFO (`rx_fifo_errors`).
+    pub fifo: u64,
+    /// Were no good frames (`rx_length_errors`, `rx_frame_errors` and their like).
+    pub frame: u64,
 }
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 12] = [
         Self::Drop,
+        Self::Overrun,
         Self::TooLong,
         Self::Malformed,
         Self::BadRequest,
@@ -46,12 +62,14 @@ impl Loss {
         Self::NoDestination,
         Self::Hairpin,
         Self::Reserved,
+        Self::Fault,
     ];
 
     /// The name under which it is reported.
     pub fn name(self) -> &'static str {
         match self {
             Self::Drop => "drop",
+            Self::Overrun => "overrun",
             Self::TooLong => "too_long",
             Self::Malformed => "malformed",
             Self::BadRequest => "bad_request",
@@ -61,6 +79,7 @@ impl Loss {
             Self::NoDestination => "no_destination",
             Self::Hairpin => "hairpin",
             Self::Reserved => "reserved",
+            Self::Fault => "fault",
         }
     }
 }
@@ -116,6 +135,12 @@ pub struct Direction {
     pub interrupt_cost_ns: Gauge,
     /// Receive: the longest that a frame waits under the moderation in force, nanoseconds.
     pub wait_max_ns: Gauge,
+    /// Receive: most bytes that the adapter's memory has held at one time, whole pages where it has pages; 0
+    /// for a memory without limit, which is not watched.
+    pub memory_bytes_max: Gauge,
+    /// Receive: most frames that came into the adapter's memory one after another without a loss and without
+    /// the memory becoming empty.
+    pub burst_frames_max: Gauge,
     /// Receive: frames whose checksum was wrong (they are passed on, not lost).
     pub bad_checksum: Counter,
     /// Receive: frames that could not be parsed (they are passed on, not lost).
@@ -127,6 +152,29 @@ impl Direction {
     /// Counts frames that are lost.
     pub fn lose(&self, reason: Loss, frames: usize) {
         self.lost[reason as usize].add(frames as u64);
+    }
+
+    /// Counts frames that the line brought and that are lost before anybody took them.
+    pub fn lose_on_line(&self, reason: Loss, frames: u64) {
+        // Two queue pairs may share these counters, one for each direction: who loses nothing writes nothing.
+        if frames > 0 {
+            self.frames_in.add(frames);
+            self.lost[reason as usize].add(frames);
+        }
+    }
+
+    /// The lost ones, as `/proc/net/dev` sorts them; each is in one column.
+    pub fn net_dev(&self) -> NetDevColumns {
+        let mut columns = NetDevColumns::default();
+        for reason in Loss::ALL {
+            let column = match reason {
+                Loss::Overrun => &mut columns.fifo,
+                Loss::TooLong | Loss::Malformed => &mut columns.frame,
+                _ => &mut columns.drop,
+            };
+            *column += self.lost(reason);
+        }
+        columns
     }
 
     /// Counts a frame of `len` bytes that a host was given, or did not take.
@@ -179,6 +227,20 @@ mod tests {
         for (n, reason) in Loss::ALL.into_iter().enumerate() {
             assert_eq!(d.lost(reason), n as u64 + 1, "{}", reason.name());
         }
-        assert_eq!(d.lost_total(), 55);
+        assert_eq!(d.lost_total(), 78);
+    }
+
+    #[test]
+    fn each_loss_is_in_one_column_of_proc_net_dev() {
+        let d = Direction::default();
+        Loss::ALL.into_iter().for_each(|reason| d.lose(reason, 1));
+        assert_eq!(d.net_dev(), NetDevColumns { drop: 9, fifo: 1, frame: 2 });
+    }
+
+    #[test]
+    fn what_is_lost_on_the_line_came_in() {
+        let d = Direction::default();
+        d.lose_on_line(Loss::Drop, 3);
+        assert_eq!((d.frames_in.get(), d.lost(Loss::Drop)), (3, 3));
     }
 }

@@ -8,6 +8,7 @@ use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
 use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::port::Line;
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, TxMeta};

@@ -10,8 +10,9 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::time::TimeSpec;
 use offramp_adapter::cable::CableEnd;
+use offramp_adapter::fault::{Reverse, VerdictFault};
 use offramp_adapter::pair::QueuePair;
-use offramp_adapter::port::{HostPort, PortError, WirePort};
+use offramp_adapter::port::{HostPort, Line, PortError};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
@@ -91,6 +92,34 @@ pub trait HostIo: HostPort {
     fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>));
 }
 
+impl<H: HostIo> HostIo for Reverse<H> {
+    fn arm(&mut self) {
+        self.host_mut().arm();
+    }
+
+    fn disarm(&mut self) {
+        self.host_mut().disarm();
+    }
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.host().watch(watch);
+    }
+}
+
+impl<H: HostIo> HostIo for VerdictFault<H> {
+    fn arm(&mut self) {
+        self.host_mut().arm();
+    }
+
+    fn disarm(&mut self) {
+        self.host_mut().disarm();
+    }
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.host().watch(watch);
+    }
+}
+
 /// What a worker drives.
 pub trait Task: Send {
     /// Moves a batch, and whether anything moved.
@@ -129,7 +158,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-impl<H: HostIo + Send> Task for CablePair<H> {
+impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         Ok(self.poll_timed(now_ns, &clock_ns)?.moved)
     }

@@ -61,6 +61,16 @@ impl Gate {
         self.released
     }
 
+    /// So many frames, the oldest on the line, were lost there before they were taken.
+    #[inline]
+    pub(super) fn lost(&mut self, frames: usize) {
+        if frames > 0 {
+            let released = frames.min(self.released);
+            self.released -= released;
+            self.noted = self.noted.saturating_sub(frames - released);
+        }
+    }
+
     /// So many frames were taken from the line.
     #[inline]
     pub(super) fn taken(&mut self, frames: usize) {

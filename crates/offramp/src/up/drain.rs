@@ -4,10 +4,12 @@
 //! took; nothing new gets on a line from then on. Then each line is emptied into its host.
 
 use nix::sys::eventfd::EventFd;
-use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::cable::CableEnd;
+use offramp_adapter::pair::QueuePair;
+use offramp_adapter::port::{HostPort, Line, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
-use offramp_ports::worker::{CablePair, HostIo, Task, Watch};
+use offramp_ports::worker::{HostIo, Task, Watch};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
@@ -145,18 +147,18 @@ pub fn gated<H>(host: H, rest: &Arc<Rest>) -> Gated<H> {
     Gated { host, rest: Arc::clone(rest) }
 }
 
-/// A queue pair on a cable that says when it is at rest, and when its host is gone.
+/// A queue pair on a cable that says when it is at rest, and when its host is gone. `H` has a gate in it.
 #[derive(Debug)]
-pub struct RestingPair<H> {
-    pair: CablePair<Gated<H>>,
+pub struct RestingPair<H, W = CableEnd> {
+    pair: QueuePair<H, W>,
     rest: Arc<Rest>,
     mark: Arc<Mark>,
     name: String,
 }
 
-impl<H: HostIo> RestingPair<H> {
+impl<H: HostIo, W: Line> RestingPair<H, W> {
     /// `name` is what a message calls it.
-    pub fn new(pair: CablePair<Gated<H>>, rest: &Arc<Rest>, mark: &Arc<Mark>, name: String) -> Self {
+    pub fn new(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>, name: String) -> Self {
         Self { pair, rest: Arc::clone(rest), mark: Arc::clone(mark), name }
     }
 
@@ -174,7 +176,7 @@ impl<H: HostIo> RestingPair<H> {
     }
 }
 
-impl<H: HostIo + Send> Task for RestingPair<H> {
+impl<H: HostIo + Send, W: Line + Send> Task for RestingPair<H, W> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let phase = self.rest.phase();
         let polled = Task::poll(&mut self.pair, now_ns);

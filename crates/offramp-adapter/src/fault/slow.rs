@@ -1,0 +1,214 @@
+//! A bus between the adapter and its host: one copy at a time, in both directions.
+
+use super::config::BusConfig;
+use super::line::pass_on_line;
+use crate::port::{Arrival, Line, Loan, WirePort, first};
+use crate::stats::Direction;
+use std::collections::VecDeque;
+use std::task::Waker;
+
+/// Frames that were copied and that the host has not taken: as many as a receive batch takes. When there are
+/// that many, the host's thread is what is slow; the bus waits for it.
+const READY_FRAMES_MAX: usize = 256;
+
+/// A line whose frames reach the host over a slow bus, and the other way round.
+///
+/// A received frame stays where it is, in the adapter's memory or on the line, until its copy is finished; only then
+/// has it arrived for the host. The bus does its copies one after another, in the order in which they can begin,
+/// by the line's own time: it does not matter when it is looked at. A frame to be sent is copied when the bus is
+/// free, and gets on the line after that; until then the host may not put another one.
+#[derive(Debug)]
+pub struct Slow<W> {
+    line: W,
+    bus: BusConfig,
+    /// When all copies that were begun are finished.
+    bus_free_ns: u64,
+    /// The received frame whose copy was begun, with the time at which it will be finished.
+    reading: Option<Arrival>,
+    /// All copies that are finished by then are done.
+    now_ns: u64,
+    /// When the copy of the frame that was last put is finished.
+    written_ns: u64,
+    /// What was copied for the host, with the time at which that was finished.
+    ready: VecDeque<(u64, Vec<u8>)>,
+    free: Vec<Vec<u8>>,
+    lent: Vec<u8>,
+}
+
+impl<W: Line> Slow<W> {
+    /// A bus before a line.
+    pub fn new(line: W, bus: BusConfig) -> Self {
+        Self {
+            line,
+            bus,
+            bus_free_ns: 0,
+            reading: None,
+            now_ns: 0,
+            written_ns: 0,
+            ready: VecDeque::new(),
+            free: Vec::new(),
+            lent: Vec::new(),
+        }
+    }
+
+    /// The line below.
+    pub fn line(&self) -> &W {
+        &self.line
+    }
+
+    /// Does the copies that are finished by `now_ns`, and begins the one that is under way then.
+    fn run(&mut self, now_ns: u64) {
+        while self.ready.len() < READY_FRAMES_MAX
+            && let Some(Arrival { at_ns: end_ns, .. }) = self.reading.or_else(|| self.begin_reading(now_ns))
+            && end_ns <= now_ns
+        {
+            self.reading = None;
+            let Some(frame) = self.line.take(end_ns) else { continue };
+            let mut copy = self.free.pop().unwrap_or_default();
+            copy.clear();
+            copy.extend_from_slice(frame);
+            self.ready.push_back((end_ns, copy));
+        }
+        self.now_ns = self.now_ns.max(now_ns);
+    }
+
+    /// Begins the next copy for the host if that can be done by `now_ns`.
+    fn begin_reading(&mut self, now_ns: u64) -> Option<Arrival> {
+        loop {
+            let arrival_ns = self.line.next_arrival_ns()?;
+            let begin_ns = arrival_ns.max(self.bus_free_ns);
+            if begin_ns > now_ns {
+                return None;
+            }
+            if let Some(arrival) = self.line.begin(begin_ns) {
+                let copied = self.copied(begin_ns, arrival);
+                self.bus_free_ns = copied.at_ns;
+                self.reading = Some(copied);
+                return self.reading;
+            }
+            // What was promised was lost before its turn came; what comes next?
+            if self.line.next_arrival_ns() == Some(arrival_ns) {
+                return None;
+            }
+        }
+    }
+
+    /// A frame as it arrives for the host when the bus is free for it from `free_ns` on.
+    fn copied(&self, free_ns: u64, arrival: Arrival) -> Arrival {
+        let begin_ns = arrival.at_ns.max(free_ns);
+        Arrival { at_ns: begin_ns.saturating_add(self.bus.copy_ns(arrival.len)), ..arrival }
+    }
+
+    /// Names what is being copied and will be, but for the first `skip`.
+    fn foresee(&self, mut skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
+        let mut free_ns = self.bus_free_ns;
+        let mut unless_skipped = |copied: Arrival| {
+            if skip == 0 && copied.at_ns <= until_ns {
+                note(copied);
+            }
+            skip = skip.saturating_sub(1);
+        };
+        self.reading.into_iter().for_each(&mut unless_skipped);
+        self.line.arrivals(usize::from(self.reading.is_some()), until_ns, |arrival| {
+            let copied = self.copied(free_ns, arrival);
+            free_ns = copied.at_ns;
+            unless_skipped(copied);
+        });
+    }
+
+    /// Up to when the line below may go on: not beyond the copies that wait for the host's thread.
+    fn line_ns(&self, now_ns: u64) -> u64 {
+        if self.ready.len() < READY_FRAMES_MAX { now_ns } else { now_ns.min(self.bus_free_ns) }
+    }
+}
+
+impl<W: Line> WirePort for Slow<W> {
+    fn room(&mut self, now_ns: u64) -> usize {
+        if self.bus.is_none() {
+            return self.line.room(now_ns);
+        }
+        if self.written_ns > now_ns { 0 } else { self.line.room(now_ns).min(1) }
+    }
+
+    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
+        let count = if self.bus.is_none() { count } else { count.min(1) };
+        self.line.lend(len, count)
+    }
+
+    fn put(&mut self, len: usize, count: usize, now_ns: u64) {
+        if self.bus.is_none() || count == 0 {
+            return self.line.put(len, count, now_ns);
+        }
+        self.bus_free_ns = self.bus_free_ns.max(now_ns).saturating_add(self.bus.copy_ns(len));
+        self.written_ns = self.bus_free_ns;
+        self.line.put(len, count, self.written_ns);
+    }
+
+    fn flush(&mut self) {
+        self.line.flush();
+    }
+
+    fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
+        if self.bus.is_none() {
+            return self.line.take(now_ns);
+        }
+        self.run(now_ns);
+        let (_, frame) = self.ready.pop_front_if(|(ready_ns, _)| *ready_ns <= now_ns)?;
+        self.free.push(std::mem::replace(&mut self.lent, frame));
+        Some(&mut self.lent)
+    }
+
+    fn next_arrival_ns(&self) -> Option<u64> {
+        if self.bus.is_none() {
+            return self.line.next_arrival_ns();
+        }
+        let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
+        let read = ready.or(self.reading.map(|reading| reading.at_ns));
+        read.or_else(|| first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns))
+    }
+
+    /// What is behind the time of the last [`WirePort::advance`] or [`WirePort::take`] is named as if nothing were
+    /// lost before its copy begins.
+    fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
+        if self.bus.is_none() {
+            return self.line.arrivals(skip, until_ns, note);
+        }
+        let ready = self.ready.iter().map(|(ready_ns, frame)| Arrival { at_ns: *ready_ns, len: frame.len() });
+        ready.skip(skip).take_while(|ready| ready.at_ns <= until_ns).for_each(&mut note);
+        if until_ns > self.now_ns {
+            self.foresee(skip.saturating_sub(self.ready.len()), until_ns, note);
+        }
+        (READY_FRAMES_MAX - self.ready.len()) as u32
+    }
+
+    fn advance(&mut self, now_ns: u64, stats: &Direction) -> usize {
+        if self.bus.is_none() {
+            return self.line.advance(now_ns, stats);
+        }
+        self.run(now_ns);
+        // What is gone from the line had not been named: what was named is copied already.
+        self.line.advance(self.line_ns(now_ns), stats);
+        0
+    }
+}
+
+impl<W: Line> Line for Slow<W> {
+    pass_on_line!(line);
+
+    fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
+        let written = (self.written_ns > now_ns).then_some(self.written_ns);
+        written.into_iter().chain(self.line.next_room_ns(now_ns)).max()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ready.is_empty() && self.reading.is_none() && self.line.is_idle()
+    }
+
+    fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
+        if self.bus.is_none() {
+            return self.line.begin(at_ns);
+        }
+        self.run(at_ns);
+        first(self, at_ns)
+    }
+}

@@ -1,0 +1,197 @@
+//! What fits, and who is lost: the rules of a packet memory, without the bytes.
+
+use super::config::{MemoryConfig, OverflowPolicy};
+use crate::port::Arrival;
+use std::collections::VecDeque;
+
+/// Length of a full Ethernet frame without FCS: what the next frame is taken for until a longer one came.
+const FULL_FRAME_LEN: usize = 1514;
+
+/// What became of a frame that arrived.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// It is held, as the newest. For it so many frames are lost: the oldest, without the one that is being
+    /// read out.
+    Held {
+        /// Frames lost for it.
+        overrun: usize,
+    },
+    /// It is lost.
+    Dropped,
+}
+
+/// What a memory has counted since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MemoryCounts {
+    /// Frames that found no room.
+    pub dropped: u64,
+    /// Frames that were held and lost to newer ones.
+    pub overrun: u64,
+    /// Most bytes that were in use at one time, whole pages where there are pages.
+    pub bytes_max: usize,
+    /// Most frames that were held one after another without a loss and without the memory becoming empty.
+    pub burst_frames_max: u64,
+}
+
+/// A frame that is held.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    arrival: Arrival,
+    units: usize,
+}
+
+/// The state of a receive memory: which frames it holds, in the order of their arrival.
+///
+/// Frames that arrive and frames that are read out are told in the order of time; an arrival at the moment at
+/// which another frame has been read out comes first, and finds that one still held.
+#[derive(Clone, Debug)]
+pub struct Memory {
+    config: MemoryConfig,
+    held: VecDeque<Held>,
+    units: usize,
+    is_read: bool,
+    /// Nothing that arrives before this is taken.
+    stopped_until_ns: u64,
+    frame_len_max: usize,
+    burst_frames: u64,
+    counts: MemoryCounts,
+}
+
+impl Memory {
+    /// An empty memory. One that [`MemoryConfig::check`] refuses does no harm, and may take no frame.
+    pub fn new(config: &MemoryConfig) -> Self {
+        Self {
+            config: *config,
+            held: VecDeque::new(),
+            units: 0,
+            is_read: false,
+            stopped_until_ns: 0,
+            frame_len_max: FULL_FRAME_LEN,
+            burst_frames: 0,
+            counts: MemoryCounts::default(),
+        }
+    }
+
+    /// What it is made with.
+    pub fn config(&self) -> &MemoryConfig {
+        &self.config
+    }
+
+    /// A frame has arrived.
+    pub fn arrive(&mut self, arrival: Arrival) -> Fate {
+        self.frame_len_max = self.frame_len_max.max(arrival.len);
+        let units = self.config.units(arrival.len);
+        if arrival.at_ns < self.stopped_until_ns {
+            return self.drop_one();
+        }
+        if self.has_room(units) {
+            self.hold(Held { arrival, units });
+            return Fate::Held { overrun: 0 };
+        }
+        match self.config.policy {
+            OverflowPolicy::Drop => self.drop_one(),
+            OverflowPolicy::StopAndRecover { recover_ns } => {
+                self.stopped_until_ns = arrival.at_ns.saturating_add(recover_ns);
+                self.drop_one()
+            }
+            OverflowPolicy::Overrun if !self.can_make_room(units) => self.drop_one(),
+            OverflowPolicy::Overrun => {
+                let overrun = self.make_room(units);
+                self.hold(Held { arrival, units });
+                Fate::Held { overrun }
+            }
+        }
+    }
+
+    /// The oldest frame.
+    pub fn first(&self) -> Option<Arrival> {
+        self.held.front().map(|held| held.arrival)
+    }
+
+    /// The frames that are held, oldest first.
+    pub fn held(&self) -> impl Iterator<Item = Arrival> {
+        self.held.iter().map(|held| held.arrival)
+    }
+
+    /// Begins to read out the oldest frame: it is not lost to a newer one from now on.
+    pub fn begin(&mut self) -> Option<Arrival> {
+        self.is_read = !self.held.is_empty();
+        self.first()
+    }
+
+    /// The oldest frame has been read out; its room is free.
+    pub fn end(&mut self) -> Option<Arrival> {
+        self.is_read = false;
+        let held = self.held.pop_front()?;
+        self.units -= held.units;
+        Some(held.arrival)
+    }
+
+    /// Whether nothing is held.
+    pub fn is_empty(&self) -> bool {
+        self.held.is_empty()
+    }
+
+    /// Where the oldest frame stands that may be lost to a newer one.
+    pub fn first_unread(&self) -> usize {
+        usize::from(self.is_read)
+    }
+
+    /// How many more frames fit for sure, if none is longer than the longest so far.
+    pub fn room_frames(&self) -> usize {
+        let free = self.config.capacity() - self.units;
+        let fit = free.checked_div(self.config.units(self.frame_len_max)).unwrap_or(usize::MAX);
+        fit.min(self.ring_entries() - self.held.len())
+    }
+
+    /// What was counted since it was made.
+    pub fn counts(&self) -> MemoryCounts {
+        self.counts
+    }
+
+    fn ring_entries(&self) -> usize {
+        self.config.receive_ring_entries.unwrap_or(usize::MAX)
+    }
+
+    fn has_room(&self, units: usize) -> bool {
+        units <= self.config.capacity() - self.units && self.held.len() < self.ring_entries()
+    }
+
+    /// Whether a frame would fit beside the one that is being read out.
+    fn can_make_room(&self, units: usize) -> bool {
+        let kept = self.held.front().filter(|_| self.is_read).map_or(0, |held| held.units);
+        units <= self.config.capacity() - kept && self.first_unread() < self.ring_entries()
+    }
+
+    /// Loses frames, the oldest that may be lost first, until there is room; how many.
+    fn make_room(&mut self, units: usize) -> usize {
+        let mut overrun = 0;
+        while !self.has_room(units)
+            && let Some(lost) = self.held.remove(self.first_unread())
+        {
+            self.units -= lost.units;
+            overrun += 1;
+        }
+        self.burst_frames = 0;
+        self.counts.overrun += overrun as u64;
+        overrun
+    }
+
+    fn hold(&mut self, held: Held) {
+        if self.held.is_empty() {
+            self.burst_frames = 0;
+        }
+        self.burst_frames += 1;
+        self.held.push_back(held);
+        self.units += held.units;
+        let counts = &mut self.counts;
+        counts.burst_frames_max = counts.burst_frames_max.max(self.burst_frames);
+        counts.bytes_max = counts.bytes_max.max(self.units * self.config.unit_len());
+    }
+
+    fn drop_one(&mut self) -> Fate {
+        self.burst_frames = 0;
+        self.counts.dropped += 1;
+        Fate::Dropped
+    }
+}
