@@ -9,6 +9,7 @@
 //! numbers were fitted and how many rows are predicted.
 
 mod isa;
+mod ndis;
 mod published;
 mod text;
 
@@ -111,6 +112,7 @@ impl Table {
 /// When a profile that comes with offramp is wrong, or a run stands still.
 pub fn table() -> Result<Table, ModelError> {
     let mut modelled = isa::rows()?;
+    modelled.extend(ndis::rows()?);
     let mut rows = Vec::new();
     for published in &PUBLISHED {
         let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == published.id);

@@ -77,6 +77,12 @@ pub struct Counts {
     pub retransmissions: u64,
     /// Times that a sender's or a call's time was out.
     pub timeouts: u64,
+    /// Acknowledgements that brought a sender nothing new.
+    pub duplicate_acks: u64,
+    /// Acknowledgements that came to a sender.
+    pub acks_received: u64,
+    /// Bytes that were under way at each of them, summed.
+    pub in_flight: u64,
     /// Calls answered.
     pub calls: u64,
     /// Collisions on the line.
@@ -119,6 +125,9 @@ impl Counts {
             acks: self.acks - earlier.acks,
             retransmissions: self.retransmissions - earlier.retransmissions,
             timeouts: self.timeouts - earlier.timeouts,
+            duplicate_acks: self.duplicate_acks - earlier.duplicate_acks,
+            acks_received: self.acks_received - earlier.acks_received,
+            in_flight: self.in_flight - earlier.in_flight,
             calls: self.calls - earlier.calls,
             collisions: self.collisions - earlier.collisions,
             excessive_collisions: self.excessive_collisions - earlier.excessive_collisions,
@@ -141,6 +150,7 @@ impl Simulation {
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
             timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
+            duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
             collisions: self.link.collisions,
             excessive_collisions: self.link.excessive_collisions,
             busy: PRIORITIES.map(|priority| self.cpu.busy(self.now, priority)),
@@ -168,6 +178,8 @@ pub struct Outcome {
     pub line_percent: [f64; 2],
     /// Mean time in the adapter's memory before a frame is read out, microseconds.
     pub ring_wait_us: f64,
+    /// Segments that a connection has under way when an acknowledgement comes, on average.
+    pub in_flight_segments: f64,
     /// Time that was counted, seconds.
     pub seconds: f64,
     /// Events of the whole run.
@@ -191,6 +203,7 @@ impl Outcome {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
         let per_second = |count: u64| count as f64 / seconds;
+        let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
         let workload: Workload = config.workload.workload;
         Self {
             bytes_per_second: per_second(counts.bytes),
@@ -201,6 +214,7 @@ impl Outcome {
             frames_per_second: per_second(counts.frames_arrived),
             line_percent: counts.line_busy.map(percent),
             ring_wait_us: counts.ring_wait.as_us() / counts.frames_received.max(1) as f64,
+            in_flight_segments: in_flight / config.peer.sender.mss as f64,
             seconds,
             events,
             workload: workload.name(),

@@ -81,7 +81,10 @@ impl Simulation {
     }
 
     pub(super) fn on_peer_ack(&mut self, flow: usize, next: u64, window: u64) {
-        self.flows[flow].sender.acknowledge(self.now, next, window);
+        let sender = &mut self.flows[flow].sender;
+        self.counts.acks_received += 1;
+        self.counts.in_flight += sender.in_flight();
+        sender.acknowledge(self.now, next, window);
         self.pump(flow);
     }
 
