@@ -129,8 +129,8 @@ struct Flow {
     sender: Sender,
     receiver: Receiver,
     is_reading: bool,
-    /// A timer event is under way.
-    timer_runs: bool,
+    /// When the earliest event of the sender's timer comes.
+    timer_at: Option<Time>,
     /// When a delayed acknowledgement is due.
     ack_due: Option<Time>,
     ack_timer_runs: bool,
@@ -308,7 +308,7 @@ impl Flow {
             sender: Sender::new(config.peer.sender),
             receiver: Receiver::new(config.host.ack_policy),
             is_reading: false,
-            timer_runs: false,
+            timer_at: None,
             ack_due: None,
             ack_timer_runs: false,
             written: 0,

@@ -47,18 +47,23 @@ impl Simulation {
         self.events.schedule(self.hop_free, Event::PeerSends(frame));
     }
 
-    /// Lets the sender's timer run.
+    /// Lets the sender's timer run. A deadline that moves to a later time is looked at when the event comes; one that
+    /// moves to an earlier time, as it does after a timeout that was doubled, needs an event of its own.
     fn watch(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
-        if !state.timer_runs && state.sender.deadline != Time::NEVER {
-            state.timer_runs = true;
-            self.events.schedule(state.sender.deadline, Event::Retransmission { flow });
+        let deadline = state.sender.deadline;
+        if deadline != Time::NEVER && state.timer_at.is_none_or(|at| deadline < at) {
+            state.timer_at = Some(deadline);
+            self.events.schedule(deadline, Event::Retransmission { flow });
         }
     }
 
     pub(super) fn on_retransmission(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
-        state.timer_runs = false;
+        if state.timer_at != Some(self.now) {
+            return;
+        }
+        state.timer_at = None;
         if state.sender.deadline <= self.now {
             state.sender.time_out(self.now);
             self.pump(flow);
