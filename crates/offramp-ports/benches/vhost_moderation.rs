@@ -5,10 +5,10 @@
 //! `cargo bench -p offramp-ports --bench vhost_moderation`
 
 #[path = "../tests/vhost_common/mod.rs"]
-#[allow(dead_code, unreachable_pub, reason = "the tests use more of it")]
 mod vhost_common;
 
 use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::stats::Direction;
 use offramp_testkit::guest::{RxQueue, TxQueue};
 use offramp_testkit::{Guest, VnetHeader};
 use std::thread;
@@ -140,7 +140,7 @@ fn sample(load: Load, moderation: ModerationConfig, time: Duration) -> Sample {
     let elapsed_s = begun.elapsed().as_secs_f64();
     let frames = rig.received(0, |queue| queue.frames_out.get()) + rig.received(1, |queue| queue.frames_out.get());
     let calls = rig.received(0, |queue| queue.interrupts.get()) + rig.received(1, |queue| queue.interrupts.get());
-    let lost = rig.received(1, |queue| queue.lost_total());
+    let lost = rig.received(1, Direction::lost_total);
     assert_eq!(lost, 0, "{load:?}: frames were lost");
     round_trips_ns.sort_unstable();
     let at =

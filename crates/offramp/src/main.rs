@@ -3,6 +3,7 @@
 mod control;
 mod exit;
 mod lab;
+mod model;
 mod moderation;
 mod set;
 mod show;
@@ -28,6 +29,8 @@ enum Command {
     /// The program of the lab's own guest
     #[command(hide = true, name = offramp_lab::guest::agent::ARGUMENT)]
     GuestAgent,
+    /// Predict adapters, buses and hosts that are not here
+    Model(model::Args),
     /// Send traffic through the kernel's sockets and measure it at both ends
     Ttcp(Box<ttcp::Args>),
     /// Run the adapters that a file describes
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
         },
+        Command::Model(args) => model::run(&args),
         Command::Ttcp(args) => ttcp::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),

@@ -1,0 +1,83 @@
+//! What it takes to move bytes between an adapter and the memory of its host.
+
+use crate::time::Span;
+
+/// Parts of a million: the unit of ratios.
+pub const PPM: u64 = 1_000_000;
+
+/// An ISA card, as its driver copies from it: the processor waits for every transfer, so the time of the bus is
+/// time of the processor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IsaTransfers {
+    /// Clock of the bus.
+    pub clock_hz: u64,
+    /// Bytes that one transfer moves: 1 on an 8-bit card, 2 on a 16-bit one.
+    pub width: u64,
+    /// Cycles of the bus that one transfer takes, wait states included.
+    pub cycles: u64,
+    /// Cycles between two transfers: the recovery that port accesses need and memory accesses do not.
+    pub recovery_cycles: u64,
+    /// How much longer a transfer takes because the controller fills the same memory, parts of a million.
+    pub contention_ppm: u64,
+}
+
+impl IsaTransfers {
+    /// Time to move so many bytes.
+    pub fn time(&self, bytes: u64) -> Span {
+        let transfers = bytes.div_ceil(self.width.max(1));
+        let moved = Span::of_cycles(transfers.saturating_mul(self.cycles), self.clock_hz);
+        moved.scaled_ppm(self.contention_ppm) + Span::of_cycles(transfers * self.recovery_cycles, self.clock_hz)
+    }
+}
+
+/// How an adapter's bytes reach the memory of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bus {
+    /// The processor copies.
+    Isa(IsaTransfers),
+    /// The adapter is master of a bus that is never the limit; the processor does not take part.
+    Master,
+}
+
+impl Bus {
+    /// Time of the processor for so many bytes of a frame.
+    pub fn processor_time(&self, bytes: u64) -> Span {
+        match self {
+            Self::Isa(isa) => isa.time(bytes),
+            Self::Master => Span::ZERO,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Microseconds of a frame of 1518 bytes.
+    fn frame_us(width: u64, cycles: u64, clock_hz: u64) -> u64 {
+        let isa = IsaTransfers { clock_hz, width, cycles, recovery_cycles: 0, contention_ppm: PPM };
+        isa.time(1518).0.div_ceil(1_000_000)
+    }
+
+    #[test]
+    fn a_full_frame_takes_what_arithmetic_says_at_every_clock() {
+        let clocks_hz = [6_700_000, 8_000_000, 13_400_000, 20_000_000, 26_700_000];
+        let standard8 = clocks_hz.map(|hz| frame_us(1, 6, hz));
+        assert_eq!(standard8, [1360, 1139, 680, 456, 342]);
+        let zero_wait8 = clocks_hz.map(|hz| frame_us(1, 3, hz));
+        assert_eq!(zero_wait8, [680, 570, 340, 228, 171]);
+        let standard16 = clocks_hz.map(|hz| frame_us(2, 3, hz));
+        assert_eq!(standard16, [340, 285, 170, 114, 86]);
+        let zero_wait16 = clocks_hz.map(|hz| frame_us(2, 2, hz));
+        assert_eq!(zero_wait16, [227, 190, 114, 76, 57]);
+    }
+
+    #[test]
+    fn recovery_and_contention_make_it_longer() {
+        let plain = IsaTransfers { clock_hz: 8_000_000, width: 1, cycles: 6, recovery_cycles: 0, contention_ppm: PPM };
+        let contended = IsaTransfers { contention_ppm: 1_500_000, ..plain };
+        assert_eq!(contended.time(1000).0 * 2, plain.time(1000).0 * 3);
+        let ports = IsaTransfers { recovery_cycles: 6, ..plain };
+        assert_eq!(ports.time(1000), plain.time(1000).times(2));
+    }
+}

@@ -1,0 +1,205 @@
+//! The published claims, beside what the model says.
+//!
+//! A claim keeps its number for good. `M`: Microsoft's text on performance in network adapters, of about 2001, whose
+//! machines are nowhere disclosed. `R`: a report on writing an NDIS driver for a gigabit adapter, of 2011, whose machine
+//! is nowhere disclosed. `H`: segmentation offload in Linux 2.5.33 with Intel's gigabit adapter, linux-kernel mailing
+//! list, 2 September 2002. `I`: the performance part of the Linux Ethernet HOWTO.
+//!
+//! A miss stays in the table. A number is fitted only to the rows that its profile names, and the table says how many
+//! numbers were fitted and how many rows are predicted.
+
+mod isa;
+mod ndis;
+mod published;
+mod text;
+
+pub use published::{PUBLISHED, Published};
+pub use text::text;
+
+use crate::profile::{self, Profile};
+use crate::simulation::ModelError;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// How a row came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Kind {
+    /// Numbers of the profile were chosen for it.
+    Fitted,
+    /// It comes out of numbers that were not.
+    Predicted,
+    /// It follows from the structure alone: an exact number, or a sign.
+    Structural,
+    /// It has no figure to compare with; what the model does is shown.
+    Shown,
+    /// The model does not have it yet.
+    NotModelled,
+}
+
+impl Kind {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Fitted => "fitted",
+            Self::Predicted => "predicted",
+            Self::Structural => "structural",
+            Self::Shown => "shown",
+            Self::NotModelled => "not modelled",
+        }
+    }
+}
+
+/// One line of the table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    /// The claim's number.
+    pub id: &'static str,
+    /// Which part of it, where it has several.
+    pub part: String,
+    /// What was published.
+    pub published: String,
+    /// What the model says.
+    pub modelled: Option<String>,
+    /// By how much that is above what was published, percent.
+    pub error: Option<f64>,
+    /// How the row came about.
+    pub kind: Kind,
+    /// What it must keep to.
+    pub target: String,
+    /// Whether it does; `None` where it is not modelled.
+    pub ok: Option<bool>,
+    /// What is not known and was assumed, or why there is no figure.
+    pub assumption: String,
+}
+
+/// The whole table.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Table {
+    /// All claims, in the order of their numbers.
+    pub rows: Vec<Row>,
+    /// Numbers that were fitted, with the rows that they were fitted to.
+    pub fitted_numbers: Vec<FittedNumber>,
+    /// Rows that are predicted with a figure.
+    pub predicted_rows: usize,
+    /// Rows that leave their target.
+    pub missed_rows: usize,
+    /// Claims that are not modelled yet.
+    pub not_modelled: usize,
+}
+
+/// A number that was fitted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct FittedNumber {
+    /// The parameter.
+    pub name: &'static str,
+    /// Its value, with unit.
+    pub value: String,
+    /// The rows that it was fitted to.
+    pub rows: Vec<String>,
+}
+
+impl Table {
+    /// Whether every row that is modelled keeps to its target.
+    pub fn is_ok(&self) -> bool {
+        self.missed_rows == 0
+    }
+}
+
+/// Runs all that the claims need.
+///
+/// # Errors
+/// When a profile that comes with offramp is wrong, or a run stands still.
+pub fn table() -> Result<Table, ModelError> {
+    let mut modelled = isa::rows()?;
+    modelled.extend(ndis::rows()?);
+    let mut rows = Vec::new();
+    for published in &PUBLISHED {
+        let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == published.id);
+        modelled = others;
+        if of_claim.is_empty() {
+            rows.push(Row::not_modelled(published));
+        }
+        rows.extend(of_claim);
+    }
+    let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
+    let predicted_rows = count(&|row| row.kind == Kind::Predicted && row.modelled.is_some());
+    let missed_rows = count(&|row| row.ok == Some(false));
+    let not_modelled = count(&|row| row.kind == Kind::NotModelled);
+    Ok(Table { rows, fitted_numbers: fitted_numbers()?, predicted_rows, missed_rows, not_modelled })
+}
+
+/// Every number that was fitted in any system that comes with offramp, once.
+fn fitted_numbers() -> Result<Vec<FittedNumber>, ModelError> {
+    let mut found = BTreeMap::new();
+    for listed in profile::list().iter().filter(|listed| listed.kind == "system") {
+        let profile = Profile::load(listed.name)?;
+        for (key, quantity) in profile.fitted() {
+            let value = key.dimension.show(quantity.value);
+            let number = FittedNumber { name: key.name, value: value.clone(), rows: quantity.fitted_to.clone() };
+            found.insert((key.name, value), number);
+        }
+    }
+    Ok(found.into_values().collect())
+}
+
+impl Row {
+    fn not_modelled(published: &Published) -> Self {
+        Self {
+            id: published.id,
+            part: String::new(),
+            published: published.value.to_owned(),
+            modelled: None,
+            error: None,
+            kind: Kind::NotModelled,
+            target: String::new(),
+            ok: None,
+            assumption: "not modelled yet".to_owned(),
+        }
+    }
+
+    /// A row with words on both sides.
+    fn words(id: &'static str, kind: Kind, modelled: String, target: &str, ok: bool, assumption: &str) -> Self {
+        Self {
+            id,
+            part: String::new(),
+            published: published::of(id).to_owned(),
+            modelled: Some(modelled),
+            error: None,
+            kind,
+            target: target.to_owned(),
+            ok: Some(ok),
+            assumption: assumption.to_owned(),
+        }
+    }
+
+    /// A row with a figure on both sides, which must keep within so many percent.
+    fn figure(id: &'static str, kind: Kind, figures: Figures, within_percent: f64, assumption: &str) -> Self {
+        let error = 100.0 * (figures.modelled / figures.published - 1.0);
+        Self {
+            id,
+            part: figures.part,
+            published: format!("{:.0} {}", figures.published, figures.unit),
+            modelled: Some(format!("{:.0} {}", figures.modelled, figures.unit)),
+            error: Some(error),
+            kind,
+            target: format!("within {within_percent} %"),
+            ok: Some(error.abs() <= within_percent),
+            assumption: assumption.to_owned(),
+        }
+    }
+
+    /// The same row, of one part of a claim.
+    fn of_part(mut self, part: &str) -> Self {
+        part.clone_into(&mut self.part);
+        self
+    }
+}
+
+/// Two figures to compare.
+struct Figures {
+    part: String,
+    published: f64,
+    modelled: f64,
+    unit: &'static str,
+}

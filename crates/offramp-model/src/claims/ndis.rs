@@ -1,0 +1,161 @@
+//! The rows of the NDIS driver for a gigabit adapter: batches that are handed over in the wrong order.
+
+use super::{Figures, Kind, Row};
+use crate::config::Workload;
+use crate::profile::Profile;
+use crate::simulation::{ModelError, Outcome, run};
+
+/// Fitted rows keep within this, percent.
+const FITTED_PERCENT: f64 = 5.0;
+/// Predicted shares of the processor keep within so many points.
+const CPU_POINTS: f64 = 5.0;
+/// A throughput that the wrong order has brought down keeps within this factor.
+const COLLAPSE_WITHIN: f64 = 2.0;
+/// The wrong order costs at least this factor.
+const COLLAPSE_MIN: f64 = 5.0;
+const MB: f64 = 1e6;
+/// Connections of the rows that have several.
+const FLOWS: &str = "4";
+const SEVERAL: &str = "several connections are 4";
+const BATCHES: &str = "batches of 1 ms, as R4's gap makes them, stand for those of R1 too";
+
+/// All rows of the family that are modelled.
+pub(super) fn rows() -> Result<Vec<Row>, ModelError> {
+    let base = Profile::load("ndis-2011")?;
+    let several = base.clone().with("workload.flows", FLOWS);
+    let first = simulate(&base)?;
+    let peak = simulate(&several)?;
+    let offload = simulate(&several.clone().with("adapter.checksum", "on"))?;
+    let mended = simulate(&base.clone().with("adapter.checksum", "on").with("host.order", "forward"))?;
+    Ok(vec![
+        m11(&base)?,
+        r1(&first),
+        r2(&peak),
+        r3(&several)?,
+        r4(&base, &first)?,
+        r6(&several)?,
+        r7(&offload),
+        r9(&first),
+        r10(&first),
+        r11(&mended),
+        r12(&base, &first, &mended)?,
+    ])
+}
+
+fn simulate(profile: &Profile) -> Result<Outcome, ModelError> {
+    run(profile, Workload::TtcpReceive)
+}
+
+fn mb(outcome: &Outcome) -> f64 {
+    outcome.bytes_per_second / MB
+}
+
+/// Share of the processor in interrupts and deferred procedures, percent.
+fn dpc_percent(outcome: &Outcome) -> f64 {
+    outcome.cpu_percent_by_priority[0] + outcome.cpu_percent_by_priority[1]
+}
+
+/// Wrong order has brought a throughput down to this.
+fn collapsed(id: &'static str, published: f64, outcome: &Outcome, assumption: &str) -> Row {
+    let factor = mb(outcome) / published;
+    let modelled = format!("{:.1} MB/s", mb(outcome));
+    let ok = (1.0 / COLLAPSE_WITHIN..=COLLAPSE_WITHIN).contains(&factor);
+    let row = Row::words(id, Kind::Predicted, modelled, "within a factor of 2", ok, assumption);
+    Row { error: Some(100.0 * (factor - 1.0)), ..row }
+}
+
+/// A plain adapter in a host that is never busy when something happens.
+fn m11(base: &Profile) -> Result<Row, ModelError> {
+    let plain = base.clone().with("adapter.moderation", "off").with("host.cost_scale", "0.1%");
+    let idle = plain.with("host.order", "forward").with("workload.rate", "100Mbit/s").with("workload.warmup", "0s");
+    let counts = simulate(&idle)?.counts;
+    let modelled = format!(
+        "{} interrupts, {} frames received, {} sends completed",
+        counts.interrupts, counts.frames_arrived, counts.frames_sent
+    );
+    let ok = counts.interrupts == counts.frames_arrived + counts.frames_sent && counts.frames_sent > 0;
+    let assumption = "a host so fast that no interrupt finds the one before it unfinished";
+    Ok(Row::words("M11", Kind::Structural, modelled, "exactly one for each", ok, assumption))
+}
+
+fn r1(first: &Outcome) -> Row {
+    collapsed("R1", 3.0, first, BATCHES)
+}
+
+fn r2(peak: &Outcome) -> Row {
+    let assumption = format!("{SEVERAL}; {BATCHES}; the cost of the checksum is derived from R2 and R7");
+    collapsed("R2", 12.0, peak, &assumption)
+}
+
+fn r3(several: &Profile) -> Result<Row, ModelError> {
+    let outcome = simulate(&several.clone().with("adapter.moderation", "off"))?;
+    let modelled = format!("{:.0} % of the processor, {:.0} % in DPCs", outcome.cpu_percent, dpc_percent(&outcome));
+    let ok = outcome.cpu_percent > 100.0 - CPU_POINTS && dpc_percent(&outcome) > 90.0 - CPU_POINTS;
+    let assumption = format!("{SEVERAL}; an interrupt for every frame while the processor keeps up");
+    Ok(Row::words("R3", Kind::Predicted, modelled, "full, and above 90 % in DPCs, within 5 points", ok, &assumption))
+}
+
+fn r4(base: &Profile, first: &Outcome) -> Result<Row, ModelError> {
+    let without = simulate(&base.clone().with("adapter.moderation", "off"))?;
+    let modelled = format!("{:.1} MB/s with the gap, {:.1} MB/s without", mb(first), mb(&without));
+    let ok = (mb(first) / mb(&without) - 1.0).abs() < 0.15;
+    let assumption = "without a gap the model has no batches as long as R1 needs: a processor that is busy only with one \
+                      slow connection does not form them";
+    Ok(Row::words("R4", Kind::Predicted, modelled, "the same within 15 %", ok, assumption))
+}
+
+fn r6(several: &Profile) -> Result<Row, ModelError> {
+    const PUBLISHED: f64 = 60.0;
+    let forced = simulate(&several.clone().with("adapter.moderation", "off"))?;
+    let throttled = simulate(several)?;
+    let dpc = dpc_percent(&throttled);
+    let modelled = format!(
+        "DPCs from {:.0} to {dpc:.0} % of the processor, {:.1} to {:.1} MB/s",
+        dpc_percent(&forced),
+        mb(&forced),
+        mb(&throttled)
+    );
+    let is_same_speed = (mb(&throttled) / mb(&forced) - 1.0).abs() < 0.15;
+    let ok = (dpc - PUBLISHED).abs() <= CPU_POINTS && is_same_speed;
+    let assumption = format!("{SEVERAL}; here the work for each packet fills the processor, not the interrupts");
+    Ok(Row::words("R6", Kind::Predicted, modelled, "60 % within 5 points, speed within 15 %", ok, &assumption))
+}
+
+fn r7(offload: &Outcome) -> Row {
+    let assumption = format!("{SEVERAL}, still in the wrong order; the published processor was full, this one waits");
+    collapsed("R7", 17.0, offload, &assumption).of_part(&format!("processor {:.0} %", offload.cpu_percent))
+}
+
+fn r9(first: &Outcome) -> Row {
+    let segments = first.in_flight_segments;
+    let ok = (1.5..=4.5).contains(&segments);
+    let modelled = format!("{segments:.1} segments under way on average");
+    Row::words("R9", Kind::Predicted, modelled, "2 to 4 segments", ok, BATCHES)
+}
+
+fn r10(first: &Outcome) -> Row {
+    let counts = &first.counts;
+    let modelled = format!(
+        "{} duplicate acknowledgements, {} segments sent again, {} lost",
+        counts.duplicate_acks,
+        counts.retransmissions,
+        first.lost()
+    );
+    let ok = counts.duplicate_acks > 0 && counts.retransmissions > 0 && first.lost() == 0;
+    Row::words("R10", Kind::Structural, modelled, "sent again without any loss", ok, BATCHES)
+}
+
+fn r11(mended: &Outcome) -> Row {
+    let part = format!("processor {:.0} %", mended.cpu_percent);
+    let figures = Figures { part, published: 30.0, modelled: mb(mended), unit: "MB/s" };
+    Row::figure("R11", Kind::Fitted, figures, FITTED_PERCENT, "published is \"more than 30\"")
+}
+
+fn r12(base: &Profile, first: &Outcome, mended: &Outcome) -> Result<Row, ModelError> {
+    let reversed = simulate(&base.clone().with("adapter.checksum", "on"))?;
+    let order = mb(mended) / mb(&reversed);
+    let offload = mb(&reversed) / mb(first);
+    let modelled = format!("order {order:.1}, offload {offload:.2}, of one connection");
+    let ok = order >= COLLAPSE_MIN && order > offload;
+    Ok(Row::words("R12", Kind::Predicted, modelled, "order at least 5, and more than offload", ok, BATCHES))
+}

@@ -1,0 +1,106 @@
+//! Where each microsecond of a frame goes: the line, the adapter's memory, the processor, and idleness.
+
+use crate::cpu::PRIORITIES;
+use crate::simulation::{ACTIVITIES, Outcome};
+use crate::time::Span;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Share of something that is taken for all of it: the limit of a run.
+const FULL_PERCENT: f64 = 97.0;
+/// Names of the priorities, for people.
+const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirqs", "processes"];
+
+/// A part of the time.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Part {
+    /// What it is.
+    pub name: &'static str,
+    /// Microseconds of each frame received.
+    pub us_per_frame: f64,
+    /// Share of the time that was counted, percent.
+    pub percent: f64,
+}
+
+/// The time of a run, per frame that came to the adapter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explanation {
+    /// Time from one frame to the next.
+    pub us_between_frames: f64,
+    /// What the line was busy with, and how long it was idle or in gaps.
+    pub line: Vec<Part>,
+    /// What the processor was busy with, and how long it was idle.
+    pub processor: Vec<Part>,
+    /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
+    pub ring_wait_us: f64,
+    /// What limits the run.
+    pub limit: &'static str,
+}
+
+/// Explains an outcome.
+pub fn explain(outcome: &Outcome) -> Explanation {
+    let frames = outcome.counts.frames_arrived.max(1) as f64;
+    let part = |name, us: f64| Part { name, us_per_frame: us / frames, percent: us / outcome.seconds / 1e4 };
+    let all_us = outcome.seconds * 1e6;
+    let [host, peer] = outcome.counts.line_busy.map(Span::as_us);
+    let line = vec![
+        part("frames to the host", peer),
+        part("frames from the host", host),
+        part("gaps, collisions, nothing to send", all_us - host - peer),
+    ];
+    let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
+    let mut processor: Vec<_> = ACTIVITIES
+        .into_iter()
+        .map(|(activity, name)| part(name, outcome.counts.activities[activity as usize].as_us()))
+        .filter(|part| part.us_per_frame > 0.0)
+        .collect();
+    processor.push(part("idle", all_us - busy_us));
+    Explanation {
+        us_between_frames: all_us / frames,
+        line,
+        processor,
+        ring_wait_us: outcome.ring_wait_us,
+        limit: limit(outcome),
+    }
+}
+
+fn limit(outcome: &Outcome) -> &'static str {
+    if outcome.lost() > 0 {
+        "frames that are lost in the adapter's memory"
+    } else if outcome.cpu_percent >= FULL_PERCENT {
+        "the processor"
+    } else if outcome.cpu_percent + outcome.line_percent[1] >= FULL_PERCENT && outcome.line_percent[1] > 50.0 {
+        "the line, with the gaps of whoever sends on it"
+    } else {
+        "what is asked for: the window, the number of requests, or the application"
+    }
+}
+
+/// The explanation for people.
+pub fn text(outcome: &Outcome) -> String {
+    let explanation = explain(outcome);
+    let mut out = String::new();
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "A frame every {:.1} us.", explanation.us_between_frames);
+    write_parts(&mut out, "the line", &explanation.line);
+    write_parts(&mut out, "the processor", &explanation.processor);
+    let shares: Vec<_> = PRIORITY_NAMES
+        .iter()
+        .zip(outcome.cpu_percent_by_priority)
+        .map(|(name, percent)| format!("{name} {percent:.1} %"))
+        .collect();
+    let _ = writeln!(out, "\nthe processor by priority: {}", shares.join(", "));
+    let _ =
+        writeln!(out, "a frame waits {:.1} us in the adapter's memory before it is read out", explanation.ring_wait_us);
+    let _ = writeln!(out, "limit: {}", explanation.limit);
+    out
+}
+
+fn write_parts(out: &mut String, title: &str, parts: &[Part]) {
+    const BAR_PERCENT: f64 = 2.5;
+    let _ = writeln!(out, "\n{title:36} {:>10} {:>7}", "us/frame", "share");
+    for part in parts {
+        let bar = "#".repeat((part.percent / BAR_PERCENT).round().max(0.0) as usize);
+        let _ = writeln!(out, "  {:34} {:>10.1} {:>5.1} %  {bar}", part.name, part.us_per_frame, part.percent);
+    }
+}

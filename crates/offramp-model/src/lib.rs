@@ -1,0 +1,33 @@
+//! Adapters, buses and hosts that are not here, in virtual time.
+//!
+//! A run is a discrete simulation of events in whole picoseconds; the same profile, workload and seed give the same
+//! result to the last bit. It charges time around the product's own code: what fits into an adapter's memory and what
+//! is lost ([`offramp_adapter::memory`]), when the host is interrupted ([`offramp_adapter::moderation`]), and how a
+//! datagram is cut into frames ([`offramp_offload::segment`]) is not written a second time here.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`time`], [`events`] | picoseconds; what happens next |
+//! | [`cpu`] | a processor with three priorities, each preempting those below |
+//! | [`bus`] | what it takes to move bytes between an adapter and its host |
+//! | [`link`] | the line: half duplex with collisions, or full duplex |
+//! | [`tcp`], [`rpc`] | who may send what and when |
+//! | [`profile`], [`config`] | hosts, adapters, buses, links in files; every number with unit, source and tag |
+//! | [`simulation`] | one run |
+//! | [`explain`] | where each microsecond of a frame goes |
+//! | [`claims`] | the published claims, beside what the model says |
+
+#![forbid(unsafe_code)]
+
+pub mod bus;
+pub mod claims;
+pub mod config;
+pub mod cpu;
+pub mod events;
+pub mod explain;
+pub mod link;
+pub mod profile;
+pub mod rpc;
+pub mod simulation;
+pub mod tcp;
+pub mod time;

@@ -1,0 +1,372 @@
+//! Profiles: hosts, adapters, buses, links and peers in files, every number with unit, source and tag.
+//!
+//! A file describes one part (`kind = "adapter"`) or a whole system (`kind = "system"`), which names its parts. It may
+//! start from another one of its kind (`extends = "wd8003ep"`), and says only what differs:
+//!
+//! ```toml
+//! kind = "adapter"
+//! title = "a WD8003EP with twice the memory"
+//! extends = "wd8003ep"
+//!
+//! [adapter]
+//! memory = { value = 16, unit = "KiB", tag = "assumed", source = "what if" }
+//! ```
+//!
+//! Parts are named by the name of a profile that comes with offramp, or by the path of a file that ends in `.toml`,
+//! relative to the file that names it.
+
+mod embedded;
+pub mod quantity;
+pub mod schema;
+
+use quantity::{Dimension, Quantity, Tag, nearest, split};
+use schema::{KEYS, Key, SECTIONS};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// How many files may extend each other in a row.
+const EXTENDS_MAX: usize = 16;
+const SYSTEM: &str = "system";
+
+/// Why a profile cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ProfileError {
+    /// No profile of that name.
+    #[error("there is no {kind} profile {name:?}{hint}; `offramp model list` names all")]
+    Unknown {
+        /// The kind that was asked for.
+        kind: String,
+        /// The name.
+        name: String,
+        /// The nearest one.
+        hint: String,
+    },
+    /// A file cannot be read.
+    #[error("{file}: {error}")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// A file is no TOML, or not of the form of a profile.
+    #[error("{file}: {error}")]
+    Form {
+        /// The file.
+        file: String,
+        /// Where and why.
+        error: Box<toml::de::Error>,
+    },
+    /// A key or its value is wrong.
+    #[error("{file}: {key}: {why}")]
+    Key {
+        /// The file, or `--set`.
+        file: String,
+        /// The key.
+        key: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// Profiles that extend each other in a circle.
+    #[error("{file}: extends itself, by way of {chain}")]
+    Circle {
+        /// The file.
+        file: String,
+        /// All files of the circle.
+        chain: String,
+    },
+}
+
+/// A number as a file has it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawQuantity {
+    value: toml::Value,
+    #[serde(default)]
+    unit: String,
+    tag: Tag,
+    source: String,
+    #[serde(default)]
+    fitted_to: Vec<String>,
+}
+
+/// A file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RawProfile {
+    kind: String,
+    title: String,
+    extends: Option<String>,
+    #[serde(default)]
+    parts: BTreeMap<String, String>,
+    #[serde(default)]
+    host: BTreeMap<String, RawQuantity>,
+    #[serde(default)]
+    adapter: BTreeMap<String, RawQuantity>,
+    #[serde(default)]
+    bus: BTreeMap<String, RawQuantity>,
+    #[serde(default)]
+    link: BTreeMap<String, RawQuantity>,
+    #[serde(default)]
+    peer: BTreeMap<String, RawQuantity>,
+    #[serde(default)]
+    workload: BTreeMap<String, RawQuantity>,
+}
+
+impl RawProfile {
+    fn sections(&self) -> [(&'static str, &BTreeMap<String, RawQuantity>); SECTIONS.len()] {
+        let [host, adapter, bus, link, peer, workload] = SECTIONS;
+        [
+            (host, &self.host),
+            (adapter, &self.adapter),
+            (bus, &self.bus),
+            (link, &self.link),
+            (peer, &self.peer),
+            (workload, &self.workload),
+        ]
+    }
+}
+
+/// A system with all its parts: a value for every parameter.
+#[derive(Clone, Debug)]
+pub struct Profile {
+    /// Name, or path of its file.
+    pub name: String,
+    /// What it is, in a few words.
+    pub title: String,
+    /// Which profile each part came from, by section.
+    pub parts: BTreeMap<String, String>,
+    values: BTreeMap<&'static str, Quantity>,
+}
+
+/// A profile that comes with offramp.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Listed {
+    /// `host`, `adapter`, `bus`, `link`, `peer` or `system`.
+    pub kind: &'static str,
+    /// How it is named.
+    pub name: &'static str,
+    /// What it is.
+    pub title: String,
+}
+
+/// All profiles that come with offramp.
+pub fn list() -> Vec<Listed> {
+    let title = |text: &str| toml::from_str::<RawProfile>(text).map(|raw| raw.title).unwrap_or_default();
+    embedded::PROFILES.iter().map(|&(kind, name, text)| Listed { kind, name, title: title(text) }).collect()
+}
+
+impl Profile {
+    /// The system of that name, or in that file, with all its parts.
+    ///
+    /// # Errors
+    /// When it or one of its parts is not there or wrong: the file, the key, the reason.
+    pub fn load(name: &str) -> Result<Self, ProfileError> {
+        let mut profile =
+            Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
+        profile.add_defaults();
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// Takes one file in, behind what it extends and the parts that it names.
+    fn add(&mut self, kind: &str, name: &str, from: &Path, chain: &mut Vec<String>) -> Result<(), ProfileError> {
+        let (file, directory, text) = read(kind, name, from)?;
+        let names_itself = chain.contains(&file) || chain.len() >= EXTENDS_MAX;
+        chain.push(file.clone());
+        if names_itself {
+            return Err(ProfileError::Circle { file, chain: chain.join(", ") });
+        }
+        let raw: RawProfile =
+            toml::from_str(&text).map_err(|error| ProfileError::Form { file: file.clone(), error: Box::new(error) })?;
+        if raw.kind != kind {
+            return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
+        }
+        if let Some(base) = &raw.extends {
+            self.add(kind, base, &directory, chain)?;
+        }
+        self.title.clone_from(&raw.title);
+        self.add_parts(&raw, &file, &directory)?;
+        self.add_values(&raw, &file)
+    }
+
+    fn add_parts(&mut self, raw: &RawProfile, file: &str, directory: &Path) -> Result<(), ProfileError> {
+        for (section, name) in &raw.parts {
+            if raw.kind != SYSTEM || !SECTIONS.contains(&section.as_str()) || section == "workload" {
+                let why = format!("a {} has no such part{}", raw.kind, nearest(section, &SECTIONS));
+                return Err(key_error(file, &format!("parts.{section}"), why));
+            }
+            self.values.retain(|key, _| key.split_once('.').is_none_or(|(of, _)| of != section));
+            let title = self.title.clone();
+            self.add(section, name, directory, &mut Vec::new())?;
+            self.title = title;
+            self.parts.insert(section.clone(), name.clone());
+        }
+        Ok(())
+    }
+
+    fn add_values(&mut self, raw: &RawProfile, file: &str) -> Result<(), ProfileError> {
+        for (section, values) in raw.sections() {
+            for (name, value) in values {
+                let full = format!("{section}.{name}");
+                if raw.kind != SYSTEM && raw.kind != section {
+                    let why = format!("a profile of kind {:?} says nothing of the {section}", raw.kind);
+                    return Err(key_error(file, &full, why));
+                }
+                let key = known(file, &full)?;
+                self.values.insert(key.name, quantity(file, key, value)?);
+            }
+        }
+        Ok(())
+    }
+
+    fn add_defaults(&mut self) {
+        for key in KEYS {
+            self.values.entry(key.name).or_insert_with(|| Quantity {
+                value: parse(key, key.default).unwrap_or(key.min),
+                tag: Tag::Assumed,
+                source: "the default where a profile says nothing".to_owned(),
+                fitted_to: Vec::new(),
+            });
+        }
+    }
+
+    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`.
+    ///
+    /// # Errors
+    /// When there is no such parameter, or the value does not fit it.
+    pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
+        let key = known("--set", name)?;
+        let value = parse(key, text).map_err(|why| key_error("--set", name, why))?;
+        let quantity = Quantity { value, tag: Tag::Set, source: "set for this run".to_owned(), fitted_to: Vec::new() };
+        let before = self.values.insert(key.name, quantity);
+        let checked = self.check();
+        if let (Err(_), Some(before)) = (&checked, before) {
+            self.values.insert(key.name, before);
+        }
+        checked
+    }
+
+    /// The same, for a setting that is known to be right.
+    ///
+    /// # Panics
+    /// When it is not: a mistake in the program, which no input can cause.
+    #[must_use]
+    pub fn with(mut self, name: &str, text: &str) -> Self {
+        if let Err(error) = self.set(name, text) {
+            panic!("{error}");
+        }
+        self
+    }
+
+    /// What no single value can show to be wrong.
+    fn check(&self) -> Result<(), ProfileError> {
+        let (window, mss) = (self.value("host.receive_window"), self.value("workload.mss"));
+        if window < mss {
+            let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
+            return Err(key_error(&self.name, "host.receive_window", why));
+        }
+        Ok(())
+    }
+
+    /// The value of a parameter in base units.
+    ///
+    /// # Panics
+    /// When there is no such parameter: a mistake in the program, which no input can cause.
+    pub fn value(&self, name: &str) -> u64 {
+        self.quantity(name).value
+    }
+
+    /// The same, with source and tag.
+    ///
+    /// # Panics
+    /// When there is no such parameter: a mistake in the program, which no input can cause.
+    pub fn quantity(&self, name: &str) -> &Quantity {
+        self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
+    }
+
+    /// Every parameter that a file or the user has said something of, in the order of [`KEYS`].
+    pub fn said(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
+        let is_said = |quantity: &&Quantity| !quantity.source.starts_with("the default");
+        KEYS.iter().filter_map(move |key| Some((key, self.values.get(key.name).filter(is_said)?)))
+    }
+
+    /// The parameters that were fitted, and to which rows.
+    pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
+        self.said().filter(|(_, quantity)| quantity.tag == Tag::Fitted)
+    }
+}
+
+/// The text of a profile, the name of its file for errors, and the directory that its paths are relative to.
+fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String), ProfileError> {
+    if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
+        let path = from.join(name);
+        let file = path.display().to_string();
+        let text = std::fs::read_to_string(&path).map_err(|error| ProfileError::Read { file: file.clone(), error })?;
+        return Ok((file, path.parent().unwrap_or(from).to_owned(), text));
+    }
+    let of_kind = || embedded::PROFILES.iter().filter(|(of, _, _)| *of == kind);
+    let Some((_, _, text)) = of_kind().find(|(_, of, _)| *of == name) else {
+        let names: Vec<_> = of_kind().map(|(_, name, _)| *name).collect();
+        let hint = nearest(name, &names);
+        return Err(ProfileError::Unknown { kind: kind.to_owned(), name: name.to_owned(), hint });
+    };
+    Ok((format!("{kind}/{name}.toml"), from.to_owned(), (*text).to_owned()))
+}
+
+fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
+    schema::find(name).ok_or_else(|| {
+        let section = name.split_once('.').map_or("", |(section, _)| section);
+        let mut names = schema::names_of(section);
+        if names.is_empty() {
+            names = KEYS.iter().map(|key| key.name).collect();
+        }
+        key_error(file, name, format!("there is no such parameter{}", nearest(name, &names)))
+    })
+}
+
+fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity, ProfileError> {
+    let number = match &raw.value {
+        toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        other => return Err(key_error(file, key.name, format!("{other} is no value of it"))),
+    };
+    let wrong = |why| key_error(file, key.name, why);
+    let value = key.dimension.value(&number, &raw.unit).and_then(|value| in_range(key, value)).map_err(wrong)?;
+    if raw.source.trim().is_empty() {
+        return Err(wrong("its source is empty; say where the number is from".to_owned()));
+    }
+    if (raw.tag == Tag::Fitted) == raw.fitted_to.is_empty() {
+        return Err(wrong("a fitted number names the rows in `fitted_to`, and no other one does".to_owned()));
+    }
+    Ok(Quantity { value, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
+}
+
+/// A value as a user writes it, with its unit.
+fn parse(key: &Key, text: &str) -> Result<u64, String> {
+    let (number, unit) = match key.dimension {
+        Dimension::Choice(_) => (text, ""),
+        // Pieces need no unit: there is only one.
+        Dimension::Count(unit) if split(text).1.is_empty() => (split(text).0, unit),
+        _ => split(text),
+    };
+    key.dimension.value(number, unit).and_then(|value| in_range(key, value))
+}
+
+fn in_range(key: &Key, value: u64) -> Result<u64, String> {
+    if (key.min..=key.max).contains(&value) {
+        return Ok(value);
+    }
+    let show = |value| key.dimension.show(value);
+    Err(format!("{} is out of range; use {} to {}", show(value), show(key.min), show(key.max)))
+}
+
+fn key_error(file: &str, key: &str, why: String) -> ProfileError {
+    ProfileError::Key { file: file.to_owned(), key: key.to_owned(), why }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,207 @@
+//! A number with its unit, its source, and how far it is to be trusted.
+
+use serde::Serialize;
+use std::fmt;
+
+/// How a number came to be known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Tag {
+    /// Measured by somebody, who is named.
+    Measured,
+    /// From a data sheet, a standard or the source of a driver.
+    Documented,
+    /// By arithmetic from numbers that are named.
+    Derived,
+    /// Chosen such that the rows that are named come out. Each such number is one that predicts less.
+    Fitted,
+    /// Not known; a reason is given.
+    Assumed,
+    /// Set by the user.
+    Set,
+}
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Measured => "measured",
+            Self::Documented => "documented",
+            Self::Derived => "derived",
+            Self::Fitted => "fitted",
+            Self::Assumed => "assumed",
+            Self::Set => "set",
+        })
+    }
+}
+
+/// What a number counts, and so which units it may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// Kept in picoseconds.
+    Time,
+    /// Kept in femtoseconds per byte.
+    TimePerByte,
+    /// Kept in bytes.
+    Bytes,
+    /// Kept in hertz.
+    Frequency,
+    /// Kept in bits per second.
+    BitRate,
+    /// Kept in parts of a million.
+    Ratio,
+    /// Pieces of something; the unit names it.
+    Count(&'static str),
+    /// One of some words; it has no unit.
+    Choice(&'static [&'static str]),
+}
+
+/// A unit, and how many base units it has.
+type Unit = (&'static str, u64);
+
+const TIME: &[Unit] = &[("ps", 1), ("ns", 1_000), ("us", 1_000_000), ("ms", 1_000_000_000), ("s", 1_000_000_000_000)];
+const TIME_PER_BYTE: &[Unit] = &[("ps/byte", 1_000), ("ns/byte", 1_000_000), ("us/byte", 1_000_000_000)];
+const BYTES: &[Unit] = &[("byte", 1), ("KiB", 1 << 10), ("MiB", 1 << 20)];
+const FREQUENCY: &[Unit] = &[("Hz", 1), ("kHz", 1_000), ("MHz", 1_000_000), ("GHz", 1_000_000_000)];
+const BIT_RATE: &[Unit] = &[("bit/s", 1), ("kbit/s", 1_000), ("Mbit/s", 1_000_000), ("Gbit/s", 1_000_000_000)];
+const RATIO: &[Unit] = &[("ratio", 1_000_000), ("%", 10_000)];
+
+impl Dimension {
+    fn units(&self) -> Vec<Unit> {
+        match self {
+            Self::Time => TIME.to_vec(),
+            Self::TimePerByte => TIME_PER_BYTE.to_vec(),
+            Self::Bytes => BYTES.to_vec(),
+            Self::Frequency => FREQUENCY.to_vec(),
+            Self::BitRate => BIT_RATE.to_vec(),
+            Self::Ratio => RATIO.to_vec(),
+            Self::Count(unit) => vec![(*unit, 1)],
+            Self::Choice(_) => Vec::new(),
+        }
+    }
+
+    /// The units that it may have, for people.
+    pub fn unit_names(&self) -> String {
+        let names: Vec<_> = self.units().iter().map(|(name, _)| *name).collect();
+        names.join(", ")
+    }
+
+    /// The value in base units of a decimal number in a unit.
+    ///
+    /// # Errors
+    /// In words: no number, or no such unit.
+    pub fn value(&self, number: &str, unit: &str) -> Result<u64, String> {
+        if let Self::Choice(words) = self {
+            return words
+                .iter()
+                .position(|word| *word == number)
+                .map(|at| at as u64)
+                .ok_or_else(|| format!("{number:?} is none of: {}{}", words.join(", "), nearest(number, words)));
+        }
+        let units = self.units();
+        let Some((_, factor)) = units.iter().find(|(name, _)| *name == unit) else {
+            let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
+            let what =
+                if unit.is_empty() { "the unit is missing".into() } else { format!("unit {unit:?} does not fit") };
+            return Err(format!("{what}; use one of: {}{}", names.join(", "), nearest(unit, &names)));
+        };
+        scaled(number, *factor).ok_or_else(|| format!("{number:?} is not a number of 0 or more that fits"))
+    }
+
+    /// A value in base units, for people: in the largest unit in which it is not below 1.
+    pub fn show(&self, value: u64) -> String {
+        if let Self::Choice(words) = self {
+            return words.get(value as usize).copied().unwrap_or("?").to_owned();
+        }
+        let units = self.units();
+        let (name, factor) = match self {
+            Self::Ratio => ("%", 10_000),
+            _ => *units.iter().rev().find(|(_, factor)| value >= *factor).unwrap_or(&units[0]),
+        };
+        let number = format!("{:.3}", value as f64 / factor as f64);
+        format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+/// A hint at the nearest of some names, if one is near.
+pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
+    const NEAR: f64 = 0.6;
+    names
+        .iter()
+        .map(|name| (strsim::jaro_winkler(word, name), name))
+        .filter(|(likeness, _)| *likeness > NEAR)
+        .max_by(|a, b| a.0.total_cmp(&b.0))
+        .map(|(_, name)| format!("; did you mean {name:?}?"))
+        .unwrap_or_default()
+}
+
+/// A decimal number times a factor, exactly, rounded to the nearest whole number.
+fn scaled(number: &str, factor: u64) -> Option<u64> {
+    const DIGITS_MAX: usize = 18;
+    let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
+    let digits = format!("{whole}{fraction}");
+    if digits.is_empty() || digits.len() > DIGITS_MAX || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let divisor = 10u128.pow(fraction.len() as u32);
+    let value = digits.parse::<u128>().ok()? * u128::from(factor);
+    u64::try_from((value + divisor / 2) / divisor).ok()
+}
+
+/// Splits "13.4 MHz" or "13.4MHz" into number and unit.
+pub(crate) fn split(text: &str) -> (&str, &str) {
+    let text = text.trim();
+    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    (&text[..end], text[end..].trim())
+}
+
+/// One parameter's value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Quantity {
+    /// In base units of its dimension; for a word, its place in the list.
+    pub value: u64,
+    /// How it is known.
+    pub tag: Tag,
+    /// From where, or why it is assumed.
+    pub source: String,
+    /// The rows of `CLAIMS` that a fitted number was fitted to.
+    pub fitted_to: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_scaled_without_floating_point() {
+        assert_eq!(Dimension::Frequency.value("13.4", "MHz"), Ok(13_400_000));
+        assert_eq!(Dimension::Time.value("9.6", "us"), Ok(9_600_000));
+        assert_eq!(Dimension::Ratio.value("133.3333", "%"), Ok(1_333_333));
+        assert_eq!(Dimension::Bytes.value("8", "KiB"), Ok(8192));
+        assert_eq!(Dimension::Count("page").value("9", "page"), Ok(9));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_nearest_name() {
+        let error = Dimension::Frequency.value("8", "Mhz").unwrap_err();
+        assert!(error.contains("\"MHz\""), "{error}");
+        assert!(Dimension::Time.value("8", "").unwrap_err().contains("missing"));
+        assert!(Dimension::Time.value("-8", "us").is_err());
+        assert!(Dimension::Time.value("99999999999999999999", "s").is_err());
+        assert!(Dimension::Choice(&["drop", "overrun"]).value("overun", "").unwrap_err().contains("\"overrun\""));
+    }
+
+    #[test]
+    fn values_are_shown_in_a_unit_that_suits() {
+        assert_eq!(Dimension::Time.show(1_230_400_000), "1.23 ms");
+        assert_eq!(Dimension::Frequency.show(6_700_000), "6.7 MHz");
+        assert_eq!(Dimension::Ratio.show(1_333_333), "133.333 %");
+        assert_eq!(Dimension::Time.show(0), "0 ps");
+    }
+
+    #[test]
+    fn a_number_and_its_unit_are_told_apart() {
+        assert_eq!(split("13.4MHz"), ("13.4", "MHz"));
+        assert_eq!(split(" 8 KiB "), ("8", "KiB"));
+        assert_eq!(split("drop"), ("", "drop"));
+    }
+}

@@ -1,0 +1,247 @@
+//! Every parameter that there is: its name, what it means, its unit, its range and its default.
+
+use super::quantity::Dimension;
+use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
+
+/// A parameter.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Section and name: `bus.clock`.
+    pub name: &'static str,
+    /// What it counts.
+    pub dimension: Dimension,
+    /// Smallest value, base units.
+    pub min: u64,
+    /// Largest value, base units.
+    pub max: u64,
+    /// Value where no profile says one, as a user writes it.
+    pub default: &'static str,
+    /// Meaning, in a sentence.
+    pub meaning: &'static str,
+}
+
+/// Sections: the kinds of profile, each describing one part of a system, and the workload.
+pub const SECTIONS: [&str; 6] = ["host", "adapter", "bus", "link", "peer", "workload"];
+
+/// A second, the longest time of most parameters, in picoseconds.
+const SECOND: u64 = 1_000_000_000_000;
+/// The longest run: a day.
+const DAY: u64 = 86_400 * SECOND;
+/// A microsecond per byte, in femtoseconds.
+const US_PER_BYTE: u64 = 1_000_000_000;
+/// A hundredfold, in parts of a million.
+const HUNDREDFOLD: u64 = 100_000_000;
+/// Largest window, bytes (RFC 7323 2.3).
+const WINDOW_MAX: u64 = 1 << 30;
+
+/// Overflow rules of an adapter's receive memory.
+pub const OVERFLOWS: &[&str] = &["drop", "overrun", "stop-and-recover"];
+/// How an adapter's receive memory is cut.
+pub const MEMORIES: &[&str] = &["dp8390", "descriptors"];
+/// How a host gets at the bytes of a frame.
+pub const ACCESSES: &[&str] = &["memory", "port", "master"];
+/// Where received frames are read out.
+pub const RECEIVES: &[&str] = &["interrupt", "deferred"];
+/// In which order a driver hands over a batch.
+pub const ORDERS: &[&str] = &["forward", "reversed"];
+/// How many may send at once.
+pub const DUPLEXES: &[&str] = &["half", "full"];
+/// TCP senders.
+pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno"];
+/// Policies of interrupt moderation.
+pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "e1000", "net-dim", "quiet-or-area"];
+/// When the next RPC is sent.
+pub const ISSUES: &[&str] = &["each", "round"];
+/// Switches.
+pub const SWITCHES: &[&str] = &["off", "on"];
+
+const fn key(
+    name: &'static str,
+    dimension: Dimension,
+    range: (u64, u64),
+    default: &'static str,
+    meaning: &'static str,
+) -> Key {
+    Key { name, dimension, min: range.0, max: range.1, default, meaning }
+}
+
+const fn choice(name: &'static str, words: &'static [&'static str], meaning: &'static str) -> Key {
+    Key { name, dimension: Choice(words), min: 0, max: words.len() as u64 - 1, default: words[0], meaning }
+}
+
+const fn cost(name: &'static str, meaning: &'static str) -> Key {
+    key(name, Time, (0, SECOND), "0us", meaning)
+}
+
+const fn cost_per_byte(name: &'static str, meaning: &'static str) -> Key {
+    key(name, TimePerByte, (0, US_PER_BYTE), "0ns/byte", meaning)
+}
+
+/// All parameters, in the order in which they are shown.
+pub static KEYS: &[Key] = &[
+    key("host.cost_scale", Ratio, (1, HUNDREDFOLD), "100%", "all times of the processor, the bus aside, times this"),
+    cost("host.interrupt_time", "an interrupt: entry, registers of the adapter, return"),
+    cost("host.frame_time", "the driver, for each frame that it reads out"),
+    cost("host.tcp_time", "IP and TCP, for each segment received"),
+    cost("host.ack_time", "an acknowledgement sent, down to the driver"),
+    cost("host.ack_receive_time", "an acknowledgement received"),
+    cost("host.udp_time", "IP and UDP, for each frame received, and for each request sent"),
+    cost("host.rpc_time", "a remote procedure call, request and reply together, without its bytes"),
+    cost("host.read_time", "a process that reads, for each piece of `host.read_chunk`"),
+    key(
+        "host.read_chunk",
+        Bytes,
+        (64, 65_536),
+        "1460byte",
+        "piece in which the kernel hands data over to a process: a segment",
+    ),
+    cost("host.write_time", "a process that writes"),
+    cost("host.segment_time", "TCP, IP and the driver, for each segment sent, or each large one"),
+    cost_per_byte("host.copy_time", "a byte copied between a process and the kernel"),
+    cost_per_byte("host.checksum_time", "a byte summed by the processor"),
+    key("host.receive_window", Bytes, (1460, WINDOW_MAX), "32KiB", "receive buffer of a TCP connection"),
+    key("host.segments_per_ack", Count("segment"), (1, 64), "2segment", "segments that one acknowledgement answers"),
+    key("host.delayed_ack_time", Time, (0, SECOND), "200ms", "longest that an acknowledgement waits"),
+    key(
+        "host.mask_interval",
+        Time,
+        (0, 3600 * SECOND),
+        "0us",
+        "mean time between moments at which interrupts are shut out; 0: never",
+    ),
+    cost("host.mask_time", "how long interrupts are shut out"),
+    choice("host.receive", RECEIVES, "where frames are read out: in the handler, or deferred (DPC, softirq)"),
+    choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
+    choice("adapter.memory_kind", MEMORIES, "how the receive memory is cut"),
+    key("adapter.memory", Bytes, (3584, 1 << 30), "8KiB", "memory of a card with a DP8390, both directions together"),
+    key("adapter.receive_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the receive ring"),
+    key("adapter.transmit_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the transmit ring"),
+    choice("adapter.overflow", OVERFLOWS, "which frame is lost when there is no room"),
+    key(
+        "adapter.recover_time",
+        Time,
+        (1_000, 10 * SECOND),
+        "10ms",
+        "how long a card is stopped after its ring ran over",
+    ),
+    choice("adapter.access", ACCESSES, "how the host gets at the bytes of a frame"),
+    key("adapter.transfer_width", Bytes, (1, 64), "1byte", "bytes that one transfer on the bus moves"),
+    key("adapter.transfer_cycles", Count("cycle"), (1, 1000), "6cycle", "cycles of the bus that one transfer takes"),
+    key("adapter.recovery_cycles", Count("cycle"), (0, 1000), "0cycle", "cycles of the bus between two transfers"),
+    key(
+        "adapter.contention",
+        Ratio,
+        (1_000_000, HUNDREDFOLD),
+        "100%",
+        "transfers take this much of their time, because the controller fills the same memory",
+    ),
+    choice("adapter.checksum", SWITCHES, "whether the adapter verifies and writes checksums"),
+    key(
+        "adapter.segment_chunk",
+        Bytes,
+        (0, 65_536),
+        "0byte",
+        "bytes that the host hands down in one piece to be segmented; 0: no large sends",
+    ),
+    choice("adapter.moderation", MODERATIONS, "when the host is interrupted for frames that wait"),
+    key(
+        "adapter.interrupt_rate",
+        Count("interrupt/s"),
+        (1, 1_000_000),
+        "8000interrupt/s",
+        "interrupts per second at most, where moderation is a fixed gap",
+    ),
+    key("bus.clock", Frequency, (100_000, 100_000_000_000), "8MHz", "clock of the bus"),
+    key("bus.reliable_clock", Frequency, (100_000, 100_000_000_000), "100GHz", "clock above which most cards fail"),
+    key("link.rate", BitRate, (1_000, 1_000_000_000_000), "10Mbit/s", "bits per second"),
+    choice("link.duplex", DUPLEXES, "whether both ends may send at once"),
+    key("link.delay", Time, (0, SECOND), "5us", "from one end to the other"),
+    key(
+        "link.hop_rate",
+        BitRate,
+        (0, 1_000_000_000_000),
+        "0bit/s",
+        "rate of a slower link behind a router, between the peer and this link; 0: no router",
+    ),
+    key("peer.gap", Time, (0, SECOND), "9.6us", "time between two frames of the peer"),
+    key("peer.turnaround_time", Time, (0, SECOND), "0us", "from a frame that reaches the peer until it answers"),
+    choice("peer.tcp", VARIANTS, "how the peer's TCP answers to loss"),
+    key("peer.rto_min", Time, (1_000, 3600 * SECOND), "1s", "shortest time until the peer's TCP retransmits"),
+    key(
+        "peer.initial_window",
+        Count("segment"),
+        (1, 1000),
+        "1segment",
+        "segments that the peer sends before the first acknowledgement, where its TCP has slow start",
+    ),
+    key(
+        "peer.service_time",
+        Time,
+        (0, 3600 * SECOND),
+        "0us",
+        "from a request that reaches the peer until its reply is there",
+    ),
+    key("workload.mss", Bytes, (64, 65_535), "1460byte", "payload of a full segment"),
+    key("workload.flows", Count("flow"), (1, 64), "1flow", "TCP connections at once"),
+    key(
+        "workload.read_size",
+        Bytes,
+        (1, 1 << 20),
+        "8KiB",
+        "bytes that the receiving process asks for at once; the default of ttcp",
+    ),
+    key(
+        "workload.rate",
+        BitRate,
+        (0, 1_000_000_000_000),
+        "0bit/s",
+        "payload that the sending application writes; 0: as much as it can",
+    ),
+    key("workload.rpc_size", Bytes, (1, 60_000), "8KiB", "data of one NFS read"),
+    key("workload.rpc_outstanding", Count("request"), (1, 64), "4request", "reads that are under way at once"),
+    choice(
+        "workload.rpc_issue",
+        ISSUES,
+        "when the next read is asked for: as each one is answered, or all at once when all are",
+    ),
+    key(
+        "workload.rpc_timer",
+        Time,
+        (1_000_000, 3600 * SECOND),
+        "700ms",
+        "time until a request is sent again; it doubles with each try",
+    ),
+    key("workload.warmup", Time, (0, DAY), "1s", "time before anything is counted"),
+    key("workload.time", Time, (1_000_000, DAY), "10s", "time that is counted"),
+    key("workload.seed", Count("seed"), (0, u64::MAX), "1seed", "start of the generator of random numbers"),
+];
+
+/// The parameter of a name.
+pub fn find(name: &str) -> Option<&'static Key> {
+    KEYS.iter().find(|key| key.name == name)
+}
+
+/// The names of all parameters of a section.
+pub fn names_of(section: &str) -> Vec<&'static str> {
+    let is_of = |name: &&str| name.split_once('.').is_some_and(|(of, _)| of == section);
+    KEYS.iter().map(|key| key.name).filter(is_of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::quantity::split;
+    use super::*;
+
+    #[test]
+    fn every_default_is_in_its_range_and_every_name_is_there_once() {
+        for (at, key) in KEYS.iter().enumerate() {
+            let (number, unit) =
+                if matches!(key.dimension, Choice(_)) { (key.default, "") } else { split(key.default) };
+            let value = key.dimension.value(number, unit).unwrap_or_else(|why| panic!("{}: {why}", key.name));
+            assert!((key.min..=key.max).contains(&value), "{}", key.name);
+            assert!(KEYS[at + 1..].iter().all(|other| other.name != key.name), "{}", key.name);
+            let section = key.name.split_once('.').unwrap().0;
+            assert!(SECTIONS.contains(&section), "{}", key.name);
+        }
+    }
+}

@@ -1,0 +1,129 @@
+use super::*;
+
+/// A directory with files that goes when it is dropped.
+struct Files(PathBuf);
+
+impl Files {
+    fn new(name: &str, files: &[(&str, &str)]) -> Self {
+        let directory = std::env::temp_dir().join(format!("offramp-model-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        for (file, text) in files {
+            std::fs::write(directory.join(file), text).unwrap();
+        }
+        Self(directory)
+    }
+
+    fn load(&self, file: &str) -> Result<Profile, ProfileError> {
+        Profile::load(self.0.join(file).to_str().unwrap())
+    }
+
+    fn error(&self, file: &str) -> String {
+        self.load(file).unwrap_err().to_string()
+    }
+}
+
+impl Drop for Files {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+const ADAPTER: &str = "kind = \"adapter\"\ntitle = \"mine\"\nextends = \"wd8003ep\"\n[adapter]\n";
+
+#[test]
+fn every_profile_that_comes_with_offramp_is_right() {
+    let listed = list();
+    for system in listed.iter().filter(|listed| listed.kind == SYSTEM) {
+        let profile = Profile::load(system.name).unwrap_or_else(|error| panic!("{error}"));
+        assert!(!profile.title.is_empty() && !system.title.is_empty());
+        assert_eq!(profile.parts.len(), SECTIONS.len() - 1, "{} names all parts", system.name);
+    }
+    for part in listed.iter().filter(|listed| listed.kind != SYSTEM) {
+        let mut profile =
+            Profile { name: String::new(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        profile.add(part.kind, part.name, Path::new(""), &mut Vec::new()).unwrap_or_else(|error| panic!("{error}"));
+        profile.add_defaults();
+        assert!(profile.said().count() > 0, "{} says something", part.name);
+    }
+}
+
+#[test]
+fn a_file_of_a_user_starts_from_another_one_and_says_what_differs() {
+    let adapter =
+        format!("{ADAPTER}memory = {{ value = 16, unit = \"KiB\", tag = \"assumed\", source = \"what if\" }}\n");
+    let system = "kind = \"system\"\ntitle = \"mine\"\nextends = \"486-wd8003ep\"\n[parts]\nadapter = \"mine.toml\"\n";
+    let files = Files::new("extends", &[("mine.toml", &adapter), ("system.toml", system)]);
+    let profile = files.load("system.toml").unwrap();
+    assert_eq!(profile.value("adapter.memory"), 16_384);
+    assert_eq!(profile.value("adapter.transfer_cycles"), 3, "the rest is as it was");
+    assert_eq!(profile.title, "mine");
+}
+
+#[test]
+fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
+    let line = |text: &str| format!("kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\n{text}\n");
+    let rest = "tag = \"assumed\", source = \"a test\"";
+    let cases = [
+        (line(&format!("clok = {{ value = 8, unit = \"MHz\", {rest} }}")), ["bus.clok", "did you mean \"bus.clock\""]),
+        (line(&format!("clock = {{ value = 8, {rest} }}")), ["bus.clock", "the unit is missing"]),
+        (line(&format!("clock = {{ value = 8, unit = \"us\", {rest} }}")), ["bus.clock", "does not fit"]),
+        (line(&format!("clock = {{ value = 0, unit = \"Hz\", {rest} }}")), ["bus.clock", "out of range"]),
+        (line(&format!("clock = {{ value = -8, unit = \"MHz\", {rest} }}")), ["bus.clock", "not a number"]),
+        (line(&format!("clock = {{ value = true, unit = \"MHz\", {rest} }}")), ["bus.clock", "no value"]),
+        (
+            line("clock = { value = 8, unit = \"MHz\", tag = \"assumed\", source = \" \" }"),
+            ["bus.clock", "source is empty"],
+        ),
+        (line("clock = { value = 8, unit = \"MHz\", tag = \"fitted\", source = \"x\" }"), ["bus.clock", "fitted_to"]),
+        (line("clock = { value = 8, unit = \"MHz\", tag = \"guessed\", source = \"x\" }"), ["bad.toml", "guessed"]),
+        (line("clock = 8"), ["bad.toml", "expected"]),
+        ("kind = \"bus\"\ntitle = \"x\"\n".to_owned(), ["bad.toml: kind", "a system is wanted"]),
+        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhots = \"486dx-40\"\n".to_owned(), ["parts.hots", "\"host\""]),
+        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhost = \"486dx40\"\n".to_owned(), ["486dx40", "\"486dx-40\""]),
+        ("no profile".to_owned(), ["bad.toml", ""]),
+    ];
+    for (text, expected) in cases {
+        let files = Files::new("wrong", &[("bad.toml", &text)]);
+        let error = files.error("bad.toml");
+        assert!(expected.iter().all(|part| error.contains(part)), "{text}\n{error}");
+    }
+    assert!(Profile::load("486-wd8003").unwrap_err().to_string().contains("486-wd8003e"));
+    assert!(Profile::load("nowhere.toml").unwrap_err().to_string().contains("nowhere.toml"));
+}
+
+#[test]
+fn profiles_that_extend_each_other_in_a_circle_are_refused() {
+    let extends = |name: &str| format!("kind = \"system\"\ntitle = \"x\"\nextends = \"{name}\"\n");
+    let files = Files::new("circle", &[("a.toml", &extends("b.toml")), ("b.toml", &extends("a.toml"))]);
+    let error = files.error("a.toml");
+    assert!(error.contains("extends itself") && error.contains("b.toml"), "{error}");
+}
+
+#[test]
+fn a_part_says_nothing_of_another_one() {
+    let text = format!("{ADAPTER}[bus]\nclock = {{ value = 8, unit = \"MHz\", tag = \"assumed\", source = \"x\" }}\n");
+    let system = "kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[parts]\nadapter = \"mine.toml\"\n";
+    let files = Files::new("part", &[("mine.toml", &text), ("system.toml", system)]);
+    assert!(files.error("system.toml").contains("says nothing of the bus"));
+}
+
+#[test]
+fn a_user_sets_a_parameter_with_its_unit() {
+    let mut profile = Profile::load("486-wd8003ep").unwrap();
+    profile.set("bus.clock", "13.4 MHz").unwrap();
+    assert_eq!(profile.value("bus.clock"), 13_400_000);
+    profile.set("adapter.overflow", "overrun").unwrap();
+    profile.set("workload.flows", "2").unwrap();
+    assert_eq!(profile.value("workload.flows"), 2);
+    for (name, text, why) in [
+        ("bus.clock", "13.4", "the unit is missing"),
+        ("bus.clk", "13.4MHz", "did you mean \"bus.clock\""),
+        ("adapter.overflow", "lose", "none of"),
+        ("host.receive_window", "1460byte", ""),
+        ("workload.mss", "9000byte", "a window of 1460 bytes does not take one segment"),
+    ] {
+        let result = profile.set(name, text).map_err(|error| error.to_string());
+        assert_eq!(result.is_ok(), why.is_empty(), "{name} {result:?}");
+        assert!(result.err().unwrap_or_default().contains(why), "{name}");
+    }
+}

@@ -1,0 +1,103 @@
+//! NFS reads over UDP: what a reply is made of, and which calls are under way.
+//!
+//! A reply is a real frame, cut by the product's own code, so the number of its fragments and their lengths are not
+//! a formula of the model.
+
+use crate::time::Time;
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_UDP, UDP_HEADER_LEN};
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
+
+const IPV4_HEADER_LEN: usize = 20;
+/// Offset of the checksum in a UDP header.
+const UDP_CHECKSUM_AT: u16 = 6;
+/// Payload of a fragment at an MTU of 1500, a multiple of 8 (RFC 791).
+const FRAGMENT_PAYLOAD_LEN: u16 = 1480;
+/// What stands before the data of an NFS read's reply: 24 bytes of RPC (RFC 1057 8: xid, type, status, an empty
+/// verifier, acceptance) and 76 of NFS (RFC 1094 2.2.7: status, 17 words of attributes, length).
+pub const REPLY_HEADER_LEN: usize = 100;
+/// Frame of a request without FCS: 42 bytes of headers, 24 of an RPC call, 60 of a Unix credential with a few groups
+/// and an empty verifier, 44 of NFS (RFC 1094 2.2.7: file handle, offset, count, total count).
+pub const REQUEST_FRAME_LEN: u64 = 170;
+
+/// The lengths of the frames, without FCS, that carry the reply to a read of `size` bytes.
+///
+/// # Errors
+/// When the reply does not fit into one UDP datagram.
+pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
+    let datagram_len = UDP_HEADER_LEN + REPLY_HEADER_LEN + size;
+    let frame = datagram(datagram_len);
+    let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
+    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start: transport_start, offset: UDP_CHECKSUM_AT }),
+        segmentation: (datagram_len > usize::from(FRAGMENT_PAYLOAD_LEN)).then_some(segmentation),
+    };
+    let mut segmenter = Segmenter::new(&frame, &meta, &SegmentPolicy::default())?;
+    let mut lens = Vec::with_capacity(segmenter.frames_left());
+    while segmenter.frames_left() > 0 {
+        lens.push(segmenter.next_len() as u64);
+        segmenter.skip_next();
+    }
+    Ok(lens)
+}
+
+/// An Ethernet frame with a UDP datagram of that length, headers and all.
+fn datagram(datagram_len: usize) -> Vec<u8> {
+    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
+    const TIME_TO_LIVE: u8 = 64;
+    const NFS_PORT: u16 = 2049;
+    let mut frame = vec![0; ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + datagram_len];
+    let total_len = u16::try_from(IPV4_HEADER_LEN + datagram_len).unwrap_or(0);
+    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    let ip = &mut frame[ETHERNET_HEADER_LEN..];
+    ip[0] = VERSION_AND_HEADER_WORDS;
+    ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+    ip[8] = TIME_TO_LIVE;
+    ip[9] = PROTOCOL_UDP;
+    let udp = &mut ip[IPV4_HEADER_LEN..];
+    udp[0..2].copy_from_slice(&NFS_PORT.to_be_bytes());
+    udp[2..4].copy_from_slice(&NFS_PORT.to_be_bytes());
+    udp[4..6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
+    frame
+}
+
+/// A call that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Call {
+    /// Which call this is; a slot is used for one after another.
+    pub number: u64,
+    /// How often it was sent again.
+    pub attempt: u32,
+    /// Fragments of the attempt's reply that have come.
+    pub fragments: u32,
+    /// All of its reply has come.
+    pub is_answered: bool,
+    /// The process has read it.
+    pub is_read: bool,
+    /// When it is sent again.
+    pub deadline: Time,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_read_of_8_kib_is_six_frames_back_to_back() {
+        let frames = reply_frames(8192).unwrap();
+        assert_eq!(frames.len(), 6);
+        assert_eq!(frames[..5], [1514; 5]);
+    }
+
+    #[test]
+    fn smaller_reads_take_the_pages_that_arithmetic_gives_them() {
+        let pages = |size| -> u64 { reply_frames(size).unwrap().iter().map(|len| (len + 8).div_ceil(256)).sum() };
+        assert_eq!([1024, 2048, 4096, 8192].map(pages), [5, 9, 18, 34]);
+    }
+
+    #[test]
+    fn a_reply_that_no_datagram_holds_is_refused() {
+        assert!(reply_frames(70_000).is_err());
+    }
+}

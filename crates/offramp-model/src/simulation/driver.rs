@@ -1,0 +1,193 @@
+//! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
+
+use super::{Activity, Event, Frame, HOST, Job, Simulation};
+use crate::config::{AdapterConfig, ReceiveIn};
+use crate::cpu::Priority;
+use crate::time::{Span, Time};
+use offramp_adapter::memory::{Fate, Memory};
+use offramp_adapter::moderation::Moderator;
+use offramp_adapter::port::Arrival;
+use rand::RngExt;
+use std::collections::VecDeque;
+
+/// The adapter as its driver sees it. What is held and what is lost is decided by the adapter's own code.
+#[derive(Debug)]
+pub(super) struct Driver {
+    pub(super) memory: Memory,
+    /// The frames that the memory holds.
+    frames: VecDeque<Frame>,
+    moderator: Moderator,
+    /// When the moderator is asked again, if it is.
+    moderation_at: Option<Time>,
+    /// The handler, or what it has deferred, runs: no further interrupt comes.
+    is_active: bool,
+    /// Frames of the batch that is handed over, the next one last.
+    batch: Vec<Frame>,
+    transmit_buffers: usize,
+    /// Frames for which no transmit buffer was free.
+    waiting: VecDeque<Frame>,
+}
+
+impl Driver {
+    pub(super) fn new(config: &AdapterConfig) -> Self {
+        Self {
+            memory: Memory::new(&config.memory),
+            frames: VecDeque::new(),
+            moderator: Moderator::new(config.moderation),
+            moderation_at: None,
+            is_active: false,
+            batch: Vec::new(),
+            transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
+            waiting: VecDeque::new(),
+        }
+    }
+}
+
+impl Simulation {
+    /// A frame has come from the line.
+    pub(super) fn on_host_frame(&mut self, frame: Frame) {
+        self.counts.frames_arrived += 1;
+        let now_ns = self.now.ns();
+        let driver = &mut self.driver;
+        let first_unread = driver.memory.first_unread();
+        if let Fate::Held { overrun } = driver.memory.arrive(Arrival { at_ns: now_ns, len: frame.len as usize }) {
+            for _ in 0..overrun {
+                driver.frames.remove(first_unread);
+            }
+            driver.frames.push_back(frame);
+            driver.moderator.arrived(now_ns, frame.len);
+            self.interrupt_if_due();
+        }
+    }
+
+    /// A frame of the host has left.
+    pub(super) fn on_transmitted(&mut self) {
+        self.counts.frames_sent += 1;
+        if let Some(frame) = self.driver.waiting.pop_front() {
+            self.send(HOST, frame);
+        }
+        self.driver.moderator.arrived(self.now.ns(), 0);
+        self.interrupt_if_due();
+    }
+
+    /// The host hands a frame down; its bytes are paid for already.
+    pub(super) fn transmit(&mut self, frame: Frame) {
+        if self.stations[HOST].queued() < self.driver.transmit_buffers {
+            self.send(HOST, frame);
+        } else {
+            self.driver.waiting.push_back(frame);
+        }
+    }
+
+    pub(super) fn on_moderation(&mut self) {
+        self.driver.moderation_at = None;
+        self.interrupt_if_due();
+    }
+
+    fn interrupt_if_due(&mut self) {
+        let driver = &mut self.driver;
+        if driver.is_active {
+            return;
+        }
+        let now_ns = self.now.ns();
+        if driver.moderator.is_due(now_ns) {
+            driver.moderator.fired(now_ns);
+            driver.is_active = true;
+            self.counts.interrupts += 1;
+            let costs = [(Activity::Interrupt, self.config.host.costs.interrupt)];
+            self.work(Priority::Interrupt, Job::InterruptEntry, &costs);
+        } else if let Some(due_ns) = driver.moderator.next_due_ns() {
+            let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
+            if driver.moderation_at.is_none_or(|at| due < at) {
+                driver.moderation_at = Some(due);
+                self.events.schedule(due, Event::Moderation);
+            }
+        }
+    }
+
+    pub(super) fn on_interrupt(&mut self) {
+        match self.config.host.receive_in {
+            ReceiveIn::Interrupt => self.read_out_next(),
+            ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin, &[]),
+        }
+    }
+
+    /// The handler reads the next frame out, or ends.
+    fn read_out_next(&mut self) {
+        let driver = &mut self.driver;
+        // Whatever came while it ran is seen without another interrupt.
+        driver.moderator.seen();
+        let Some(first) = driver.memory.begin() else {
+            driver.is_active = false;
+            return;
+        };
+        self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
+        let costs = [
+            (Activity::Driver, self.config.host.costs.frame),
+            (Activity::Bus, self.config.adapter.bus.processor_time(first.len as u64)),
+        ];
+        self.work_next(Priority::Interrupt, Job::ReadOut, &costs);
+    }
+
+    pub(super) fn on_read_out(&mut self) {
+        if let Some(frame) = self.take_frame() {
+            self.receive(frame);
+        }
+        self.read_out_next();
+    }
+
+    fn take_frame(&mut self) -> Option<Frame> {
+        self.driver.memory.end();
+        let frame = self.driver.frames.pop_front();
+        self.counts.frames_received += u64::from(frame.is_some());
+        frame
+    }
+
+    /// A deferred driver takes all that is there.
+    pub(super) fn begin_batch(&mut self) {
+        self.driver.moderator.seen();
+        let mut batch = std::mem::take(&mut self.driver.batch);
+        while let Some(first) = self.driver.memory.first() {
+            self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
+            batch.extend(self.take_frame());
+        }
+        self.counts.batches += u64::from(!batch.is_empty());
+        let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
+        // The next one is taken from the end.
+        if !is_reversed {
+            batch.reverse();
+        }
+        self.driver.batch = batch;
+        self.next_of_batch();
+    }
+
+    fn next_of_batch(&mut self) {
+        let Some(frame) = self.driver.batch.pop() else {
+            self.driver.is_active = false;
+            self.interrupt_if_due();
+            return;
+        };
+        let costs = [
+            (Activity::Driver, self.config.host.costs.frame),
+            (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
+        ];
+        self.work_next(Priority::Softirq, Job::BatchFrame(frame), &costs);
+    }
+
+    pub(super) fn on_batch_frame(&mut self, frame: Frame) {
+        self.receive(frame);
+        self.next_of_batch();
+    }
+
+    pub(super) fn schedule_mask(&mut self) {
+        // Uniform around the mean: no more is known of it.
+        let wait = self.rng.random_range(0..=self.config.host.mask_interval.0.saturating_mul(2));
+        self.events.schedule(self.now + Span(wait), Event::Mask);
+    }
+
+    pub(super) fn on_mask(&mut self) {
+        let costs = [(Activity::Masked, self.config.host.mask)];
+        self.work(Priority::Interrupt, Job::Mask, &costs);
+        self.schedule_mask();
+    }
+}

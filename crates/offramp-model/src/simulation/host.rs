@@ -1,0 +1,182 @@
+//! TCP, UDP and the processes of the host under study.
+
+use super::{Activity, Content, Event, Frame, Job, Simulation};
+use crate::cpu::Priority;
+use crate::link::FRAME_LEN_MIN;
+use crate::rpc::{Call, REQUEST_FRAME_LEN};
+use crate::tcp::Received;
+use crate::time::{Span, Time};
+
+/// An RPC's timer doubles so many times at most: BSD's and Linux' NFS clients stop at 60 s.
+const RPC_DOUBLINGS_MAX: u32 = 6;
+
+impl Simulation {
+    /// A frame that the driver has read out.
+    pub(super) fn receive(&mut self, frame: Frame) {
+        let costs = self.config.host.costs;
+        match frame.content {
+            Content::Segment { flow, start, len } => {
+                let checksum = Span::of_bytes(len, costs.checksum_fs_per_byte);
+                let costs = [(Activity::Tcp, costs.tcp), (Activity::Checksum, checksum)];
+                self.work_of_protocol(Job::Segment { flow, start, len }, &costs);
+            }
+            Content::Fragment { slot, number, attempt } => {
+                let checksum = Span::of_bytes(frame.len, costs.checksum_fs_per_byte);
+                let costs = [(Activity::Udp, costs.udp), (Activity::Checksum, checksum)];
+                self.work_of_protocol(Job::Fragment { slot, number, attempt }, &costs);
+            }
+            // Nothing else is sent to the host.
+            Content::Ack { .. } | Content::Request { .. } => {}
+        }
+    }
+
+    fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
+        self.work(Priority::Softirq, job, costs);
+    }
+
+    pub(super) fn on_segment(&mut self, flow: usize, start: u64, len: u64) {
+        self.counts.segments_received += 1;
+        match self.flows[flow].receiver.receive(start, len) {
+            Received::Acknowledge => self.acknowledge(flow),
+            Received::Delay => self.delay_ack(flow),
+        }
+        self.wake_reader(flow);
+    }
+
+    /// Builds an acknowledgement of what is there now, before anything else of the protocol is done.
+    fn acknowledge(&mut self, flow: usize) {
+        self.flows[flow].ack_due = None;
+        let (next, window) = self.flows[flow].receiver.ack();
+        let costs = self.ack_costs();
+        self.work_next(Priority::Softirq, Job::Ack { flow, next, window }, &costs);
+    }
+
+    fn ack_costs(&self) -> [(Activity, Span); 2] {
+        let bus = self.config.adapter.bus.processor_time(FRAME_LEN_MIN);
+        [(Activity::Ack, self.config.host.costs.ack), (Activity::Bus, bus)]
+    }
+
+    pub(super) fn on_ack_built(&mut self, flow: usize, next: u64, window: u64) {
+        self.counts.acks += 1;
+        self.transmit(Frame { len: FRAME_LEN_MIN, content: Content::Ack { flow, next, window } });
+    }
+
+    fn delay_ack(&mut self, flow: usize) {
+        let due = self.now + self.config.host.delayed_ack;
+        let state = &mut self.flows[flow];
+        state.ack_due = Some(due);
+        if !state.ack_timer_runs {
+            state.ack_timer_runs = true;
+            self.events.schedule(due, Event::DelayedAck { flow });
+        }
+    }
+
+    pub(super) fn on_delayed_ack(&mut self, flow: usize) {
+        let state = &mut self.flows[flow];
+        state.ack_timer_runs = false;
+        match state.ack_due {
+            Some(due) if due > self.now => {
+                state.ack_timer_runs = true;
+                self.events.schedule(due, Event::DelayedAck { flow });
+            }
+            Some(_) => {
+                state.ack_due = None;
+                let (next, window) = state.receiver.ack();
+                let costs = self.ack_costs();
+                self.work(Priority::Softirq, Job::Ack { flow, next, window }, &costs);
+            }
+            None => {}
+        }
+    }
+
+    fn wake_reader(&mut self, flow: usize) {
+        let bytes = self.flows[flow].receiver.unread().min(self.config.workload.read_size);
+        if bytes == 0 || self.flows[flow].is_reading {
+            return;
+        }
+        self.flows[flow].is_reading = true;
+        let costs = self.read_costs(bytes);
+        self.work(Priority::User, Job::Read { flow, bytes }, &costs);
+    }
+
+    fn read_costs(&self, bytes: u64) -> [(Activity, Span); 2] {
+        let costs = &self.config.host.costs;
+        let reads = costs.read.times(bytes.div_ceil(costs.read_chunk));
+        [(Activity::Process, reads), (Activity::Copy, Span::of_bytes(bytes, costs.copy_fs_per_byte))]
+    }
+
+    pub(super) fn on_read(&mut self, flow: usize, bytes: u64) {
+        self.counts.bytes += bytes;
+        let state = &mut self.flows[flow];
+        state.is_reading = false;
+        let tells_window = state.receiver.read(bytes);
+        if tells_window {
+            self.acknowledge(flow);
+        }
+        self.wake_reader(flow);
+    }
+
+    /// The next call of a slot.
+    pub(super) fn start_call(&mut self, slot: usize) {
+        let call = &mut self.calls[slot];
+        *call = Call { number: call.number + 1, ..Call::default() };
+        self.send_call(slot);
+    }
+
+    fn send_call(&mut self, slot: usize) {
+        let doublings = self.calls[slot].attempt.min(RPC_DOUBLINGS_MAX);
+        let deadline = self.now + self.config.workload.rpc_timer.times(1 << doublings);
+        self.calls[slot].deadline = deadline;
+        self.events.schedule(deadline, Event::RpcTimer { slot });
+        let bus = self.config.adapter.bus.processor_time(REQUEST_FRAME_LEN);
+        let costs = [(Activity::Udp, self.config.host.costs.udp), (Activity::Bus, bus)];
+        self.work(Priority::User, Job::Call { slot }, &costs);
+    }
+
+    pub(super) fn on_call_built(&mut self, slot: usize) {
+        let call = self.calls[slot];
+        let content = Content::Request { slot, number: call.number, attempt: call.attempt };
+        self.transmit(Frame { len: REQUEST_FRAME_LEN, content });
+    }
+
+    /// Every call and attempt has a timer of its own; only the last one's counts.
+    pub(super) fn on_rpc_timer(&mut self, slot: usize) {
+        let call = &mut self.calls[slot];
+        if call.is_answered || call.deadline != self.now {
+            return;
+        }
+        // The fragments of another reply do not complete this one: it has another IP identification.
+        (call.attempt, call.fragments) = (call.attempt + 1, 0);
+        self.counts.retransmissions += 1;
+        self.counts.timeouts += 1;
+        self.send_call(slot);
+    }
+
+    pub(super) fn on_fragment(&mut self, slot: usize, number: u64, attempt: u32) {
+        let call = &mut self.calls[slot];
+        if (call.number, call.attempt) != (number, attempt) || call.is_answered {
+            return;
+        }
+        call.fragments += 1;
+        if call.fragments as usize == self.reply_frames.len() {
+            call.is_answered = true;
+            call.deadline = Time::NEVER;
+            let [process, copy] = self.read_costs(self.config.workload.rpc_size);
+            let costs = [process, copy, (Activity::Rpc, self.config.host.costs.rpc)];
+            self.work(Priority::User, Job::Reply { slot }, &costs);
+        }
+    }
+
+    pub(super) fn on_reply_read(&mut self, slot: usize) {
+        self.counts.bytes += self.config.workload.rpc_size;
+        self.counts.calls += 1;
+        self.calls[slot].is_read = true;
+        if !self.config.workload.rpc_in_rounds {
+            self.start_call(slot);
+        } else if self.calls.iter().all(|call| call.is_read) {
+            for slot in 0..self.calls.len() {
+                self.start_call(slot);
+            }
+        }
+    }
+}

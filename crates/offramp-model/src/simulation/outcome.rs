@@ -1,0 +1,230 @@
+//! What is counted, and what a run says.
+
+use super::Simulation;
+use crate::config::{Config, Workload};
+use crate::cpu::PRIORITIES;
+use crate::time::Span;
+use serde::Serialize;
+
+/// What the host's processor is busy with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Activity {
+    /// Entering and leaving interrupts, registers of the adapter.
+    Interrupt,
+    /// The driver, per frame.
+    Driver,
+    /// Waiting for the bus, byte by byte.
+    Bus,
+    /// TCP and IP, receiving.
+    Tcp,
+    /// UDP and IP.
+    Udp,
+    /// Summing.
+    Checksum,
+    /// Building acknowledgements.
+    Ack,
+    /// Copying to the process.
+    Copy,
+    /// The process: waking up, system calls.
+    Process,
+    /// Remote procedure calls.
+    Rpc,
+    /// Interrupts are shut out.
+    Masked,
+}
+
+/// Every activity, with a name for people.
+pub const ACTIVITIES: [(Activity, &str); 11] = [
+    (Activity::Interrupt, "interrupts"),
+    (Activity::Driver, "driver"),
+    (Activity::Bus, "bus, the processor waits"),
+    (Activity::Tcp, "TCP and IP"),
+    (Activity::Udp, "UDP and IP"),
+    (Activity::Checksum, "checksum"),
+    (Activity::Ack, "acknowledgements"),
+    (Activity::Copy, "copy to the process"),
+    (Activity::Process, "process, system calls"),
+    (Activity::Rpc, "RPC"),
+    (Activity::Masked, "interrupts shut out"),
+];
+
+/// Counters, all growing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Payload bytes that the process has read.
+    pub bytes: u64,
+    /// Frames that came to the adapter.
+    pub frames_arrived: u64,
+    /// Frames that the driver has read out.
+    pub frames_received: u64,
+    /// Frames that found no room.
+    pub dropped: u64,
+    /// Frames that were held and lost to newer ones.
+    pub overrun: u64,
+    /// Frames that the host has sent.
+    pub frames_sent: u64,
+    /// Interrupts.
+    pub interrupts: u64,
+    /// Batches that a deferred driver has handed over.
+    pub batches: u64,
+    /// Segments that TCP has received.
+    pub segments_received: u64,
+    /// Of these, out of order.
+    pub out_of_order: u64,
+    /// Acknowledgements sent.
+    pub acks: u64,
+    /// Segments, or requests, that were sent again.
+    pub retransmissions: u64,
+    /// Times that a sender's or a call's time was out.
+    pub timeouts: u64,
+    /// Acknowledgements that brought a sender nothing new.
+    pub duplicate_acks: u64,
+    /// Acknowledgements that came to a sender.
+    pub acks_received: u64,
+    /// Bytes that were under way at each of them, summed.
+    pub in_flight: u64,
+    /// Calls answered.
+    pub calls: u64,
+    /// Collisions on the line.
+    pub collisions: u64,
+    /// Frames that were given up after too many of them.
+    pub excessive_collisions: u64,
+    /// Time that frames waited in the adapter's memory before they were read out, summed.
+    pub ring_wait: Span,
+    /// Time that each station's frames occupied the line.
+    pub line_busy: [Span; 2],
+    /// Time of the processor by priority.
+    pub busy: [Span; PRIORITIES.len()],
+    /// Work given to the processor by what it is for.
+    pub activities: [Span; ACTIVITIES.len()],
+}
+
+impl Counts {
+    /// What came since `earlier`.
+    #[must_use]
+    pub fn since(&self, earlier: &Self) -> Self {
+        let spans = |now: &[Span], before: &[Span]| -> Vec<Span> {
+            now.iter().zip(before).map(|(&now, &before)| now - before).collect()
+        };
+        let mut busy = [Span::ZERO; PRIORITIES.len()];
+        busy.copy_from_slice(&spans(&self.busy, &earlier.busy));
+        let mut activities = [Span::ZERO; ACTIVITIES.len()];
+        activities.copy_from_slice(&spans(&self.activities, &earlier.activities));
+        let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
+        Self {
+            bytes: self.bytes - earlier.bytes,
+            frames_arrived: self.frames_arrived - earlier.frames_arrived,
+            frames_received: self.frames_received - earlier.frames_received,
+            dropped: self.dropped - earlier.dropped,
+            overrun: self.overrun - earlier.overrun,
+            frames_sent: self.frames_sent - earlier.frames_sent,
+            interrupts: self.interrupts - earlier.interrupts,
+            batches: self.batches - earlier.batches,
+            segments_received: self.segments_received - earlier.segments_received,
+            out_of_order: self.out_of_order - earlier.out_of_order,
+            acks: self.acks - earlier.acks,
+            retransmissions: self.retransmissions - earlier.retransmissions,
+            timeouts: self.timeouts - earlier.timeouts,
+            duplicate_acks: self.duplicate_acks - earlier.duplicate_acks,
+            acks_received: self.acks_received - earlier.acks_received,
+            in_flight: self.in_flight - earlier.in_flight,
+            calls: self.calls - earlier.calls,
+            collisions: self.collisions - earlier.collisions,
+            excessive_collisions: self.excessive_collisions - earlier.excessive_collisions,
+            ring_wait: self.ring_wait - earlier.ring_wait,
+            line_busy,
+            busy,
+            activities,
+        }
+    }
+}
+
+impl Simulation {
+    /// All counters, also those that others keep.
+    pub(super) fn counts_now(&self) -> Counts {
+        let memory = self.driver.memory.counts();
+        let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
+        Counts {
+            dropped: memory.dropped,
+            overrun: memory.overrun,
+            out_of_order: of_flows(|flow| flow.receiver.out_of_order),
+            retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
+            timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
+            duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
+            collisions: self.link.collisions,
+            excessive_collisions: self.link.excessive_collisions,
+            busy: PRIORITIES.map(|priority| self.cpu.busy(self.now, priority)),
+            ..self.counts
+        }
+    }
+}
+
+/// What came of a run, over the time that was counted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Outcome {
+    /// Payload that the process has read, bytes per second.
+    pub bytes_per_second: f64,
+    /// The same in KiB (1024 bytes) per second: what `ttcp` calls KB.
+    pub kib_per_second: f64,
+    /// Share of the processor that was busy, percent.
+    pub cpu_percent: f64,
+    /// The same in interrupt handlers, softirqs and processes.
+    pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
+    /// Interrupts per second.
+    pub interrupts_per_second: f64,
+    /// Frames that came to the adapter, per second.
+    pub frames_per_second: f64,
+    /// Share of the line that the host's and the peer's frames took, percent.
+    pub line_percent: [f64; 2],
+    /// Mean time in the adapter's memory before a frame is read out, microseconds.
+    pub ring_wait_us: f64,
+    /// Segments that a connection has under way when an acknowledgement comes, on average.
+    pub in_flight_segments: f64,
+    /// Time that was counted, seconds.
+    pub seconds: f64,
+    /// Events of the whole run.
+    pub events: u64,
+    /// The workload's name.
+    pub workload: &'static str,
+    /// Time of one full frame on the line, without gap, microseconds.
+    pub frame_time_us: f64,
+    /// The counters.
+    #[serde(skip)]
+    pub counts: Counts,
+}
+
+/// Bytes of a KiB.
+const KIB: f64 = 1024.0;
+/// Length of a full frame without FCS.
+const FULL_FRAME_LEN: u64 = 1514;
+
+impl Outcome {
+    pub(super) fn new(config: &Config, counts: &Counts, events: u64) -> Self {
+        let seconds = config.workload.time.as_s();
+        let percent = |span: Span| 100.0 * span.as_s() / seconds;
+        let per_second = |count: u64| count as f64 / seconds;
+        let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
+        let workload: Workload = config.workload.workload;
+        Self {
+            bytes_per_second: per_second(counts.bytes),
+            kib_per_second: per_second(counts.bytes) / KIB,
+            cpu_percent: counts.busy.iter().copied().map(percent).sum(),
+            cpu_percent_by_priority: counts.busy.map(percent),
+            interrupts_per_second: per_second(counts.interrupts),
+            frames_per_second: per_second(counts.frames_arrived),
+            line_percent: counts.line_busy.map(percent),
+            ring_wait_us: counts.ring_wait.as_us() / counts.frames_received.max(1) as f64,
+            in_flight_segments: in_flight / config.peer.sender.mss as f64,
+            seconds,
+            events,
+            workload: workload.name(),
+            frame_time_us: config.link.frame_time(FULL_FRAME_LEN).as_us(),
+            counts: *counts,
+        }
+    }
+
+    /// Frames that were lost, of those that came.
+    pub fn lost(&self) -> u64 {
+        self.counts.dropped + self.counts.overrun
+    }
+}

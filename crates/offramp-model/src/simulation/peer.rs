@@ -1,0 +1,104 @@
+//! The other machine: it sends streams, and answers requests. Its processor is not modelled, but for the time between
+//! two of its frames.
+
+use super::{Content, Event, Frame, PEER, Simulation};
+use crate::tcp::HEADERS_LEN;
+use crate::time::{Span, Time};
+
+impl Simulation {
+    pub(super) fn start_flow(&mut self, flow: usize) {
+        if self.config.workload.rate_bps > 0 {
+            self.flows[flow].sender.write_until(0);
+            self.on_write(flow);
+        } else {
+            self.pump(flow);
+        }
+    }
+
+    /// The application writes a segment, and comes back when the next one is due.
+    pub(super) fn on_write(&mut self, flow: usize) {
+        let mss = self.config.peer.sender.mss;
+        self.flows[flow].written += mss;
+        let written = self.flows[flow].written;
+        self.flows[flow].sender.write_until(written);
+        let next = self.now + Span::of_bytes_at(mss, self.config.workload.rate_bps);
+        self.events.schedule(next, Event::Write { flow });
+        self.pump(flow);
+    }
+
+    /// Sends what the windows allow.
+    fn pump(&mut self, flow: usize) {
+        let mss = self.config.peer.sender.mss;
+        while let Some(segment) = self.flows[flow].sender.next(self.now, mss) {
+            let content = Content::Segment { flow, start: segment.start, len: segment.len };
+            self.peer_sends(Frame { len: segment.len + HEADERS_LEN, content });
+        }
+        self.watch(flow);
+    }
+
+    /// A frame leaves the peer, over the slower link if there is one.
+    fn peer_sends(&mut self, frame: Frame) {
+        let hop_bps = self.config.peer.hop_bps;
+        if hop_bps == 0 {
+            self.send(PEER, frame);
+            return;
+        }
+        self.hop_free = self.hop_free.max(self.now) + Span::of_bytes_at(frame.len, hop_bps);
+        self.events.schedule(self.hop_free, Event::PeerSends(frame));
+    }
+
+    /// Lets the sender's timer run. A deadline that moves to a later time is looked at when the event comes; one that
+    /// moves to an earlier time, as it does after a timeout that was doubled, needs an event of its own.
+    fn watch(&mut self, flow: usize) {
+        let state = &mut self.flows[flow];
+        let deadline = state.sender.deadline;
+        if deadline != Time::NEVER && state.timer_at.is_none_or(|at| deadline < at) {
+            state.timer_at = Some(deadline);
+            self.events.schedule(deadline, Event::Retransmission { flow });
+        }
+    }
+
+    pub(super) fn on_retransmission(&mut self, flow: usize) {
+        let state = &mut self.flows[flow];
+        if state.timer_at != Some(self.now) {
+            return;
+        }
+        state.timer_at = None;
+        if state.sender.deadline <= self.now {
+            state.sender.time_out(self.now);
+            self.pump(flow);
+        } else {
+            self.watch(flow);
+        }
+    }
+
+    pub(super) fn on_peer_frame(&mut self, frame: Frame) {
+        let at = self.now + self.config.peer.turnaround;
+        match frame.content {
+            Content::Ack { flow, next, window } if at > self.now => {
+                self.events.schedule(at, Event::PeerAck { flow, next, window });
+            }
+            Content::Ack { flow, next, window } => self.on_peer_ack(flow, next, window),
+            Content::Request { slot, number, attempt } => self.reply(slot, number, attempt),
+            // Nothing else is sent to the peer.
+            Content::Segment { .. } | Content::Fragment { .. } => {}
+        }
+    }
+
+    pub(super) fn on_peer_ack(&mut self, flow: usize, next: u64, window: u64) {
+        let sender = &mut self.flows[flow].sender;
+        self.counts.acks_received += 1;
+        self.counts.in_flight += sender.in_flight();
+        sender.acknowledge(self.now, next, window);
+        self.pump(flow);
+    }
+
+    /// All fragments of a reply leave back to back.
+    fn reply(&mut self, slot: usize, number: u64, attempt: u32) {
+        let at = self.now + self.config.peer.service;
+        for &len in &self.reply_frames {
+            let content = Content::Fragment { slot, number, attempt };
+            self.events.schedule(at, Event::PeerSends(Frame { len, content }));
+        }
+    }
+}

@@ -1,0 +1,163 @@
+//! The receiving half: what is in order, when it is acknowledged, and the window that is offered.
+
+use std::collections::BTreeMap;
+
+/// When a receiver acknowledges.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckPolicy {
+    /// Segments in order that are acknowledged by one acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
+    pub segments_per_ack: u32,
+    /// Receive buffer, bytes: the window when nothing waits to be read.
+    pub window: u64,
+}
+
+/// What a receiver wants after a segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Received {
+    /// Acknowledge at once.
+    Acknowledge,
+    /// Acknowledge when the delay is over, if nothing else comes.
+    Delay,
+}
+
+/// What was received of a stream.
+#[derive(Clone, Debug)]
+pub struct Receiver {
+    policy: AckPolicy,
+    /// Next byte in order.
+    next: u64,
+    /// Bytes that came early: start and end of each piece.
+    early: BTreeMap<u64, u64>,
+    /// Bytes in order that the application has not read.
+    unread: u64,
+    /// Segments that are not acknowledged.
+    unacknowledged: u32,
+    /// End of the window that was offered last.
+    offered_until: u64,
+    /// Segments that came out of order.
+    pub out_of_order: u64,
+    /// Segments that brought nothing new.
+    pub duplicates: u64,
+}
+
+impl Receiver {
+    /// A receiver that has received nothing.
+    pub fn new(policy: AckPolicy) -> Self {
+        Self {
+            policy,
+            next: 0,
+            early: BTreeMap::new(),
+            unread: 0,
+            unacknowledged: 0,
+            offered_until: policy.window,
+            out_of_order: 0,
+            duplicates: 0,
+        }
+    }
+
+    /// Bytes that are in order.
+    pub fn received(&self) -> u64 {
+        self.next
+    }
+
+    /// Bytes that wait to be read.
+    pub fn unread(&self) -> u64 {
+        self.unread
+    }
+
+    /// Whether something is not acknowledged.
+    pub fn owes_ack(&self) -> bool {
+        self.unacknowledged > 0
+    }
+
+    /// A segment has arrived.
+    pub fn receive(&mut self, start: u64, len: u64) -> Received {
+        let end = start + len;
+        if end <= self.next {
+            self.duplicates += 1;
+            return Received::Acknowledge;
+        }
+        if start > self.next {
+            self.out_of_order += 1;
+            let known = self.early.entry(start).or_insert(end);
+            *known = end.max(*known);
+            return Received::Acknowledge;
+        }
+        let filled_hole = !self.early.is_empty();
+        let before = self.next;
+        self.next = end;
+        self.take_early();
+        self.unread += self.next - before;
+        self.unacknowledged += 1;
+        if filled_hole || self.unacknowledged >= self.policy.segments_per_ack {
+            Received::Acknowledge
+        } else {
+            Received::Delay
+        }
+    }
+
+    fn take_early(&mut self) {
+        while let Some((&start, &end)) = self.early.first_key_value()
+            && start <= self.next
+        {
+            self.next = self.next.max(end);
+            self.early.remove(&start);
+        }
+    }
+
+    /// The acknowledgement as it is now: the next byte, and the window.
+    pub fn ack(&mut self) -> (u64, u64) {
+        self.unacknowledged = 0;
+        let window = self.policy.window.saturating_sub(self.unread);
+        self.offered_until = self.offered_until.max(self.next + window);
+        (self.next, self.offered_until - self.next)
+    }
+
+    /// The application has read so many bytes. Whether the window has opened by so much that the sender is told:
+    /// half of the buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 asks for at most that).
+    pub fn read(&mut self, bytes: u64) -> bool {
+        self.unread -= bytes.min(self.unread);
+        let window_end = self.next + self.policy.window.saturating_sub(self.unread);
+        window_end.saturating_sub(self.offered_until) * 2 >= self.policy.window
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn receiver() -> Receiver {
+        Receiver::new(AckPolicy { segments_per_ack: 2, window: 8000 })
+    }
+
+    #[test]
+    fn every_second_segment_in_order_is_acknowledged_at_once() {
+        let mut receiver = receiver();
+        assert_eq!(receiver.receive(0, 1000), Received::Delay);
+        assert_eq!(receiver.receive(1000, 1000), Received::Acknowledge);
+        assert_eq!(receiver.ack(), (2000, 6000));
+        assert_eq!(receiver.receive(2000, 1000), Received::Delay);
+    }
+
+    #[test]
+    fn a_segment_out_of_order_is_answered_at_once_and_kept() {
+        let mut receiver = receiver();
+        assert_eq!(receiver.receive(1000, 1000), Received::Acknowledge);
+        assert_eq!(receiver.ack(), (0, 8000));
+        assert_eq!(receiver.receive(0, 1000), Received::Acknowledge);
+        assert_eq!((receiver.received(), receiver.unread()), (2000, 2000));
+        assert_eq!(receiver.receive(0, 2000), Received::Acknowledge);
+        assert_eq!((receiver.out_of_order, receiver.duplicates), (1, 1));
+    }
+
+    #[test]
+    fn a_window_that_opens_by_half_is_told() {
+        let mut receiver = receiver();
+        receiver.receive(0, 4000);
+        receiver.receive(4000, 4000);
+        assert_eq!(receiver.ack(), (8000, 0));
+        assert!(!receiver.read(3000));
+        assert!(receiver.read(1000));
+        assert_eq!(receiver.ack(), (8000, 4000));
+    }
+}

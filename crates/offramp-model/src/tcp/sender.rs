@@ -1,0 +1,329 @@
+//! The sending half: window, congestion control, retransmission.
+
+use crate::time::{Span, Time};
+
+/// Duplicate acknowledgements that are taken for a loss (RFC 5681 3.2).
+const DUPLICATE_ACKS: u32 = 3;
+/// A timeout doubles so many times at most (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
+const BACKOFF_DOUBLINGS_MAX: u32 = 6;
+/// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
+const SRTT_SHIFT: u32 = 3;
+const RTTVAR_SHIFT: u32 = 2;
+/// Times the variation in the timeout (RFC 6298 2.3).
+const RTTVAR_TIMES: u64 = 4;
+
+/// How a sender answers to loss.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Variant {
+    /// As before 1988: it sends what the window takes, knows no duplicate acknowledgements, and goes back to the
+    /// first byte that is not acknowledged when time is out.
+    GoBackN,
+    /// BSD 4.3-Tahoe: slow start, congestion avoidance, fast retransmit.
+    Tahoe,
+    /// BSD 4.3-Reno: and fast recovery (RFC 5681 3.2).
+    Reno,
+}
+
+/// What a sender is made with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SenderConfig {
+    /// Payload of a full segment, bytes.
+    pub mss: u64,
+    /// Its answer to loss.
+    pub variant: Variant,
+    /// Shortest time until it retransmits.
+    pub rto_min: Span,
+    /// Segments that it may send before the first acknowledgement.
+    pub initial_window_segments: u64,
+    /// Window that the receiver offers at first, bytes.
+    pub window: u64,
+}
+
+/// A piece of the stream that is to be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment {
+    /// First byte.
+    pub start: u64,
+    /// Bytes.
+    pub len: u64,
+    /// It was sent before.
+    pub is_retransmission: bool,
+}
+
+/// What was sent of a stream, and what may be.
+#[derive(Clone, Debug)]
+pub struct Sender {
+    config: SenderConfig,
+    /// First byte that is not acknowledged.
+    una: u64,
+    /// Next byte to send.
+    nxt: u64,
+    /// Behind the last byte that was ever sent.
+    sent_max: u64,
+    /// Bytes that the application has written so far.
+    available: u64,
+    cwnd: u64,
+    ssthresh: u64,
+    duplicates: u32,
+    /// In fast recovery until this byte is acknowledged.
+    recover: Option<u64>,
+    /// One segment that is to be sent again at once.
+    resend: bool,
+    window: u64,
+    srtt: Option<Span>,
+    rttvar: Span,
+    /// Byte whose acknowledgement is timed, and when it was sent; not one that was sent twice (Karn).
+    timed: Option<(u64, Time)>,
+    doublings: u32,
+    /// When time is out; [`Time::NEVER`] while nothing is under way.
+    pub deadline: Time,
+    /// Segments that were sent again.
+    pub retransmissions: u64,
+    /// Times that time was out.
+    pub timeouts: u64,
+    /// Acknowledgements that acknowledged nothing new while something was under way.
+    pub duplicate_acks: u64,
+}
+
+impl Sender {
+    /// A sender of an unlimited stream.
+    pub fn new(config: SenderConfig) -> Self {
+        Self {
+            una: 0,
+            nxt: 0,
+            sent_max: 0,
+            available: u64::MAX,
+            cwnd: config.mss * config.initial_window_segments,
+            ssthresh: u64::MAX,
+            duplicates: 0,
+            recover: None,
+            resend: false,
+            window: config.window,
+            srtt: None,
+            rttvar: Span::ZERO,
+            timed: None,
+            doublings: 0,
+            deadline: Time::NEVER,
+            retransmissions: 0,
+            timeouts: 0,
+            duplicate_acks: 0,
+            config,
+        }
+    }
+
+    /// The application has written so many bytes in all.
+    pub fn write_until(&mut self, available: u64) {
+        self.available = available;
+    }
+
+    /// Bytes that are under way.
+    pub fn in_flight(&self) -> u64 {
+        self.nxt - self.una
+    }
+
+    /// The congestion window in bytes; the receiver's where the variant has none.
+    pub fn cwnd(&self) -> u64 {
+        if self.config.variant == Variant::GoBackN { self.window } else { self.cwnd }
+    }
+
+    /// The next piece to send, of at most `len_max` bytes, if the windows allow one.
+    pub fn next(&mut self, now: Time, len_max: u64) -> Option<Segment> {
+        if std::mem::take(&mut self.resend) {
+            let len = self.config.mss.min(self.sent_max - self.una);
+            return (len > 0).then(|| self.emit(now, self.una, len));
+        }
+        let usable = self.window.min(self.cwnd()).saturating_sub(self.in_flight());
+        let written = self.available - self.nxt;
+        let len = usable.min(written).min(len_max);
+        if !self.is_worth_sending(len, written) {
+            return None;
+        }
+        // A long send is a whole number of segments, but for the end of what was written.
+        let len = if len > self.config.mss && len < written { len - len % self.config.mss } else { len };
+        let segment = self.emit(now, self.nxt, len);
+        self.nxt += len;
+        self.sent_max = self.sent_max.max(self.nxt);
+        Some(segment)
+    }
+
+    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of what was written, or half of the window.
+    /// The oldest variant sends whatever fits.
+    fn is_worth_sending(&self, len: u64, written: u64) -> bool {
+        let is_enough = len >= self.config.mss || len == written || len * 2 >= self.config.window;
+        len > 0 && (is_enough || self.config.variant == Variant::GoBackN)
+    }
+
+    fn emit(&mut self, now: Time, start: u64, len: u64) -> Segment {
+        let is_retransmission = start < self.sent_max;
+        if is_retransmission {
+            self.retransmissions += 1;
+            self.timed = None;
+        } else if self.timed.is_none() {
+            self.timed = Some((start + len, now));
+        }
+        if self.deadline == Time::NEVER {
+            self.deadline = now + self.rto();
+        }
+        Segment { start, len, is_retransmission }
+    }
+
+    /// An acknowledgement of all bytes before `ack`, with the receiver's window.
+    pub fn acknowledge(&mut self, now: Time, ack: u64, window: u64) {
+        let is_update = window != self.window;
+        self.window = window;
+        if ack > self.una {
+            self.acknowledge_new(now, ack);
+        } else if ack == self.una && self.in_flight() > 0 && !is_update {
+            self.duplicate_acks += 1;
+            self.acknowledge_again();
+        }
+    }
+
+    fn acknowledge_new(&mut self, now: Time, ack: u64) {
+        let acked = ack - self.una;
+        self.measure(now, ack);
+        self.una = ack;
+        self.nxt = self.nxt.max(ack);
+        self.doublings = 0;
+        self.duplicates = 0;
+        self.deadline = if self.nxt > self.una { now + self.rto() } else { Time::NEVER };
+        match self.recover.take() {
+            // Reno leaves recovery with the first new acknowledgement.
+            Some(_) => self.cwnd = self.ssthresh,
+            None => self.grow(acked),
+        }
+    }
+
+    /// Slow start by what was acknowledged, at most two segments (RFC 3465); then a segment per window (RFC 5681 3.1).
+    fn grow(&mut self, acked: u64) {
+        let mss = self.config.mss;
+        let by = if self.cwnd < self.ssthresh { acked.min(2 * mss) } else { (mss * mss / self.cwnd).max(1) };
+        self.cwnd = (self.cwnd + by).min(self.config.window.max(mss) * 2);
+    }
+
+    fn acknowledge_again(&mut self) {
+        self.duplicates += 1;
+        match self.config.variant {
+            Variant::Tahoe if self.duplicates == DUPLICATE_ACKS => {
+                self.halve();
+                self.cwnd = self.config.mss;
+                self.resend = true;
+            }
+            Variant::Reno if self.duplicates == DUPLICATE_ACKS => {
+                self.halve();
+                self.cwnd = self.ssthresh + u64::from(DUPLICATE_ACKS) * self.config.mss;
+                self.recover = Some(self.nxt);
+                self.resend = true;
+            }
+            Variant::Reno if self.recover.is_some() => self.cwnd += self.config.mss,
+            Variant::GoBackN | Variant::Tahoe | Variant::Reno => {}
+        }
+    }
+
+    fn halve(&mut self) {
+        self.ssthresh = (self.in_flight().min(self.window) / 2).max(2 * self.config.mss);
+    }
+
+    /// Time is out: everything that is not acknowledged is sent again.
+    pub fn time_out(&mut self, now: Time) {
+        self.timeouts += 1;
+        self.halve();
+        self.cwnd = self.config.mss;
+        self.nxt = self.una;
+        (self.recover, self.resend, self.timed, self.duplicates) = (None, false, None, 0);
+        self.doublings = (self.doublings + 1).min(BACKOFF_DOUBLINGS_MAX);
+        self.deadline = now + self.rto();
+    }
+
+    fn measure(&mut self, now: Time, ack: u64) {
+        let Some((_, sent)) = self.timed.filter(|&(byte, _)| byte <= ack) else { return };
+        self.timed = None;
+        let rtt = now.since(sent);
+        match self.srtt {
+            None => (self.srtt, self.rttvar) = (Some(rtt), Span(rtt.0 / 2)),
+            Some(srtt) => {
+                let error = Span(srtt.0.abs_diff(rtt.0));
+                self.rttvar = self.rttvar - Span(self.rttvar.0 >> RTTVAR_SHIFT) + Span(error.0 >> RTTVAR_SHIFT);
+                self.srtt = Some(srtt - Span(srtt.0 >> SRTT_SHIFT) + Span(rtt.0 >> SRTT_SHIFT));
+            }
+        }
+    }
+
+    /// The time until it retransmits, with what it was doubled by.
+    fn rto(&self) -> Span {
+        let measured = self.srtt.map_or(Span::ZERO, |srtt| srtt + self.rttvar.times(RTTVAR_TIMES));
+        measured.max(self.config.rto_min).times(1 << self.doublings)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MSS: u64 = 1460;
+
+    fn sender(variant: Variant, window: u64) -> Sender {
+        let rto_min = Span::us(500_000);
+        Sender::new(SenderConfig { mss: MSS, variant, rto_min, initial_window_segments: 1, window })
+    }
+
+    fn sent(sender: &mut Sender) -> Vec<u64> {
+        std::iter::from_fn(|| sender.next(Time(0), MSS).map(|segment| segment.len)).collect()
+    }
+
+    #[test]
+    fn the_oldest_variant_dumps_the_whole_window_at_once() {
+        assert_eq!(sent(&mut sender(Variant::GoBackN, 4096)), [1460, 1460, 1176]);
+        assert_eq!(sent(&mut sender(Variant::GoBackN, 32_768)).len(), 23);
+    }
+
+    #[test]
+    fn reno_doubles_its_window_each_round_trip_until_the_receiver_limits_it() {
+        let mut sender = sender(Variant::Reno, 16 * MSS);
+        let mut acked = 0;
+        for expected in [1, 2, 4, 8, 16, 16] {
+            let segments = sent(&mut sender);
+            assert_eq!(segments.len(), expected);
+            for len in segments {
+                acked += len;
+                sender.acknowledge(Time(1), acked, 16 * MSS);
+            }
+        }
+    }
+
+    #[test]
+    fn three_duplicates_send_one_segment_again_and_reno_keeps_half_of_its_window() {
+        for (variant, cwnd) in [(Variant::Tahoe, MSS), (Variant::Reno, 4 * MSS)] {
+            let mut sender = sender(variant, 8 * MSS);
+            let mut acked = 0;
+            while sender.cwnd() < 8 * MSS {
+                acked += sent(&mut sender).iter().sum::<u64>();
+                sender.acknowledge(Time(1), acked, 8 * MSS);
+            }
+            sent(&mut sender);
+            for _ in 0..3 {
+                sender.acknowledge(Time(2), acked, 8 * MSS);
+            }
+            let again = sender.next(Time(2), MSS).unwrap();
+            assert_eq!((again.start, again.is_retransmission), (acked, true), "{variant:?}");
+            sender.acknowledge(Time(3), acked + 8 * MSS, 8 * MSS);
+            let grown = if variant == Variant::Tahoe { cwnd + 2 * MSS } else { cwnd };
+            assert_eq!(sender.cwnd(), grown, "{variant:?}");
+        }
+    }
+
+    #[test]
+    fn go_back_n_knows_no_duplicates_and_starts_again_when_time_is_out() {
+        let mut sender = sender(Variant::GoBackN, 4 * MSS);
+        sent(&mut sender);
+        for _ in 0..5 {
+            sender.acknowledge(Time(2), 0, 4 * MSS);
+        }
+        assert_eq!(sender.next(Time(2), MSS), None);
+        let deadline = sender.deadline;
+        sender.time_out(deadline);
+        assert_eq!(sender.deadline, deadline + Span::us(1_000_000), "the next one is twice as far");
+        assert_eq!(sent(&mut sender).len(), 4);
+        assert_eq!((sender.retransmissions, sender.timeouts), (4, 1));
+    }
+}

@@ -1,0 +1,220 @@
+//! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
+
+use crate::exit::{FAILED, SETUP, fail};
+use clap::{Args as ClapArgs, Subcommand};
+use offramp_model::claims;
+use offramp_model::config::Workload;
+use offramp_model::explain;
+use offramp_model::profile::quantity::Quantity;
+use offramp_model::profile::schema::Key;
+use offramp_model::profile::{self, Profile};
+use offramp_model::simulation::{Outcome, run as simulate};
+use serde::Serialize;
+use std::fmt::Write as _;
+use std::process::ExitCode;
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp model list                                             the profiles that there are
+  offramp model run 486-wd8003ep --workload ttcp-receive         a WD8003EP in a 486DX-40
+  offramp model run 486-wd8003ep --workload ttcp-receive --set bus.clock=13.4MHz
+  offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
+  offramp model claims                                           what was published beside what the model says
+
+Exit status: 0 done; 1 a claim left its target, or a run stood still; 2 wrong options or a wrong profile.";
+
+/// Predict throughput and processor load of adapters, buses and hosts that are not here.
+#[derive(ClapArgs)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the profiles that come with offramp
+    List,
+    /// Run a workload on a system
+    Run(RunArgs),
+    /// Say where each microsecond of a frame goes
+    Explain(RunArgs),
+    /// Set the published claims beside what the model says
+    Claims {
+        /// Print one JSON object instead of text
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+#[derive(ClapArgs)]
+struct RunArgs {
+    /// A system: its name, or a file that ends in .toml
+    profile: String,
+    /// What is sent
+    #[arg(long, value_parser = workload)]
+    workload: Workload,
+    /// Set a parameter, with its unit: bus.clock=13.4MHz
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+fn workload(name: &str) -> Result<Workload, String> {
+    let found = Workload::NAMES.iter().find(|(of, _)| *of == name);
+    found.map(|(_, workload)| *workload).ok_or_else(|| {
+        let names: Vec<_> = Workload::NAMES.iter().map(|(name, _)| *name).collect();
+        format!("there is no such workload; use one of: {}", names.join(", "))
+    })
+}
+
+fn setting(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("write it as KEY=VALUE, such as bus.clock=13.4MHz")?;
+    Ok((key.trim().to_owned(), value.trim().to_owned()))
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> ExitCode {
+    match &args.command {
+        Command::List => list(),
+        Command::Run(args) => run_workload(args, run_text),
+        Command::Explain(args) => run_workload(args, |_, outcome| explain::text(outcome)),
+        Command::Claims { json } => show_claims(*json),
+    }
+}
+
+fn list() -> ExitCode {
+    for listed in profile::list() {
+        println!("{:8} {:14} {}", listed.kind, listed.name, listed.title);
+    }
+    ExitCode::SUCCESS
+}
+
+fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> ExitCode {
+    let profile = match load(args) {
+        Ok(profile) => profile,
+        Err(error) => return fail(format_args!("model: {error}"), SETUP),
+    };
+    warn(&profile);
+    let outcome = match simulate(&profile, args.workload) {
+        Ok(outcome) => outcome,
+        Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
+    };
+    if args.json {
+        return print_json(&JsonRun::new(&profile, &outcome));
+    }
+    println!("{}: {}, {}\n", profile.name, profile.title, outcome.workload);
+    print!("{}", text(&profile, &outcome));
+    ExitCode::SUCCESS
+}
+
+fn load(args: &RunArgs) -> Result<Profile, profile::ProfileError> {
+    let mut profile = Profile::load(&args.profile)?;
+    for (key, value) in &args.settings {
+        profile.set(key, value)?;
+    }
+    Ok(profile)
+}
+
+/// What hardware would not do, although the model does.
+fn warn(profile: &Profile) {
+    if profile.value("bus.clock") > profile.value("bus.reliable_clock") {
+        eprintln!("model: at this bus.clock most hardware fails (bus.reliable_clock); the model does not");
+    }
+}
+
+fn run_text(profile: &Profile, outcome: &Outcome) -> String {
+    let mut out = String::new();
+    let counts = &outcome.counts;
+    let mut line = |name: &str, value: String| {
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{name:24} {value}");
+    };
+    let kb = outcome.bytes_per_second / 1000.0;
+    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s)", outcome.kib_per_second));
+    line("processor", format!("{:.1} %", outcome.cpu_percent));
+    line("interrupts", format!("{:.0}/s", outcome.interrupts_per_second));
+    line("frames to the host", format!("{:.0}/s", outcome.frames_per_second));
+    line("frames lost", format!("{} drop, {} overrun", counts.dropped, counts.overrun));
+    line("sent again", format!("{}, after {} timeouts", counts.retransmissions, counts.timeouts));
+    line("collisions", format!("{}", counts.collisions));
+    line("line", format!("{:.1} % to the host, {:.1} % from it", outcome.line_percent[1], outcome.line_percent[0]));
+    line("counted", format!("{:.1} s, {} events", outcome.seconds, outcome.events));
+    let _ = writeln!(out, "\nwhat it was made with");
+    for (key, quantity) in profile.said() {
+        let value = key.dimension.show(quantity.value);
+        let _ = writeln!(out, "  {:28} {value:16} {:10} {}", key.name, quantity.tag.to_string(), quantity.source);
+    }
+    out
+}
+
+fn show_claims(json: bool) -> ExitCode {
+    let table = match claims::table() {
+        Ok(table) => table,
+        Err(error) => return fail(format_args!("model: {error}"), FAILED),
+    };
+    if json {
+        print_json(&table);
+    } else {
+        print!("{}", claims::text(&table));
+    }
+    if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+}
+
+fn print_json(value: &impl Serialize) -> ExitCode {
+    match serde_json::to_string_pretty(value) {
+        Ok(text) => {
+            println!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format_args!("model: {error}"), FAILED),
+    }
+}
+
+/// A run as JSON: what came of it, and what it was made with.
+#[derive(Serialize)]
+struct JsonRun<'a> {
+    profile: &'a str,
+    outcome: &'a Outcome,
+    explanation: explain::Explanation,
+    frames_dropped: u64,
+    frames_overrun: u64,
+    retransmissions: u64,
+    timeouts: u64,
+    collisions: u64,
+    parameters: Vec<JsonParameter<'a>>,
+}
+
+#[derive(Serialize)]
+struct JsonParameter<'a> {
+    name: &'a str,
+    value: String,
+    tag: String,
+    source: &'a str,
+    fitted_to: &'a [String],
+}
+
+impl<'a> JsonRun<'a> {
+    fn new(profile: &'a Profile, outcome: &'a Outcome) -> Self {
+        let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
+            name: key.name,
+            value: key.dimension.show(quantity.value),
+            tag: quantity.tag.to_string(),
+            source: &quantity.source,
+            fitted_to: &quantity.fitted_to,
+        };
+        Self {
+            profile: &profile.name,
+            outcome,
+            explanation: explain::explain(outcome),
+            frames_dropped: outcome.counts.dropped,
+            frames_overrun: outcome.counts.overrun,
+            retransmissions: outcome.counts.retransmissions,
+            timeouts: outcome.counts.timeouts,
+            collisions: outcome.counts.collisions,
+            parameters: profile.said().map(parameter).collect(),
+        }
+    }
+}
