@@ -96,33 +96,27 @@ pub trait HostIo: HostPort {
     fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>));
 }
 
-impl<H: HostIo> HostIo for Reverse<H> {
-    fn arm(&mut self) {
-        self.host_mut().arm();
-    }
+/// A decorator of a host sleeps on what the host sleeps on.
+macro_rules! sleep_on_host {
+    ($decorator:ident) => {
+        impl<H: HostIo> HostIo for $decorator<H> {
+            fn arm(&mut self) {
+                self.host_mut().arm();
+            }
 
-    fn disarm(&mut self) {
-        self.host_mut().disarm();
-    }
+            fn disarm(&mut self) {
+                self.host_mut().disarm();
+            }
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.host().watch(watch);
-    }
+            fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+                self.host().watch(watch);
+            }
+        }
+    };
 }
 
-impl<H: HostIo> HostIo for VerdictFault<H> {
-    fn arm(&mut self) {
-        self.host_mut().arm();
-    }
-
-    fn disarm(&mut self) {
-        self.host_mut().disarm();
-    }
-
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.host().watch(watch);
-    }
-}
+sleep_on_host!(Reverse);
+sleep_on_host!(VerdictFault);
 
 /// What a worker drives.
 pub trait Task: Send {
