@@ -97,16 +97,22 @@ impl Waiting {
         now_ns.wrapping_sub(self.first_ns)
     }
 
+    /// The first frames, of which none waits longer than `wait_ns`.
+    #[inline]
+    fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
+        Self { frames, first_ns: now_ns, later_ns: 0, wait_ns }
+    }
+
     #[inline]
     fn add(&mut self, now_ns: u64, frames: u64) {
         self.later_ns = self.later_ns.wrapping_add(frames.wrapping_mul(self.since_first_ns(now_ns)));
         self.frames = self.frames.wrapping_add(frames);
     }
 
-    /// The other two are of the next first frame.
+    /// The rest is of the next first frame.
     #[inline]
     fn clear(&mut self) {
-        (self.frames, self.later_ns) = (0, 0);
+        self.frames = 0;
     }
 
     /// The time that they have waited, summed.
@@ -289,11 +295,12 @@ impl Moderator {
     /// So many frames of so many bytes in all came at once. None is no event.
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
+        let frames = u64::from(frames);
         if self.waiting.frames == 0 {
-            self.waiting.first_ns = now_ns;
-            self.waiting.wait_ns = self.limits.wait_ns(now_ns, self.fired_ns);
+            self.waiting = Waiting::begin(now_ns, frames, self.limits.wait_ns(now_ns, self.fired_ns));
+        } else {
+            self.waiting.add(now_ns, frames);
         }
-        self.waiting.add(now_ns, u64::from(frames));
         self.bytes = self.bytes.wrapping_add(bytes);
     }
 

@@ -80,8 +80,8 @@ impl Class {
         if frames == 0 {
             return self;
         }
-        // No division: the mean, rounded down, is above the limit.
-        let is_mean_above = |limit: u64| bytes >= frames.saturating_mul(limit + 1);
+        // The mean, rounded down, is above the limit: divided by a constant, which is a multiplication.
+        let is_mean_above = |limit: u64| bytes / (limit + 1) >= frames;
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
             Self::Lowest if frames < LOWEST_FRAMES && bytes > LOWEST_BYTES => Self::Low,
@@ -163,31 +163,39 @@ impl E1000 {
     /// one now.
     #[inline]
     pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
-        let per_second_before = self.per_second;
         match self.mode {
             E1000Mode::Simplified => self.weigh(now_ns, bytes),
             E1000Mode::Dynamic | E1000Mode::Conservative => self.classify(frames, bytes),
         }
-        self.per_second != per_second_before
     }
 
+    /// Writes only what changes: an interrupt that finds the queue as the one before left it waits for nothing
+    /// that was written there.
     #[inline]
-    fn classify(&mut self, frames: u64, bytes: u64) {
-        self.class = match self.class.after(frames, bytes) {
+    fn classify(&mut self, frames: u64, bytes: u64) -> bool {
+        let class = match self.class.after(frames, bytes) {
             Class::Lowest if self.mode == E1000Mode::Conservative => Class::Low,
             class => class,
         };
-        let aim = self.class.per_second();
-        self.per_second = aim.min(self.per_second + aim / RISE_DIVISOR);
+        let aim = class.per_second();
+        if class == self.class && aim == self.per_second {
+            return false;
+        }
+        self.class = class;
+        let per_second = aim.min(self.per_second + aim / RISE_DIVISOR);
+        std::mem::replace(&mut self.per_second, per_second) != per_second
     }
 
-    fn weigh(&mut self, now_ns: u64, bytes: u64) {
+    #[inline]
+    fn weigh(&mut self, now_ns: u64, bytes: u64) -> bool {
         let balance = self.balance.get_or_insert(Balance::since(now_ns));
         balance.own_bytes = balance.own_bytes.saturating_add(bytes);
-        if now_ns.saturating_sub(balance.since_ns) >= BALANCE_NS {
-            self.per_second = balance.per_second();
-            self.balance = Some(Balance::since(now_ns));
+        if now_ns.saturating_sub(balance.since_ns) < BALANCE_NS {
+            return false;
         }
+        let per_second = balance.per_second();
+        self.balance = Some(Balance::since(now_ns));
+        std::mem::replace(&mut self.per_second, per_second) != per_second
     }
 }
 
