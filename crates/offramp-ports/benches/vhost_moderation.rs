@@ -69,6 +69,8 @@ struct Sample {
     frames_per_s: f64,
     calls_per_s: f64,
     calls_per_frame: f64,
+    /// Requests and answers: with a call for each, none waits for another.
+    messages_per_s: f64,
 }
 
 fn main() {
@@ -101,6 +103,10 @@ fn print(load: Load, samples: &[Vec<Sample>; POLICIES.len()]) {
             if value == 0.0 { "-".to_owned() } else { format!("{value:.2} ({:.2})", median(ratios)) }
         });
         println!("  {name:<14} {:>18} {:>18} {:>18} {:>18} {:>18}", cells[0], cells[1], cells[2], cells[3], cells[4]);
+    }
+    if load == Load::Mixed {
+        let floor = median(samples[0].iter().map(|off| off.messages_per_s / off.calls_per_s));
+        println!("  a call for each request and each answer, and none for bulk data: {floor:.2} of the calls of off");
     }
 }
 
@@ -151,6 +157,7 @@ fn sample(load: Load, moderation: ModerationConfig, time: Duration) -> Sample {
         frames_per_s: frames as f64 / elapsed_s,
         calls_per_s: calls as f64 / elapsed_s,
         calls_per_frame: calls as f64 / frames as f64,
+        messages_per_s: 2.0 * round_trips_ns.len() as f64 / elapsed_s,
     }
 }
 
