@@ -26,7 +26,7 @@ pub fn claim(id: &str) -> Option<&'static Claim> {
 }
 
 /// The claims that the lab's experiments bear on, in the order of their numbers.
-pub static CLAIMS: [Claim; 42] = [
+pub static CLAIMS: [Claim; 43] = [
     Claim {
         id: "M1",
         configuration: "Windows performance lab, network-intensive load, checksum offload on against off",
@@ -75,6 +75,13 @@ pub static CLAIMS: [Claim; 42] = [
         metric: "throughput of the whole system",
         published: "up to +9 %",
         note: "Equals 8 % less processor time for the same work, of which networking is only a part.",
+    },
+    Claim {
+        id: "M8",
+        configuration: "IPsec offload with 3DES, tests over an encrypted link",
+        metric: "throughput",
+        published: "+30 %",
+        note: "Equals 23.1 % less processor time for the same work; 3DES takes many cycles for each byte.",
     },
     Claim {
         id: "M9",
@@ -341,9 +348,9 @@ mod tests {
     #[test]
     fn all_claims_of_the_experiments_are_here() {
         let ids = [
-            "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M9", "M10", "M11", "M20", "R4", "R6", "H1", "H2", "H3", "H4",
-            "H5", "H6", "I20", "R1", "R2", "R8", "R9", "R10", "R11", "R12", "I1", "I2", "I3", "I4", "I5", "I6", "I11",
-            "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19",
+            "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11", "M20", "R4", "R6", "H1", "H2", "H3",
+            "H4", "H5", "H6", "I20", "R1", "R2", "R8", "R9", "R10", "R11", "R12", "I1", "I2", "I3", "I4", "I5", "I6",
+            "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19",
         ];
         assert!(ids.iter().all(|id| claim(id).is_some()));
         assert_eq!(ids.len(), CLAIMS.len());

@@ -4,7 +4,10 @@ use crate::device::DeviceError;
 use crate::guest::GuestError;
 use offramp_adapter::config::ConfigError;
 use offramp_adapter::fault::FaultConfigError;
+use offramp_adapter::ipsec::SaError;
 use offramp_adapter::memory::MemoryConfigError;
+use offramp_offload::esp::InvalidSa;
+use offramp_ports::packet::PacketError;
 use offramp_ports::sys::SysError;
 use offramp_ports::sys::privilege::SetupError;
 use offramp_ports::tap::TapError;
@@ -28,6 +31,15 @@ pub enum LabError {
     /// A fault is out of range.
     #[error(transparent)]
     Fault(#[from] FaultConfigError),
+    /// A security association cannot be made.
+    #[error(transparent)]
+    Sa(#[from] InvalidSa),
+    /// A security association cannot be installed.
+    #[error(transparent)]
+    SaChange(#[from] SaError),
+    /// A packet socket could not be opened.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
     /// An interface could not be set up.
     #[error("{0}")]
     System(#[from] SysError),

@@ -4,6 +4,7 @@ pub mod claims;
 pub mod compare;
 pub mod device;
 pub mod error;
+pub mod esp;
 pub mod guest;
 pub mod host;
 pub mod machine;

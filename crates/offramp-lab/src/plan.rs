@@ -1,5 +1,6 @@
 //! The experiments: what is asked, what is fixed, and what differs between the variants.
 
+pub(crate) mod ipsec;
 mod moderation;
 pub(crate) mod resist;
 
@@ -103,7 +104,7 @@ pub struct Plan {
 }
 
 /// Experiments that run only when they are named: without them a default run ends within 90 s.
-pub const ON_REQUEST: [&str; 11] = [
+pub const ON_REQUEST: [&str; 14] = [
     "moderation-rpc",
     "moderation-bulk",
     "moderation-mixed",
@@ -115,11 +116,17 @@ pub const ON_REQUEST: [&str; 11] = [
     resist::WINDOW,
     resist::RPC,
     resist::VERDICT,
+    ipsec::ALL[0],
+    ipsec::ALL[1],
+    ipsec::ALL[2],
 ];
 
 /// Names that stand for several experiments.
-pub const GROUPS: [(&str, &[&str]); 2] =
-    [("moderation", &moderation::LOADS), ("packet-memory", &[resist::MEMORY_TCP, resist::MEMORY_UDP])];
+pub const GROUPS: [(&str, &[&str]); 3] = [
+    ("moderation", &moderation::LOADS),
+    ("packet-memory", &[resist::MEMORY_TCP, resist::MEMORY_UDP]),
+    ("ipsec", &ipsec::ALL),
+];
 
 /// Metrics that every experiment compares besides its main one.
 const COMPARED: [&str; 5] = [THROUGHPUT, TRANSACTIONS, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
@@ -138,6 +145,9 @@ impl Plan {
         if resist::ALL.contains(&self.name) {
             return resist::COMPARED.to_vec();
         }
+        if ipsec::ALL.contains(&self.name) {
+            return ipsec::COMPARED.to_vec();
+        }
         let further: &[&str] = if self.is_on_request() { &COMPARED_ON_REQUEST } else { &[] };
         COMPARED.iter().chain(further).copied().collect()
     }
@@ -154,7 +164,7 @@ impl Plan {
 
 /// Every experiment, in the order in which they run.
 pub fn plans(settings: &Settings) -> Vec<Plan> {
-    vec![
+    let mut plans = vec![
         lso(settings),
         tx_checksum(settings),
         rx_checksum(settings),
@@ -178,7 +188,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         resist::receive_window(settings),
         resist::rpc_size(settings),
         resist::checksum_verdict(settings),
-    ]
+    ];
+    plans.extend(ipsec::plans(settings));
+    plans
 }
 
 /// The experiments that one guest as host A can make, in the order of a default run. The guest sends; where the
@@ -265,6 +277,7 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         host_gro: false,
         host: HostSettings::default(),
         card: Card::default(),
+        esp: None,
         client: 0,
         queues: settings.queues,
         between: Between::Adapters(settings.threads),

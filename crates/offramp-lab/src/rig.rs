@@ -8,6 +8,7 @@
 //! Everything is held by descriptors of this process, so that nothing is left however it ends.
 
 use crate::error::LabError;
+use crate::esp::{EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
 use crate::guest::machine::Machine;
 use crate::host::{Capture, HostSettings};
 use crate::sample::Hosts;
@@ -19,12 +20,14 @@ use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
+use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::relay::Relay;
 use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::worker::{Task, Worker};
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Addresses of the two hosts, of the range that is set aside for measuring (RFC 2544 C.2.2).
 pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
@@ -138,6 +141,25 @@ pub struct RigConfig {
     pub placement: Placement,
     /// What host B's adapter is besides.
     pub card: Card,
+    /// Whether the hosts' packets are encrypted on the line, and who does that.
+    pub esp: Option<EspLink>,
+}
+
+impl RigConfig {
+    /// Whether a program of each host seals and opens.
+    fn has_esp_programs(&self) -> bool {
+        self.esp.is_some_and(|link| link.by == EspBy::Host)
+    }
+
+    /// The interface that the hosts' TCP uses.
+    fn tcp_interface(&self) -> &'static str {
+        if self.has_esp_programs() { PROGRAM_INTERFACE } else { INTERFACE }
+    }
+
+    /// IP bytes of a frame that the hosts' TCP sends.
+    fn tcp_mtu(&self) -> Result<usize, LabError> {
+        Ok(self.esp.map(|link| link.clear_mtu(self.mtu)).transpose()?.unwrap_or(self.mtu))
+    }
 }
 
 impl Default for RigConfig {
@@ -155,6 +177,7 @@ impl Default for RigConfig {
             between: Between::Adapters(Threads::Shared),
             placement: Placement::apart(),
             card: Card::default(),
+            esp: None,
         }
     }
 }
@@ -164,6 +187,8 @@ impl Default for RigConfig {
 pub struct Rig {
     // In the order in which they are to go: who drives, what is driven, where it lies.
     workers: Vec<Worker>,
+    programs: Vec<Worker>,
+    program_lost: Arc<AtomicU64>,
     relay: Option<Relay>,
     capture: Option<Capture>,
     taps: [Tap; 2],
@@ -198,14 +223,51 @@ impl Rig {
             && config.placement.is_apart()
             && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
         let controls = [Control::new(&adapter), Control::new(&adapter)];
-        let (workers, config) = (Vec::new(), config.clone());
-        let mut rig = Self { workers, relay: None, capture: None, taps, controls, hosts, config, rps };
+        let mut rig = Self {
+            workers: Vec::new(),
+            programs: Vec::new(),
+            program_lost: Arc::default(),
+            relay: None,
+            capture: None,
+            taps,
+            controls,
+            hosts,
+            config: config.clone(),
+            rps,
+        };
+        rig.start_esp()?;
         rig.start_between(&adapter)?;
         if rig.config.host.captured {
             rig.capture = Some(Capture::start(&rig.hosts[CARD_SIDE], INTERFACE)?);
             rig.set_offloads(CARD_SIDE, rig.config.offloads - Offloads::RX_CHECKSUM - Offloads::RSC)?;
         }
         Ok(rig)
+    }
+
+    /// The ends of an encrypted link: associations of the adapters, or a program in each host.
+    fn start_esp(&mut self) -> Result<(), LabError> {
+        let Some(link) = self.config.esp else { return Ok(()) };
+        for side in 0..self.hosts.len() {
+            self.controls[side].change_ipsec(&link.adapter_changes(side)).map_err(|(_, error)| error)?;
+            if link.by == EspBy::Host {
+                self.start_program(&link, side)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_program(&mut self, link: &EspLink, side: usize) -> Result<(), LabError> {
+        let (host, config) = (&self.hosts[side], &self.config);
+        let clear = open_tap_named(host, config, side, PROGRAM_INTERFACE, config.tcp_mtu()?)?;
+        host.run(|| set_up_tcp(config, side))??;
+        let packets = PacketConfig { promiscuous: false, ..PacketConfig::new(INTERFACE) };
+        let line = Packet::open_in(host, &packets)?;
+        let queues = clear.queue(0).zip(line.queue(0));
+        let (clear, line) = queues.expect("both were opened with one queue");
+        let program = HostEsp::new(link, side, clear, line, &self.program_lost)?;
+        let cpus = config.placement.host_cpus.clone();
+        self.programs.push(Worker::start("host-esp", vec![program], Some(cpus))?);
+        Ok(())
     }
 
     fn start_between(&mut self, adapter: &AdapterConfig) -> Result<(), LabError> {
@@ -297,6 +359,11 @@ impl Rig {
         self.rps
     }
 
+    /// Packets that the hosts' programs could not seal, open or hand over.
+    pub fn program_lost(&self) -> u64 {
+        self.program_lost.load(Ordering::Relaxed)
+    }
+
     /// Kernel numbers of the threads that drive the adapters; none for a relay.
     pub fn adapter_threads(&self) -> impl Iterator<Item = i32> + '_ {
         self.workers.iter().map(Worker::thread_id)
@@ -351,6 +418,10 @@ impl Hosts for Rig {
         self.counts()
     }
 
+    fn program_lost(&self) -> u64 {
+        self.program_lost()
+    }
+
     fn has_rps(&self) -> bool {
         self.rps
     }
@@ -366,39 +437,56 @@ impl Hosts for Rig {
 
 /// A host's TAP, offering what the configuration says.
 pub(crate) fn open_tap(host: &NetNs, config: &RigConfig, side: usize) -> Result<Tap, LabError> {
+    let mtu = if config.has_esp_programs() { config.mtu } else { config.tcp_mtu()? };
+    open_tap_named(host, config, side, INTERFACE, mtu)
+}
+
+fn open_tap_named(host: &NetNs, config: &RigConfig, side: usize, name: &str, mtu: usize) -> Result<Tap, LabError> {
     let tap = TapConfig {
-        mtu: config.mtu as u32,
+        mtu: mtu as u32,
         queues: config.queues,
         mac: Some(MACS[side]),
         tx_queue_len: Some(TX_QUEUE_LEN),
         napi: config.host.gro,
-        ..TapConfig::new(INTERFACE)
+        ..TapConfig::new(name)
     };
     let tap = Tap::open_in(host, &tap)?;
     tap.offer(config.offloads)?;
     Ok(tap)
 }
 
-/// In the host's namespace: addresses, the neighbour, and which features the host itself may use.
+/// In the host's namespace: what the host is set to, and its interface.
 pub(crate) fn set_up_host(config: &RigConfig, side: usize) -> Result<(), LabError> {
+    config.host.apply()?;
+    if config.has_esp_programs() {
+        // It has no address: what its programs send and take is nothing to the kernel.
+        link::disable_ipv6(INTERFACE)?;
+        return Ok(link::set_up(INTERFACE)?);
+    }
+    set_up_tcp(config, side)
+}
+
+/// In the host's namespace: address, the neighbour, and which features the host itself may use.
+fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), LabError> {
+    let interface = config.tcp_interface();
     if config.mtu >= IPV6_MTU_MIN {
         // Its neighbour and router messages would be counted with the traffic.
-        link::disable_ipv6(INTERFACE)?;
+        link::disable_ipv6(interface)?;
     }
-    config.host.apply()?;
     set_host_gso(config)?;
-    link::add_address(INTERFACE, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
-    link::set_up(INTERFACE)?;
-    link::add_neighbour(INTERFACE, IpAddr::V4(ADDRESSES[1 - side]), MACS[1 - side])?;
+    link::add_address(interface, IpAddr::V4(ADDRESSES[side]), PREFIX_LEN)?;
+    link::set_up(interface)?;
+    link::add_neighbour(interface, IpAddr::V4(ADDRESSES[1 - side]), MACS[1 - side])?;
     Ok(())
 }
 
 /// In the host's namespace: whether it cuts in software, and how large its super-frames may be.
 pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
-    ethtool::set_features(INTERFACE, &[("tx-generic-segmentation", config.host_gso)])?;
+    let interface = config.tcp_interface();
+    ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;
     let is_limited = !config.host_gso && !config.offloads.intersects(Offloads::LSO);
     let segs = if is_limited { link::GSO_ONE_FRAME } else { GSO_SEGS };
-    link::set_gso_segs_max(INTERFACE, segs)?;
+    link::set_gso_segs_max(interface, segs)?;
     Ok(())
 }
 

@@ -56,6 +56,10 @@ pub trait Hosts {
     fn adapter_threads(&self) -> Vec<i32>;
     /// Counters of both adapters.
     fn counts(&self) -> Counts;
+    /// Packets that programs of the hosts which seal and open have lost.
+    fn program_lost(&self) -> u64 {
+        0
+    }
     /// Whether the receive work of hosts in namespaces was moved to the hosts' processors.
     fn has_rps(&self) -> bool;
     /// The namespace of host 0 or 1; `None`: it is the guest.
@@ -83,6 +87,7 @@ struct Reading {
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
+    program_lost: u64,
     guest: Option<GuestReading>,
 }
 
@@ -146,9 +151,10 @@ impl Bench<'_> {
     fn read(&self, hosts: &mut dyn Hosts, awake: Option<&Awake>, time: Option<GuestTime>) -> Result<Reading, LabError> {
         let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
         let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
+        let program_lost = hosts.program_lost();
         let guest = hosts.guest().map(|guest| self.read_guest(guest, time)).transpose()?;
         let idle_ns = awake.map(Awake::idle_ns).unwrap_or_default();
-        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, guest })
+        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, program_lost, guest })
     }
 
     fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
@@ -353,7 +359,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         host_frames: has_adapters.then_some(counts.receive.host_frames),
         sent_frames: has_adapters.then_some(counts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
-        lost_frames: has_adapters.then(|| counts.lost()),
+        lost_frames: has_adapters.then(|| counts.lost() + (end.program_lost - start.program_lost)),
         ..trouble(hosts.config(), &counts, report)
     }
 }

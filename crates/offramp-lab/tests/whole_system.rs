@@ -2,9 +2,11 @@
 
 use offramp_adapter::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
 use offramp_adapter::memory::MemoryConfig;
+use offramp_lab::esp::{EspBy, EspLink};
 use offramp_lab::host::HostSettings;
 use offramp_lab::rig::{ADDRESSES, Between, Card, Rig, RigConfig, Threads};
 use offramp_offload::caps::Offloads;
+use offramp_offload::esp::{AesKey, Suite};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use sha2::{Digest, Sha256};
@@ -149,6 +151,21 @@ fn a_capture_sees_the_frames_and_a_wrong_verdict_is_bypassed_meanwhile() {
     assert_eq!(sent, received);
     assert_eq!(rig.counts().receive.lost, 0);
     assert!(rig.capture().is_some_and(|capture| capture.frames() > 0));
+}
+
+#[test]
+fn an_encrypted_link_carries_tcp_unchanged_whoever_seals_and_opens() {
+    let suites = [Suite::AesGcm16 { key: AesKey::Bits128, implicit_iv: false }, Suite::TripleDesCbc];
+    for (suite, by) in suites.into_iter().flat_map(|suite| [EspBy::Adapter, EspBy::Host].map(|by| (suite, by))) {
+        for offloads in [Offloads::TX_CHECKSUM | Offloads::RX_CHECKSUM, Offloads::all()] {
+            let esp = Some(EspLink { suite, by });
+            let rig = Rig::start(&RigConfig { esp, offloads, ..RigConfig::default() }).unwrap();
+            let (sent, received) = transfer(&rig, 2 << 20, 6);
+            assert_eq!(sent, received, "{suite} by {by:?} with {offloads:?}");
+            wait_until_balanced(&rig);
+            assert_eq!((rig.counts().lost(), rig.program_lost()), (0, 0), "{suite} by {by:?} with {offloads:?}");
+        }
+    }
 }
 
 #[test]

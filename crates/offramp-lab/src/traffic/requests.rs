@@ -26,7 +26,7 @@ use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
 /// Bytes of the number at the start of a request and of its response, in big-endian order.
-const NUMBER_LEN: usize = 8;
+pub(super) const NUMBER_LEN: usize = 8;
 /// Requests without an answer that are remembered; the oldest one beyond is given up.
 const OUTSTANDING_MAX: usize = 1 << 16;
 /// Requests made, or answers taken, before the other is looked at: a burst of the usual size goes out whole.
@@ -317,27 +317,44 @@ fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
 
 /// Answers requests until the client's empty datagram comes, or the phase says stop and nothing has come for a while.
 pub(super) fn respond(socket: &UdpSocket, params: &RequestParams, context: &mut Context) -> WorkerEnd {
+    let exchange_bytes = u64::from(params.request_bytes) + u64::from(params.response_bytes);
+    answer_each(socket, params.response_bytes, context, |request| {
+        // What is of another length is not of the test.
+        let is_request = request.len() == params.request_bytes as usize;
+        request.first_chunk().filter(|_| is_request).map(|number| (*number, exchange_bytes))
+    })
+}
+
+/// Answers each datagram that `read` knows: with the number that it finds there, and what the exchange counts for, in
+/// bytes. An empty datagram ends the test.
+pub(super) fn answer_each(
+    socket: &UdpSocket,
+    response_bytes: u32,
+    context: &mut Context,
+    read: impl Fn(&[u8]) -> Option<([u8; NUMBER_LEN], u64)>,
+) -> WorkerEnd {
     let mut request = vec![0; DATAGRAM_BYTES_MAX as usize];
-    let mut response = vec![0; params.response_bytes as usize];
+    let mut response = vec![0; response_bytes as usize];
     let mut end = WorkerEnd::default();
     let outcome = loop {
         let phase = context.phase();
         if phase == Phase::Abort {
             break Err(io::Error::other("given up under way"));
         }
-        match socket.recv(&mut request) {
+        let (number, bytes) = match socket.recv(&mut request) {
             Ok(0) => break Ok(()),
-            Ok(len) if len == params.request_bytes as usize => {}
-            // Not of the test.
-            Ok(_) => continue,
+            Ok(len) => match read(&request[..len]) {
+                Some(found) => found,
+                None => continue,
+            },
             Err(error) if is_pause(&error) && phase >= Phase::Stop => break Ok(()),
             Err(error) if is_pause(&error) || is_passing(&error) => continue,
             Err(error) => break Err(error),
-        }
-        response[..NUMBER_LEN].copy_from_slice(&request[..NUMBER_LEN]);
+        };
+        response[..NUMBER_LEN].copy_from_slice(&number);
         match socket.send(&response) {
             Ok(_) => {
-                end.bytes += u64::from(params.request_bytes) + u64::from(params.response_bytes);
+                end.bytes += bytes;
                 end.units += 1;
             }
             // The client counts it as unanswered.

@@ -13,13 +13,12 @@ use hdrhistogram::Histogram;
 
 use super::params::{DATAGRAM_BYTES_MAX, RpcParams};
 use super::report::RpcCounts;
+use super::requests::{NUMBER_LEN, answer_each};
 use super::rr::{LATENCY_DIGITS, LATENCY_MAX_NSECS};
 use super::side::{Context, IO_TIMEOUT, Phase, WorkerEnd};
 use super::ttcp::{finish, is_pause};
 use super::udp::is_passing;
 
-/// Bytes of the call's number at the start of request and response, in big-endian order.
-const CALL_NUMBER_LEN: usize = 8;
 /// Shortest wait for a response; zero would mean no end.
 const WAIT_MIN: Duration = Duration::from_millis(1);
 
@@ -107,7 +106,7 @@ impl<'caller> Caller<'caller> {
 
     /// A request that the kernel has no room for is as lost as one that is lost later.
     fn send(&mut self, number: u64) -> io::Result<()> {
-        self.request[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+        self.request[..NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
         match self.socket.send(&self.request) {
             Err(error) if !is_pause(&error) && !is_passing(&error) => Err(error),
             _ => Ok(()),
@@ -154,31 +153,9 @@ impl<'caller> Caller<'caller> {
 
 /// Answers every request until the phase says stop and none has come for a while.
 pub(super) fn answer(socket: &UdpSocket, params: &RpcParams, context: &mut Context) -> WorkerEnd {
-    let mut request = vec![0; DATAGRAM_BYTES_MAX as usize];
-    let mut response = vec![0; params.response_bytes as usize];
-    let mut end = WorkerEnd::default();
-    let outcome = loop {
-        let phase = context.phase();
-        if phase == Phase::Abort {
-            break Err(io::Error::other("given up under way"));
-        }
-        let sent = socket.recv(&mut request).and_then(|len| {
-            let Some(number) = call_number(&request[..len]) else { return Ok(0) };
-            response[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
-            socket.send(&response)
-        });
-        match sent {
-            Ok(len) => {
-                end.bytes += len as u64;
-                end.units += u64::from(len > 0);
-            }
-            Err(error) if is_pause(&error) && phase >= Phase::Stop => break Ok(()),
-            Err(error) if is_pause(&error) || is_passing(&error) => {}
-            Err(error) => break Err(error),
-        }
-        context.count(end.bytes, end.units);
-    };
-    finish(end, outcome, context)
+    answer_each(socket, params.response_bytes, context, |call| {
+        call.first_chunk().map(|number| (*number, u64::from(params.response_bytes)))
+    })
 }
 
 fn call_number(message: &[u8]) -> Option<u64> {
@@ -191,7 +168,7 @@ mod tests {
 
     fn response(number: u64, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
-        bytes[..CALL_NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
+        bytes[..NUMBER_LEN].copy_from_slice(&number.to_be_bytes());
         bytes
     }
 
