@@ -1,7 +1,8 @@
-//! Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
+//! Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
 
 mod compare;
 mod compare_qemu;
+mod compare_tunnels;
 mod daemon;
 mod failure;
 mod frames;
@@ -24,7 +25,7 @@ use clap::{Parser, Subcommand};
 use failure::Result;
 use std::process::ExitCode;
 
-/// Judges of offramp's vhost-user port that are not ours: DPDK, and Linux guests in QEMU.
+/// Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
 #[derive(Parser)]
 #[command(max_term_width = 100)]
 struct Cli {
@@ -36,6 +37,8 @@ struct Cli {
 enum Command {
     /// TCP throughput of a guest behind QEMU's own TAP backend and behind offramp's vhost-user port
     CompareQemu(compare_qemu::Args),
+    /// One TCP stream over encrypted links: offramp's adapters, wireguard-go, strongSwan's user-space ESP
+    CompareTunnels(compare_tunnels::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
@@ -54,6 +57,7 @@ fn run(command: &Command) -> Result<bool> {
     stop::listen()?;
     match command {
         Command::CompareQemu(args) => compare_qemu::run(args),
+        Command::CompareTunnels(args) => compare_tunnels::run(args),
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),

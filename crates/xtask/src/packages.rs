@@ -22,6 +22,20 @@ pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qe
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
 /// What Linux says of an interface's features.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
+/// A tunnel in user space, and what sets it up.
+pub const WIREGUARD_GO: Needed = Needed { program: "wireguard-go", packages: &["wireguard-go"] };
+pub const WG: Needed = Needed { program: "wg", packages: &["wireguard-tools"] };
+/// The key daemon `strongSwan` with ESP in user space, and what sets it up.
+pub const CHARON: Needed = Needed {
+    program: "charon-systemd",
+    packages: &[
+        "charon-systemd",
+        "libcharon-extra-plugins",
+        "libstrongswan-standard-plugins",
+        "libstrongswan-extra-plugins",
+    ],
+};
+pub const SWANCTL: Needed = Needed { program: "swanctl", packages: &["strongswan-swanctl"] };
 
 /// A C compiler, with what programs need that bring their libraries along.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
