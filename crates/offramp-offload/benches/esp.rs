@@ -16,7 +16,7 @@ static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
 fn main() {
     let mut report = harness::Report::named("esp", ends::RAW_AEAD, std::env::args().skip(1));
-    println!("ciphers: {}", offramp_offload::esp::cipher_library());
+    println!("ciphers: {:?}", offramp_offload::esp::aws_lc());
     works::measure(&mut report);
     report.finish();
 }

@@ -2,6 +2,7 @@
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::replay::{ReplayRefused, ReplayWindow};
 use super::seal::{TRAILER_FIELDS_LEN, move_headers, protection_of};
@@ -150,6 +151,14 @@ impl Opener {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`Opener::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let tunnel_destination = match &config.mode {
             Mode::Transport => None,
@@ -158,7 +167,7 @@ impl Opener {
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            protection: protection_of(config)?,
+            protection: protection_of(config, library)?,
             is_tunnel: tunnel_destination.is_some(),
             is_encapsulated: config.udp.is_some(),
             selector: Some(config.selector.clone()).filter(|selector| *selector != Selector::default()),
@@ -177,6 +186,11 @@ impl Opener {
     /// The suite.
     pub fn suite(&self) -> Suite {
         self.suite
+    }
+
+    /// The library that its ciphers come from.
+    pub fn library_name(&self) -> &'static str {
+        self.protection.library_name()
     }
 
     /// Whether a packet with this outer header is for this association.
@@ -355,7 +369,15 @@ impl InboundSa {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
-        let opener = Opener::new(config)?;
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`InboundSa::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
+        let opener = Opener::with_library(config, library)?;
         let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
         Ok(Self { opener, window, spent: Spent::new(config.lifetime) })
     }

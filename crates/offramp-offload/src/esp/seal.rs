@@ -2,6 +2,7 @@
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::suite::Suite;
 use super::tunnel::{Inner, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network};
@@ -91,6 +92,14 @@ impl OutboundSa {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`OutboundSa::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let outer = match &config.mode {
             Mode::Transport => None,
@@ -99,7 +108,7 @@ impl OutboundSa {
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            protection: protection_of(config)?,
+            protection: protection_of(config, library)?,
             outer,
             udp: config.udp,
             iv_len: config.suite.iv_len(),
@@ -119,6 +128,11 @@ impl OutboundSa {
     /// The suite.
     pub fn suite(&self) -> Suite {
         self.suite
+    }
+
+    /// The library that its ciphers come from.
+    pub fn library_name(&self) -> &'static str {
+        self.protection.library_name()
     }
 
     /// The last sequence number that was sent, 0 before the first.
@@ -332,9 +346,9 @@ pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize)
 }
 
 /// The cipher of an association.
-pub(super) fn protection_of(config: &SaConfig) -> Result<Protection, InvalidSa> {
+pub(super) fn protection_of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Protection, InvalidSa> {
     let keys = (config.encryption_key.bytes(), config.integrity_key.bytes());
-    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn)
+    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn, library)
         .map_err(|_| InvalidSa::WeakKey { spi: config.spi, suite: config.suite })
 }
 

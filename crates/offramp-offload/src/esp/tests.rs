@@ -3,6 +3,7 @@
 
 use super::cipher::{Parts, Protection};
 use super::config::{InvalidSa, SaConfig};
+use super::library::aws_lc;
 use super::open::InboundSa;
 use super::suite::{AesKey, Hmac, Suite};
 use super::tunnel::{CongestionUnsaid, ecn_of};

@@ -1,0 +1,79 @@
+//! aws-lc's AEADs.
+
+use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN};
+use super::suite::AesKey;
+use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
+use aws_lc_rs::error::Unspecified;
+
+/// The library that is built in.
+#[derive(Debug)]
+pub(super) struct AwsLc;
+
+impl From<Unspecified> for CipherFailed {
+    fn from(_: Unspecified) -> Self {
+        Self
+    }
+}
+
+impl CipherLibrary for AwsLc {
+    fn name(&self) -> &'static str {
+        "aws-lc"
+    }
+
+    fn version(&self) -> &'static str {
+        "built in"
+    }
+
+    fn aead(&self, algorithm: AeadAlgorithm, key: &[u8]) -> Result<Box<dyn Aead>, CipherFailed> {
+        let algorithm = match algorithm {
+            AeadAlgorithm::AesGcm(AesKey::Bits128) => &AES_128_GCM,
+            AeadAlgorithm::AesGcm(AesKey::Bits192) => &AES_192_GCM,
+            AeadAlgorithm::AesGcm(AesKey::Bits256) => &AES_256_GCM,
+            AeadAlgorithm::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        };
+        Ok(Box::new(Key(LessSafeKey::new(UnboundKey::new(algorithm, key)?))))
+    }
+}
+
+struct Key(LessSafeKey);
+
+#[inline]
+fn nonce_of(nonce: Nonce) -> Result<aws_lc_rs::aead::Nonce, CipherFailed> {
+    Ok(aws_lc_rs::aead::Nonce::try_assume_unique_for_key(&nonce.to_bits().to_le_bytes()[..NONCE_LEN])?)
+}
+
+impl Aead for Key {
+    fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let (body, tag) = packet.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
+        let bytes = aad.to_bits().to_le_bytes();
+        let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
+        Ok(self.0.seal_in_place_scatter(nonce_of(nonce)?, aad, body, &[], tag)?)
+    }
+
+    fn seal_from(
+        &self,
+        nonce: Nonce,
+        aad: Aad,
+        clear: &[u8],
+        trailer: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), CipherFailed> {
+        let (body, rest) = out.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
+        let bytes = aad.to_bits().to_le_bytes();
+        let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
+        Ok(self.0.seal_out_of_place_scatter(nonce_of(nonce)?, aad, clear, body, trailer, rest)?)
+    }
+
+    fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let bytes = aad.to_bits().to_le_bytes();
+        let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
+        self.0.open_in_place(nonce_of(nonce)?, aad, packet)?;
+        Ok(())
+    }
+
+    fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
+        let aad = aws_lc_rs::aead::Aad::from(covered);
+        let tag = self.0.seal_in_place_separate_tag(nonce_of(nonce)?, aad, &mut [])?;
+        tag.as_ref().try_into().map_err(|_| CipherFailed)
+    }
+}
