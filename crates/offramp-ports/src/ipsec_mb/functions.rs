@@ -173,17 +173,17 @@ fn loader_error() -> String {
 
 /// The library's manager, in which it names the functions for this processor.
 struct Manager {
-    bytes: NonNull<u8>,
-    free: unsafe extern "C" fn(*mut u8),
+    start: NonNull<c_void>,
+    free: unsafe extern "C" fn(*mut c_void),
 }
 
 impl Manager {
     fn new(library: &Library) -> Result<Self, Unavailable> {
         type GetLen = unsafe extern "C" fn() -> usize;
-        type Allocate = unsafe extern "C" fn(u64) -> *mut u8;
-        type Free = unsafe extern "C" fn(*mut u8);
-        type Init = unsafe extern "C" fn(*mut u8, *mut c_int);
-        type GetError = unsafe extern "C" fn(*mut u8) -> c_int;
+        type Allocate = unsafe extern "C" fn(u64) -> *mut c_void;
+        type Free = unsafe extern "C" fn(*mut c_void);
+        type Init = unsafe extern "C" fn(*mut c_void, *mut c_int);
+        type GetError = unsafe extern "C" fn(*mut c_void) -> c_int;
         let [get_len, allocate, free, init, get_error] =
             [c"imb_get_mb_mgr_size", c"alloc_mb_mgr", c"free_mb_mgr", c"init_mb_mgr_auto", c"imb_get_errno"]
                 .map(|name| library.symbol(name));
@@ -203,12 +203,12 @@ impl Manager {
             return Err(Unavailable::Layout(format!("its manager has {len} bytes, not {MANAGER_LEN}")));
         }
         // SAFETY: 0 switches nothing off; it gives memory of its own or 0.
-        let bytes = NonNull::new(unsafe { allocate(0) });
-        let manager = Self { bytes: bytes.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
+        let start = NonNull::new(unsafe { allocate(0) });
+        let manager = Self { start: start.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
         // SAFETY: the manager was just allocated by the library; where the kind of processor goes may be 0.
-        unsafe { init(manager.bytes.as_ptr(), ptr::null_mut()) };
+        unsafe { init(manager.start.as_ptr(), ptr::null_mut()) };
         // SAFETY: the manager was set up by the library.
-        match unsafe { get_error(manager.bytes.as_ptr()) } {
+        match unsafe { get_error(manager.start.as_ptr()) } {
             0 => Ok(manager),
             error => Err(Unavailable::Layout(format!("it does not start on this processor (error {error})"))),
         }
@@ -220,7 +220,7 @@ impl Manager {
         let wrong = |found: &str| Unavailable::Layout(format!("its manager has {found} in place of {expected}"));
         // SAFETY: the manager has `MANAGER_LEN` bytes, and `at` is the offset of a pointer in it, aligned as the
         // structure is.
-        let found = unsafe { self.bytes.as_ptr().add(at).cast::<*mut c_void>().read() };
+        let found = unsafe { self.start.as_ptr().byte_add(at).cast::<*mut c_void>().read() };
         let found = NonNull::new(found).ok_or_else(|| wrong("nothing"))?;
         let mut info = libc::Dl_info {
             dli_fname: ptr::null(),
@@ -275,7 +275,7 @@ impl Manager {
 impl Drop for Manager {
     fn drop(&mut self) {
         // SAFETY: the library allocated it, and nobody uses it any more: functions alone were taken out.
-        unsafe { (self.free)(self.bytes.as_ptr()) };
+        unsafe { (self.free)(self.start.as_ptr()) };
     }
 }
 
