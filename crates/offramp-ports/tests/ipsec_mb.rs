@@ -20,6 +20,8 @@ mod replay;
 mod round_trip;
 #[path = "../../offramp-offload/tests/esp/scapy.rs"]
 mod scapy;
+#[path = "../../offramp-offload/tests/esp/shared.rs"]
+mod shared;
 #[path = "../../offramp-offload/tests/esp/tunnel.rs"]
 mod tunnel;
 

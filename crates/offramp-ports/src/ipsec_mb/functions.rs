@@ -8,8 +8,8 @@ use std::ptr::{self, NonNull};
 
 /// Major and minor version whose structures are known.
 const VERSION: u32 = 0x0103;
-/// `sizeof(IMB_MGR)` of that version.
-const MANAGER_LEN: usize = 52_520;
+/// What `imb_get_mb_mgr_size` says in that version: the manager and the job queues behind it.
+const MANAGER_LEN: usize = 200_744;
 /// Where in the manager the functions stand, bytes from its start.
 mod at {
     /// The first of a group of functions, one each for keys of 128, 192 and 256 bits.
