@@ -88,6 +88,22 @@ impl Protection {
         self.library_name
     }
 
+    /// The AEAD, where the suite is one with its IV on the line.
+    #[inline]
+    pub(super) fn aead_with_iv(&self) -> Option<&dyn Aead> {
+        match &self.kind {
+            Kind::Aead(aead) if !self.has_implicit_iv => Some(&**aead),
+            _ => None,
+        }
+    }
+
+    /// ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.
+    #[inline]
+    pub(super) fn header_and_iv(&self, sequence: u64) -> [u8; ESP_HEADER_LEN + size_of::<u64>()] {
+        let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
+        (u128::from(header) << u64::BITS | u128::from(sequence)).to_be_bytes()
+    }
+
     /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the
     /// sequence number for the counter modes (RFC 4106 3.1), for CBC a block that nobody without the key
     /// can predict (RFC 3602 3).
@@ -185,12 +201,12 @@ impl Protection {
     }
 
     #[inline]
-    fn nonce(&self, counter_iv: u64) -> Nonce {
+    pub(super) fn nonce(&self, counter_iv: u64) -> Nonce {
         Nonce::new(self.salt, counter_iv)
     }
 
     #[inline]
-    fn aad(&self, sequence: u64) -> Aad {
+    pub(super) fn aad(&self, sequence: u64) -> Aad {
         Aad::new(self.spi, sequence, self.is_extended)
     }
 

@@ -10,6 +10,7 @@ use super::tunnel::{CongestionUnsaid, ecn_of};
 use super::{Mode, Refused, SaTable, SecretKey, Tunnel, UdpPorts};
 use std::net::{IpAddr, Ipv4Addr};
 
+mod short_way;
 mod vectors;
 mod wycheproof;
 
