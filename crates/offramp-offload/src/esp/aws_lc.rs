@@ -5,6 +5,9 @@ use super::suite::AesKey;
 use aws_lc_rs::aead::{AES_128_GCM, AES_192_GCM, AES_256_GCM, CHACHA20_POLY1305, LessSafeKey, UnboundKey};
 use aws_lc_rs::error::Unspecified;
 
+/// Longest packet that AES-GCM encrypts as a copy: of longer ones the trailer is handed over apart, which costs a little.
+const GCM_COPIED_LEN_MAX: usize = 512;
+
 /// The library that is built in.
 #[derive(Debug)]
 pub(super) struct AwsLc;
@@ -25,17 +28,22 @@ impl CipherLibrary for AwsLc {
     }
 
     fn aead(&self, algorithm: AeadAlgorithm, key: &[u8]) -> Result<Box<dyn Aead>, CipherFailed> {
-        let algorithm = match algorithm {
-            AeadAlgorithm::AesGcm(AesKey::Bits128) => &AES_128_GCM,
-            AeadAlgorithm::AesGcm(AesKey::Bits192) => &AES_192_GCM,
-            AeadAlgorithm::AesGcm(AesKey::Bits256) => &AES_256_GCM,
-            AeadAlgorithm::ChaCha20Poly1305 => &CHACHA20_POLY1305,
+        let (algorithm, copied_len_max) = match algorithm {
+            AeadAlgorithm::AesGcm(AesKey::Bits128) => (&AES_128_GCM, GCM_COPIED_LEN_MAX),
+            AeadAlgorithm::AesGcm(AesKey::Bits192) => (&AES_192_GCM, GCM_COPIED_LEN_MAX),
+            AeadAlgorithm::AesGcm(AesKey::Bits256) => (&AES_256_GCM, GCM_COPIED_LEN_MAX),
+            // A trailer apart costs it more than the copy of any packet.
+            AeadAlgorithm::ChaCha20Poly1305 => (&CHACHA20_POLY1305, usize::MAX),
         };
-        Ok(Box::new(Key(LessSafeKey::new(UnboundKey::new(algorithm, key)?))))
+        Ok(Box::new(Key { key: LessSafeKey::new(UnboundKey::new(algorithm, key)?), copied_len_max }))
     }
 }
 
-struct Key(LessSafeKey);
+struct Key {
+    key: LessSafeKey,
+    /// Longest packet that is copied first when it is encrypted from elsewhere, bytes.
+    copied_len_max: usize,
+}
 
 #[inline]
 fn nonce_of(nonce: Nonce) -> Result<aws_lc_rs::aead::Nonce, CipherFailed> {
@@ -47,7 +55,7 @@ impl Aead for Key {
         let (body, tag) = packet.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
         let bytes = aad.to_bits().to_le_bytes();
         let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
-        Ok(self.0.seal_in_place_scatter(nonce_of(nonce)?, aad, body, &[], tag)?)
+        Ok(self.key.seal_in_place_scatter(nonce_of(nonce)?, aad, body, &[], tag)?)
     }
 
     fn seal_from(
@@ -59,21 +67,26 @@ impl Aead for Key {
         out: &mut [u8],
     ) -> Result<(), CipherFailed> {
         let (body, rest) = out.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
+        if clear.len() <= self.copied_len_max && rest.len() == trailer.len() + TAG_LEN {
+            body.copy_from_slice(clear);
+            rest[..trailer.len()].copy_from_slice(trailer);
+            return self.seal(nonce, aad, out);
+        }
         let bytes = aad.to_bits().to_le_bytes();
         let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
-        Ok(self.0.seal_out_of_place_scatter(nonce_of(nonce)?, aad, clear, body, trailer, rest)?)
+        Ok(self.key.seal_out_of_place_scatter(nonce_of(nonce)?, aad, clear, body, trailer, rest)?)
     }
 
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
         let bytes = aad.to_bits().to_le_bytes();
         let aad = aws_lc_rs::aead::Aad::from(&bytes[..aad.len()]);
-        self.0.open_in_place(nonce_of(nonce)?, aad, packet)?;
+        self.key.open_in_place(nonce_of(nonce)?, aad, packet)?;
         Ok(())
     }
 
     fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
         let aad = aws_lc_rs::aead::Aad::from(covered);
-        let tag = self.0.seal_in_place_separate_tag(nonce_of(nonce)?, aad, &mut [])?;
+        let tag = self.key.seal_in_place_separate_tag(nonce_of(nonce)?, aad, &mut [])?;
         tag.as_ref().try_into().map_err(|_| CipherFailed)
     }
 }

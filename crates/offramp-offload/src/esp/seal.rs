@@ -18,9 +18,6 @@ const IP_LEN_MAX: usize = u16::MAX as usize;
 
 /// Bytes of ESP header and IV of the usual suites (RFC 4106 3.1).
 const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
-/// Longest payload that is copied before it is encrypted: the copy of a short one hides behind the cipher, while
-/// handing the cipher payload and trailer apart costs some nanoseconds.
-const COPIED_PAYLOAD_LEN_MAX: usize = 2048;
 /// What the trailer of the usual suites ends at a multiple of (RFC 4303 2.4).
 const COMMON_ALIGNMENT: usize = 4;
 
@@ -361,18 +358,12 @@ impl OutboundSa {
         let headers_len = layout.transport_start;
         copy_headers(&frame[..layout.packet_end], out, headers_len);
         let payload = &frame[headers_len..layout.packet_end];
-        if payload.len() <= COPIED_PAYLOAD_LEN_MAX {
-            let body_at = headers_len + COMMON_FRONT_LEN;
-            out[body_at..body_at + payload.len()].copy_from_slice(payload);
-            self.protect_common(out, layout, shape, sequence)?;
-        } else {
-            let packet = self.write_front(out, layout, shape, sequence)?;
-            let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
-            let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
-            let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
-            let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
-            aead.seal_from(nonce, aad, payload, trailer, packet).map_err(|_| SealRefused::Cipher)?;
-        }
+        let packet = self.write_front(out, layout, shape, sequence)?;
+        let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
+        let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
+        let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
+        let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
+        aead.seal_from(nonce, aad, payload, trailer, packet).map_err(|_| SealRefused::Cipher)?;
         Ok(self.count_common(layout, shape, sequence, 0))
     }
 

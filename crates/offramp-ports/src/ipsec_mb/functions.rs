@@ -214,14 +214,13 @@ impl Manager {
         }
     }
 
-    /// The function at this place. It must lie in the library and, where it is exported, bear a name that
-    /// starts as expected.
-    fn function(&self, at: usize, expected: &str) -> Result<NonNull<c_void>, Unavailable> {
-        let wrong = |found: &str| Unavailable::Layout(format!("its manager has {found} in place of {expected}"));
+    /// The function at this place, which must lie in the library, and its name, which is empty for one that is not
+    /// exported.
+    fn function(&self, at: usize, expected: &str) -> Result<(NonNull<c_void>, String), Unavailable> {
         // SAFETY: the manager has `MANAGER_LEN` bytes, and `at` is the offset of a pointer in it, aligned as the
         // structure is.
         let found = unsafe { self.start.as_ptr().byte_add(at).cast::<*mut c_void>().read() };
-        let found = NonNull::new(found).ok_or_else(|| wrong("nothing"))?;
+        let found = NonNull::new(found).ok_or_else(|| wrong("nothing", expected))?;
         let mut info = libc::Dl_info {
             dli_fname: ptr::null(),
             dli_fbase: ptr::null_mut(),
@@ -230,19 +229,19 @@ impl Manager {
         };
         // SAFETY: any address may be asked for; `info` is written.
         if unsafe { libc::dladdr(found.as_ptr(), &raw mut info) } == 0 || !text(info.dli_fname).contains("IPSec_MB") {
-            return Err(wrong("what is not a function of its own"));
+            return Err(wrong("what is not a function of its own", expected));
         }
-        let is_exported = info.dli_saddr == found.as_ptr();
-        if is_exported && !text(info.dli_sname).starts_with(expected) {
-            return Err(wrong(&text(info.dli_sname)));
-        }
-        Ok(found)
+        let name = if info.dli_saddr == found.as_ptr() { text(info.dli_sname) } else { String::new() };
+        Ok((found, name))
     }
 
-    /// As [`Manager::function`], for those that are exported in every build.
+    /// A function whose name starts as expected.
     fn exported<F>(&self, at: usize, expected: &str) -> Result<F, Unavailable> {
         const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>(), "F is a function") }
-        let found = self.function(at, expected)?;
+        let (found, name) = self.function(at, expected)?;
+        if !name.starts_with(expected) {
+            return Err(wrong(&name, expected));
+        }
         // SAFETY: `F` is the prototype of what stands at `at` in a manager of version 1.3 (see `Gcm` and
         // `Chacha`), and the function bears the name of one with that prototype.
         Ok(unsafe { transmute_copy::<NonNull<c_void>, F>(&found) })
@@ -262,9 +261,11 @@ impl Manager {
     }
 
     fn chacha(&self) -> Result<Chacha, Unavailable> {
+        let (init, _) = self.function(at::CHACHA_INIT, "init_chacha20_poly1305")?;
         Ok(Chacha {
-            // Not exported: that its neighbours are right must do, and the check against aws-lc.
-            init: self.exported(at::CHACHA_INIT, "init_chacha20_poly1305")?,
+            // SAFETY: `ChachaInit` is the prototype of what stands there in a manager of version 1.3. The function is not
+            // exported: it lies in the library, and its three neighbours bear the names that they should.
+            init: unsafe { transmute_copy::<NonNull<c_void>, ChachaInit>(&init) },
             encrypt_update: self.exported(at::CHACHA_ENCRYPT_UPDATE, "update_enc_chacha20_poly1305_")?,
             decrypt_update: self.exported(at::CHACHA_DECRYPT_UPDATE, "update_dec_chacha20_poly1305_")?,
             finalize: self.exported(at::CHACHA_FINALIZE, "finalize_chacha20_poly1305_")?,
@@ -277,6 +278,11 @@ impl Drop for Manager {
         // SAFETY: the library allocated it, and nobody uses it any more: functions alone were taken out.
         unsafe { (self.free)(self.start.as_ptr()) };
     }
+}
+
+fn wrong(found: &str, expected: &str) -> Unavailable {
+    let found = if found.is_empty() { "a function without a name" } else { found };
+    Unavailable::Layout(format!("its manager has {found} in place of {expected}"))
 }
 
 /// What the loader points to; nothing for 0.
