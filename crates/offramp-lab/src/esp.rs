@@ -12,11 +12,13 @@
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::esp::{
-    Arrival, InboundSa, InvalidSa, Mode, OutboundSa, Refused, SaConfig, SealedSegments, SecretKey, Suite, Tunnel,
+    Arrival, CipherLibrary, InboundSa, InvalidSa, Mode, OutboundSa, Refused, SaConfig, SealedSegments, SecretKey,
+    Suite, Tunnel,
 };
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_offload::meta::RxMeta;
 use offramp_offload::segment::SegmentPolicy;
+use offramp_ports::ipsec_mb;
 use offramp_ports::packet::PacketQueue;
 use offramp_ports::tap::TapQueue;
 use offramp_ports::worker::{HostIo, Task, Watch};
@@ -49,6 +51,11 @@ pub enum EspBy {
     Adapter,
     /// A program of each host.
     Host,
+}
+
+/// The library of ciphers, the same wherever ESP is done.
+pub(crate) fn ciphers() -> &'static dyn CipherLibrary {
+    ipsec_mb::preferred().0
 }
 
 /// An encrypted link.
@@ -135,8 +142,8 @@ impl HostEsp {
         Ok(Self {
             clear,
             line,
-            sealing: OutboundSa::new(&link.outbound(side))?,
-            opening: InboundSa::new(&link.inbound(side))?,
+            sealing: OutboundSa::with_library(&link.outbound(side), ciphers())?,
+            opening: InboundSa::with_library(&link.inbound(side), ciphers())?,
             pending: None,
             unsent: None,
             sealed: vec![0; SEALED_LEN_MAX],

@@ -8,7 +8,7 @@
 //! Everything is held by descriptors of this process, so that nothing is left however it ends.
 
 use crate::error::LabError;
-use crate::esp::{EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
+use crate::esp::{self, EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
 use crate::guest::machine::Machine;
 use crate::host::{Capture, HostSettings};
 use crate::sample::Hosts;
@@ -248,6 +248,7 @@ impl Rig {
     fn start_esp(&mut self) -> Result<(), LabError> {
         let Some(link) = self.config.esp else { return Ok(()) };
         for side in 0..self.hosts.len() {
+            self.controls[side].ipsec().use_ciphers(esp::ciphers());
             self.controls[side].change_ipsec(&link.adapter_changes(side)).map_err(|(_, error)| error)?;
             if link.by == EspBy::Host {
                 self.start_program(&link, side)?;

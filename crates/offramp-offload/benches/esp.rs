@@ -1,22 +1,30 @@
 //! ESP beside the raw AEAD of the same library on the same buffers, in one process.
 //!
 //! `cargo bench -p offramp-offload --bench esp -- [--quick] [FILTER]` prints a table per work and sets
-//! the ratios beside the targets. Quote ratios of one run, never single figures.
+//! the ratios beside the targets. Quote ratios of one run, never single figures. The same with ipsec-mb:
+//! `cargo bench -p offramp-ports --bench esp_ipsec_mb`.
 
 #[path = "esp/ends.rs"]
 mod ends;
 #[path = "peers/harness.rs"]
 #[allow(dead_code, reason = "the other benchmark writes a file of rows")]
 mod harness;
+#[path = "esp/raw.rs"]
+mod raw;
 #[path = "esp/works.rs"]
 mod works;
 
 #[global_allocator]
 static ALLOCATOR: harness::CountingAllocator = harness::CountingAllocator;
 
+/// The library of ciphers that is measured.
+fn library() -> &'static dyn offramp_offload::esp::CipherLibrary {
+    offramp_offload::esp::aws_lc()
+}
+
 fn main() {
     let mut report = harness::Report::named("esp", ends::RAW_AEAD, std::env::args().skip(1));
-    println!("ciphers: {}", offramp_offload::esp::cipher_library());
+    println!("ciphers: {:?}", library());
     works::measure(&mut report);
     report.finish();
 }

@@ -26,10 +26,14 @@
 //!
 //! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
 //! Keys come from outside; there is no key exchange here.
+//!
+//! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] unless another is given.
 
+mod aws_lc;
 mod cipher;
 mod config;
 mod keys;
+mod library;
 mod lifetime;
 mod open;
 mod replay;
@@ -46,6 +50,7 @@ mod udp;
 
 pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig};
 pub use keys::{InvalidHex, SecretKey};
+pub use library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 pub use lifetime::{Lifetime, LifetimeEvent};
 pub use open::{Decrypted, InboundSa, NEXT_HEADER_NONE, Opened, Opener, Refused, RefusedCounts};
 pub use replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN, ReplayRefused, ReplayWindow};
@@ -57,8 +62,3 @@ pub use suite::{AesKey, Hmac, Suite, UnknownSuite};
 pub use table::SaTable;
 pub use tunnel::{DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Tunnel};
 pub use udp::{Arrival, EspPacket, KEEPALIVE, NON_ESP_MARKER, UDP_ENCAPSULATION_PORT, UdpPorts};
-
-/// The cipher library in use.
-pub fn cipher_library() -> &'static str {
-    cipher::Protection::library_name()
-}

@@ -36,7 +36,7 @@ const NEXT_HEADER_HOP_BY_HOP: u8 = 0;
 const NEXT_HEADER_ROUTING: u8 = 43;
 const NEXT_HEADER_DESTINATION: u8 = 60;
 
-const IPV4_HEADER_LEN_MIN: usize = 20;
+pub(crate) const IPV4_HEADER_LEN_MIN: usize = 20;
 /// Length of an IPv6 header without extension headers.
 pub const IPV6_HEADER_LEN: usize = 40;
 /// Length of a TCP header without options.
@@ -269,13 +269,15 @@ fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<Fra
     parse_transport(frame, network, length_from)
 }
 
+/// Whether a protocol number names a header that belongs to IPv6 itself.
+pub(crate) fn is_extension_header(protocol: u8) -> bool {
+    matches!(protocol, NEXT_HEADER_HOP_BY_HOP | NEXT_HEADER_ROUTING | NEXT_HEADER_DESTINATION | NEXT_HEADER_FRAGMENT)
+}
+
 /// RFC 8200 4: every extension header but the fragment header carries its own length.
 fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), Malformed> {
     let mut headers = 0;
-    while matches!(
-        layout.protocol,
-        NEXT_HEADER_HOP_BY_HOP | NEXT_HEADER_ROUTING | NEXT_HEADER_DESTINATION | NEXT_HEADER_FRAGMENT
-    ) {
+    while is_extension_header(layout.protocol) {
         headers += 1;
         if headers > EXTENSION_HEADERS_MAX {
             return Err(Malformed::ExtensionHeaders);
@@ -310,12 +312,26 @@ fn parse_transport(frame: &[u8], layout: FrameLayout, length_from: LengthFrom) -
         return Ok(layout);
     }
     let segment = &frame[layout.transport_start..layout.packet_end];
-    let (transport, header_len) = match layout.protocol {
-        PROTOCOL_TCP => (Transport::Tcp, tcp_header_len(segment)?),
-        PROTOCOL_UDP => (Transport::Udp, udp_header_len(segment, length_from)?),
-        _ => return Ok(layout),
-    };
+    let (transport, header_len) = transport_in(segment, layout.protocol, length_from)?;
     Ok(FrameLayout { transport, payload_start: layout.transport_start + header_len, ..layout })
+}
+
+/// The transport of a whole packet of the line that carries `segment`, and the length of its header (0 when opaque).
+///
+/// # Errors
+/// As [`FrameLayout::parse`].
+#[inline]
+pub(crate) fn transport_of(segment: &[u8], protocol: u8) -> Result<(Transport, usize), Malformed> {
+    transport_in(segment, protocol, LengthFrom::Ip)
+}
+
+#[inline]
+fn transport_in(segment: &[u8], protocol: u8, length_from: LengthFrom) -> Result<(Transport, usize), Malformed> {
+    match protocol {
+        PROTOCOL_TCP => Ok((Transport::Tcp, tcp_header_len(segment)?)),
+        PROTOCOL_UDP => Ok((Transport::Udp, udp_header_len(segment, length_from)?)),
+        _ => Ok((Transport::Opaque, 0)),
+    }
 }
 
 fn tcp_header_len(segment: &[u8]) -> Result<usize, Malformed> {

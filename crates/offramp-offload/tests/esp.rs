@@ -1,10 +1,12 @@
 //! ESP from outside: round trips of every suite, refusals, replay, tunnels, large send, and scapy as
-//! judge.
+//! judge. The bodies know no library of ciphers: `offramp-ports` runs them once more with ipsec-mb.
 
 mod support;
 
 #[path = "esp/bench.rs"]
 mod bench;
+#[path = "esp/ciphers.rs"]
+mod ciphers;
 #[path = "esp/large_send.rs"]
 mod large_send;
 #[path = "esp/refusal.rs"]
@@ -19,3 +21,8 @@ mod scapy;
 mod shared;
 #[path = "esp/tunnel.rs"]
 mod tunnel;
+
+/// The library of ciphers that is judged.
+fn library() -> &'static dyn offramp_offload::esp::CipherLibrary {
+    offramp_offload::esp::aws_lc()
+}

@@ -7,6 +7,7 @@
 //! | [`vnet_hdr`] | the header that goes with each frame of both |
 //! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
 //! | [`relay`] | a bare relay between two TAPs, to measure against |
+//! | [`ipsec_mb`] | the second library of ciphers, loaded where it is installed |
 //! | [`socket`] | what a TCP socket says of its connection |
 //! | [`sys`] | namespaces, links, features, processors, privilege |
 //!
@@ -14,6 +15,7 @@
 //! made outlives no process: namespaces and interfaces are held by descriptors alone, so that the
 //! kernel takes them back however the process ends.
 
+pub mod ipsec_mb;
 pub mod packet;
 pub mod relay;
 pub mod socket;

@@ -5,7 +5,7 @@ use crate::up::config::unknown;
 use offramp_adapter::ipsec::{NoMatch, Policy, SaDirection, SaState, SaStatus};
 use offramp_offload::esp::{
     DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, Refused, SaConfig,
-    SecretKey, Selector, Suite, Tunnel, UdpPorts, cipher_library,
+    SecretKey, Selector, Suite, Tunnel, UdpPorts,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -404,7 +404,7 @@ fn no_match_name(no_match: NoMatch) -> &'static str {
 /// The associations of a port and its policy, as `show` tells them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct IpsecStatus {
-    /// The cipher library in use.
+    /// The cipher library in use, and why it is not the faster one.
     pub library: String,
     /// What becomes of packets of the host that match no association.
     pub transmit: String,
@@ -436,10 +436,10 @@ pub struct AssociationStatus {
 }
 
 impl IpsecStatus {
-    /// `events` is what happened last.
-    pub fn new(policy: Policy, associations: &[SaStatus], events: Vec<String>) -> Self {
+    /// `library` is where ciphers come from, `events` what happened last.
+    pub fn new(library: String, policy: Policy, associations: &[SaStatus], events: Vec<String>) -> Self {
         Self {
-            library: cipher_library().to_owned(),
+            library,
             transmit: no_match_name(policy.transmit).to_owned(),
             receive: no_match_name(policy.receive).to_owned(),
             associations: associations.iter().map(AssociationStatus::from).collect(),

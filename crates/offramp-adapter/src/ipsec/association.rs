@@ -2,8 +2,8 @@
 
 use super::{SaDirection, SaEvent, SaEventKind};
 use offramp_offload::esp::{
-    EspPacket, Grant, InvalidSa, LifetimeEvent, Opened, Refused, SaConfig, SealRefused, SecretKey, SharedInbound,
-    SharedOutbound,
+    CipherLibrary, EspPacket, Grant, InvalidSa, LifetimeEvent, Opened, Refused, SaConfig, SealRefused, SecretKey,
+    SharedInbound, SharedOutbound,
 };
 
 use offramp_offload::layout::FrameLayout;
@@ -90,8 +90,12 @@ pub(crate) struct Outbound {
 }
 
 impl Outbound {
-    pub(super) fn new(config: &SaConfig, events: Events) -> Result<Self, InvalidSa> {
-        let shared = SharedOutbound::new(config)?;
+    pub(super) fn new(
+        config: &SaConfig,
+        library: &'static dyn CipherLibrary,
+        events: Events,
+    ) -> Result<Self, InvalidSa> {
+        let shared = SharedOutbound::with_library(config, library)?;
         let told = Told::new(SaDirection::Out, config.spi, events);
         Ok(Self { shared, told, is_exhausted_told: AtomicBool::new(false) })
     }
@@ -175,9 +179,13 @@ pub(super) enum Passed {
 }
 
 impl Inbound {
-    pub(super) fn new(config: &SaConfig, events: Events) -> Result<Self, InvalidSa> {
+    pub(super) fn new(
+        config: &SaConfig,
+        library: &'static dyn CipherLibrary,
+        events: Events,
+    ) -> Result<Self, InvalidSa> {
         Ok(Self {
-            shared: SharedInbound::new(config)?,
+            shared: SharedInbound::with_library(config, library)?,
             told: Told::new(SaDirection::In, config.spi, events),
             refused: Default::default(),
             retirement: Mutex::new(Retirement::No),

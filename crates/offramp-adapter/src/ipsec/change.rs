@@ -2,7 +2,8 @@
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
-use offramp_offload::esp::{InvalidSa, SaConfig};
+use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, aws_lc};
+use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -77,18 +78,48 @@ pub enum SaError {
 }
 
 /// The associations of a port, and its policy. Any thread may change them.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Ipsec {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    events: Mutex<Events>,
+    makings: Mutex<Makings>,
+}
+
+/// What associations are made with, besides their own description.
+#[derive(Clone)]
+struct Makings {
+    library: &'static dyn CipherLibrary,
+    events: Events,
+}
+
+impl fmt::Debug for Makings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Makings").field("library", &self.library.name()).finish_non_exhaustive()
+    }
+}
+
+impl Default for Ipsec {
+    fn default() -> Self {
+        let makings = Makings { library: aws_lc(), events: None };
+        Self { changes: AtomicU32::default(), in_force: Mutex::default(), makings: Mutex::new(makings) }
+    }
 }
 
 impl Ipsec {
+    /// Takes the ciphers of the associations that are made from now on from this library.
+    pub fn use_ciphers(&self, library: &'static dyn CipherLibrary) {
+        lock(&self.makings).library = library;
+    }
+
+    /// The library that ciphers are taken from.
+    pub fn library(&self) -> &'static dyn CipherLibrary {
+        lock(&self.makings).library
+    }
+
     /// Names who is told of events of the associations that are made from now on.
     pub fn tell(&self, events: Sender<SaEvent>) {
-        *lock(&self.events) = Some(events);
+        lock(&self.makings).events = Some(events);
     }
 
     /// What becomes of packets that match no association now.
@@ -118,9 +149,9 @@ impl Ipsec {
     /// # Errors
     /// The first that cannot be made: where it stands in `changes`, and why.
     pub(crate) fn change(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
-        let events = lock(&self.events).clone();
+        let makings = lock(&self.makings).clone();
         let mut current = lock(&self.in_force);
-        let mut draft = Draft::of(&current, events);
+        let mut draft = Draft::of(&current, makings);
         for (n, change) in changes.iter().enumerate() {
             draft.make(change).map_err(|error| (n, error))?;
         }
@@ -162,15 +193,15 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
 /// What is to be in force. Nothing that is in force changes with it before it is finished.
 struct Draft {
     next: InForce,
-    events: Events,
+    makings: Makings,
     retiring: Vec<(Arc<Inbound>, u64)>,
 }
 
 impl Draft {
-    fn of(current: &InForce, events: Events) -> Self {
+    fn of(current: &InForce, makings: Makings) -> Self {
         let InForce { policy, outbound, inbound } = current;
         let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
-        Self { next, events, retiring: Vec::new() }
+        Self { next, makings, retiring: Vec::new() }
     }
 
     fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
@@ -205,7 +236,7 @@ impl Draft {
         if find_outbound(&self.next, spi).is_some() {
             return Err(InvalidSa::DuplicateSpi { spi }.into());
         }
-        Ok(Arc::new(Outbound::new(config, self.events.clone())?))
+        Ok(Arc::new(Outbound::new(config, self.makings.library, self.makings.events.clone())?))
     }
 
     fn add_inbound(&mut self, config: &SaConfig) -> Result<(), SaError> {
@@ -213,7 +244,7 @@ impl Draft {
         if find_inbound(&self.next, spi).is_some() {
             return Err(InvalidSa::DuplicateSpi { spi }.into());
         }
-        let made = Inbound::new(config, self.events.clone())?;
+        let made = Inbound::new(config, self.makings.library, self.makings.events.clone())?;
         if let (Some(given), Some(taken)) = (udp_port_of(config), udp_port(&self.next))
             && given != taken
         {

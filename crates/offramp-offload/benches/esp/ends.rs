@@ -1,15 +1,10 @@
-//! Both ends of an association, the raw AEAD beside them, and a frame.
+//! Both ends of an association, and a frame.
 
-use aws_lc_rs::aead::{AES_128_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 
 /// The reference: the AEAD alone, on the bytes that ESP encrypts.
 pub const RAW_AEAD: &str = "raw aead";
-/// Bytes of the tag.
-pub const TAG_LEN: usize = 16;
-/// Bytes of SPI and sequence number, which are authenticated.
-const AAD_LEN: usize = 8;
 
 /// A suite by its name.
 pub fn suite(name: &str) -> Suite {
@@ -22,63 +17,14 @@ pub fn config(suite: Suite) -> SaConfig {
     SaConfig { esn: true, ..SaConfig::new(0x1000, suite, key, SecretKey::none()) }
 }
 
+/// A sender with the library that is measured.
 pub fn outbound(suite: Suite) -> OutboundSa {
-    OutboundSa::new(&config(suite)).expect("a right description")
+    OutboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
+/// A receiver with the library that is measured.
 pub fn inbound(suite: Suite) -> InboundSa {
-    InboundSa::new(&config(suite)).expect("a right description")
-}
-
-/// The same cipher without ESP.
-pub struct Raw {
-    key: LessSafeKey,
-    sequence: u64,
-}
-
-impl Raw {
-    pub fn new(suite: Suite) -> Self {
-        let algorithm = if suite.name().starts_with("chacha") { &CHACHA20_POLY1305 } else { &AES_128_GCM };
-        let key = vec![7; algorithm.key_len()];
-        Self { key: LessSafeKey::new(UnboundKey::new(algorithm, &key).expect("a key of that length")), sequence: 0 }
-    }
-
-    fn nonce(sequence: u64) -> Nonce {
-        let whole = (u128::from(sequence) << 32).to_le_bytes();
-        Nonce::try_assume_unique_for_key(&whole[..12]).expect("a nonce of that length")
-    }
-
-    /// Encrypts in place and writes the tag to the end of `bytes`.
-    #[inline]
-    pub fn seal(&mut self, bytes: &mut [u8]) {
-        self.sequence += 1;
-        let (body, tag) = bytes.split_at_mut(bytes.len() - TAG_LEN);
-        let aad = Aad::from([1; AAD_LEN]);
-        self.key.seal_in_place_scatter(Self::nonce(self.sequence), aad, body, &[], tag).expect("lengths that fit");
-    }
-
-    /// Encrypts from elsewhere.
-    #[inline]
-    pub fn seal_from(&mut self, clear: &[u8], out: &mut [u8]) {
-        self.sequence += 1;
-        let (body, tag) = out.split_at_mut(clear.len());
-        let aad = Aad::from([1; AAD_LEN]);
-        self.key
-            .seal_out_of_place_scatter(Self::nonce(self.sequence), aad, clear, body, &[], tag)
-            .expect("lengths that fit");
-    }
-
-    /// Decrypts what was sealed under `sequence`.
-    #[inline]
-    pub fn open(&self, sequence: u64, bytes: &mut [u8]) -> usize {
-        let aad = Aad::from([1; AAD_LEN]);
-        self.key.open_in_place(Self::nonce(sequence), aad, bytes).expect("a genuine packet").len()
-    }
-
-    /// The number that the last sealing took.
-    pub fn sequence(&self) -> u64 {
-        self.sequence
-    }
+    InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
 /// A TCP frame over IPv4 whose packet is `packet_len` bytes long.

@@ -1,8 +1,9 @@
 //! What is measured, and what is aimed at.
 
-use crate::ends::{RAW_AEAD, Raw, TAG_LEN, esp_of, frame, inbound, layout, outbound, suite};
+use crate::ends::{RAW_AEAD, esp_of, frame, inbound, layout, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
-use offramp_offload::esp::{ReplayWindow, SealedSegments, Suite};
+use crate::raw::Raw;
+use offramp_offload::esp::{OutboundSa, ReplayWindow, SealedSegments, Suite, TAG_LEN};
 use offramp_offload::layout::{FrameLayout, Transport};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::SegmentPolicy;
@@ -40,23 +41,27 @@ pub fn measure(report: &mut Report) {
 }
 
 fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
-    let clear = frame(packet_len);
-    let layout = layout(&clear);
-    let mut sa = outbound(suite);
-    let front_len = sa.front_len();
-    let sealed_len = sa.sealed_len(&clear, &layout).expect("a frame of our own");
-    let mut buffer = [vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat();
-    let headers = clear[..HEADERS_LEN].to_vec();
-    let ours = Contender::new(OURSELVES, move || {
-        // The headers are where sealing moved them from; a new frame brings its own.
-        buffer[front_len..front_len + IP_HEADERS_LEN].copy_from_slice(&headers[..IP_HEADERS_LEN]);
-        sa.seal_in_place(black_box(&mut buffer), front_len, &layout).expect("numbers enough").end
-    });
-    let (mut raw, mut bytes) = (Raw::new(suite), vec![0x5a; sealed_len]);
+    let ours = sealing_in_place(OURSELVES, outbound(suite), packet_len);
+    let sealed_len = outbound(suite).sealed_len(&frame(packet_len), &layout(&frame(packet_len)));
+    let (mut raw, mut bytes) = (Raw::new(suite), vec![0x5a; sealed_len.expect("a frame of our own")]);
     let raw = Contender::new(RAW_AEAD, move || raw.seal(&mut black_box(&mut bytes)[BODY_AT..]));
     let work = format!("seal_in_place_{suite}_{packet_len}");
     report.measure(&work, packet_len, vec![ours, raw]);
     report.aim_at_speed(&work, target);
+}
+
+/// Seals one frame over and over.
+pub fn sealing_in_place(who: &'static str, mut sa: OutboundSa, packet_len: usize) -> Contender<'static> {
+    let clear = frame(packet_len);
+    let layout = layout(&clear);
+    let front_len = sa.front_len();
+    let mut buffer = [vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat();
+    let headers = clear[..HEADERS_LEN].to_vec();
+    Contender::new(who, move || {
+        // The headers are where sealing moved them from; a new frame brings its own.
+        buffer[front_len..front_len + IP_HEADERS_LEN].copy_from_slice(&headers[..IP_HEADERS_LEN]);
+        sa.seal_in_place(black_box(&mut buffer), front_len, &layout).expect("numbers enough").end
+    })
 }
 
 fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {

@@ -190,8 +190,13 @@ impl Report {
 
     /// Prints our speed beside the reference's, and what is aimed at.
     pub fn aim_at_speed(&self, work: &str, target: f64) {
-        if let (Some(ours), Some(reference)) = (self.ns_of(work, OURSELVES), self.ns_of(work, self.reference)) {
-            println!("  {:.3} x the speed of {}; aimed at: {target:.3} x or more", reference / ours, self.reference);
+        self.aim_at_speed_of(work, self.reference, target);
+    }
+
+    /// Prints our speed beside that of `who`, and what is aimed at.
+    pub fn aim_at_speed_of(&self, work: &str, who: &str, target: f64) {
+        if let (Some(ours), Some(theirs)) = (self.ns_of(work, OURSELVES), self.ns_of(work, who)) {
+            println!("  {:.3} x the speed of {who}; aimed at: {target:.3} x or more", theirs / ours);
         }
     }
 

@@ -1,17 +1,15 @@
-//! The ciphers behind the suites. All of them are those of aws-lc; none is our own.
+//! The ciphers behind the suites; none is our own. AEADs are those of the library that was chosen, all
+//! others those of aws-lc.
 //!
-//! [`Protection`] is all that the rest of the module sees: another library is another [`Kind`].
+//! [`Protection`] is all that the rest of the module sees.
 
+use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, Nonce, aws_lc};
 use super::suite::{AES_BLOCK_LEN, AesKey, DES_BLOCK_LEN, Hmac, SALT_LEN, Suite};
-use aws_lc_rs::aead::{
-    AES_128_GCM, AES_192_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, NONCE_LEN, Nonce, UnboundKey,
-};
 #[expect(deprecated, reason = "triple DES is offered for old peers alone, where it is asked for as legacy")]
 use aws_lc_rs::cipher::DES_EDE3_FOR_LEGACY_USE_ONLY;
 use aws_lc_rs::cipher::{
     AES_128, AES_192, AES_256, DecryptingKey, DecryptionContext, EncryptingKey, EncryptionContext, UnboundCipherKey,
 };
-use aws_lc_rs::error::Unspecified;
 use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
 use subtle::ConstantTimeEq;
@@ -21,22 +19,8 @@ use zeroize::Zeroize;
 pub(super) const ESP_HEADER_LEN: usize = 8;
 /// Bytes of the upper half of an extended sequence number, which is not on the line.
 const ESN_HIGH_LEN: usize = 4;
-/// Bytes of SPI and extended sequence number, as the AEADs authenticate them (RFC 4106 5).
-const EXTENDED_AAD_LEN: usize = ESP_HEADER_LEN + ESN_HIGH_LEN;
 /// What the key that makes the IVs of CBC is derived for.
 const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
-/// The library that all ciphers come from.
-const LIBRARY_NAME: &str = "aws-lc";
-
-/// The library refused a key or a length, or the packet is not genuine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Failed;
-
-impl From<Unspecified> for Failed {
-    fn from(_: Unspecified) -> Self {
-        Self
-    }
-}
 
 /// Where the parts of a packet lie in its frame, bytes from the start: ESP header, IV, what is
 /// encrypted, the check value.
@@ -52,17 +36,17 @@ pub(super) struct Parts {
 pub(super) struct Protection {
     kind: Kind,
     spi: u32,
-    /// As it lies in memory.
-    salt: u32,
+    salt: [u8; SALT_LEN],
     has_implicit_iv: bool,
     is_extended: bool,
+    library_name: &'static str,
 }
 
 enum Kind {
     /// Encrypts and authenticates in one.
-    Aead(LessSafeKey),
+    Aead(Box<dyn Aead>),
     /// Authenticates all with an AEAD that encrypts nothing.
-    Gmac(LessSafeKey),
+    Gmac(Box<dyn Aead>),
     /// Encrypts, if at all, then authenticates.
     Mac { cbc: Option<Box<Cbc>>, key: Box<hmac::Key> },
 }
@@ -76,13 +60,16 @@ impl Protection {
         encryption: &[u8],
         integrity: &[u8],
         is_extended: bool,
-    ) -> Result<Self, Failed> {
-        let salt_at = if suite.has_salt() { encryption.len().checked_sub(SALT_LEN).ok_or(Failed)? } else { 0 };
-        let (cipher_key, salt) = if suite.has_salt() { encryption.split_at(salt_at) } else { (encryption, &[][..]) };
+        library: &dyn CipherLibrary,
+    ) -> Result<Self, CipherFailed> {
+        let salt_len = if suite.has_salt() { SALT_LEN } else { 0 };
+        let salt_at = encryption.len().checked_sub(salt_len).ok_or(CipherFailed)?;
+        let (cipher_key, salt) = encryption.split_at(salt_at);
+        let library = if AeadAlgorithm::of(suite).is_some() { library } else { aws_lc() };
         let kind = match suite {
-            Suite::AesGcm16 { key, .. } => Kind::Aead(gcm_key(key, cipher_key)?),
-            Suite::ChaCha20Poly1305 { .. } => Kind::Aead(aead_key(&CHACHA20_POLY1305, cipher_key)?),
-            Suite::AesGmac { key } => Kind::Gmac(gcm_key(key, cipher_key)?),
+            Suite::AesGcm16 { key, .. } => Kind::Aead(library.aead(AeadAlgorithm::AesGcm(key), cipher_key)?),
+            Suite::ChaCha20Poly1305 { .. } => Kind::Aead(library.aead(AeadAlgorithm::ChaCha20Poly1305, cipher_key)?),
+            Suite::AesGmac { key } => Kind::Gmac(library.aead(AeadAlgorithm::AesGcm(key), cipher_key)?),
             Suite::AesCbc { key, hmac } => {
                 Kind::Mac { cbc: Some(Cbc::aes(key, cipher_key)?), key: mac_key(hmac, integrity) }
             }
@@ -91,20 +78,37 @@ impl Protection {
                 Kind::Mac { cbc: Some(Cbc::triple_des(cipher_key)?), key: mac_key(Hmac::Sha1, integrity) }
             }
         };
-        let salt = salt.first_chunk().copied().map_or(0, u32::from_le_bytes);
-        Ok(Self { kind, spi, salt, has_implicit_iv: suite.has_implicit_iv(), is_extended })
+        let salt = salt.first_chunk().copied().unwrap_or_default();
+        let has_implicit_iv = suite.has_implicit_iv();
+        Ok(Self { kind, spi, salt, has_implicit_iv, is_extended, library_name: library.name() })
     }
 
-    /// The library in use.
-    pub(super) fn library_name() -> &'static str {
-        LIBRARY_NAME
+    /// The library that the ciphers of this association come from.
+    pub(super) fn library_name(&self) -> &'static str {
+        self.library_name
+    }
+
+    /// The AEAD, where the suite is one with its IV on the line.
+    #[inline]
+    pub(super) fn aead_with_iv(&self) -> Option<&dyn Aead> {
+        match &self.kind {
+            Kind::Aead(aead) if !self.has_implicit_iv => Some(&**aead),
+            _ => None,
+        }
+    }
+
+    /// ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.
+    #[inline]
+    pub(super) fn header_and_iv(&self, sequence: u64) -> [u8; ESP_HEADER_LEN + size_of::<u64>()] {
+        let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
+        (u128::from(header) << u64::BITS | u128::from(sequence)).to_be_bytes()
     }
 
     /// Writes ESP header and IV, encrypts the body in place and writes the check value. The IV is the
     /// sequence number for the counter modes (RFC 4106 3.1), for CBC a block that nobody without the key
     /// can predict (RFC 3602 3).
     #[inline]
-    pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+    pub(super) fn seal(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let header = u64::from(self.spi) << u32::BITS | sequence & u64::from(u32::MAX);
         let iv_at = parts.esp_at + ESP_HEADER_LEN;
         frame[parts.esp_at..iv_at].copy_from_slice(&header.to_be_bytes());
@@ -126,25 +130,27 @@ impl Protection {
         parts: &Parts,
         sequence: u64,
         counter_iv: u64,
-    ) -> Result<(), Failed> {
+    ) -> Result<(), CipherFailed> {
         let Kind::Aead(key) = &self.kind else { return self.seal_in_two_steps(frame, parts, sequence, counter_iv) };
-        let (nonce, (aad, aad_len)) = (self.nonce(counter_iv)?, self.aad(sequence));
-        let (body, icv) = frame[parts.body_at..parts.end].split_at_mut(parts.icv_at - parts.body_at);
-        Ok(key.seal_in_place_scatter(nonce, Aad::from(&aad[..aad_len]), body, &[], icv)?)
+        key.seal(self.nonce(counter_iv), self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
     /// The suites that encrypt, if at all, before they authenticate. Apart, so that the way of the
     /// others stays short.
     #[inline(never)]
-    fn seal_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64, counter_iv: u64) -> Result<(), Failed> {
+    fn seal_in_two_steps(
+        &self,
+        frame: &mut [u8],
+        parts: &Parts,
+        sequence: u64,
+        counter_iv: u64,
+    ) -> Result<(), CipherFailed> {
         match &self.kind {
-            Kind::Aead(_) => return Err(Failed),
+            Kind::Aead(_) => return Err(CipherFailed),
             Kind::Gmac(key) => {
-                let nonce = self.nonce(counter_iv)?;
-                let tag = self.with_whole_header(frame, parts, sequence, |covered| {
-                    key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
-                })?;
-                frame[parts.icv_at..parts.end].copy_from_slice(tag.as_ref());
+                let nonce = self.nonce(counter_iv);
+                let tag = self.with_whole_header(frame, parts, sequence, |covered| key.authenticate(nonce, covered))?;
+                frame[parts.icv_at..parts.end].copy_from_slice(&tag);
             }
             Kind::Mac { cbc, key } => {
                 if let Some(cbc) = cbc {
@@ -160,25 +166,21 @@ impl Protection {
 
     /// Checks the packet and decrypts the body in place. When it fails, the body may hold anything.
     #[inline]
-    pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+    pub(super) fn open(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         let Kind::Aead(key) = &self.kind else { return self.open_in_two_steps(frame, parts, sequence) };
-        let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence))?;
-        let (aad, aad_len) = self.aad(sequence);
-        key.open_in_place(nonce, Aad::from(&aad[..aad_len]), &mut frame[parts.body_at..parts.end])?;
-        Ok(())
+        let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence));
+        key.open(nonce, self.aad(sequence), &mut frame[parts.body_at..parts.end])
     }
 
     /// The suites that authenticate, and decrypt after that, if at all.
     #[inline(never)]
-    fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), Failed> {
+    fn open_in_two_steps(&self, frame: &mut [u8], parts: &Parts, sequence: u64) -> Result<(), CipherFailed> {
         match &self.kind {
-            Kind::Aead(_) => Err(Failed),
+            Kind::Aead(_) => Err(CipherFailed),
             Kind::Gmac(key) => {
-                let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence))?;
-                let tag = self.with_whole_header(frame, parts, sequence, |covered| {
-                    key.seal_in_place_separate_tag(nonce, Aad::from(covered), &mut [])
-                })?;
-                is_equal(tag.as_ref(), &frame[parts.icv_at..parts.end])
+                let nonce = self.nonce(self.counter_iv_of(frame, parts, sequence));
+                let tag = self.with_whole_header(frame, parts, sequence, |covered| key.authenticate(nonce, covered))?;
+                is_equal(&tag, &frame[parts.icv_at..parts.end])
             }
             Kind::Mac { cbc, key } => {
                 let tag = self.mac(key, frame, parts, sequence);
@@ -198,23 +200,14 @@ impl Protection {
         }
     }
 
-    /// Salt and IV (RFC 4106 4), put together in a register: pieced together in memory, the cipher's
-    /// load would wait for the stores.
     #[inline]
-    fn nonce(&self, counter_iv: u64) -> Result<Nonce, Failed> {
-        let whole = u128::from(self.salt) | u128::from(counter_iv.swap_bytes()) << u32::BITS;
-        Ok(Nonce::try_assume_unique_for_key(&whole.to_le_bytes()[..NONCE_LEN])?)
+    pub(super) fn nonce(&self, counter_iv: u64) -> Nonce {
+        Nonce::new(self.salt, counter_iv)
     }
 
-    /// SPI and sequence number as they are authenticated (RFC 4106 5).
     #[inline]
-    fn aad(&self, sequence: u64) -> ([u8; size_of::<u128>()], usize) {
-        let spi = u128::from(self.spi) << 96;
-        if self.is_extended {
-            ((spi | u128::from(sequence) << 32).to_be_bytes(), EXTENDED_AAD_LEN)
-        } else {
-            ((spi | u128::from(sequence) << 64).to_be_bytes(), ESP_HEADER_LEN)
-        }
+    pub(super) fn aad(&self, sequence: u64) -> Aad {
+        Aad::new(self.spi, sequence, self.is_extended)
     }
 
     /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3):
@@ -250,21 +243,8 @@ fn high_of(sequence: u64) -> [u8; ESN_HIGH_LEN] {
     ((sequence >> u32::BITS) as u32).to_be_bytes()
 }
 
-fn is_equal(made: &[u8], given: &[u8]) -> Result<(), Failed> {
-    if made.ct_eq(given).into() { Ok(()) } else { Err(Failed) }
-}
-
-fn aead_key(algorithm: &'static aws_lc_rs::aead::Algorithm, key: &[u8]) -> Result<LessSafeKey, Failed> {
-    Ok(LessSafeKey::new(UnboundKey::new(algorithm, key)?))
-}
-
-fn gcm_key(len: AesKey, key: &[u8]) -> Result<LessSafeKey, Failed> {
-    let algorithm = match len {
-        AesKey::Bits128 => &AES_128_GCM,
-        AesKey::Bits192 => &AES_192_GCM,
-        AesKey::Bits256 => &AES_256_GCM,
-    };
-    aead_key(algorithm, key)
+fn is_equal(made: &[u8], given: &[u8]) -> Result<(), CipherFailed> {
+    if made.ct_eq(given).into() { Ok(()) } else { Err(CipherFailed) }
 }
 
 fn mac_key(hmac: Hmac, key: &[u8]) -> Box<hmac::Key> {
@@ -288,7 +268,7 @@ struct Cbc {
 }
 
 impl Cbc {
-    fn aes(len: AesKey, key: &[u8]) -> Result<Box<Self>, Failed> {
+    fn aes(len: AesKey, key: &[u8]) -> Result<Box<Self>, CipherFailed> {
         let algorithm = match len {
             AesKey::Bits128 => &AES_128,
             AesKey::Bits192 => &AES_192,
@@ -298,7 +278,7 @@ impl Cbc {
     }
 
     #[expect(deprecated, reason = "as above")]
-    fn triple_des(key: &[u8]) -> Result<Box<Self>, Failed> {
+    fn triple_des(key: &[u8]) -> Result<Box<Self>, CipherFailed> {
         Self::new(&DES_EDE3_FOR_LEGACY_USE_ONLY, key, DES_BLOCK_LEN)
     }
 
@@ -306,7 +286,7 @@ impl Cbc {
         algorithm: &'static aws_lc_rs::cipher::Algorithm,
         key: &[u8],
         block_len: usize,
-    ) -> Result<Box<Self>, Failed> {
+    ) -> Result<Box<Self>, CipherFailed> {
         let mut iv_key = [0; AES_BLOCK_LEN];
         let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, key), IV_KEY_LABEL);
         iv_key.copy_from_slice(&derived.as_ref()[..AES_BLOCK_LEN]);
@@ -320,7 +300,7 @@ impl Cbc {
         }))
     }
 
-    fn write_iv(&self, iv: &mut [u8], sequence: u64) -> Result<(), Failed> {
+    fn write_iv(&self, iv: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
         let mut block = [0; AES_BLOCK_LEN];
         block[AES_BLOCK_LEN - size_of::<u64>()..].copy_from_slice(&sequence.to_be_bytes());
         self.iv_maker.less_safe_encrypt(&mut block, EncryptionContext::None)?;
@@ -328,23 +308,23 @@ impl Cbc {
         Ok(())
     }
 
-    fn encrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), Failed> {
+    fn encrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), CipherFailed> {
         let context = self.iv_of(frame, parts)?;
         self.encrypting.less_safe_encrypt(&mut frame[parts.body_at..parts.icv_at], context)?;
         Ok(())
     }
 
-    fn decrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), Failed> {
+    fn decrypt(&self, frame: &mut [u8], parts: &Parts) -> Result<(), CipherFailed> {
         let context = DecryptionContext::from(self.iv_of(frame, parts)?);
         self.decrypting.decrypt(&mut frame[parts.body_at..parts.icv_at], context)?;
         Ok(())
     }
 
-    fn iv_of(&self, frame: &[u8], parts: &Parts) -> Result<EncryptionContext, Failed> {
+    fn iv_of(&self, frame: &[u8], parts: &Parts) -> Result<EncryptionContext, CipherFailed> {
         let iv = &frame[parts.body_at - self.block_len..parts.body_at];
         Ok(match self.block_len {
-            DES_BLOCK_LEN => EncryptionContext::Iv64(FixedLength::from(iv.first_chunk().ok_or(Failed)?)),
-            _ => EncryptionContext::Iv128(FixedLength::from(iv.first_chunk().ok_or(Failed)?)),
+            DES_BLOCK_LEN => EncryptionContext::Iv64(FixedLength::from(iv.first_chunk().ok_or(CipherFailed)?)),
+            _ => EncryptionContext::Iv128(FixedLength::from(iv.first_chunk().ok_or(CipherFailed)?)),
         })
     }
 }

@@ -36,6 +36,11 @@ pub enum LifetimeEvent {
 /// What was spent of a lifetime. A limit that there is not is the largest number.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
+    /// A hard limit is reached.
+    is_over: bool,
+    /// The nearest limits that were not told of yet: below them a packet costs two comparisons.
+    next_packets: u64,
+    next_bytes: u64,
     hard_packets: u64,
     hard_bytes: u64,
     /// [`u64::MAX`] once the soft limits were told of.
@@ -53,18 +58,12 @@ struct Time {
     /// [`u64::MAX`] where there is none, and once it was told of.
     soft_ns: u64,
     hard_ns: u64,
-    is_over: bool,
 }
 
 impl Time {
     fn new(limits: &Lifetime) -> Self {
         let limit = |seconds: Option<u64>| seconds.map_or(u64::MAX, |seconds| seconds.saturating_mul(NS_PER_SECOND));
-        Self {
-            has_begun: false,
-            soft_ns: limit(limits.soft_seconds),
-            hard_ns: limit(limits.hard_seconds),
-            is_over: false,
-        }
+        Self { has_begun: false, soft_ns: limit(limits.soft_seconds), hard_ns: limit(limits.hard_seconds) }
     }
 
     fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
@@ -74,7 +73,7 @@ impl Time {
             self.hard_ns = self.hard_ns.saturating_add(now_ns);
         }
         if now_ns >= self.hard_ns && self.hard_ns != u64::MAX {
-            (self.soft_ns, self.hard_ns, self.is_over) = (u64::MAX, u64::MAX, true);
+            (self.soft_ns, self.hard_ns) = (u64::MAX, u64::MAX);
             return Some(LifetimeEvent::Hard);
         }
         if now_ns >= self.soft_ns && self.soft_ns != u64::MAX {
@@ -88,11 +87,16 @@ impl Time {
 impl Spent {
     pub(super) fn new(limits: Lifetime) -> Self {
         let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
+        let [hard_packets, hard_bytes] = [limits.hard_packets, limits.hard_bytes].map(limit);
+        let [soft_packets, soft_bytes] = [limits.soft_packets, limits.soft_bytes].map(limit);
         Self {
-            hard_packets: limit(limits.hard_packets),
-            hard_bytes: limit(limits.hard_bytes),
-            soft_packets: limit(limits.soft_packets),
-            soft_bytes: limit(limits.soft_bytes),
+            is_over: false,
+            next_packets: hard_packets.min(soft_packets),
+            next_bytes: hard_bytes.min(soft_bytes),
+            hard_packets,
+            hard_bytes,
+            soft_packets,
+            soft_bytes,
             packets: 0,
             bytes: 0,
             time: Time::new(&limits),
@@ -101,7 +105,9 @@ impl Spent {
 
     /// Says what time it is. A limit of time that is reached is told once.
     pub(super) fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
-        self.time.tick(now_ns)
+        let event = self.time.tick(now_ns);
+        self.is_over |= event == Some(LifetimeEvent::Hard);
+        event
     }
 
     /// When [`Spent::tick`] has something to tell next; now before the first one.
@@ -122,7 +128,7 @@ impl Spent {
     /// Whether a hard limit is reached.
     #[inline]
     pub(super) fn is_used_up(&self) -> bool {
-        self.packets >= self.hard_packets || self.bytes >= self.hard_bytes || self.time.is_over
+        self.is_over
     }
 
     /// How many more packets of `packet_len` bytes may go.
@@ -143,12 +149,24 @@ impl Spent {
     pub(super) fn spend_run(&mut self, packets: u64, packet_len: usize) -> Option<LifetimeEvent> {
         self.packets = self.packets.saturating_add(packets);
         self.bytes = self.bytes.saturating_add(packets.saturating_mul(packet_len as u64));
-        let is_used_up = self.is_used_up();
-        let is_soft = self.packets >= self.soft_packets || self.bytes >= self.soft_bytes;
-        if !is_used_up && !is_soft {
+        if self.packets < self.next_packets && self.bytes < self.next_bytes {
             return None;
         }
+        self.limit_reached()
+    }
+
+    /// A limit is reached, or was before.
+    #[cold]
+    fn limit_reached(&mut self) -> Option<LifetimeEvent> {
+        let is_hard = self.packets >= self.hard_packets || self.bytes >= self.hard_bytes;
+        let is_soft = self.packets >= self.soft_packets || self.bytes >= self.soft_bytes;
+        self.is_over |= is_hard;
         (self.soft_packets, self.soft_bytes) = (u64::MAX, u64::MAX);
-        Some(if is_used_up { LifetimeEvent::Hard } else { LifetimeEvent::Soft })
+        (self.next_packets, self.next_bytes) = (self.hard_packets, self.hard_bytes);
+        match (is_hard, is_soft) {
+            (true, _) => Some(LifetimeEvent::Hard),
+            (false, true) => Some(LifetimeEvent::Soft),
+            (false, false) => None,
+        }
     }
 }

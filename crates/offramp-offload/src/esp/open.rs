@@ -2,15 +2,19 @@
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::replay::{ReplayRefused, ReplayWindow};
-use super::seal::{TRAILER_FIELDS_LEN, move_headers, protection_of};
+use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, move_headers, protection_of, short_trailer};
 use super::selector::{Selector, addresses};
 use super::suite::Suite;
 use super::tunnel::{NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
 use super::udp::EspPacket;
 use crate::checksum::ipv4_header_is_good;
-use crate::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, UDP_HEADER_LEN};
+use crate::layout::{
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, Transport, UDP_HEADER_LEN,
+    is_extension_header, transport_of,
+};
 use std::fmt;
 use std::net::IpAddr;
 
@@ -150,6 +154,14 @@ impl Opener {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`Opener::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let tunnel_destination = match &config.mode {
             Mode::Transport => None,
@@ -158,7 +170,7 @@ impl Opener {
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            protection: protection_of(config)?,
+            protection: protection_of(config, library)?,
             is_tunnel: tunnel_destination.is_some(),
             is_encapsulated: config.udp.is_some(),
             selector: Some(config.selector.clone()).filter(|selector| *selector != Selector::default()),
@@ -177,6 +189,17 @@ impl Opener {
     /// The suite.
     pub fn suite(&self) -> Suite {
         self.suite
+    }
+
+    /// The library that its ciphers come from.
+    pub fn library_name(&self) -> &'static str {
+        self.protection.library_name()
+    }
+
+    /// Whether a packet takes the short way of [`InboundSa::open`], whose result is the same.
+    #[inline]
+    fn is_plain(&self, packet: &EspPacket) -> bool {
+        !self.is_tunnel && !packet.is_encapsulated && self.selector.is_none()
     }
 
     /// Whether a packet with this outer header is for this association.
@@ -280,7 +303,13 @@ fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     let pad_end = frame.len() - TRAILER_FIELDS_LEN;
     let payload_end =
         pad_end.checked_sub(usize::from(pad_len)).filter(|&end| end >= body_at).ok_or(Refused::Malformed)?;
-    let is_counted = frame[payload_end..pad_end].iter().zip(1..).all(|(&byte, n)| byte == n);
+    let is_counted = match frame.last_chunk() {
+        Some(tail) if usize::from(pad_len) <= SHORT_PAD_LEN_MAX => {
+            u64::from_le_bytes(*tail) >> ((SHORT_PAD_LEN_MAX as u32 - u32::from(pad_len)) * u8::BITS)
+                == short_trailer(usize::from(pad_len), next_header)
+        }
+        _ => frame[payload_end..pad_end].iter().zip(1..).all(|(&byte, n)| byte == n),
+    };
     if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) }
 }
 
@@ -301,6 +330,32 @@ fn unwrap_transport(
     mend_network(clear, layout, end - start, next_header);
     let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
     Ok((start, clear_layout))
+}
+
+/// Where a clear frame lies and what is new in its layout. Offsets of the layout count from its start.
+struct Clear {
+    start: usize,
+    end: usize,
+    protocol: u8,
+    transport: Transport,
+    payload_start: usize,
+}
+
+/// As [`Opener::unwrap`] does it in transport mode. Not for IPv6 extension headers, of which the layout knows more.
+#[inline]
+fn unwrap_plain(frame: &mut [u8], layout: &FrameLayout, parts: &Parts) -> Result<Clear, Refused> {
+    let (payload_end, protocol) = read_trailer(&frame[..parts.icv_at], parts.body_at)?;
+    if protocol == NEXT_HEADER_NONE {
+        return Err(Refused::Dummy);
+    }
+    let headers_len = layout.transport_start;
+    let start = parts.body_at - headers_len;
+    let end = end_without_tfc(&frame[..payload_end], parts.body_at, protocol)?;
+    move_headers(frame, 0, start, headers_len);
+    let clear = &mut frame[start..end];
+    mend_network(clear, layout, end - start, protocol);
+    let (transport, payload_start) = transport_of(&clear[headers_len..], protocol).map_err(|_| Refused::Malformed)?;
+    Ok(Clear { start, end, protocol, transport, payload_start: headers_len + payload_start })
 }
 
 /// Padding for traffic flow confidentiality lies behind what says its own length; in transport mode
@@ -355,7 +410,15 @@ impl InboundSa {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
-        let opener = Opener::new(config)?;
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`InboundSa::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
+        let opener = Opener::with_library(config, library)?;
         let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
         Ok(Self { opener, window, spent: Spent::new(config.lifetime) })
     }
@@ -391,17 +454,73 @@ impl InboundSa {
     /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
     pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
-        if self.spent.is_used_up() {
-            return Err(Refused::Expired);
+        let sequence = self.check(packet)?;
+        if self.opener.is_plain(packet) {
+            return self.open_plain(frame, layout, packet, sequence);
         }
-        let sequence = self.window.check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
         self.window.advance(sequence)?;
+        self.unwrap(frame, layout, decrypted, sequence)
+    }
+
+    /// Unwraps a genuine packet and counts it.
+    fn unwrap(
+        &mut self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        decrypted: Decrypted,
+        sequence: u64,
+    ) -> Result<Opened, Refused> {
         let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
         // A genuine packet that is thrown away has used the key as well.
         let packet_len = opened.as_ref().map_or(0, |opened| opened.end - opened.start - opened.layout.network_start);
         let event = self.spent.spend(packet_len);
         opened.map(|opened| Opened { event, ..opened })
+    }
+
+    #[inline]
+    fn check(&self, packet: &EspPacket) -> Result<u64, Refused> {
+        if self.spent.is_used_up() {
+            return Err(Refused::Expired);
+        }
+        Ok(self.window.check(packet.sequence)?)
+    }
+
+    /// The same steps for transport mode without selector and encapsulation, with nothing carried from
+    /// one to the next but what is needed.
+    fn open_plain(
+        &mut self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        packet: &EspPacket,
+        sequence: u64,
+    ) -> Result<Opened, Refused> {
+        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
+        self.window.advance(sequence)?;
+        let parts = decrypted.parts;
+        // Of extension headers the layout tells more than is worked out here.
+        if is_extension_header(frame[parts.icv_at - 1]) {
+            return self.unwrap(frame, layout, decrypted, sequence);
+        }
+        match unwrap_plain(frame, layout, &parts) {
+            Ok(clear) => {
+                let packet_end = clear.end - clear.start;
+                let event = self.spent.spend(packet_end - layout.network_start);
+                let layout = FrameLayout {
+                    transport: clear.transport,
+                    protocol: clear.protocol,
+                    payload_start: clear.payload_start,
+                    packet_end,
+                    ..*layout
+                };
+                let (start, end) = (clear.start, clear.end);
+                Ok(Opened { start, end, layout, sequence, checksum_is_stale: false, event })
+            }
+            Err(refused) => {
+                self.spent.spend(0);
+                Err(refused)
+            }
+        }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
+use super::library::{CipherLibrary, TAG_LEN, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::shared::Grant;
 use super::suite::Suite;
@@ -14,6 +15,11 @@ use std::fmt;
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
 /// Most bytes of an IPv4 packet, and of what follows an IPv6 header.
 const IP_LEN_MAX: usize = u16::MAX as usize;
+
+/// Bytes of ESP header and IV of the usual suites (RFC 4106 3.1).
+const COMMON_FRONT_LEN: usize = ESP_HEADER_LEN + 8;
+/// What the trailer of the usual suites ends at a multiple of (RFC 4303 2.4).
+const COMMON_ALIGNMENT: usize = 4;
 
 /// Why a frame is not sealed. Nothing of it may then go out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
@@ -63,6 +69,8 @@ pub struct OutboundSa {
     protection: Protection,
     outer: Option<Outer>,
     udp: Option<UdpPorts>,
+    /// An AEAD with its IV on the line, transport mode, no UDP.
+    is_common: bool,
     /// Of the suite, at hand.
     iv_len: usize,
     icv_len: usize,
@@ -86,21 +94,53 @@ struct Shape {
     inner: Inner,
 }
 
+/// The same in the usual case (see [`OutboundSa::is_common`]).
+#[derive(Clone, Copy)]
+struct CommonShape {
+    payload_len: usize,
+    pad_len: usize,
+    /// End of the sealed frame.
+    end: usize,
+}
+
+impl CommonShape {
+    #[inline]
+    fn of(layout: &FrameLayout) -> Result<Self, SealRefused> {
+        let payload_len = layout.packet_end - layout.transport_start;
+        let body_len = (payload_len + TRAILER_FIELDS_LEN + COMMON_ALIGNMENT - 1) & !(COMMON_ALIGNMENT - 1);
+        let end = layout.transport_start + COMMON_FRONT_LEN + body_len + TAG_LEN;
+        if end - layout.network_start > IP_LEN_MAX {
+            return Err(SealRefused::TooLong);
+        }
+        Ok(Self { payload_len, pad_len: body_len - TRAILER_FIELDS_LEN - payload_len, end })
+    }
+}
+
 impl OutboundSa {
     /// Makes an association from its description.
     ///
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`OutboundSa::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
         let outer = match &config.mode {
             Mode::Transport => None,
             Mode::Tunnel(tunnel) => Some(Outer::new(tunnel, config.udp)),
         };
+        let protection = protection_of(config, library)?;
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            protection: protection_of(config)?,
+            is_common: outer.is_none() && config.udp.is_none() && protection.aead_with_iv().is_some(),
+            protection,
             outer,
             udp: config.udp,
             iv_len: config.suite.iv_len(),
@@ -120,6 +160,11 @@ impl OutboundSa {
     /// The suite.
     pub fn suite(&self) -> Suite {
         self.suite
+    }
+
+    /// The library that its ciphers come from.
+    pub fn library_name(&self) -> &'static str {
+        self.protection.library_name()
     }
 
     /// The last sequence number that was sent, 0 before the first.
@@ -202,6 +247,15 @@ impl OutboundSa {
     /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
     pub fn seal(&mut self, frame: &[u8], layout: &FrameLayout, out: &mut [u8]) -> Result<Sealed, SealRefused> {
+        if self.is_common(layout) { self.seal_common(frame, layout, out) } else { self.seal_any(frame, layout, out) }
+    }
+
+    pub(super) fn seal_any(
+        &mut self,
+        frame: &[u8],
+        layout: &FrameLayout,
+        out: &mut [u8],
+    ) -> Result<Sealed, SealRefused> {
         let shape = self.shape_of(frame, layout)?;
         let out = out.get_mut(..shape.parts.end).ok_or(SealRefused::NoRoom)?;
         let sequence = self.next_sequence()?;
@@ -225,6 +279,134 @@ impl OutboundSa {
     /// When `layout` was not made from the frame at `start` and reaches beyond its end.
     #[inline]
     pub fn seal_in_place(
+        &mut self,
+        buffer: &mut [u8],
+        start: usize,
+        layout: &FrameLayout,
+    ) -> Result<Sealed, SealRefused> {
+        if self.is_common(layout) {
+            return self.seal_common_in_place(buffer, start, layout);
+        }
+        self.seal_any_in_place(buffer, start, layout)
+    }
+
+    /// Whether the frame is the usual case: an AEAD with its IV on the line, transport mode, no UDP. It goes in
+    /// as few steps as there can be, to the same end as [`OutboundSa::seal_any`] and
+    /// [`OutboundSa::seal_any_in_place`].
+    #[inline]
+    fn is_common(&self, layout: &FrameLayout) -> bool {
+        self.is_common && !layout.fragment && layout.network != Network::Opaque
+    }
+
+    #[inline]
+    fn seal_common_in_place(
+        &mut self,
+        buffer: &mut [u8],
+        start: usize,
+        layout: &FrameLayout,
+    ) -> Result<Sealed, SealRefused> {
+        let shape = CommonShape::of(layout)?;
+        let from = start.checked_sub(COMMON_FRONT_LEN).ok_or(SealRefused::NoRoom)?;
+        self.seal_shape_in_place(buffer, layout, shape, from)
+    }
+
+    /// The sealed frame starts at `from`, the clear one behind it.
+    #[inline]
+    fn seal_shape_in_place(
+        &mut self,
+        buffer: &mut [u8],
+        layout: &FrameLayout,
+        shape: CommonShape,
+        from: usize,
+    ) -> Result<Sealed, SealRefused> {
+        let out = buffer.get_mut(from..from + shape.end).ok_or(SealRefused::NoRoom)?;
+        let sequence = self.next_sequence()?;
+        move_headers_down(out, layout.transport_start);
+        self.protect_common(out, layout, shape, sequence)?;
+        Ok(self.count_common(layout, shape, sequence, from))
+    }
+
+    /// Seals frames that are all of this layout, each in place and `start` bytes from the front of its slot of `stride`
+    /// bytes, as so many calls of [`OutboundSa::seal_in_place`]. The last lifetime that ended with one of them.
+    pub(super) fn seal_slots(
+        &mut self,
+        out: &mut [u8],
+        stride: usize,
+        frames: usize,
+        start: usize,
+        layout: &FrameLayout,
+    ) -> Result<Option<LifetimeEvent>, SealRefused> {
+        let mut event = None;
+        let is_common = self.is_common(layout) && start == COMMON_FRONT_LEN;
+        let shape = CommonShape::of(layout);
+        for slot in 0..frames {
+            let slot = &mut out[slot * stride..];
+            let sealed = match shape {
+                Ok(shape) if is_common => self.seal_shape_in_place(slot, layout, shape, 0)?,
+                _ => self.seal_in_place(slot, start, layout)?,
+            };
+            event = sealed.event.or(event);
+        }
+        Ok(event)
+    }
+
+    #[inline]
+    fn seal_common(&mut self, frame: &[u8], layout: &FrameLayout, out: &mut [u8]) -> Result<Sealed, SealRefused> {
+        let shape = CommonShape::of(layout)?;
+        let out = out.get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
+        let sequence = self.next_sequence()?;
+        let headers_len = layout.transport_start;
+        copy_headers(&frame[..layout.packet_end], out, headers_len);
+        let payload = &frame[headers_len..layout.packet_end];
+        let packet = self.write_front(out, layout, shape, sequence)?;
+        let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
+        let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
+        let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
+        let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
+        aead.seal_from(nonce, aad, payload, trailer, packet).map_err(|_| SealRefused::Cipher)?;
+        Ok(self.count_common(layout, shape, sequence, 0))
+    }
+
+    /// Writes ESP header and IV, mends the IP header, and gives the rest, from the encrypted bytes on.
+    #[inline]
+    fn write_front<'a>(
+        &self,
+        out: &'a mut [u8],
+        layout: &FrameLayout,
+        shape: CommonShape,
+        sequence: u64,
+    ) -> Result<&'a mut [u8], SealRefused> {
+        let (headers, rest) = out.split_at_mut(layout.transport_start);
+        let (front, packet) = rest.split_first_chunk_mut().ok_or(SealRefused::NoRoom)?;
+        *front = self.protection.header_and_iv(sequence);
+        mend_network(headers, layout, shape.end, PROTOCOL_ESP);
+        Ok(packet)
+    }
+
+    /// Headers and payload are at their place in `out`: writes everything else and encrypts.
+    #[inline]
+    fn protect_common(
+        &self,
+        out: &mut [u8],
+        layout: &FrameLayout,
+        shape: CommonShape,
+        sequence: u64,
+    ) -> Result<(), SealRefused> {
+        let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
+        let packet = self.write_front(out, layout, shape, sequence)?;
+        let trailer = short_trailer(shape.pad_len, layout.protocol);
+        packet[shape.payload_len..shape.payload_len + size_of::<u64>()].copy_from_slice(&trailer.to_le_bytes());
+        let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
+        aead.seal(nonce, aad, packet).map_err(|_| SealRefused::Cipher)
+    }
+
+    #[inline]
+    fn count_common(&mut self, layout: &FrameLayout, shape: CommonShape, sequence: u64, start: usize) -> Sealed {
+        let event = self.spent.spend(layout.packet_end - layout.network_start);
+        Sealed { start, end: start + shape.end, sequence, event }
+    }
+
+    pub(super) fn seal_any_in_place(
         &mut self,
         buffer: &mut [u8],
         start: usize,
@@ -337,10 +519,45 @@ pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize)
     }
 }
 
+/// Moves headers of `len` bytes to the start of `frame` from [`COMMON_FRONT_LEN`] bytes behind it. The usual ones
+/// are moved by three or four loads and stores as long as the distance, which do not reach beyond the place of
+/// ESP header and IV.
+#[inline]
+fn move_headers_down(frame: &mut [u8], len: usize) {
+    const THREE: usize = 3 * COMMON_FRONT_LEN;
+    const FOUR: usize = 4 * COMMON_FRONT_LEN;
+    let moved = match len.div_ceil(COMMON_FRONT_LEN) * COMMON_FRONT_LEN {
+        THREE => move_steps::<THREE>(frame),
+        FOUR => move_steps::<FOUR>(frame),
+        _ => None,
+    };
+    if moved.is_none() {
+        frame.copy_within(COMMON_FRONT_LEN..COMMON_FRONT_LEN + len, 0);
+    }
+}
+
+/// Copies headers of `len` bytes to the start of `out`, in the same steps.
+#[inline]
+fn copy_headers(frame: &[u8], out: &mut [u8], len: usize) {
+    const THREE: usize = 3 * COMMON_FRONT_LEN;
+    match (len.div_ceil(COMMON_FRONT_LEN) * COMMON_FRONT_LEN, frame.first_chunk(), out.first_chunk_mut::<THREE>()) {
+        (THREE, Some(headers), Some(place)) => *place = *headers,
+        _ => out[..len].copy_from_slice(&frame[..len]),
+    }
+}
+
+/// `None`, and nothing done, when the frame is too short.
+#[inline]
+fn move_steps<const LEN: usize>(frame: &mut [u8]) -> Option<()> {
+    let moved = *frame[COMMON_FRONT_LEN..].first_chunk::<LEN>()?;
+    *frame.first_chunk_mut()? = moved;
+    Some(())
+}
+
 /// The cipher of an association.
-pub(super) fn protection_of(config: &SaConfig) -> Result<Protection, InvalidSa> {
+pub(super) fn protection_of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Protection, InvalidSa> {
     let keys = (config.encryption_key.bytes(), config.integrity_key.bytes());
-    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn)
+    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn, library)
         .map_err(|_| InvalidSa::WeakKey { spi: config.spi, suite: config.suite })
 }
 
@@ -349,7 +566,9 @@ pub(super) fn protection_of(config: &SaConfig) -> Result<Protection, InvalidSa> 
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {
-        Some(word) if shape.pad_len <= SHORT_PAD_LEN_MAX => *word = short_trailer(shape).to_le_bytes(),
+        Some(word) if shape.pad_len <= SHORT_PAD_LEN_MAX => {
+            *word = short_trailer(shape.pad_len, shape.next_header).to_le_bytes();
+        }
         _ => {
             let trailer = &mut tail[..shape.pad_len + TRAILER_FIELDS_LEN];
             for (n, byte) in (1..).zip(&mut *trailer) {
@@ -361,17 +580,28 @@ fn write_trailer(tail: &mut [u8], shape: &Shape) {
 }
 
 /// Longest padding that fits into a word with what follows it.
-const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
+pub(super) const SHORT_PAD_LEN_MAX: usize = size_of::<u64>() - TRAILER_FIELDS_LEN;
 /// Padding 1, 2, 3, … as it lies in a little-endian word.
 const SHORT_PADDING: u64 = 0x0807_0605_0403_0201;
 
 /// A trailer in one word, so that it is written by one store.
 #[inline]
-fn short_trailer(shape: &Shape) -> u64 {
-    let pad_bits = shape.pad_len as u32 * u8::BITS;
-    let padding = SHORT_PADDING & ((1 << pad_bits) - 1);
-    padding | (shape.pad_len as u64 | u64::from(shape.next_header) << u8::BITS) << pad_bits
+pub(super) fn short_trailer(pad_len: usize, next_header: u8) -> u64 {
+    let word = SHORT_TRAILERS[pad_len];
+    word | u64::from(next_header) << (u8::BITS * (pad_len as u32 + 1))
 }
+
+/// Trailers with every padding that fits into a word, without the next header.
+const SHORT_TRAILERS: [u64; SHORT_PAD_LEN_MAX + 1] = {
+    let mut trailers = [0; SHORT_PAD_LEN_MAX + 1];
+    let mut pad_len = 0;
+    while pad_len <= SHORT_PAD_LEN_MAX {
+        let pad_bits = pad_len as u32 * u8::BITS;
+        trailers[pad_len] = SHORT_PADDING & ((1 << pad_bits) - 1) | (pad_len as u64) << pad_bits;
+        pad_len += 1;
+    }
+    trailers
+};
 
 impl fmt::Debug for OutboundSa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

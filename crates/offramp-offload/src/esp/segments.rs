@@ -183,11 +183,6 @@ impl SealedSegments {
         let front_len = sa.front_len();
         let clear_end = front_len + (frames - 1) * stride + self.plan.next_len();
         self.plan.write_run(frame, &mut out[front_len..clear_end], stride);
-        let mut event = None;
-        for slot in 0..frames {
-            let sealed = sa.seal_in_place(&mut out[slot * stride..], front_len, layout)?;
-            event = sealed.event.or(event);
-        }
-        Ok(event)
+        sa.seal_slots(out, stride, frames, front_len, layout)
     }
 }

@@ -5,6 +5,7 @@
 //! a receiver twice for a packet.
 
 use super::config::{InvalidSa, SaConfig};
+use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{Lifetime, LifetimeEvent, Spent};
 use super::open::{Opened, Opener, Refused};
 use super::replay::ReplayWindow;
@@ -46,6 +47,7 @@ impl Grant {
 #[derive(Debug)]
 pub struct SharedOutbound {
     config: SaConfig,
+    library: &'static dyn CipherLibrary,
     ledger: Mutex<Ledger>,
 }
 
@@ -63,10 +65,18 @@ impl SharedOutbound {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
-        OutboundSa::new(config)?;
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`SharedOutbound::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &'static dyn CipherLibrary) -> Result<Self, InvalidSa> {
+        OutboundSa::with_library(config, library)?;
         let last = if config.esn { u64::MAX } else { u64::from(u32::MAX) };
         let ledger = Ledger { sent: config.sequence, last, spent: Spent::new(config.lifetime) };
-        Ok(Self { config: config.clone(), ledger: Mutex::new(ledger) })
+        Ok(Self { config: config.clone(), library, ledger: Mutex::new(ledger) })
     }
 
     /// What it was made from.
@@ -80,7 +90,7 @@ impl SharedOutbound {
     /// When the cipher library cannot be had once more.
     pub fn sealer(&self) -> Result<OutboundSa, InvalidSa> {
         let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
-        let mut sealer = OutboundSa::new(&config)?;
+        let mut sealer = OutboundSa::with_library(&config, self.library)?;
         // None yet.
         sealer.take_over(Grant { first: 1, count: 0, event: None });
         Ok(sealer)
@@ -163,7 +173,15 @@ impl SharedInbound {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
-        let opener = Opener::new(config)?;
+        Self::with_library(config, aws_lc())
+    }
+
+    /// As [`SharedInbound::new`], with the ciphers of `library`, where it has them.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
+        let opener = Opener::with_library(config, library)?;
         let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
         let seen = Mutex::new(Seen { window, spent: Spent::new(config.lifetime) });
         Ok(Self { config: config.clone(), opener, seen })

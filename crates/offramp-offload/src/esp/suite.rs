@@ -1,5 +1,6 @@
 //! The suites: which cipher and which integrity check protect a packet, and what they add to it.
 
+use super::library::TAG_LEN;
 use std::fmt;
 
 /// Length of an AES key.
@@ -103,8 +104,6 @@ pub(super) const SALT_LEN: usize = 4;
 const CHACHA20_KEY_LEN: usize = 32;
 /// Bytes of three DES keys.
 const TRIPLE_DES_KEY_LEN: usize = 24;
-/// Bytes of the tag of every AEAD suite.
-const TAG_LEN: usize = 16;
 /// Bytes of the IV of the counter-mode suites.
 const COUNTER_IV_LEN: usize = 8;
 /// Bytes of an AES block, and of the IV of CBC.

@@ -1,6 +1,7 @@
 //! The receiver's associations, by SPI.
 
 use super::config::{InvalidSa, SaConfig};
+use super::library::{CipherLibrary, aws_lc};
 use super::open::{InboundSa, Opened, Refused, RefusedCounts};
 use super::udp::EspPacket;
 use crate::layout::FrameLayout;
@@ -11,16 +12,28 @@ use std::collections::hash_map::Entry;
 ///
 /// A receiver chooses its SPIs itself, so that one SPI is one association (RFC 4303 2.1); where the
 /// association names a destination, the packet must be addressed to it.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct SaTable {
+    library: &'static dyn CipherLibrary,
     by_spi: HashMap<u32, InboundSa>,
     refused: RefusedCounts,
+}
+
+impl Default for SaTable {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl SaTable {
     /// A table without associations.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_library(aws_lc())
+    }
+
+    /// As [`SaTable::new`]; what is added takes the ciphers of `library`, where it has them.
+    pub fn with_library(library: &'static dyn CipherLibrary) -> Self {
+        Self { library, by_spi: HashMap::new(), refused: RefusedCounts::default() }
     }
 
     /// Adds an association.
@@ -32,7 +45,7 @@ impl SaTable {
         match self.by_spi.entry(config.spi) {
             Entry::Occupied(_) => Err(InvalidSa::DuplicateSpi { spi: config.spi }),
             Entry::Vacant(place) => {
-                place.insert(InboundSa::new(config)?);
+                place.insert(InboundSa::with_library(config, self.library)?);
                 Ok(())
             }
         }

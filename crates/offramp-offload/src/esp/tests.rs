@@ -3,12 +3,14 @@
 
 use super::cipher::{Parts, Protection};
 use super::config::{InvalidSa, SaConfig};
+use super::library::aws_lc;
 use super::open::InboundSa;
 use super::suite::{AesKey, Hmac, Suite};
 use super::tunnel::{CongestionUnsaid, ecn_of};
 use super::{Mode, Refused, SaTable, SecretKey, Tunnel, UdpPorts};
 use std::net::{IpAddr, Ipv4Addr};
 
+mod short_way;
 mod vectors;
 mod wycheproof;
 

@@ -281,15 +281,19 @@ pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: u
     }
     // Seen as an array, the header is checked for its length once.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
-    let (len, hops) = (be16(header, IPV4_LEN_OFFSET), be16(header, IPV4_TTL_OFFSET));
-    let new_hops = hops & 0xff00 | u16::from(protocol);
-    let field = be16(header, IPV4_CHECKSUM_OFFSET);
-    // RFC 1624 3, equation 3, for both words at once.
-    let changed = Sum::word(!len).plus(Sum::word(packet_len as u16)).plus(Sum::word(!hops)).plus(Sum::word(new_hops));
-    let field = Sum::word(!field).plus(changed).checksum();
-    put16(header, IPV4_LEN_OFFSET, packet_len as u16);
-    put16(header, IPV4_TTL_OFFSET, new_hops);
-    put16(header, IPV4_CHECKSUM_OFFSET, field);
+    // RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory, which a
+    // one's complement sum does not mind (RFC 1071 2 (B)); five of them cannot overflow 32 bits.
+    let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
+    let (old_len, old_hops, field) = (word(IPV4_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
+    let len = (packet_len as u16).swap_bytes();
+    let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
+    let inverted = |word: u32| word ^ 0xffff;
+    let sum = inverted(field) + inverted(old_len) + u32::from(len) + inverted(old_hops) + hops;
+    let sum = (sum & 0xffff) + (sum >> u16::BITS);
+    let sum = (sum & 0xffff) + (sum >> u16::BITS);
+    let hops_and_checksum = hops | inverted(sum) << u16::BITS;
+    header[IPV4_LEN_OFFSET..IPV4_LEN_OFFSET + 2].copy_from_slice(&len.to_le_bytes());
+    header[IPV4_TTL_OFFSET..IPV4_TTL_OFFSET + 4].copy_from_slice(&hops_and_checksum.to_le_bytes());
 }
 
 #[inline]

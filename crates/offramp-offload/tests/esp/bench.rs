@@ -102,5 +102,8 @@ pub fn open(sa: &mut InboundSa, frame: &[u8]) -> Result<Vec<u8>, Refused> {
 
 /// Both ends of one association.
 pub fn pair(config: &SaConfig) -> (OutboundSa, InboundSa) {
-    (OutboundSa::new(config).unwrap(), InboundSa::new(config).unwrap())
+    (
+        OutboundSa::with_library(config, crate::library()).unwrap(),
+        InboundSa::with_library(config, crate::library()).unwrap(),
+    )
 }

@@ -65,7 +65,7 @@ fn a_super_frame_is_cut_and_sealed_as_if_each_frame_were_sealed_alone() {
 }
 
 fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
-    let mut sa = OutboundSa::new(config).unwrap();
+    let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
     let mut plan = plan(frame, meta, &sa);
     let mut sealed = Vec::new();
     loop {
@@ -78,7 +78,7 @@ fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
 }
 
 fn in_runs(config: &SaConfig, frame: &[u8], meta: &TxMeta, room_len: usize) -> Vec<Vec<u8>> {
-    let mut sa = OutboundSa::new(config).unwrap();
+    let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
     let mut plan = plan(frame, meta, &sa);
     let mut sealed = Vec::new();
     while plan.frames_left() > 0 {
@@ -108,14 +108,14 @@ fn frames_that_are_not_cut_are_sealed_as_they_are_without_their_padding() {
     let config = config(gcm());
     let whole = Packet { padding: 6, ..Packet::tcp(10) };
     let without = Packet { padding: 0, ..whole.clone() }.build();
-    let expected = vec![seal(&mut OutboundSa::new(&config).unwrap(), &without)];
+    let expected = vec![seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &without)];
     assert_eq!(one_by_one(&config, &whole.build(), &TxMeta::default()), expected);
     assert_eq!(in_runs(&config, &whole.build(), &TxMeta::default(), ROOM), expected);
     // A super-frame that fits into one segment: its checksum is completed.
     let small = super_frame(100, true, false);
     let sealed = one_by_one(&config, &small.build(), &meta(&small, 1000));
     let clear = Packet { checksum: Checksum::Full, ..small }.build();
-    assert_eq!(sealed, vec![seal(&mut OutboundSa::new(&config).unwrap(), &clear)]);
+    assert_eq!(sealed, vec![seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &clear)]);
 }
 
 #[test]
@@ -131,13 +131,13 @@ fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
         (SaConfig { lifetime: by_bytes, ..config(gcm()) }, SealRefused::Expired, Some(LifetimeEvent::Hard)),
     ];
     for (config, refused, event) in cases {
-        let mut sa = OutboundSa::new(&config).unwrap();
+        let mut sa = OutboundSa::with_library(&config, crate::library()).unwrap();
         let (mut plan, mut out) = (plan(&frame, &meta, &sa), vec![0; ROOM * 10]);
         let run = plan.write_run(&mut sa, &frame, &mut out, ROOM).unwrap();
         assert_eq!((run.frames, run.event, plan.frames_left()), (4, event, 6), "{refused}");
         assert_eq!(plan.write_run(&mut sa, &frame, &mut out, ROOM), Err(refused));
         assert_eq!(plan.write_next(&mut sa, &frame, &mut out), Err(refused));
-        let mut next = OutboundSa::new(&crate::bench::config(gcm())).unwrap();
+        let mut next = OutboundSa::with_library(&crate::bench::config(gcm()), crate::library()).unwrap();
         assert_eq!(plan.write_run(&mut next, &frame, &mut out, ROOM).unwrap().frames, 5, "another SA goes on");
     }
 }
@@ -146,7 +146,7 @@ fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
 fn a_slot_too_short_for_the_sealed_frame_is_refused_before_a_byte_is_written() {
     let packet = super_frame(14_000, false, false);
     let (frame, meta) = (packet.build(), meta(&packet, 1400));
-    let mut sa = OutboundSa::new(&config(gcm())).unwrap();
+    let mut sa = OutboundSa::with_library(&config(gcm()), crate::library()).unwrap();
     let mut plan = plan(&frame, &meta, &sa);
     let len = plan.next_len(&frame, &sa);
     let mut out = vec![0xee; len * 3];
@@ -160,7 +160,7 @@ fn a_slot_too_short_for_the_sealed_frame_is_refused_before_a_byte_is_written() {
 fn a_super_frame_cut_for_the_path_fits_it_exactly() {
     for suite in Suite::all() {
         for mode in crate::bench::modes() {
-            let mut sa = OutboundSa::new(&SaConfig { mode, ..config(suite) }).unwrap();
+            let mut sa = OutboundSa::with_library(&SaConfig { mode, ..config(suite) }, crate::library()).unwrap();
             let size = sa.payload_max(1500, 20, 20).unwrap();
             let packet = super_frame(3 * size, false, false);
             let mut plan = plan(&packet.build(), &meta(&packet, size as u16), &sa);

@@ -28,7 +28,7 @@ fn judge(table: &mut SaTable, frame: &[u8]) -> Option<Result<Vec<u8>, Refused>> 
 }
 
 fn table_of(config: &SaConfig) -> SaTable {
-    let mut table = SaTable::new();
+    let mut table = SaTable::with_library(crate::library());
     table.insert(config).unwrap();
     table
 }
@@ -36,7 +36,7 @@ fn table_of(config: &SaConfig) -> SaTable {
 #[test]
 fn a_packet_with_any_one_byte_changed_is_refused_and_counted_by_reason() {
     for config in every_config() {
-        let (mut sender, mut table) = (OutboundSa::new(&config).unwrap(), table_of(&config));
+        let (mut sender, mut table) = (OutboundSa::with_library(&config, crate::library()).unwrap(), table_of(&config));
         let frame = clear(23, false);
         for _ in 0..6 {
             seal(&mut sender, &frame);
@@ -67,7 +67,7 @@ fn a_packet_with_any_one_byte_changed_is_refused_and_counted_by_reason() {
 #[test]
 fn no_changed_byte_of_an_outer_ipv4_header_lets_a_packet_through() {
     for config in modes().map(|mode| SaConfig { mode, ..config(gcm()) }) {
-        let (mut sender, mut table) = (OutboundSa::new(&config).unwrap(), table_of(&config));
+        let (mut sender, mut table) = (OutboundSa::with_library(&config, crate::library()).unwrap(), table_of(&config));
         let sealed = seal(&mut sender, &clear(23, false));
         if sealed[12] != 8 {
             continue;
@@ -127,7 +127,7 @@ fn a_packet_to_another_address_than_its_association_names_has_an_unknown_spi() {
     for mode in modes() {
         let destination = if mode == Mode::Transport { Some(address("10.9.0.2")) } else { None };
         let config = SaConfig { mode, destination, ..config(gcm()) };
-        let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &clear(40, false));
+        let sealed = seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &clear(40, false));
         assert!(matches!(judge(&mut table_of(&config), &sealed), Some(Ok(_))), "{mode:?}");
         let elsewhere = SaConfig { destination: Some(address("10.9.0.3")), ..config };
         assert_eq!(judge(&mut table_of(&elsewhere), &sealed), Some(Err(Refused::UnknownSpi)));
@@ -137,7 +137,10 @@ fn a_packet_to_another_address_than_its_association_names_has_an_unknown_spi() {
 #[test]
 fn encapsulation_that_does_not_agree_with_the_association_is_against_its_policy() {
     for (sends, expects) in [(Some(UdpPorts::default()), None), (None, Some(UdpPorts::default()))] {
-        let sealed = seal(&mut OutboundSa::new(&SaConfig { udp: sends, ..config(gcm()) }).unwrap(), &clear(40, false));
+        let sealed = seal(
+            &mut OutboundSa::with_library(&SaConfig { udp: sends, ..config(gcm()) }, crate::library()).unwrap(),
+            &clear(40, false),
+        );
         let mut table = table_of(&SaConfig { udp: expects, ..config(gcm()) });
         assert_eq!(judge(&mut table, &sealed), Some(Err(Refused::Policy)));
     }
@@ -202,7 +205,7 @@ fn what_the_selector_does_not_name_is_refused_although_it_is_genuine() {
 fn handmade(mode: Mode, body: &[u8]) -> (InboundSa, Vec<u8>) {
     let suite = Suite::by_name("null-sha256").unwrap();
     let config = SaConfig { mode, ..config(suite) };
-    let mut sealed = seal(&mut OutboundSa::new(&config).unwrap(), &clear(0, false));
+    let mut sealed = seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &clear(0, false));
     let esp_at = esp_of(&sealed).1.esp_at;
     sealed.truncate(esp_at + 8);
     sealed.extend_from_slice(body);
@@ -216,7 +219,7 @@ fn handmade(mode: Mode, body: &[u8]) -> (InboundSa, Vec<u8>) {
     sealed[24..26].fill(0);
     let sum = checksum::sum(&sealed[14..34]).checksum();
     sealed[24..26].copy_from_slice(&sum.to_be_bytes());
-    (InboundSa::new(&config).unwrap(), sealed)
+    (InboundSa::with_library(&config, crate::library()).unwrap(), sealed)
 }
 
 fn open_handmade(mode: Mode, body: &[u8]) -> Result<Vec<u8>, Refused> {
@@ -279,7 +282,7 @@ fn padding_against_traffic_analysis_is_cut_off_by_the_length_inside() {
 fn a_packet_of_another_spi_is_refused_although_the_keys_are_the_same() {
     for suite in Suite::all() {
         let other = SaConfig { spi: SPI + 1, ..config(suite) };
-        let sealed = seal(&mut OutboundSa::new(&other).unwrap(), &clear(40, false));
+        let sealed = seal(&mut OutboundSa::with_library(&other, crate::library()).unwrap(), &clear(40, false));
         let (_, mut receiver) = pair(&config(suite));
         assert_eq!(open(&mut receiver, &sealed), Err(Refused::UnknownSpi), "{suite}");
         assert_eq!(receiver.window().highest(), 0);
@@ -289,9 +292,9 @@ fn a_packet_of_another_spi_is_refused_although_the_keys_are_the_same() {
 #[test]
 fn the_upper_half_of_an_extended_number_is_covered_by_the_check_of_every_suite() {
     for config in every_config().into_iter().filter(|config| config.esn) {
-        let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &clear(40, false));
+        let sealed = seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &clear(40, false));
         let ahead = SaConfig { sequence: 1 << 32, ..config.clone() };
-        let mut receiver = InboundSa::new(&ahead).unwrap();
+        let mut receiver = InboundSa::with_library(&ahead, crate::library()).unwrap();
         assert_eq!(open(&mut receiver, &sealed), Err(Refused::BadTag), "{config:?}");
         assert_eq!(receiver.window().highest(), 1 << 32);
     }

@@ -236,10 +236,10 @@ fn two_associations_of_one_peer_have_windows_of_their_own() {
 fn of_two_threads_with_the_same_packet_exactly_one_hands_it_on() {
     const PACKETS: usize = 2000;
     let config = SaConfig { replay_window: 4096, ..config(gcm()) };
-    let mut sender = OutboundSa::new(&config).unwrap();
+    let mut sender = OutboundSa::with_library(&config, crate::library()).unwrap();
     let frame = clear(64, false);
     let sealed: Vec<_> = (0..PACKETS).map(|_| seal(&mut sender, &frame)).collect();
-    let opener = Opener::new(&config).unwrap();
+    let opener = Opener::with_library(&config, crate::library()).unwrap();
     let window = Mutex::new(ReplayWindow::new(config.replay_window, config.esn, 0));
     let (taken, start) = (Mutex::new(BTreeMap::<u64, u32>::new()), Barrier::new(2));
     let open_all = || {
@@ -274,7 +274,7 @@ fn a_window_outlives_a_soft_limit_and_starts_anew_with_a_new_association() {
     let events: Vec<_> = sealed.iter().map(|packet| open_whole(&mut receiver, packet).unwrap().0.event).collect();
     assert_eq!(events, [None, None, Some(LifetimeEvent::Soft), None, None, None]);
     assert!(sealed.iter().all(|packet| open(&mut receiver, packet) == Err(Refused::Replayed)));
-    let mut again = InboundSa::new(&config).unwrap();
+    let mut again = InboundSa::with_library(&config, crate::library()).unwrap();
     assert!(sealed.iter().all(|packet| open(&mut again, packet).is_ok()));
 }
 

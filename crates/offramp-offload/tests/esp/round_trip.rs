@@ -14,7 +14,7 @@ const PAYLOAD_LENS: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13,
 fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_sealing() {
     for config in every_config() {
         let (mut sender, mut receiver) = pair(&config);
-        let mut other_sender = OutboundSa::new(&config).unwrap();
+        let mut other_sender = OutboundSa::with_library(&config, crate::library()).unwrap();
         for is_ipv6 in [false, true] {
             for payload_len in PAYLOAD_LENS {
                 let frame = clear(payload_len, is_ipv6);
@@ -46,7 +46,7 @@ fn no_clear_byte_is_left_in_an_encrypted_packet() {
     for config in
         every_config().into_iter().filter(|c| !c.suite.name().contains("null") && !c.suite.name().contains("gmac"))
     {
-        let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &frame);
+        let sealed = seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &frame);
         assert!(!sealed.windows(8).any(|window| window == [0x5a; 8]), "{config:?}");
     }
 }
@@ -97,7 +97,7 @@ fn fragments_go_through_a_tunnel_and_not_through_transport_mode() {
 
 #[test]
 fn what_cannot_be_sealed_is_refused_without_using_up_a_number() {
-    let mut sa = OutboundSa::new(&config(gcm())).unwrap();
+    let mut sa = OutboundSa::with_library(&config(gcm()), crate::library()).unwrap();
     let mut out = vec![0; 1 << 17];
     let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
     assert_eq!(sa.seal(&arp, &layout(&arp), &mut out), Err(SealRefused::NotIp));
@@ -120,7 +120,7 @@ fn what_cannot_be_sealed_is_refused_without_using_up_a_number() {
 fn the_longest_packet_for_a_path_just_fits_and_one_byte_more_does_not() {
     for mut config in every_config() {
         config.sequence = 9;
-        let mut sa = OutboundSa::new(&config).unwrap();
+        let mut sa = OutboundSa::with_library(&config, crate::library()).unwrap();
         for (path_mtu, is_ipv6) in
             [(1280, true), (1400, false), (1500, true), (1501, false), (1507, true), (9000, false)]
         {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
 
-const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/esp/scapy_judge.py");
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../offramp-offload/tests/esp/scapy_judge.py");
 /// Debian's packages are for its own interpreter; another one may stand before it in the path.
 const INTERPRETERS: [&str; 2] = ["/usr/bin/python3", "python3"];
 

@@ -17,7 +17,11 @@ fn open(sa: &SharedInbound, frame: &[u8]) -> Result<u64, Refused> {
 
 #[test]
 fn numbers_are_granted_in_rising_runs_up_to_the_last_one() {
-    let shared = SharedOutbound::new(&SaConfig { sequence: u64::from(u32::MAX) - 5, ..config(gcm()) }).unwrap();
+    let shared = SharedOutbound::with_library(
+        &SaConfig { sequence: u64::from(u32::MAX) - 5, ..config(gcm()) },
+        crate::library(),
+    )
+    .unwrap();
     let first = shared.grant(3, 100).unwrap();
     assert_eq!((first.first(), first.count()), (u64::from(u32::MAX) - 4, 3));
     assert_eq!(shared.grant(3, 100).unwrap().count(), 2);
@@ -29,7 +33,7 @@ fn numbers_are_granted_in_rising_runs_up_to_the_last_one() {
 #[test]
 fn a_sealer_uses_what_it_was_granted_and_nothing_more() {
     let config = config(gcm());
-    let shared = SharedOutbound::new(&config).unwrap();
+    let shared = SharedOutbound::with_library(&config, crate::library()).unwrap();
     let (mut sealer, (mut alone, mut receiver)) = (shared.sealer().unwrap(), pair(&config));
     let frame = clear(50, false);
     assert_eq!(crate::bench::try_seal(&mut sealer, &frame), Err(SealRefused::SequenceExhausted));
@@ -46,7 +50,7 @@ fn a_sealer_uses_what_it_was_granted_and_nothing_more() {
 fn several_threads_never_seal_with_one_number_and_each_sees_its_own_rise() {
     const RUNS: usize = 500;
     let config = SaConfig { replay_window: 4096, ..config(gcm()) };
-    let shared = SharedOutbound::new(&config).unwrap();
+    let shared = SharedOutbound::with_library(&config, crate::library()).unwrap();
     let (start, used) = (Barrier::new(3), Mutex::new(BTreeSet::new()));
     let seal_all = || {
         let (mut sealer, frame, mut last) = (shared.sealer().unwrap(), clear(64, false), 0);
@@ -85,7 +89,7 @@ fn of_several_threads_with_the_same_packets_one_hands_each_on() {
     let (mut sender, _) = pair(&config);
     let frame = clear(64, false);
     let sealed: Vec<_> = (0..PACKETS).map(|_| seal(&mut sender, &frame)).collect();
-    let (shared, start) = (SharedInbound::new(&config).unwrap(), Barrier::new(3));
+    let (shared, start) = (SharedInbound::with_library(&config, crate::library()).unwrap(), Barrier::new(3));
     let taken = Mutex::new(Vec::new());
     let open_all = || {
         start.wait();
@@ -106,7 +110,7 @@ fn of_several_threads_with_the_same_packets_one_hands_each_on() {
 #[test]
 fn lifetimes_of_several_threads_are_one_lifetime() {
     let lifetime = Lifetime { soft_packets: Some(10), hard_bytes: Some(1500), ..Lifetime::default() };
-    let shared = SharedOutbound::new(&SaConfig { lifetime, ..config(gcm()) }).unwrap();
+    let shared = SharedOutbound::with_library(&SaConfig { lifetime, ..config(gcm()) }, crate::library()).unwrap();
     let events: Vec<_> = (0..3).map(|_| shared.grant(6, 100).map(|grant| (grant.count(), grant.event))).collect();
     let expected = [Ok((6, None)), Ok((6, Some(LifetimeEvent::Soft))), Ok((3, Some(LifetimeEvent::Hard)))];
     assert_eq!(events, expected);
@@ -117,7 +121,10 @@ fn lifetimes_of_several_threads_are_one_lifetime() {
 fn seconds_count_from_the_first_tick_and_each_limit_is_told_once() {
     let lifetime = Lifetime { soft_seconds: Some(10), hard_seconds: Some(20), ..Lifetime::default() };
     let config = SaConfig { lifetime, ..config(gcm()) };
-    let (sender, receiver) = (SharedOutbound::new(&config).unwrap(), SharedInbound::new(&config).unwrap());
+    let (sender, receiver) = (
+        SharedOutbound::with_library(&config, crate::library()).unwrap(),
+        SharedInbound::with_library(&config, crate::library()).unwrap(),
+    );
     let begun = 7 * NS_PER_SECOND;
     let moments = [0, 10 * NS_PER_SECOND - 1, 10 * NS_PER_SECOND, 15 * NS_PER_SECOND, 20 * NS_PER_SECOND, u64::MAX / 2];
     let expected = [None, None, Some(LifetimeEvent::Soft), None, Some(LifetimeEvent::Hard), None];
@@ -137,7 +144,7 @@ fn a_forged_packet_moves_nothing_that_is_shared() {
     let config = config(gcm());
     let forger = SaConfig { encryption_key: SecretKey::new(vec![1; 20]), sequence: 1_000_000, ..config.clone() };
     let ((mut sender, _), (mut forger, _)) = (pair(&config), pair(&forger));
-    let (shared, frame) = (SharedInbound::new(&config).unwrap(), clear(50, false));
+    let (shared, frame) = (SharedInbound::with_library(&config, crate::library()).unwrap(), clear(50, false));
     assert_eq!(open(&shared, &seal(&mut forger, &frame)), Err(Refused::BadTag));
     assert_eq!((shared.highest(), shared.packets()), (0, 0));
     assert_eq!(open(&shared, &seal(&mut sender, &frame)), Ok(1));

@@ -16,7 +16,7 @@ fn tunnel(is_ipv6: bool) -> Tunnel {
 
 fn sealed_through(tunnel: Tunnel, inner: &Packet) -> Vec<u8> {
     let config = SaConfig { mode: Mode::Tunnel(tunnel), ..config(gcm()) };
-    seal(&mut OutboundSa::new(&config).unwrap(), &inner.build())
+    seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &inner.build())
 }
 
 #[test]
@@ -25,7 +25,7 @@ fn the_outer_header_is_that_of_the_tunnel_and_valid() {
         for is_ipv6 in [false, true] {
             let tunnel = Tunnel { hop_limit: 17, ..tunnel(is_ipv6) };
             let config = SaConfig { mode: Mode::Tunnel(tunnel), udp, ..config(gcm()) };
-            let sealed = seal(&mut OutboundSa::new(&config).unwrap(), &clear(33, !is_ipv6));
+            let sealed = seal(&mut OutboundSa::with_library(&config, crate::library()).unwrap(), &clear(33, !is_ipv6));
             let judge = SlicedPacket::from_ethernet(&sealed).unwrap();
             match judge.net.unwrap() {
                 NetSlice::Ipv4(ip) => {

@@ -18,6 +18,7 @@ use offramp_adapter::pair::Control;
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort};
 use offramp_offload::caps::Offloads;
+use offramp_ports::ipsec_mb;
 use offramp_ports::packet::{Packet, PacketConfig, PacketError};
 use offramp_ports::tap::{Tap, TapConfig};
 use offramp_ports::worker::{Polling, Task, Worker};
@@ -235,6 +236,7 @@ impl Unwired {
         let control = Control::new(&adapter);
         let watched = EventLog::watch(&name, &control);
         let events = Some(watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?);
+        control.ipsec().use_ciphers(ipsec_mb::preferred().0);
         let installed = control.change_ipsec(&config.ipsec.changes());
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (carrier, queues, wire_mark) = (Carrier::Pairs(control), Vec::new(), None);

@@ -6,6 +6,8 @@ use crate::control::{Answer, Outcome, RefusalCode};
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::Control;
+use offramp_offload::esp::CipherLibrary;
+use offramp_ports::ipsec_mb;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::channel;
@@ -52,12 +54,19 @@ impl EventLog {
     }
 }
 
+/// A library's name, and why it is not the faster one.
+fn library_shown(library: &dyn CipherLibrary) -> String {
+    let (name, (_, reason)) = (library.name(), ipsec_mb::preferred());
+    reason.map_or_else(|| name.to_owned(), |reason| format!("{name} ({reason})"))
+}
+
 impl Port {
     /// The associations; `None` where the wire takes none.
     pub fn ipsec_status(&self) -> Option<IpsecStatus> {
         let Carrier::Pairs(control) = &self.carrier else { return None };
         let ipsec = control.ipsec();
         Some(IpsecStatus::new(
+            library_shown(ipsec.library()),
             ipsec.policy(),
             &ipsec.status(),
             self.events.as_ref().map_or_else(Vec::new, |e| e.kept()),

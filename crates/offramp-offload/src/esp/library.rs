@@ -1,0 +1,152 @@
+//! What is asked of a library of ciphers. There are two: aws-lc ([`aws_lc`]), which is built in, and ipsec-mb,
+//! which `offramp_ports::ipsec_mb` loads where it is installed. Both are judged by the same vectors.
+
+use super::aws_lc::AwsLc;
+use super::suite::{AesKey, Suite};
+use std::fmt;
+
+/// Bytes of the tag of every AEAD here.
+pub const TAG_LEN: usize = 16;
+/// Bytes of the nonce of every AEAD here: salt and IV.
+pub const NONCE_LEN: usize = 12;
+/// Bytes of SPI and sequence number, and of the same with an extended one (RFC 4106 5).
+const AAD_LEN: usize = 8;
+const EXTENDED_AAD_LEN: usize = 12;
+
+/// The library refused a key or a length, or the packet is not genuine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the cipher library refused, or the packet is not genuine")]
+pub struct CipherFailed;
+
+/// A cipher that encrypts and authenticates in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AeadAlgorithm {
+    /// AES in Galois/counter mode (NIST SP 800-38D) with a key of this length.
+    AesGcm(AesKey),
+    /// ChaCha20 and Poly1305 (RFC 8439).
+    ChaCha20Poly1305,
+}
+
+impl AeadAlgorithm {
+    /// The one behind a suite: of AES-GCM, GMAC and ChaCha20-Poly1305 alone.
+    pub fn of(suite: Suite) -> Option<Self> {
+        match suite {
+            Suite::AesGcm16 { key, .. } | Suite::AesGmac { key } => Some(Self::AesGcm(key)),
+            Suite::ChaCha20Poly1305 { .. } => Some(Self::ChaCha20Poly1305),
+            Suite::AesCbc { .. } | Suite::Null { .. } | Suite::TripleDesCbc => None,
+        }
+    }
+}
+
+/// Salt and IV (RFC 4106 4), twelve bytes. It travels in registers: pieced together in memory, the
+/// cipher's load would wait for the stores.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Nonce(u128);
+
+impl Nonce {
+    /// `iv` goes on the line big-endian.
+    #[inline]
+    pub fn new(salt: [u8; 4], iv: u64) -> Self {
+        Self(u128::from(u32::from_le_bytes(salt)) | u128::from(iv.swap_bytes()) << u32::BITS)
+    }
+
+    /// A number whose first [`NONCE_LEN`] little-endian bytes are the nonce; the others are 0.
+    #[inline]
+    pub fn to_bits(self) -> u128 {
+        self.0
+    }
+}
+
+/// SPI and sequence number as an AEAD authenticates them (RFC 4106 5).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Aad {
+    bits: u128,
+    is_extended: bool,
+}
+
+impl Aad {
+    /// Of a packet. The upper half of the sequence number counts only where it `is_extended`.
+    #[inline]
+    pub fn new(spi: u32, sequence: u64, is_extended: bool) -> Self {
+        let spi = u128::from(spi) << 96;
+        let whole = if is_extended { u128::from(sequence) << 32 } else { u128::from(sequence as u32) << 64 };
+        Self { bits: (spi | whole).swap_bytes(), is_extended }
+    }
+
+    /// A number whose first [`Aad::len`] little-endian bytes are authenticated; the others are 0.
+    #[inline]
+    pub fn to_bits(self) -> u128 {
+        self.bits
+    }
+
+    /// Number of bytes: 8, or 12 for an extended sequence number.
+    #[inline]
+    #[expect(clippy::len_without_is_empty, reason = "it is never empty")]
+    pub fn len(self) -> usize {
+        if self.is_extended { EXTENDED_AAD_LEN } else { AAD_LEN }
+    }
+}
+
+/// A keyed AEAD. The key is wiped when it is dropped, and tags are compared in constant time.
+///
+/// Lengths that do not fit are refused as [`CipherFailed`], never a panic.
+pub trait Aead: Send + Sync {
+    /// Encrypts `packet` in place but for its last [`TAG_LEN`] bytes, where the tag is written.
+    ///
+    /// # Errors
+    /// When `packet` has no room for a tag.
+    fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
+
+    /// Encrypts `clear` and what follows it, `trailer`, into `out`, whose last [`TAG_LEN`] bytes take
+    /// the tag.
+    ///
+    /// # Errors
+    /// When `out` is not exactly as long as all three.
+    fn seal_from(
+        &self,
+        nonce: Nonce,
+        aad: Aad,
+        clear: &[u8],
+        trailer: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), CipherFailed>;
+
+    /// Checks the tag in the last [`TAG_LEN`] bytes of `packet` and decrypts the others in place.
+    ///
+    /// # Errors
+    /// When the packet is not genuine; its bytes may then be anything.
+    fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
+
+    /// The tag over `covered`, of which nothing is encrypted.
+    ///
+    /// # Errors
+    /// When the library fails.
+    fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed>;
+}
+
+/// A library of AEADs. The suites that have none (CBC and NULL with HMAC, 3DES) stay with aws-lc
+/// whichever library is chosen.
+pub trait CipherLibrary: Send + Sync {
+    /// `aws-lc`, `ipsec-mb`.
+    fn name(&self) -> &'static str;
+
+    /// Its version, or how it is known not to have one.
+    fn version(&self) -> &str;
+
+    /// Keys an AEAD; `key` is without salt.
+    ///
+    /// # Errors
+    /// When the key is of the wrong length.
+    fn aead(&self, algorithm: AeadAlgorithm, key: &[u8]) -> Result<Box<dyn Aead>, CipherFailed>;
+}
+
+impl fmt::Debug for dyn CipherLibrary {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.name(), self.version())
+    }
+}
+
+/// The library that is built in.
+pub fn aws_lc() -> &'static dyn CipherLibrary {
+    &AwsLc
+}

@@ -1,0 +1,89 @@
+//! ipsec-mb as the library of ciphers: Intel's Multi-Buffer Crypto for IPsec, which DPDK uses. It is
+//! loaded at run time where it is installed (Debian: `apt install libipsec-mb1`), never linked.
+//!
+//! [`library`] loads it; [`preferred`] says which library a program should take. AES-GCM, GMAC and
+//! ChaCha20-Poly1305 come from it. CBC and HMAC stay with aws-lc: ipsec-mb does those for many packets at
+//! once, through a manager that belongs to one thread, and a packet alone would fill one lane of sixteen.
+//!
+//! The library exports its functions once per kind of processor and hands out the right ones in its
+//! manager, a structure whose layout changes from version to version. So a version that is not known
+//! here is refused, the size of the manager is compared, every function that is taken must bear the
+//! name that is expected, and one packet of each cipher must come out as aws-lc makes it.
+
+#[cfg(target_arch = "x86_64")]
+mod aead;
+#[cfg(target_arch = "x86_64")]
+mod functions;
+
+use offramp_offload::esp::{CipherLibrary, aws_lc};
+use std::sync::OnceLock;
+
+/// What the library is called by the loader.
+pub const FILE_NAME: &str = "libIPSec_MB.so.1";
+
+/// Why ipsec-mb is not used.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Unavailable {
+    /// It is for x86-64 alone, and without AES-NI it would be slow.
+    #[error("ipsec-mb: this processor has no AES-NI; aws-lc is used")]
+    Processor,
+    /// It would work, but aws-lc is no slower here.
+    #[error("ipsec-mb: without VAES and AVX-512 it is not known to be faster than aws-lc, which is used")]
+    NotFaster,
+    /// The loader does not find it.
+    #[error("ipsec-mb: {0}; install it (Debian: apt install libipsec-mb1); aws-lc is used")]
+    NotInstalled(String),
+    /// A version whose structures are not known here.
+    #[error("ipsec-mb: version {0} is not known, 1.3 is; aws-lc is used")]
+    Version(String),
+    /// Its manager is not what that version's is.
+    #[error("ipsec-mb: {0}; it was built otherwise than Debian's, so aws-lc is used")]
+    Layout(String),
+    /// It makes another packet than aws-lc.
+    #[error("ipsec-mb: {0} comes out otherwise than from aws-lc, which is used")]
+    WrongResult(&'static str),
+}
+
+/// ipsec-mb, loaded and checked at the first call; it stays loaded.
+///
+/// # Errors
+/// Why it cannot be used.
+pub fn library() -> Result<&'static dyn CipherLibrary, &'static Unavailable> {
+    static LOADED: OnceLock<Result<Box<dyn CipherLibrary>, Unavailable>> = OnceLock::new();
+    LOADED.get_or_init(load).as_deref()
+}
+
+/// The library to take on this machine: ipsec-mb where it can be loaded and is the faster one, which is
+/// on processors with VAES and AVX-512; aws-lc elsewhere, and then why.
+pub fn preferred() -> (&'static dyn CipherLibrary, Option<&'static Unavailable>) {
+    match library() {
+        Ok(library) if has_wide_aes() => (library, None),
+        Ok(_) => (aws_lc(), Some(&Unavailable::NotFaster)),
+        Err(reason) => (aws_lc(), Some(reason)),
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn has_wide_aes() -> bool {
+    std::arch::is_x86_feature_detected!("vaes") && std::arch::is_x86_feature_detected!("avx512bw")
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn has_wide_aes() -> bool {
+    false
+}
+
+#[cfg(target_arch = "x86_64")]
+fn load() -> Result<Box<dyn CipherLibrary>, Unavailable> {
+    if !std::arch::is_x86_feature_detected!("aes") {
+        return Err(Unavailable::Processor);
+    }
+    let loaded = aead::IpsecMb::new(functions::Functions::load()?);
+    loaded.check_against(aws_lc())?;
+    Ok(Box::new(loaded))
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn load() -> Result<Box<dyn CipherLibrary>, Unavailable> {
+    Err(Unavailable::Processor)
+}

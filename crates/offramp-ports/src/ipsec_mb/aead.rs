@@ -1,0 +1,353 @@
+//! Keys, and one packet at a time.
+
+use super::Unavailable;
+use super::functions::{Chacha, ChachaContext, Functions, Gcm, GcmContext, GcmKey};
+use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, AesKey, CipherFailed, CipherLibrary, Nonce, TAG_LEN};
+use std::arch::asm;
+use std::arch::x86_64::{__m128i, _mm_set_epi64x};
+use std::mem::MaybeUninit;
+use subtle::ConstantTimeEq;
+use zeroize::{Zeroize, Zeroizing};
+
+/// Bytes of a ChaCha20 key.
+const CHACHA_KEY_LEN: usize = 32;
+/// Longest packet that AES-GCM encrypts as a copy: of longer ones the trailer is handed over apart, which costs some
+/// nanoseconds.
+const GCM_COPIED_LEN_MAX: usize = 512;
+/// Bytes of the packet that every cipher is checked with: some wide vectors and a part of one.
+const CHECK_LEN: usize = 333;
+
+/// The library, loaded.
+pub struct IpsecMb {
+    functions: Functions,
+}
+
+impl IpsecMb {
+    pub fn new(functions: Functions) -> Self {
+        Self { functions }
+    }
+
+    /// Holds one packet of every cipher against that of `judge`.
+    pub fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
+        let algorithms = [
+            (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
+            (AeadAlgorithm::AesGcm(AesKey::Bits192), 24, "AES-192-GCM"),
+            (AeadAlgorithm::AesGcm(AesKey::Bits256), 32, "AES-256-GCM"),
+            (AeadAlgorithm::ChaCha20Poly1305, CHACHA_KEY_LEN, "ChaCha20-Poly1305"),
+        ];
+        for (algorithm, key_len, name) in algorithms {
+            if self.agrees(judge, algorithm, key_len as u8) != Ok(true) {
+                return Err(Unavailable::WrongResult(name));
+            }
+        }
+        Ok(())
+    }
+
+    fn agrees(&self, judge: &dyn CipherLibrary, algorithm: AeadAlgorithm, key_len: u8) -> Result<bool, CipherFailed> {
+        let key: Vec<u8> = (0..key_len).collect();
+        let (ours, theirs) = (self.aead(algorithm, &key)?, judge.aead(algorithm, &key)?);
+        let (nonce, aad) = (Nonce::new([1, 2, 3, 4], 5), Aad::new(6, 7, true));
+        let clear: Vec<u8> = (0..CHECK_LEN).map(|n| n as u8).collect();
+        let (mut sealed, mut from, mut expected) = (clear.clone(), clear.clone(), clear.clone());
+        ours.seal(nonce, aad, &mut sealed)?;
+        theirs.seal(nonce, aad, &mut expected)?;
+        let (head, trailer) = clear[..CHECK_LEN - TAG_LEN].split_at(CHECK_LEN / 2);
+        ours.seal_from(nonce, aad, head, trailer, &mut from)?;
+        let is_sealed = sealed == expected && from == expected;
+        ours.open(nonce, aad, &mut expected)?;
+        let is_opened = expected[..CHECK_LEN - TAG_LEN] == clear[..CHECK_LEN - TAG_LEN];
+        Ok(is_sealed && is_opened && ours.authenticate(nonce, &clear)? == theirs.authenticate(nonce, &clear)?)
+    }
+}
+
+impl CipherLibrary for IpsecMb {
+    fn name(&self) -> &'static str {
+        "ipsec-mb"
+    }
+
+    fn version(&self) -> &str {
+        &self.functions.version
+    }
+
+    fn aead(&self, algorithm: AeadAlgorithm, key: &[u8]) -> Result<Box<dyn Aead>, CipherFailed> {
+        let [gcm_128, gcm_192, gcm_256] = self.functions.gcm;
+        let (gcm, key_len) = match algorithm {
+            AeadAlgorithm::AesGcm(AesKey::Bits128) => (gcm_128, 16),
+            AeadAlgorithm::AesGcm(AesKey::Bits192) => (gcm_192, 24),
+            AeadAlgorithm::AesGcm(AesKey::Bits256) => (gcm_256, 32),
+            AeadAlgorithm::ChaCha20Poly1305 => {
+                let key = Zeroizing::new(*key.as_array::<CHACHA_KEY_LEN>().ok_or(CipherFailed)?);
+                return Ok(Box::new(ChachaAead { functions: self.functions.chacha, key }));
+            }
+        };
+        if key.len() != key_len {
+            return Err(CipherFailed);
+        }
+        let mut aead = Box::new(GcmAead { functions: gcm, key: GcmKey::EMPTY });
+        // SAFETY: the key has the length that this function reads, and there is room for the expanded one.
+        unsafe { (gcm.expand_key)(key.as_ptr(), &raw mut aead.key) };
+        Ok(aead)
+    }
+}
+
+/// The bytes in one vector register, from where they are written by one store: the library loads them as
+/// one, and a load waits long for several stores.
+#[inline]
+fn in_one(bits: u128) -> __m128i {
+    // SAFETY: SSE2 is a part of x86-64.
+    let mut vector = unsafe { _mm_set_epi64x((bits >> u64::BITS) as i64, bits as i64) };
+    // SAFETY: no instruction; it keeps the compiler from storing the halves one by one.
+    unsafe { asm!("/* {0} */", inout(xmm_reg) vector, options(pure, nomem, nostack, preserves_flags)) };
+    vector
+}
+
+/// AES-GCM under one key. It stays where it is, so that no copy of the key is left behind.
+struct GcmAead {
+    key: GcmKey,
+    functions: Gcm,
+}
+
+impl Drop for GcmAead {
+    fn drop(&mut self) {
+        self.key.0.zeroize();
+    }
+}
+
+impl GcmAead {
+    /// One call for a whole packet: from `from` to `to`, which may be the same.
+    ///
+    /// # Safety
+    /// `len` bytes must be readable at `from` and writable at `to`; the two are the same or do not overlap. `aad_len`
+    /// bytes must be readable at `aad`.
+    #[inline]
+    #[expect(clippy::too_many_arguments, reason = "they are the library's own")]
+    unsafe fn whole(
+        &self,
+        run: super::functions::GcmWhole,
+        nonce: Nonce,
+        aad: *const u8,
+        aad_len: usize,
+        from: *const u8,
+        to: *mut u8,
+        len: usize,
+        tag: &mut [u8; TAG_LEN],
+    ) {
+        let nonce = in_one(nonce.to_bits());
+        let mut context = MaybeUninit::<GcmContext>::uninit();
+        // SAFETY: the caller answers for `from`, `to` and `aad`; the key was expanded by the same library for this
+        // length, the context has room and need not be filled, the nonce has its twelve bytes, and as many bytes of
+        // tag are asked for as there is room.
+        unsafe {
+            run(
+                &raw const self.key,
+                context.as_mut_ptr(),
+                to,
+                from,
+                len as u64,
+                (&raw const nonce).cast(),
+                aad,
+                aad_len as u64,
+                tag.as_mut_ptr(),
+                TAG_LEN as u64,
+            );
+        }
+    }
+}
+
+impl Aead for GcmAead {
+    fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let (body, tag) = packet.split_last_chunk_mut().ok_or(CipherFailed)?;
+        let (bytes, body_at) = (in_one(aad.to_bits()), body.as_mut_ptr());
+        let aad_at = (&raw const bytes).cast();
+        // SAFETY: body and additional data are as long as is said; the body is encrypted in place.
+        unsafe {
+            self.whole(self.functions.encrypt, nonce, aad_at, aad.len(), body_at, body_at, body.len(), tag);
+        }
+        Ok(())
+    }
+
+    fn seal_from(
+        &self,
+        nonce: Nonce,
+        aad: Aad,
+        clear: &[u8],
+        trailer: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), CipherFailed> {
+        let (body, tag) = out.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
+        let (body, rest) = body.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
+        if rest.len() != trailer.len() {
+            return Err(CipherFailed);
+        }
+        let bytes = in_one(aad.to_bits());
+        if rest.is_empty() {
+            let (aad_at, from, to) = ((&raw const bytes).cast(), clear.as_ptr(), body.as_mut_ptr());
+            // SAFETY: additional data are as long as is said; the body is as long as what comes to lie in it, elsewhere.
+            unsafe { self.whole(self.functions.encrypt, nonce, aad_at, aad.len(), from, to, clear.len(), tag) };
+            return Ok(());
+        }
+        if clear.len() <= GCM_COPIED_LEN_MAX {
+            body.copy_from_slice(clear);
+            rest.copy_from_slice(trailer);
+            return self.seal(nonce, aad, out);
+        }
+        let nonce = in_one(nonce.to_bits());
+        let (functions, key) = (&self.functions, &raw const self.key);
+        let mut context = Zeroizing::new(GcmContext::EMPTY.0);
+        let at = context.as_mut_ptr().cast::<GcmContext>();
+        // SAFETY: the key was expanded by the same library for this length, the context has room, nonce and
+        // additional data are as long as is said, each part is as long as where it goes and lies elsewhere, and as many
+        // bytes of tag are asked for as there is room.
+        unsafe {
+            (functions.init)(key, at, (&raw const nonce).cast(), (&raw const bytes).cast(), aad.len() as u64);
+            (functions.encrypt_update)(key, at, body.as_mut_ptr(), clear.as_ptr(), clear.len() as u64);
+            (functions.encrypt_update)(key, at, rest.as_mut_ptr(), trailer.as_ptr(), trailer.len() as u64);
+            (functions.encrypt_finalize)(key, at, tag.as_mut_ptr(), TAG_LEN as u64);
+        }
+        Ok(())
+    }
+
+    fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let (body, tag) = packet.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
+        let (bytes, body_at) = (in_one(aad.to_bits()), body.as_mut_ptr());
+        let aad_at = (&raw const bytes).cast();
+        let mut made = [0; TAG_LEN];
+        // SAFETY: body and additional data are as long as is said; the body is decrypted in place.
+        unsafe {
+            self.whole(self.functions.decrypt, nonce, aad_at, aad.len(), body_at, body_at, body.len(), &mut made);
+        }
+        is_equal(&made, tag)
+    }
+
+    fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
+        let (mut nothing, mut tag) = ([0; 1], [0; TAG_LEN]);
+        let (at, encrypt) = (nothing.as_mut_ptr(), self.functions.encrypt);
+        // SAFETY: the additional data are as long as is said; nothing is encrypted.
+        unsafe { self.whole(encrypt, nonce, covered.as_ptr(), covered.len(), at, at, 0, &mut tag) };
+        Ok(tag)
+    }
+}
+
+/// ChaCha20-Poly1305 under one key.
+struct ChachaAead {
+    key: Zeroizing<[u8; CHACHA_KEY_LEN]>,
+    functions: Chacha,
+}
+
+/// A packet on its way through ChaCha20-Poly1305. The context holds a key of its own: it is wiped.
+struct ChachaPacket<'a> {
+    aead: &'a ChachaAead,
+    context: Zeroizing<[u64; size_of::<ChachaContext>() / size_of::<u64>()]>,
+}
+
+impl ChachaPacket<'_> {
+    #[inline]
+    fn at(&mut self) -> *mut ChachaContext {
+        self.context.as_mut_ptr().cast()
+    }
+
+    /// Encrypts or decrypts the next part, `len` bytes from `from` to `to`, which may be the same.
+    ///
+    /// # Safety
+    /// The bytes must be readable and writable, the same or not overlapping.
+    #[inline]
+    unsafe fn update(&mut self, run: super::functions::ChachaUpdate, to: *mut u8, from: *const u8, len: usize) {
+        let key = self.aead.key.as_ptr();
+        // SAFETY: the caller answers for the bytes; the context was set up with this key.
+        unsafe { run(key, self.at(), to, from, len as u64) };
+    }
+
+    #[inline]
+    fn finish(mut self, tag: &mut [u8; TAG_LEN]) {
+        let finalize = self.aead.functions.finalize;
+        // SAFETY: the context was set up; as many bytes of tag are asked for as there is room.
+        unsafe { finalize(self.at(), tag.as_mut_ptr(), TAG_LEN as u64) };
+    }
+}
+
+impl ChachaAead {
+    /// Begins a packet with `aad_len` bytes of additional data.
+    ///
+    /// # Safety
+    /// The bytes must be readable.
+    unsafe fn begin(&self, nonce: Nonce, aad: *const u8, aad_len: usize) -> ChachaPacket<'_> {
+        let mut packet = ChachaPacket { aead: self, context: Zeroizing::new(ChachaContext::EMPTY.0) };
+        let nonce = in_one(nonce.to_bits());
+        let (key, context) = (self.key.as_ptr(), packet.at());
+        // SAFETY: the caller answers for the additional data; key, context and nonce have the lengths that the
+        // library expects.
+        unsafe { (self.functions.init)(key, context, (&raw const nonce).cast(), aad, aad_len as u64) };
+        packet
+    }
+
+    #[inline]
+    fn begin_with(&self, nonce: Nonce, aad: Aad) -> ChachaPacket<'_> {
+        let bytes = in_one(aad.to_bits());
+        // SAFETY: additional data have at most the sixteen bytes of the vector.
+        unsafe { self.begin(nonce, (&raw const bytes).cast(), aad.len()) }
+    }
+}
+
+impl Aead for ChachaAead {
+    fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let (body, tag) = packet.split_last_chunk_mut().ok_or(CipherFailed)?;
+        let (mut on_its_way, at) = (self.begin_with(nonce, aad), body.as_mut_ptr());
+        // SAFETY: the body is encrypted in place.
+        unsafe { on_its_way.update(self.functions.encrypt_update, at, at, body.len()) };
+        on_its_way.finish(tag);
+        Ok(())
+    }
+
+    fn seal_from(
+        &self,
+        nonce: Nonce,
+        aad: Aad,
+        clear: &[u8],
+        trailer: &[u8],
+        out: &mut [u8],
+    ) -> Result<(), CipherFailed> {
+        let (body, tag) = out.split_last_chunk_mut().ok_or(CipherFailed)?;
+        let (body, rest) = body.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
+        if rest.len() != trailer.len() {
+            return Err(CipherFailed);
+        }
+        let (mut on_its_way, run) = (self.begin_with(nonce, aad), self.functions.encrypt_update);
+        // SAFETY: each part is as long as where it goes and lies elsewhere.
+        unsafe {
+            on_its_way.update(run, body.as_mut_ptr(), clear.as_ptr(), clear.len());
+            on_its_way.update(run, rest.as_mut_ptr(), trailer.as_ptr(), trailer.len());
+        }
+        on_its_way.finish(tag);
+        Ok(())
+    }
+
+    fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
+        let (body, tag) = packet.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
+        let (mut on_its_way, at) = (self.begin_with(nonce, aad), body.as_mut_ptr());
+        // SAFETY: the body is decrypted in place.
+        unsafe { on_its_way.update(self.functions.decrypt_update, at, at, body.len()) };
+        let mut made = [0; TAG_LEN];
+        on_its_way.finish(&mut made);
+        is_equal(&made, tag)
+    }
+
+    fn authenticate(&self, nonce: Nonce, covered: &[u8]) -> Result<[u8; TAG_LEN], CipherFailed> {
+        let mut tag = [0; TAG_LEN];
+        // SAFETY: the bytes are as many as is said.
+        let packet = unsafe { self.begin(nonce, covered.as_ptr(), covered.len()) };
+        packet.finish(&mut tag);
+        Ok(tag)
+    }
+}
+
+/// In constant time.
+#[inline]
+fn is_equal(made: &[u8; TAG_LEN], given: &[u8; TAG_LEN]) -> Result<(), CipherFailed> {
+    // Two words, which cost less than sixteen bytes.
+    let halves = |tag: &[u8; TAG_LEN]| {
+        let whole = u128::from_ne_bytes(*tag);
+        ((whole >> u64::BITS) as u64, whole as u64)
+    };
+    let (made, given) = (halves(made), halves(given));
+    if (made.0.ct_eq(&given.0) & made.1.ct_eq(&given.1)).into() { Ok(()) } else { Err(CipherFailed) }
+}
