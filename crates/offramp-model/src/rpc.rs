@@ -125,6 +125,8 @@ pub struct Call {
     pub is_read: bool,
     /// When it is sent again.
     pub deadline: Time,
+    /// When the earliest event of its slot's timer comes.
+    pub timer_at: Option<Time>,
 }
 
 #[cfg(test)]

@@ -15,10 +15,10 @@ impl Simulation {
         let state = &mut self.flows[flow];
         let unacknowledged = state.written - state.sender.unacknowledged();
         let has_room = unacknowledged == 0 || unacknowledged + size <= self.config.host.send.buffer;
-        if state.is_writing || !has_room {
+        if state.process_works || !has_room {
             return;
         }
-        state.is_writing = true;
+        state.process_works = true;
         let costs = &self.config.host.costs;
         let costs =
             [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
@@ -27,7 +27,7 @@ impl Simulation {
 
     pub(super) fn on_written(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
-        state.is_writing = false;
+        state.process_works = false;
         state.written += self.config.workload.write_size;
         let written = state.written;
         state.sender.write_until(written);
