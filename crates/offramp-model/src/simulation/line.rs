@@ -30,6 +30,11 @@ impl StationState {
     pub(super) fn new(gap: Span) -> Self {
         Self { queue: VecDeque::new(), phase: Phase::Idle, gap, ready_at: Time::START, transmission: 0 }
     }
+
+    /// When it may send the next frame.
+    pub(super) fn free_at(&self) -> Time {
+        self.ready_at
+    }
 }
 
 impl Simulation {
