@@ -47,11 +47,13 @@ pub fn explain(outcome: &Outcome) -> Explanation {
     let part = |name, us: f64| Part { name, us_per_frame: us / frames, percent: us / outcome.seconds / 1e4 };
     let all_us = outcome.seconds * 1e6;
     let [host, peer] = outcome.counts.line_busy.map(Span::as_us);
-    let line = vec![
-        part("frames to the host", peer),
-        part("frames from the host", host),
-        part("gaps, collisions, nothing to send", all_us - host - peer),
-    ];
+    let mut line = vec![part("frames to the host", peer), part("frames from the host", host)];
+    if outcome.line_is_shared {
+        line.push(part("gaps, collisions, nothing to send", all_us - host - peer));
+    } else {
+        line.push(part("gaps, nothing to send to the host", all_us - peer));
+        line.push(part("gaps, nothing to send from the host", all_us - host));
+    }
     let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
     let mut processor: Vec<_> = ACTIVITIES
         .into_iter()
@@ -103,7 +105,8 @@ pub fn text(outcome: &Outcome) -> String {
     if !explanation.bus.is_empty() {
         write_parts(&mut out, "the bus", &explanation.bus);
     }
-    write_parts(&mut out, "the processor", &explanation.processor);
+    let title = if outcome.processors > 1 { "the processors, all together" } else { "the processor" };
+    write_parts(&mut out, title, &explanation.processor);
     let shares: Vec<_> = PRIORITY_NAMES
         .iter()
         .zip(outcome.cpu_percent_by_priority)

@@ -134,9 +134,10 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         let _ = writeln!(out, "{name:24} {value}");
     };
     let kb = outcome.bytes_per_second / 1000.0;
-    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s)", outcome.kib_per_second));
+    let mbit = outcome.bytes_per_second * 8.0 / 1e6;
+    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s, {mbit:.1} Mbit/s)", outcome.kib_per_second));
     if outcome.counts.bytes_sent > 0 {
-        line("of this, sent", format!("{:.1} kB/s", outcome.sent_bytes_per_second / 1000.0));
+        line("of this, sent", format!("{:.1} Mbit/s", outcome.sent_bytes_per_second * 8.0 / 1e6));
     }
     let busiest = outcome.busiest_processor_percent;
     let processor = match outcome.processors {

@@ -220,6 +220,8 @@ pub struct Outcome {
     pub processors: u64,
     /// Share of the busiest of them that was busy, percent.
     pub busiest_processor_percent: f64,
+    /// Both stations share the time of the line, as on a half-duplex one.
+    pub line_is_shared: bool,
     /// Both directions of the bus share its time, as on PCI.
     pub bus_is_shared: bool,
     /// Share of all processors that was busy, percent.
@@ -270,6 +272,7 @@ impl Outcome {
             sent_bytes_per_second: per_second(counts.bytes_sent),
             processors: config.host.processors,
             busiest_processor_percent: percent(counts.busiest),
+            line_is_shared: !config.link.full_duplex,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
             cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),
