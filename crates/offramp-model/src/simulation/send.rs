@@ -3,7 +3,7 @@
 //! What TCP sends is sent by the process, also when an acknowledgement has let it go on: the work stays in order, and
 //! on the processor of the process.
 
-use super::{Activity, Content, Frame, Job, Simulation};
+use super::{Activity, Content, DATAGRAM_LEN_MAX, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::Span;
@@ -82,10 +82,14 @@ impl Simulation {
         }
     }
 
+    fn datagram_len(&self) -> u64 {
+        self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
+    }
+
     /// The process sends the next datagram.
     pub(super) fn send_datagram(&mut self) {
         let costs = &self.config.host.costs;
-        let size = self.config.workload.write_size;
+        let size = self.datagram_len();
         let fragments = self.datagram_frames.len() as u64;
         let on_bus: u64 = self.datagram_frames.iter().sum();
         let costs = [
@@ -104,13 +108,11 @@ impl Simulation {
     /// room.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
-        let mut left = self.config.workload.write_size;
         for at in 0..self.datagram_frames.len() {
-            let len = self.datagram_frames[at];
-            let payload = left.min(len);
-            left -= payload;
-            let content = Content::Datagram { payload };
-            self.transmit(Frame::new(len, content));
+            // The peer has a datagram when it has the last of its fragments; on this line none is lost.
+            let is_last = at + 1 == self.datagram_frames.len();
+            let payload = if is_last { self.datagram_len() } else { 0 };
+            self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));
         }
         self.datagram_waits = true;
         self.wake_datagrams();
