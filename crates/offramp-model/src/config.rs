@@ -91,6 +91,8 @@ pub struct Costs {
     pub segment: Span,
     /// Per large send that it does.
     pub chunk: Span,
+    /// The same, per page of it.
+    pub page: Span,
     /// An acknowledgement received.
     pub ack_receive: Span,
     /// Per send completed.
@@ -329,6 +331,7 @@ impl Fields<'_> {
                 write: self.cost("host.write_time"),
                 segment: self.cost("host.segment_time"),
                 chunk: self.cost("host.chunk_time"),
+                page: self.cost("host.page_time"),
                 ack_receive: self.cost("host.ack_receive_time"),
                 completion: self.cost("host.completion_time"),
                 register: self.cost("host.register_time"),

@@ -32,10 +32,10 @@ fn only_the_rows_that_are_meant_to_be_are_fitted() {
     let expected = [
         "bus.overhead",
         "host.checksum_miss_time",
-        "host.chunk_time",
         "host.cost_scale",
         "host.cost_scale",
         "host.interrupt_time",
+        "host.page_time",
         "host.segment_time",
         "host.tcp_time",
         "peer.gap",

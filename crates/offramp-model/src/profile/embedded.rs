@@ -13,5 +13,5 @@ pub(super) static PROFILES: &[(&str, &str, &str)] = profiles! {
     "bus": ["isa-13.4", "isa-20.0", "isa-26.7", "isa-6.7", "isa-8", "master", "pci-33-32", "pci-33-64", "pci-66-64", "pcie-2x8", "pcie-3x8", "pcie-4x16"],
     "link": ["ethernet-10", "ethernet-1000", "ethernet-100g", "ethernet-10g"],
     "peer": ["lab-client", "nfs-server-1995", "sender-1990", "sender-1995", "sender-2011", "server-2024", "workstation-2002"],
-    "system": ["386-wd8003ep", "486-3c503", "486-ne2000", "486-wd8003e", "486-wd8003ep", "486-wd8013", "ndis-2011", "p4-e1000-pci", "p4-e1000-processor", "server-100g", "server-82599", "windows-business", "windows-lab"],
+    "system": ["386-wd8003ep", "486-3c503", "486-ne2000", "486-wd8003e", "486-wd8003ep", "486-wd8013", "ndis-2011", "p4-e1000-pci", "p4-e1000-processor", "server-100g", "server-82599", "windows-business", "windows-ipsec-rate", "windows-ipsec-share", "windows-lab"],
 };

@@ -106,6 +106,7 @@ pub static KEYS: &[Key] = &[
     cost("host.write_time", "a process that writes, for each write"),
     cost("host.segment_time", "TCP, IP and the driver, for each frame's worth sent"),
     cost("host.chunk_time", "TCP, IP and the driver, for each large send that the adapter cuts"),
+    cost("host.page_time", "the same, for each page of 4 KiB of it: mapped, and described to the adapter"),
     cost("host.completion_time", "the driver, for each send that the adapter has completed"),
     cost("host.register_time", "a register of the adapter written, for each frame sent: posted in memory, or a port"),
     cost_per_byte("host.copy_time", "a byte copied between a process and the kernel"),

@@ -106,7 +106,7 @@ struct Posted {
 }
 
 /// Pages of memory, of which a large send is made, bytes.
-const PAGE_LEN: u64 = 4096;
+pub(super) const PAGE_LEN: u64 = 4096;
 
 /// The adapter between bus and line.
 #[derive(Debug)]

@@ -3,6 +3,7 @@
 //! What TCP sends is sent by the process, also when an acknowledgement has let it go on: the work stays in order, and
 //! on the processor of the process.
 
+use super::dma::PAGE_LEN;
 use super::{Activity, Content, DATAGRAM_LEN_MAX, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
@@ -54,9 +55,10 @@ impl Simulation {
     fn send_costs(&self, len: u64) -> [(Activity, Span); 5] {
         let costs = &self.config.host.costs;
         let is_large = len > self.config.host.send.sender.mss;
+        let large = costs.chunk + costs.page.times(len.div_ceil(PAGE_LEN));
         let frame_len = len + self.config.workload.headers_len;
         [
-            (Activity::Segment, if is_large { costs.chunk } else { costs.segment }),
+            (Activity::Segment, if is_large { large } else { costs.segment }),
             (Activity::Registers, costs.register),
             (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
