@@ -1,6 +1,6 @@
 //! A profile with its types: what a run is made with.
 
-use crate::bus::pci::Pci;
+use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Iommu, Pcie};
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
@@ -172,6 +172,8 @@ pub struct EngineConfig {
     pub crypt_bps: u64,
     /// Share of the bytes that this concerns, parts of a million.
     pub encrypted_ppm: u64,
+    /// How it reads over PCI.
+    pub read_command: Command,
     /// Bytes that may wait for the bus.
     pub receive_fifo: u64,
     /// Bytes that may wait for the line.
@@ -403,6 +405,11 @@ impl Fields<'_> {
             receive: self.time("adapter.receive_time"),
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
             encrypted_ppm: self.0.value("workload.encrypted"),
+            read_command: match self.word("adapter.read_command", schema::READ_COMMANDS) {
+                "mr" => Command::Read,
+                "mrl" => Command::ReadLine,
+                _ => Command::ReadMultiple,
+            },
             receive_fifo: self.0.value("adapter.receive_fifo"),
             transmit_fifo: self.0.value("adapter.transmit_fifo"),
             cut_through: self.0.value("adapter.cut_through"),
@@ -483,7 +490,7 @@ impl Fields<'_> {
                 payload_len_max: self.0.value("bus.payload"),
                 read_request_len_max: self.0.value("bus.read_request"),
                 completion_len_max: self.0.value("bus.completion"),
-                has_ecrc: false,
+                has_ecrc: self.is_on("bus.ecrc"),
                 read_latency: self.time("bus.read_latency"),
                 write_latency: self.time("bus.write_latency"),
                 outstanding_reads: self.0.value("bus.outstanding_reads"),

@@ -21,8 +21,8 @@ const SKIP_LEN: f64 = 4.0;
 const SKIP_INTERVAL: f64 = 1538.0;
 /// Header and framing of a transaction layer packet in the formula of the acknowledgement limit (3.5.3.1).
 const ACK_FORMULA_OVERHEAD: f64 = 28.0;
-/// Bytes of a message signalled interrupt.
-pub const MSI_LEN: u64 = 4;
+/// Bytes of a register.
+pub const REGISTER_LEN: u64 = 4;
 const PPM: u64 = 1_000_000;
 
 /// A link and what is at both of its ends.
@@ -186,15 +186,6 @@ impl Pcie {
     /// The processor writes a register: posted, it does not wait.
     pub fn register_write(&self, bytes: u64) -> Use {
         Use { down: self.link_time(bytes + REQUEST_HEADER_LEN + self.ecrc_len()), ..Use::default() }
-    }
-
-    /// The processor reads a register, and waits for it.
-    pub fn register_read(&self, bytes: u64) -> Use {
-        Use {
-            up: self.link_time(bytes + COMPLETION_HEADER_LEN + self.ecrc_len()),
-            down: self.link_time(REQUEST_HEADER_LEN + self.ecrc_len()),
-            ..Use::default()
-        }
     }
 }
 

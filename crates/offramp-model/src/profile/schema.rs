@@ -46,6 +46,8 @@ pub const BUSES: &[&str] = &["unlimited", "pci", "pcie"];
 pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
 /// Which processor does what: interrupts and protocol on the first and processes on the last, or by connection.
 pub const PLACEMENTS: &[&str] = &["pinned", "balanced"];
+/// How a bus master reads over PCI: several cache lines, one, or a word or two.
+pub const READ_COMMANDS: &[&str] = &["mrm", "mrl", "mr"];
 /// Who encrypts.
 pub const IPSECS: &[&str] = &["off", "host", "adapter"];
 /// Where received frames are read out.
@@ -187,6 +189,7 @@ pub static KEYS: &[Key] = &[
         "transfers take this much of their time, because the controller fills the same memory",
     ),
     choice("adapter.checksum", CHECKSUMS, "which checksums the adapter verifies and writes"),
+    choice("adapter.read_command", READ_COMMANDS, "by which command the adapter reads over PCI"),
     choice("adapter.lso", SWITCHES, "whether the adapter cuts large sends into segments"),
     choice("adapter.coalesce", SWITCHES, "whether segments of a connection that wait together are handed over as one"),
     choice("adapter.ipsec", IPSECS, "who encrypts what `workload.encrypted` says"),
@@ -287,6 +290,7 @@ pub static KEYS: &[Key] = &[
         "PCI Express: posted bytes before credits come back; 0: no limit",
     ),
     key("bus.credit_latency", Time, (0, SECOND), "0ns", "PCI Express: from a posted write until its credits are back"),
+    choice("bus.ecrc", SWITCHES, "PCI Express: whether packets carry an end-to-end CRC"),
     choice("bus.iommu", SWITCHES, "whether addresses are translated"),
     key("bus.iotlb", Count("entry"), (1, 1 << 20), "64entry", "translations that the IOMMU holds"),
     key("bus.page", Bytes, (4096, 1 << 30), "4KiB", "bytes of a page"),

@@ -7,7 +7,7 @@
 use super::{Content, Event, Frame, HOST, Simulation};
 use crate::bus::Bus;
 use crate::bus::pci::{Command, Pci};
-use crate::bus::pcie::{Pcie, PcieState, Use};
+use crate::bus::pcie::{Pcie, PcieState, REGISTER_LEN, Use};
 use crate::config::{AdapterConfig, EngineConfig};
 use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
@@ -18,7 +18,8 @@ use std::collections::VecDeque;
 enum Master {
     /// Never the limit.
     Unlimited,
-    Pci(Pci, Time),
+    /// With the command by which the adapter reads.
+    Pci(Pci, Command, Time),
     Pcie(Pcie, PcieState),
 }
 
@@ -27,7 +28,7 @@ impl Master {
     fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> (Time, Span) {
         match self {
             Self::Unlimited => (now, Span::ZERO),
-            Self::Pci(pci, free) => {
+            Self::Pci(pci, _, free) => {
                 let taken = pci.time(Command::Write, bytes) + descriptors.on_pci(pci);
                 *free = now.max(*free) + taken;
                 (*free, taken)
@@ -43,8 +44,8 @@ impl Master {
     fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> (Time, Span) {
         match self {
             Self::Unlimited => (now, Span::ZERO),
-            Self::Pci(pci, free) => {
-                let data = if is_part { part_of_burst(pci, bytes) } else { pci.time(Command::ReadMultiple, bytes) };
+            Self::Pci(pci, command, free) => {
+                let data = if is_part { part_of_burst(pci, *command, bytes) } else { pci.time(*command, bytes) };
                 let taken = data + descriptors.on_pci(pci);
                 *free = now.max(*free) + taken;
                 (*free, taken)
@@ -58,9 +59,9 @@ impl Master {
 }
 
 /// Its share of bursts as long as the bus allows.
-fn part_of_burst(pci: &Pci, bytes: u64) -> Span {
-    let burst = pci.burst_len(Command::ReadMultiple);
-    let of_burst = pci.time(Command::ReadMultiple, burst);
+fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
+    let burst = pci.burst_len(command);
+    let of_burst = pci.time(command, burst);
     Span((u128::from(of_burst.0) * u128::from(bytes) / u128::from(burst)) as u64)
 }
 
@@ -85,13 +86,15 @@ impl Descriptors {
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
     }
 
+    /// The same, and of the register by which the driver tells of as many as are fetched at once.
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);
             Use { up: part(used.up), down: part(used.down), engine: Span::ZERO }
         };
         let fetched = share(pcie.read(self.len * self.fetch), self.fetch);
-        fetched.beside(&share(pcie.write(self.len * self.write_back), self.write_back))
+        let told = share(pcie.register_write(REGISTER_LEN), self.fetch);
+        fetched.beside(&told).beside(&share(pcie.write(self.len * self.write_back), self.write_back))
     }
 }
 
@@ -130,7 +133,7 @@ pub(super) struct Dma {
 impl Dma {
     pub(super) fn new(config: &AdapterConfig) -> Self {
         let master = match config.bus {
-            Bus::Pci(pci) => Master::Pci(pci, Time::START),
+            Bus::Pci(pci) => Master::Pci(pci, config.engine.read_command, Time::START),
             Bus::Pcie(pcie) => Master::Pcie(pcie, PcieState::default()),
             Bus::Isa(_) | Bus::Master => Master::Unlimited,
         };
