@@ -262,6 +262,23 @@ impl Profile {
         self
     }
 
+    /// What an adapter cannot do that is no bus master, or whose frames are read out one by one.
+    fn check_offloads(&self) -> Result<(), ProfileError> {
+        let word = |name: &str| schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)));
+        let needs = [
+            ("adapter.lso", "on", "adapter.access", "master"),
+            ("adapter.ipsec", "adapter", "adapter.access", "master"),
+            ("adapter.coalesce", "on", "host.receive", "deferred"),
+        ];
+        for (name, set, needed, to_be) in needs {
+            if word(name) == set && word(needed) != to_be {
+                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", word(needed));
+                return Err(key_error(&self.name, name, why));
+            }
+        }
+        Ok(())
+    }
+
     /// What no single value can show to be wrong.
     fn check(&self) -> Result<(), ProfileError> {
         let mss = self.value("workload.mss");
@@ -281,7 +298,7 @@ impl Profile {
                 return Err(key_error(&self.name, name, why));
             }
         }
-        Ok(())
+        self.check_offloads()
     }
 
     /// The value of a parameter in base units.

@@ -129,6 +129,8 @@ enum Event {
     PeerAck { flow: usize, next: u64, window: u64 },
     /// The peer's application writes.
     Write { flow: usize },
+    /// The host's process wants to send another datagram.
+    NextDatagram,
     /// A sender's time may be out.
     Retransmission { flow: usize },
     /// An acknowledgement has waited long enough.
@@ -305,6 +307,7 @@ impl Simulation {
             Event::PeerReplies { slot, number, attempt } => self.on_peer_replies(slot, number, attempt),
             Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
             Event::Write { flow } => self.on_write(flow),
+            Event::NextDatagram => self.on_next_datagram(),
             Event::Retransmission { flow } => self.on_retransmission(flow),
             Event::DelayedAck { flow } => self.on_delayed_ack(flow),
             Event::RpcTimer { slot } => self.on_rpc_timer(slot),

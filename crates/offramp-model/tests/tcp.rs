@@ -137,6 +137,20 @@ fn a_run_that_cannot_make_progress_says_who_waits_for_what() {
     assert!(text.contains("called bad"), "{text}");
 }
 
+#[test]
+fn a_process_that_writes_at_a_rate_is_held_to_it_and_goes_on_after_it_was_held_up() {
+    for (workload, window) in
+        [(Workload::TtcpSend, "128KiB"), (Workload::UdpSend, "128KiB"), (Workload::TtcpSend, "3KiB")]
+    {
+        let settings = [("workload.rate", "40Mbit/s"), ("workload.flows", "1"), ("workload.write_size", "8KiB")];
+        let profile = with("p4-e1000-processor", &settings).with("peer.receive_window", window);
+        let outcome = run(&profile.with("host.send_buffer", "64KiB"), workload).unwrap();
+        let mbit = outcome.bytes_per_second * 8e-6;
+        assert!(mbit > 5.0 && mbit < 40.5, "{}: {mbit:.1} Mbit/s", workload.name());
+        assert!(window == "3KiB" || mbit > 35.0, "{}: {mbit:.1} Mbit/s", workload.name());
+    }
+}
+
 fn line_bound(config: &Config, outcome: &Outcome) -> f64 {
     let mss = config.host.send.sender.mss;
     let frame = config.link.frame_time(mss + config.workload.headers_len) + config.link.gap();

@@ -21,7 +21,7 @@ impl Simulation {
     /// The application writes a segment, and comes back when the next one is due.
     pub(super) fn on_write(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
-            return self.write_more(flow);
+            return self.write_at_rate(flow);
         }
         let mss = self.config.peer.sender.mss;
         self.flows[flow].written += mss;

@@ -4,26 +4,39 @@
 //! on the processor of the process.
 
 use super::dma::PAGE_LEN;
-use super::{Activity, Content, DATAGRAM_LEN_MAX, Frame, Job, Simulation};
+use super::{Activity, Content, DATAGRAM_LEN_MAX, Event, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::Span;
 
 impl Simulation {
-    /// The process writes as soon as its write fits into the socket's buffer.
-    pub(super) fn write_more(&mut self, flow: usize) {
+    /// The process writes if its write fits into the socket's buffer. Whether it does.
+    pub(super) fn write_more(&mut self, flow: usize) -> bool {
         let size = self.config.workload.write_size;
         let state = &mut self.flows[flow];
         let unacknowledged = state.written - state.sender.unacknowledged();
         let has_room = unacknowledged == 0 || unacknowledged + size <= self.config.host.send.buffer;
         if state.process_works || !has_room {
-            return;
+            return false;
         }
         state.process_works = true;
         let costs = &self.config.host.costs;
         let costs =
             [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
         self.work(Priority::User, Job::Write { flow }, &costs);
+        true
+    }
+
+    /// The next write of a process that writes at a rate; one that finds no room is tried again when another is due.
+    pub(super) fn write_at_rate(&mut self, flow: usize) {
+        if !self.write_more(flow) {
+            self.schedule_write(flow);
+        }
+    }
+
+    fn schedule_write(&mut self, flow: usize) {
+        let interval = Span::of_bytes_at(self.config.workload.write_size, self.config.workload.rate_bps);
+        self.events.schedule(self.now + interval, Event::Write { flow });
     }
 
     pub(super) fn on_written(&mut self, flow: usize) {
@@ -33,12 +46,10 @@ impl Simulation {
         let written = state.written;
         state.sender.write_until(written);
         self.pump(flow);
-        let rate_bps = self.config.workload.rate_bps;
-        if rate_bps == 0 {
+        if self.config.workload.rate_bps == 0 {
             self.write_more(flow);
         } else {
-            let next = self.now + Span::of_bytes_at(self.config.workload.write_size, rate_bps);
-            self.events.schedule(next, super::Event::Write { flow });
+            self.schedule_write(flow);
         }
     }
 
@@ -116,6 +127,17 @@ impl Simulation {
             let payload = if is_last { self.datagram_len() } else { 0 };
             self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));
         }
+        match self.config.workload.rate_bps {
+            0 => self.on_next_datagram(),
+            rate_bps => {
+                let next = self.now + Span::of_bytes_at(self.datagram_len(), rate_bps);
+                self.events.schedule(next, Event::NextDatagram);
+            }
+        }
+    }
+
+    /// The process wants to send another datagram.
+    pub(super) fn on_next_datagram(&mut self) {
         self.datagram_waits = true;
         self.wake_datagrams();
     }
