@@ -19,6 +19,7 @@ mod embedded;
 pub mod quantity;
 pub mod schema;
 
+use crate::tcp::HEADERS_LEN;
 use quantity::{Dimension, Quantity, Tag, nearest, split};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
@@ -261,14 +262,43 @@ impl Profile {
         self
     }
 
-    /// What no single value can show to be wrong.
-    fn check(&self) -> Result<(), ProfileError> {
-        let (window, mss) = (self.value("host.receive_window"), self.value("workload.mss"));
-        if window < mss {
-            let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
-            return Err(key_error(&self.name, "host.receive_window", why));
+    /// What an adapter cannot do that is no bus master, or whose frames are read out one by one.
+    fn check_offloads(&self) -> Result<(), ProfileError> {
+        let word = |name: &str| schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)));
+        let needs = [
+            ("adapter.lso", "on", "adapter.access", "master"),
+            ("adapter.ipsec", "adapter", "adapter.access", "master"),
+            ("adapter.coalesce", "on", "host.receive", "deferred"),
+        ];
+        for (name, set, needed, to_be) in needs {
+            if word(name) == set && word(needed) != to_be {
+                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", word(needed));
+                return Err(key_error(&self.name, name, why));
+            }
         }
         Ok(())
+    }
+
+    /// What no single value can show to be wrong.
+    fn check(&self) -> Result<(), ProfileError> {
+        let mss = self.value("workload.mss");
+        for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
+            let window = self.value(name);
+            if window < mss {
+                let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
+                return Err(key_error(&self.name, name, why));
+            }
+        }
+        let frame_len = mss + self.value("workload.tcp_options") + HEADERS_LEN;
+        for name in ["adapter.receive_fifo", "adapter.transmit_fifo"] {
+            let fifo = self.value(name);
+            if fifo < frame_len {
+                let why =
+                    format!("{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers)");
+                return Err(key_error(&self.name, name, why));
+            }
+        }
+        self.check_offloads()
     }
 
     /// The value of a parameter in base units.

@@ -4,7 +4,7 @@
 //! a formula of the model.
 
 use crate::time::Time;
-use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_UDP, UDP_HEADER_LEN};
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 
@@ -25,7 +25,10 @@ pub const REQUEST_FRAME_LEN: u64 = 170;
 /// # Errors
 /// When the reply does not fit into one UDP datagram.
 pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
-    let datagram_len = UDP_HEADER_LEN + REPLY_HEADER_LEN + size;
+    fragment_lens(UDP_HEADER_LEN + REPLY_HEADER_LEN + size)
+}
+
+fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     let frame = datagram(datagram_len);
     let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
     let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
@@ -62,6 +65,105 @@ fn datagram(datagram_len: usize) -> Vec<u8> {
     frame
 }
 
+const TCP_HEADER_LEN: usize = 20;
+/// Bytes of all headers of a large send.
+const TCP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
+
+/// An Ethernet frame with so many bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
+fn large_send(sequence: u64, len: u64) -> Vec<u8> {
+    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
+    const TIME_TO_LIVE: u8 = 64;
+    const DATA_OFFSET_WORDS: u8 = 0x50;
+    const ACK: u8 = 0x10;
+    let mut frame = vec![0; TCP_HEADERS_LEN + len as usize];
+    let total_len = u16::try_from(frame.len() - ETHERNET_HEADER_LEN).unwrap_or(0);
+    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    let ip = &mut frame[ETHERNET_HEADER_LEN..];
+    ip[0] = VERSION_AND_HEADER_WORDS;
+    ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+    ip[8] = TIME_TO_LIVE;
+    ip[9] = PROTOCOL_TCP;
+    let tcp = &mut ip[IPV4_HEADER_LEN..];
+    tcp[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+    tcp[12] = DATA_OFFSET_WORDS;
+    tcp[13] = ACK;
+    frame
+}
+
+/// The adapter's own segmenter, for a large send.
+fn tcp_segmenter(frame: &[u8], mss: u64) -> Result<Segmenter, Refused> {
+    const TCP_CHECKSUM_AT: u16 = 16;
+    let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
+    let size = u16::try_from(mss).unwrap_or(u16::MAX);
+    let is_one = (frame.len() - TCP_HEADERS_LEN) as u64 <= mss;
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
+        segmentation: (!is_one).then_some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false }),
+    };
+    Segmenter::new(frame, &meta, &SegmentPolicy::default())
+}
+
+/// The payloads of the segments that a large send of `len` bytes is cut into.
+///
+/// The frame is a real one, and the cut is the adapter's own.
+pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
+    // What the adapter refuses goes out in one piece, as it came.
+    let Ok(mut segmenter) = tcp_segmenter(&large_send(0, len), mss) else { return vec![len] };
+    let mut lens = Vec::with_capacity(segmenter.frames_left());
+    while segmenter.frames_left() > 0 {
+        lens.push((segmenter.next_len() - TCP_HEADERS_LEN) as u64);
+        segmenter.skip_next();
+    }
+    lens
+}
+
+/// The frames of a stream whose large sends are so long, checksums and all.
+#[cfg(test)]
+pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let mut sequence = 0;
+    for &len in sends {
+        let mut send = large_send(sequence, len);
+        // A peer's identifications go on from send to send.
+        let id = ETHERNET_HEADER_LEN + 4;
+        send[id..id + 2].copy_from_slice(&(frames.len() as u16).to_be_bytes());
+        sum_headers(&mut send);
+        let mut segmenter = tcp_segmenter(&send, mss).unwrap();
+        while segmenter.frames_left() > 0 {
+            let mut frame = vec![0; segmenter.next_len()];
+            segmenter.write_next(&send, &mut frame);
+            frames.push(frame);
+        }
+        sequence += len;
+    }
+    frames
+}
+
+/// Writes what a host writes that leaves the sums to its adapter: the header's, and that of the pseudo-header.
+#[cfg(test)]
+fn sum_headers(frame: &mut [u8]) {
+    let fold = |mut sum: u32| {
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    };
+    let words = |bytes: &[u8]| bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();
+    let (ip, tcp) = frame[ETHERNET_HEADER_LEN..].split_at_mut(IPV4_HEADER_LEN);
+    let header = !fold(words(ip));
+    ip[10..12].copy_from_slice(&header.to_be_bytes());
+    let pseudo = fold(words(&ip[12..20]) + u32::from(PROTOCOL_TCP) + tcp.len() as u32);
+    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
+}
+
+/// The frames, without FCS, of a UDP datagram with so many bytes of data, cut by the host.
+///
+/// # Errors
+/// When no datagram holds them.
+pub fn datagram_frames(size: usize) -> Result<Vec<u64>, Refused> {
+    fragment_lens(UDP_HEADER_LEN + size)
+}
+
 /// A call that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call {
@@ -77,6 +179,8 @@ pub struct Call {
     pub is_read: bool,
     /// When it is sent again.
     pub deadline: Time,
+    /// When the earliest event of its slot's timer comes.
+    pub timer_at: Option<Time>,
 }
 
 #[cfg(test)]
@@ -94,6 +198,16 @@ mod tests {
     fn smaller_reads_take_the_pages_that_arithmetic_gives_them() {
         let pages = |size| -> u64 { reply_frames(size).unwrap().iter().map(|len| (len + 8).div_ceil(256)).sum() };
         assert_eq!([1024, 2048, 4096, 8192].map(pages), [5, 9, 18, 34]);
+    }
+
+    #[test]
+    fn a_large_send_is_cut_into_full_segments_and_a_rest_and_no_byte_is_lost() {
+        for (len, mss) in [(64_000, 1460), (1461, 1460), (2920, 1460), (60_000, 8960), (1000, 1460)] {
+            let payloads = tcp_payloads(len, mss);
+            assert_eq!(payloads.iter().sum::<u64>(), len);
+            assert_eq!(payloads.len() as u64, len.div_ceil(mss));
+            assert!(payloads[..payloads.len() - 1].iter().all(|&payload| payload == mss));
+        }
     }
 
     #[test]

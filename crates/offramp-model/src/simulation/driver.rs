@@ -1,6 +1,7 @@
 //! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
 
-use super::{Activity, Event, Frame, HOST, Job, Simulation};
+use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
+use crate::bus::Bus;
 use crate::config::{AdapterConfig, ReceiveIn};
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
@@ -21,11 +22,17 @@ pub(super) struct Driver {
     moderation_at: Option<Time>,
     /// The handler, or what it has deferred, runs: no further interrupt comes.
     is_active: bool,
+    /// A batch that a timer has begun is under way.
+    is_polling: bool,
     /// Frames of the batch that is handed over, the next one last.
     batch: Vec<Frame>,
     transmit_buffers: usize,
+    /// Transmit buffers or descriptors in use.
+    in_use: usize,
     /// Frames for which no transmit buffer was free.
     waiting: VecDeque<Frame>,
+    /// Sends that are completed, and that the driver has not seen.
+    completions: u64,
 }
 
 impl Driver {
@@ -36,10 +43,18 @@ impl Driver {
             moderator: Moderator::new(config.moderation),
             moderation_at: None,
             is_active: false,
+            is_polling: false,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
+            in_use: 0,
             waiting: VecDeque::new(),
+            completions: 0,
         }
+    }
+
+    /// Whether another frame can be handed down without waiting.
+    pub(super) fn has_room(&self) -> bool {
+        self.in_use < self.transmit_buffers && self.waiting.is_empty()
     }
 }
 
@@ -47,6 +62,14 @@ impl Simulation {
     /// A frame has come from the line.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
+        match self.config.adapter.bus {
+            Bus::Isa(_) => self.frame_is_held(frame),
+            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_receive(frame),
+        }
+    }
+
+    /// A frame is in the memory of the host, or of a card that the host reads.
+    pub(super) fn frame_is_held(&mut self, frame: Frame) {
         let now_ns = self.now.ns();
         let driver = &mut self.driver;
         let first_unread = driver.memory.first_unread();
@@ -61,21 +84,47 @@ impl Simulation {
     }
 
     /// A frame of the host has left.
-    pub(super) fn on_transmitted(&mut self) {
+    pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
-        if let Some(frame) = self.driver.waiting.pop_front() {
-            self.send(HOST, frame);
+        if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
+            self.dma_sent(frame);
         }
-        self.driver.moderator.arrived(self.now.ns(), 0);
-        self.interrupt_if_due();
+        if frame.completes {
+            self.counts.sends_completed += 1;
+            self.driver.completions += 1;
+            self.release();
+            self.driver.moderator.arrived(self.now.ns(), 0);
+            self.interrupt_if_due();
+        }
+    }
+
+    /// A transmit buffer is free again.
+    pub(super) fn release(&mut self) {
+        self.driver.in_use -= 1;
+        if let Some(frame) = self.driver.waiting.pop_front() {
+            self.hand_down(frame);
+        }
+        self.wake_datagrams();
     }
 
     /// The host hands a frame down; its bytes are paid for already.
     pub(super) fn transmit(&mut self, frame: Frame) {
-        if self.stations[HOST].queued() < self.driver.transmit_buffers {
-            self.send(HOST, frame);
+        if self.has_transmit_buffer() {
+            self.hand_down(frame);
         } else {
             self.driver.waiting.push_back(frame);
+        }
+    }
+
+    fn has_transmit_buffer(&self) -> bool {
+        self.driver.in_use < self.driver.transmit_buffers
+    }
+
+    fn hand_down(&mut self, frame: Frame) {
+        self.driver.in_use += 1;
+        match self.config.adapter.bus {
+            Bus::Isa(_) => self.send(HOST, frame),
+            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_transmit(frame),
         }
     }
 
@@ -93,6 +142,7 @@ impl Simulation {
         if driver.moderator.is_due(now_ns) {
             driver.moderator.fired(now_ns);
             driver.is_active = true;
+            self.interrupt_turn += 1;
             self.counts.interrupts += 1;
             let costs = [(Activity::Interrupt, self.config.host.costs.interrupt)];
             self.work(Priority::Interrupt, Job::InterruptEntry, &costs);
@@ -108,8 +158,31 @@ impl Simulation {
     pub(super) fn on_interrupt(&mut self) {
         match self.config.host.receive_in {
             ReceiveIn::Interrupt => self.read_out_next(),
+            ReceiveIn::Deferred { .. } if self.polls() => {
+                // It has cost time, and that was all.
+                self.driver.moderator.seen();
+                self.driver.is_active = false;
+            }
             ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin, &[]),
         }
+    }
+
+    fn polls(&self) -> bool {
+        self.config.host.poll_interval > Span::ZERO
+    }
+
+    pub(super) fn start_polling(&mut self) {
+        if self.polls() {
+            self.events.schedule(self.now + self.config.host.poll_interval, Event::Poll);
+        }
+    }
+
+    pub(super) fn on_poll(&mut self) {
+        if !self.driver.is_polling {
+            self.driver.is_polling = true;
+            self.work(Priority::Softirq, Job::BatchBegin, &[]);
+        }
+        self.start_polling();
     }
 
     /// The handler reads the next frame out, or ends.
@@ -117,6 +190,7 @@ impl Simulation {
         let driver = &mut self.driver;
         // Whatever came while it ran is seen without another interrupt.
         driver.moderator.seen();
+        driver.completions = 0;
         let Some(first) = driver.memory.begin() else {
             driver.is_active = false;
             return;
@@ -146,12 +220,21 @@ impl Simulation {
     /// A deferred driver takes all that is there.
     pub(super) fn begin_batch(&mut self) {
         self.driver.moderator.seen();
+        let completions = std::mem::take(&mut self.driver.completions);
+        let completion = self.config.host.costs.completion;
+        if completions > 0 && completion > Span::ZERO {
+            let costs = [(Activity::Driver, completion.times(completions))];
+            return self.work_next(Priority::Softirq, Job::Completions, &costs);
+        }
         let mut batch = std::mem::take(&mut self.driver.batch);
         while let Some(first) = self.driver.memory.first() {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
             batch.extend(self.take_frame());
         }
         self.counts.batches += u64::from(!batch.is_empty());
+        if self.config.adapter.engine.coalesces {
+            coalesce(&mut batch);
+        }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
         // The next one is taken from the end.
         if !is_reversed {
@@ -163,8 +246,12 @@ impl Simulation {
 
     fn next_of_batch(&mut self) {
         let Some(frame) = self.driver.batch.pop() else {
-            self.driver.is_active = false;
-            self.interrupt_if_due();
+            if self.polls() {
+                self.driver.is_polling = false;
+            } else {
+                self.driver.is_active = false;
+                self.interrupt_if_due();
+            }
             return;
         };
         let costs = [
@@ -189,5 +276,81 @@ impl Simulation {
         let costs = [(Activity::Masked, self.config.host.mask)];
         self.work(Priority::Interrupt, Job::Mask, &costs);
         self.schedule_mask();
+    }
+}
+
+/// Bytes of the largest frame that is joined from several: an IP packet's, and an Ethernet header's.
+const JOINED_LEN_MAX: u64 = 65_535 + 14;
+
+/// Joins segments of a connection that follow each other, as the adapter's own code does
+/// ([`offramp_offload::coalesce`]): up to what one IP packet holds, all as long as the first, but for a shorter one that
+/// ends it.
+fn coalesce(batch: &mut Vec<Frame>) {
+    let mut joined: Vec<(Frame, u64)> = Vec::with_capacity(batch.len());
+    for &frame in batch.iter() {
+        let Content::Segment { start, len, .. } = frame.content else {
+            joined.push((frame, 0));
+            continue;
+        };
+        let last_of_flow = joined.iter_mut().rev().find(|(last, _)| last.flow() == frame.flow());
+        if let Some((last, piece)) = last_of_flow
+            && let Content::Segment { start: first, len: before, .. } = &mut last.content
+            && *first + *before == start
+            && before.is_multiple_of(*piece)
+            && len <= *piece
+            && last.len + len <= JOINED_LEN_MAX
+        {
+            *before += len;
+            last.len += len;
+        } else {
+            joined.push((frame, len));
+        }
+    }
+    batch.clear();
+    batch.extend(joined.into_iter().map(|(frame, _)| frame));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::tcp_segments;
+    use crate::tcp::HEADERS_LEN;
+    use offramp_offload::caps::Offloads;
+    use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
+    use offramp_offload::layout::{FrameLayout, LengthFrom};
+
+    const MSS: u64 = 1460;
+
+    /// Frames of a stream whose large sends are so long, as the adapter's coalescer hands them out.
+    fn joined_by_the_adapter(sends: &[u64]) -> Vec<u64> {
+        let mut coalescer = Coalescer::new(CoalesceConfig::default());
+        let mut lens = Vec::new();
+        let mut out = |_: &_, frame: &mut [u8]| lens.push(frame.len() as u64);
+        for mut frame in tcp_segments(sends, MSS) {
+            let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
+            coalescer.offer(&mut frame, &layout, Offloads::all(), None, 0, &mut out);
+        }
+        coalescer.flush(&mut out);
+        lens
+    }
+
+    fn joined_by_the_model(sends: &[u64]) -> Vec<u64> {
+        let mut batch = Vec::new();
+        let mut start = 0;
+        for payload in sends.iter().flat_map(|&len| crate::rpc::tcp_payloads(len, MSS)) {
+            batch.push(Frame::new(HEADERS_LEN + payload, Content::Segment { flow: 0, start, len: payload }));
+            start += payload;
+        }
+        coalesce(&mut batch);
+        batch.iter().map(|frame| frame.len).collect()
+    }
+
+    #[test]
+    fn segments_are_joined_as_the_adapter_joins_them() {
+        for sends in
+            [&[10 * MSS][..], &[40 * MSS, 40 * MSS], &[5 * MSS + 700, 10 * MSS], &[100, 100, 100], &[44 * MSS, 800]]
+        {
+            assert_eq!(joined_by_the_model(sends), joined_by_the_adapter(sends), "{sends:?}");
+        }
     }
 }

@@ -16,8 +16,12 @@ impl Simulation {
         let costs = self.config.host.costs;
         match frame.content {
             Content::Segment { flow, start, len } => {
-                let checksum = Span::of_bytes(len, costs.checksum_fs_per_byte);
-                let costs = [(Activity::Tcp, costs.tcp), (Activity::Checksum, checksum)];
+                let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
+                let costs = [
+                    (Activity::Tcp, costs.tcp),
+                    (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
+                    (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
+                ];
                 self.work_of_protocol(Job::Segment { flow, start, len }, &costs);
             }
             Content::Fragment { slot, number, attempt } => {
@@ -25,8 +29,12 @@ impl Simulation {
                 let costs = [(Activity::Udp, costs.udp), (Activity::Checksum, checksum)];
                 self.work_of_protocol(Job::Fragment { slot, number, attempt }, &costs);
             }
+            Content::Ack { flow, next, window } => {
+                let costs = [(Activity::AckReceived, costs.ack_receive)];
+                self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
+            }
             // Nothing else is sent to the host.
-            Content::Ack { .. } | Content::Request { .. } => {}
+            Content::Request { .. } | Content::Datagram { .. } => {}
         }
     }
 
@@ -36,11 +44,23 @@ impl Simulation {
 
     pub(super) fn on_segment(&mut self, flow: usize, start: u64, len: u64) {
         self.counts.segments_received += 1;
+        if self.is_refused(start) {
+            self.flows[flow].refused += 1;
+            self.counts.refused += 1;
+            return;
+        }
         match self.flows[flow].receiver.receive(start, len) {
             Received::Acknowledge => self.acknowledge(flow),
-            Received::Delay => self.delay_ack(flow),
+            Received::Delay => self.delay_ack(flow, self.now),
         }
         self.wake_reader(flow);
+    }
+
+    /// The adapter calls a good segment bad, and the stack believes it unless a capture makes it look itself.
+    fn is_refused(&self, start: u64) -> bool {
+        let every = self.config.adapter.engine.verdict_fault;
+        let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;
+        every > 0 && believes && start / self.config.peer.sender.mss % every == every - 1
     }
 
     /// Builds an acknowledgement of what is there now, before anything else of the protocol is done.
@@ -52,17 +72,23 @@ impl Simulation {
     }
 
     fn ack_costs(&self) -> [(Activity, Span); 2] {
-        let bus = self.config.adapter.bus.processor_time(FRAME_LEN_MIN);
+        let bus = self.config.adapter.bus.processor_time(self.ack_frame_len());
         [(Activity::Ack, self.config.host.costs.ack), (Activity::Bus, bus)]
     }
 
     pub(super) fn on_ack_built(&mut self, flow: usize, next: u64, window: u64) {
         self.counts.acks += 1;
-        self.transmit(Frame { len: FRAME_LEN_MIN, content: Content::Ack { flow, next, window } });
+        self.transmit(Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window }));
     }
 
-    fn delay_ack(&mut self, flow: usize) {
-        let due = self.now + self.config.host.delayed_ack;
+    pub(super) fn ack_frame_len(&self) -> u64 {
+        self.config.workload.headers_len.max(FRAME_LEN_MIN)
+    }
+
+    pub(super) fn delay_ack(&mut self, flow: usize, from: Time) {
+        let is_ours = self.flows[flow].is_to_host;
+        let wait = if is_ours { self.config.host.delayed_ack } else { self.config.peer.delayed_ack };
+        let due = from + wait;
         let state = &mut self.flows[flow];
         state.ack_due = Some(due);
         if !state.ack_timer_runs {
@@ -79,6 +105,7 @@ impl Simulation {
                 state.ack_timer_runs = true;
                 self.events.schedule(due, Event::DelayedAck { flow });
             }
+            Some(_) if !state.is_to_host => self.peer_acknowledges(flow, self.now),
             Some(_) => {
                 state.ack_due = None;
                 let (next, window) = state.receiver.ack();
@@ -91,10 +118,10 @@ impl Simulation {
 
     fn wake_reader(&mut self, flow: usize) {
         let bytes = self.flows[flow].receiver.unread().min(self.config.workload.read_size);
-        if bytes == 0 || self.flows[flow].is_reading {
+        if bytes == 0 || self.flows[flow].process_works {
             return;
         }
-        self.flows[flow].is_reading = true;
+        self.flows[flow].process_works = true;
         let costs = self.read_costs(bytes);
         self.work(Priority::User, Job::Read { flow, bytes }, &costs);
     }
@@ -108,7 +135,7 @@ impl Simulation {
     pub(super) fn on_read(&mut self, flow: usize, bytes: u64) {
         self.counts.bytes += bytes;
         let state = &mut self.flows[flow];
-        state.is_reading = false;
+        state.process_works = false;
         let tells_window = state.receiver.read(bytes);
         if tells_window {
             self.acknowledge(flow);
@@ -119,7 +146,7 @@ impl Simulation {
     /// The next call of a slot.
     pub(super) fn start_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
-        *call = Call { number: call.number + 1, ..Call::default() };
+        *call = Call { number: call.number + 1, timer_at: call.timer_at, ..Call::default() };
         self.send_call(slot);
     }
 
@@ -127,7 +154,7 @@ impl Simulation {
         let doublings = self.calls[slot].attempt.min(RPC_DOUBLINGS_MAX);
         let deadline = self.now + self.config.workload.rpc_timer.times(1 << doublings);
         self.calls[slot].deadline = deadline;
-        self.events.schedule(deadline, Event::RpcTimer { slot });
+        self.watch_call(slot);
         let bus = self.config.adapter.bus.processor_time(REQUEST_FRAME_LEN);
         let costs = [(Activity::Udp, self.config.host.costs.udp), (Activity::Bus, bus)];
         self.work(Priority::User, Job::Call { slot }, &costs);
@@ -136,14 +163,26 @@ impl Simulation {
     pub(super) fn on_call_built(&mut self, slot: usize) {
         let call = self.calls[slot];
         let content = Content::Request { slot, number: call.number, attempt: call.attempt };
-        self.transmit(Frame { len: REQUEST_FRAME_LEN, content });
+        self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Every call and attempt has a timer of its own; only the last one's counts.
+    /// Lets the timer of a slot run: one event at a time, which looks at the deadline when it comes.
+    fn watch_call(&mut self, slot: usize) {
+        let call = &mut self.calls[slot];
+        if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {
+            call.timer_at = Some(call.deadline);
+            self.events.schedule(call.deadline, Event::RpcTimer { slot });
+        }
+    }
+
     pub(super) fn on_rpc_timer(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
-        if call.is_answered || call.deadline != self.now {
+        if call.timer_at != Some(self.now) {
             return;
+        }
+        call.timer_at = None;
+        if call.deadline > self.now {
+            return self.watch_call(slot);
         }
         // The fragments of another reply do not complete this one: it has another IP identification.
         (call.attempt, call.fragments) = (call.attempt + 1, 0);

@@ -1,8 +1,9 @@
 //! What is counted, and what a run says.
 
-use super::Simulation;
+use super::{Job, Simulation};
+use crate::bus::Bus;
 use crate::config::{Config, Workload};
-use crate::cpu::PRIORITIES;
+use crate::cpu::{Cpu, PRIORITIES};
 use crate::time::Span;
 use serde::Serialize;
 
@@ -31,10 +32,18 @@ pub enum Activity {
     Rpc,
     /// Interrupts are shut out.
     Masked,
+    /// TCP and IP, sending.
+    Segment,
+    /// Acknowledgements received.
+    AckReceived,
+    /// Encrypting and decrypting.
+    Crypt,
+    /// Registers of the adapter.
+    Registers,
 }
 
 /// Every activity, with a name for people.
-pub const ACTIVITIES: [(Activity, &str); 11] = [
+pub const ACTIVITIES: [(Activity, &str); 15] = [
     (Activity::Interrupt, "interrupts"),
     (Activity::Driver, "driver"),
     (Activity::Bus, "bus, the processor waits"),
@@ -46,13 +55,27 @@ pub const ACTIVITIES: [(Activity, &str); 11] = [
     (Activity::Process, "process, system calls"),
     (Activity::Rpc, "RPC"),
     (Activity::Masked, "interrupts shut out"),
+    (Activity::Segment, "TCP and IP, sending"),
+    (Activity::AckReceived, "acknowledgements received"),
+    (Activity::Crypt, "encryption"),
+    (Activity::Registers, "registers of the adapter"),
 ];
 
 /// Counters, all growing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Payload bytes that the process has read.
+    /// Payload bytes that the process has read, and that the peer has received in order.
     pub bytes: u64,
+    /// Of these, what the host has sent over TCP.
+    pub bytes_sent: u64,
+    /// Segments, large sends or datagrams that the host has handed down.
+    pub sends: u64,
+    /// Of these and of acknowledgements, those that the adapter has completed.
+    pub sends_completed: u64,
+    /// Segments that the host has refused because its adapter called them bad.
+    pub refused: u64,
+    /// Time of the bus towards the host and from it, where the adapter is master.
+    pub bus_busy: [Span; 2],
     /// Frames that came to the adapter.
     pub frames_arrived: u64,
     /// Frames that the driver has read out.
@@ -95,6 +118,8 @@ pub struct Counts {
     pub line_busy: [Span; 2],
     /// Time of the processor by priority.
     pub busy: [Span; PRIORITIES.len()],
+    /// Time of the processor that was busiest since the start.
+    pub busiest: Span,
     /// Work given to the processor by what it is for.
     pub activities: [Span; ACTIVITIES.len()],
 }
@@ -110,9 +135,16 @@ impl Counts {
         busy.copy_from_slice(&spans(&self.busy, &earlier.busy));
         let mut activities = [Span::ZERO; ACTIVITIES.len()];
         activities.copy_from_slice(&spans(&self.activities, &earlier.activities));
+        let bus_busy = std::array::from_fn(|at| self.bus_busy[at] - earlier.bus_busy[at]);
         let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
         Self {
             bytes: self.bytes - earlier.bytes,
+            busiest: self.busiest - earlier.busiest,
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            sends: self.sends - earlier.sends,
+            sends_completed: self.sends_completed - earlier.sends_completed,
+            refused: self.refused - earlier.refused,
+            bus_busy,
             frames_arrived: self.frames_arrived - earlier.frames_arrived,
             frames_received: self.frames_received - earlier.frames_received,
             dropped: self.dropped - earlier.dropped,
@@ -145,7 +177,9 @@ impl Simulation {
         let memory = self.driver.memory.counts();
         let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
         Counts {
-            dropped: memory.dropped,
+            dropped: memory.dropped + self.dma.dropped,
+            bus_busy: self.dma.busy,
+            line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
             overrun: memory.overrun,
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
@@ -153,9 +187,23 @@ impl Simulation {
             duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
             collisions: self.link.collisions,
             excessive_collisions: self.link.excessive_collisions,
-            busy: PRIORITIES.map(|priority| self.cpu.busy(self.now, priority)),
+            busiest: self.cpus.iter().map(|cpu| self.busy_of(cpu)).max().unwrap_or_default(),
+            busy: PRIORITIES
+                .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
             ..self.counts
         }
+    }
+}
+
+impl Simulation {
+    /// Time for which a line of its own is given away already, to frames that have not left.
+    fn promised(&self, station: usize) -> Span {
+        let is_alone = self.config.link.full_duplex;
+        if is_alone { self.stations[station].free_at().since(self.now) } else { Span::ZERO }
+    }
+
+    fn busy_of(&self, cpu: &Cpu<Job>) -> Span {
+        PRIORITIES.into_iter().fold(Span::ZERO, |sum, priority| sum + cpu.busy(self.now, priority))
     }
 }
 
@@ -166,7 +214,17 @@ pub struct Outcome {
     pub bytes_per_second: f64,
     /// The same in KiB (1024 bytes) per second: what `ttcp` calls KB.
     pub kib_per_second: f64,
-    /// Share of the processor that was busy, percent.
+    /// Of this, what the host has sent over TCP, bytes per second.
+    pub sent_bytes_per_second: f64,
+    /// Processors of the host.
+    pub processors: u64,
+    /// Share of the busiest of them that was busy, percent.
+    pub busiest_processor_percent: f64,
+    /// Both stations share the time of the line, as on a half-duplex one.
+    pub line_is_shared: bool,
+    /// Both directions of the bus share its time, as on PCI.
+    pub bus_is_shared: bool,
+    /// Share of all processors that was busy, percent.
     pub cpu_percent: f64,
     /// The same in interrupt handlers, softirqs and processes.
     pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
@@ -176,6 +234,8 @@ pub struct Outcome {
     pub frames_per_second: f64,
     /// Share of the line that the host's and the peer's frames took, percent.
     pub line_percent: [f64; 2],
+    /// Share of the time that the bus moved frames to the host and from it, percent, where the adapter is master.
+    pub bus_percent: [f64; 2],
     /// Mean time in the adapter's memory before a frame is read out, microseconds.
     pub ring_wait_us: f64,
     /// Segments that a connection has under way when an acknowledgement comes, on average.
@@ -202,14 +262,21 @@ impl Outcome {
     pub(super) fn new(config: &Config, counts: &Counts, events: u64) -> Self {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
+        let processors = config.host.processors as f64;
         let per_second = |count: u64| count as f64 / seconds;
         let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
         let workload: Workload = config.workload.workload;
         Self {
             bytes_per_second: per_second(counts.bytes),
             kib_per_second: per_second(counts.bytes) / KIB,
-            cpu_percent: counts.busy.iter().copied().map(percent).sum(),
-            cpu_percent_by_priority: counts.busy.map(percent),
+            sent_bytes_per_second: per_second(counts.bytes_sent),
+            processors: config.host.processors,
+            busiest_processor_percent: percent(counts.busiest),
+            line_is_shared: !config.link.full_duplex,
+            bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_)),
+            cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
+            cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),
+            bus_percent: counts.bus_busy.map(percent),
             interrupts_per_second: per_second(counts.interrupts),
             frames_per_second: per_second(counts.frames_arrived),
             line_percent: counts.line_busy.map(percent),
@@ -221,6 +288,12 @@ impl Outcome {
             frame_time_us: config.link.frame_time(FULL_FRAME_LEN).as_us(),
             counts: *counts,
         }
+    }
+
+    /// Share of the time that the bus, or the busier of its directions, moved frames, percent.
+    pub fn bus_limit_percent(&self) -> f64 {
+        let [to_host, from_host] = self.bus_percent;
+        if self.bus_is_shared { to_host + from_host } else { to_host.max(from_host) }
     }
 
     /// Frames that were lost, of those that came.

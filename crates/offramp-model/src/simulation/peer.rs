@@ -2,12 +2,15 @@
 //! two of its frames.
 
 use super::{Content, Event, Frame, PEER, Simulation};
-use crate::tcp::HEADERS_LEN;
+use crate::tcp::Received;
 use crate::time::{Span, Time};
 
 impl Simulation {
     pub(super) fn start_flow(&mut self, flow: usize) {
-        if self.config.workload.rate_bps > 0 {
+        if !self.flows[flow].is_to_host {
+            self.flows[flow].sender.write_until(0);
+            self.write_more(flow);
+        } else if self.config.workload.rate_bps > 0 {
             self.flows[flow].sender.write_until(0);
             self.on_write(flow);
         } else {
@@ -17,6 +20,9 @@ impl Simulation {
 
     /// The application writes a segment, and comes back when the next one is due.
     pub(super) fn on_write(&mut self, flow: usize) {
+        if !self.flows[flow].is_to_host {
+            return self.write_at_rate(flow);
+        }
         let mss = self.config.peer.sender.mss;
         self.flows[flow].written += mss;
         let written = self.flows[flow].written;
@@ -27,11 +33,15 @@ impl Simulation {
     }
 
     /// Sends what the windows allow.
-    fn pump(&mut self, flow: usize) {
+    pub(super) fn pump(&mut self, flow: usize) {
+        if !self.flows[flow].is_to_host {
+            self.host_pump(flow);
+            return self.watch(flow);
+        }
         let mss = self.config.peer.sender.mss;
         while let Some(segment) = self.flows[flow].sender.next(self.now, mss) {
             let content = Content::Segment { flow, start: segment.start, len: segment.len };
-            self.peer_sends(Frame { len: segment.len + HEADERS_LEN, content });
+            self.peer_sends(Frame::new(segment.len + self.config.workload.headers_len, content));
         }
         self.watch(flow);
     }
@@ -72,16 +82,47 @@ impl Simulation {
         }
     }
 
-    pub(super) fn on_peer_frame(&mut self, frame: Frame) {
-        let at = self.now + self.config.peer.turnaround;
+    /// A frame that reaches the peer at a moment, now or a little later: nothing that happens until then changes what
+    /// the peer makes of it.
+    pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
+        let at = arrives + self.config.peer.turnaround;
         match frame.content {
             Content::Ack { flow, next, window } if at > self.now => {
                 self.events.schedule(at, Event::PeerAck { flow, next, window });
             }
             Content::Ack { flow, next, window } => self.on_peer_ack(flow, next, window),
-            Content::Request { slot, number, attempt } => self.reply(slot, number, attempt),
+            Content::Request { slot, number, attempt } => self.reply(arrives, slot, number, attempt),
+            Content::Segment { flow, start, len } => self.on_peer_segment(arrives, flow, start, len),
+            Content::Datagram { payload } => self.counts.bytes += payload,
             // Nothing else is sent to the peer.
-            Content::Segment { .. } | Content::Fragment { .. } => {}
+            Content::Fragment { .. } => {}
+        }
+    }
+
+    /// The peer's process reads at once.
+    fn on_peer_segment(&mut self, arrives: Time, flow: usize, start: u64, len: u64) {
+        let receiver = &mut self.flows[flow].receiver;
+        let before = receiver.received();
+        let received = receiver.receive(start, len);
+        let bytes = receiver.received() - before;
+        receiver.read(bytes);
+        self.counts.bytes += bytes;
+        self.counts.bytes_sent += bytes;
+        match received {
+            Received::Acknowledge => self.peer_acknowledges(flow, arrives),
+            Received::Delay => self.delay_ack(flow, arrives),
+        }
+    }
+
+    pub(super) fn peer_acknowledges(&mut self, flow: usize, arrives: Time) {
+        self.flows[flow].ack_due = None;
+        let (next, window) = self.flows[flow].receiver.ack();
+        let frame = Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window });
+        let at = arrives + self.config.peer.turnaround;
+        if at > self.now {
+            self.events.schedule(at, Event::PeerSends(frame));
+        } else {
+            self.send(PEER, frame);
         }
     }
 
@@ -93,12 +134,16 @@ impl Simulation {
         self.pump(flow);
     }
 
+    fn reply(&mut self, arrives: Time, slot: usize, number: u64, attempt: u32) {
+        let at = arrives + self.config.peer.service;
+        self.events.schedule(at, Event::PeerReplies { slot, number, attempt });
+    }
+
     /// All fragments of a reply leave back to back.
-    fn reply(&mut self, slot: usize, number: u64, attempt: u32) {
-        let at = self.now + self.config.peer.service;
-        for &len in &self.reply_frames {
+    pub(super) fn on_peer_replies(&mut self, slot: usize, number: u64, attempt: u32) {
+        for at in 0..self.reply_frames.len() {
             let content = Content::Fragment { slot, number, attempt };
-            self.events.schedule(at, Event::PeerSends(Frame { len, content }));
+            self.send(PEER, Frame::new(self.reply_frames[at], content));
         }
     }
 }
