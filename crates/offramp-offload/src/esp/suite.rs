@@ -235,6 +235,12 @@ impl Suite {
         }
     }
 
+    /// Whether a sequence number that a key meets twice leaves the key and the data safe: CBC draws its IVs at
+    /// random, and the null cipher has none. With counter modes it gives both away (RFC 4106 2).
+    pub fn allows_nonce_reuse(self) -> bool {
+        !self.has_salt()
+    }
+
     /// The HMAC, where there is one.
     pub(super) fn hmac(self) -> Option<Hmac> {
         match self {
