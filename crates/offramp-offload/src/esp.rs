@@ -36,6 +36,7 @@ mod replay;
 mod seal;
 mod segments;
 mod selector;
+mod shared;
 mod suite;
 mod table;
 #[cfg(test)]
@@ -52,6 +53,7 @@ pub use replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX, REPLAY_WINDOW_MIN, Re
 pub use seal::{OutboundSa, SealRefused, Sealed};
 pub use segments::{PlanRefused, SealedRun, SealedSegments};
 pub use selector::{Prefix, Selector};
+pub use shared::{Grant, SharedInbound, SharedOutbound};
 pub use suite::{AesKey, Hmac, Suite, UnknownSuite};
 pub use table::SaTable;
 pub use tunnel::{DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Tunnel};

@@ -15,5 +15,7 @@ mod replay;
 mod round_trip;
 #[path = "esp/scapy.rs"]
 mod scapy;
+#[path = "esp/shared.rs"]
+mod shared;
 #[path = "esp/tunnel.rs"]
 mod tunnel;

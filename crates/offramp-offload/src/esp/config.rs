@@ -48,7 +48,7 @@ pub struct SaConfig {
     pub sequence: u64,
     /// Ports of UDP encapsulation (RFC 3948), if it is used.
     pub udp: Option<UdpPorts>,
-    /// Limits in packets and bytes.
+    /// Limits in packets, bytes and time.
     pub lifetime: Lifetime,
     /// Which packets may come out of it; a receiver refuses the others (RFC 4301 5.2).
     pub selector: Selector,
@@ -159,7 +159,7 @@ pub enum InvalidSa {
     Lifetime {
         /// The SPI.
         spi: u32,
-        /// `packets` or `bytes`.
+        /// `packets`, `bytes` or `seconds`.
         unit: &'static str,
         /// The soft limit.
         soft: u64,
@@ -216,6 +216,7 @@ impl SaConfig {
         }
         self.validate_lifetime("packets", self.lifetime.soft_packets, self.lifetime.hard_packets)?;
         self.validate_lifetime("bytes", self.lifetime.soft_bytes, self.lifetime.hard_bytes)?;
+        self.validate_lifetime("seconds", self.lifetime.soft_seconds, self.lifetime.hard_seconds)?;
         match &self.mode {
             Mode::Transport => Ok(()),
             Mode::Tunnel(tunnel) => tunnel.validate(spi),

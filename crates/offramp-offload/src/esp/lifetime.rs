@@ -1,8 +1,13 @@
-//! Lifetimes by packets and bytes (RFC 4301 4.4.2.1).
+//! Lifetimes by packets, bytes and time (RFC 4301 4.4.2.1).
+
+/// Nanoseconds in a second.
+const NS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Limits of a security association. `None` is no limit.
 ///
-/// Bytes are those of the clear IP packets, headers included.
+/// Bytes are those of the clear IP packets, headers included. Seconds count from the first time that an
+/// association is told, and only where it is told: by [`super::SharedOutbound::tick`] and
+/// [`super::SharedInbound::tick`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
     /// After so many packets a new association should be made.
@@ -13,6 +18,10 @@ pub struct Lifetime {
     pub soft_bytes: Option<u64>,
     /// After so many bytes the association is used up.
     pub hard_bytes: Option<u64>,
+    /// After so many seconds a new association should be made.
+    pub soft_seconds: Option<u64>,
+    /// After so many seconds the association is used up.
+    pub hard_seconds: Option<u64>,
 }
 
 /// What a packet brought about, beside being sealed or opened. Each is told once.
@@ -20,7 +29,7 @@ pub struct Lifetime {
 pub enum LifetimeEvent {
     /// A soft limit is reached: it is time to make a new association.
     Soft,
-    /// A hard limit is reached: this was the last packet.
+    /// A hard limit is reached: there was the last packet.
     Hard,
 }
 
@@ -34,6 +43,46 @@ pub(super) struct Spent {
     soft_bytes: u64,
     packets: u64,
     bytes: u64,
+    time: Time,
+}
+
+/// Limits of time, in nanoseconds: from the beginning on while that is not known, then moments.
+#[derive(Clone, Debug)]
+struct Time {
+    has_begun: bool,
+    /// [`u64::MAX`] where there is none, and once it was told of.
+    soft_ns: u64,
+    hard_ns: u64,
+    is_over: bool,
+}
+
+impl Time {
+    fn new(limits: &Lifetime) -> Self {
+        let limit = |seconds: Option<u64>| seconds.map_or(u64::MAX, |seconds| seconds.saturating_mul(NS_PER_SECOND));
+        Self {
+            has_begun: false,
+            soft_ns: limit(limits.soft_seconds),
+            hard_ns: limit(limits.hard_seconds),
+            is_over: false,
+        }
+    }
+
+    fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
+        if !self.has_begun {
+            self.has_begun = true;
+            self.soft_ns = self.soft_ns.saturating_add(now_ns);
+            self.hard_ns = self.hard_ns.saturating_add(now_ns);
+        }
+        if now_ns >= self.hard_ns && self.hard_ns != u64::MAX {
+            (self.soft_ns, self.hard_ns, self.is_over) = (u64::MAX, u64::MAX, true);
+            return Some(LifetimeEvent::Hard);
+        }
+        if now_ns >= self.soft_ns && self.soft_ns != u64::MAX {
+            self.soft_ns = u64::MAX;
+            return Some(LifetimeEvent::Soft);
+        }
+        None
+    }
 }
 
 impl Spent {
@@ -46,7 +95,20 @@ impl Spent {
             soft_bytes: limit(limits.soft_bytes),
             packets: 0,
             bytes: 0,
+            time: Time::new(&limits),
         }
+    }
+
+    /// Says what time it is. A limit of time that is reached is told once.
+    pub(super) fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
+        self.time.tick(now_ns)
+    }
+
+    /// When [`Spent::tick`] has something to tell next; now before the first one.
+    pub(super) fn next_due_ns(&self) -> Option<u64> {
+        let Time { has_begun, soft_ns, hard_ns, .. } = self.time;
+        let next = soft_ns.min(hard_ns);
+        (next != u64::MAX).then_some(if has_begun { next } else { 0 })
     }
 
     pub(super) fn packets(&self) -> u64 {
@@ -60,7 +122,7 @@ impl Spent {
     /// Whether a hard limit is reached.
     #[inline]
     pub(super) fn is_used_up(&self) -> bool {
-        self.packets >= self.hard_packets || self.bytes >= self.hard_bytes
+        self.packets >= self.hard_packets || self.bytes >= self.hard_bytes || self.time.is_over
     }
 
     /// How many more packets of `packet_len` bytes may go.
@@ -73,8 +135,14 @@ impl Spent {
     /// Counts a packet.
     #[inline]
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
-        self.packets = self.packets.saturating_add(1);
-        self.bytes = self.bytes.saturating_add(packet_len as u64);
+        self.spend_run(1, packet_len)
+    }
+
+    /// Counts packets of `packet_len` bytes each.
+    #[inline]
+    pub(super) fn spend_run(&mut self, packets: u64, packet_len: usize) -> Option<LifetimeEvent> {
+        self.packets = self.packets.saturating_add(packets);
+        self.bytes = self.bytes.saturating_add(packets.saturating_mul(packet_len as u64));
         let is_used_up = self.is_used_up();
         let is_soft = self.packets >= self.soft_packets || self.bytes >= self.soft_bytes;
         if !is_used_up && !is_soft {

@@ -3,6 +3,7 @@
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
 use super::lifetime::{LifetimeEvent, Spent};
+use super::shared::Grant;
 use super::suite::Suite;
 use super::tunnel::{Inner, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network};
 use super::udp::{self, UdpPorts};
@@ -140,6 +141,11 @@ impl OutboundSa {
     /// lifetimes leave.
     pub fn packets_left(&self, packet_len: usize) -> u64 {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
+    }
+
+    /// Goes on with numbers that were granted to this one alone; what was left of earlier ones is given up.
+    pub fn take_over(&mut self, grant: Grant) {
+        (self.sent, self.last) = grant.into_range();
     }
 
     /// Bytes that a sealed frame is longer in front: the same for every frame of this association.

@@ -1,0 +1,254 @@
+//! Associations that several threads use at once: what they share is handed out under a short lock, and
+//! the cipher runs outside it.
+//!
+//! A lock that nobody else holds costs two atomic operations; a sender takes it once for a run of frames,
+//! a receiver twice for a packet.
+
+use super::config::{InvalidSa, SaConfig};
+use super::lifetime::{Lifetime, LifetimeEvent, Spent};
+use super::open::{Opened, Opener, Refused};
+use super::replay::ReplayWindow;
+use super::seal::{OutboundSa, SealRefused};
+use super::udp::EspPacket;
+use crate::layout::FrameLayout;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Sequence numbers that one thread may use; nobody else gets them, and nobody gets them twice.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Grant {
+    first: u64,
+    count: u64,
+    /// A lifetime that ends with them.
+    pub event: Option<LifetimeEvent>,
+}
+
+impl Grant {
+    /// How many packets may be sealed with it.
+    pub fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The first of the numbers.
+    pub fn first(&self) -> u64 {
+        self.first
+    }
+
+    /// The number in front of the first, and the last.
+    pub(super) fn into_range(self) -> (u64, u64) {
+        (self.first - 1, self.first - 1 + self.count)
+    }
+}
+
+/// An association that several threads seal for, each with an [`OutboundSa`] of its own.
+///
+/// The numbers that one thread is granted rise; those of several threads rise together, so that a receiver
+/// of more than one line needs a window as wide as what the threads seal at once.
+#[derive(Debug)]
+pub struct SharedOutbound {
+    config: SaConfig,
+    ledger: Mutex<Ledger>,
+}
+
+/// What was handed out.
+#[derive(Debug)]
+struct Ledger {
+    sent: u64,
+    last: u64,
+    spent: Spent,
+}
+
+impl SharedOutbound {
+    /// Makes an association from its description.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        OutboundSa::new(config)?;
+        let last = if config.esn { u64::MAX } else { u64::from(u32::MAX) };
+        let ledger = Ledger { sent: config.sequence, last, spent: Spent::new(config.lifetime) };
+        Ok(Self { config: config.clone(), ledger: Mutex::new(ledger) })
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &SaConfig {
+        &self.config
+    }
+
+    /// What one thread seals with, as soon as it has been granted numbers. Lifetimes are counted here, not there.
+    ///
+    /// # Errors
+    /// When the cipher library cannot be had once more.
+    pub fn sealer(&self) -> Result<OutboundSa, InvalidSa> {
+        let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
+        let mut sealer = OutboundSa::new(&config)?;
+        // None yet.
+        sealer.take_over(Grant { first: 1, count: 0, event: None });
+        Ok(sealer)
+    }
+
+    /// Hands out numbers for at most `packets` packets of `packet_len` clear bytes each, at least one, and
+    /// counts them as sent.
+    ///
+    /// # Errors
+    /// [`SealRefused::Expired`] or [`SealRefused::SequenceExhausted`] when none is left.
+    pub fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
+        let mut ledger = lock(&self.ledger);
+        if ledger.spent.is_used_up() {
+            return Err(SealRefused::Expired);
+        }
+        if ledger.sent >= ledger.last {
+            return Err(SealRefused::SequenceExhausted);
+        }
+        let left = (ledger.last - ledger.sent).min(ledger.spent.packets_left(packet_len));
+        let (first, count) = (ledger.sent + 1, packets.max(1).min(left));
+        ledger.sent += count;
+        let event = ledger.spent.spend_run(count, packet_len);
+        Ok(Grant { first, count, event })
+    }
+
+    /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
+    pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
+        lock(&self.ledger).spent.tick(now_ns)
+    }
+
+    /// When [`SharedOutbound::tick`] has something to tell next.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        lock(&self.ledger).spent.next_due_ns()
+    }
+
+    /// The last sequence number that was handed out, 0 before the first.
+    pub fn sequence(&self) -> u64 {
+        lock(&self.ledger).sent
+    }
+
+    /// Packets that numbers were handed out for.
+    pub fn packets(&self) -> u64 {
+        lock(&self.ledger).spent.packets()
+    }
+
+    /// Bytes of the clear packets that numbers were handed out for.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.ledger).spent.bytes()
+    }
+
+    /// Why nothing can be sealed any more; `None` while something can.
+    pub fn ended(&self) -> Option<SealRefused> {
+        let ledger = lock(&self.ledger);
+        if ledger.spent.is_used_up() {
+            Some(SealRefused::Expired)
+        } else {
+            (ledger.sent >= ledger.last).then_some(SealRefused::SequenceExhausted)
+        }
+    }
+}
+
+/// An association that several threads open with.
+#[derive(Debug)]
+pub struct SharedInbound {
+    config: SaConfig,
+    opener: Opener,
+    seen: Mutex<Seen>,
+}
+
+/// What was received.
+#[derive(Debug)]
+struct Seen {
+    window: ReplayWindow,
+    spent: Spent,
+}
+
+impl SharedInbound {
+    /// Makes an association from its description.
+    ///
+    /// # Errors
+    /// When something is wrong with the description, as one line.
+    pub fn new(config: &SaConfig) -> Result<Self, InvalidSa> {
+        let opener = Opener::new(config)?;
+        let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
+        let seen = Mutex::new(Seen { window, spent: Spent::new(config.lifetime) });
+        Ok(Self { config: config.clone(), opener, seen })
+    }
+
+    /// What it was made from.
+    pub fn config(&self) -> &SaConfig {
+        &self.config
+    }
+
+    /// The part that does not change.
+    pub fn opener(&self) -> &Opener {
+        &self.opener
+    }
+
+    /// Opens a frame in place, as [`super::InboundSa::open`]: of several threads that hold the same packet
+    /// one is told that it may hand it on.
+    ///
+    /// # Errors
+    /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved only if
+    /// the packet was genuine.
+    ///
+    /// # Panics
+    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
+    #[inline]
+    pub fn open(&self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+        let sequence = lock(&self.seen).check(packet.sequence)?;
+        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
+        let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
+        // A genuine packet that is thrown away has used the key, and its number, as well.
+        let packet_len = opened.as_ref().map_or(0, |opened| opened.end - opened.start - opened.layout.network_start);
+        let event = lock(&self.seen).take(sequence, packet_len)?;
+        opened.map(|opened| Opened { event, ..opened })
+    }
+
+    /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
+    pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
+        lock(&self.seen).spent.tick(now_ns)
+    }
+
+    /// When [`SharedInbound::tick`] has something to tell next.
+    pub fn next_due_ns(&self) -> Option<u64> {
+        lock(&self.seen).spent.next_due_ns()
+    }
+
+    /// The highest sequence number that was accepted.
+    pub fn highest(&self) -> u64 {
+        lock(&self.seen).window.highest()
+    }
+
+    /// Genuine packets so far.
+    pub fn packets(&self) -> u64 {
+        lock(&self.seen).spent.packets()
+    }
+
+    /// Bytes of the clear packets so far.
+    pub fn bytes(&self) -> u64 {
+        lock(&self.seen).spent.bytes()
+    }
+
+    /// Whether a hard limit is reached.
+    pub fn has_expired(&self) -> bool {
+        lock(&self.seen).spent.is_used_up()
+    }
+}
+
+impl Seen {
+    fn check(&self, low: u32) -> Result<u64, Refused> {
+        if self.spent.is_used_up() {
+            return Err(Refused::Expired);
+        }
+        Ok(self.window.check(low)?)
+    }
+
+    /// Takes a genuine packet as received, unless another thread was faster.
+    fn take(&mut self, sequence: u64, packet_len: usize) -> Result<Option<LifetimeEvent>, Refused> {
+        if self.spent.is_used_up() {
+            return Err(Refused::Expired);
+        }
+        self.window.advance(sequence)?;
+        Ok(self.spent.spend(packet_len))
+    }
+}
+
+/// A panic elsewhere leaves whole values: they are only ever replaced.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
