@@ -235,8 +235,9 @@ impl Suite {
         }
     }
 
-    /// Whether a sequence number that a key meets twice leaves the key and the data safe: CBC draws its IVs at
-    /// random, and the null cipher has none. With counter modes it gives both away (RFC 4106 2).
+    /// Whether a key may meet a sequence number twice. With a counter mode that gives the data away, and the key
+    /// of the check with it (RFC 4106 2); with CBC it shows at most that two packets begin alike, and the null
+    /// cipher hides nothing.
     pub fn allows_nonce_reuse(self) -> bool {
         !self.has_salt()
     }

@@ -20,8 +20,8 @@ const KNOWN: &str = "src, dst, proto, spi, reqid, mode, enc, auth, auth-trunc, a
                      extra-flag, replay-window, replay-seq, replay-seq-hi, replay-oseq, replay-oseq-hi, offload and dir";
 const NO_MARK: &str =
     "the adapter sees no marks and no interfaces of the kernel; tell states apart by address and reqid";
-const NO_TIME: &str = "lifetimes by time are not kept; remove it, and rekey in time yourself (limits by bytes and \
-                       packets are kept)";
+const NO_USE: &str = "a lifetime counts from the beginning of an association, not from its first use; take time-soft and \
+                      time-hard";
 
 /// A state as Linux has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -272,7 +272,7 @@ impl Draft {
         const FLAGS: &str = "noecn, decap-dscp, nopmtudisc, af-unspec, esn and the extra-flag dont-encap-dscp";
         let mut is_any = false;
         while let Some(word) = words.peek() {
-            // "esnextra_flag": `ip -s` of iproute2 6.1 leaves out the space.
+            // `ip -s` goes on with the extra flags, and iproute2 6.1 leaves out the space: "esnextra_flag".
             let name = word.text.strip_suffix("extra_flag").unwrap_or(word.text);
             match name {
                 "noecn" => self.flags.no_ecn = true,
@@ -281,7 +281,7 @@ impl Draft {
                 "dont-encap-dscp" => self.flags.no_dscp = true,
                 "esn" => self.esn = true,
                 // Every tunnel of the adapter carries both IP versions.
-                "af-unspec" => {}
+                "af-unspec" | "" => {}
                 "oseq-may-wrap" => return Err(word.unsupported("a sequence number is used once; take esn")),
                 "wildrecv" | "icmp" | "align4" => {
                     return Err(word.unsupported("leave it out; it is for Mobile IPv6, ICMP errors and AH"));
@@ -544,9 +544,11 @@ pub(super) fn take_limit(lifetime: &mut crate::esp::lifetime::Lifetime, words: &
         "byte-hard" => lifetime.hard_bytes = some,
         "packet-soft" => lifetime.soft_packets = some,
         "packet-hard" => lifetime.hard_packets = some,
-        "time-soft" | "time-hard" | "time-use-soft" | "time-use-hard" if limit == 0 => {}
-        "time-soft" | "time-hard" | "time-use-soft" | "time-use-hard" => return Err(kind.unsupported(NO_TIME)),
-        _ => return Err(kind.unknown("byte-soft, byte-hard, packet-soft and packet-hard")),
+        "time-soft" => lifetime.soft_seconds = seconds(limit),
+        "time-hard" => lifetime.hard_seconds = seconds(limit),
+        "time-use-soft" | "time-use-hard" if seconds(limit).is_none() => {}
+        "time-use-soft" | "time-use-hard" => return Err(kind.unsupported(NO_USE)),
+        _ => return Err(kind.unknown("byte-soft, byte-hard, packet-soft, packet-hard, time-soft and time-hard")),
     }
     Ok(())
 }
@@ -555,18 +557,28 @@ pub(super) fn take_limit(lifetime: &mut crate::esp::lifetime::Lifetime, words: &
 pub(super) fn take_lifetime(lifetime: &mut crate::esp::lifetime::Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     (lifetime.soft_bytes, lifetime.hard_bytes) = limits(words)?;
     (lifetime.soft_packets, lifetime.hard_packets) = limits(words)?;
-    for since in ["add:", "use:"] {
-        let line = words.required("expire")?;
-        words.literal(since)?;
-        words.literal("soft")?;
-        let soft = words.number("soft", u64::MAX)?;
-        words.literal("hard")?;
-        let hard = words.number("hard", u64::MAX)?;
-        if (soft, hard) != (0, 0) {
-            return Err(line.unsupported(NO_TIME));
-        }
+    (lifetime.soft_seconds, lifetime.hard_seconds) = expiry(words, "add:")?;
+    let line = words.line();
+    if expiry(words, "use:")? != (None, None) {
+        let word = super::fault::Shown(Some("expire use".to_owned()));
+        return Err(XfrmError::Unsupported { line, word, why: NO_USE });
     }
     Ok(())
+}
+
+/// `expire add: soft 3600(sec), hard 7200(sec)`
+fn expiry(words: &mut Words, since: &'static str) -> Result<(Option<u64>, Option<u64>), XfrmError> {
+    words.literal("expire")?;
+    words.literal(since)?;
+    words.literal("soft")?;
+    let soft = words.number("soft", u64::MAX)?;
+    words.literal("hard")?;
+    Ok((seconds(soft), seconds(words.number("hard", u64::MAX)?)))
+}
+
+/// Linux takes 0 for no limit of time.
+fn seconds(limit: u64) -> Option<u64> {
+    Some(limit).filter(|&limit| limit != 0 && limit != u64::MAX)
 }
 
 /// `limit: soft (INF)(bytes), hard 2000000(bytes)`

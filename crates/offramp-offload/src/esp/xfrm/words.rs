@@ -14,7 +14,7 @@ pub(super) const HIDDEN_KEY: &str = "<<Keys";
 /// Words that begin what may hold a key. Behind one of them, words that are not known are not shown.
 const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
 /// Words that `ip xfrm` has besides, and that may always be shown.
-const VOCABULARY: [&str; 47] = [
+const VOCABULARY: [&str; 58] = [
     "action",
     "addr",
     "ah",
@@ -58,6 +58,17 @@ const VOCABULARY: [&str; 47] = [
     "security",
     "sel",
     "sport",
+    "align4",
+    "icmp",
+    "oseq-may-wrap",
+    "required",
+    "spi",
+    "sub",
+    "time-soft",
+    "time-use-hard",
+    "time-use-soft",
+    "wildrecv",
+    "xfrm",
     "tfcpad",
     "type",
     "uid",
@@ -211,16 +222,19 @@ fn is_ip(word: &str) -> bool {
     word.rsplit('/').next() == Some("ip")
 }
 
-/// The words of each line; a line that ends in a backslash goes on in the next one, `;` and `&&` end one.
+/// The words of each line. A command whose line ends in a backslash goes on in the next one; `;` and `&&` end
+/// one. In an entry a backslash stands for the end of a line (`ip -o`).
 fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
     let mut lines: Vec<Vec<Word>> = Vec::new();
     let mut words: Vec<Word> = Vec::new();
     let mut rest = text;
     let mut line = 1;
+    let mut is_entry = false;
     while let Some(c) = rest.chars().next() {
         match c {
             '\n' | ';' => {
                 lines.push(std::mem::take(&mut words));
+                is_entry &= c == ';';
                 line += usize::from(c == '\n');
                 rest = &rest[1..];
             }
@@ -229,19 +243,19 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
                 rest = &rest[2..];
             }
             '#' => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
+            '\\' if is_entry => {
+                lines.push(std::mem::take(&mut words));
+                rest = &rest[1..];
+            }
             '\\' => {
-                let after = &rest[1..];
-                let end = after.strip_prefix("\r\n").or_else(|| after.strip_prefix('\n'));
-                if end.is_none() {
-                    // `ip -o` prints this in place of the end of a line.
-                    lines.push(std::mem::take(&mut words));
-                }
-                line += usize::from(end.is_some());
-                rest = end.unwrap_or(after);
+                rest = rest[1..].strip_prefix('\r').unwrap_or(&rest[1..]);
+                rest = rest.strip_prefix('\n').ok_or_else(|| only_a_shell(line))?;
+                line += 1;
             }
             c if c.is_whitespace() => rest = &rest[c.len_utf8()..],
             _ => {
                 let (word, after) = split_word(rest, line)?;
+                is_entry |= words.is_empty() && word == "src";
                 words.push(Word { text: word, line, starts_line: words.is_empty(), is_open: false });
                 rest = after;
             }
@@ -250,6 +264,11 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
     lines.push(words);
     lines.retain(|words| !words.is_empty());
     Ok(lines)
+}
+
+fn only_a_shell(line: usize) -> XfrmError {
+    let why = "only a shell knows what it stands for; write the value itself, in quotes if it has brackets";
+    XfrmError::Unsupported { line, word: Shown(None), why }
 }
 
 /// The first word of a text that begins with one, and what follows it.
@@ -266,9 +285,7 @@ fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
         return Ok((word, rest));
     }
     if !is_whole || !is_single && word.contains(['$', '`', '\'', '"', '|', '<', '>']) || word.contains('\n') {
-        let word = Shown(None);
-        let why = "only a shell knows what it stands for; write the value itself, in quotes if it has brackets";
-        return Err(XfrmError::Unsupported { line, word, why });
+        return Err(only_a_shell(line));
     }
     Ok((word, rest))
 }
