@@ -1,6 +1,7 @@
 //! One queue pair: both directions over one host port and one wire port, in one thread.
 
 use crate::config::AdapterConfig;
+use crate::ipsec::{Ipsec, SaChange, SaError};
 use crate::moderation::ModerationConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::receive::Receive;
@@ -18,6 +19,7 @@ pub struct Control {
     /// Grows with each change, so that a batch without one takes no lock.
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
+    ipsec: Ipsec,
     /// Wake what drives the queue pairs.
     wakers: Mutex<Vec<Waker>>,
     queues: Box<[QueueStats]>,
@@ -30,6 +32,7 @@ impl Control {
             offloads: AtomicU32::new(config.offloads.bits()),
             moderation_changes: AtomicU32::new(0),
             moderation: Mutex::new(config.moderation),
+            ipsec: Ipsec::default(),
             wakers: Mutex::new(Vec::new()),
             queues: (0..config.queues).map(|_| QueueStats::default()).collect(),
         })
@@ -58,6 +61,22 @@ impl Control {
         self.moderation_changes.fetch_add(1, Ordering::Release);
         drop(current);
         lock(&self.wakers).iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// The security associations and their policy.
+    pub fn ipsec(&self) -> &Ipsec {
+        &self.ipsec
+    }
+
+    /// Makes all changes of associations and policy, or none, from the next batch on; queue pairs that sleep are
+    /// woken.
+    ///
+    /// # Errors
+    /// The first that cannot be made: where it stands in `changes`, and why. Nothing has changed then.
+    pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
+        self.ipsec.change(changes)?;
+        lock(&self.wakers).iter().for_each(Waker::wake_by_ref);
+        Ok(())
     }
 
     /// The moderation, if it was changed since `changes`.
@@ -99,6 +118,7 @@ pub struct QueuePair<H, W> {
     control: Arc<Control>,
     queue: usize,
     moderation_changes: u32,
+    ipsec_changes: u32,
     waker: Option<Waker>,
     /// Of a host whose interrupts are apart from handing over.
     next_interrupt_ns: Option<u64>,
@@ -121,6 +141,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
             control: Arc::clone(control),
             queue,
             moderation_changes: 0,
+            ipsec_changes: 0,
             waker: None,
             next_interrupt_ns: None,
         }
@@ -152,6 +173,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
                 None => self.receive.set_moderation(moderation, &stats.receive),
             }
         }
+        self.take_over_ipsec(now_ns);
+        let stats = &self.control.queues[self.queue];
         let (host, wire) = (&mut self.host, &mut self.wire);
         let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
         let (taken_before, bytes_before) = (stats.transmit.host_frames.get(), stats.transmit.bytes_out.get());
@@ -170,6 +193,21 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         Ok(received.or(sent))
     }
 
+    /// Takes over associations that have changed, between two super-frames, and lets their time go on.
+    #[inline]
+    fn take_over_ipsec(&mut self, now_ns: u64) {
+        let ipsec = &self.control.ipsec;
+        let changes = ipsec.changes();
+        if changes != self.ipsec_changes && !self.transmit.is_sealing() {
+            self.ipsec_changes = changes;
+            let in_force = ipsec.in_force();
+            self.transmit.set_ipsec(&in_force, self.control.queues.len() > 1);
+            self.receive.set_ipsec(&in_force);
+        }
+        self.transmit.tick(now_ns);
+        self.receive.tick(ipsec, now_ns);
+    }
+
     /// Names what is to be woken by a change of settings.
     pub fn register(&mut self, waker: &Waker) {
         // Once, and not before each sleep: it is the same one as long as the same thread drives this.
@@ -186,7 +224,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
 
     /// When something is due without any new frame: an arrival, frames that wait, held ones, or an interrupt.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        self.receive.next_deadline_ns(&self.wire).into_iter().chain(self.next_interrupt_ns).min()
+        let receive_ns = self.receive.next_deadline_ns(&self.wire);
+        receive_ns.into_iter().chain(self.transmit.next_deadline_ns()).chain(self.next_interrupt_ns).min()
     }
 
     /// The host's side.

@@ -1,8 +1,9 @@
-//! Line to host: parse, verify, steer, join, indicate.
+//! Line to host: open, parse, verify, steer, join, indicate.
 
 mod gate;
 
 use crate::config::AdapterConfig;
+use crate::ipsec::{InForce, Ipsec, Opening};
 use crate::moderation::ModerationConfig;
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
@@ -13,6 +14,7 @@ use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
 use offramp_offload::layout::{self, FrameLayout, LengthFrom};
 use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
+use std::sync::Arc;
 
 /// Which of the host's queues a flow goes to (receive-side scaling).
 #[derive(Debug)]
@@ -39,6 +41,8 @@ pub struct Receive {
     batch_frames: usize,
     hold_ns: u64,
     gate: Gate,
+    /// `None` while no frame has to do with IPsec.
+    opening: Option<Box<Opening>>,
     /// The host's interrupts are apart from handing over, and are not counted here.
     is_host_interrupted_apart: bool,
 }
@@ -57,6 +61,7 @@ impl Receive {
             batch_frames: config.receive_batch_frames,
             hold_ns: config.coalesce.hold_ns,
             gate: Gate::new(config.moderation),
+            opening: None,
             is_host_interrupted_apart: false,
         }
     }
@@ -76,7 +81,21 @@ impl Receive {
     /// When something is to be handed over without any new frame: what is held to be joined, or what
     /// `wire` has, arrived or still under way.
     pub fn next_deadline_ns(&self, wire: &impl WirePort) -> Option<u64> {
-        self.coalescer.next_deadline_ns().into_iter().chain(self.gate.next_open_ns(wire)).min()
+        let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns());
+        self.coalescer.next_deadline_ns().into_iter().chain(self.gate.next_open_ns(wire)).chain(ipsec_ns).min()
+    }
+
+    /// Opens with these associations from now on.
+    pub(crate) fn set_ipsec(&mut self, in_force: &Arc<InForce>) {
+        self.opening = Opening::new(in_force);
+    }
+
+    /// Says what time it is to the associations.
+    #[inline]
+    pub(crate) fn tick(&mut self, ipsec: &Ipsec, now_ns: u64) {
+        if let Some(opening) = &mut self.opening {
+            opening.tick(ipsec, now_ns);
+        }
     }
 
     /// Changes when frames are handed over, for those that wait too.
@@ -141,11 +160,21 @@ impl Receive {
                 stats.lose(reason, 1);
                 continue;
             }
+            let (frame, known) = match &mut self.opening {
+                None => (frame, None),
+                Some(opening) => match opening.open(frame, stats) {
+                    Ok((frame, layout)) => (frame, Some(layout)),
+                    Err(reason) => {
+                        stats.lose(reason, 1);
+                        continue;
+                    }
+                },
+            };
             if is_plain {
                 give(&RxMeta::default(), frame);
                 continue;
             }
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+            let layout = known.unwrap_or_else(|| FrameLayout::parse(frame, LengthFrom::Ip));
             let known = steering.as_ref().zip(layout.as_ref().ok());
             let hash = known.and_then(|(steering, layout)| steering.hash.hash_frame(frame, layout));
             self.coalescer.offer(frame, &layout, enabled, hash, now_ns, &mut give);

@@ -35,6 +35,36 @@ pub enum Loss {
     Reserved,
     /// Lost on purpose, on a line with a fault (see [`fault`](crate::fault)).
     Fault,
+    /// IPsec: no inbound association has this SPI at this address.
+    UnknownSpi,
+    /// IPsec: the integrity check value is wrong.
+    BadTag,
+    /// IPsec: the sequence number was accepted before.
+    Replayed,
+    /// IPsec: the sequence number lies left of the replay window, or is 0.
+    TooOld,
+    /// IPsec: a protected packet that is cut off, not aligned, wrongly padded, or broken inside.
+    EspMalformed,
+    /// IPsec: genuine, but not what its association is for.
+    SaPolicy,
+    /// IPsec: a fragment: of a protected packet, or to be sealed in transport mode.
+    EspFragment,
+    /// IPsec: a hard lifetime of its association is reached.
+    SaExpired,
+    /// IPsec: congestion was marked on a packet that cannot say so (RFC 6040 4.2).
+    Congestion,
+    /// IPsec: a dummy packet, made to be thrown away (RFC 4303 2.6).
+    Dummy,
+    /// IPsec: a NAT-keepalive, which has done its work (RFC 3948 4).
+    Keepalive,
+    /// IPsec: came in the clear, and an association should have protected it (RFC 4301 5.2).
+    Unprotected,
+    /// IPsec: matches no association, and the policy discards what matches none.
+    Discard,
+    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3).
+    SequenceExhausted,
+    /// IPsec: the cipher library failed, which it never should.
+    Cipher,
 }
 
 /// The columns of Linux's `/proc/net/dev` for received frames that did not arrive (`net/core/net-procfs.c`).
@@ -50,7 +80,7 @@ pub struct NetDevColumns {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 27] = [
         Self::Drop,
         Self::Overrun,
         Self::TooLong,
@@ -63,6 +93,21 @@ impl Loss {
         Self::Hairpin,
         Self::Reserved,
         Self::Fault,
+        Self::UnknownSpi,
+        Self::BadTag,
+        Self::Replayed,
+        Self::TooOld,
+        Self::EspMalformed,
+        Self::SaPolicy,
+        Self::EspFragment,
+        Self::SaExpired,
+        Self::Congestion,
+        Self::Dummy,
+        Self::Keepalive,
+        Self::Unprotected,
+        Self::Discard,
+        Self::SequenceExhausted,
+        Self::Cipher,
     ];
 
     /// The name under which it is reported.
@@ -80,6 +125,21 @@ impl Loss {
             Self::Hairpin => "hairpin",
             Self::Reserved => "reserved",
             Self::Fault => "fault",
+            Self::UnknownSpi => "unknown_spi",
+            Self::BadTag => "bad_tag",
+            Self::Replayed => "replayed",
+            Self::TooOld => "too_old",
+            Self::EspMalformed => "esp_malformed",
+            Self::SaPolicy => "sa_policy",
+            Self::EspFragment => "esp_fragment",
+            Self::SaExpired => "sa_expired",
+            Self::Congestion => "congestion",
+            Self::Dummy => "dummy",
+            Self::Keepalive => "keepalive",
+            Self::Unprotected => "unprotected",
+            Self::Discard => "discard",
+            Self::SequenceExhausted => "sequence_exhausted",
+            Self::Cipher => "cipher",
         }
     }
 }
@@ -143,6 +203,8 @@ pub struct Direction {
     /// Receive: most frames that came into the adapter's memory one after another without a loss and without
     /// the memory becoming empty.
     pub burst_frames_max: Gauge,
+    /// Frames that matched no security association and went on as they were; super-frames count once.
+    pub bypassed: Counter,
     /// Receive: frames whose checksum was wrong (they are passed on, not lost).
     pub bad_checksum: Counter,
     /// Receive: frames that could not be parsed (they are passed on, not lost).
@@ -171,7 +233,7 @@ impl Direction {
         for reason in Loss::ALL {
             let column = match reason {
                 Loss::Overrun => &mut columns.fifo,
-                Loss::TooLong | Loss::Malformed => &mut columns.frame,
+                Loss::TooLong | Loss::Malformed | Loss::BadTag | Loss::EspMalformed => &mut columns.frame,
                 _ => &mut columns.drop,
             };
             *column += self.lost(reason);
@@ -249,7 +311,8 @@ mod tests {
         for (n, reason) in Loss::ALL.into_iter().enumerate() {
             assert_eq!(d.lost(reason), n as u64 + 1, "{}", reason.name());
         }
-        assert_eq!(d.lost_total(), 78);
+        let reasons = Loss::ALL.len() as u64;
+        assert_eq!(d.lost_total(), reasons * (reasons + 1) / 2);
     }
 
     #[test]
@@ -258,7 +321,7 @@ mod tests {
         for reason in Loss::ALL {
             d.lose(reason, 1);
         }
-        assert_eq!(d.net_dev(), NetDevColumns { drop: 9, fifo: 1, frame: 2 });
+        assert_eq!(d.net_dev(), NetDevColumns { drop: Loss::ALL.len() as u64 - 5, fifo: 1, frame: 4 });
     }
 
     #[test]

@@ -1,11 +1,14 @@
-//! Host to line: take a super-frame, plan it, cut it into buffers of the line.
+//! Host to line: take a super-frame, plan it, cut it into buffers of the line, seal what is to be protected.
 
 use crate::config::AdapterConfig;
+use crate::ipsec::{InForce, Sealing};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
+use offramp_offload::esp::SealedSegments;
 use offramp_offload::layout;
-use offramp_offload::meta::TxMeta;
+use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
+use std::sync::Arc;
 
 /// What a poll of one direction did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -59,6 +62,15 @@ impl Tally {
     }
 }
 
+/// What is left of a frame.
+#[derive(Debug)]
+enum Pending {
+    /// It goes in the clear.
+    Clear(Segmenter),
+    /// It is sealed, by the sealer of that number.
+    Sealed(SealedSegments, usize),
+}
+
 /// The transmit pipeline of one queue pair.
 ///
 /// A super-frame that the line has no room for stays with its owner, half cut if need be: the line's
@@ -68,7 +80,9 @@ pub struct Transmit {
     policy: SegmentPolicy,
     mtu: usize,
     batch_bytes: usize,
-    pending: Option<Segmenter>,
+    pending: Option<Pending>,
+    /// `None` while no frame has to do with IPsec.
+    sealing: Option<Box<Sealing>>,
 }
 
 impl Transmit {
@@ -79,12 +93,42 @@ impl Transmit {
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
+            sealing: None,
         }
     }
 
     /// Frames that wait for room on the line.
     pub fn held(&self) -> usize {
-        self.pending.as_ref().map_or(0, Segmenter::frames_left)
+        match &self.pending {
+            None => 0,
+            Some(Pending::Clear(plan)) => plan.frames_left(),
+            Some(Pending::Sealed(plan, _)) => plan.frames_left(),
+        }
+    }
+
+    /// Whether a frame is sealed in part.
+    #[inline]
+    pub(crate) fn is_sealing(&self) -> bool {
+        matches!(self.pending, Some(Pending::Sealed(..)))
+    }
+
+    /// Seals with these associations from now on; not while a frame is sealed in part. `is_shared`: other queue
+    /// pairs do so, too.
+    pub(crate) fn set_ipsec(&mut self, in_force: &Arc<InForce>, is_shared: bool) {
+        self.sealing = Sealing::new(in_force, self.sealing.take(), self.mtu, is_shared);
+    }
+
+    /// Says what time it is to the associations.
+    #[inline]
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        if let Some(sealing) = &mut self.sealing {
+            sealing.tick(now_ns);
+        }
+    }
+
+    /// When [`Transmit::tick`] has something to do.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns())
     }
 
     /// Moves frames until the host has none, the line has no room, or a batch is full.
@@ -150,13 +194,53 @@ impl Transmit {
             }
         }
         let (meta, frame) = host.taken();
+        if self.sealing.is_some() {
+            stats.host_frames.add(1);
+            self.judge(&meta, frame, stats, now_ns);
+            self.answer(host)?;
+            return Ok(Taken::Other);
+        }
         if meta == TxMeta::default() && self.put_whole(frame, wire, now_ns) {
             whole.frames += 1;
             whole.bytes += frame.len();
             return Ok(Taken::Sent(frame.len()));
         }
+        stats.host_frames.add(1);
         self.plan(&meta, frame, stats);
         Ok(Taken::Other)
+    }
+
+    /// Plans what a frame becomes where some are sealed, or counts why it does not go.
+    fn judge(&mut self, meta: &TxMeta, frame: &[u8], stats: &Direction, now_ns: u64) {
+        let Some(sealing) = &mut self.sealing else { return };
+        match sealing.judge(meta, frame, &self.policy, now_ns) {
+            Ok(None) => {
+                stats.bypassed.add(1);
+                self.plan(meta, frame, stats);
+            }
+            Ok(Some((plan, by))) => {
+                stats.frames_in.add(plan.frames_left() as u64);
+                self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
+                self.pending = Some(Pending::Sealed(plan, by));
+            }
+            Err(reason) => {
+                stats.frames_in.add(1);
+                stats.lose(reason, 1);
+            }
+        }
+    }
+
+    /// Tells the host what is to be said of the frame that was judged last. It is no frame of the line, and no
+    /// counter of one counts it.
+    fn answer(&mut self, host: &mut impl HostPort) -> Result<(), PortError> {
+        let Some(answer) = self.sealing.as_mut().and_then(|sealing| sealing.answer()) else { return Ok(()) };
+        let outcome = host.give(&RxMeta::default(), answer);
+        host.flush();
+        match outcome {
+            Err(error @ PortError::Closed(_)) => Err(error),
+            // Whoever has no room is told the next time.
+            _ => Ok(()),
+        }
     }
 
     /// Sends a frame of which nothing is asked, without planning it; `false` when that is not how it goes.
@@ -174,12 +258,11 @@ impl Transmit {
 
     /// Plans what a frame becomes, or counts why it does not go.
     fn plan(&mut self, meta: &TxMeta, frame: &[u8], stats: &Direction) {
-        stats.host_frames.add(1);
         match Segmenter::new(frame, meta, &self.policy) {
             Ok(plan) => {
                 stats.frames_in.add(plan.frames_left() as u64);
                 self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
-                self.pending = Some(plan);
+                self.pending = Some(Pending::Clear(plan));
             }
             Err(refused) => {
                 stats.frames_in.add(1);
@@ -190,7 +273,11 @@ impl Transmit {
 
     /// Writes frames of the pending plan while the line has room; returns the bytes written.
     fn put(&mut self, frame: &[u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
-        let Some(plan) = &mut self.pending else { return 0 };
+        let plan = match &mut self.pending {
+            None => return 0,
+            Some(Pending::Sealed(..)) => return self.put_sealed(frame, wire, stats, now_ns),
+            Some(Pending::Clear(plan)) => plan,
+        };
         let (mut frames, mut bytes) = (0, 0);
         while plan.frames_left() > 0 {
             let len = plan.next_len();
@@ -223,9 +310,45 @@ impl Transmit {
         stats.bytes_out.add(bytes as u64);
         bytes
     }
+
+    /// As [`Transmit::put`], for frames that are sealed. When their association ends, the rest of them is lost.
+    fn put_sealed(&mut self, frame: &[u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+        let Some(Pending::Sealed(plan, by)) = &mut self.pending else { return 0 };
+        let Some(sealer) = self.sealing.as_mut().and_then(|sealing| sealing.sealers.get_mut(*by)) else { return 0 };
+        let (mut frames, mut bytes, mut lost) = (0, 0, None);
+        while plan.frames_left() > 0 && lost.is_none() {
+            let room = wire.room(now_ns);
+            if room == 0 {
+                break;
+            }
+            let len = sealer.next_len(frame, plan);
+            let Some(loan) = wire.lend(len, room.min(plan.frames_left())) else {
+                // As above.
+                lost = (wire.room(now_ns) > 0).then_some(Loss::TooLong);
+                continue;
+            };
+            match sealer.write_run(frame, plan, loan.bytes, loan.stride) {
+                Ok(count) => {
+                    wire.put(len, count, now_ns);
+                    frames += count;
+                    bytes += len * count;
+                }
+                Err(reason) => lost = Some(reason),
+            }
+        }
+        if let Some(reason) = lost {
+            stats.lose(reason, plan.frames_left());
+        }
+        if lost.is_some() || plan.frames_left() == 0 {
+            self.pending = None;
+        }
+        stats.frames_out.add(frames as u64);
+        stats.bytes_out.add(bytes as u64);
+        bytes
+    }
 }
 
-fn reason(refused: Refused) -> Loss {
+pub(crate) fn reason(refused: Refused) -> Loss {
     match refused {
         Refused::Malformed(_) => Loss::Malformed,
         _ => Loss::BadRequest,

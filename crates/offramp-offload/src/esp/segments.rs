@@ -80,6 +80,12 @@ impl SealedSegments {
         if self.frames_left() == 0 { 0 } else { sa.sealed_len(frame, &self.next_layout()).unwrap_or(0) }
     }
 
+    /// Length of the clear IP packet in the next frame, bytes.
+    pub fn next_packet_len(&self) -> usize {
+        let layout = self.next_layout();
+        layout.packet_end - layout.network_start
+    }
+
     /// The layout of the next clear frame.
     fn next_layout(&self) -> FrameLayout {
         let is_whole = self.plan.next_len() < self.layout.packet_end;

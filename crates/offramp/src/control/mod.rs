@@ -222,6 +222,8 @@ pub struct DirectionStatus {
     pub interrupt_cost_ns: u64,
     /// The longest that a frame, or a guest's call for it, waits.
     pub wait_max_ns: u64,
+    /// Matched no security association and went on as they were.
+    pub bypassed: u64,
     pub bad_checksum: u64,
     pub unparsed: u64,
     /// Most bytes that the adapter's memory has held; 0 where that has no limit.
@@ -287,6 +289,7 @@ mod tests {
             interrupts: 1,
             interrupt_cost_ns: 0,
             wait_max_ns: 0,
+            bypassed: 0,
             bad_checksum: 0,
             unparsed: 0,
             memory_bytes_max: 0,

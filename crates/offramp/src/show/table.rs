@@ -230,6 +230,7 @@ mod tests {
             interrupts: 1,
             interrupt_cost_ns: 0,
             wait_max_ns: 0,
+            bypassed: 0,
             bad_checksum: 0,
             unparsed: 0,
             memory_bytes_max: drop * 256,

@@ -271,6 +271,7 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         interrupts: direction.interrupts.get(),
         interrupt_cost_ns: direction.interrupt_cost_ns.get(),
         wait_max_ns: direction.wait_max_ns.get(),
+        bypassed: direction.bypassed.get(),
         bad_checksum: direction.bad_checksum.get(),
         unparsed: direction.unparsed.get(),
         memory_bytes_max: direction.memory_bytes_max.get(),

@@ -1,0 +1,163 @@
+//! IPsec in the adapter: which packets are protected, by which security association, and what becomes of the
+//! others.
+//!
+//! The host sends and takes clear frames; the line carries ESP. Transmit seals what matches the selector of an
+//! outbound association, in the order of the associations; receive finds the inbound association by the SPI of
+//! the packet. What matches none goes on as it is or is discarded ([`Policy`]); what an inbound association
+//! should have protected and came in the clear is discarded always (RFC 4301 5.2). The policy is about IP
+//! packets: ARP and what else is no IP passes.
+//!
+//! Associations change while frames flow ([`Control::change_ipsec`](crate::pair::Control::change_ipsec)): all
+//! that is asked is checked first, then it comes into force for each queue pair between two super-frames. Several
+//! queue pairs share an association; each seals with numbers that were granted to it alone.
+
+mod association;
+mod change;
+mod open;
+mod seal;
+mod too_big;
+
+pub use association::{SaState, SaStatus};
+pub use change::{Ipsec, SaChange, SaError};
+pub(crate) use open::Opening;
+pub(crate) use seal::Sealing;
+
+use crate::stats::Loss;
+use association::{Inbound, Outbound};
+use offramp_offload::esp::{Refused, SealRefused};
+use std::fmt;
+use std::sync::Arc;
+
+/// How long a replaced inbound association goes on beside the new one unless told otherwise, nanoseconds: longer
+/// than any frame is under way, and time enough for a peer that switches by hand.
+pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
+
+/// What becomes of an IP packet that matches no association.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NoMatch {
+    /// It goes on as it is.
+    #[default]
+    Bypass,
+    /// It is lost and counted ([`Loss::Discard`]).
+    Discard,
+}
+
+/// What becomes of IP packets that match no association (RFC 4301 4.4.1), by direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Policy {
+    /// Host to line.
+    pub transmit: NoMatch,
+    /// Line to host.
+    pub receive: NoMatch,
+}
+
+/// Which way an association protects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SaDirection {
+    /// Host to line: it seals.
+    Out,
+    /// Line to host: it opens.
+    In,
+}
+
+impl SaDirection {
+    /// `out` or `in`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Out => "out",
+            Self::In => "in",
+        }
+    }
+}
+
+impl fmt::Display for SaDirection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Something that the owner of the associations should know. Each is told once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaEvent {
+    /// Which way the association protects.
+    pub direction: SaDirection,
+    /// Its security parameters index.
+    pub spi: u32,
+    /// What happened.
+    pub kind: SaEventKind,
+}
+
+/// What happened to an association.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SaEventKind {
+    /// A soft limit is reached: it is time for a new one.
+    Soft,
+    /// A hard limit is reached: it protects nothing more.
+    Hard,
+    /// The last sequence number was used: it seals nothing more (RFC 4303 3.3.3).
+    SequenceExhausted,
+    /// It was replaced, its time of grace is over, and it is gone.
+    Retired,
+}
+
+impl fmt::Display for SaEvent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let what = match self.kind {
+            SaEventKind::Soft => "a soft lifetime is reached; rekey it",
+            SaEventKind::Hard => "a hard lifetime is reached; it protects nothing more",
+            SaEventKind::SequenceExhausted => {
+                "its sequence numbers are used up and it sends nothing more; rekey it, or make it with esn"
+            }
+            SaEventKind::Retired => "was replaced, and its time of grace is over",
+        };
+        write!(f, "SA {} {:#010x}: {what}", self.direction, self.spi)
+    }
+}
+
+/// What is in force: replaced as a whole, never changed.
+#[derive(Debug, Default)]
+pub(crate) struct InForce {
+    policy: Policy,
+    /// The first whose selector matches seals.
+    outbound: Vec<Arc<Outbound>>,
+    inbound: Vec<Arc<Inbound>>,
+}
+
+impl InForce {
+    /// Whether frames of the host go on as if there were no IPsec.
+    fn leaves_transmit(&self) -> bool {
+        self.outbound.is_empty() && self.policy.transmit == NoMatch::Bypass
+    }
+
+    /// Whether frames of the line go on as if there were no IPsec.
+    fn leaves_receive(&self) -> bool {
+        self.inbound.is_empty() && self.policy.receive == NoMatch::Bypass
+    }
+}
+
+fn loss_of(refused: Refused) -> Loss {
+    match refused {
+        Refused::UnknownSpi => Loss::UnknownSpi,
+        Refused::BadTag => Loss::BadTag,
+        Refused::Replayed => Loss::Replayed,
+        Refused::TooOld => Loss::TooOld,
+        Refused::Malformed => Loss::EspMalformed,
+        Refused::Policy => Loss::SaPolicy,
+        Refused::Fragment => Loss::EspFragment,
+        Refused::Expired => Loss::SaExpired,
+        Refused::Congestion => Loss::Congestion,
+        Refused::Dummy => Loss::Dummy,
+    }
+}
+
+fn loss_of_sealing(refused: SealRefused) -> Loss {
+    match refused {
+        // What is no IP is never to be sealed; the buffers of a line that has room are large enough.
+        SealRefused::NotIp => Loss::Malformed,
+        SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
+        SealRefused::Fragment => Loss::EspFragment,
+        SealRefused::SequenceExhausted => Loss::SequenceExhausted,
+        SealRefused::Expired => Loss::SaExpired,
+        SealRefused::Cipher => Loss::Cipher,
+    }
+}

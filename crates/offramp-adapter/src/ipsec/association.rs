@@ -1,0 +1,270 @@
+//! One association of a port, shared by its queue pairs.
+
+use super::{SaDirection, SaEvent, SaEventKind};
+use offramp_offload::esp::{
+    EspPacket, Grant, InvalidSa, LifetimeEvent, Opened, Refused, SaConfig, SealRefused, SecretKey, SharedInbound,
+    SharedOutbound,
+};
+
+use offramp_offload::layout::FrameLayout;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::Sender;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// How an association stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SaState {
+    /// It protects.
+    Alive,
+    /// It protects, but a soft limit is reached.
+    Soft,
+    /// It opens until its time of grace is over; another one has taken its place.
+    Retiring,
+    /// A hard limit is reached.
+    Expired,
+    /// Its sequence numbers are used up.
+    SequenceExhausted,
+}
+
+/// An association, for whoever looks at it. It holds no key.
+#[derive(Clone, Debug)]
+pub struct SaStatus {
+    /// Which way it protects.
+    pub direction: SaDirection,
+    /// What it was made from, without the keys.
+    pub config: SaConfig,
+    /// How it stands.
+    pub state: SaState,
+    /// The last sequence number that was handed out, or the highest that was accepted.
+    pub sequence: u64,
+    /// Packets sealed, or found genuine.
+    pub packets: u64,
+    /// Bytes of their clear IP packets.
+    pub bytes: u64,
+    /// Packets that were refused, by reason; none where it seals.
+    pub refused: Vec<(Refused, u64)>,
+}
+
+/// Where events go. Bounded by what can happen: each association tells each of them once.
+pub(super) type Events = Option<Sender<SaEvent>>;
+
+/// What is told of an association, each once.
+#[derive(Debug)]
+struct Told {
+    direction: SaDirection,
+    spi: u32,
+    is_soft: AtomicBool,
+    events: Events,
+}
+
+impl Told {
+    fn new(direction: SaDirection, spi: u32, events: Events) -> Self {
+        Self { direction, spi, is_soft: AtomicBool::new(false), events }
+    }
+
+    fn tell(&self, kind: SaEventKind) {
+        if let Some(events) = &self.events {
+            // An owner that is gone needs no news.
+            let _ = events.send(SaEvent { direction: self.direction, spi: self.spi, kind });
+        }
+    }
+
+    fn tell_lifetime(&self, event: Option<LifetimeEvent>) {
+        match event {
+            None => {}
+            Some(LifetimeEvent::Soft) => {
+                self.is_soft.store(true, Relaxed);
+                self.tell(SaEventKind::Soft);
+            }
+            Some(LifetimeEvent::Hard) => self.tell(SaEventKind::Hard),
+        }
+    }
+}
+
+/// An association that seals.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    shared: SharedOutbound,
+    told: Told,
+    is_exhausted_told: AtomicBool,
+}
+
+impl Outbound {
+    pub(super) fn new(config: &SaConfig, events: Events) -> Result<Self, InvalidSa> {
+        let shared = SharedOutbound::new(config)?;
+        let told = Told::new(SaDirection::Out, config.spi, events);
+        Ok(Self { shared, told, is_exhausted_told: AtomicBool::new(false) })
+    }
+
+    pub(super) fn shared(&self) -> &SharedOutbound {
+        &self.shared
+    }
+
+    pub(super) fn spi(&self) -> u32 {
+        self.shared.config().spi
+    }
+
+    #[inline]
+    pub(super) fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
+        let grant = self.shared.grant(packets, packet_len);
+        match &grant {
+            Ok(grant) => self.told.tell_lifetime(grant.event),
+            Err(SealRefused::SequenceExhausted) => {
+                if !self.is_exhausted_told.swap(true, Relaxed) {
+                    self.told.tell(SaEventKind::SequenceExhausted);
+                }
+            }
+            Err(_) => {}
+        }
+        grant
+    }
+
+    /// Says what time it is, and when it is to be said again.
+    pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
+        self.told.tell_lifetime(self.shared.tick(now_ns));
+        self.shared.next_due_ns()
+    }
+
+    pub(super) fn status(&self) -> SaStatus {
+        let shared = &self.shared;
+        let state = match shared.ended() {
+            Some(SealRefused::SequenceExhausted) => SaState::SequenceExhausted,
+            Some(_) => SaState::Expired,
+            None if self.told.is_soft.load(Relaxed) => SaState::Soft,
+            None => SaState::Alive,
+        };
+        SaStatus {
+            direction: SaDirection::Out,
+            config: without_keys(shared.config()),
+            state,
+            sequence: shared.sequence(),
+            packets: shared.packets(),
+            bytes: shared.bytes(),
+            refused: Vec::new(),
+        }
+    }
+}
+
+/// An association that opens.
+#[derive(Debug)]
+pub(crate) struct Inbound {
+    shared: SharedInbound,
+    told: Told,
+    refused: [AtomicU64; Refused::ALL.len()],
+    retirement: Mutex<Retirement>,
+}
+
+/// Whether another association has taken the place of this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Retirement {
+    No,
+    /// So many nanoseconds from when a queue pair is first told.
+    After(u64),
+    /// At that time.
+    At(u64),
+    Over,
+}
+
+/// What has come of an association with time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Passed {
+    /// It goes on; the time is to be said again then, if at all.
+    Until(Option<u64>),
+    /// Its time of grace is over: it is to be taken out.
+    Over,
+}
+
+impl Inbound {
+    pub(super) fn new(config: &SaConfig, events: Events) -> Result<Self, InvalidSa> {
+        Ok(Self {
+            shared: SharedInbound::new(config)?,
+            told: Told::new(SaDirection::In, config.spi, events),
+            refused: Default::default(),
+            retirement: Mutex::new(Retirement::No),
+        })
+    }
+
+    pub(super) fn shared(&self) -> &SharedInbound {
+        &self.shared
+    }
+
+    pub(super) fn spi(&self) -> u32 {
+        self.shared.config().spi
+    }
+
+    #[inline]
+    pub(super) fn open(&self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+        match self.shared.open(frame, layout, packet) {
+            Ok(opened) => {
+                if opened.event.is_some() {
+                    self.told.tell_lifetime(opened.event);
+                }
+                Ok(opened)
+            }
+            Err(reason) => {
+                self.refused[reason as usize].fetch_add(1, Relaxed);
+                Err(reason)
+            }
+        }
+    }
+
+    fn retirement(&self) -> MutexGuard<'_, Retirement> {
+        self.retirement.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Another one takes its place; it opens for so many nanoseconds more.
+    pub(super) fn retire(&self, grace_ns: u64) {
+        *self.retirement() = Retirement::After(grace_ns);
+    }
+
+    pub(super) fn is_retiring(&self) -> bool {
+        *self.retirement() != Retirement::No
+    }
+
+    /// Says what time it is.
+    pub(super) fn tick(&self, now_ns: u64) -> Passed {
+        self.told.tell_lifetime(self.shared.tick(now_ns));
+        let mut retirement = self.retirement();
+        if let Retirement::After(grace_ns) = *retirement {
+            *retirement = Retirement::At(now_ns.saturating_add(grace_ns));
+        }
+        match *retirement {
+            Retirement::At(at_ns) if now_ns >= at_ns => {
+                *retirement = Retirement::Over;
+                drop(retirement);
+                self.told.tell(SaEventKind::Retired);
+                Passed::Over
+            }
+            Retirement::Over => Passed::Over,
+            Retirement::At(at_ns) => Passed::Until(self.shared.next_due_ns().into_iter().chain([at_ns]).min()),
+            _ => Passed::Until(self.shared.next_due_ns()),
+        }
+    }
+
+    pub(super) fn status(&self) -> SaStatus {
+        let shared = &self.shared;
+        let state = if shared.has_expired() {
+            SaState::Expired
+        } else if self.is_retiring() {
+            SaState::Retiring
+        } else if self.told.is_soft.load(Relaxed) {
+            SaState::Soft
+        } else {
+            SaState::Alive
+        };
+        SaStatus {
+            direction: SaDirection::In,
+            config: without_keys(shared.config()),
+            state,
+            sequence: shared.highest(),
+            packets: shared.packets(),
+            bytes: shared.bytes(),
+            refused: Refused::ALL.iter().map(|&reason| (reason, self.refused[reason as usize].load(Relaxed))).collect(),
+        }
+    }
+}
+
+fn without_keys(config: &SaConfig) -> SaConfig {
+    let none = SecretKey::none;
+    SaConfig { encryption_key: none(), integrity_key: none(), ..config.clone() }
+}

@@ -1,0 +1,272 @@
+//! Changing what is in force: everything is checked first, then everything changes at once.
+
+use super::association::{Events, Inbound, Outbound, SaStatus};
+use super::{InForce, Policy, SaDirection, SaEvent};
+use offramp_offload::esp::{InvalidSa, SaConfig};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// One thing that is to change.
+#[derive(Clone, Debug)]
+pub enum SaChange {
+    /// What becomes of packets that match no association.
+    Policy(Policy),
+    /// A new association, behind those that there are.
+    Add {
+        /// Which way it protects.
+        direction: SaDirection,
+        /// What it is made from.
+        config: Box<SaConfig>,
+    },
+    /// An association goes at once; what comes for it after that is refused.
+    Remove {
+        /// Which way it protects.
+        direction: SaDirection,
+        /// Its security parameters index.
+        spi: u32,
+    },
+    /// An association takes the place of another, and no frame is lost: outbound, the new one seals from the
+    /// next super-frame on; inbound, both open until the old one's time of grace is over (RFC 7296 2.8).
+    Rekey {
+        /// Which way both protect.
+        direction: SaDirection,
+        /// The old one.
+        spi: u32,
+        /// What the new one is made from.
+        config: Box<SaConfig>,
+        /// How long the old one goes on opening, nanoseconds.
+        grace_ns: u64,
+    },
+    /// An inbound association goes when its time of grace is over.
+    Retire {
+        /// Its security parameters index.
+        spi: u32,
+        /// How long it goes on opening, nanoseconds.
+        grace_ns: u64,
+    },
+}
+
+/// Why nothing of what was asked is in force. Each is one line.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SaError {
+    /// What it was to be made from.
+    #[error(transparent)]
+    Invalid(#[from] InvalidSa),
+    /// There is none to remove or to replace.
+    #[error("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are")]
+    Unknown {
+        /// Which way it would protect.
+        direction: SaDirection,
+        /// Its security parameters index.
+        spi: u32,
+    },
+    /// UDP encapsulation arrives at one port.
+    #[error(
+        "SA in {spi:#010x}: UDP encapsulation to port {given}, while another SA takes it at {taken}; \
+         a port of the adapter takes it at one"
+    )]
+    UdpPort {
+        /// Its security parameters index.
+        spi: u32,
+        /// Where it is to arrive.
+        given: u16,
+        /// Where that of another association arrives.
+        taken: u16,
+    },
+}
+
+/// The associations of a port, and its policy. Any thread may change them.
+#[derive(Debug, Default)]
+pub struct Ipsec {
+    /// Grows with each change, so that a batch without one takes no lock.
+    changes: AtomicU32,
+    in_force: Mutex<Arc<InForce>>,
+    events: Mutex<Events>,
+}
+
+impl Ipsec {
+    /// Names who is told of events of the associations that are made from now on.
+    pub fn tell(&self, events: Sender<SaEvent>) {
+        *lock(&self.events) = Some(events);
+    }
+
+    /// What becomes of packets that match no association now.
+    pub fn policy(&self) -> Policy {
+        lock(&self.in_force).policy
+    }
+
+    /// Every association, those that seal first.
+    pub fn status(&self) -> Vec<SaStatus> {
+        let in_force = Arc::clone(&lock(&self.in_force));
+        let outbound = in_force.outbound.iter().map(|sa| sa.status());
+        outbound.chain(in_force.inbound.iter().map(|sa| sa.status())).collect()
+    }
+
+    /// What an association was made from, keys included, to make the next one alike; `None` without one.
+    pub fn config(&self, direction: SaDirection, spi: u32) -> Option<SaConfig> {
+        let in_force = lock(&self.in_force);
+        let found = match direction {
+            SaDirection::Out => find_outbound(&in_force, spi).map(|at| in_force.outbound[at].shared().config()),
+            SaDirection::In => find_inbound(&in_force, spi).map(|at| in_force.inbound[at].shared().config()),
+        };
+        found.cloned()
+    }
+
+    /// Makes all changes, or none.
+    ///
+    /// # Errors
+    /// The first that cannot be made: where it stands in `changes`, and why.
+    pub(crate) fn change(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
+        let events = lock(&self.events).clone();
+        let mut current = lock(&self.in_force);
+        let mut draft = Draft::of(&current, events);
+        for (n, change) in changes.iter().enumerate() {
+            draft.make(change).map_err(|error| (n, error))?;
+        }
+        *current = Arc::new(draft.finish());
+        self.changes.fetch_add(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// Takes out an inbound association whose time of grace is over.
+    pub(super) fn forget(&self, gone: &Arc<Inbound>) {
+        let mut current = lock(&self.in_force);
+        if current.inbound.iter().any(|sa| Arc::ptr_eq(sa, gone)) {
+            let inbound = current.inbound.iter().filter(|sa| !Arc::ptr_eq(sa, gone)).cloned().collect();
+            *current = Arc::new(InForce { policy: current.policy, outbound: current.outbound.clone(), inbound });
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+    }
+
+    /// Number of the last change.
+    #[inline]
+    pub(crate) fn changes(&self) -> u32 {
+        self.changes.load(Ordering::Acquire)
+    }
+
+    /// What is in force now.
+    pub(crate) fn in_force(&self) -> Arc<InForce> {
+        Arc::clone(&lock(&self.in_force))
+    }
+}
+
+fn find_outbound(in_force: &InForce, spi: u32) -> Option<usize> {
+    in_force.outbound.iter().position(|sa| sa.spi() == spi)
+}
+
+fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
+    in_force.inbound.iter().position(|sa| sa.spi() == spi)
+}
+
+/// What is to be in force. Nothing that is in force changes with it before it is finished.
+struct Draft {
+    next: InForce,
+    events: Events,
+    retiring: Vec<(Arc<Inbound>, u64)>,
+}
+
+impl Draft {
+    fn of(current: &InForce, events: Events) -> Self {
+        let InForce { policy, outbound, inbound } = current;
+        let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
+        Self { next, events, retiring: Vec::new() }
+    }
+
+    fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
+        match change {
+            SaChange::Policy(policy) => {
+                self.next.policy = *policy;
+                Ok(())
+            }
+            SaChange::Add { direction: SaDirection::Out, config } => {
+                let made = self.outbound(config)?;
+                self.next.outbound.push(made);
+                Ok(())
+            }
+            SaChange::Add { direction: SaDirection::In, config } => self.add_inbound(config),
+            SaChange::Remove { direction, spi } => self.remove(*direction, *spi),
+            SaChange::Rekey { direction: SaDirection::Out, spi, config, .. } => {
+                let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
+                let made = self.outbound(config)?;
+                self.next.outbound[old] = made;
+                Ok(())
+            }
+            SaChange::Rekey { direction: SaDirection::In, spi, config, grace_ns } => {
+                self.retire(*spi, *grace_ns)?;
+                self.add_inbound(config)
+            }
+            SaChange::Retire { spi, grace_ns } => self.retire(*spi, *grace_ns),
+        }
+    }
+
+    fn outbound(&self, config: &SaConfig) -> Result<Arc<Outbound>, SaError> {
+        let spi = config.spi;
+        if find_outbound(&self.next, spi).is_some() {
+            return Err(InvalidSa::DuplicateSpi { spi }.into());
+        }
+        Ok(Arc::new(Outbound::new(config, self.events.clone())?))
+    }
+
+    fn add_inbound(&mut self, config: &SaConfig) -> Result<(), SaError> {
+        let spi = config.spi;
+        if find_inbound(&self.next, spi).is_some() {
+            return Err(InvalidSa::DuplicateSpi { spi }.into());
+        }
+        let made = Inbound::new(config, self.events.clone())?;
+        if let (Some(given), Some(taken)) = (udp_port_of(config), udp_port(&self.next))
+            && given != taken
+        {
+            return Err(SaError::UdpPort { spi, given, taken });
+        }
+        self.next.inbound.push(Arc::new(made));
+        Ok(())
+    }
+
+    fn remove(&mut self, direction: SaDirection, spi: u32) -> Result<(), SaError> {
+        let next = &mut self.next;
+        match direction {
+            SaDirection::Out => {
+                let at = find_outbound(next, spi).ok_or(unknown(direction, spi))?;
+                next.outbound.remove(at);
+            }
+            SaDirection::In => {
+                let at = find_inbound(next, spi).ok_or(unknown(direction, spi))?;
+                next.inbound.remove(at);
+            }
+        }
+        Ok(())
+    }
+
+    fn retire(&mut self, spi: u32, grace_ns: u64) -> Result<(), SaError> {
+        let at = find_inbound(&self.next, spi).ok_or(unknown(SaDirection::In, spi))?;
+        self.retiring.push((Arc::clone(&self.next.inbound[at]), grace_ns));
+        Ok(())
+    }
+
+    fn finish(self) -> InForce {
+        for (sa, grace_ns) in self.retiring {
+            sa.retire(grace_ns);
+        }
+        self.next
+    }
+}
+
+fn unknown(direction: SaDirection, spi: u32) -> SaError {
+    SaError::Unknown { direction, spi }
+}
+
+/// Where encapsulated packets of an inbound association arrive.
+fn udp_port_of(config: &SaConfig) -> Option<u16> {
+    config.udp.map(|ports| ports.destination)
+}
+
+/// Where encapsulated packets arrive.
+pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
+    in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared().config()))
+}
+
+/// A panic elsewhere leaves whole values: they are only ever replaced.
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

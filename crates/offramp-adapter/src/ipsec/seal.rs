@@ -1,0 +1,200 @@
+//! Transmit: which association a frame is for, what it is cut to, and the sealing.
+
+use super::association::Outbound;
+use super::too_big;
+use super::{InForce, NoMatch, loss_of_sealing};
+use crate::stats::Loss;
+use offramp_offload::checksum;
+use offramp_offload::esp::{OutboundSa, PlanRefused, SealedSegments};
+use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::SegmentPolicy;
+use std::sync::Arc;
+
+/// Most sequence numbers that a queue pair takes at once where others seal with the same association: so far
+/// may packets of several lines arrive out of the order of their numbers, beside the lines' own delays.
+const SHARED_RUN_MAX: usize = 16;
+/// What sizes of IP fragments are a multiple of (RFC 791 3.1).
+const FRAGMENT_UNIT: usize = 8;
+/// Header of an IPv6 fragment (RFC 8200 4.5).
+const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
+
+/// An association, and what this queue pair seals with.
+#[derive(Debug)]
+pub(crate) struct Sealer {
+    sa: Arc<Outbound>,
+    /// `None` when the cipher library could not be had once more: then what is for this association is lost, and
+    /// never goes in the clear.
+    context: Option<OutboundSa>,
+    run_max: usize,
+}
+
+impl Sealer {
+    fn new(sa: &Arc<Outbound>, is_shared: bool) -> Self {
+        let run_max = if is_shared { SHARED_RUN_MAX } else { usize::MAX };
+        Self { sa: Arc::clone(sa), context: sa.shared().sealer().ok(), run_max }
+    }
+
+    /// Length of the next sealed frame in bytes.
+    pub(crate) fn next_len(&self, frame: &[u8], plan: &SealedSegments) -> usize {
+        self.context.as_ref().map_or(0, |context| plan.next_len(frame, context))
+    }
+
+    /// Seals the next frames, all of one length, into the slots of `out`; how many.
+    pub(crate) fn write_run(
+        &mut self,
+        frame: &[u8],
+        plan: &mut SealedSegments,
+        out: &mut [u8],
+        stride: usize,
+    ) -> Result<usize, Loss> {
+        let slots = out.len().div_ceil(stride).min(self.run_max);
+        // All but the last are of one length.
+        let wanted = slots.min(plan.frames_left() - usize::from(plan.frames_left() > 1));
+        let context = self.context.as_mut().ok_or(Loss::Cipher)?;
+        let grant = self.sa.grant(wanted as u64, plan.next_packet_len()).map_err(loss_of_sealing)?;
+        context.take_over(grant);
+        let run = plan.write_run(context, frame, out, stride).map_err(loss_of_sealing)?;
+        Ok(run.frames)
+    }
+}
+
+/// What one queue pair seals with.
+#[derive(Debug)]
+pub(crate) struct Sealing {
+    in_force: Arc<InForce>,
+    pub(crate) sealers: Vec<Sealer>,
+    mtu: usize,
+    next_due_ns: Option<u64>,
+    too_big: too_big::Answers,
+}
+
+impl Sealing {
+    /// `None` when frames of the host go on as if there were no IPsec. `before` is what was in force until now.
+    pub(crate) fn new(
+        in_force: &Arc<InForce>,
+        before: Option<Box<Self>>,
+        mtu: usize,
+        is_shared: bool,
+    ) -> Option<Box<Self>> {
+        if in_force.leaves_transmit() {
+            return None;
+        }
+        let (mut old, too_big) = before.map_or_else(Default::default, |before| (before.sealers, before.too_big));
+        let mut sealer_of = |sa: &Arc<Outbound>| {
+            let kept = old.iter().position(|sealer| Arc::ptr_eq(&sealer.sa, sa)).map(|at| old.swap_remove(at));
+            kept.unwrap_or_else(|| Sealer::new(sa, is_shared))
+        };
+        let sealers = in_force.outbound.iter().map(&mut sealer_of).collect();
+        Some(Box::new(Self { in_force: Arc::clone(in_force), sealers, mtu, next_due_ns: Some(0), too_big }))
+    }
+
+    /// When [`Sealing::tick`] has something to do.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.next_due_ns
+    }
+
+    /// Says what time it is.
+    #[inline]
+    pub(crate) fn tick(&mut self, now_ns: u64) {
+        if self.next_due_ns.is_some_and(|at| now_ns >= at) {
+            self.next_due_ns = self.sealers.iter().filter_map(|sealer| sealer.sa.tick(now_ns)).min();
+        }
+    }
+
+    /// What the host is to be told of the frame that was judged last, if anything.
+    pub(crate) fn answer(&mut self) -> Option<&[u8]> {
+        self.too_big.take()
+    }
+
+    /// Finds the association of a frame and plans what it becomes: what it is cut to, and the number of the
+    /// [`Sealer`]; `None` when it goes as it is.
+    pub(crate) fn judge(
+        &mut self,
+        meta: &TxMeta,
+        frame: &[u8],
+        policy: &SegmentPolicy,
+        now_ns: u64,
+    ) -> Result<Option<(SealedSegments, usize)>, Loss> {
+        let length_from = if meta.segmentation.is_some() { LengthFrom::Frame } else { LengthFrom::Ip };
+        let layout = FrameLayout::parse(frame, length_from).map_err(|_| Loss::Malformed)?;
+        if layout.network == Network::Opaque {
+            return Ok(None);
+        }
+        let matches = |sealer: &Sealer| sealer.sa.shared().config().selector.matches(frame, &layout);
+        let Some(at) = self.sealers.iter().position(matches) else {
+            return match self.in_force.policy.transmit {
+                NoMatch::Bypass => Ok(None),
+                NoMatch::Discard => Err(Loss::Discard),
+            };
+        };
+        let context = self.sealers[at].context.as_ref().ok_or(Loss::Cipher)?;
+        let room = context.packet_len_max(self.mtu, layout.transport_start - layout.network_start).unwrap_or(0);
+        let planned = plan(context, room, meta, frame, &layout, policy);
+        if let Err(Loss::TooLong) = planned {
+            self.too_big.make(frame, &layout, room, now_ns);
+        }
+        planned.map(|plan| Some((plan, at)))
+    }
+}
+
+/// Plans what a frame becomes so that no clear packet of it is longer than `room` bytes.
+fn plan(
+    context: &OutboundSa,
+    room: usize,
+    meta: &TxMeta,
+    frame: &[u8],
+    layout: &FrameLayout,
+    policy: &SegmentPolicy,
+) -> Result<SealedSegments, Loss> {
+    let meta = fit(meta, frame, layout, room)?;
+    // What stands behind the packet is of no packet that is cut from it.
+    let frame = &frame[..layout.packet_end];
+    SealedSegments::new(frame, &meta, policy, context).map_err(|refused| match refused {
+        PlanRefused::Seal(refused) => loss_of_sealing(refused),
+        PlanRefused::Malformed(_) => Loss::Malformed,
+        PlanRefused::Cut(refused) => crate::transmit::reason(refused),
+    })
+}
+
+/// What is to be asked for a frame so that no packet of it is longer than `room` bytes.
+fn fit(meta: &TxMeta, frame: &[u8], layout: &FrameLayout, room: usize) -> Result<TxMeta, Loss> {
+    let headers_len = layout.payload_start - layout.network_start;
+    let payload_max = room.checked_sub(headers_len).filter(|&len| len > 0);
+    let is_too_long = layout.packet_end - layout.network_start > room;
+    match (meta.segmentation, layout.transport) {
+        (Some(asked), Transport::Tcp) => {
+            let size = payload_max.ok_or(Loss::TooLong)?.min(usize::from(asked.size));
+            Ok(TxMeta { segmentation: Some(Segmentation { size: size as u16, ..asked }), ..*meta })
+        }
+        (Some(asked), _) if asked.kind == SegmentationKind::UdpFragments => {
+            let size = fragment_size(layout, room).ok_or(Loss::TooLong)?.min(usize::from(asked.size));
+            Ok(TxMeta { segmentation: Some(Segmentation { size: size as u16, ..asked }), ..*meta })
+        }
+        // Datagrams keep their bounds.
+        (Some(asked), _) if payload_max.is_none_or(|max| usize::from(asked.size).min(layout.payload_len()) > max) => {
+            Err(Loss::TooLong)
+        }
+        (None, Transport::Tcp) if is_too_long => cut_tcp(meta, frame, layout, payload_max.ok_or(Loss::TooLong)?),
+        (None, _) if is_too_long => Err(Loss::TooLong),
+        _ => Ok(*meta),
+    }
+}
+
+/// A TCP frame that would outgrow the line when sealed is cut as if it were a super-frame.
+fn cut_tcp(meta: &TxMeta, frame: &[u8], layout: &FrameLayout, payload_max: usize) -> Result<TxMeta, Loss> {
+    // Cutting makes new checksums: a wrong one must not become right by it.
+    if meta.checksum.is_none() && checksum::verify(frame, layout) != ChecksumState::Good {
+        return Err(Loss::BadRequest);
+    }
+    let kind = if layout.network == Network::Ipv4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
+    let segmentation = Some(Segmentation { kind, size: payload_max as u16, ecn: false });
+    Ok(TxMeta { segmentation, ..*meta })
+}
+
+/// Payload of IP fragments that are no longer than `room` bytes.
+fn fragment_size(layout: &FrameLayout, room: usize) -> Option<usize> {
+    let fragment_header_len = if layout.network == Network::Ipv6 { IPV6_FRAGMENT_HEADER_LEN } else { 0 };
+    let size = room.checked_sub(layout.transport_start - layout.network_start + fragment_header_len)?;
+    Some(size - size % FRAGMENT_UNIT).filter(|&size| size > 0)
+}

@@ -1,0 +1,146 @@
+//! Which packets are protected, and what becomes of the others.
+
+use crate::bed::{Bed, SPI, add, config, gcm, losses, sa};
+use crate::support::{pattern, tcp_frame, tcp_super_frame};
+use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection, SaError};
+use offramp_adapter::stats::Loss;
+use offramp_offload::esp::{InvalidSa, SaConfig, SecretKey, Selector, UdpPorts};
+use offramp_offload::meta::TxMeta;
+
+const DISCARD: Policy = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard };
+
+/// An association for the flows from that port (1000 + flow) on.
+fn for_flow(flow: u16) -> SaConfig {
+    let ports = 1000 + flow..=1000 + flow;
+    SaConfig { selector: Selector { source_ports: Some(ports), ..Selector::default() }, ..sa("aes128gcm16", SPI) }
+}
+
+fn arp() -> (TxMeta, Vec<u8>) {
+    let mut frame = vec![0; 60];
+    frame[..14].copy_from_slice(&[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 2, 0, 0, 0, 0, 2, 8, 6]);
+    (TxMeta::default(), frame)
+}
+
+#[test]
+fn what_matches_no_selector_goes_on_as_it_is_or_is_discarded_at_either_end() {
+    for (left, right, given, lost) in [
+        (NoMatch::Bypass, NoMatch::Bypass, 2, [vec![], vec![]]),
+        (NoMatch::Discard, NoMatch::Bypass, 1, [vec![(Loss::Discard, 1)], vec![]]),
+        (NoMatch::Bypass, NoMatch::Discard, 1, [vec![], vec![(Loss::Discard, 1)]]),
+    ] {
+        let mut bed = Bed::protected(&for_flow(0));
+        for (control, no_match) in bed.controls.iter().zip([left, right]) {
+            let policy = Policy { transmit: no_match, receive: no_match };
+            control.change_ipsec(&[SaChange::Policy(policy)]).unwrap();
+        }
+        bed.left.host_mut().to_send.extend([tcp_frame(0, 1, b"sealed"), tcp_frame(1, 1, b"clear")]);
+        bed.run_until_idle();
+        assert_eq!(bed.right.host().given.len(), given);
+        assert_eq!([losses(bed.transmit()), losses(bed.receive())], lost);
+        let passed = (bed.transmit().bypassed.get(), bed.receive().bypassed.get());
+        assert_eq!(passed, (u64::from(left == NoMatch::Bypass), given as u64 - 1));
+        bed.assert_everything_is_accounted_for();
+    }
+}
+
+#[test]
+fn what_should_have_been_protected_is_refused_in_the_clear_whatever_the_policy() {
+    let mut bed = Bed::new(&config());
+    bed.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
+    bed.left.host_mut().to_send.extend([tcp_frame(0, 1, b"should be sealed"), tcp_frame(1, 1, b"may be clear")]);
+    bed.run_until_idle();
+    assert_eq!(losses(bed.receive()), [(Loss::Unprotected, 1)]);
+    assert_eq!(bed.received(), b"may be clear");
+    bed.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn genuine_packets_outside_the_selector_of_their_association_are_refused() {
+    let mut bed = Bed::new(&config());
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
+    bed.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
+    bed.left.host_mut().to_send.extend([tcp_frame(1, 1, b"another flow"), tcp_frame(0, 1, b"the flow")]);
+    bed.run_until_idle();
+    assert_eq!(losses(bed.receive()), [(Loss::SaPolicy, 1)]);
+    assert_eq!(bed.received(), b"the flow");
+}
+
+#[test]
+fn what_is_no_ip_is_no_matter_of_the_policy() {
+    let mut bed = Bed::protected(&gcm());
+    for control in &bed.controls {
+        control.change_ipsec(&[SaChange::Policy(DISCARD)]).unwrap();
+    }
+    bed.left.host_mut().to_send.push_back(arp());
+    bed.run_until_idle();
+    assert_eq!(bed.right.host().given[0].1, arp().1);
+}
+
+#[test]
+fn a_frame_that_cannot_be_judged_never_goes_in_the_clear() {
+    let mut bed = Bed::protected(&gcm());
+    let (meta, mut frame) = tcp_frame(0, 1, &pattern(0, 500));
+    frame[14] = 0x41;
+    bed.left.host_mut().to_send.push_back((meta, frame));
+    bed.run_until_idle();
+    assert_eq!(losses(bed.transmit()), [(Loss::Malformed, 1)]);
+    assert!(bed.right.host().given.is_empty());
+    bed.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn the_first_association_that_matches_seals() {
+    let bed = &mut Bed::new(&config());
+    let (first, second) = (for_flow(1), sa("chacha20poly1305", SPI + 1));
+    bed.protect(&first);
+    bed.protect(&second);
+    bed.left.host_mut().to_send.extend([0, 1, 1, 2].map(|flow| tcp_super_frame(flow, 0, &pattern(1, 5000), 1000)));
+    bed.run_until_idle();
+    let status = bed.controls[0].ipsec().status();
+    assert_eq!(status.iter().map(|sa| (sa.config.spi, sa.packets)).collect::<Vec<_>>(), [(SPI, 10), (SPI + 1, 10)]);
+    assert_eq!(bed.received().len(), 20_000);
+}
+
+#[test]
+fn of_changes_with_a_fault_among_them_none_is_made() {
+    let bed = Bed::protected(&gcm());
+    let good = add(SaDirection::In, &sa("aes128gcm16", SPI + 1));
+    let short = SaConfig { encryption_key: SecretKey::new(vec![1; 7]), ..sa("aes128gcm16", SPI + 2) };
+    let faults = [
+        add(SaDirection::In, &gcm()),
+        add(SaDirection::In, &short),
+        add(SaDirection::Out, &SaConfig { spi: 255, ..gcm() }),
+        SaChange::Remove { direction: SaDirection::Out, spi: 77 },
+        SaChange::Retire { spi: 77, grace_ns: 0 },
+    ];
+    for fault in faults {
+        let before = format!("{:?}", bed.controls[1].ipsec().status());
+        let changes = [good.clone(), SaChange::Policy(DISCARD), fault];
+        let (at, error) = bed.controls[1].change_ipsec(&changes).unwrap_err();
+        assert_eq!(at, 2, "{error}");
+        assert!(!error.to_string().contains('\n'));
+        assert_eq!(format!("{:?}", bed.controls[1].ipsec().status()), before, "{error}");
+        assert_eq!(bed.controls[1].ipsec().policy(), Policy::default());
+    }
+    let (_, error) = bed.controls[1].change_ipsec(&[add(SaDirection::In, &gcm())]).unwrap_err();
+    assert_eq!(error, SaError::Invalid(InvalidSa::DuplicateSpi { spi: SPI }));
+}
+
+#[test]
+fn encapsulation_arrives_at_one_port() {
+    let bed = Bed::new(&config());
+    let at = |spi, destination| {
+        let udp = Some(UdpPorts { source: 4500, destination });
+        add(SaDirection::In, &SaConfig { udp, ..sa("aes128gcm16", spi) })
+    };
+    bed.controls[0].change_ipsec(&[at(SPI, 4500), at(SPI + 1, 4500)]).unwrap();
+    let (_, error) = bed.controls[0].change_ipsec(&[at(SPI + 2, 4501)]).unwrap_err();
+    assert_eq!(error, SaError::UdpPort { spi: SPI + 2, given: 4501, taken: 4500 });
+}
+
+#[test]
+fn the_keys_are_in_nothing_that_is_shown() {
+    let bed = Bed::protected(&gcm());
+    let status = &bed.controls[0].ipsec().status()[0];
+    assert!(status.config.encryption_key.is_empty() && status.config.integrity_key.is_empty());
+}
