@@ -23,6 +23,10 @@ pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-st
 /// What Linux says of an interface's features.
 pub const ETHTOOL: Needed = Needed { program: "ethtool", packages: &["ethtool"] };
 
+/// What sets up the network of Linux.
+pub const IP: Needed = Needed { program: "ip", packages: &["iproute2"] };
+/// A language that every Debian has.
+pub const PERL: Needed = Needed { program: "perl", packages: &["perl-base"] };
 /// A C compiler, with what programs need that bring their libraries along.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
 /// What unpacks the kernel's source.

@@ -212,7 +212,7 @@ fn associate(
     if is_sender && !is_own && config.sequence > 0 && !config.suite.allows_nonce_reuse() {
         return Err(XfrmError::UsedKey { line, spi: config.spi });
     }
-    config.destination = Some(state.destination).filter(|address| !address.is_unspecified());
+    config.destination = Some(state.destination).filter(|address| !is_sender && !address.is_unspecified());
     apply_flags(state, is_sender, is_own, &mut config)?;
     config.validate().map_err(|why| XfrmError::Association { line, why })?;
     Ok(Association { line, direction, config })
