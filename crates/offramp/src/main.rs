@@ -2,9 +2,11 @@
 
 mod control;
 mod exit;
+mod ipsec;
 mod lab;
 mod model;
 mod moderation;
+mod sa;
 mod set;
 mod show;
 mod ttcp;
@@ -39,6 +41,8 @@ enum Command {
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),
+    /// Add, remove, replace and show security associations of a running adapter
+    Sa(Box<sa::Args>),
 }
 
 fn main() -> ExitCode {
@@ -53,5 +57,6 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Sa(args) => sa::run(&args),
     }
 }

@@ -2,7 +2,7 @@
 
 mod table;
 
-pub use table::waits_text;
+pub use table::{ipsec_lines, waits_text};
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};

@@ -5,6 +5,7 @@ use super::{ANSWER_LEN_MAX, Answer, Outcome, Request, VERSION};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +47,7 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
 }
 
 fn exchange(mut lines: Lines, request: &Request) -> io::Result<Answer> {
-    lines.write(&serde_json::to_string(request)?)?;
+    lines.write(&Zeroizing::new(serde_json::to_string(request)?))?;
     let line = lines.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&line)?)
 }

@@ -4,11 +4,15 @@ use super::LINE_TIME_MAX;
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
+use zeroize::{Zeroize, Zeroizing};
 
 /// Bytes that one read takes.
 const READ_LEN: usize = 4096;
 
-/// One side of a connection.
+/// Bytes for what was read that are taken at once: those of the longest request.
+const REST_LEN: usize = super::REQUEST_LEN_MAX;
+
+/// One side of a connection. What it has read and written is wiped: there may be keys in it.
 #[derive(Debug)]
 pub struct Lines {
     stream: UnixStream,
@@ -20,20 +24,25 @@ pub struct Lines {
 impl Lines {
     /// Lines of at most `len_max` bytes, newline included.
     pub fn new(stream: UnixStream, len_max: usize) -> Self {
-        Self { stream, len_max, rest: Vec::new() }
+        // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+        Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
     }
 
     /// The next line without its newline; `None` at the end.
     ///
     /// # Errors
     /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
-    pub fn read(&mut self) -> io::Result<Option<Vec<u8>>> {
+    pub fn read(&mut self) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
         let until = Instant::now() + LINE_TIME_MAX;
         let mut searched = 0;
         loop {
             if let Some(at) = self.rest[searched..].iter().position(|&byte| byte == b'\n') {
-                let mut line: Vec<u8> = self.rest.drain(..=searched + at).collect();
-                line.pop();
+                let end = searched + at;
+                let line = Zeroizing::new(self.rest[..end].to_vec());
+                let rest_len = self.rest.len() - (end + 1);
+                self.rest.copy_within(end + 1.., 0);
+                self.rest[rest_len..].zeroize();
+                self.rest.truncate(rest_len);
                 return Ok(Some(line));
             }
             searched = self.rest.len();
@@ -46,7 +55,10 @@ impl Lines {
             match self.stream.read(&mut chunk[..room]) {
                 Ok(0) if searched == 0 => return Ok(None),
                 Ok(0) => return Err(io::Error::new(io::ErrorKind::InvalidData, "the line has no end")),
-                Ok(len) => self.rest.extend_from_slice(&chunk[..len]),
+                Ok(len) => {
+                    self.rest.extend_from_slice(&chunk[..len]);
+                    chunk.zeroize();
+                }
                 Err(error) => pass(error)?,
             }
         }
@@ -58,7 +70,7 @@ impl Lines {
     /// `TimedOut` when the other side does not take it in time.
     pub fn write(&mut self, text: &str) -> io::Result<()> {
         let until = Instant::now() + LINE_TIME_MAX;
-        let line = [text.as_bytes(), b"\n"].concat();
+        let line = Zeroizing::new([text.as_bytes(), b"\n"].concat());
         let mut sent = 0;
         while sent < line.len() {
             self.stream.set_write_timeout(Some(left(until)?))?;
@@ -68,6 +80,12 @@ impl Lines {
             }
         }
         Ok(())
+    }
+}
+
+impl Drop for Lines {
+    fn drop(&mut self) {
+        self.rest.zeroize();
     }
 }
 
@@ -100,7 +118,7 @@ mod tests {
         far.write_all(b"one\n\ntwo\n").unwrap();
         drop(far);
         let lines: Vec<_> = std::iter::from_fn(|| near.read().unwrap()).collect();
-        assert_eq!(lines, [&b"one"[..], b"", b"two"]);
+        assert_eq!(lines.iter().map(|line| line.as_slice()).collect::<Vec<_>>(), [&b"one"[..], b"", b"two"]);
     }
 
     #[test]
@@ -118,7 +136,7 @@ mod tests {
     fn a_line_of_exactly_the_longest_length_is_taken() {
         let (mut far, mut near) = ends(4);
         far.write_all(b"abc\n").unwrap();
-        assert_eq!(near.read().unwrap().unwrap(), b"abc");
+        assert_eq!(near.read().unwrap().unwrap().as_slice(), b"abc");
     }
 
     #[test]

@@ -5,6 +5,7 @@ mod line;
 pub mod server;
 pub mod socket;
 
+use crate::ipsec::{IpsecStatus, KeyText, SaKeys};
 use crate::moderation::Moderation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -47,6 +48,46 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moderation: Option<Moderation>,
     },
+    /// Installs a security association.
+    SaAdd {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// The association, without its keys.
+        sa: Box<SaKeys>,
+        /// Its keys, in hexadecimal.
+        key: KeyText,
+    },
+    /// Removes a security association at once.
+    SaDel {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Which way it protects.
+        direction: String,
+        /// Its security parameters index.
+        spi: u32,
+    },
+    /// Replaces a security association; no frame is lost.
+    SaRekey {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+        /// The port.
+        port: String,
+        /// Which way both protect.
+        direction: String,
+        /// The security parameters index of the old one.
+        spi: u32,
+        /// What differs in the new one.
+        to: Box<SaKeys>,
+        /// Its keys, in hexadecimal.
+        key: KeyText,
+        /// How long an inbound one goes on beside the new one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        grace_seconds: Option<u64>,
+    },
 }
 
 /// What the daemon answers.
@@ -57,6 +98,8 @@ pub enum Outcome {
     Status(Status),
     /// To `set`.
     Changed(Changed),
+    /// To `sa_add`, `sa_del` and `sa_rekey`: the port's associations as they are now.
+    Ipsec(Box<IpsecStatus>),
     /// To anything that cannot be done.
     Error(Refusal),
 }
@@ -91,6 +134,8 @@ pub enum RefusalCode {
     Busy,
     /// The host did not take the change.
     HostRefused,
+    /// The security association is not as it must be, or there is none.
+    BadAssociation,
 }
 
 /// The daemon and its ports.
@@ -116,6 +161,8 @@ pub struct PortStatus {
     /// When the host is interrupted; `null` for a TAP on a switch or an interface.
     pub moderation: Option<Moderation>,
     pub cpus: Vec<usize>,
+    /// Security associations; `null` on a switch, and on an interface unless the file asks for them.
+    pub ipsec: Option<IpsecStatus>,
     pub features: Vec<FeatureStatus>,
     pub queues: Vec<QueueStatus>,
 }
@@ -275,7 +322,8 @@ impl Answer {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use RefusalCode::{BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
+    use crate::ipsec::AssociationStatus;
+    use RefusalCode::{BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
     use serde_json::Value;
 
     const DOCUMENT: &str = include_str!("../../../../docs/control.md");
@@ -320,6 +368,7 @@ mod tests {
             rx_usecs: 0,
             moderation: Some(every_key()),
             cpus: vec![1],
+            ipsec: Some(associations()),
             features: vec![feature],
             queues: vec![queue],
         };
@@ -343,6 +392,31 @@ mod tests {
         };
         let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };
         Status { offramp: "0".into(), process: 1, uptime_ns: 5, ports: vec![port, guest] }
+    }
+
+    fn associations() -> IpsecStatus {
+        let association = AssociationStatus {
+            direction: "out".into(),
+            spi: 0x1000,
+            suite: "aes128gcm16".into(),
+            mode: "transport".into(),
+            source: None,
+            destination: None,
+            esn: false,
+            replay_window: 64,
+            state: "alive".into(),
+            sequence: 1,
+            packets: 1,
+            bytes: 40,
+            refused: [("bad_tag".to_owned(), 1)].into(),
+        };
+        IpsecStatus {
+            library: "x".into(),
+            transmit: "bypass".into(),
+            receive: "discard".into(),
+            associations: vec![association],
+            events: vec!["x".into()],
+        }
     }
 
     fn every_key() -> Moderation {
@@ -374,6 +448,7 @@ mod tests {
         let mut found = Vec::new();
         let answers = [
             Answer::new(Outcome::Status(example())),
+            Answer::new(Outcome::Ipsec(Box::new(associations()))),
             Answer::new(Outcome::Changed(Changed {
                 port: "a".into(),
                 features: example().ports[0].features.clone(),
@@ -389,12 +464,19 @@ mod tests {
         let show = Request::Show { version: VERSION, port: None };
         // Left out while it is empty.
         found.push("features".to_owned());
-        for request in [set, show] {
+        let (port, direction, spi) = ("a".to_owned(), "in".to_owned(), 256);
+        let key: KeyText = serde_json::from_str("\"00\"").unwrap();
+        let sa: Box<SaKeys> = Box::default();
+        let add = Request::SaAdd { version: VERSION, port: port.clone(), sa: sa.clone(), key: key.clone() };
+        let del = Request::SaDel { version: VERSION, port: port.clone(), direction: direction.clone(), spi };
+        let grace_seconds = Some(1);
+        let rekey = Request::SaRekey { version: VERSION, port, direction, spi, to: sa, key, grace_seconds };
+        for request in [set, show, add, del, rekey] {
             let value = serde_json::to_value(request).unwrap();
             found.push(value["request"].as_str().unwrap().to_owned());
             names(&value, &mut found);
         }
-        let codes = [BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort];
+        let codes = [BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort];
         let waits = [WaitsFor::Host, WaitsFor::Prerequisite, WaitsFor::Negotiation];
         let words = codes.iter().map(|code| serde_json::to_value(code).unwrap());
         let words = words.chain(waits.iter().map(|waits| serde_json::to_value(waits).unwrap()));
@@ -423,7 +505,10 @@ mod tests {
                 Request::Show { .. },
                 Request::Set { moderation: None, .. },
                 Request::Set { moderation: Some(_), .. },
-                Request::Set { moderation: Some(_), .. }
+                Request::Set { moderation: Some(_), .. },
+                Request::SaAdd { .. },
+                Request::SaRekey { .. },
+                Request::SaDel { .. }
             ]
         ));
     }

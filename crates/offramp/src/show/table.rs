@@ -3,6 +3,7 @@
 use crate::control::{
     DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireStatus,
 };
+use crate::ipsec::{AssociationStatus, IpsecStatus};
 use offramp_lab::report::terminal::Style;
 
 /// Between two columns.
@@ -29,6 +30,11 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.extend(waits(&port.host, &port.queues));
     lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
+    lines.extend(port.ipsec.iter().filter(|ipsec| is_used(ipsec)).flat_map(|ipsec| {
+        let mut lines = vec![String::new()];
+        lines.extend(ipsec_lines(ipsec));
+        lines
+    }));
     lines.join("\n") + "\n"
 }
 
@@ -173,6 +179,36 @@ fn memories(queues: &[QueueStatus]) -> Vec<String> {
         format!("{INDENT}queue pair {pair}, memory: {bytes}longest burst without a loss {burst_frames_max} frames")
     };
     limited.map(line).collect()
+}
+
+/// Whether there is anything to say of IPsec.
+fn is_used(ipsec: &IpsecStatus) -> bool {
+    let bypasses = ipsec.transmit == "bypass" && ipsec.receive == "bypass";
+    !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !bypasses
+}
+
+/// The policy, the associations and what happened to them.
+pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
+    let IpsecStatus { library, transmit, receive, .. } = ipsec;
+    let mut lines = vec![format!("{INDENT}IPsec by {library}; no match: {transmit} on transmit, {receive} on receive")];
+    for sa in &ipsec.associations {
+        let ends = match (sa.source, sa.destination) {
+            (Some(source), Some(destination)) => format!(" {source} to {destination}"),
+            _ => String::new(),
+        };
+        let esn = if sa.esn { ", esn" } else { "" };
+        let AssociationStatus { direction, spi, suite, mode, state, sequence, packets, bytes, .. } = sa;
+        lines.push(format!(
+            "{INDENT}SA {direction} {spi:#010x}: {state}, {suite}, {mode}{ends}{esn}, sequence {sequence}, \
+             {packets} packets, {bytes} bytes"
+        ));
+        let refused: Vec<String> = sa.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
+        if !refused.is_empty() {
+            lines.push(format!("{INDENT}{INDENT}refused: {}", refused.join(", ")));
+        }
+    }
+    lines.extend(ipsec.events.iter().map(|event| format!("{INDENT}{event}")));
+    lines
 }
 
 /// A line for each reason for which frames were lost, and for what else was wrong with some.

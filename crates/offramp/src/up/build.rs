@@ -5,11 +5,13 @@
 
 use super::config::{Config, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{Gated, Mark, Rest, gated};
-use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
+use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here, wire_task};
+use super::ipsec::EventLog;
 use super::seat::{RestingSwitch, Seat};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::fault::FaultConfig;
+use offramp_adapter::ipsec::SaError;
 use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::pair::Control;
@@ -31,6 +33,8 @@ pub enum BuildError {
     Packet { port: String, cause: PacketError },
     #[error("port \"{port}\": wire: {cause}")]
     Switch { port: String, cause: SwitchError },
+    #[error("port \"{port}\": {cause}")]
+    Ipsec { port: String, cause: SaError },
     #[error("port \"{port}\": starting a thread: {cause}")]
     Thread { port: String, cause: io::Error },
     #[error("the system has no descriptor left: {0}")]
@@ -45,6 +49,10 @@ pub struct Port {
     pub adapter: AdapterConfig,
     pub carrier: Carrier,
     pub queues: Vec<Queue>,
+    /// What happened to its security associations; `None` where the wire takes none.
+    pub events: Option<Arc<EventLog>>,
+    /// What drives the far end of the port's own cable, where it has one.
+    pub wire_mark: Option<Arc<Mark>>,
     /// The interface on its wire; it lives as long as this.
     wire: Option<Wire>,
 }
@@ -177,10 +185,13 @@ pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<
         hosts.extend(host.or(open_guest(port)?).map(|host| (host, wire)));
     }
     let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire));
-    let mut unwired: Vec<Unwired> = made.collect();
+    let mut unwired = made.collect::<Result<Vec<Unwired>, BuildError>>()?;
     for (near, port) in config.ports.iter().enumerate() {
         match &port.wire {
             WireConfig::Switch(_) => {}
+            WireConfig::Tap(_) | WireConfig::Packet(_) if port.ipsec.is_wanted => {
+                run_protected_link(&mut unwired[near], rest)?;
+            }
             WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], rest)?,
             WireConfig::Cable(peer) => {
                 let far = config.ports.iter().position(|other| &other.name == peer);
@@ -212,7 +223,7 @@ struct Unwired {
 }
 
 impl Unwired {
-    fn new(config: &PortConfig, host: Host, wire: Option<Wire>) -> Self {
+    fn new(config: &PortConfig, host: Host, wire: Option<Wire>) -> Result<Self, BuildError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
@@ -220,16 +231,22 @@ impl Unwired {
             queues: config.host.queue_pairs(),
             ..AdapterConfig::default()
         };
-        let carrier = Carrier::Pairs(Control::new(&adapter));
-        let port = Port { name: config.name.clone(), host, adapter, carrier, queues: Vec::new(), wire };
-        Self {
+        let name = config.name.clone();
+        let control = Control::new(&adapter);
+        let watched = EventLog::watch(&name, &control);
+        let events = Some(watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?);
+        let installed = control.change_ipsec(&config.ipsec.changes());
+        installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
+        let (carrier, queues, wire_mark) = (Carrier::Pairs(control), Vec::new(), None);
+        let port = Port { name, host, adapter, carrier, queues, events, wire_mark, wire };
+        Ok(Self {
             port,
             memory: config.memory,
             faults: config.faults,
             bits_per_second: config.bits_per_second,
             cpus: config.cpus.clone(),
             polling: config.polling(),
-        }
+        })
     }
 
     /// The processor of queue pair `queue`; `None`: any.
@@ -262,6 +279,7 @@ impl Unwired {
         let added = switch.control().add(seat, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
         self.port.carrier = Carrier::Seat(shared);
+        self.port.events = None;
         Ok(())
     }
 }
@@ -306,6 +324,31 @@ fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
         added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
     }
     run_seats(link, vec![port], rest)
+}
+
+/// A port that seals for the interface on its wire: a cable, at whose other end the interface is what a host is
+/// elsewhere. One thread drives both ends.
+fn run_protected_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+    let mtu = port.port.adapter.mtu;
+    let (near_end, far_end) = cable(&CableConfig { mtu, ..CableConfig::default() });
+    let Some(interface) = port.port.wire.as_ref().and_then(|wire| wire.seat(rest)) else { return Ok(()) };
+    let Some((near, near_mark)) = port.cable_task(0, near_end, rest) else { return Ok(()) };
+    // What the interface brings is cut if it was joined; nothing is joined for it.
+    let adapter = AdapterConfig {
+        mtu,
+        offloads: Offloads::TX,
+        moderation: ModerationConfig::default(),
+        ..AdapterConfig::default()
+    };
+    let (control, mark) = (Control::new(&adapter), Arc::new(Mark::default()));
+    let name = format!("{} (wire)", port.port.name);
+    let (memory, faults) = (&MemoryConfig::default(), &FaultConfig::default());
+    let parts = TaskParts { port: &name, adapter: &adapter, memory, faults, control: &control, rest, mark: &mark };
+    let far = wire_task(interface, far_end, &parts);
+    let worker = start_worker(&port.port.name, 0, vec![near, far], port.cpu(0), port.polling)?;
+    port.port.queues.push(Queue { mark: near_mark, worker });
+    port.port.wire_mark = Some(mark);
+    Ok(())
 }
 
 /// A switch of the file and the ports on it, which have equal shares of its table.

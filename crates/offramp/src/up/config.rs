@@ -4,10 +4,12 @@
 
 mod card;
 mod file;
+mod ipsec;
 mod place;
 #[cfg(test)]
 mod tests;
 
+pub use ipsec::{IpsecConfig, SaEntry};
 pub use place::{ConfigError, unknown};
 
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
@@ -106,6 +108,8 @@ pub struct PortConfig {
     /// Processors of the port's threads: queue pair *i* runs on entry *i*, again from the first where there
     /// are fewer; anywhere when empty.
     pub cpus: Vec<usize>,
+    /// Security associations and their policy.
+    pub ipsec: IpsecConfig,
 }
 
 /// Who is on the host's side.
@@ -212,7 +216,9 @@ impl Config {
         let daemon = check.daemon(&written.daemon)?;
         let switches = written.switch.iter().map(|switch| check.switch(switch)).collect::<Result<Vec<_>, _>>()?;
         let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
-        let ports = written.port.iter().map(|port| check.port(port, has_faults)).collect::<Result<Vec<_>, _>>()?;
+        let directory = file.parent().unwrap_or(Path::new(""));
+        let ports = written.port.iter().map(|port| check.port(port, has_faults, directory));
+        let ports = ports.collect::<Result<Vec<_>, _>>()?;
         check.names_are_unique("port", written.port.iter().map(|port| &port.as_ref().name))?;
         check.names_are_unique("switch", written.switch.iter().map(|switch| &switch.as_ref().name))?;
         for (port, written) in ports.iter().zip(&written.port) {
@@ -279,7 +285,7 @@ impl Check<'_> {
         })
     }
 
-    fn port(&self, whole: &Spanned<file::Port>, has_faults: bool) -> Result<PortConfig, ConfigError> {
+    fn port(&self, whole: &Spanned<file::Port>, has_faults: bool, directory: &Path) -> Result<PortConfig, ConfigError> {
         let written = whole.as_ref();
         let name = self.name("port", written.name.as_ref(), whole)?;
         let missing = |key: &str, what: &str| {
@@ -289,9 +295,11 @@ impl Check<'_> {
         let wire = written.wire.as_ref().ok_or_else(|| missing("wire", "cable = \"PORT\""))?;
         let mtu = self.number("port.mtu", &written.mtu, MTU_MIN as i64..=MTU_MAX as i64, MTU_DEFAULT as i64)?;
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
+        let (host, line) = (self.host(host)?, self.wire(wire)?);
         Ok(PortConfig {
-            host: self.host(host)?,
-            wire: self.wire(wire)?,
+            ipsec: self.ipsec(&name, written, directory, &host, &line)?,
+            host,
+            wire: line,
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
             moderation: self.moderation(written)?,

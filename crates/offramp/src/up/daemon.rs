@@ -99,6 +99,12 @@ impl Daemon {
         })
     }
 
+    /// Changes the associations of a port, apart from other changes.
+    fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, Answer>) -> Result<Outcome, Answer> {
+        let _apart = self.config();
+        change(self.port(port)?)
+    }
+
     /// Reads the file again: what can change while frames flow changes, the rest is named in what is returned.
     ///
     /// # Errors
@@ -134,6 +140,10 @@ impl Daemon {
                 Ok(()) => old.offloads = new.offloads,
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
             }
+            match running.reload_ipsec(&old.ipsec, &new.ipsec) {
+                Ok(()) => old.ipsec = new.ipsec.clone(),
+                Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
+            }
         }
         refused.extend(refused_changes);
         Ok(refused)
@@ -149,7 +159,11 @@ impl Daemon {
 
     /// Takes nothing more from any host, lets what is held go out, and ends the threads; whether all of it went out.
     pub fn rest(&self) -> bool {
-        let marks: Vec<_> = self.ports.iter().flat_map(|port| &port.queues).map(|q| Arc::clone(&q.mark)).collect();
+        let marks = |port: &Port| {
+            let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
+            queues.chain(port.wire_mark.clone()).collect::<Vec<_>>()
+        };
+        let marks: Vec<_> = self.ports.iter().flat_map(marks).collect();
         self.rest.bring_about(&marks)
     }
 }
@@ -160,6 +174,11 @@ impl Handler for Daemon {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
             Request::Set { port, features, moderation, .. } => {
                 self.set(&port, &features, moderation.as_ref()).map(Outcome::Changed)
+            }
+            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
+            Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
+            Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
+                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds))
             }
         };
         outcome.map_or_else(|refusal| refusal, Answer::new)
@@ -217,6 +236,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
         moderation: moderation.map(Moderation::from),
         cpus: config.cpus.clone(),
+        ipsec: port.ipsec_status(),
         features: NAMES.iter().map(|name| feature_status(port, name)).collect(),
         queues: port
             .queues

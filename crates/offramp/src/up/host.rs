@@ -253,6 +253,11 @@ where
     Box::new(RestingPair::new(pair, parts.rest, parts.mark, name))
 }
 
+/// What drives the far end of a port's own cable, whose host is the interface on the port's wire.
+pub fn wire_task(interface: Gated<Seat>, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
+    resting(interface, wire, 0, parts)
+}
+
 fn guest_status(port: &VhostUser) -> HostStatus {
     let status = port.status();
     let sum =

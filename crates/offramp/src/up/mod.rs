@@ -8,6 +8,7 @@ pub mod config;
 mod daemon;
 mod drain;
 mod host;
+mod ipsec;
 mod notify;
 mod privilege;
 mod seat;

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 pub const INTERFACE: &str = "ofr0";
 /// Of the range that is set aside for measuring (RFC 2544 C.2.2).
-const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
+pub const ADDRESSES: [Ipv4Addr; 2] = [Ipv4Addr::new(198, 18, 0, 1), Ipv4Addr::new(198, 18, 0, 2)];
 /// Against a test that would never end; no test waits for it.
 const HANG_GUARD: Duration = Duration::from_mins(1);
 
@@ -64,6 +64,8 @@ impl Drop for Directory {
 pub struct Bed {
     daemon: Option<Child>,
     hosts: [NetNs; 2],
+    /// Where the daemon runs, if not where this process does.
+    namespace: Option<NetNs>,
     notices: UnixDatagram,
     directory: Directory,
 }
@@ -103,7 +105,7 @@ impl Bed {
         // The daemon may be another user.
         fs::set_permissions(directory.path("notify.sock"), fs::Permissions::from_mode(0o777)).unwrap();
         notices.set_read_timeout(Some(HANG_GUARD)).unwrap();
-        let bed = Self { daemon: None, hosts, notices, directory };
+        let bed = Self { daemon: None, hosts, namespace: None, notices, directory };
         let port = |side: usize| {
             let (name, peer) = [("a", "b"), ("b", "a")][side];
             let namespace = format!("/proc/{}/fd/{}", std::process::id(), bed.hosts[side].as_raw_fd());
@@ -128,12 +130,19 @@ impl Bed {
         }
     }
 
+    /// The same with the daemon in a namespace of its own.
+    pub fn start_in(&mut self, namespace: NetNs) {
+        self.namespace = Some(namespace);
+        self.start_again();
+    }
+
     /// Starts the daemon and waits until it is ready.
     pub fn start_without_hosts(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
         command.arg("up").arg(self.file()).env("NOTIFY_SOCKET", self.directory.path("notify.sock"));
         command.stdin(Stdio::null()).stderr(File::create(self.directory.path("stderr")).unwrap());
         command.stdout(Stdio::null());
+        confine(&mut command, self.namespace.as_ref(), None).unwrap();
         // From here on it ends with this bed.
         let daemon = self.daemon.insert(command.spawn().unwrap());
         self.notices.set_nonblocking(true).unwrap();

@@ -3,6 +3,7 @@
 //! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
 //! `docs/config.md` describes every key; a test compares the two.
 
+use crate::ipsec::SaKeys;
 use crate::moderation::Moderation;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -50,6 +51,17 @@ pub struct Port {
     pub cpus: Key<Vec<Spanned<i64>>>,
     pub memory: Key<Memory>,
     pub faults: Key<Faults>,
+    pub ipsec: Key<Ipsec>,
+    #[serde(default)]
+    pub sa: Vec<Spanned<SaKeys>>,
+}
+
+/// `port.ipsec`
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Ipsec {
+    pub transmit: Key<String>,
+    pub receive: Key<String>,
 }
 
 /// `port.memory`

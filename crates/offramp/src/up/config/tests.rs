@@ -2,6 +2,7 @@
 
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
+use crate::ipsec::{LifetimeKeys, SaKeys, SelectorKeys, UdpKeys};
 use crate::moderation::{Keys, MODES, POLICIES, RX_FRAMES_MAX};
 use offramp_adapter::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
@@ -63,6 +64,7 @@ fn a_short_file_gets_the_defaults() {
         memory: MemoryConfig::default(),
         faults: FaultConfig::default(),
         cpus: Vec::new(),
+        ipsec: IpsecConfig::default(),
     };
     assert_eq!(config.ports[1], a);
 }
@@ -427,6 +429,11 @@ fn every_key_is_documented_and_nothing_else_is() {
         ("port.faults", fields_of::<file::Faults>()),
         ("port.host", fields_of::<file::Host>()),
         ("port.wire", fields_of::<file::Wire>()),
+        ("port.ipsec", fields_of::<file::Ipsec>()),
+        ("port.sa", fields_of::<SaKeys>()),
+        ("port.sa.udp", fields_of::<UdpKeys>()),
+        ("port.sa.lifetime", fields_of::<LifetimeKeys>()),
+        ("port.sa.selector", fields_of::<SelectorKeys>()),
         ("switch", fields_of::<file::Switch>()),
     ];
     assert_eq!(fields_of::<file::File>(), ["daemon", "faults", "port", "switch"]);

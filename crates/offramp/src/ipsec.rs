@@ -1,0 +1,614 @@
+//! Security associations as they are written: in the daemon's file, on the command line, and over the control
+//! socket. `docs/ipsec.md` describes them.
+
+use crate::up::config::unknown;
+use offramp_adapter::ipsec::{NoMatch, Policy, SaDirection, SaState, SaStatus};
+use offramp_offload::esp::{
+    DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, Refused, SaConfig,
+    SecretKey, Selector, Suite, Tunnel, UdpPorts, cipher_library,
+};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::net::IpAddr;
+use std::ops::RangeInclusive;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use zeroize::Zeroizing;
+
+/// Replay window of an association that several queue pairs open with, packets: what their lines and threads
+/// bring out of order is more than the default of one line allows.
+const REPLAY_WINDOW_SHARED: u32 = 1024;
+/// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.
+const KEY_TEXT_LEN_MAX: usize = 4096;
+/// Permission bits of everybody but the owner.
+const OTHERS_MODE: u32 = 0o077;
+/// All permission bits.
+const MODE_BITS: u32 = 0o7777;
+/// Key file that stands for standard input.
+pub const STANDARD_INPUT: &str = "-";
+
+/// The protocols that a selector may name by a word (IANA's protocol numbers).
+const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
+
+/// `[[port.sa]]`, and the words of `offramp sa add`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SaKeys {
+    pub direction: Option<String>,
+    pub spi: Option<i64>,
+    pub suite: Option<String>,
+    pub key_file: Option<PathBuf>,
+    pub legacy: Option<bool>,
+    pub mode: Option<String>,
+    pub source: Option<IpAddr>,
+    pub destination: Option<IpAddr>,
+    pub hop_limit: Option<u8>,
+    pub df: Option<String>,
+    pub dscp: Option<i64>,
+    pub ecn: Option<String>,
+    pub esn: Option<bool>,
+    pub replay_window: Option<u32>,
+    pub sequence: Option<u64>,
+    pub udp: Option<UdpKeys>,
+    pub lifetime: Option<LifetimeKeys>,
+    pub selector: Option<SelectorKeys>,
+}
+
+/// `port.sa.udp`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct UdpKeys {
+    pub source: Option<u16>,
+    pub destination: Option<u16>,
+}
+
+/// `port.sa.lifetime`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LifetimeKeys {
+    pub soft_packets: Option<u64>,
+    pub hard_packets: Option<u64>,
+    pub soft_bytes: Option<u64>,
+    pub hard_bytes: Option<u64>,
+    pub soft_seconds: Option<u64>,
+    pub hard_seconds: Option<u64>,
+}
+
+/// `port.sa.selector`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SelectorKeys {
+    pub source: Option<String>,
+    pub destination: Option<String>,
+    pub protocol: Option<Word>,
+    pub source_ports: Option<Word>,
+    pub destination_ports: Option<Word>,
+}
+
+/// Text, or a number that stands for it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Word {
+    /// As it is written.
+    Text(String),
+    /// Without quotes.
+    Number(u16),
+}
+
+impl Word {
+    fn text(&self) -> String {
+        match self {
+            Self::Text(text) => text.clone(),
+            Self::Number(number) => number.to_string(),
+        }
+    }
+}
+
+/// Keys as text: hexadecimal words. Wiped when dropped, and never shown.
+#[derive(Clone, PartialEq, Eq)]
+pub struct KeyText(Zeroizing<String>);
+
+impl fmt::Debug for KeyText {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("KeyText(…)")
+    }
+}
+
+impl Serialize for KeyText {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for KeyText {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+    }
+}
+
+impl KeyText {
+    /// Reads a key file that nobody but its owner may read.
+    ///
+    /// # Errors
+    /// One line that names the file and what to do.
+    pub fn from_file(file: &Path) -> Result<Self, String> {
+        let shown = file.display();
+        let opened = File::open(file).map_err(|cause| format!("key file {shown}: {cause}"))?;
+        let mode = opened.metadata().map_err(|cause| format!("key file {shown}: {cause}"))?.permissions().mode();
+        if mode & OTHERS_MODE != 0 {
+            let mode = mode & MODE_BITS;
+            return Err(format!("key file {shown} is open to others (mode {mode:04o}); run: chmod 600 {shown}"));
+        }
+        Self::from_reader(opened).map_err(|cause| format!("key file {shown}: {cause}"))
+    }
+
+    /// Reads what somebody writes, up to its end.
+    ///
+    /// # Errors
+    /// When it cannot be read, is too long or no text.
+    pub fn from_reader(reader: impl Read) -> Result<Self, String> {
+        let mut bytes = Zeroizing::new(Vec::with_capacity(KEY_TEXT_LEN_MAX + 1));
+        let read = reader.take(KEY_TEXT_LEN_MAX as u64 + 1).read_to_end(&mut bytes);
+        read.map_err(|cause| cause.to_string())?;
+        if bytes.len() > KEY_TEXT_LEN_MAX {
+            return Err(format!("more than {KEY_TEXT_LEN_MAX} bytes are no keys"));
+        }
+        match std::str::from_utf8(&bytes) {
+            Ok(text) => Ok(Self(Zeroizing::new(text.to_owned()))),
+            Err(_) => Err("it is no text; write the keys in hexadecimal".to_owned()),
+        }
+    }
+
+    /// The keys that the suite takes: of the cipher, then of the HMAC, those that it has.
+    fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
+        let lines = self.0.lines().map(|line| line.split('#').next().unwrap_or(""));
+        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
+        let wanted = lens.iter().filter(|&&len| len > 0).count();
+        if words.len() != wanted {
+            let (cipher, hmac) = (lens[0], lens[1]);
+            return Err(format!(
+                "{suite} takes {wanted} keys in hexadecimal (cipher: {cipher} bytes, HMAC: {hmac}); there are {}",
+                words.len()
+            ));
+        }
+        let mut words = words.into_iter();
+        let mut key = |len: usize| match len {
+            0 => Ok(SecretKey::none()),
+            _ => SecretKey::from_hex(words.next().unwrap_or("")).map_err(|error| error.to_string()),
+        };
+        Ok((key(lens[0])?, key(lens[1])?))
+    }
+}
+
+/// What a port of several queue pairs needs.
+#[derive(Clone, Copy, Debug)]
+pub struct Shape {
+    pub queue_pairs: u16,
+}
+
+impl SaKeys {
+    /// Which way it protects.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn direction(&self) -> Result<SaDirection, String> {
+        let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
+        direction(given)
+    }
+
+    /// The SPI; reserved ones are refused with the rest.
+    fn spi(&self) -> Result<u32, String> {
+        let given = self.spi.ok_or("has no spi; write spi = 0x1000 or another number")?;
+        u32::try_from(given).map_err(|_| format!("spi {given} is out of range; use 0x100 to 0xffffffff"))
+    }
+
+    /// The suite.
+    fn suite(&self) -> Result<Suite, String> {
+        let given = self.suite.as_deref().ok_or("has no suite; write suite = \"aes128gcm16\" or another one")?;
+        Suite::by_name(given).map_err(|error| error.to_string())
+    }
+
+    /// An association with these keys.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in one line. What depends on the suite is checked when it is installed.
+    pub fn config(&self, key: &KeyText, shape: Shape) -> Result<SaConfig, String> {
+        let (spi, suite) = (self.spi()?, self.suite()?);
+        let (encryption_key, integrity_key) = key.keys(suite)?;
+        let default_window = if shape.queue_pairs > 1 { REPLAY_WINDOW_SHARED } else { REPLAY_WINDOW_DEFAULT };
+        let mode = self.mode()?;
+        // In a tunnel the outer destination is the address of a receiver.
+        let destination = self.destination.filter(|_| self.direction().is_ok_and(|way| way == SaDirection::In));
+        Ok(SaConfig {
+            legacy: self.legacy.unwrap_or(false),
+            mode,
+            esn: self.esn.unwrap_or(false),
+            replay_window: self.replay_window.unwrap_or(default_window),
+            sequence: self.sequence.unwrap_or(0),
+            udp: self.udp.map(UdpKeys::ports),
+            lifetime: self.lifetime.map(LifetimeKeys::lifetime).unwrap_or_default(),
+            selector: self.selector.as_ref().map(SelectorKeys::selector).transpose()?.unwrap_or_default(),
+            destination,
+            ..SaConfig::new(spi, suite, encryption_key, integrity_key)
+        })
+    }
+
+    fn mode(&self) -> Result<Mode, String> {
+        match self.mode.as_deref() {
+            None | Some("transport") => {
+                let of_tunnels = [
+                    ("hop_limit", self.hop_limit.is_some()),
+                    ("df", self.df.is_some()),
+                    ("dscp", self.dscp.is_some()),
+                    ("ecn", self.ecn.is_some()),
+                    ("source", self.source.is_some()),
+                ];
+                match of_tunnels.iter().find(|(_, is_given)| *is_given) {
+                    Some((key, _)) => Err(format!("{key} belongs to mode = \"tunnel\"; leave it out")),
+                    None => Ok(Mode::Transport),
+                }
+            }
+            Some("tunnel") => self.tunnel().map(Mode::Tunnel),
+            Some(other) => Err(unknown("mode", other, ["transport", "tunnel"])),
+        }
+    }
+
+    fn tunnel(&self) -> Result<Tunnel, String> {
+        let (Some(source), Some(destination)) = (self.source, self.destination) else {
+            return Err("a tunnel needs source and destination, the addresses of its ends".to_owned());
+        };
+        let df = match self.df.as_deref() {
+            None | Some("copy") => DfRule::Copy,
+            Some("set") => DfRule::Set,
+            Some("clear") => DfRule::Clear,
+            Some(other) => return Err(unknown("df", other, ["copy", "set", "clear"])),
+        };
+        let dscp = match self.dscp {
+            None => DscpRule::Copy,
+            Some(value) => {
+                DscpRule::Set(u8::try_from(value).map_err(|_| format!("dscp {value} is out of range; use 0 to 63"))?)
+            }
+        };
+        let ecn = match self.ecn.as_deref() {
+            None | Some("normal") => EcnRule::Normal,
+            Some("compatibility") => EcnRule::Compatibility,
+            Some(other) => return Err(unknown("ecn", other, ["normal", "compatibility"])),
+        };
+        let hop_limit = self.hop_limit.unwrap_or(HOP_LIMIT_DEFAULT);
+        Ok(Tunnel { source, destination, hop_limit, df, dscp, ecn })
+    }
+
+    /// The same for another process, which reads no files of this one.
+    pub fn without_file(self) -> Self {
+        Self { key_file: None, ..self }
+    }
+
+    /// The next association of `old`: another SPI, other keys, perhaps another suite.
+    ///
+    /// # Errors
+    /// One line.
+    pub fn next_of(&self, old: &SaConfig, key: &KeyText) -> Result<SaConfig, String> {
+        let only = Self {
+            spi: self.spi,
+            suite: self.suite.clone(),
+            key_file: self.key_file.clone(),
+            legacy: self.legacy,
+            ..Self::default()
+        };
+        if *self != only {
+            return Err("a rekey takes spi, suite, legacy and key_file; everything else stays".to_owned());
+        }
+        let suite = if self.suite.is_some() { self.suite()? } else { old.suite };
+        let (encryption_key, integrity_key) = key.keys(suite)?;
+        if (&encryption_key, &integrity_key) == (&old.encryption_key, &old.integrity_key) {
+            return Err("the new keys are the old ones; make new ones at random".to_owned());
+        }
+        let legacy = self.legacy.unwrap_or(old.legacy);
+        Ok(SaConfig { spi: self.spi()?, suite, encryption_key, integrity_key, legacy, sequence: 0, ..old.clone() })
+    }
+}
+
+impl UdpKeys {
+    fn ports(self) -> UdpPorts {
+        let UdpPorts { source, destination } = UdpPorts::default();
+        UdpPorts { source: self.source.unwrap_or(source), destination: self.destination.unwrap_or(destination) }
+    }
+}
+
+impl LifetimeKeys {
+    fn lifetime(self) -> Lifetime {
+        let Self { soft_packets, hard_packets, soft_bytes, hard_bytes, soft_seconds, hard_seconds } = self;
+        Lifetime { soft_packets, hard_packets, soft_bytes, hard_bytes, soft_seconds, hard_seconds }
+    }
+}
+
+impl SelectorKeys {
+    fn selector(&self) -> Result<Selector, String> {
+        Ok(Selector {
+            source: self.source.as_deref().map(prefix).transpose()?,
+            destination: self.destination.as_deref().map(prefix).transpose()?,
+            protocol: self.protocol.as_ref().map(|word| protocol(&word.text())).transpose()?,
+            source_ports: self.source_ports.as_ref().map(|word| ports(&word.text())).transpose()?,
+            destination_ports: self.destination_ports.as_ref().map(|word| ports(&word.text())).transpose()?,
+        })
+    }
+}
+
+/// `in` or `out`.
+///
+/// # Errors
+/// One line.
+pub fn direction(text: &str) -> Result<SaDirection, String> {
+    match text {
+        "in" => Ok(SaDirection::In),
+        "out" => Ok(SaDirection::Out),
+        other => Err(unknown("direction", other, ["in", "out"])),
+    }
+}
+
+/// An SPI in decimal, or in hexadecimal behind `0x`.
+///
+/// # Errors
+/// One line.
+pub fn spi(text: &str) -> Result<u32, String> {
+    let parsed = text.strip_prefix("0x").map_or_else(|| text.parse(), |digits| u32::from_str_radix(digits, 16));
+    parsed.map_err(|_| format!("\"{text}\" is no SPI; write a number such as 0x1000"))
+}
+
+fn prefix(text: &str) -> Result<Prefix, String> {
+    let wrong = || format!("selector \"{text}\" is no network; write an address, or ADDRESS/BITS");
+    let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
+    let address = address.parse().map_err(|_| wrong())?;
+    match len {
+        None => Ok(Prefix::of(address)),
+        Some(len) => len.parse().ok().and_then(|len| Prefix::new(address, len)).ok_or_else(wrong),
+    }
+}
+
+fn protocol(text: &str) -> Result<u8, String> {
+    let named = PROTOCOLS.iter().find(|(name, _)| *name == text).map(|(_, number)| *number);
+    let number = named.or_else(|| text.parse().ok());
+    number.ok_or_else(|| unknown("protocol", text, PROTOCOLS.map(|(name, _)| name)) + ", or a number")
+}
+
+fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
+    let wrong = || format!("selector ports \"{text}\": write a port, or FIRST-LAST");
+    let (first, last) = text.split_once('-').unwrap_or((text, text));
+    let (first, last) = (first.parse().map_err(|_| wrong())?, last.parse().map_err(|_| wrong())?);
+    if first <= last { Ok(first..=last) } else { Err(wrong()) }
+}
+
+/// `bypass` or `discard`.
+///
+/// # Errors
+/// One line.
+pub fn no_match(text: &str) -> Result<NoMatch, String> {
+    match text {
+        "bypass" => Ok(NoMatch::Bypass),
+        "discard" => Ok(NoMatch::Discard),
+        other => Err(unknown("policy", other, ["bypass", "discard"])),
+    }
+}
+
+fn no_match_name(no_match: NoMatch) -> &'static str {
+    match no_match {
+        NoMatch::Bypass => "bypass",
+        NoMatch::Discard => "discard",
+    }
+}
+
+/// The associations of a port and its policy, as `show` tells them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IpsecStatus {
+    /// The cipher library in use.
+    pub library: String,
+    /// What becomes of packets of the host that match no association.
+    pub transmit: String,
+    /// The same for packets of the line.
+    pub receive: String,
+    pub associations: Vec<AssociationStatus>,
+    /// What happened last, the newest at the end.
+    pub events: Vec<String>,
+}
+
+/// One association.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AssociationStatus {
+    pub direction: String,
+    pub spi: u32,
+    pub suite: String,
+    pub mode: String,
+    /// Ends of a tunnel.
+    pub source: Option<IpAddr>,
+    pub destination: Option<IpAddr>,
+    pub esn: bool,
+    pub replay_window: u32,
+    pub state: String,
+    pub sequence: u64,
+    pub packets: u64,
+    pub bytes: u64,
+    /// Packets that were refused, by reason; those that there were.
+    pub refused: BTreeMap<String, u64>,
+}
+
+impl IpsecStatus {
+    /// `events` is what happened last.
+    pub fn new(policy: Policy, associations: &[SaStatus], events: Vec<String>) -> Self {
+        Self {
+            library: cipher_library().to_owned(),
+            transmit: no_match_name(policy.transmit).to_owned(),
+            receive: no_match_name(policy.receive).to_owned(),
+            associations: associations.iter().map(AssociationStatus::from).collect(),
+            events,
+        }
+    }
+}
+
+impl From<&SaStatus> for AssociationStatus {
+    fn from(sa: &SaStatus) -> Self {
+        let config = &sa.config;
+        let (mode, ends) = match &config.mode {
+            Mode::Transport => ("transport", None),
+            Mode::Tunnel(tunnel) => ("tunnel", Some((tunnel.source, tunnel.destination))),
+        };
+        let refused = sa.refused.iter().filter(|(_, count)| *count > 0);
+        Self {
+            direction: sa.direction.name().to_owned(),
+            spi: config.spi,
+            suite: config.suite.name().to_owned(),
+            mode: mode.to_owned(),
+            source: ends.map(|(source, _)| source),
+            destination: ends.map(|(_, destination)| destination).or(config.destination),
+            esn: config.esn,
+            replay_window: config.replay_window,
+            state: state_name(sa.state).to_owned(),
+            sequence: sa.sequence,
+            packets: sa.packets,
+            bytes: sa.bytes,
+            refused: refused.map(|&(reason, count)| (refused_name(reason).to_owned(), count)).collect(),
+        }
+    }
+}
+
+fn state_name(state: SaState) -> &'static str {
+    match state {
+        SaState::Alive => "alive",
+        SaState::Soft => "soft",
+        SaState::Retiring => "retiring",
+        SaState::Expired => "expired",
+        SaState::SequenceExhausted => "exhausted",
+    }
+}
+
+/// As the reasons of lost frames are named.
+fn refused_name(reason: Refused) -> &'static str {
+    match reason {
+        Refused::UnknownSpi => "unknown_spi",
+        Refused::BadTag => "bad_tag",
+        Refused::Replayed => "replayed",
+        Refused::TooOld => "too_old",
+        Refused::Malformed => "esp_malformed",
+        Refused::Policy => "sa_policy",
+        Refused::Fragment => "esp_fragment",
+        Refused::Expired => "sa_expired",
+        Refused::Congestion => "congestion",
+        Refused::Dummy => "dummy",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    fn keys(text: &str) -> SaKeys {
+        toml::from_str(text).unwrap()
+    }
+
+    fn text(key: &str) -> KeyText {
+        KeyText::from_reader(key.as_bytes()).unwrap()
+    }
+
+    const KEY: &str =
+        "000102030405060708090a0b0c0d0e0f 00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
+    const GCM_KEY: &str = "# of the cipher\n0x000102030405060708090a0b0c0d0e0f10111213\n";
+
+    #[test]
+    fn every_key_of_an_association_arrives() {
+        let written = keys(
+            "direction = \"in\"\nspi = 0x1000\nsuite = \"aes128-sha256\"\nmode = \"tunnel\"\nsource = \"192.0.2.1\"\n\
+             destination = \"192.0.2.2\"\nhop_limit = 9\ndf = \"set\"\ndscp = 46\necn = \"compatibility\"\nesn = true\n\
+             replay_window = 128\nsequence = 7\nudp = { source = 4501 }\n\
+             lifetime = { soft_seconds = 10, hard_bytes = 5 }\nselector = { source = \"10.0.0.0/8\", protocol = \"tcp\", \
+             destination_ports = \"80-90\" }\n",
+        );
+        let config = written.config(&text(KEY), Shape { queue_pairs: 1 }).unwrap();
+        let address = |text: &str| -> IpAddr { text.parse().unwrap() };
+        let tunnel = Tunnel {
+            hop_limit: 9,
+            df: DfRule::Set,
+            dscp: DscpRule::Set(46),
+            ecn: EcnRule::Compatibility,
+            ..Tunnel::new(address("192.0.2.1"), address("192.0.2.2"))
+        };
+        assert_eq!((config.mode, config.esn, config.replay_window), (Mode::Tunnel(tunnel), true, 128));
+        assert_eq!((config.sequence, config.destination), (7, Some(address("192.0.2.2"))));
+        assert_eq!(config.udp, Some(UdpPorts { source: 4501, destination: 4500 }));
+        let lifetime = Lifetime { soft_seconds: Some(10), hard_bytes: Some(5), ..Lifetime::default() };
+        let selector = Selector {
+            source: Prefix::new(address("10.0.0.0"), 8),
+            protocol: Some(6),
+            destination_ports: Some(80..=90),
+            ..Selector::default()
+        };
+        assert_eq!((config.lifetime, config.selector), (lifetime, selector));
+        assert_eq!((config.encryption_key.len(), config.integrity_key.len()), (16, 32));
+    }
+
+    #[test]
+    fn several_queue_pairs_get_a_wider_window() {
+        let written = keys("direction = \"in\"\nspi = 256\nsuite = \"aes128gcm16\"\n");
+        let window = |queue_pairs| written.config(&text(GCM_KEY), Shape { queue_pairs }).unwrap().replay_window;
+        assert_eq!((window(1), window(2)), (64, 1024));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_in_one_line() {
+        let base = "direction = \"out\"\nspi = 0x1000\nsuite = \"aes128gcm16\"\n";
+        for (changed, said) in [
+            ("spi = 0x1000\nsuite = \"aes128gcm16\"\n".to_owned(), "direction"),
+            (base.replace("out", "up"), "in, out"),
+            (base.replace("0x1000", "-1"), "out of range"),
+            (base.replace("aes128gcm16", "rot13"), "aes128gcm16"),
+            (format!("{base}mode = \"tunnel\"\n"), "source and destination"),
+            (format!("{base}mode = \"pipe\"\n"), "transport, tunnel"),
+            (format!("{base}df = \"set\"\n"), "belongs to mode"),
+            (format!("{base}selector = {{ source = \"10.0.0.0/33\" }}\n"), "no network"),
+            (format!("{base}selector = {{ source_ports = \"9-3\" }}\n"), "FIRST-LAST"),
+            (format!("{base}selector = {{ protocol = \"tpc\" }}\n"), "did you mean \"tcp\""),
+        ] {
+            let written = keys(&changed);
+            let error = written.config(&text(GCM_KEY), Shape { queue_pairs: 1 }).err();
+            let error = written.direction().err().or(error).expect(&changed);
+            assert!(error.contains(said) && !error.contains('\n'), "{changed}: {error}");
+        }
+        let error = keys(base).config(&text(KEY), Shape { queue_pairs: 1 }).unwrap_err();
+        assert!(error.contains("takes 1 keys") && !error.contains("0001"), "{error}");
+    }
+
+    #[test]
+    fn a_key_file_that_others_may_read_is_refused_with_what_to_do() {
+        let file = std::env::temp_dir().join(format!("ofr-key-{}", std::process::id()));
+        fs::write(&file, GCM_KEY).unwrap();
+        for mode in [0o640, 0o604, 0o620, 0o777] {
+            fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
+            let error = KeyText::from_file(&file).unwrap_err();
+            assert!(error.contains(&format!("chmod 600 {}", file.display())), "{error}");
+            assert!(error.contains(&format!("{mode:04o}")), "{error}");
+        }
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        let read = KeyText::from_file(&file);
+        fs::remove_file(&file).unwrap();
+        assert_eq!(read.unwrap(), text(GCM_KEY));
+        assert!(KeyText::from_file(&file).unwrap_err().contains("No such file"));
+    }
+
+    #[test]
+    fn keys_are_not_shown() {
+        assert_eq!(format!("{:?}", text(GCM_KEY)), "KeyText(…)");
+    }
+
+    #[test]
+    fn a_rekey_changes_spi_keys_and_suite_and_nothing_else() {
+        let first = "direction = \"out\"\nspi = 256\nsuite = \"aes128gcm16\"\nesn = true\nsequence = 9\n";
+        let old = keys(first).config(&text(GCM_KEY), Shape { queue_pairs: 1 }).unwrap();
+        let next = keys("spi = 257\nsuite = \"aes128-sha256\"\n").next_of(&old, &text(KEY)).unwrap();
+        assert_eq!((next.spi, next.esn, next.sequence, next.suite.name()), (257, true, 0, "aes128-sha256"));
+        assert!(keys("spi = 257\n").next_of(&old, &text(GCM_KEY)).unwrap_err().contains("old ones"));
+        assert!(keys("spi = 257\nesn = false\n").next_of(&old, &text(KEY)).unwrap_err().contains("everything else"));
+    }
+}

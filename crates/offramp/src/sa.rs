@@ -1,0 +1,203 @@
+//! `offramp sa`: security associations of a running adapter.
+
+use crate::control::client::{ClientError, ask};
+use crate::control::{Outcome, Request, Status, VERSION};
+use crate::exit::{SETUP, fail};
+use crate::ipsec::{IpsecStatus, KeyText, STANDARD_INPUT, SaKeys, direction, spi};
+use crate::show;
+use crate::up::config::CONTROL_DEFAULT;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const NOTES: &str = "\
+Examples:
+  offramp sa add a direction=out spi=0x1000 suite=aes128gcm16 key_file=/etc/offramp/out.key
+  offramp sa rekey a out 0x1000 spi=0x1001 key_file=- < new.key
+  offramp sa del a out 0x1000
+  offramp sa show a
+Words are the keys of [[port.sa]] in docs/config.md; docs/ipsec.md says how to rekey without losing a frame.
+Keys come from a file that only its owner may read, or from standard input (key_file=-).
+
+Exit status: 0 done; 2 wrong options, refused, or no daemon answered.";
+
+/// Add, remove, replace and show security associations of a running adapter.
+#[derive(clap::Args)]
+#[command(after_help = NOTES)]
+pub struct Args {
+    #[command(subcommand)]
+    action: Action,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, global = true)]
+    control: PathBuf,
+}
+
+#[derive(clap::Subcommand)]
+enum Action {
+    /// Install an association
+    Add {
+        /// The port
+        port: String,
+        /// Keys of the association
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        words: Vec<String>,
+    },
+    /// Remove an association at once
+    Del {
+        /// The port
+        port: String,
+        /// Which way it protects: in or out
+        #[arg(value_parser = direction_word)]
+        direction: String,
+        /// Its security parameters index
+        #[arg(value_parser = spi)]
+        spi: u32,
+    },
+    /// Replace an association; inbound, the old one goes on for a time of grace
+    Rekey {
+        /// The port
+        port: String,
+        /// Which way it protects: in or out
+        #[arg(value_parser = direction_word)]
+        direction: String,
+        /// The security parameters index of the old one
+        #[arg(value_name = "OLD_SPI", value_parser = spi)]
+        spi: u32,
+        /// spi, `key_file` and, if they change, suite and legacy of the new one
+        #[arg(value_name = "KEY=VALUE", required = true)]
+        words: Vec<String>,
+        /// How long an inbound one goes on beside the new one
+        #[arg(long, value_name = "SECS")]
+        grace_seconds: Option<u64>,
+    },
+    /// Show the associations of one port, or of all
+    Show {
+        /// Only this port
+        port: Option<String>,
+        /// Print one JSON object
+        #[arg(long)]
+        json: bool,
+    },
+}
+
+fn direction_word(text: &str) -> Result<String, String> {
+    direction(text).map(|direction| direction.name().to_owned())
+}
+
+/// Runs `offramp sa`.
+pub fn run(args: &Args) -> ExitCode {
+    match act(args) {
+        Ok(text) => {
+            print!("{text}");
+            ExitCode::SUCCESS
+        }
+        Err(message) => fail(format!("sa: {message}"), SETUP),
+    }
+}
+
+fn act(args: &Args) -> Result<String, String> {
+    let request = match &args.action {
+        Action::Show { port, json } => return show(&args.control, port.as_ref(), *json),
+        Action::Add { port, words } => {
+            let sa = keys_of(words)?;
+            let key = key_of(&sa)?;
+            Request::SaAdd { version: VERSION, port: port.clone(), sa: Box::new(sa.without_file()), key }
+        }
+        Action::Del { port, direction, spi } => {
+            Request::SaDel { version: VERSION, port: port.clone(), direction: direction.clone(), spi: *spi }
+        }
+        Action::Rekey { port, direction, spi, words, grace_seconds } => {
+            let to = keys_of(words)?;
+            let key = key_of(&to)?;
+            let (port, direction, to) = (port.clone(), direction.clone(), Box::new(to.without_file()));
+            Request::SaRekey { version: VERSION, port, direction, spi: *spi, to, key, grace_seconds: *grace_seconds }
+        }
+    };
+    match ask(&args.control, &request).map_err(|error| error.to_string())? {
+        Outcome::Ipsec(status) => Ok(lines(&status)),
+        _ => Err(ClientError::Unexpected(args.control.clone()).to_string()),
+    }
+}
+
+fn show(control: &Path, port: Option<&String>, json: bool) -> Result<String, String> {
+    let asked = ask(control, &Request::Show { version: VERSION, port: port.cloned() });
+    let Outcome::Status(Status { ports, .. }) = asked.map_err(|error| error.to_string())? else {
+        return Err(ClientError::Unexpected(control.to_owned()).to_string());
+    };
+    if json {
+        let all: std::collections::BTreeMap<_, _> = ports.into_iter().map(|port| (port.name, port.ipsec)).collect();
+        return Ok(serde_json::to_string(&all).unwrap_or_default() + "\n");
+    }
+    let shown = ports.iter().map(|port| match &port.ipsec {
+        Some(status) => format!("{}\n{}", port.name, lines(status)),
+        None => format!("{}\n  no associations: it is on a switch, or on an interface without port.ipsec\n", port.name),
+    });
+    Ok(shown.collect())
+}
+
+fn lines(status: &IpsecStatus) -> String {
+    show::ipsec_lines(status).join("\n") + "\n"
+}
+
+/// `KEY=VALUE` as in the file; text needs no quotes.
+fn keys_of(words: &[String]) -> Result<SaKeys, String> {
+    let mut lines = Vec::with_capacity(words.len());
+    for word in words {
+        let (key, value) = word.split_once('=').ok_or_else(|| format!("\"{word}\" has no =; write KEY=VALUE"))?;
+        if key == "key" {
+            return Err("a key is never written on a command line; use key_file=FILE or key_file=-".to_owned());
+        }
+        let is_value = toml::from_str::<toml::Table>(&format!("x = {value}")).is_ok();
+        let value = if is_value { value.to_owned() } else { toml::Value::String(value.to_owned()).to_string() };
+        lines.push(format!("{key} = {value}"));
+    }
+    toml::from_str(&lines.join("\n")).map_err(|error| error.message().trim().replace('\n', ", "))
+}
+
+fn key_of(sa: &SaKeys) -> Result<KeyText, String> {
+    match &sa.key_file {
+        None => Err("has no key_file; write key_file=FILE, or key_file=- for standard input".to_owned()),
+        Some(file) if file == Path::new(STANDARD_INPUT) => {
+            KeyText::from_reader(io::stdin()).map_err(|error| format!("standard input: {error}"))
+        }
+        Some(file) => KeyText::from_file(file),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parsed(words: &[&str]) -> Result<SaKeys, String> {
+        keys_of(&words.iter().map(|&word| word.to_owned()).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn words_are_the_keys_of_the_file() {
+        let keys = parsed(&[
+            "direction=out",
+            "spi=0x1000",
+            "suite=aes128gcm16",
+            "esn=true",
+            "source=192.0.2.1",
+            "selector.destination=10.0.0.0/8",
+            "selector.protocol=17",
+            "lifetime.soft_seconds=5",
+            "key_file=/a b",
+        ]);
+        let keys = keys.unwrap();
+        assert_eq!((keys.direction.as_deref(), keys.spi, keys.esn), (Some("out"), Some(0x1000), Some(true)));
+        assert_eq!(keys.selector.unwrap().destination.as_deref(), Some("10.0.0.0/8"));
+        assert_eq!((keys.lifetime.unwrap().soft_seconds, keys.key_file), (Some(5), Some("/a b".into())));
+    }
+
+    #[test]
+    fn a_wrong_word_is_one_line_and_a_key_on_the_command_line_is_refused() {
+        for (words, said) in
+            [(["spi"], "KEY=VALUE"), (["key=00"], "never"), (["sip=5"], "unknown field"), (["esn=maybe"], "boolean")]
+        {
+            let error = parsed(&words).unwrap_err();
+            assert!(error.contains(said) && !error.contains('\n'), "{error}");
+        }
+    }
+}

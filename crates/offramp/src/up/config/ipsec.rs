@@ -1,0 +1,112 @@
+//! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
+
+use super::file::{self, Key};
+use super::{Check, ConfigError, HostConfig, WireConfig};
+use crate::ipsec::{KeyText, SaKeys, Shape, no_match};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
+use offramp_adapter::pair::Control;
+use offramp_offload::esp::SaConfig;
+use std::path::Path;
+use toml::Spanned;
+
+/// The security associations of a port.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct IpsecConfig {
+    /// The file names associations or a policy: a wire that is an interface is then made such that it can have them.
+    pub is_wanted: bool,
+    pub policy: Policy,
+    pub associations: Vec<SaEntry>,
+}
+
+/// One association.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SaEntry {
+    pub direction: SaDirection,
+    pub config: SaConfig,
+}
+
+impl SaEntry {
+    /// What installs it.
+    pub fn add(&self) -> SaChange {
+        SaChange::Add { direction: self.direction, config: Box::new(self.config.clone()) }
+    }
+}
+
+impl IpsecConfig {
+    /// What installs all of it.
+    pub fn changes(&self) -> Vec<SaChange> {
+        [SaChange::Policy(self.policy)].into_iter().chain(self.associations.iter().map(SaEntry::add)).collect()
+    }
+}
+
+impl Check<'_> {
+    /// Reads the keys relative to `directory`, and makes every association once to see that it can be.
+    pub(super) fn ipsec(
+        &self,
+        port: &str,
+        written: &file::Port,
+        directory: &Path,
+        host: &HostConfig,
+        wire: &WireConfig,
+    ) -> Result<IpsecConfig, ConfigError> {
+        let is_wanted = written.ipsec.is_some() || !written.sa.is_empty();
+        let policy = self.policy(written.ipsec.as_ref())?;
+        self.wire_takes_ipsec(written, host, wire)?;
+        let shape = Shape { queue_pairs: host.queue_pairs() };
+        let entry = |(n, sa): (usize, &Spanned<SaKeys>)| {
+            association(sa.as_ref(), directory, shape).map_err(|message| self.entry_is_wrong(port, n, sa, &message))
+        };
+        let associations = written.sa.iter().enumerate().map(entry).collect::<Result<_, _>>()?;
+        let config = IpsecConfig { is_wanted, policy, associations };
+        // The policy comes first among the changes, and is never wrong.
+        let trial = Control::new(&AdapterConfig::default()).change_ipsec(&config.changes());
+        trial.map_err(|(at, error)| {
+            let n = at.saturating_sub(1);
+            written.sa.get(n).map_or_else(
+                || self.0.wrong(0..0, error.to_string()),
+                |sa| self.entry_is_wrong(port, n, sa, &error.to_string()),
+            )
+        })?;
+        Ok(config)
+    }
+
+    fn entry_is_wrong(&self, port: &str, n: usize, sa: &Spanned<SaKeys>, message: &str) -> ConfigError {
+        self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
+    }
+
+    fn policy(&self, written: Option<&Spanned<file::Ipsec>>) -> Result<Policy, ConfigError> {
+        let Some(written) = written else { return Ok(Policy::default()) };
+        let of = |name: &str, key: &Key<String>| match key {
+            None => Ok(NoMatch::default()),
+            Some(text) => no_match(text.as_ref())
+                .map_err(|message| self.0.wrong(text.span(), format!("port.ipsec.{name}: {message}"))),
+        };
+        let file::Ipsec { transmit, receive } = written.as_ref();
+        Ok(Policy { transmit: of("transmit", transmit)?, receive: of("receive", receive)? })
+    }
+
+    fn wire_takes_ipsec(&self, written: &file::Port, host: &HostConfig, wire: &WireConfig) -> Result<(), ConfigError> {
+        let at = written.ipsec.as_ref().map(Spanned::span).or_else(|| written.sa.first().map(Spanned::span));
+        let Some(at) = at else { return Ok(()) };
+        match wire {
+            WireConfig::Switch(_) => {
+                let message =
+                    "port.sa and port.ipsec need a cable or an interface as the wire; a switch protects nothing";
+                Err(self.0.wrong(at, message))
+            }
+            WireConfig::Tap(_) | WireConfig::Packet(_) if host.queue_pairs() > 1 => {
+                let message = "port.sa and port.ipsec with an interface as the wire need queue_pairs = 1";
+                Err(self.0.wrong(at, message))
+            }
+            WireConfig::Cable(_) | WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),
+        }
+    }
+}
+
+fn association(written: &SaKeys, directory: &Path, shape: Shape) -> Result<SaEntry, String> {
+    let direction = written.direction()?;
+    let file = written.key_file.as_ref().ok_or("has no key_file; write key_file = \"FILE\"")?;
+    let key = KeyText::from_file(&directory.join(file))?;
+    Ok(SaEntry { direction, config: written.config(&key, shape)? })
+}

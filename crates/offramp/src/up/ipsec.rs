@@ -1,0 +1,175 @@
+//! Security associations of running ports: what a client asks, what a changed file asks, and what happened.
+
+use super::build::{Carrier, Port};
+use super::config::{IpsecConfig, SaEntry};
+use crate::control::{Answer, Outcome, RefusalCode};
+use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
+use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
+use offramp_adapter::pair::Control;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// Events that are kept to be shown.
+const EVENTS_MAX: usize = 16;
+const NS_PER_SECOND: u64 = 1_000_000_000;
+
+/// What happened last to the associations of a port.
+#[derive(Debug, Default)]
+pub struct EventLog(Mutex<VecDeque<String>>);
+
+impl EventLog {
+    /// Prints and keeps what happens to the associations of `control` from now on.
+    ///
+    /// # Errors
+    /// When no thread can be started.
+    pub fn watch(port: &str, control: &Control) -> io::Result<Arc<Self>> {
+        let (log, (sender, events)) = (Arc::new(Self::default()), channel());
+        control.ipsec().tell(sender);
+        let (kept, port) = (Arc::clone(&log), port.to_owned());
+        // It ends when the last association and the port's control are gone.
+        thread::Builder::new().name("ofr-sa-events".into()).spawn(move || {
+            for event in events {
+                eprintln!("offramp: port \"{port}\": {event}");
+                let mut kept = kept.lock();
+                if kept.len() == EVENTS_MAX {
+                    kept.pop_front();
+                }
+                kept.push_back(event.to_string());
+            }
+        })?;
+        Ok(log)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn kept(&self) -> Vec<String> {
+        self.lock().iter().cloned().collect()
+    }
+}
+
+impl Port {
+    /// The associations; `None` where the wire takes none.
+    pub fn ipsec_status(&self) -> Option<IpsecStatus> {
+        let Carrier::Pairs(control) = &self.carrier else { return None };
+        let ipsec = control.ipsec();
+        Some(IpsecStatus::new(
+            ipsec.policy(),
+            &ipsec.status(),
+            self.events.as_ref().map_or_else(Vec::new, |e| e.kept()),
+        ))
+    }
+
+    fn protecting(&self) -> Result<&Arc<Control>, Answer> {
+        match &self.carrier {
+            Carrier::Pairs(control) => Ok(control),
+            Carrier::Seat(_) => Err(refuse(format!(
+                "port \"{}\" is on a switch, or on an interface without [port.ipsec] in the file; it protects nothing",
+                self.name
+            ))),
+        }
+    }
+
+    /// Installs an association.
+    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText) -> Result<Outcome, Answer> {
+        let control = self.protecting()?;
+        let direction = sa.direction().map_err(|error| self.wrong(&error))?;
+        let shape = Shape { queue_pairs: self.adapter.queues };
+        let config = sa.config(key, shape).map_err(|error| self.wrong(&error))?;
+        self.change(control, &[SaChange::Add { direction, config: Box::new(config) }])
+    }
+
+    /// Removes one at once.
+    pub fn del_sa(&self, way: &str, spi: u32) -> Result<Outcome, Answer> {
+        let direction = direction(way).map_err(|error| self.wrong(&error))?;
+        self.change(self.protecting()?, &[SaChange::Remove { direction, spi }])
+    }
+
+    /// Replaces one.
+    pub fn rekey_sa(
+        &self,
+        way: &str,
+        spi: u32,
+        to: &SaKeys,
+        key: &KeyText,
+        grace_seconds: Option<u64>,
+    ) -> Result<Outcome, Answer> {
+        let control = self.protecting()?;
+        let direction = direction(way).map_err(|error| self.wrong(&error))?;
+        let old = control.ipsec().config(direction, spi).ok_or_else(|| {
+            self.wrong(&format!(
+                "SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are"
+            ))
+        })?;
+        let config = Box::new(to.next_of(&old, key).map_err(|error| self.wrong(&error))?);
+        let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
+        self.change(control, &[SaChange::Rekey { direction, spi, config, grace_ns }])
+    }
+
+    fn change(&self, control: &Control, changes: &[SaChange]) -> Result<Outcome, Answer> {
+        control.change_ipsec(changes).map_err(|(_, error)| self.wrong(&error.to_string()))?;
+        // It was just changed, so it takes associations.
+        self.ipsec_status().map(Box::new).map(Outcome::Ipsec).ok_or_else(|| self.wrong("it takes no associations"))
+    }
+
+    fn wrong(&self, error: &str) -> Answer {
+        refuse(format!("port \"{}\": {error}", self.name))
+    }
+
+    /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
+    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay.
+    ///
+    /// # Errors
+    /// One line, without the port's name; nothing has changed then.
+    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig) -> Result<(), String> {
+        let Carrier::Pairs(control) = &self.carrier else {
+            return if old == new {
+                Ok(())
+            } else {
+                Err("ipsec and sa cannot change while the daemon runs; restart it".into())
+            };
+        };
+        let ipsec = control.ipsec();
+        let mut changes = Vec::new();
+        if old.policy != new.policy {
+            changes.push(SaChange::Policy(new.policy));
+        }
+        for entry in &new.associations {
+            match ipsec.config(entry.direction, entry.config.spi) {
+                None => changes.push(entry.add()),
+                Some(running) if running == entry.config => {}
+                Some(_) => return Err(changed_in_place(entry)),
+            }
+        }
+        let is_gone = |entry: &&SaEntry| {
+            let id = |entry: &SaEntry| (entry.direction, entry.config.spi);
+            !new.associations.iter().any(|new| id(new) == id(entry))
+        };
+        for SaEntry { direction, config } in old.associations.iter().filter(is_gone) {
+            // A client may have removed it before.
+            if ipsec.config(*direction, config.spi).is_some() {
+                changes.push(match direction {
+                    SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
+                    SaDirection::In => SaChange::Retire { spi: config.spi, grace_ns: REKEY_GRACE_NS_DEFAULT },
+                });
+            }
+        }
+        if changes.is_empty() { Ok(()) } else { control.change_ipsec(&changes).map_err(|(_, error)| error.to_string()) }
+    }
+}
+
+/// The same sequence numbers would come again under the same key.
+fn changed_in_place(entry: &SaEntry) -> String {
+    format!(
+        "SA {} {:#010x} is in force and cannot change; give what is new another spi and other keys",
+        entry.direction, entry.config.spi
+    )
+}
+
+fn refuse(message: String) -> Answer {
+    Answer::refuse(RefusalCode::BadAssociation, message)
+}

@@ -1,0 +1,340 @@
+//! IPsec as a user meets it: a daemon whose ports seal and open, what is on the line between them, and what a wrong
+//! association is answered with.
+
+#[allow(dead_code, reason = "shared with the tests of `up`")]
+#[path = "up/bed.rs"]
+mod bed;
+
+use bed::{Bed, Directory, direction, offramp, queue_sum};
+use nix::sys::signal::Signal;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use offramp_ports::sys::{NetNs, link};
+use serde_json::Value;
+use std::fs;
+use std::net::IpAddr;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The veth pair between the adapters.
+const LINE: [&str; 2] = ["ofrline0", "ofrline1"];
+const PROTOCOL_ESP: u8 = 50;
+
+/// A key for AES-128-GCM that nobody else may read; other numbers, other keys.
+fn key_file(directory: &Path, number: u8) -> PathBuf {
+    let file = directory.join(format!("{number}.key"));
+    fs::write(&file, hex_key(number)).unwrap();
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+    file
+}
+
+fn hex_key(number: u8) -> String {
+    (0..20_u8).map(|n| format!("{:02x}", n.wrapping_mul(7) ^ number)).collect()
+}
+
+/// Lines of the file for an association.
+fn sa(direction: &str, spi: u32, number: u8) -> String {
+    format!(
+        "[[port.sa]]\ndirection = \"{direction}\"\nspi = {spi:#x}\nsuite = \"aes128gcm16\"\nkey_file = \"{number}.key\"\n"
+    )
+}
+
+const DISCARD: &str = "[port.ipsec]\ntransmit = \"discard\"\nreceive = \"discard\"\n";
+
+/// Lines of either port: 0x1001 from a to b, 0x1002 from b to a.
+fn both_ways() -> [String; 2] {
+    [
+        format!("{DISCARD}{}{}", sa("out", 0x1001, 1), sa("in", 0x1002, 2)),
+        format!("{DISCARD}{}{}", sa("out", 0x1002, 2), sa("in", 0x1001, 1)),
+    ]
+}
+
+/// A daemon whose ports protect everything, not started yet.
+fn unstarted(name: &str) -> Bed {
+    let bed = Bed::unstarted(name, "");
+    let directory = bed.file().parent().unwrap().to_owned();
+    for number in 1..=2 {
+        key_file(&directory, number);
+    }
+    let [a, b] = both_ways();
+    let text = fs::read_to_string(bed.file()).unwrap();
+    fs::write(bed.file(), text.replace("# changes of a\n", &a).replace("# changes of b\n", &b)).unwrap();
+    bed
+}
+
+fn associations(status: &Value, port: usize) -> Vec<(String, u64, String, u64)> {
+    let all = status["ports"][port]["ipsec"]["associations"].as_array().unwrap();
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let row = |sa: &Value| {
+        (text(&sa["direction"]), sa["spi"].as_u64().unwrap(), text(&sa["state"]), sa["packets"].as_u64().unwrap())
+    };
+    all.iter().map(row).collect()
+}
+
+fn lost(status: &Value) -> Vec<String> {
+    let mut lost = Vec::new();
+    for (port, way) in [("a", "transmit"), ("a", "receive"), ("b", "transmit"), ("b", "receive")] {
+        for (reason, count) in direction(status, port, way)["lost"].as_object().unwrap() {
+            if count != 0 {
+                lost.push(format!("{port} {way} {reason}: {count}"));
+            }
+        }
+    }
+    lost
+}
+
+fn refused(output: &Output, texts: &[&str]) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    for text in texts {
+        assert!(message.contains(text), "{text:?} in {message}");
+    }
+}
+
+#[test]
+fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations() {
+    let mut bed = unstarted("esp-cable");
+    bed.start_again();
+    bed.carry_tcp();
+    let status = bed.show_at_rest();
+    assert_eq!(lost(&status), Vec::<String>::new());
+    for port in 0..2 {
+        let shown = associations(&status, port);
+        assert_eq!(shown.len(), 2);
+        assert!(shown.iter().all(|(_, _, state, packets)| state == "alive" && *packets > 0), "{shown:?}");
+    }
+    let sealed = associations(&status, 0)[0].3;
+    let on_line = queue_sum(&status, "a", "transmit", "frames_out");
+    // Whatever else was on the line is no IP.
+    assert!(sealed <= on_line && on_line - sealed < 20, "{sealed} of {on_line}");
+    // Large send and coalescing go on as in the clear.
+    for (port, way) in [("a", "transmit"), ("b", "receive")] {
+        let (frames, host) =
+            (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
+        assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
+    }
+    let text = bed.run(&["show", "a", "--interval", "0"]).stdout;
+    let text = String::from_utf8(text).unwrap();
+    for word in ["IPsec by ", "discard on transmit", "SA out 0x00001001: alive, aes128gcm16, transport", "packets"] {
+        assert!(text.contains(word), "{word} in {text}");
+    }
+    assert!(!text.contains(&hex_key(1)[..16]));
+}
+
+#[test]
+fn a_rekey_under_load_loses_no_frame() {
+    let mut bed = unstarted("esp-rekey");
+    bed.start_again();
+    let directory = bed.file().parent().unwrap().to_owned();
+    std::thread::scope(|scope| {
+        let load = scope.spawn(|| bed.carry_tcp_for("1.5"));
+        let mut turn = 0;
+        while !load.is_finished() {
+            for (receiver, sender, base) in [("b", "a", 0x1001), ("a", "b", 0x1002)] {
+                let (old, new) = (base + 0x10 * turn, base + 0x10 * (turn + 1));
+                let file = key_file(&directory, (0x20 + turn * 2 + base % 0x10) as u8);
+                let (old, new) = (format!("{old:#x}"), format!("spi={new:#x}"));
+                let key = format!("key_file={}", file.display());
+                for (port, way) in [(receiver, "in"), (sender, "out")] {
+                    let done = bed.run(&["sa", "rekey", port, way, &old, &new, &key]);
+                    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+                }
+            }
+            turn += 1;
+        }
+        assert!(turn > 1);
+        load.join().unwrap();
+    });
+    let status = bed.show_at_rest();
+    assert_eq!(lost(&status), Vec::<String>::new());
+    let shown = associations(&status, 1);
+    assert!(
+        shown.iter().any(|(way, _, state, packets)| way == "in" && state == "retiring" && *packets > 0),
+        "{shown:?}"
+    );
+}
+
+/// What a packet socket saw on the line, until it is told to look.
+fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
+    let (mut frames, mut buffer) = (Vec::new(), vec![0; 65536]);
+    while let Ok(len) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
+        frames.push(buffer[..len].to_vec());
+    }
+    frames
+}
+
+#[test]
+fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
+    let line = NetNs::new().unwrap();
+    let (capture, own) = line
+        .run(|| {
+            link::create_veth(LINE[0], LINE[1]).unwrap();
+            for end in LINE {
+                if Path::new("/proc/sys/net/ipv6").exists() {
+                    link::disable_ipv6(end).unwrap();
+                }
+                link::set_up(end).unwrap();
+            }
+            let capture = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll);
+            (capture.unwrap(), LINE.map(|end| link::mac(end).unwrap()))
+        })
+        .unwrap();
+    let mut bed = unstarted("esp-capture");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"");
+    fs::write(bed.file(), text).unwrap();
+    bed.start_in(line);
+    // The neighbours are told, so that there is no ARP either.
+    let macs = [0, 1].map(|side| bed.host(side).run(|| link::mac(bed::INTERFACE).unwrap()).unwrap());
+    for (side, other) in [(0, 1), (1, 0)] {
+        let address = IpAddr::V4(bed::ADDRESSES[other]);
+        bed.host(side).run(|| link::add_neighbour(bed::INTERFACE, address, macs[other]).unwrap()).unwrap();
+    }
+    bed.carry_tcp();
+    let mut frames = captured(&capture);
+    // What the kernel itself says on its interfaces is not of the adapters.
+    frames.retain(|frame| own.iter().all(|mac| frame[6..12] != mac[..]));
+    assert!(frames.len() > 20, "{} frames were seen", frames.len());
+    for frame in &frames {
+        assert_eq!((&frame[12..14], frame[23]), (&[8, 0][..], PROTOCOL_ESP), "{:02x?}", &frame[..40]);
+    }
+    let status = bed.show();
+    assert!(associations(&status, 1)[1].3 > 0);
+    assert!(queue_sum(&status, "a", "transmit", "host_frames") < queue_sum(&status, "a", "transmit", "frames_out"));
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+}
+
+#[test]
+fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
+    let bed = Bed::start("esp-sa", "");
+    let directory = bed.file().parent().unwrap().to_owned();
+    let open = key_file(&directory, 9);
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o644)).unwrap();
+    let good = key_file(&directory, 8);
+    let key = |file: &Path| format!("key_file={}", file.display());
+    let add = |words: &[&str]| bed.run(&[&["sa", "add", "a", "direction=out", "suite=aes128gcm16"], words].concat());
+    refused(&add(&["spi=0x1001", &key(&open)]), &["sa: key file", "mode 0644", "chmod 600"]);
+    refused(&add(&["spi=0x1001", "key=0011"]), &["never written on a command line"]);
+    refused(&add(&["spi=0xff", &key(&good)]), &["port \"a\": SA 0x000000ff", "reserved"]);
+    refused(&add(&["spi=0x1001", "replay_window=9", &key(&good)]), &["port \"a\": SA 0x00001001", "replay window"]);
+    let legacy = ["sa", "add", "a", "direction=out", "suite=3des-sha1", "spi=0x1001", &key(&good)];
+    refused(&bed.run(&legacy), &["3des-sha1 takes 2 keys"]);
+    assert_eq!(associations(&bed.show(), 0), []);
+    assert!(add(&["spi=0x1001", &key(&good)]).status.success());
+    refused(&add(&["spi=0x1001", &key(&good)]), &["port \"a\": SA 0x00001001", "another SA has this SPI"]);
+    refused(&bed.run(&["sa", "del", "a", "in", "0x1001"]), &["port \"a\": SA in 0x00001001: there is none"]);
+    refused(
+        &bed.run(&["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", &key(&good)]),
+        &["new keys are the old ones"],
+    );
+    // From standard input.
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    command.args(["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", "key_file=-", "--control"]).arg(bed.control());
+    let mut rekey = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    std::io::Write::write_all(&mut rekey.stdin.take().unwrap(), hex_key(7).as_bytes()).unwrap();
+    let output = rekey.wait_with_output().unwrap();
+    assert!(output.status.success());
+    assert!(String::from_utf8(output.stdout).unwrap().contains("SA out 0x00001002: alive"));
+    assert_eq!(associations(&bed.show(), 0), [("out".to_owned(), 0x1002, "alive".to_owned(), 0)]);
+    assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
+    bed.carry_tcp();
+    assert!(!bed.stderr().contains(&hex_key(8)[..16]));
+}
+
+#[test]
+fn a_lifetime_that_ends_is_printed_and_shown() {
+    let mut bed = unstarted("esp-life");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let limited = sa("out", 0x1001, 1) + "lifetime = { soft_packets = 1, hard_seconds = 1 }\n";
+    fs::write(bed.file(), text.replacen(&sa("out", 0x1001, 1), &limited, 1)).unwrap();
+    bed.start_again();
+    bed.until(|| associations(&bed.show(), 0)[0].2 == "expired");
+    bed.until(|| bed.stderr().contains("port \"a\": SA out 0x00001001: a hard lifetime is reached"));
+    assert!(bed.show()["ports"][0]["ipsec"]["events"].to_string().contains("hard lifetime"));
+}
+
+#[test]
+fn sighup_installs_what_is_new_in_the_file_and_retires_what_is_gone() {
+    let mut bed = unstarted("esp-reload");
+    bed.start_again();
+    bed.carry_tcp();
+    let directory = bed.file().parent().unwrap().to_owned();
+    key_file(&directory, 5);
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let renewed =
+        text.replace(&sa("out", 0x1001, 1), &sa("out", 0x1005, 5)).replace(&sa("in", 0x1001, 1), &sa("in", 0x1005, 5));
+    fs::write(bed.file(), &renewed).unwrap();
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    let spis = |port: usize| associations(&bed.show(), port).into_iter().map(|sa| (sa.1, sa.2)).collect::<Vec<_>>();
+    assert_eq!(spis(0), [(0x1005, "alive".to_owned()), (0x1002, "alive".to_owned())]);
+    let right =
+        [(0x1002, "alive"), (0x1001, "retiring"), (0x1005, "alive")].map(|(spi, state)| (spi, state.to_owned()));
+    assert_eq!(spis(1), right);
+    bed.carry_tcp();
+    // The same SPI with other keys is refused, and nothing of it is installed.
+    key_file(&directory, 1);
+    fs::write(bed.file(), renewed.replace("5.key", "1.key")).unwrap();
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("SA out 0x00001005 is in force and cannot change"));
+    bed.carry_tcp();
+    assert_eq!(lost(&bed.show_at_rest()), Vec::<String>::new());
+}
+
+#[test]
+fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
+    let directory = Directory::new("esp-wrong");
+    let file = directory.path("wrong.toml");
+    key_file(file.parent().unwrap(), 1);
+    let open = key_file(file.parent().unwrap(), 3);
+    fs::set_permissions(&open, fs::Permissions::from_mode(0o640)).unwrap();
+    let port = "[[port]]\nname = \"a\"\nhost = { tap = \"ofr0\" }\nwire = { packet = \"lo\" }\n";
+    let good = sa("out", 0x1001, 1);
+    let cases = [
+        (good.clone() + &sa("out", 0x1001, 1), "number 2: SA 0x00001001: another SA has this SPI"),
+        (sa("out", 0x10, 1), "number 1: SA 0x00000010: this SPI is reserved"),
+        (sa("out", 0x1001, 3), "number 1: key file"),
+        (sa("out", 0x1001, 4), "number 1: key file"),
+        (good.replace("aes128gcm16", "aes129"), "number 1: suite \"aes129\" is not known"),
+        (
+            good.replace("aes128gcm16", "aes256gcm16"),
+            "number 1: SA 0x00001001: aes256gcm16 takes an encryption key of 36",
+        ),
+        (good.clone() + "replay_window = 5\n", "number 1: SA 0x00001001: a replay window of 5"),
+        (good.clone() + "dscp = 9\n", "number 1: dscp belongs to mode"),
+        (
+            good.clone() + "lifetime = { soft_bytes = 9, hard_bytes = 3 }\n",
+            "number 1: SA 0x00001001: lifetime in bytes",
+        ),
+        (good.clone() + "[port.ipsec]\ntransmit = \"drop\"\n", "port.ipsec.transmit: unknown policy \"drop\""),
+    ];
+    for (lines, said) in cases {
+        fs::write(&file, format!("{port}{lines}")).unwrap();
+        refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["up: ", "wrong.toml:", said]);
+    }
+    let on_switch = port.replace("packet = \"lo\"", "switch = \"s\"") + &good + "[[switch]]\nname = \"s\"\n";
+    fs::write(&file, on_switch).unwrap();
+    refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["need a cable or an interface"]);
+    fs::write(&file, format!("{port}{good}")).unwrap();
+    assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
+}
+
+#[test]
+fn the_example_is_a_configuration_once_its_keys_are_there() {
+    let directory = Directory::new("esp-example");
+    let keys = directory.path("1.key").parent().unwrap().to_owned();
+    let text = include_str!("../../../examples/ipsec-link.toml");
+    let file = directory.path("ipsec-link.toml");
+    fs::write(
+        &file,
+        text.replace("/run/offramp/left-to-right.key", "1.key").replace("/run/offramp/right-to-left.key", "2.key"),
+    )
+    .unwrap();
+    refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["key file", "1.key"]);
+    key_file(&keys, 1);
+    key_file(&keys, 2);
+    assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
+}

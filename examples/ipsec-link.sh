@@ -1,0 +1,53 @@
+#!/bin/sh
+# Makes an encrypted link between the namespaces ofr-left and ofr-right, sends TCP over it, shows what the line
+# carried, and takes everything away again. Run it as root; offramp and tcpdump must be in the path.
+set -eu
+here=$(dirname "$0")
+keys=/run/offramp
+mkdir -p "$keys"
+umask 077
+# New keys each time: a key that is used again would need sequence numbers that go on (RFC 4106 2).
+for key in left-to-right right-to-left; do
+    head -c 20 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$keys/$key.key"
+done
+clean_up() {
+    trap - EXIT
+    [ -z "${capture:-}" ] || kill "$capture" 2> /dev/null || true
+    [ -z "${daemon:-}" ] || kill "$daemon" 2> /dev/null || true
+    wait
+    ip netns delete ofr-left 2> /dev/null || true
+    ip netns delete ofr-right 2> /dev/null || true
+    ip link delete ofrline0 2> /dev/null || true
+    rm -f "$keys/left-to-right.key" "$keys/right-to-left.key" "$keys/ipsec-link.pcap"
+}
+trap clean_up EXIT
+ip netns add ofr-left
+ip netns add ofr-right
+ip link add ofrline0 type veth peer name ofrline1
+for end in ofrline0 ofrline1; do
+    # The kernel is to say nothing of its own on the line.
+    [ ! -e /proc/sys/net/ipv6 ] || echo 1 > "/proc/sys/net/ipv6/conf/$end/disable_ipv6"
+    ip link set "$end" up
+done
+tcpdump -q -i ofrline0 -w "$keys/ipsec-link.pcap" 2> /dev/null &
+capture=$!
+offramp up "$here/ipsec-link.toml" &
+daemon=$!
+while ! offramp show --control "$keys/ipsec-link.sock" --interval 0 > /dev/null 2>&1; do
+    kill -0 "$daemon"
+    sleep 0.1
+done
+# The neighbours are told, so that there is no ARP either.
+ip -n ofr-left address add 198.18.0.1/24 dev ofr0
+ip -n ofr-right address add 198.18.0.2/24 dev ofr0
+ip -n ofr-left neighbour replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev ofr0
+ip -n ofr-right neighbour replace 198.18.0.1 lladdr 02:00:00:00:00:01 dev ofr0
+ip netns exec ofr-right offramp ttcp --serve --once &
+sleep 0.5
+ip netns exec ofr-left offramp ttcp --to 198.18.0.2 --seconds 2
+offramp sa show --control "$keys/ipsec-link.sock"
+kill "$capture"
+wait "$capture" || true
+capture=
+echo "frames on the line: $(tcpdump -r "$keys/ipsec-link.pcap" 2> /dev/null | wc -l)"
+echo "of them not ESP: $(tcpdump -r "$keys/ipsec-link.pcap" 'not (ip proto 50 or ip6 protochain 50)' 2> /dev/null | wc -l)"
