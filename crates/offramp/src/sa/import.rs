@@ -2,7 +2,7 @@
 
 use crate::control::client::ask;
 use crate::control::{Outcome, Request, VERSION};
-use crate::ipsec::{IpsecStatus, KeyText, LifetimeKeys, STANDARD_INPUT, SaKeys, SelectorKeys, UdpKeys, Word};
+use crate::ipsec::{KeyText, LifetimeKeys, STANDARD_INPUT, SaKeys, SelectorKeys, UdpKeys, Word};
 use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, SaConfig, Selector, Tunnel};
 use std::fs::File;
@@ -45,28 +45,28 @@ struct Entry {
     key: KeyText,
 }
 
-/// What is to be printed, once it is done: either the associations of the port, or what would be installed.
+/// What is to be printed: the associations of the port, or what would be installed.
 ///
 /// # Errors
 /// In one line: what is wrong with the text or its file, or why the daemon refused; nothing is installed then.
-pub fn run(args: &Args, control: &Path) -> Result<Option<IpsecStatus>, String> {
+pub fn run(args: &Args, control: &Path) -> Result<String, String> {
     let text = read(&args.file)?;
     let owner = if args.peer { Owner::Peer } else { Owner::Host };
     let entries = entries(&text, owner, args.legacy).map_err(|why| format!("{}: {why}", args.file.display()))?;
     if args.dry_run {
-        print!("{}", shown(&entries));
-        return Ok(None);
+        return Ok(shown(&entries));
     }
-    install(&args.port, control, entries).map(Some)
+    install(&args.port, control, entries)
 }
 
 /// Reads a file that nobody but its owner may read, or standard input.
 fn read(file: &Path) -> Result<Zeroizing<String>, String> {
     let shown = file.display();
     let failed = |cause: io::Error| format!("{shown}: {cause}");
-    let mut text = Zeroizing::new(String::new());
+    // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+    let mut text = Zeroizing::new(String::with_capacity(TEXT_LEN_MAX as usize + 1));
     if file == Path::new(STANDARD_INPUT) {
-        io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text).map_err(|cause| failed(cause))?;
+        io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text).map_err(failed)?;
     } else {
         let opened = File::open(file).map_err(failed)?;
         if opened.metadata().map_err(failed)?.permissions().mode() & OTHERS_MODE != 0 {
@@ -97,19 +97,19 @@ fn entries(text: &str, owner: Owner, is_legacy: bool) -> Result<Vec<Entry>, Stri
 }
 
 /// Installs all, or none: what was added before a refusal is taken out again.
-fn install(port: &str, control: &Path, entries: Vec<Entry>) -> Result<IpsecStatus, String> {
+fn install(port: &str, control: &Path, entries: Vec<Entry>) -> Result<String, String> {
     let mut added: Vec<(Direction, u32)> = Vec::new();
-    let mut last = None;
+    let mut last = String::new();
     for Entry { line, direction, spi, sa, key } in entries {
         let request = Request::SaAdd { version: VERSION, port: port.to_owned(), sa: Box::new(sa), key };
         match ask(control, &request) {
-            Ok(Outcome::Ipsec(status)) => last = Some(status),
+            Ok(Outcome::Ipsec(status)) => last = super::lines(&status),
             Ok(_) => return Err(undo(port, control, &added, "the daemon gave another answer")),
             Err(error) => return Err(undo(port, control, &added, &format!("line {line}: {error}"))),
         }
         added.push((direction, spi));
     }
-    last.ok_or_else(|| "there is no state in it".to_owned())
+    Ok(last)
 }
 
 fn undo(port: &str, control: &Path, added: &[(Direction, u32)], why: &str) -> String {
@@ -121,9 +121,10 @@ fn undo(port: &str, control: &Path, added: &[(Direction, u32)], why: &str) -> St
             left.push(format!("{direction} {spi:#010x}"));
         }
     }
-    match left.is_empty() {
-        true => format!("{why}; nothing is installed"),
-        false => format!("{why}; still installed: {}", left.join(", ")),
+    if left.is_empty() {
+        format!("{why}; nothing is installed")
+    } else {
+        format!("{why}; still installed: {}", left.join(", "))
     }
 }
 

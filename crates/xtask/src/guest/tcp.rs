@@ -21,7 +21,7 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
 /// Longest time that the guest's end may take: less than a command may, so that the guest answers then.
-const GUEST_TIMEOUT_SECONDS: u32 = 60;
+const GUEST_TIMEOUT_SECONDS: u32 = 85;
 /// How often a connection is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 /// Bytes that the host sends.
