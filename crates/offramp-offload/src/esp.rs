@@ -25,7 +25,7 @@
 //! | DF, DSCP, ECN of tunnels | RFC 4301 5.1.2, RFC 6040 |
 //!
 //! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
-//! Keys come from outside; there is no key exchange here.
+//! Keys come from outside; there is no key exchange here. [`xfrm`] reads what Linux says of its own.
 //!
 //! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] unless another is given.
 
@@ -47,6 +47,7 @@ mod table;
 mod tests;
 mod tunnel;
 mod udp;
+pub mod xfrm;
 
 pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig};
 pub use keys::{InvalidHex, SecretKey};

@@ -141,3 +141,34 @@ fn an_opener_hands_on_or_counts_every_packet_once_whatever_the_bytes() {
         hostile::esp(&input);
     }
 }
+
+/// Words of `ip xfrm` from real text, cut and put together again at random.
+#[test]
+fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let real = [
+        include_str!("xfrm/commands.sh"),
+        include_str!("xfrm/states.txt"),
+        include_str!("xfrm/states-statistics.txt"),
+        include_str!("xfrm/states-oneline.txt"),
+        include_str!("xfrm/policies-statistics.txt"),
+    ];
+    for text in real {
+        hostile::xfrm(text.as_bytes());
+    }
+    let real = real.concat();
+    let words: Vec<&str> = real.split_inclusive([' ', '\n', '\t', '\\']).collect();
+    for _ in 0..INPUTS / 10 {
+        let mut text = Vec::new();
+        for _ in 0..rng.random_range(1..12) {
+            let from = rng.random_range(0..words.len());
+            let to = (from + rng.random_range(1..60_usize)).min(words.len());
+            text.extend_from_slice(words[from..to].concat().as_bytes());
+        }
+        for _ in 0..rng.random_range(0..4) {
+            let at = rng.random_range(0..text.len());
+            text[at] = rng.random();
+        }
+        hostile::xfrm(&text);
+    }
+}

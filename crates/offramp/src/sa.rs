@@ -1,5 +1,7 @@
 //! `offramp sa`: security associations of a running adapter.
 
+mod import;
+
 use crate::control::client::{ClientError, ask};
 use crate::control::{Outcome, Request, Status, VERSION};
 use crate::exit::{SETUP, fail};
@@ -15,6 +17,7 @@ Examples:
   offramp sa add a direction=out spi=0x1000 suite=aes128gcm16 key_file=/etc/offramp/out.key
   offramp sa rekey a out 0x1000 spi=0x1001 key_file=- < new.key
   offramp sa del a out 0x1000
+  offramp sa import a peer.txt --peer --dry-run
   offramp sa show a
 Words are the keys of [[port.sa]] in docs/config.md; docs/ipsec.md says how to rekey without losing a frame.
 Keys come from a file that only its owner may read, or from standard input (key_file=-).
@@ -70,6 +73,8 @@ enum Action {
         #[arg(long, value_name = "SECS")]
         grace_seconds: Option<u64>,
     },
+    /// Install what "ip xfrm" takes and prints: a Linux kernel's states and policies
+    Import(import::Args),
     /// Show the associations of one port, or of all
     Show {
         /// Only this port
@@ -98,6 +103,7 @@ pub fn run(args: &Args) -> ExitCode {
 fn act(args: &Args) -> Result<String, String> {
     let request = match &args.action {
         Action::Show { port, json } => return show(&args.control, port.as_ref(), *json),
+        Action::Import(import) => return import::run(import, &args.control),
         Action::Add { port, words } => {
             let sa = keys_of(words)?;
             let key = key_of(&sa)?;

@@ -10,7 +10,7 @@
 
 use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Result, failed};
-use crate::guest::{self, GuestArgs, Machine};
+use crate::guest::{self, Extras, GuestArgs, Machine};
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::stats::median;
@@ -63,7 +63,7 @@ struct Row {
 pub fn run(args: &Args) -> Result<bool> {
     let executable = daemon::build()?;
     let scratch = Scratch::new()?;
-    let base = args.guest.base(std::slice::from_ref(&executable), &scratch)?;
+    let base = args.guest.base(Extras { programs: std::slice::from_ref(&executable), modules: &[] }, &scratch)?;
     let mut offramp = Side::offramp(&base, &executable, &scratch)?;
     let mut qemu_tap = Side::qemu_tap(&base, &executable)?;
     if !args.json {

@@ -10,7 +10,7 @@ mod options;
 mod restart;
 mod selftest;
 mod switch;
-mod tcp;
+pub mod tcp;
 
 use crate::failure::{Doing, Failure, Result, failed, not_possible};
 use crate::interop::Tally;
@@ -18,7 +18,7 @@ use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
 use image::Image;
-use machine::{MachineConfig, PREFIX_LEN};
+use machine::MachineConfig;
 use offramp_ports::sys::{NetNs, confine, link};
 use options::Options;
 use std::net::IpAddr;
@@ -35,7 +35,8 @@ pub const TAP: &str = "xtask0";
 /// Queue pairs of a guest with several.
 const QUEUE_PAIRS: u16 = 2;
 
-pub use machine::Machine;
+pub use image::Extras;
+pub use machine::{Machine, PREFIX_LEN};
 pub use tcp::HOST;
 
 /// IP bytes of a frame, where nothing else is said.
@@ -84,13 +85,13 @@ pub struct GuestArgs {
 }
 
 impl GuestArgs {
-    /// What guests boot, with `programs` in their `/bin`, made in the scratch directory.
+    /// What guests boot, made in the scratch directory.
     ///
     /// # Errors
     /// When QEMU or the kernel cannot be had.
-    pub fn base(&self, programs: &[PathBuf], scratch: &Scratch) -> Result<Base> {
+    pub fn base(&self, extras: Extras, scratch: &Scratch) -> Result<Base> {
         let qemu = packages::need(packages::QEMU)?;
-        let image = Image::build(self.cache.as_deref(), programs, scratch)?;
+        let image = Image::build(self.cache.as_deref(), extras, scratch)?;
         Ok(Base { qemu, accel: self.accel.clone(), image })
     }
 }
@@ -115,6 +116,11 @@ impl Base {
             device,
             address: tcp::GUEST,
         }
+    }
+
+    /// What lies in the guest's `/payload`.
+    pub fn payload(&self) -> &[u8] {
+        &self.image.payload
     }
 
     /// Boots a guest whose card has one queue pair and everything on that both QEMU's own backend and offramp have,
@@ -165,7 +171,7 @@ const CASES: [Case; 2] = [
 /// When the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
-    let bench = Bench { args, base: args.guest.base(&[], &scratch)?, scratch };
+    let bench = Bench { args, base: args.guest.base(Extras::default(), &scratch)?, scratch };
     let mut tally = Tally::default();
     run_matrix(&bench, &mut tally)?;
     if args.backend == BackendKind::Offramp {
@@ -308,8 +314,8 @@ fn judge(args: &Args, options: &Options, machine: &mut Machine, ns: &NetNs, imag
     if !wrong.is_empty() {
         return failed(wrong.join("; "));
     }
-    tcp::guest_to_host(machine, ns, &image.payload)?;
-    tcp::host_to_guest(machine, ns)?;
+    tcp::guest_to_host(machine, ns, tcp::HOST.into(), &image.payload)?;
+    tcp::host_to_guest(machine, ns, tcp::HOST.into())?;
     Ok(())
 }
 

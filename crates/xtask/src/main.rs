@@ -9,6 +9,7 @@ mod frames;
 mod guest;
 mod hugepages;
 mod interop;
+mod ipsec_peer;
 mod packages;
 mod pcap;
 mod program;
@@ -47,6 +48,8 @@ enum Command {
     GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
+    /// A Linux kernel does IPsec at the other end of a port that does it too
+    IpsecPeer(ipsec_peer::Args),
     /// offramp's vhost-user port with a line that swallows, makes or returns frames
     VhostBackend(vhost_backend::Args),
     /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
@@ -63,6 +66,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
+        Command::IpsecPeer(args) => ipsec_peer::run(args),
         Command::DpdkInterop(args) => interop::run(args),
     }
 }

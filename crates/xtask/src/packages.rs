@@ -37,6 +37,10 @@ pub const CHARON: Needed = Needed {
 };
 pub const SWANCTL: Needed = Needed { program: "swanctl", packages: &["strongswan-swanctl"] };
 
+/// What sets up the network of Linux.
+pub const IP: Needed = Needed { program: "ip", packages: &["iproute2"] };
+/// A language that every Debian has.
+pub const PERL: Needed = Needed { program: "perl", packages: &["perl-base"] };
 /// A C compiler, with what programs need that bring their libraries along.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
 /// What unpacks the kernel's source.

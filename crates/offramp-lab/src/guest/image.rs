@@ -26,7 +26,7 @@ const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 pub fn build(program: &Path, kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
     let mut archive = skeleton();
     add_program(&mut archive, "init", program)?;
-    add_modules(&mut archive, kernel)?;
+    add_modules(&mut archive, kernel, &[])?;
     Ok(archive.finish())
 }
 
@@ -53,14 +53,14 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
     Ok(())
 }
 
-/// Adds the modules of the guest's network card in `/modules`, and in `/modules/order` their paths, a line each,
-/// in the order in which they can be loaded.
+/// Adds the modules of the guest's network card, and `more`, in `/modules`, and in `/modules/order` their paths, a
+/// line each, in the order in which they can be loaded.
 ///
 /// # Errors
 /// When a module cannot be had.
-pub fn add_modules(archive: &mut Archive, kernel: &Kernel) -> Result<(), GuestError> {
+pub fn add_modules(archive: &mut Archive, kernel: &Kernel, more: &[&str]) -> Result<(), GuestError> {
     let mut order = String::new();
-    for (name, bytes) in kernel.modules(&MODULES)? {
+    for (name, bytes) in kernel.modules(&[&MODULES, more].concat())? {
         let path = format!("{MODULE_DIRECTORY}/{name}.ko");
         archive.file(&path, 0o644, &bytes);
         order.extend(["/", path.as_str(), "\n"]);

@@ -55,6 +55,18 @@ impl SecretKey {
         if high.is_some() { Err(InvalidHex::Odd(digits.len())) } else { Ok(Self(bytes)) }
     }
 
+    /// The hexadecimal digits that [`SecretKey::from_hex`] takes, to hand the key to the process that uses it; the
+    /// text is wiped when it is dropped. Never to be printed or logged.
+    pub fn to_hex(&self) -> Zeroizing<String> {
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        let mut text = Zeroizing::new(String::with_capacity(2 * self.len()));
+        for byte in self.0.iter() {
+            text.push(char::from(DIGITS[usize::from(byte >> 4)]));
+            text.push(char::from(DIGITS[usize::from(byte & 0xf)]));
+        }
+        text
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.0.len()

@@ -23,6 +23,22 @@ impl Prefix {
         Self { address, len: if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8 }
     }
 
+    /// The address, with any bits behind the prefix as they were given.
+    pub fn address(&self) -> IpAddr {
+        self.address
+    }
+
+    /// How many leading bits count.
+    pub fn prefix_len(&self) -> u8 {
+        self.len
+    }
+
+    /// The addresses that lie in both networks; `None` if there are none.
+    pub fn and(self, other: Self) -> Option<Self> {
+        let (wide, narrow) = if self.len <= other.len { (self, other) } else { (other, self) };
+        wide.contains(narrow.address).then_some(narrow)
+    }
+
     /// Whether the address lies in this network.
     pub fn contains(&self, address: IpAddr) -> bool {
         let (differing, bits) = match (self.address, address) {

@@ -3,6 +3,7 @@
 
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::esp::xfrm::{Owner, XfrmConfig};
 use offramp_offload::esp::{Arrival, Mode, OutboundSa, SaConfig, SaTable, SecretKey, Suite, Tunnel, UdpPorts};
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
@@ -150,5 +151,28 @@ fn seal_and_tamper(sender: &mut OutboundSa, frame: &mut Vec<u8>, place: usize) {
             *byte ^= 1 << (place % 8);
         }
         *frame = out;
+    }
+}
+
+/// A text of `ip xfrm`: whatever it is, it is read or refused in one line that names a line of it, and what
+/// is read for an adapter can be installed.
+pub fn xfrm(bytes: &[u8]) {
+    let text = String::from_utf8_lossy(bytes);
+    let lines = text.split('\n').count();
+    let read = XfrmConfig::parse(&text);
+    for owner in [Owner::Host, Owner::Peer] {
+        match read.as_ref().map_err(Clone::clone).and_then(|config| config.associations(owner, true)) {
+            Ok(associations) => {
+                for association in associations {
+                    assert_eq!(association.config.validate(), Ok(()));
+                    // A sender may still be refused: only the library sees that a 3DES key is weak.
+                    drop(OutboundSa::new(&association.config));
+                }
+            }
+            Err(error) => {
+                assert!((1..=lines).contains(&error.line()), "{error}");
+                assert_eq!(error.to_string().lines().count(), 1, "{error}");
+            }
+        }
     }
 }

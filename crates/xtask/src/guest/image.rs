@@ -17,6 +17,15 @@ const PAYLOAD_SEED: u64 = 1;
 /// The guest's first and only program of its own: it sets up the card, then does what the console says.
 const INIT: &str = include_str!("init.sh");
 
+/// What a guest has in its file system besides what every guest has.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Extras<'a> {
+    /// Programs, which come to lie in `/bin` with their libraries.
+    pub programs: &'a [PathBuf],
+    /// Modules of its kernel, which it loads.
+    pub modules: &'a [&'a str],
+}
+
 /// A kernel and its file system.
 #[derive(Debug)]
 pub struct Image {
@@ -29,32 +38,32 @@ pub struct Image {
 }
 
 impl Image {
-    /// Gets the kernel, once, and builds the file system, with `programs` and their libraries in `/bin` too.
+    /// Gets the kernel, once, and builds the file system.
     ///
     /// # Errors
     /// When a package cannot be had, or has other contents than it should.
-    pub fn build(cache: Option<&Path>, programs: &[PathBuf], scratch: &Scratch) -> Result<Self> {
+    pub fn build(cache: Option<&Path>, extras: Extras, scratch: &Scratch) -> Result<Self> {
         let path = kernel::path(cache)?;
         let kernel = Kernel::find(Some(&path), None).doing("the guest's kernel")?;
         let payload = tcp::random_bytes(PAYLOAD_SEED, PAYLOAD_LEN);
-        let archive = file_system(&kernel, programs, &payload)?;
+        let archive = file_system(&kernel, extras, &payload)?;
         let initramfs = scratch.path().join("initramfs");
         fs::write(&initramfs, archive).doing(initramfs.display())?;
         Ok(Self { kernel: path, initramfs, payload })
     }
 }
 
-fn file_system(kernel: &Kernel, programs: &[PathBuf], payload: &[u8]) -> Result<Vec<u8>> {
+fn file_system(kernel: &Kernel, extras: Extras, payload: &[u8]) -> Result<Vec<u8>> {
     let mut archive = image::skeleton();
     archive.file("init", 0o755, INIT.as_bytes());
     archive.file("payload", 0o644, payload);
     let busybox = packages::need(BUSYBOX)?;
     // It has no loader to ask for libraries.
     archive.file("bin/busybox", 0o755, &fs::read(&busybox).doing(busybox.display())?);
-    for program in programs.iter().chain([&packages::need(ETHTOOL)?]) {
+    for program in extras.programs.iter().chain([&packages::need(ETHTOOL)?]) {
         let name = program.file_name().unwrap_or_default().to_string_lossy();
         image::add_program(&mut archive, &format!("bin/{name}"), program).doing("the guest's file system")?;
     }
-    image::add_modules(&mut archive, kernel).doing("the guest's file system")?;
+    image::add_modules(&mut archive, kernel, extras.modules).doing("the guest's file system")?;
     Ok(archive.finish())
 }

@@ -88,7 +88,7 @@ fn connection_through_kill(
     let (under_way, wait_under_way) = channel();
     let (restarted, wait_restarted) = channel();
     let halves = Halves { sent, received_len: payload.len(), under_way, restarted: wait_restarted };
-    let (port, host) = tcp::serve(ns, move |stream| halves.talk(&stream))?;
+    let (port, host) = tcp::serve(ns, tcp::HOST.into(), move |stream| halves.talk(&stream))?;
     let begun = machine.begin(&format!("nc {} {port} </payload | sha256sum", tcp::HOST))?;
     if wait_under_way.recv_timeout(START_TIMEOUT).is_err() {
         return failed(format!("connection {kill} did not come under way within {START_TIMEOUT:?}"));

@@ -9,7 +9,7 @@
 
 mod source;
 
-use super::{BackendKind, Bench, Image, Machine, TAP, options, prepare_host, tcp, vhost_user_network};
+use super::{BackendKind, Bench, Extras, Image, Machine, TAP, options, prepare_host, tcp, vhost_user_network};
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::interop::Tally;
 use crate::program::Program;
@@ -207,7 +207,9 @@ impl Ends {
     fn start(bench: &Bench) -> Result<Self> {
         let scratch = Scratch::new()?;
         let programs = source::build(&scratch)?;
-        let image = Image::build(bench.args.guest.cache.as_deref(), &programs.paths(), &scratch)?;
+        let programs_in_guest = programs.paths();
+        let extras = Extras { programs: &programs_in_guest, modules: &[] };
+        let image = Image::build(bench.args.guest.cache.as_deref(), extras, &scratch)?;
         let ns = NetNs::new().doing("making a network namespace (run as root)")?;
         let socket = scratch.file("guest.sock");
         let relay = start_relay(&socket, &ns)?;

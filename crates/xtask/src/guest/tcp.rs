@@ -8,7 +8,7 @@ use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 use sha2::{Digest, Sha256};
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -20,6 +20,8 @@ pub const GUEST: Ipv4Addr = Ipv4Addr::new(198, 18, 0, 2);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(20);
 /// Longest pause inside a transfer.
 const PAUSE_MAX: Duration = Duration::from_secs(20);
+/// Longest time that the guest's end may take: less than a command may, so that the guest answers then.
+const GUEST_TIMEOUT_SECONDS: u32 = 85;
 /// How often a connection is looked for.
 const LOOK: Duration = Duration::from_millis(10);
 /// Bytes that the host sends.
@@ -34,36 +36,36 @@ pub fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The guest sends its `/payload`.
+/// The guest sends its `/payload` to an address of the host.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.
-pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, payload: &[u8]) -> Result<()> {
-    let (port, host) = serve(ns, |mut stream| {
+pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload: &[u8]) -> Result<()> {
+    let (port, host) = serve(ns, address, |mut stream| {
         let mut received = Vec::new();
         stream.read_to_end(&mut received)?;
         Ok(received)
     })?;
-    let ran = machine.run(&format!("nc {HOST} {port} </payload"));
+    let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </payload"));
     let received = join(host, ran).map_err(|why| in_direction("guest to host", why))?.0;
     same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
-/// The host sends, the guest sums.
+/// The host sends from one of its addresses, the guest sums.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.
-pub fn host_to_guest(machine: &mut Machine, ns: &NetNs) -> Result<()> {
+pub fn host_to_guest(machine: &mut Machine, ns: &NetNs, address: IpAddr) -> Result<()> {
     let payload = random_bytes(SENT_SEED, SENT_LEN);
     let expected = digest(&payload);
-    let (port, host) = serve(ns, move |mut stream| {
+    let (port, host) = serve(ns, address, move |mut stream| {
         stream.write_all(&payload)?;
         stream.shutdown(Shutdown::Write)?;
         let mut rest = Vec::new();
         stream.read_to_end(&mut rest)?;
         Ok(rest)
     })?;
-    let ran = machine.run(&format!("nc {HOST} {port} </dev/null | sha256sum"));
+    let ran = machine.run(&format!("timeout {GUEST_TIMEOUT_SECONDS} nc {address} {port} </dev/null | sha256sum"));
     let printed = join(host, ran).map_err(|why| in_direction("host to guest", why))?.1;
     let found = printed.split_whitespace().next().unwrap_or_default();
     same(found, &expected, "TCP from host to guest")
@@ -95,15 +97,16 @@ pub fn same(found: &str, expected: &str, what: &str) -> Result<()> {
 /// The host's end of a connection; it comes to the bytes that it received.
 pub type Served = JoinHandle<std::io::Result<Vec<u8>>>;
 
-/// Listens in the namespace at [`HOST`]; one connection is served on a thread of its own. Returns the port.
+/// Listens in the namespace at an address; one connection is served on a thread of its own. Returns the port.
 ///
 /// # Errors
 /// When it cannot listen.
 pub fn serve(
     ns: &NetNs,
+    address: IpAddr,
     talk: impl FnOnce(TcpStream) -> std::io::Result<Vec<u8>> + Send + 'static,
 ) -> Result<(u16, Served)> {
-    let listener = ns.run(|| TcpListener::bind((HOST, 0))).doing("entering the namespace")?.doing("listening")?;
+    let listener = ns.run(|| TcpListener::bind((address, 0))).doing("entering the namespace")?.doing("listening")?;
     listener.set_nonblocking(true).doing("listening")?;
     let port = listener.local_addr().as_ref().map(SocketAddr::port).doing("listening")?;
     let thread = std::thread::spawn(move || {

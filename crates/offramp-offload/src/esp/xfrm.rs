@@ -1,0 +1,77 @@
+//! Linux' own words for security associations: what `ip xfrm` takes and prints (ip-xfrm(8)).
+//!
+//! [`XfrmConfig::parse`] reads commands (`ip xfrm state add …`, `ip xfrm policy add …`, as a script
+//! has them) and the output of `ip xfrm state` and `ip xfrm policy`, also with `-s` and `-o`, mixed in any order.
+//! [`XfrmConfig::associations`] says what they mean for an adapter: in place of the kernel that they
+//! are from, or as the far end of it.
+//!
+//! What would change the meaning is refused with its line and its word, what changes nothing that the adapter
+//! does (`priority`, `index`, counters, times) is passed over. No error has a word in it that may be a part of a key.
+
+mod fault;
+mod meaning;
+mod policy;
+mod selector;
+mod state;
+mod words;
+
+pub use fault::{Shown, XfrmError};
+pub use meaning::{Association, Direction, Owner};
+pub use policy::{PolicyAction, PolicyDirection, Template, XfrmPolicy};
+pub use state::{StateFlags, XfrmState};
+
+use words::{Statement, Words};
+
+/// What was read: states (security associations) and policies, in the order of the text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct XfrmConfig {
+    /// The states.
+    pub states: Vec<XfrmState>,
+    /// The policies, without those of single sockets.
+    pub policies: Vec<XfrmPolicy>,
+}
+
+impl XfrmConfig {
+    /// Reads commands and output of `ip xfrm`. In a script, commands that are about something else than
+    /// xfrm are passed over where they are known (`ip address`, `modprobe`, …); `flush` forgets what stands
+    /// before it.
+    ///
+    /// # Errors
+    /// The first thing that is wrong or not supported, with its line.
+    pub fn parse(text: &str) -> Result<Self, XfrmError> {
+        let mut config = Self::default();
+        for statement in words::statements(text)? {
+            config.take(&statement)?;
+        }
+        Ok(config)
+    }
+
+    fn take(&mut self, statement: &Statement) -> Result<(), XfrmError> {
+        match statement {
+            Statement::StateOutput(words) => {
+                self.states.push(state::parse(&mut Words::new(words), state::Form::Output)?);
+            }
+            Statement::PolicyOutput(words) => self.policies.extend(policy::parse(&mut Words::new(words))?),
+            Statement::Command(words) => self.run(&mut Words::new(words))?,
+        }
+        Ok(())
+    }
+
+    /// Does what a command does.
+    fn run(&mut self, words: &mut Words) -> Result<(), XfrmError> {
+        let Some(object) = words.xfrm_object()? else { return Ok(()) };
+        let command = words.required("a command, such as add")?;
+        // `ip` takes any beginning of a command, the first of its list that fits.
+        let is = |name: &str| name.starts_with(command.text);
+        match (object, command.text) {
+            (words::Object::State, _) if is("add") || is("update") => {
+                self.states.push(state::parse(words, state::Form::Command)?);
+            }
+            (words::Object::Policy, _) if is("add") || is("update") => self.policies.extend(policy::parse(words)?),
+            (words::Object::State, "flush") => self.states.clear(),
+            (words::Object::Policy, "flush") => self.policies.clear(),
+            _ => return Err(command.unknown("add, update and flush")),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,257 @@
+//! What states and policies mean for an adapter.
+
+use super::XfrmConfig;
+use super::fault::XfrmError;
+use super::policy::{PolicyDirection, Template, XfrmPolicy};
+use super::selector;
+use super::state::XfrmState;
+use crate::esp::config::{InvalidSa, Mode, SaConfig};
+use crate::esp::replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MIN};
+use crate::esp::selector::{Prefix, Selector};
+use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
+use std::fmt;
+
+/// Whose configuration a text is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// The adapter's own host's: the adapter does what the kernel did.
+    Host,
+    /// The far end's: what goes out there comes in here.
+    Peer,
+}
+
+/// Which way the packets of an association go, seen from the adapter's host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// Received and opened.
+    In,
+    /// Sealed and sent.
+    Out,
+}
+
+impl Direction {
+    fn opposite(self) -> Self {
+        match self {
+            Self::In => Self::Out,
+            Self::Out => Self::In,
+        }
+    }
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::In => "in",
+            Self::Out => "out",
+        })
+    }
+}
+
+/// An association for the adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Association {
+    /// Line of the state that it was made from, counted from 1.
+    pub line: usize,
+    /// Which way its packets go.
+    pub direction: Direction,
+    /// The association itself, validated.
+    pub config: SaConfig,
+}
+
+impl XfrmConfig {
+    /// What the adapter is to install, in the order of the states.
+    ///
+    /// A state's direction is that of the policy whose template fits it, or of its own `dir` or `offload`;
+    /// one that no policy names is the way back of one that has a direction. Its selector is its own and its
+    /// policy's together, and in transport mode its addresses. The window is at least
+    /// [`REPLAY_WINDOW_MIN`], and [`REPLAY_WINDOW_DEFAULT`] where Linux checks nothing. `is_legacy` allows the
+    /// suites that are only for old peers.
+    ///
+    /// # Errors
+    /// The first state or policy that the adapter cannot carry out, with its line.
+    pub fn associations(&self, owner: Owner, is_legacy: bool) -> Result<Vec<Association>, XfrmError> {
+        self.check_templates()?;
+        let mut associations: Vec<Association> = Vec::new();
+        for state in &self.states {
+            let there = self.direction_of(state)?;
+            let selector = self.selector_of(state, there)?;
+            let association = associate(state, there, owner, selector, is_legacy)?;
+            check_against(&associations, &association)?;
+            associations.push(association);
+        }
+        Ok(associations)
+    }
+
+    /// Policies without a template, which say what becomes of packets that match no association.
+    pub fn clear_policies(&self) -> impl Iterator<Item = &XfrmPolicy> {
+        self.policies.iter().filter(|policy| policy.template.is_none())
+    }
+
+    fn check_templates(&self) -> Result<(), XfrmError> {
+        for policy in &self.policies {
+            // A policy for packets that are sent on stands beside one for those that are not, mostly unused.
+            let is_used = policy.template.is_none()
+                || policy.direction == PolicyDirection::Forward
+                || self.states.iter().any(|state| is_for(policy, state));
+            if !is_used {
+                return Err(XfrmError::NoState { line: policy.line });
+            }
+        }
+        Ok(())
+    }
+
+    /// The direction on the machine that the text is from.
+    fn direction_of(&self, state: &XfrmState) -> Result<Direction, XfrmError> {
+        if let Some(direction) = self.direction_said(state)? {
+            return Ok(direction);
+        }
+        // The way back of a state whose direction is known.
+        for other in &self.states {
+            let is_back = other.source == state.destination && other.destination == state.source;
+            if is_back && let Some(direction) = self.direction_said(other)? {
+                return Ok(direction.opposite());
+            }
+        }
+        Err(XfrmError::NoDirection { line: state.line, spi: state.config.spi })
+    }
+
+    fn direction_said(&self, state: &XfrmState) -> Result<Option<Direction>, XfrmError> {
+        let (line, spi) = (state.line, state.config.spi);
+        let mut said = state.direction;
+        for policy in self.policies.iter().filter(|policy| is_for(policy, state)) {
+            let direction = direction_of(policy);
+            if said.is_some_and(|said| said != direction) {
+                return Err(XfrmError::TwoDirections { line, spi });
+            }
+            said = Some(direction);
+        }
+        Ok(said)
+    }
+
+    fn selector_of(&self, state: &XfrmState, there: Direction) -> Result<Selector, XfrmError> {
+        let (line, spi) = (state.line, state.config.spi);
+        let own = own_selector(state);
+        let mut found: Option<(usize, Selector)> = None;
+        for policy in self.policies.iter().filter(|policy| is_for(policy, state)) {
+            let both = selector::both(&own, &policy.selector);
+            let both = both.ok_or(XfrmError::NoPacket { line, spi, policy: policy.line })?;
+            match &found {
+                Some((first, selector)) if *selector != both => {
+                    return Err(XfrmError::TwoSelectors { line, spi, first: *first, second: policy.line });
+                }
+                _ => found = Some((policy.line, both)),
+            }
+        }
+        match (found, there) {
+            (Some((_, selector)), _) => Ok(selector),
+            // A receiver's kernel opens what it has a state for, policy or not.
+            (None, Direction::In) => Ok(own),
+            (None, Direction::Out) => Err(XfrmError::NoPolicy { line, spi, direction: "out" }),
+        }
+    }
+}
+
+fn direction_of(policy: &XfrmPolicy) -> Direction {
+    match policy.direction {
+        PolicyDirection::Out => Direction::Out,
+        PolicyDirection::In | PolicyDirection::Forward => Direction::In,
+    }
+}
+
+/// Whether a policy's template names a state (Linux `xfrm_state_find`, `xfrm_state_ok`).
+fn is_for(policy: &XfrmPolicy, state: &XfrmState) -> bool {
+    policy.template.is_some_and(|template| fits(&template, policy, state))
+}
+
+fn fits(template: &Template, policy: &XfrmPolicy, state: &XfrmState) -> bool {
+    let is_tunnel = matches!(state.config.mode, Mode::Tunnel(_));
+    let is_any = template.reqid == 0 && policy.direction != PolicyDirection::Out;
+    template.is_tunnel == is_tunnel
+        && (is_any || template.reqid == state.reqid)
+        && template.spi.is_none_or(|spi| spi == state.config.spi)
+        && if is_tunnel {
+            template.source.is_none_or(|source| source == state.source)
+                && template.destination.is_none_or(|destination| destination == state.destination)
+        } else {
+            // In transport mode the packets' own addresses count.
+            selector::both(&own_selector(state), &policy.selector).is_some()
+        }
+}
+
+/// The packets that a state takes by itself.
+fn own_selector(state: &XfrmState) -> Selector {
+    let selector = state.config.selector.clone();
+    if state.config.mode != Mode::Transport {
+        return selector;
+    }
+    let host = |address: std::net::IpAddr| (!address.is_unspecified()).then(|| Prefix::of(address));
+    let hosts = Selector { source: host(state.source), destination: host(state.destination), ..Selector::default() };
+    // A state whose selector leaves out its own addresses takes no packet: its addresses are then as good.
+    selector::both(&selector, &hosts).unwrap_or(hosts)
+}
+
+fn associate(
+    state: &XfrmState,
+    there: Direction,
+    owner: Owner,
+    selector: Selector,
+    is_legacy: bool,
+) -> Result<Association, XfrmError> {
+    let (line, is_own) = (state.line, owner == Owner::Host);
+    let direction = if is_own { there } else { there.opposite() };
+    let mut config = SaConfig { selector, legacy: is_legacy, ..state.config.clone() };
+    config.replay_window = match config.replay_window {
+        0 => REPLAY_WINDOW_DEFAULT,
+        window => window.max(REPLAY_WINDOW_MIN),
+    };
+    config.sequence = match there {
+        Direction::In => state.received,
+        Direction::Out => state.sent,
+    };
+    let is_sender = direction == Direction::Out;
+    if is_sender && !is_own && config.sequence > 0 && !config.suite.allows_nonce_reuse() {
+        return Err(XfrmError::UsedKey { line, spi: config.spi });
+    }
+    config.destination = Some(state.destination).filter(|address| !is_sender && !address.is_unspecified());
+    apply_flags(state, is_sender, is_own, &mut config)?;
+    config.validate().map_err(|why| XfrmError::Association { line, why })?;
+    Ok(Association { line, direction, config })
+}
+
+/// A flag of the sender is the sender's business, and one of the receiver the receiver's; but a sender marks no
+/// congestion for a receiver that loses the marks (RFC 6040 4.1).
+fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
+    let unsupported = |why| {
+        let word = super::fault::Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
+        Err(XfrmError::Unsupported { line: state.line, word, why })
+    };
+    let Mode::Tunnel(tunnel) = &mut config.mode else { return Ok(()) };
+    if is_sender && state.flags.no_ecn {
+        tunnel.ecn = EcnRule::Compatibility;
+    }
+    if is_sender && is_own {
+        tunnel.df = if state.flags.no_pmtu_discovery { DfRule::Clear } else { DfRule::Copy };
+        tunnel.dscp = if state.flags.no_dscp { DscpRule::Set(0) } else { DscpRule::Copy };
+        if state.flags.tfc_padding_len > 0 {
+            return unsupported("packets are not padded to hide their length; remove it");
+        }
+    }
+    if !is_sender && is_own && state.flags.decap_dscp {
+        return unsupported("the DSCP of the inner packet is left alone; remove the flag");
+    }
+    Ok(())
+}
+
+/// A receiver's SPIs are its own; of two senders for the same packets only one is ever used.
+fn check_against(others: &[Association], new: &Association) -> Result<(), XfrmError> {
+    let (line, spi) = (new.line, new.config.spi);
+    for other in others.iter().filter(|other| other.direction == new.direction) {
+        if new.direction == Direction::In && other.config.spi == spi {
+            return Err(XfrmError::Association { line, why: InvalidSa::DuplicateSpi { spi } });
+        }
+        if new.direction == Direction::Out && other.config.selector == new.config.selector {
+            return Err(XfrmError::SamePackets { line, spi, other: other.line });
+        }
+    }
+    Ok(())
+}

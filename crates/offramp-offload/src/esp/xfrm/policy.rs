@@ -1,0 +1,220 @@
+//! A policy: which packets need which association.
+
+use super::fault::XfrmError;
+use super::selector;
+use super::state::{is_tunnel, take_lifetime, take_limit};
+use super::words::{Word, Words};
+use crate::esp::lifetime::Lifetime;
+use crate::esp::selector::Selector;
+use std::net::IpAddr;
+
+const KNOWN: &str = "src, dst, proto, sport, dport, dir, action, priority, index, ptype, flag and tmpl";
+const NO_MARK: &str = "the adapter sees no marks and no interfaces of the kernel; select by address, protocol and port";
+const NO_LIFETIME: &str = "policies have no lifetimes here; remove them from the policy";
+
+/// Which packets a policy is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyDirection {
+    /// Those that come to the machine itself.
+    In,
+    /// Those that it sends.
+    Out,
+    /// Those that come and are sent on.
+    Forward,
+}
+
+/// What becomes of the packets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PolicyAction {
+    /// They pass: protected where the policy has a template, else in the clear.
+    Allow,
+    /// They are dropped.
+    Block,
+}
+
+/// A policy as Linux has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct XfrmPolicy {
+    /// Line on which it begins, counted from 1.
+    pub line: usize,
+    /// Which packets it is for.
+    pub direction: PolicyDirection,
+    /// What becomes of them.
+    pub action: PolicyAction,
+    /// Which of them.
+    pub selector: Selector,
+    /// Of several policies that fit, the one with the smallest number counts.
+    pub priority: u32,
+    /// What must protect them.
+    pub template: Option<Template>,
+}
+
+/// What a policy asks of a state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Template {
+    /// Source address of the state, where it matters: unspecified matches any.
+    pub source: Option<IpAddr>,
+    /// Its destination address, likewise.
+    pub destination: Option<IpAddr>,
+    /// Its SPI; `None` for any.
+    pub spi: Option<u32>,
+    /// Its reqid; 0 for any that comes in.
+    pub reqid: u32,
+    /// Whether it is in tunnel mode.
+    pub is_tunnel: bool,
+}
+
+/// Reads what follows `ip xfrm policy add`, or an entry of the output. `None` for the policy of a single socket,
+/// by which a key daemon keeps its own packets clear.
+pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> {
+    let line = words.line();
+    let mut direction = None;
+    let mut policy = XfrmPolicy {
+        line,
+        direction: PolicyDirection::In,
+        action: PolicyAction::Allow,
+        selector: Selector::default(),
+        priority: 0,
+        template: None,
+    };
+    selector::parse_into(&mut policy.selector, words)?;
+    while let Some(word) = words.next() {
+        match word.text {
+            "dir" => direction = Some(parse_direction(words)?),
+            "socket" => return Ok(None),
+            _ => policy.take(word, words)?,
+        }
+        // A command may have its selector anywhere.
+        selector::parse_into(&mut policy.selector, words)?;
+    }
+    policy.direction = direction.ok_or(XfrmError::Missing { line, what: "dir in, out or fwd" })?;
+    Ok(Some(policy))
+}
+
+impl XfrmPolicy {
+    fn take(&mut self, word: Word, words: &mut Words) -> Result<(), XfrmError> {
+        match word.text {
+            "action" => self.action = parse_action(words)?,
+            "priority" => self.priority = words.number32("priority")?,
+            "index" => drop(words.number32("index")?),
+            "ptype" => require(words, "main", "sub-policies are not kept; take ptype main")?,
+            "share" => require(words, "any", "associations are shared by all")?,
+            "flag" => take_flags(words)?,
+            "tmpl" => {
+                if self.template.replace(parse_template(words)?).is_some() {
+                    return Err(word.unsupported("one policy, one tmpl: packets are sealed once"));
+                }
+            }
+            "limit" => {
+                let mut lifetime = Lifetime::default();
+                take_limit(&mut lifetime, words)?;
+                without_lifetime(word, lifetime)?;
+            }
+            "lifetime" if words.take("config:") => {
+                let mut lifetime = Lifetime::default();
+                take_lifetime(&mut lifetime, words)?;
+                without_lifetime(word, lifetime)?;
+            }
+            "lifetime" => words.skip_lines(2),
+            "lastused" => words.skip_lines(0),
+            "mark" | "if_id" => return Err(word.unsupported(NO_MARK)),
+            "ctx" | "security" => return Err(word.unsupported("the adapter knows no security contexts")),
+            "offload" | "crypto" => {
+                return Err(
+                    word.unsupported("a policy that another device carries out is not imported; add it without")
+                );
+            }
+            _ => return Err(word.unknown(KNOWN)),
+        }
+        Ok(())
+    }
+}
+
+fn parse_direction(words: &mut Words) -> Result<PolicyDirection, XfrmError> {
+    let word = words.required("in, out or fwd")?;
+    match word.text {
+        "in" => Ok(PolicyDirection::In),
+        "out" => Ok(PolicyDirection::Out),
+        "fwd" => Ok(PolicyDirection::Forward),
+        _ => Err(word.unknown("in, out and fwd")),
+    }
+}
+
+fn parse_action(words: &mut Words) -> Result<PolicyAction, XfrmError> {
+    let word = words.required("allow or block")?;
+    match word.text {
+        "allow" => Ok(PolicyAction::Allow),
+        "block" => Ok(PolicyAction::Block),
+        _ => Err(word.unknown("allow and block")),
+    }
+}
+
+fn require(words: &mut Words, only: &'static str, why: &'static str) -> Result<(), XfrmError> {
+    let word = words.required(only)?;
+    if word.text == only { Ok(()) } else { Err(word.unsupported(why)) }
+}
+
+/// `localok` concerns sockets of the machine itself.
+fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
+    loop {
+        match words.peek() {
+            Some(word) if word.text == "localok" || word.text.starts_with('(') => drop(words.next()),
+            Some(word) if word.text == "icmp" => {
+                return Err(word.unsupported("errors of ICMP are not matched by the packet inside; leave it out"));
+            }
+            _ => return Ok(()),
+        }
+    }
+}
+
+fn without_lifetime(word: Word, lifetime: Lifetime) -> Result<(), XfrmError> {
+    if lifetime == Lifetime::default() { Ok(()) } else { Err(word.unsupported(NO_LIFETIME)) }
+}
+
+fn parse_template(words: &mut Words) -> Result<Template, XfrmError> {
+    let mut template = Template { source: None, destination: None, spi: None, reqid: 0, is_tunnel: false };
+    let given = |address: IpAddr| Some(address).filter(|address| !address.is_unspecified());
+    let line = words.line();
+    let mut has_protocol = false;
+    while let Some(word) = words.peek() {
+        let is_of_template = matches!(
+            word.text,
+            "src"
+                | "dst"
+                | "proto"
+                | "spi"
+                | "reqid"
+                | "mode"
+                | "level"
+                | "share"
+                | "enc-mask"
+                | "auth-mask"
+                | "comp-mask"
+        );
+        if !is_of_template {
+            break;
+        }
+        words.next();
+        match word.text {
+            "src" => template.source = given(words.address("src")?),
+            "dst" => template.destination = given(words.address("dst")?),
+            "spi" => template.spi = Some(words.number32("spi")?).filter(|&spi| spi != 0),
+            "reqid" => template.reqid = words.number32("reqid")?,
+            "mode" => template.is_tunnel = is_tunnel(words)?,
+            "proto" => {
+                require(words, "esp", "only proto esp is")?;
+                has_protocol = true;
+            }
+            "level" => {
+                let why = "packets without an association would pass in the clear; take level required";
+                require(words, "required", why)?;
+            }
+            "share" => require(words, "any", "associations are shared by all")?,
+            _ => {
+                let why = "the algorithms are those of the state; ip prints ffffffff for any";
+                require(words, "ffffffff", why)?;
+            }
+        }
+    }
+    if has_protocol { Ok(template) } else { Err(XfrmError::Missing { line, what: "proto esp behind tmpl" }) }
+}

@@ -1,0 +1,456 @@
+//! The words of a text: commands as a shell takes them, and the output of `ip`.
+
+use super::fault::{Shown, XfrmError};
+use std::net::IpAddr;
+
+/// The shortest key of any suite has so many bytes. Keys may be text, too: a word as long as this may be one.
+const KEY_LEN_MIN: usize = 16;
+/// A number that is shown has fewer hexadecimal digits: more may be a piece of a key.
+const SHOWN_DIGITS_MAX: usize = 8;
+
+/// What `ip xfrm state list nokeys` begins to print in place of a key.
+pub(super) const HIDDEN_KEY: &str = "<<Keys";
+
+/// Words that begin what may hold a key. Behind one of them, words that are not known are not shown.
+const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
+/// Words that `ip xfrm` has besides, and that may always be shown.
+const VOCABULARY: [&str; 58] = [
+    "action",
+    "addr",
+    "ah",
+    "beet",
+    "block",
+    "bypass",
+    "coa",
+    "code",
+    "comp",
+    "crypto",
+    "ctx",
+    "delete",
+    "deleteall",
+    "dev",
+    "dir",
+    "dport",
+    "encap",
+    "espintcp",
+    "espinudp",
+    "espinudp-nonike",
+    "flag",
+    "fwd",
+    "hao",
+    "if_id",
+    "in_trigger",
+    "ipsec-any",
+    "iptfs",
+    "key",
+    "level",
+    "limit",
+    "mark",
+    "mask",
+    "mode",
+    "offload",
+    "output-mark",
+    "packet",
+    "pcpu-num",
+    "proto",
+    "ro",
+    "route2",
+    "security",
+    "sel",
+    "sport",
+    "align4",
+    "icmp",
+    "oseq-may-wrap",
+    "required",
+    "spi",
+    "sub",
+    "time-soft",
+    "time-use-hard",
+    "time-use-soft",
+    "wildrecv",
+    "xfrm",
+    "tfcpad",
+    "type",
+    "uid",
+    "use",
+];
+
+/// Algorithms of Linux' own for IPsec (`net/xfrm/xfrm_algo.c`), and what wraps them.
+const ALGORITHMS: [&str; 42] = [
+    "aes",
+    "blowfish",
+    "camellia",
+    "cast5",
+    "cast6",
+    "cbc",
+    "ccm",
+    "chacha20",
+    "cipher_null",
+    "cmac",
+    "compress_null",
+    "ctr",
+    "deflate",
+    "des",
+    "des3_ede",
+    "digest_null",
+    "ecb",
+    "echainiv",
+    "gcm",
+    "hmac",
+    "lzjh",
+    "lzs",
+    "md5",
+    "poly1305",
+    "rfc3686",
+    "rfc4106",
+    "rfc4309",
+    "rfc4543",
+    "rfc7539",
+    "rfc7539esp",
+    "ripemd160",
+    "rmd160",
+    "seqiv",
+    "serpent",
+    "sha1",
+    "sha224",
+    "sha256",
+    "sha384",
+    "sha512",
+    "sm3",
+    "twofish",
+    "xcbc",
+];
+
+/// A word and where it stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Word<'a> {
+    /// Without its quotes.
+    pub text: &'a str,
+    /// Line, counted from 1.
+    pub line: usize,
+    /// Whether it is the first of its line.
+    pub starts_line: bool,
+    /// Whether nothing that may hold a key stands in front of it.
+    pub is_open: bool,
+}
+
+impl Word<'_> {
+    /// The word as a message may have it.
+    pub(super) fn shown(&self) -> Shown {
+        let is_plain = self.text.len() < KEY_LEN_MIN && self.text.chars().all(|c| c.is_ascii_graphic());
+        let digits = self.text.strip_prefix("0x").unwrap_or(self.text);
+        let is_number = digits.len() >= SHOWN_DIGITS_MAX && digits.bytes().all(|c| c.is_ascii_hexdigit());
+        let is_address = self.text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok());
+        let is_safe = VOCABULARY.contains(&self.text)
+            || is_algorithm(self.text)
+            || self.is_open && (is_plain && !is_number || is_address);
+        Shown(is_safe.then(|| self.text.to_owned()))
+    }
+
+    /// The error for a word that has no place there.
+    pub(super) fn unknown(&self, known: &'static str) -> XfrmError {
+        XfrmError::Unknown { line: self.line, word: self.shown(), known }
+    }
+
+    /// The error for something that is not supported.
+    pub(super) fn unsupported(&self, why: &'static str) -> XfrmError {
+        XfrmError::Unsupported { line: self.line, word: self.shown(), why }
+    }
+}
+
+/// Whether a word is an algorithm's name, or made of some: `rfc4106(gcm(aes))`.
+fn is_algorithm(word: &str) -> bool {
+    word.split(['(', ')', ',']).filter(|name| !name.is_empty()).all(|name| ALGORITHMS.contains(&name))
+}
+
+/// A command, or an entry of the output.
+#[derive(Clone, Debug)]
+pub(super) enum Statement<'a> {
+    /// Words of a command.
+    Command(Vec<Word<'a>>),
+    /// An entry of `ip xfrm state`.
+    StateOutput(Vec<Word<'a>>),
+    /// An entry of `ip xfrm policy`.
+    PolicyOutput(Vec<Word<'a>>),
+}
+
+/// Splits a text into commands and entries.
+///
+/// # Errors
+/// At quotes that are not closed, and at what only a shell could make a word of.
+pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
+    let mut statements: Vec<Vec<Word>> = Vec::new();
+    for line in lines(text)? {
+        // An entry begins with `src` and goes on up to the next one, or to a command.
+        let is_entry = |words: &Vec<Word>| words.first().is_some_and(|first| first.text == "src");
+        let begins = line.first().is_some_and(|first| matches!(first.text, "src" | "ip" | "sudo") || is_ip(first.text));
+        match statements.last_mut() {
+            Some(entry) if is_entry(entry) && !begins => entry.extend(line),
+            _ => statements.push(line),
+        }
+    }
+    for words in &mut statements {
+        mark_open(words);
+    }
+    Ok(statements.into_iter().map(kind_of).collect())
+}
+
+/// An entry is told by its second line: a policy's has its direction, or a security context.
+fn kind_of(words: Vec<Word>) -> Statement {
+    if words.first().is_none_or(|first| first.text != "src") {
+        return Statement::Command(words);
+    }
+    let second = words.iter().skip(1).find(|word| word.starts_line);
+    match second.map(|word| word.text) {
+        Some("dir" | "socket" | "security") => Statement::PolicyOutput(words),
+        _ => Statement::StateOutput(words),
+    }
+}
+
+fn mark_open(words: &mut [Word]) {
+    // What does not begin as it should may be the end of a key that was broken.
+    let begins = words.first().is_some_and(|first| first.text == "src" || is_ip(first.text) || first.text == "sudo");
+    let mut is_open = begins;
+    for word in words {
+        word.is_open = is_open;
+        is_open &= !KEY_WORDS.contains(&word.text);
+    }
+}
+
+/// Whether a word names the program `ip`.
+fn is_ip(word: &str) -> bool {
+    word.rsplit('/').next() == Some("ip")
+}
+
+/// The words of each line. A command whose line ends in a backslash goes on in the next one; `;` and `&&` end
+/// one. In an entry a backslash stands for the end of a line (`ip -o`).
+fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
+    let mut lines: Vec<Vec<Word>> = Vec::new();
+    let mut words: Vec<Word> = Vec::new();
+    let mut rest = text;
+    let mut line = 1;
+    let mut is_entry = false;
+    while let Some(c) = rest.chars().next() {
+        match c {
+            '\n' | ';' => {
+                lines.push(std::mem::take(&mut words));
+                is_entry &= c == ';';
+                line += usize::from(c == '\n');
+                rest = &rest[1..];
+            }
+            '&' if rest.starts_with("&&") => {
+                lines.push(std::mem::take(&mut words));
+                rest = &rest[2..];
+            }
+            '#' => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
+            '\\' if is_entry => {
+                lines.push(std::mem::take(&mut words));
+                rest = &rest[1..];
+            }
+            '\\' => {
+                rest = rest[1..].strip_prefix('\r').unwrap_or(&rest[1..]);
+                rest = rest.strip_prefix('\n').ok_or_else(|| only_a_shell(line))?;
+                line += 1;
+            }
+            c if c.is_whitespace() => rest = &rest[c.len_utf8()..],
+            _ => {
+                let (word, after) = split_word(rest, line)?;
+                is_entry |= words.is_empty() && word == "src";
+                words.push(Word { text: word, line, starts_line: words.is_empty(), is_open: false });
+                rest = after;
+            }
+        }
+    }
+    lines.push(words);
+    lines.retain(|words| !words.is_empty());
+    Ok(lines)
+}
+
+fn only_a_shell(line: usize) -> XfrmError {
+    let why = "only a shell knows what it stands for; write the value itself, in quotes if it has brackets";
+    XfrmError::Unsupported { line, word: Shown(None), why }
+}
+
+/// The first word of a text that begins with one, and what follows it.
+fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
+    const ENDS: [char; 3] = ['\\', ';', '&'];
+    let missing = XfrmError::Missing { line, what: "the other quote" };
+    let (word, rest) = match text.chars().next() {
+        Some(quote @ ('\'' | '"')) => text[1..].split_once(quote).ok_or(missing)?,
+        _ => text.split_at(text.find(|c: char| c.is_whitespace() || ENDS.contains(&c)).unwrap_or(text.len())),
+    };
+    let is_single = text.starts_with('\'');
+    let is_whole = rest.is_empty() || rest.starts_with(|c: char| c.is_whitespace() || ENDS.contains(&c));
+    if matches!(word, HIDDEN_KEY | "hidden>>") {
+        return Ok((word, rest));
+    }
+    if !is_whole || !is_single && word.contains(['$', '`', '\'', '"', '|', '<', '>']) || word.contains('\n') {
+        return Err(only_a_shell(line));
+    }
+    Ok((word, rest))
+}
+
+/// What a command of `ip xfrm` is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Object {
+    /// Security associations.
+    State,
+    /// Policies.
+    Policy,
+}
+
+/// The words of one statement, taken one after another.
+#[derive(Debug)]
+pub(super) struct Words<'a> {
+    words: &'a [Word<'a>],
+    at: usize,
+}
+
+impl<'a> Words<'a> {
+    pub(super) fn new(words: &'a [Word<'a>]) -> Self {
+        Self { words, at: 0 }
+    }
+
+    /// The line that is being read.
+    pub(super) fn line(&self) -> usize {
+        let word = self.words.get(self.at).or(self.words.last());
+        word.map_or(1, |word| word.line)
+    }
+
+    /// The next word, left where it is.
+    pub(super) fn peek(&self) -> Option<Word<'a>> {
+        self.words.get(self.at).copied()
+    }
+
+    /// The next word.
+    pub(super) fn next(&mut self) -> Option<Word<'a>> {
+        let word = self.peek()?;
+        self.at += 1;
+        Some(word)
+    }
+
+    /// The next word, if it is this one.
+    pub(super) fn take(&mut self, text: &str) -> bool {
+        let is_there = self.peek().is_some_and(|word| word.text == text);
+        self.at += usize::from(is_there);
+        is_there
+    }
+
+    /// The next word, which must be there.
+    pub(super) fn required(&mut self, what: &'static str) -> Result<Word<'a>, XfrmError> {
+        let line = self.line();
+        self.next().ok_or(XfrmError::Missing { line, what })
+    }
+
+    /// The next word, which must be this one: what `ip` prints between values.
+    pub(super) fn literal(&mut self, text: &'static str) -> Result<(), XfrmError> {
+        let word = self.required(text)?;
+        if word.text == text { Ok(()) } else { Err(word.unknown(text)) }
+    }
+
+    /// Leaves out the rest of this line, and so many more.
+    pub(super) fn skip_lines(&mut self, more: usize) {
+        for _ in 0..=more {
+            while self.peek().is_some_and(|word| !word.starts_line) {
+                self.at += 1;
+            }
+            self.at += 1;
+        }
+        // The first word of the line behind belongs to whoever reads on.
+        self.at = (self.at - 1).min(self.words.len());
+    }
+
+    /// Whether the next word stands on a line of its own, or there is none.
+    pub(super) fn is_at_line_end(&self) -> bool {
+        self.peek().is_none_or(|word| word.starts_line)
+    }
+
+    /// A number as `ip` takes it: decimal, hexadecimal behind `0x`, octal behind `0`. A comma behind it and
+    /// the same number in brackets, as `ip -s` prints it, are passed over.
+    pub(super) fn number(&mut self, after: &'static str, max: u64) -> Result<u64, XfrmError> {
+        const EXPECTED: &str = "a number that fits";
+        let word = self.required("a number")?;
+        let text = word.text.trim_end_matches(',');
+        let text = text.split_once('(').map_or(text, |(number, _)| number);
+        let number = parse_number(text).filter(|&number| number <= max);
+        number.ok_or(XfrmError::Value { line: word.line, after, expected: EXPECTED })
+    }
+
+    /// A number of 32 bits.
+    pub(super) fn number32(&mut self, after: &'static str) -> Result<u32, XfrmError> {
+        Ok(self.number(after, u64::from(u32::MAX))? as u32)
+    }
+
+    /// An address of one host.
+    pub(super) fn address(&mut self, after: &'static str) -> Result<IpAddr, XfrmError> {
+        let word = self.required("an address")?;
+        let (address, len) = word.text.split_once('/').map_or((word.text, None), |(a, len)| (a, Some(len)));
+        let whole = |address: &IpAddr| len.is_none_or(|len| len == if address.is_ipv4() { "32" } else { "128" });
+        let address = address.parse().ok().filter(whole);
+        let expected = "an IPv4 or IPv6 address in figures, of one host";
+        address.ok_or(XfrmError::Value { line: word.line, after, expected })
+    }
+
+    /// What a command of a script is about; `None` when it does not concern xfrm.
+    ///
+    /// # Errors
+    /// When it is no command that is known here.
+    pub(super) fn xfrm_object(&mut self) -> Result<Option<Object>, XfrmError> {
+        const KNOWN: &str = "commands \"ip xfrm state add …\" and \"ip xfrm policy add …\", and the output of \
+                             \"ip xfrm state\" and \"ip xfrm policy\"";
+        /// Commands of scripts that change no state and no policy.
+        const OTHERS: [&str; 8] = ["modprobe", "sysctl", "set", "echo", "ethtool", "true", "sleep", "exit"];
+        /// What else `ip` does.
+        const OBJECTS: [&str; 10] =
+            ["address", "addr", "link", "route", "rule", "neighbour", "neighbor", "tunnel", "netns", "netconf"];
+        self.take("sudo");
+        let program = self.required("a command")?;
+        if OTHERS.contains(&program.text) {
+            return Ok(None);
+        }
+        if !is_ip(program.text) {
+            return Err(program.unknown(KNOWN));
+        }
+        self.skip_options();
+        if self.at + 4 < self.words.len() && self.take("netns") && self.take("exec") {
+            // In another namespace: its name, and the command itself.
+            self.next();
+            return self.xfrm_object();
+        }
+        let object = self.required("what the command is about")?;
+        if OBJECTS.contains(&object.text) || matches!(object.text, "a" | "l" | "r" | "n" | "ro" | "li" | "exec") {
+            return Ok(None);
+        }
+        if !"xfrm".starts_with(object.text) {
+            return Err(object.unknown(KNOWN));
+        }
+        let kind = self.required("state or policy")?;
+        match kind.text {
+            "sa" => Ok(Some(Object::State)),
+            text if "state".starts_with(text) => Ok(Some(Object::State)),
+            text if "policy".starts_with(text) => Ok(Some(Object::Policy)),
+            _ => Err(kind.unknown("state and policy")),
+        }
+    }
+
+    fn skip_options(&mut self) {
+        while let Some(option) = self.peek().filter(|word| word.text.starts_with('-')) {
+            self.next();
+            if matches!(option.text, "-n" | "-netns" | "-f" | "-family") {
+                self.next();
+            }
+        }
+    }
+}
+
+/// A number with the base that its beginning says (strtoul(3), base 0).
+fn parse_number(text: &str) -> Option<u64> {
+    // from_str_radix takes a sign, too.
+    let (digits, radix) = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
+        Some(digits) => (digits, 16),
+        None if text.len() > 1 && text.starts_with('0') => (&text[1..], 8),
+        None => (text, 10),
+    };
+    let is_digits = digits.starts_with(|c: char| c.is_ascii_hexdigit());
+    is_digits.then(|| u64::from_str_radix(digits, radix).ok()).flatten()
+}

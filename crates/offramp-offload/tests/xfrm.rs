@@ -1,0 +1,12 @@
+//! What `ip xfrm` takes and prints, and what it means for an adapter.
+
+#[path = "xfrm/meaning.rs"]
+mod meaning;
+#[path = "xfrm/real.rs"]
+mod real;
+#[path = "xfrm/refusal.rs"]
+mod refusal;
+#[path = "xfrm/render.rs"]
+mod render;
+#[path = "xfrm/round_trip.rs"]
+mod round_trip;

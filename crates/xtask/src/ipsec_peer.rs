@@ -1,0 +1,179 @@
+//! A Linux kernel as the other end of IPsec: a guest whose kernel seals and opens (xfrm), behind a vhost-user
+//! port, and the host's TCP/IP behind a TAP whose adapter does it.
+//!
+//! The guest is told its associations by `ip xfrm`, and the very same text tells the adapter what they mean for
+//! it, as `offramp sa import --peer` reads it. Then bytes go over TCP both ways, judged by SHA-256, and the counters of
+//! both ends by what they must be.
+
+mod case;
+mod judge;
+mod link;
+
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::guest::{self, Base, Extras, GuestArgs, HOST, Machine, TAP, tcp};
+use crate::interop::Tally;
+use crate::packages;
+use crate::scratch::Scratch;
+use case::{Case, End, Extra, Version};
+use link::Link;
+use offramp_offload::esp::xfrm::Owner;
+use offramp_ports::sys::{self, NetNs};
+use std::net::{IpAddr, Ipv6Addr};
+use std::path::Path;
+use std::time::Instant;
+
+/// IPv6 addresses of both ends, beside [`tcp::HOST`] and [`tcp::GUEST`].
+const HOST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
+const GUEST_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);
+const PREFIX_LEN_V6: u8 = 64;
+/// The guest's Ethernet address, by which the host knows it without asking: answers about neighbours would need
+/// protection themselves.
+const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+/// What the guest's kernel needs: ESP, its user interface, and the algorithms. It has nothing that would load
+/// them when they are needed. The IVs of the AEADs need a source of random numbers (`drbg`).
+const MODULES: [&str; 18] = [
+    "xfrm_user",
+    "esp4",
+    "esp6",
+    "authenc",
+    "authencesn",
+    "drbg",
+    "seqiv",
+    "echainiv",
+    "cbc",
+    "ecb",
+    "ctr",
+    "gcm",
+    "ghash_generic",
+    "chacha20poly1305",
+    "chacha_generic",
+    "poly1305_generic",
+    "sha512_generic",
+    "aesni_intel",
+];
+/// Opens the UDP sockets without which Linux takes no ESP out of UDP, by the numbers of `linux/udp.h` and
+/// `sys/socket.h`: level 17 (UDP), option 100 (`UDP_ENCAP`), value 2 (`UDP_ENCAP_ESPINUDP`), families 2 and 10.
+///
+/// The child keeps them; the parent ends when they are open.
+const OPEN_PORT_4500: &str = "perl -e 'for ([2,pack(\"S n x12\",2,4500)],[10,pack(\"S n x24\",10,4500)]) \
+     { my ($f,$a)=@$_; socket(my $s,$f,2,0) or die \"socket $!\"; \
+     $f==2 or setsockopt($s,41,26,pack(\"i\",1)) or die \"v6only $!\"; bind($s,$a) or die \"bind $!\"; \
+     setsockopt($s,17,100,pack(\"i\",2)) or die \"encap $!\"; push @s,$s } \
+     exit if fork; close STDIN; close STDOUT; sleep' 2>&1";
+
+/// A Linux kernel does IPsec at the other end of a port that does it too.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Every suite in every mode, not the short selection
+    #[arg(long)]
+    full: bool,
+    #[command(flatten)]
+    guest: GuestArgs,
+    /// Only cases whose name has this in it
+    #[arg(long, value_name = "FILTER")]
+    only: Option<String>,
+    /// Print what the guest is told in each case instead of running it
+    #[arg(long)]
+    print_commands: bool,
+}
+
+/// Runs the cases in one guest, and prints a line for each; whether none failed.
+///
+/// # Errors
+/// When something does not start, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let cases: Vec<_> = case::cases(args.full)
+        .into_iter()
+        .filter(|case| args.only.as_ref().is_none_or(|only| case.name().contains(only.as_str())))
+        .collect();
+    if args.print_commands {
+        for case in &cases {
+            println!("# {}\n{}", case.name(), case.commands(End::Guest).join("\n"));
+        }
+        return Ok(true);
+    }
+    let scratch = Scratch::new()?;
+    let programs = [packages::need(packages::IP)?, packages::need(packages::PERL)?];
+    let base = args.guest.base(Extras { programs: &programs, modules: &MODULES }, &scratch)?;
+    let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+    let link = Link::start(Path::new(&socket(&scratch)), &ns)?;
+    let mut tally = Tally::default();
+    run_cases(&cases, &base, &link, &ns, &scratch, &mut tally)?;
+    Ok(tally.end("ipsec-peer"))
+}
+
+fn socket(scratch: &Scratch) -> String {
+    scratch.file("guest.sock")
+}
+
+fn run_cases(cases: &[Case], base: &Base, link: &Link, ns: &NetNs, scratch: &Scratch, tally: &mut Tally) -> Result<()> {
+    let network = guest::vhost_user_network(&socket(scratch), 1, "");
+    let mut machine = base.boot(network, ns)?;
+    println!("booted in {:.1} s", machine.boot_time().as_secs_f64());
+    prepare(&mut machine, ns)?;
+    for case in cases {
+        let began = Instant::now();
+        let judged = run_one(case, base, link, &mut machine, ns);
+        tally.count(&case.name(), began, judged)?;
+    }
+    machine.power_off();
+    Ok(())
+}
+
+/// Addresses and neighbours of both ends.
+fn prepare(machine: &mut Machine, ns: &NetNs) -> Result<()> {
+    guest::prepare_host(ns, guest::MTU)?;
+    let mac = ns.run(|| {
+        sys::link::add_address(TAP, HOST_V6.into(), PREFIX_LEN_V6)?;
+        sys::link::add_neighbour(TAP, tcp::GUEST.into(), GUEST_MAC)?;
+        sys::link::add_neighbour(TAP, GUEST_V6.into(), GUEST_MAC)?;
+        sys::link::mac(TAP)
+    });
+    let mac = mac.doing("entering the namespace")?.doing("the host's neighbours")?;
+    let mac = mac.map(|byte| format!("{byte:02x}")).join(":");
+    let guest_mac = GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":");
+    machine.run(&format!("/bin/ip link set eth0 down && /bin/ip link set eth0 address {guest_mac}"))?;
+    machine.run(&format!("/bin/ip link set eth0 up && /bin/ip addr add {GUEST_V6}/{PREFIX_LEN_V6} dev eth0 nodad"))?;
+    for address in [IpAddr::from(HOST), HOST_V6.into()] {
+        machine.run(&format!("/bin/ip neigh replace {address} lladdr {mac} dev eth0"))?;
+    }
+    machine.run(OPEN_PORT_4500)?;
+    Ok(())
+}
+
+fn run_one(case: &Case, base: &Base, link: &Link, machine: &mut Machine, ns: &NetNs) -> Result<()> {
+    let commands = case.commands(End::Guest);
+    for command in &commands {
+        machine.run(&format!("/bin/{command}"))?;
+    }
+    // Only the sender itself knows from where on its numbers may go.
+    let (text, owner) = match case.extra {
+        Extra::Wrap => (case.commands(End::Host), Owner::Host),
+        Extra::None | Extra::Encapsulation => (commands, Owner::Peer),
+    };
+    link.install(&text.join("\n"), owner)?;
+    let before = judge::Counts::read(link.counts(), machine)?;
+    let host = match case.version {
+        Version::V4 => HOST.into(),
+        Version::V6 => HOST_V6.into(),
+    };
+    let moved =
+        tcp::guest_to_host(machine, ns, host, base.payload()).and_then(|()| tcp::host_to_guest(machine, ns, host));
+    let judged = judge::Counts::read(link.counts(), machine).and_then(|after| {
+        let counts = after.since(&before);
+        moved.and_then(|()| counts.judge(case)).map_err(|why| with_counts(why, &counts))
+    });
+    if !link.is_running() {
+        return failed("the adapters have lost their hosts");
+    }
+    link.remove_all()?;
+    machine.run("/bin/ip xfrm state flush && /bin/ip xfrm policy flush")?;
+    judged
+}
+
+fn with_counts(why: Failure, counts: &judge::Counts) -> Failure {
+    match why {
+        Failure::Failed(why) => Failure::Failed(format!("{why}\n{counts:?}")),
+        other => other,
+    }
+}

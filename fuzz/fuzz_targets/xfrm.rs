@@ -1,0 +1,10 @@
+//! `cargo +nightly fuzz run xfrm`: see `crates/offramp-offload/tests/hostile/mod.rs`. The real texts in
+//! `crates/offramp-offload/tests/xfrm` are good beginnings.
+
+#![no_main]
+
+#[allow(dead_code, reason = "each target runs one of the bodies")]
+#[path = "../../crates/offramp-offload/tests/hostile/mod.rs"]
+mod hostile;
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::xfrm(bytes));
