@@ -4,8 +4,8 @@
 use crate::up::config::unknown;
 use offramp_adapter::ipsec::{NoMatch, Policy, SaDirection, SaState, SaStatus};
 use offramp_offload::esp::{
-    DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, Refused, SaConfig,
-    SecretKey, Selector, Suite, Tunnel, UdpPorts,
+    DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX,
+    Refused, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts,
 };
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
@@ -20,7 +20,7 @@ use zeroize::Zeroizing;
 
 /// Replay window of an association that several queue pairs open with, packets: what their lines and threads
 /// bring out of order is more than the default of one line allows.
-const REPLAY_WINDOW_SHARED: u32 = 1024;
+const REPLAY_WINDOW_SHARED: u32 = REPLAY_WINDOW_MAX;
 /// Longest text of keys, bytes: the longest keys of any suite, in hexadecimal, and some comment.
 const KEY_TEXT_LEN_MAX: usize = 4096;
 /// Permission bits of everybody but the owner.
@@ -554,7 +554,7 @@ mod tests {
     fn several_queue_pairs_get_a_wider_window() {
         let written = keys("direction = \"in\"\nspi = 256\nsuite = \"aes128gcm16\"\n");
         let window = |queue_pairs| written.config(&text(GCM_KEY), Shape { queue_pairs }).unwrap().replay_window;
-        assert_eq!((window(1), window(2)), (64, 1024));
+        assert_eq!((window(1), window(2)), (64, 4096));
     }
 
     #[test]
