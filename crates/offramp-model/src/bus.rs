@@ -1,6 +1,11 @@
 //! What it takes to move bytes between an adapter and the memory of its host.
 
+pub mod pci;
+pub mod pcie;
+
 use crate::time::Span;
+use pci::Pci;
+use pcie::Pcie;
 
 /// Parts of a million: the unit of ratios.
 pub const PPM: u64 = 1_000_000;
@@ -37,6 +42,10 @@ pub enum Bus {
     Isa(IsaTransfers),
     /// The adapter is master of a bus that is never the limit; the processor does not take part.
     Master,
+    /// The adapter is master of a PCI bus, which both directions share.
+    Pci(Pci),
+    /// The adapter is at the end of a PCI Express link.
+    Pcie(Pcie),
 }
 
 impl Bus {
@@ -44,7 +53,7 @@ impl Bus {
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),
-            Self::Master => Span::ZERO,
+            Self::Master | Self::Pci(_) | Self::Pcie(_) => Span::ZERO,
         }
     }
 }

@@ -1,9 +1,11 @@
 //! A profile with its types: what a run is made with.
 
+use crate::bus::pci::Pci;
+use crate::bus::pcie::{Iommu, Pcie};
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
 use crate::profile::{Profile, schema};
-use crate::tcp::{AckPolicy, SenderConfig, Variant};
+use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
 use crate::time::{PICOSECONDS_PER_NANOSECOND, Span};
 use offramp_adapter::memory::{MemoryConfig, MemoryConfigError, OverflowPolicy, ReceiveMemory};
 use offramp_adapter::moderation::{AreaConfig, DimProfiles, E1000Mode, ModerationConfig, Policy};
@@ -15,11 +17,24 @@ pub enum Workload {
     TtcpReceive,
     /// The host reads files of the peer by NFS over UDP.
     NfsRead,
+    /// A process of the host sends a stream over TCP (`ttcp -t`).
+    TtcpSend,
+    /// Both at once.
+    TtcpBoth,
+    /// A process of the host sends datagrams over UDP, which the host cuts into fragments.
+    UdpSend,
 }
 
 impl Workload {
     /// Every workload, with the name that a user gives.
-    pub const NAMES: [(&'static str, Self); 2] = [("ttcp-receive", Self::TtcpReceive), ("nfs-read", Self::NfsRead)];
+    pub const NAMES: [(&'static str, Self); 6] = [
+        ("ttcp-receive", Self::TtcpReceive),
+        ("ttcp-send", Self::TtcpSend),
+        ("ttcp", Self::TtcpSend),
+        ("ttcp-both", Self::TtcpBoth),
+        ("nfs-read", Self::NfsRead),
+        ("udp-send", Self::UdpSend),
+    ];
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -60,8 +75,48 @@ pub struct Costs {
     pub read_chunk: u64,
     /// Femtoseconds per byte copied to a process.
     pub copy_fs_per_byte: u64,
-    /// Femtoseconds per byte summed; 0 where the adapter does it.
+    /// Femtoseconds per byte received and summed; 0 where the adapter does it.
     pub checksum_fs_per_byte: u64,
+    /// The same where a capture makes the stack verify every sum itself.
+    pub capture_fs_per_byte: u64,
+    /// Femtoseconds per byte sent and summed; 0 where the adapter does it.
+    pub send_checksum_fs_per_byte: u64,
+    /// Femtoseconds per byte of a process copied to be sent.
+    pub write_copy_fs_per_byte: u64,
+    /// Femtoseconds per byte encrypted or decrypted by the processor, over all bytes.
+    pub crypt_fs_per_byte: u64,
+    /// A write of a process.
+    pub write: Span,
+    /// Per segment sent that the adapter does not cut.
+    pub segment: Span,
+    /// Per large send that it does.
+    pub chunk: Span,
+    /// An acknowledgement received.
+    pub ack_receive: Span,
+    /// Per send completed.
+    pub completion: Span,
+    /// A register of the adapter, for each frame handed down.
+    pub register: Span,
+}
+
+/// Which processor does what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// The first has interrupts, softirqs and protocols, the last has processes.
+    Pinned,
+    /// Each connection has one; interrupts go round.
+    Balanced,
+}
+
+/// A TCP that sends: of the host or of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendConfig {
+    /// Its window and its answer to loss.
+    pub sender: SenderConfig,
+    /// Bytes that are handed down at once: a segment, or a large send.
+    pub chunk_len: u64,
+    /// Bytes that a process may write before they are acknowledged.
+    pub buffer: u64,
 }
 
 /// The host under study.
@@ -79,6 +134,14 @@ pub struct HostConfig {
     pub mask_interval: Span,
     /// How long they are shut out.
     pub mask: Span,
+    /// Processors.
+    pub processors: u64,
+    /// Which does what.
+    pub placement: Placement,
+    /// Its TCP, as it sends.
+    pub send: SendConfig,
+    /// A capture runs.
+    pub captures: bool,
 }
 
 /// Its adapter.
@@ -90,6 +153,41 @@ pub struct AdapterConfig {
     pub moderation: ModerationConfig,
     /// How bytes get to the host.
     pub bus: Bus,
+    /// The way of frames through it.
+    pub engine: EngineConfig,
+}
+
+/// How frames go through an adapter that is bus master.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EngineConfig {
+    /// Time of its engine for each frame sent.
+    pub segment: Span,
+    /// The same for each frame received.
+    pub receive: Span,
+    /// Bits per second that it encrypts or decrypts; 0: it does not.
+    pub crypt_bps: u64,
+    /// Share of the bytes that this concerns, parts of a million.
+    pub encrypted_ppm: u64,
+    /// Bytes that may wait for the bus.
+    pub receive_fifo: u64,
+    /// Bytes that may wait for the line.
+    pub transmit_fifo: u64,
+    /// Bytes of a frame that must have come before it goes over the bus; 0: all.
+    pub cut_through: u64,
+    /// Bytes of a receive buffer.
+    pub buffer: u64,
+    /// Bytes of a descriptor.
+    pub descriptor: u64,
+    /// Descriptors read at once.
+    pub descriptor_fetch: u64,
+    /// Descriptors written back at once.
+    pub descriptor_write_back: u64,
+    /// How long written descriptors are held back.
+    pub write_back: Span,
+    /// Waiting segments of a connection are handed over as one.
+    pub coalesces: bool,
+    /// Every so-many-th segment is called bad; 0: none.
+    pub verdict_fault: u64,
 }
 
 /// The machine at the other end.
@@ -105,6 +203,10 @@ pub struct PeerConfig {
     pub service: Span,
     /// Bits per second of the slower link that its frames cross first; 0: none.
     pub hop_bps: u64,
+    /// Its TCP's acknowledgements and window.
+    pub ack_policy: AckPolicy,
+    /// Longest that an acknowledgement waits.
+    pub delayed_ack: Span,
 }
 
 /// What is sent, and for how long.
@@ -114,6 +216,10 @@ pub struct WorkloadConfig {
     pub workload: Workload,
     /// TCP connections.
     pub flows: u64,
+    /// Bytes of Ethernet, IP and TCP headers with options.
+    pub headers_len: u64,
+    /// Bytes that a process writes at once, or of a datagram.
+    pub write_size: u64,
     /// Bytes that the receiving process asks for at once.
     pub read_size: u64,
     /// Payload bits per second that the application writes; 0: no limit.
@@ -195,7 +301,11 @@ impl Fields<'_> {
     }
 
     fn host(&self) -> HostConfig {
-        let checksum = if self.is_on("adapter.checksum") { 0 } else { self.cost_per_byte("host.checksum_time") };
+        let checksum = self.word("adapter.checksum", schema::CHECKSUMS);
+        let captures = self.is_on("host.capture");
+        let (path, miss) = (self.cost_per_byte("host.checksum_time"), self.cost_per_byte("host.checksum_miss_time"));
+        let receive_sum = path + Span(miss).scaled_ppm(self.0.value("host.receive_miss")).0;
+        let is_ours = |by_adapter: &[&str]| !by_adapter.contains(&checksum);
         let receive_in = match self.word("host.receive", schema::RECEIVES) {
             "deferred" => ReceiveIn::Deferred { reversed: self.word("host.order", schema::ORDERS) == "reversed" },
             _ => ReceiveIn::Interrupt,
@@ -211,7 +321,17 @@ impl Fields<'_> {
                 read: self.cost("host.read_time"),
                 read_chunk: self.0.value("host.read_chunk"),
                 copy_fs_per_byte: self.cost_per_byte("host.copy_time"),
-                checksum_fs_per_byte: checksum,
+                checksum_fs_per_byte: if is_ours(&["on", "receive"]) { receive_sum } else { 0 },
+                capture_fs_per_byte: if captures { receive_sum } else { 0 },
+                send_checksum_fs_per_byte: if is_ours(&["on", "transmit"]) { path + miss } else { 0 },
+                write_copy_fs_per_byte: self.cost_per_byte("host.write_copy_time"),
+                crypt_fs_per_byte: self.crypt(),
+                write: self.cost("host.write_time"),
+                segment: self.cost("host.segment_time"),
+                chunk: self.cost("host.chunk_time"),
+                ack_receive: self.cost("host.ack_receive_time"),
+                completion: self.cost("host.completion_time"),
+                register: self.cost("host.register_time"),
             },
             ack_policy: AckPolicy {
                 segments_per_ack: self.0.value("host.segments_per_ack") as u32,
@@ -221,13 +341,74 @@ impl Fields<'_> {
             receive_in,
             mask_interval: self.time("host.mask_interval"),
             mask: self.time("host.mask_time"),
+            processors: self.0.value("host.processors"),
+            placement: match self.word("host.placement", schema::PLACEMENTS) {
+                "balanced" => Placement::Balanced,
+                _ => Placement::Pinned,
+            },
+            send: self.host_send(),
+            captures,
+        }
+    }
+
+    /// Time of the processor per byte for what it encrypts itself.
+    fn crypt(&self) -> u64 {
+        if self.word("adapter.ipsec", schema::IPSECS) != "host" {
+            return 0;
+        }
+        Span(self.cost_per_byte("host.crypt_time")).scaled_ppm(self.0.value("workload.encrypted")).0
+    }
+
+    fn host_send(&self) -> SendConfig {
+        let mss = self.0.value("workload.mss");
+        let largest = self.0.value("adapter.segment_chunk");
+        SendConfig {
+            sender: SenderConfig {
+                mss,
+                variant: self.variant("host.tcp"),
+                rto_min: self.time("host.rto_min"),
+                initial_window_segments: self.0.value("host.initial_window"),
+                window: self.0.value("peer.receive_window"),
+            },
+            chunk_len: if self.is_on("adapter.lso") { (largest - largest % mss).max(mss) } else { mss },
+            buffer: self.0.value("host.send_buffer"),
+        }
+    }
+
+    fn variant(&self, name: &str) -> Variant {
+        match self.word(name, schema::VARIANTS) {
+            "tahoe" => Variant::Tahoe,
+            "reno" => Variant::Reno,
+            "new-reno" => Variant::NewReno,
+            "cubic" => Variant::Cubic,
+            _ => Variant::GoBackN,
         }
     }
 
     fn adapter(&self) -> Result<AdapterConfig, MemoryConfigError> {
         let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
         memory.check()?;
-        Ok(AdapterConfig { memory, moderation: self.moderation(), bus: self.bus() })
+        Ok(AdapterConfig { memory, moderation: self.moderation(), bus: self.bus(), engine: self.engine() })
+    }
+
+    fn engine(&self) -> EngineConfig {
+        let encrypts = self.word("adapter.ipsec", schema::IPSECS) == "adapter";
+        EngineConfig {
+            segment: self.time("adapter.segment_time"),
+            receive: self.time("adapter.receive_time"),
+            crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
+            encrypted_ppm: self.0.value("workload.encrypted"),
+            receive_fifo: self.0.value("adapter.receive_fifo"),
+            transmit_fifo: self.0.value("adapter.transmit_fifo"),
+            cut_through: self.0.value("adapter.cut_through"),
+            buffer: self.0.value("adapter.buffer"),
+            descriptor: self.0.value("adapter.descriptor"),
+            descriptor_fetch: self.0.value("adapter.descriptor_fetch"),
+            descriptor_write_back: self.0.value("adapter.descriptor_write_back"),
+            write_back: self.time("adapter.write_back_time"),
+            coalesces: self.is_on("adapter.coalesce"),
+            verdict_fault: self.0.value("adapter.verdict_fault"),
+        }
     }
 
     fn memory(&self) -> Result<MemoryConfig, MemoryConfigError> {
@@ -268,7 +449,7 @@ impl Fields<'_> {
     fn bus(&self) -> Bus {
         let access = self.word("adapter.access", schema::ACCESSES);
         if access == "master" {
-            return Bus::Master;
+            return self.master();
         }
         // Memory needs no recovery between two accesses.
         let recovery_cycles = if access == "port" { self.0.value("adapter.recovery_cycles") } else { 0 };
@@ -281,24 +462,60 @@ impl Fields<'_> {
         })
     }
 
+    /// What a bus master is master of.
+    fn master(&self) -> Bus {
+        match self.word("bus.kind", schema::BUSES) {
+            "pci" => Bus::Pci(Pci {
+                clock_hz: self.0.value("bus.clock"),
+                width: self.0.value("bus.width"),
+                overhead_cycles: self.0.value("bus.overhead"),
+                wait_states: self.0.value("bus.wait_states"),
+                burst_len_max: self.0.value("bus.burst"),
+                cache_line_len: self.0.value("bus.cache_line"),
+            }),
+            "pcie" => Bus::Pcie(Pcie {
+                transfers_per_second: self.0.value("bus.clock"),
+                lanes: self.0.value("bus.lanes"),
+                payload_len_max: self.0.value("bus.payload"),
+                read_request_len_max: self.0.value("bus.read_request"),
+                completion_len_max: self.0.value("bus.completion"),
+                has_ecrc: false,
+                read_latency: self.time("bus.read_latency"),
+                write_latency: self.time("bus.write_latency"),
+                outstanding_reads: self.0.value("bus.outstanding_reads"),
+                write_interval: self.time("bus.write_interval"),
+                posted_credit_len: self.0.value("bus.posted_credit"),
+                credit_latency: self.time("bus.credit_latency"),
+                iommu: self.is_on("bus.iommu").then(|| Iommu {
+                    entries: self.0.value("bus.iotlb"),
+                    page_len: self.0.value("bus.page"),
+                    window_len: self.0.value("bus.window"),
+                    walk_time: self.time("bus.walk_time"),
+                    walkers: self.0.value("bus.walkers"),
+                }),
+            }),
+            _ => Bus::Master,
+        }
+    }
+
     fn peer(&self) -> PeerConfig {
-        let variant = match self.word("peer.tcp", schema::VARIANTS) {
-            "reno" => Variant::Reno,
-            "tahoe" => Variant::Tahoe,
-            _ => Variant::GoBackN,
-        };
         PeerConfig {
             gap: self.time("peer.gap"),
             turnaround: self.time("peer.turnaround_time"),
             sender: SenderConfig {
                 mss: self.0.value("workload.mss"),
-                variant,
+                variant: self.variant("peer.tcp"),
                 rto_min: self.time("peer.rto_min"),
                 initial_window_segments: self.0.value("peer.initial_window"),
                 window: self.0.value("host.receive_window"),
             },
             service: self.time("peer.service_time"),
             hop_bps: self.0.value("link.hop_rate"),
+            ack_policy: AckPolicy {
+                segments_per_ack: self.0.value("peer.segments_per_ack") as u32,
+                window: self.0.value("peer.receive_window"),
+            },
+            delayed_ack: self.time("peer.delayed_ack_time"),
         }
     }
 
@@ -306,6 +523,8 @@ impl Fields<'_> {
         WorkloadConfig {
             workload,
             flows: self.0.value("workload.flows"),
+            headers_len: HEADERS_LEN + self.0.value("workload.tcp_options"),
+            write_size: self.0.value("workload.write_size"),
             read_size: self.0.value("workload.read_size"),
             rate_bps: self.0.value("workload.rate"),
             rpc_size: self.0.value("workload.rpc_size"),

@@ -25,7 +25,10 @@ pub const REQUEST_FRAME_LEN: u64 = 170;
 /// # Errors
 /// When the reply does not fit into one UDP datagram.
 pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
-    let datagram_len = UDP_HEADER_LEN + REPLY_HEADER_LEN + size;
+    fragment_lens(UDP_HEADER_LEN + REPLY_HEADER_LEN + size)
+}
+
+fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     let frame = datagram(datagram_len);
     let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
     let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
@@ -62,6 +65,51 @@ fn datagram(datagram_len: usize) -> Vec<u8> {
     frame
 }
 
+/// The payloads of the segments that a large send of `len` bytes is cut into.
+///
+/// The frame is a real one, and the cut is the adapter's own.
+pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
+    const TCP_HEADER_LEN: usize = 20;
+    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
+    const DATA_OFFSET_WORDS: u8 = 0x50;
+    const TCP_CHECKSUM_AT: u16 = 16;
+    const PROTOCOL_TCP: u8 = 6;
+    let headers_len = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
+    let mut frame = vec![0; headers_len + len as usize];
+    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    let ip = &mut frame[ETHERNET_HEADER_LEN..];
+    ip[0] = VERSION_AND_HEADER_WORDS;
+    ip[2..4]
+        .copy_from_slice(&u16::try_from(headers_len - ETHERNET_HEADER_LEN + len as usize).unwrap_or(0).to_be_bytes());
+    ip[9] = PROTOCOL_TCP;
+    ip[IPV4_HEADER_LEN + 12] = DATA_OFFSET_WORDS;
+    let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
+        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: mss as u16, ecn: false }),
+    };
+    match Segmenter::new(&frame, &meta, &SegmentPolicy::default()) {
+        Ok(mut segmenter) => {
+            let mut lens = Vec::with_capacity(segmenter.frames_left());
+            while segmenter.frames_left() > 0 {
+                lens.push((segmenter.next_len() - headers_len) as u64);
+                segmenter.skip_next();
+            }
+            lens
+        }
+        // What the adapter refuses goes out in one piece, as it came.
+        Err(_) => vec![len],
+    }
+}
+
+/// The frames, without FCS, of a UDP datagram with so many bytes of data, cut by the host.
+///
+/// # Errors
+/// When no datagram holds them.
+pub fn datagram_frames(size: usize) -> Result<Vec<u64>, Refused> {
+    fragment_lens(UDP_HEADER_LEN + size)
+}
+
 /// A call that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Call {
@@ -94,6 +142,16 @@ mod tests {
     fn smaller_reads_take_the_pages_that_arithmetic_gives_them() {
         let pages = |size| -> u64 { reply_frames(size).unwrap().iter().map(|len| (len + 8).div_ceil(256)).sum() };
         assert_eq!([1024, 2048, 4096, 8192].map(pages), [5, 9, 18, 34]);
+    }
+
+    #[test]
+    fn a_large_send_is_cut_into_full_segments_and_a_rest_and_no_byte_is_lost() {
+        for (len, mss) in [(64_000, 1460), (1461, 1460), (2920, 1460), (60_000, 8960), (1000, 1460)] {
+            let payloads = tcp_payloads(len, mss);
+            assert_eq!(payloads.iter().sum::<u64>(), len);
+            assert_eq!(payloads.len() as u64, len.div_ceil(mss));
+            assert!(payloads[..payloads.len() - 1].iter().all(|&payload| payload == mss));
+        }
     }
 
     #[test]

@@ -4,27 +4,32 @@
 //! |---|---|
 //! | `simulation.rs` | the events, and who is told of each |
 //! | `simulation/line.rs` | who sends when |
+//! | `simulation/dma.rs` | the way through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
+//! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
 //! | `simulation/peer.rs` | the other machine |
 //! | `simulation/outcome.rs` | what is counted |
 
+mod dma;
 mod driver;
 mod host;
 mod line;
 mod outcome;
 mod peer;
+mod send;
 
 pub use outcome::{ACTIVITIES, Activity, Counts, Outcome};
 
-use crate::config::{Config, Workload};
+use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
 use crate::events::EventQueue;
 use crate::link::{Link, Station};
 use crate::profile::{Profile, ProfileError};
-use crate::rpc::{Call, reply_frames};
+use crate::rpc::{Call, datagram_frames, reply_frames};
 use crate::tcp::{Receiver, Sender};
 use crate::time::{Span, Time};
+use dma::Dma;
 use driver::Driver;
 use line::StationState;
 use offramp_adapter::memory::MemoryConfigError;
@@ -36,6 +41,8 @@ use rand_chacha::ChaCha8Rng;
 const HOST: Station = 0;
 /// The machine that it talks to.
 const PEER: Station = 1;
+/// Data of the largest datagram that a process sends (RFC 768 and 791).
+const DATAGRAM_LEN_MAX: u64 = 65_507;
 
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
@@ -49,7 +56,7 @@ pub enum ModelError {
     /// The RPC's reply cannot be cut into frames.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
-    /// Nothing is to happen any more before the run is over.
+    /// Nothing is to happen any more before the run is over, or nothing came through for all of its time.
     #[error("the run stands still at {at_us} us: {waiting}")]
     Stalled {
         /// Since when.
@@ -65,6 +72,22 @@ struct Frame {
     /// Bytes without FCS.
     len: u64,
     content: Content,
+    /// With it all of what was handed down is sent: not so of a large send but for its last frame.
+    completes: bool,
+}
+
+impl Frame {
+    fn new(len: u64, content: Content) -> Self {
+        Self { len, content, completes: true }
+    }
+
+    /// The connection of a segment.
+    fn flow(&self) -> Option<usize> {
+        match self.content {
+            Content::Segment { flow, .. } => Some(flow),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,12 +96,13 @@ enum Content {
     Ack { flow: usize, next: u64, window: u64 },
     Request { slot: usize, number: u64, attempt: u32 },
     Fragment { slot: usize, number: u64, attempt: u32 },
+    Datagram { payload: u64 },
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    /// The processor's job is done.
-    Cpu { generation: u64 },
+    /// A processor's job is done.
+    Cpu { processor: usize, generation: u64 },
     /// A station has waited for what it waits between two frames.
     Ready(Station),
     /// The last bit of a frame has left.
@@ -87,6 +111,12 @@ enum Event {
     Free(Station),
     /// A frame has reached a station.
     Arrive(Station, Frame),
+    /// The bus has taken a frame to the host.
+    DmaWritten(Frame),
+    /// The bus has taken a frame to the adapter, and its engine is done with it.
+    DmaRead(Frame),
+    /// The adapter writes its descriptors back.
+    WriteBack,
     /// The moderator may want an interrupt.
     Moderation,
     /// The peer's answer to something is there.
@@ -120,15 +150,25 @@ enum Job {
     Fragment { slot: usize, number: u64, attempt: u32 },
     Call { slot: usize },
     Reply { slot: usize },
+    Completions,
+    AckIn { flow: usize, next: u64, window: u64 },
+    Write { flow: usize },
+    Send { flow: usize, start: u64, len: u64 },
+    Datagram,
     Mask,
 }
 
-/// A TCP connection from the peer to the host.
+/// A TCP connection with data in one direction.
 #[derive(Debug)]
 struct Flow {
+    /// From the peer to the host; else from the host to the peer.
+    is_to_host: bool,
     sender: Sender,
     receiver: Receiver,
     is_reading: bool,
+    is_writing: bool,
+    /// Segments that the host refused because the adapter called them bad.
+    refused: u64,
     /// When the earliest event of the sender's timer comes.
     timer_at: Option<Time>,
     /// When a delayed acknowledgement is due.
@@ -144,13 +184,21 @@ struct Simulation {
     events: EventQueue<Event>,
     now: Time,
     rng: ChaCha8Rng,
-    cpu: Cpu<Job>,
+    cpus: Vec<Cpu<Job>>,
+    /// The processor whose job is just done, and decides what follows.
+    deciding: Option<usize>,
+    /// Interrupts so far that were given to processors in turn.
+    interrupt_turn: usize,
+    dma: Dma,
     link: Link,
     stations: [StationState; 2],
     driver: Driver,
     flows: Vec<Flow>,
     calls: Vec<Call>,
     reply_frames: Vec<u64>,
+    datagram_frames: Vec<u64>,
+    /// The process waits for room to send another datagram.
+    datagram_waits: bool,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -172,19 +220,23 @@ impl Simulation {
     fn new(config: &Config) -> Result<Self, ModelError> {
         let is_rpc = config.workload.workload == Workload::NfsRead;
         let reply_frames = if is_rpc { reply_frames(config.workload.rpc_size as usize)? } else { Vec::new() };
-        let flows = if is_rpc { 0 } else { config.workload.flows };
         let calls = if is_rpc { config.workload.rpc_outstanding } else { 0 };
         Ok(Self {
             events: EventQueue::default(),
             now: Time::START,
             rng: ChaCha8Rng::seed_from_u64(config.workload.seed),
-            cpu: Cpu::default(),
+            cpus: (0..config.host.processors).map(|_| Cpu::default()).collect(),
+            deciding: None,
+            interrupt_turn: 0,
+            dma: Dma::new(&config.adapter),
             link: Link::new(config.link),
             stations: [StationState::new(config.link.gap()), StationState::new(config.peer.gap)],
             driver: Driver::new(&config.adapter),
-            flows: (0..flows).map(|_| Flow::new(config)).collect(),
+            flows: directions(config).into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
             calls: vec![Call::default(); calls as usize],
             reply_frames,
+            datagram_frames: datagram_frames(config.workload.write_size.min(DATAGRAM_LEN_MAX) as usize)?,
+            datagram_waits: false,
             hop_free: Time::START,
             counts: Counts::default(),
             handled: 0,
@@ -202,6 +254,9 @@ impl Simulation {
         }
         for slot in 0..self.calls.len() {
             self.start_call(slot);
+        }
+        if self.config.workload.workload == Workload::UdpSend {
+            self.send_datagram();
         }
     }
 
@@ -221,13 +276,20 @@ impl Simulation {
             return Err(ModelError::Stalled { at_us: self.now.ns() / 1000, waiting: self.waiting() });
         }
         self.now = end;
-        let counts = self.counts_now().since(&warm);
+        let all = self.counts_now();
+        let counts = all.since(&warm);
+        if counts.bytes == 0 && all.timeouts > 0 {
+            return Err(ModelError::Stalled { at_us: self.now.ns() / 1000, waiting: self.waiting() });
+        }
         Ok(Outcome::new(&self.config, &counts, self.handled))
     }
 
     fn handle(&mut self, event: Event) {
         match event {
-            Event::Cpu { generation } => self.on_cpu(generation),
+            Event::Cpu { processor, generation } => self.on_cpu(processor, generation),
+            Event::DmaWritten(frame) => self.on_dma_written(frame),
+            Event::DmaRead(frame) => self.send(HOST, frame),
+            Event::WriteBack => self.on_write_back(),
             Event::Ready(station) => self.on_ready(station),
             Event::Sent { station, transmission } => self.on_sent(station, transmission),
             Event::Free(station) => self.on_free(station),
@@ -244,8 +306,9 @@ impl Simulation {
         }
     }
 
-    fn on_cpu(&mut self, generation: u64) {
-        let Some(job) = self.cpu.complete(self.now, generation) else { return };
+    fn on_cpu(&mut self, processor: usize, generation: u64) {
+        let Some(job) = self.cpus[processor].complete(self.now, generation) else { return };
+        self.deciding = Some(processor);
         match job {
             Job::InterruptEntry => self.on_interrupt(),
             Job::ReadOut => self.on_read_out(),
@@ -257,23 +320,61 @@ impl Simulation {
             Job::Fragment { slot, number, attempt } => self.on_fragment(slot, number, attempt),
             Job::Call { slot } => self.on_call_built(slot),
             Job::Reply { slot } => self.on_reply_read(slot),
+            Job::Completions => self.begin_batch(),
+            Job::AckIn { flow, next, window } => self.on_ack_in(flow, next, window),
+            Job::Write { flow } => self.on_written(flow),
+            Job::Send { flow, start, len } => self.on_segment_built(flow, start, len),
+            Job::Datagram => self.on_datagram_built(),
             Job::Mask => {}
         }
-        let next = self.cpu.resume(self.now);
-        self.expect(next);
+        self.deciding = None;
+        let next = self.cpus[processor].resume(self.now);
+        self.expect(processor, next);
+    }
+
+    /// Which processor does a job.
+    fn place(&self, priority: Priority, job: &Job) -> usize {
+        let count = self.cpus.len();
+        if count == 1 {
+            return 0;
+        }
+        if self.config.host.placement == Placement::Pinned {
+            return if priority == Priority::User { count - 1 } else { 0 };
+        }
+        match *job {
+            Job::Segment { flow, .. }
+            | Job::Ack { flow, .. }
+            | Job::Read { flow, .. }
+            | Job::AckIn { flow, .. }
+            | Job::Write { flow }
+            | Job::Send { flow, .. } => flow % count,
+            Job::Fragment { slot, .. } | Job::Call { slot } | Job::Reply { slot } => slot % count,
+            Job::Datagram => count - 1,
+            Job::InterruptEntry
+            | Job::ReadOut
+            | Job::BatchFrame(_)
+            | Job::BatchBegin
+            | Job::Completions
+            | Job::Mask => self.interrupt_turn % count,
+        }
     }
 
     /// Work for the processor, charged to what it is for.
     fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let cost = self.charge(costs);
-        let completion = self.cpu.submit(self.now, priority, job, cost);
-        self.expect(completion);
+        let processor = self.place(priority, &job);
+        let completion = self.cpus[processor].submit(self.now, priority, job, cost);
+        self.expect(processor, completion);
     }
 
-    /// The same, before all else of that priority: it follows from the job that is just done.
+    /// The same, before all else of that priority if it follows from the job that is just done on that processor.
     fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
+        let processor = self.place(priority, &job);
+        if self.deciding != Some(processor) {
+            return self.work(priority, job, costs);
+        }
         let cost = self.charge(costs);
-        self.cpu.submit_next(priority, job, cost);
+        self.cpus[processor].submit_next(priority, job, cost);
     }
 
     fn charge(&mut self, costs: &[(Activity, Span)]) -> Span {
@@ -285,33 +386,67 @@ impl Simulation {
         sum
     }
 
-    fn expect(&mut self, completion: Option<Completion>) {
+    fn expect(&mut self, processor: usize, completion: Option<Completion>) {
         if let Some(Completion { at, generation }) = completion {
-            self.events.schedule(at, Event::Cpu { generation });
+            self.events.schedule(at, Event::Cpu { processor, generation });
         }
     }
 
     /// Who waits for what, for a run that stands still.
     fn waiting(&self) -> String {
-        let flows = self.flows.iter().enumerate().map(|(at, flow)| {
-            let (in_flight, cwnd) = (flow.sender.in_flight(), flow.sender.cwnd());
-            format!("connection {at} has {in_flight} bytes under way, a congestion window of {cwnd}")
+        let flows = self.flows.iter().enumerate().map(|(at, flow)| flow.waiting(at));
+        let calls = self.calls.iter().enumerate().map(|(at, call)| {
+            let (number, attempt) = (call.number, call.attempt);
+            format!("call {number} of slot {at} waits for its reply after {attempt} requests sent again")
         });
-        let calls = self.calls.iter().map(|call| format!("call {} is not answered", call.number));
-        flows.chain(calls).collect::<Vec<_>>().join("; ")
+        let mut all: Vec<_> = flows.chain(calls).collect();
+        let lost = self.driver.memory.counts();
+        if lost.dropped + lost.overrun + self.dma.dropped > 0 {
+            let (dropped, overrun) = (lost.dropped + self.dma.dropped, lost.overrun);
+            all.push(format!("the adapter has lost {dropped} frames for want of room and overrun {overrun}"));
+        }
+        all.join("; ")
     }
 }
 
+/// The direction of each connection.
+fn directions(config: &Config) -> Vec<bool> {
+    let to_host = matches!(config.workload.workload, Workload::TtcpReceive | Workload::TtcpBoth);
+    let from_host = matches!(config.workload.workload, Workload::TtcpSend | Workload::TtcpBoth);
+    let of = |is_there: bool| if is_there { config.workload.flows as usize } else { 0 };
+    [vec![true; of(to_host)], vec![false; of(from_host)]].concat()
+}
+
 impl Flow {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, is_to_host: bool) -> Self {
+        let SendConfig { sender, .. } = config.host.send;
+        let (sender, policy) =
+            if is_to_host { (config.peer.sender, config.host.ack_policy) } else { (sender, config.peer.ack_policy) };
         Self {
-            sender: Sender::new(config.peer.sender),
-            receiver: Receiver::new(config.host.ack_policy),
+            is_to_host,
+            sender: Sender::new(sender),
+            receiver: Receiver::new(policy),
             is_reading: false,
+            is_writing: false,
+            refused: 0,
             timer_at: None,
             ack_due: None,
             ack_timer_runs: false,
             written: 0,
         }
+    }
+
+    fn waiting(&self, at: usize) -> String {
+        let who = if self.is_to_host { "peer" } else { "host" };
+        let (byte, under_way, times) =
+            (self.sender.unacknowledged(), self.sender.in_flight(), self.sender.timeouts_in_row);
+        let mut text = format!(
+            "connection {at}: the {who} waits for byte {byte} to be acknowledged, with {under_way} bytes under way, \
+             after {times} timeouts in a row"
+        );
+        if self.refused > 0 {
+            text += &format!("; the host has refused {} segments that its adapter called bad", self.refused);
+        }
+        text
     }
 }

@@ -68,6 +68,14 @@ pub const OVERFLOWS: &[&str] = &["drop", "overrun", "stop-and-recover"];
 pub const MEMORIES: &[&str] = &["dp8390", "descriptors"];
 /// How a host gets at the bytes of a frame.
 pub const ACCESSES: &[&str] = &["memory", "port", "master"];
+/// What a bus master is master of: a bus that is never the limit, PCI, PCI Express.
+pub const BUSES: &[&str] = &["unlimited", "pci", "pcie"];
+/// Which checksums an adapter does.
+pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
+/// Which processor does what: interrupts and protocol on the first and processes on the last, or by connection.
+pub const PLACEMENTS: &[&str] = &["pinned", "balanced"];
+/// Who encrypts.
+pub const IPSECS: &[&str] = &["off", "host", "adapter"];
 /// Where received frames are read out.
 pub const RECEIVES: &[&str] = &["interrupt", "deferred"];
 /// In which order a driver hands over a batch.
@@ -75,7 +83,7 @@ pub const ORDERS: &[&str] = &["forward", "reversed"];
 /// How many may send at once.
 pub const DUPLEXES: &[&str] = &["half", "full"];
 /// TCP senders.
-pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno"];
+pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno", "new-reno", "cubic"];
 /// Policies of interrupt moderation.
 pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "e1000", "net-dim", "quiet-or-area"];
 /// When the next RPC is sent.
@@ -123,10 +131,45 @@ pub static KEYS: &[Key] = &[
         "1460byte",
         "piece in which the kernel hands data over to a process: a segment",
     ),
-    cost("host.write_time", "a process that writes"),
-    cost("host.segment_time", "TCP, IP and the driver, for each segment sent, or each large one"),
+    cost("host.write_time", "a process that writes, for each write"),
+    cost("host.segment_time", "TCP, IP and the driver, for each frame's worth sent"),
+    cost("host.chunk_time", "TCP, IP and the driver, for each large send that the adapter cuts"),
+    cost("host.completion_time", "the driver, for each send that the adapter has completed"),
+    cost("host.register_time", "a register of the adapter written, for each frame sent: posted in memory, or a port"),
     cost_per_byte("host.copy_time", "a byte copied between a process and the kernel"),
-    cost_per_byte("host.checksum_time", "a byte summed by the processor"),
+    cost_per_byte(
+        "host.write_copy_time",
+        "a byte of a process copied into the kernel to be sent; 0: sent from where it is",
+    ),
+    cost_per_byte("host.checksum_time", "a byte summed by the processor, the instructions"),
+    cost_per_byte("host.checksum_miss_time", "the same, what it waits for the byte to come into the cache"),
+    key(
+        "host.receive_miss",
+        Ratio,
+        (0, 1_000_000),
+        "100%",
+        "share of those waits that remain on receiving: what the sum has brought in, the copy finds",
+    ),
+    cost_per_byte("host.crypt_time", "a byte encrypted or decrypted, and authenticated, by the processor"),
+    key("host.processors", Count("processor"), (1, 64), "1processor", "processors"),
+    choice("host.placement", PLACEMENTS, "which processor does what"),
+    key("host.tcp", Choice(VARIANTS), (0, VARIANTS.len() as u64 - 1), "reno", "how the host's TCP answers to loss"),
+    key("host.rto_min", Time, (1_000, 3600 * SECOND), "200ms", "shortest time until the host's TCP retransmits"),
+    key(
+        "host.initial_window",
+        Count("segment"),
+        (1, 1000),
+        "2segment",
+        "segments that the host sends before the first acknowledgement",
+    ),
+    key(
+        "host.send_buffer",
+        Bytes,
+        (1460, WINDOW_MAX),
+        "128KiB",
+        "bytes that a process may write before they are acknowledged",
+    ),
+    choice("host.capture", SWITCHES, "whether a capture runs: the stack then verifies every sum itself"),
     key("host.receive_window", Bytes, (1460, WINDOW_MAX), "32KiB", "receive buffer of a TCP connection"),
     key("host.segments_per_ack", Count("segment"), (1, 64), "2segment", "segments that one acknowledgement answers"),
     key("host.delayed_ack_time", Time, (0, SECOND), "200ms", "longest that an acknowledgement waits"),
@@ -163,13 +206,70 @@ pub static KEYS: &[Key] = &[
         "100%",
         "transfers take this much of their time, because the controller fills the same memory",
     ),
-    choice("adapter.checksum", SWITCHES, "whether the adapter verifies and writes checksums"),
+    choice("adapter.checksum", CHECKSUMS, "which checksums the adapter verifies and writes"),
+    choice("adapter.lso", SWITCHES, "whether the adapter cuts large sends into segments"),
+    choice("adapter.coalesce", SWITCHES, "whether segments of a connection that wait together are handed over as one"),
+    choice("adapter.ipsec", IPSECS, "who encrypts what `workload.encrypted` says"),
     key(
-        "adapter.segment_chunk",
+        "adapter.crypt_rate",
+        BitRate,
+        (1_000, 1_000_000_000_000),
+        "1000Gbit/s",
+        "what the adapter encrypts and decrypts per second",
+    ),
+    key("adapter.segment_time", Time, (0, SECOND), "0ns", "the adapter's engine, for each frame that it sends"),
+    key("adapter.receive_time", Time, (0, SECOND), "0ns", "the adapter's engine, for each frame that it receives"),
+    key(
+        "adapter.receive_fifo",
+        Bytes,
+        (1_600, 1 << 30),
+        "64KiB",
+        "frames that wait on the adapter for the bus to the host",
+    ),
+    key("adapter.transmit_fifo", Bytes, (1_600, 1 << 30), "64KiB", "frames that wait on the adapter for the line"),
+    key(
+        "adapter.cut_through",
         Bytes,
         (0, 65_536),
         "0byte",
-        "bytes that the host hands down in one piece to be segmented; 0: no large sends",
+        "bytes of a frame that must have come before its way over the bus begins; 0: all",
+    ),
+    key(
+        "adapter.buffer",
+        Bytes,
+        (64, 65_536),
+        "2KiB",
+        "bytes of a receive buffer: a frame takes as many descriptors as buffers",
+    ),
+    key("adapter.descriptor", Bytes, (4, 128), "16byte", "bytes of a descriptor"),
+    key("adapter.descriptor_fetch", Count("descriptor"), (1, 256), "1descriptor", "descriptors that are read at once"),
+    key(
+        "adapter.descriptor_write_back",
+        Count("descriptor"),
+        (1, 256),
+        "1descriptor",
+        "descriptors that are written back at once",
+    ),
+    key(
+        "adapter.write_back_time",
+        Time,
+        (0, SECOND),
+        "0us",
+        "how long the adapter holds written descriptors back, so that the driver sees their frames together",
+    ),
+    key(
+        "adapter.verdict_fault",
+        Count("segment"),
+        (0, 1 << 30),
+        "0segment",
+        "every so-many-th segment of a stream is called bad by the adapter, each time that it comes; 0: none",
+    ),
+    key(
+        "adapter.segment_chunk",
+        Bytes,
+        (1_460, 65_400),
+        "64000byte",
+        "bytes that the host hands down in one piece at most, where the adapter cuts large sends",
     ),
     choice("adapter.moderation", MODERATIONS, "when the host is interrupted for frames that wait"),
     key(
@@ -179,8 +279,48 @@ pub static KEYS: &[Key] = &[
         "8000interrupt/s",
         "interrupts per second at most, where moderation is a fixed gap",
     ),
-    key("bus.clock", Frequency, (100_000, 100_000_000_000), "8MHz", "clock of the bus"),
-    key("bus.reliable_clock", Frequency, (100_000, 100_000_000_000), "100GHz", "clock above which most cards fail"),
+    key(
+        "bus.clock",
+        Frequency,
+        (100_000, 200_000_000_000),
+        "8MHz",
+        "clock of the bus; PCI Express: transfers per second",
+    ),
+    choice("bus.kind", BUSES, "what an adapter that is bus master is master of"),
+    key("bus.width", Bytes, (1, 64), "4byte", "PCI: bytes of a data phase"),
+    key("bus.overhead", Count("cycle"), (0, 1000), "20cycle", "PCI: clocks of a transaction in which no data move"),
+    key("bus.wait_states", Count("cycle"), (0, 100), "0cycle", "PCI: clocks that a data phase waits"),
+    key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst"),
+    key("bus.cache_line", Bytes, (16, 256), "32byte", "PCI: bytes of a cache line"),
+    key("bus.lanes", Count("lane"), (1, 32), "8lane", "PCI Express: lanes; the clock is transfers per second"),
+    key("bus.payload", Bytes, (128, 4096), "256byte", "PCI Express: largest payload of a packet"),
+    key("bus.read_request", Bytes, (128, 4096), "512byte", "PCI Express: largest read request"),
+    key("bus.completion", Bytes, (64, 4096), "256byte", "PCI Express: largest completion"),
+    key("bus.read_latency", Time, (0, SECOND), "600ns", "PCI Express: from a read request to its data"),
+    key("bus.write_latency", Time, (0, SECOND), "300ns", "PCI Express: from a write until the host sees it"),
+    key(
+        "bus.outstanding_reads",
+        Count("request"),
+        (1, 1 << 16),
+        "32request",
+        "PCI Express: read requests under way at once",
+    ),
+    key("bus.write_interval", Time, (0, SECOND), "0ns", "PCI Express: shortest time between two writes"),
+    key(
+        "bus.posted_credit",
+        Bytes,
+        (0, 1 << 30),
+        "0byte",
+        "PCI Express: posted bytes before credits come back; 0: no limit",
+    ),
+    key("bus.credit_latency", Time, (0, SECOND), "0ns", "PCI Express: from a posted write until its credits are back"),
+    choice("bus.iommu", SWITCHES, "whether addresses are translated"),
+    key("bus.iotlb", Count("entry"), (1, 1 << 20), "64entry", "translations that the IOMMU holds"),
+    key("bus.page", Bytes, (4096, 1 << 30), "4KiB", "bytes of a page"),
+    key("bus.window", Bytes, (4096, 1 << 40), "1MiB", "memory that the adapter's buffers cover"),
+    key("bus.walk_time", Time, (0, SECOND), "330ns", "a walk through the tables of the IOMMU"),
+    key("bus.walkers", Count("walk"), (1, 1024), "6walk", "walks at once"),
+    key("bus.reliable_clock", Frequency, (100_000, 200_000_000_000), "200GHz", "clock above which most cards fail"),
     key("link.rate", BitRate, (1_000, 1_000_000_000_000), "10Mbit/s", "bits per second"),
     choice("link.duplex", DUPLEXES, "whether both ends may send at once"),
     key("link.delay", Time, (0, SECOND), "5us", "from one end to the other"),
@@ -195,6 +335,15 @@ pub static KEYS: &[Key] = &[
     key("peer.turnaround_time", Time, (0, SECOND), "0us", "from a frame that reaches the peer until it answers"),
     choice("peer.tcp", VARIANTS, "how the peer's TCP answers to loss"),
     key("peer.rto_min", Time, (1_000, 3600 * SECOND), "1s", "shortest time until the peer's TCP retransmits"),
+    key("peer.receive_window", Bytes, (1460, WINDOW_MAX), "64KiB", "receive buffer of the peer"),
+    key(
+        "peer.segments_per_ack",
+        Count("segment"),
+        (1, 64),
+        "2segment",
+        "segments that one acknowledgement of the peer answers",
+    ),
+    key("peer.delayed_ack_time", Time, (0, SECOND), "200ms", "longest that an acknowledgement of the peer waits"),
     key(
         "peer.initial_window",
         Count("segment"),
@@ -210,7 +359,22 @@ pub static KEYS: &[Key] = &[
         "from a request that reaches the peer until its reply is there",
     ),
     key("workload.mss", Bytes, (64, 65_535), "1460byte", "payload of a full segment"),
-    key("workload.flows", Count("flow"), (1, 64), "1flow", "TCP connections at once"),
+    key("workload.tcp_options", Bytes, (0, 40), "0byte", "options in every TCP header; timestamps are 12"),
+    key(
+        "workload.write_size",
+        Bytes,
+        (1, 1 << 20),
+        "8KiB",
+        "bytes of a write, or of a UDP datagram; the default of ttcp",
+    ),
+    key(
+        "workload.encrypted",
+        Ratio,
+        (0, 1_000_000),
+        "100%",
+        "share of the bytes that is encrypted, where `adapter.ipsec` is not off",
+    ),
+    key("workload.flows", Count("flow"), (1, 64), "1flow", "TCP connections at once, in each direction"),
     key(
         "workload.read_size",
         Bytes,

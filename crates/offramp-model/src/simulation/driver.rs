@@ -1,6 +1,7 @@
 //! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
 
-use super::{Activity, Event, Frame, HOST, Job, Simulation};
+use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
+use crate::bus::Bus;
 use crate::config::{AdapterConfig, ReceiveIn};
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
@@ -24,8 +25,14 @@ pub(super) struct Driver {
     /// Frames of the batch that is handed over, the next one last.
     batch: Vec<Frame>,
     transmit_buffers: usize,
+    /// Transmit buffers or descriptors in use.
+    in_use: usize,
     /// Frames for which no transmit buffer was free.
     waiting: VecDeque<Frame>,
+    /// Sends that are completed, and that the driver has not seen.
+    completions: u64,
+    /// Frames whose descriptors are not written back yet.
+    hidden: Vec<Frame>,
 }
 
 impl Driver {
@@ -38,8 +45,16 @@ impl Driver {
             is_active: false,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
+            in_use: 0,
             waiting: VecDeque::new(),
+            completions: 0,
+            hidden: Vec::new(),
         }
+    }
+
+    /// Whether another frame can be handed down without waiting.
+    pub(super) fn has_room(&self) -> bool {
+        self.in_use < self.transmit_buffers && self.waiting.is_empty()
     }
 }
 
@@ -47,6 +62,33 @@ impl Simulation {
     /// A frame has come from the line.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
+        match self.config.adapter.bus {
+            Bus::Isa(_) => self.frame_is_held(frame),
+            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_receive(frame),
+        }
+    }
+
+    /// A frame is in the memory of the host; the driver sees it when its descriptor is written back.
+    pub(super) fn frame_is_visible(&mut self, frame: Frame) {
+        let write_back = self.config.adapter.engine.write_back;
+        if write_back == Span::ZERO {
+            return self.frame_is_held(frame);
+        }
+        if self.driver.hidden.is_empty() {
+            self.events.schedule(self.now + write_back, Event::WriteBack);
+        }
+        self.driver.hidden.push(frame);
+        self.driver.moderator.arrived(self.now.ns(), frame.len);
+        self.interrupt_if_due();
+    }
+
+    pub(super) fn on_write_back(&mut self) {
+        for frame in std::mem::take(&mut self.driver.hidden) {
+            self.frame_is_held(frame);
+        }
+    }
+
+    fn frame_is_held(&mut self, frame: Frame) {
         let now_ns = self.now.ns();
         let driver = &mut self.driver;
         let first_unread = driver.memory.first_unread();
@@ -61,21 +103,47 @@ impl Simulation {
     }
 
     /// A frame of the host has left.
-    pub(super) fn on_transmitted(&mut self) {
+    pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
-        if let Some(frame) = self.driver.waiting.pop_front() {
-            self.send(HOST, frame);
+        if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
+            self.dma_sent(frame);
         }
-        self.driver.moderator.arrived(self.now.ns(), 0);
-        self.interrupt_if_due();
+        if frame.completes {
+            self.counts.sends_completed += 1;
+            self.driver.completions += 1;
+            self.release();
+            self.driver.moderator.arrived(self.now.ns(), 0);
+            self.interrupt_if_due();
+        }
+    }
+
+    /// A transmit buffer is free again.
+    pub(super) fn release(&mut self) {
+        self.driver.in_use -= 1;
+        if let Some(frame) = self.driver.waiting.pop_front() {
+            self.hand_down(frame);
+        }
+        self.wake_datagrams();
     }
 
     /// The host hands a frame down; its bytes are paid for already.
     pub(super) fn transmit(&mut self, frame: Frame) {
-        if self.stations[HOST].queued() < self.driver.transmit_buffers {
-            self.send(HOST, frame);
+        if self.has_transmit_buffer() {
+            self.hand_down(frame);
         } else {
             self.driver.waiting.push_back(frame);
+        }
+    }
+
+    fn has_transmit_buffer(&self) -> bool {
+        self.driver.in_use < self.driver.transmit_buffers
+    }
+
+    fn hand_down(&mut self, frame: Frame) {
+        self.driver.in_use += 1;
+        match self.config.adapter.bus {
+            Bus::Isa(_) => self.send(HOST, frame),
+            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_transmit(frame),
         }
     }
 
@@ -93,6 +161,7 @@ impl Simulation {
         if driver.moderator.is_due(now_ns) {
             driver.moderator.fired(now_ns);
             driver.is_active = true;
+            self.interrupt_turn += 1;
             self.counts.interrupts += 1;
             let costs = [(Activity::Interrupt, self.config.host.costs.interrupt)];
             self.work(Priority::Interrupt, Job::InterruptEntry, &costs);
@@ -117,6 +186,7 @@ impl Simulation {
         let driver = &mut self.driver;
         // Whatever came while it ran is seen without another interrupt.
         driver.moderator.seen();
+        driver.completions = 0;
         let Some(first) = driver.memory.begin() else {
             driver.is_active = false;
             return;
@@ -146,12 +216,21 @@ impl Simulation {
     /// A deferred driver takes all that is there.
     pub(super) fn begin_batch(&mut self) {
         self.driver.moderator.seen();
+        let completions = std::mem::take(&mut self.driver.completions);
+        let completion = self.config.host.costs.completion;
+        if completions > 0 && completion > Span::ZERO {
+            let costs = [(Activity::Driver, completion.times(completions))];
+            return self.work_next(Priority::Softirq, Job::Completions, &costs);
+        }
         let mut batch = std::mem::take(&mut self.driver.batch);
         while let Some(first) = self.driver.memory.first() {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
             batch.extend(self.take_frame());
         }
         self.counts.batches += u64::from(!batch.is_empty());
+        if self.config.adapter.engine.coalesces {
+            coalesce(&mut batch);
+        }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
         // The next one is taken from the end.
         if !is_reversed {
@@ -189,5 +268,24 @@ impl Simulation {
         let costs = [(Activity::Masked, self.config.host.mask)];
         self.work(Priority::Interrupt, Job::Mask, &costs);
         self.schedule_mask();
+    }
+}
+
+/// Joins segments of a connection that follow each other, up to what one large frame holds.
+fn coalesce(batch: &mut Vec<Frame>) {
+    const JOINED_LEN_MAX: u64 = 65_535;
+    let joined = std::mem::take(batch);
+    for frame in joined {
+        let last_of_flow = batch.iter_mut().rev().find(|last| last.flow() == frame.flow());
+        if let (Some(last), Content::Segment { start, len, .. }) = (last_of_flow, frame.content)
+            && let Content::Segment { start: first, len: before, .. } = &mut last.content
+            && *first + *before == start
+            && last.len + len <= JOINED_LEN_MAX
+        {
+            *before += len;
+            last.len += len;
+        } else {
+            batch.push(frame);
+        }
     }
 }

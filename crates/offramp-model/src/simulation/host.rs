@@ -16,8 +16,12 @@ impl Simulation {
         let costs = self.config.host.costs;
         match frame.content {
             Content::Segment { flow, start, len } => {
-                let checksum = Span::of_bytes(len, costs.checksum_fs_per_byte);
-                let costs = [(Activity::Tcp, costs.tcp), (Activity::Checksum, checksum)];
+                let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
+                let costs = [
+                    (Activity::Tcp, costs.tcp),
+                    (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
+                    (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
+                ];
                 self.work_of_protocol(Job::Segment { flow, start, len }, &costs);
             }
             Content::Fragment { slot, number, attempt } => {
@@ -25,8 +29,12 @@ impl Simulation {
                 let costs = [(Activity::Udp, costs.udp), (Activity::Checksum, checksum)];
                 self.work_of_protocol(Job::Fragment { slot, number, attempt }, &costs);
             }
+            Content::Ack { flow, next, window } => {
+                let costs = [(Activity::AckReceived, costs.ack_receive)];
+                self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
+            }
             // Nothing else is sent to the host.
-            Content::Ack { .. } | Content::Request { .. } => {}
+            Content::Request { .. } | Content::Datagram { .. } => {}
         }
     }
 
@@ -36,11 +44,23 @@ impl Simulation {
 
     pub(super) fn on_segment(&mut self, flow: usize, start: u64, len: u64) {
         self.counts.segments_received += 1;
+        if self.is_refused(start) {
+            self.flows[flow].refused += 1;
+            self.counts.refused += 1;
+            return;
+        }
         match self.flows[flow].receiver.receive(start, len) {
             Received::Acknowledge => self.acknowledge(flow),
             Received::Delay => self.delay_ack(flow),
         }
         self.wake_reader(flow);
+    }
+
+    /// The adapter calls a good segment bad, and the stack believes it unless a capture makes it look itself.
+    fn is_refused(&self, start: u64) -> bool {
+        let every = self.config.adapter.engine.verdict_fault;
+        let believes = self.config.host.costs.checksum_fs_per_byte == 0 && !self.config.host.captures;
+        every > 0 && believes && start / self.config.peer.sender.mss % every == every - 1
     }
 
     /// Builds an acknowledgement of what is there now, before anything else of the protocol is done.
@@ -52,17 +72,23 @@ impl Simulation {
     }
 
     fn ack_costs(&self) -> [(Activity, Span); 2] {
-        let bus = self.config.adapter.bus.processor_time(FRAME_LEN_MIN);
+        let bus = self.config.adapter.bus.processor_time(self.ack_frame_len());
         [(Activity::Ack, self.config.host.costs.ack), (Activity::Bus, bus)]
     }
 
     pub(super) fn on_ack_built(&mut self, flow: usize, next: u64, window: u64) {
         self.counts.acks += 1;
-        self.transmit(Frame { len: FRAME_LEN_MIN, content: Content::Ack { flow, next, window } });
+        self.transmit(Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window }));
     }
 
-    fn delay_ack(&mut self, flow: usize) {
-        let due = self.now + self.config.host.delayed_ack;
+    pub(super) fn ack_frame_len(&self) -> u64 {
+        self.config.workload.headers_len.max(FRAME_LEN_MIN)
+    }
+
+    pub(super) fn delay_ack(&mut self, flow: usize) {
+        let is_ours = self.flows[flow].is_to_host;
+        let wait = if is_ours { self.config.host.delayed_ack } else { self.config.peer.delayed_ack };
+        let due = self.now + wait;
         let state = &mut self.flows[flow];
         state.ack_due = Some(due);
         if !state.ack_timer_runs {
@@ -79,6 +105,7 @@ impl Simulation {
                 state.ack_timer_runs = true;
                 self.events.schedule(due, Event::DelayedAck { flow });
             }
+            Some(_) if !state.is_to_host => self.peer_acknowledges(flow),
             Some(_) => {
                 state.ack_due = None;
                 let (next, window) = state.receiver.ack();
@@ -136,7 +163,7 @@ impl Simulation {
     pub(super) fn on_call_built(&mut self, slot: usize) {
         let call = self.calls[slot];
         let content = Content::Request { slot, number: call.number, attempt: call.attempt };
-        self.transmit(Frame { len: REQUEST_FRAME_LEN, content });
+        self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
     /// Every call and attempt has a timer of its own; only the last one's counts.

@@ -30,10 +30,6 @@ impl StationState {
     pub(super) fn new(gap: Span) -> Self {
         Self { queue: VecDeque::new(), phase: Phase::Idle, gap, ready_at: Time::START, transmission: 0 }
     }
-
-    pub(super) fn queued(&self) -> usize {
-        self.queue.len()
-    }
 }
 
 impl Simulation {
@@ -90,14 +86,15 @@ impl Simulation {
         for (station, retry) in retry.into_iter().enumerate() {
             let state = &mut self.stations[station];
             state.transmission += 1;
-            if retry.is_none() {
-                state.queue.pop_front();
-            }
+            let given_up = if retry.is_none() { state.queue.pop_front() } else { None };
             state.ready_at = retry.unwrap_or(free);
             if state.queue.is_empty() {
                 state.phase = Phase::Idle;
             } else {
                 self.pause(station);
+            }
+            if station == HOST && given_up.is_some() {
+                self.release();
             }
         }
         self.events.schedule(free, Event::Free(HOST));
@@ -120,7 +117,7 @@ impl Simulation {
         }
         self.events.schedule(free, Event::Free(station));
         if station == HOST {
-            self.on_transmitted();
+            self.on_transmitted(frame);
         }
         self.deliver(station, frame);
     }

@@ -31,10 +31,18 @@ pub enum Activity {
     Rpc,
     /// Interrupts are shut out.
     Masked,
+    /// TCP and IP, sending.
+    Segment,
+    /// Acknowledgements received.
+    AckReceived,
+    /// Encrypting and decrypting.
+    Crypt,
+    /// Registers of the adapter.
+    Registers,
 }
 
 /// Every activity, with a name for people.
-pub const ACTIVITIES: [(Activity, &str); 11] = [
+pub const ACTIVITIES: [(Activity, &str); 15] = [
     (Activity::Interrupt, "interrupts"),
     (Activity::Driver, "driver"),
     (Activity::Bus, "bus, the processor waits"),
@@ -46,13 +54,27 @@ pub const ACTIVITIES: [(Activity, &str); 11] = [
     (Activity::Process, "process, system calls"),
     (Activity::Rpc, "RPC"),
     (Activity::Masked, "interrupts shut out"),
+    (Activity::Segment, "TCP and IP, sending"),
+    (Activity::AckReceived, "acknowledgements received"),
+    (Activity::Crypt, "encryption"),
+    (Activity::Registers, "registers of the adapter"),
 ];
 
 /// Counters, all growing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Payload bytes that the process has read.
+    /// Payload bytes that the process has read, and that the peer has received in order.
     pub bytes: u64,
+    /// Of these, what the host has sent over TCP.
+    pub bytes_sent: u64,
+    /// Segments, large sends or datagrams that the host has handed down.
+    pub sends: u64,
+    /// Of these and of acknowledgements, those that the adapter has completed.
+    pub sends_completed: u64,
+    /// Segments that the host has refused because its adapter called them bad.
+    pub refused: u64,
+    /// Time of the bus towards the host and from it, where the adapter is master.
+    pub bus_busy: [Span; 2],
     /// Frames that came to the adapter.
     pub frames_arrived: u64,
     /// Frames that the driver has read out.
@@ -110,9 +132,15 @@ impl Counts {
         busy.copy_from_slice(&spans(&self.busy, &earlier.busy));
         let mut activities = [Span::ZERO; ACTIVITIES.len()];
         activities.copy_from_slice(&spans(&self.activities, &earlier.activities));
+        let bus_busy = std::array::from_fn(|at| self.bus_busy[at] - earlier.bus_busy[at]);
         let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
         Self {
             bytes: self.bytes - earlier.bytes,
+            bytes_sent: self.bytes_sent - earlier.bytes_sent,
+            sends: self.sends - earlier.sends,
+            sends_completed: self.sends_completed - earlier.sends_completed,
+            refused: self.refused - earlier.refused,
+            bus_busy,
             frames_arrived: self.frames_arrived - earlier.frames_arrived,
             frames_received: self.frames_received - earlier.frames_received,
             dropped: self.dropped - earlier.dropped,
@@ -145,7 +173,8 @@ impl Simulation {
         let memory = self.driver.memory.counts();
         let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
         Counts {
-            dropped: memory.dropped,
+            dropped: memory.dropped + self.dma.dropped,
+            bus_busy: self.dma.busy,
             overrun: memory.overrun,
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
@@ -153,7 +182,8 @@ impl Simulation {
             duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
             collisions: self.link.collisions,
             excessive_collisions: self.link.excessive_collisions,
-            busy: PRIORITIES.map(|priority| self.cpu.busy(self.now, priority)),
+            busy: PRIORITIES
+                .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
             ..self.counts
         }
     }
@@ -166,7 +196,9 @@ pub struct Outcome {
     pub bytes_per_second: f64,
     /// The same in KiB (1024 bytes) per second: what `ttcp` calls KB.
     pub kib_per_second: f64,
-    /// Share of the processor that was busy, percent.
+    /// Of this, what the host has sent over TCP, bytes per second.
+    pub sent_bytes_per_second: f64,
+    /// Share of all processors that was busy, percent.
     pub cpu_percent: f64,
     /// The same in interrupt handlers, softirqs and processes.
     pub cpu_percent_by_priority: [f64; PRIORITIES.len()],
@@ -176,6 +208,8 @@ pub struct Outcome {
     pub frames_per_second: f64,
     /// Share of the line that the host's and the peer's frames took, percent.
     pub line_percent: [f64; 2],
+    /// Share of the time that the bus moved frames to the host and from it, percent, where the adapter is master.
+    pub bus_percent: [f64; 2],
     /// Mean time in the adapter's memory before a frame is read out, microseconds.
     pub ring_wait_us: f64,
     /// Segments that a connection has under way when an acknowledgement comes, on average.
@@ -202,14 +236,17 @@ impl Outcome {
     pub(super) fn new(config: &Config, counts: &Counts, events: u64) -> Self {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
+        let processors = config.host.processors as f64;
         let per_second = |count: u64| count as f64 / seconds;
         let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
         let workload: Workload = config.workload.workload;
         Self {
             bytes_per_second: per_second(counts.bytes),
             kib_per_second: per_second(counts.bytes) / KIB,
-            cpu_percent: counts.busy.iter().copied().map(percent).sum(),
-            cpu_percent_by_priority: counts.busy.map(percent),
+            sent_bytes_per_second: per_second(counts.bytes_sent),
+            cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
+            cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),
+            bus_percent: counts.bus_busy.map(percent),
             interrupts_per_second: per_second(counts.interrupts),
             frames_per_second: per_second(counts.frames_arrived),
             line_percent: counts.line_busy.map(percent),

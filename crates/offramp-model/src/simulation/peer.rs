@@ -2,12 +2,15 @@
 //! two of its frames.
 
 use super::{Content, Event, Frame, PEER, Simulation};
-use crate::tcp::HEADERS_LEN;
+use crate::tcp::Received;
 use crate::time::{Span, Time};
 
 impl Simulation {
     pub(super) fn start_flow(&mut self, flow: usize) {
-        if self.config.workload.rate_bps > 0 {
+        if !self.flows[flow].is_to_host {
+            self.flows[flow].sender.write_until(0);
+            self.write_more(flow);
+        } else if self.config.workload.rate_bps > 0 {
             self.flows[flow].sender.write_until(0);
             self.on_write(flow);
         } else {
@@ -17,6 +20,9 @@ impl Simulation {
 
     /// The application writes a segment, and comes back when the next one is due.
     pub(super) fn on_write(&mut self, flow: usize) {
+        if !self.flows[flow].is_to_host {
+            return self.write_more(flow);
+        }
         let mss = self.config.peer.sender.mss;
         self.flows[flow].written += mss;
         let written = self.flows[flow].written;
@@ -27,11 +33,15 @@ impl Simulation {
     }
 
     /// Sends what the windows allow.
-    fn pump(&mut self, flow: usize) {
+    pub(super) fn pump(&mut self, flow: usize) {
+        if !self.flows[flow].is_to_host {
+            self.host_pump(flow);
+            return self.watch(flow);
+        }
         let mss = self.config.peer.sender.mss;
         while let Some(segment) = self.flows[flow].sender.next(self.now, mss) {
             let content = Content::Segment { flow, start: segment.start, len: segment.len };
-            self.peer_sends(Frame { len: segment.len + HEADERS_LEN, content });
+            self.peer_sends(Frame::new(segment.len + self.config.workload.headers_len, content));
         }
         self.watch(flow);
     }
@@ -80,8 +90,37 @@ impl Simulation {
             }
             Content::Ack { flow, next, window } => self.on_peer_ack(flow, next, window),
             Content::Request { slot, number, attempt } => self.reply(slot, number, attempt),
+            Content::Segment { flow, start, len } => self.on_peer_segment(flow, start, len),
+            Content::Datagram { payload } => self.counts.bytes += payload,
             // Nothing else is sent to the peer.
-            Content::Segment { .. } | Content::Fragment { .. } => {}
+            Content::Fragment { .. } => {}
+        }
+    }
+
+    /// The peer's process reads at once.
+    fn on_peer_segment(&mut self, flow: usize, start: u64, len: u64) {
+        let receiver = &mut self.flows[flow].receiver;
+        let before = receiver.received();
+        let received = receiver.receive(start, len);
+        let bytes = receiver.received() - before;
+        receiver.read(bytes);
+        self.counts.bytes += bytes;
+        self.counts.bytes_sent += bytes;
+        match received {
+            Received::Acknowledge => self.peer_acknowledges(flow),
+            Received::Delay => self.delay_ack(flow),
+        }
+    }
+
+    pub(super) fn peer_acknowledges(&mut self, flow: usize) {
+        self.flows[flow].ack_due = None;
+        let (next, window) = self.flows[flow].receiver.ack();
+        let frame = Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window });
+        let turnaround = self.config.peer.turnaround;
+        if turnaround > Span::ZERO {
+            self.events.schedule(self.now + turnaround, Event::PeerSends(frame));
+        } else {
+            self.send(PEER, frame);
         }
     }
 
@@ -98,7 +137,7 @@ impl Simulation {
         let at = self.now + self.config.peer.service;
         for &len in &self.reply_frames {
             let content = Content::Fragment { slot, number, attempt };
-            self.events.schedule(at, Event::PeerSends(Frame { len, content }));
+            self.events.schedule(at, Event::PeerSends(Frame::new(len, content)));
         }
     }
 }

@@ -4,6 +4,8 @@ use crate::time::{Span, Time};
 
 /// Duplicate acknowledgements that are taken for a loss (RFC 5681 3.2).
 const DUPLICATE_ACKS: u32 = 3;
+/// A large send waits until it is this part of the window (Linux' `tcp_tso_win_divisor`).
+const TSO_WINDOW_PARTS: u64 = 3;
 /// A timeout doubles so many times at most (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
@@ -22,6 +24,39 @@ pub enum Variant {
     Tahoe,
     /// BSD 4.3-Reno: and fast recovery (RFC 5681 3.2).
     Reno,
+    /// Reno that stays in recovery until all that was under way is acknowledged (RFC 6582).
+    NewReno,
+    /// The same, with a window that grows as a cubic function of time (RFC 9438).
+    Cubic,
+}
+
+/// CUBIC's window after a loss, parts of a thousand (RFC 9438 4.6).
+const CUBIC_BETA_PERMILLE: u64 = 700;
+/// Growth beside that of Reno, parts of a thousand (RFC 9438 4.3: 3 (1 - beta) / (1 + beta)).
+const CUBIC_ALPHA_PERMILLE: u64 = 529;
+/// The constant C of RFC 9438 5.1, segments per second cubed, in tenths.
+const CUBIC_C_TENTHS: i128 = 4;
+
+/// Where a cubic window stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Cubic {
+    /// Window at the last loss, bytes.
+    window_max: u64,
+    /// When it began to grow after it.
+    epoch: Option<Time>,
+    /// Milliseconds from there until it is back at `window_max`.
+    k_ms: i128,
+    /// What Reno would have, bytes.
+    reno: u64,
+}
+
+/// The cube root, rounded down.
+fn cube_root(value: u128) -> u128 {
+    const BITS_MAX: u32 = 42;
+    (0..BITS_MAX).rev().fold(0, |root, bit| {
+        let next = root | 1 << bit;
+        if next * next * next <= value { next } else { root }
+    })
 }
 
 /// What a sender is made with.
@@ -75,6 +110,9 @@ pub struct Sender {
     /// Byte whose acknowledgement is timed, and when it was sent; not one that was sent twice (Karn).
     timed: Option<(u64, Time)>,
     doublings: u32,
+    cubic: Cubic,
+    /// Timeouts since something was acknowledged last.
+    pub timeouts_in_row: u32,
     /// When time is out; [`Time::NEVER`] while nothing is under way.
     pub deadline: Time,
     /// Segments that were sent again.
@@ -103,6 +141,8 @@ impl Sender {
             rttvar: Span::ZERO,
             timed: None,
             doublings: 0,
+            cubic: Cubic::default(),
+            timeouts_in_row: 0,
             deadline: Time::NEVER,
             retransmissions: 0,
             timeouts: 0,
@@ -114,6 +154,11 @@ impl Sender {
     /// The application has written so many bytes in all.
     pub fn write_until(&mut self, available: u64) {
         self.available = available;
+    }
+
+    /// First byte that is not acknowledged.
+    pub fn unacknowledged(&self) -> u64 {
+        self.una
     }
 
     /// Bytes that are under way.
@@ -135,22 +180,34 @@ impl Sender {
         let usable = self.window.min(self.cwnd()).saturating_sub(self.in_flight());
         let written = self.available - self.nxt;
         let len = usable.min(written).min(len_max);
-        if !self.is_worth_sending(len, written) {
+        let len = self.whole_segments(len, written);
+        if !self.is_worth_sending(len, written) || self.waits_for_more(len, len_max) {
             return None;
         }
-        // A long send is a whole number of segments, but for the end of what was written.
-        let len = if len > self.config.mss && len < written { len - len % self.config.mss } else { len };
         let segment = self.emit(now, self.nxt, len);
         self.nxt += len;
         self.sent_max = self.sent_max.max(self.nxt);
         Some(segment)
     }
 
-    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of what was written, or half of the window.
-    /// The oldest variant sends whatever fits.
+    /// A long send is a whole number of segments, but for the end of what was written when nothing is under way.
+    fn whole_segments(&self, len: u64, written: u64) -> u64 {
+        let is_end = len == written && self.in_flight() == 0;
+        if len > self.config.mss && !is_end { len - len % self.config.mss } else { len }
+    }
+
+    /// Avoids silly windows (RFC 1122 4.2.3.4): a full segment, the end of what was written while nothing is under way
+    /// (Nagle), or half of the window. The oldest variant sends whatever fits.
     fn is_worth_sending(&self, len: u64, written: u64) -> bool {
-        let is_enough = len >= self.config.mss || len == written || len * 2 >= self.config.window;
+        let is_end = len == written && self.in_flight() == 0;
+        let is_enough = len >= self.config.mss || is_end || len * 2 >= self.config.window;
         len > 0 && (is_enough || self.config.variant == Variant::GoBackN)
+    }
+
+    /// A large send waits until it is a third of the window, if acknowledgements are to come (as Linux defers).
+    fn waits_for_more(&self, len: u64, len_max: u64) -> bool {
+        let wanted = len_max.min(self.window.min(self.cwnd()) / TSO_WINDOW_PARTS);
+        len_max > self.config.mss && self.in_flight() > 0 && len + self.config.mss <= wanted
     }
 
     fn emit(&mut self, now: Time, start: u64, len: u64) -> Segment {
@@ -185,20 +242,56 @@ impl Sender {
         self.una = ack;
         self.nxt = self.nxt.max(ack);
         self.doublings = 0;
+        self.timeouts_in_row = 0;
         self.duplicates = 0;
         self.deadline = if self.nxt > self.una { now + self.rto() } else { Time::NEVER };
         match self.recover.take() {
+            // A partial acknowledgement: the next hole is filled at once (RFC 6582 3.2).
+            Some(recover) if self.keeps_recovering() && ack < recover => {
+                self.recover = Some(recover);
+                self.resend = true;
+                self.cwnd = (self.cwnd.saturating_sub(acked) + self.config.mss).max(self.config.mss);
+            }
             // Reno leaves recovery with the first new acknowledgement.
             Some(_) => self.cwnd = self.ssthresh,
-            None => self.grow(acked),
+            None => self.grow(now, acked),
         }
     }
 
+    fn keeps_recovering(&self) -> bool {
+        matches!(self.config.variant, Variant::NewReno | Variant::Cubic)
+    }
+
     /// Slow start by what was acknowledged, at most two segments (RFC 3465); then a segment per window (RFC 5681 3.1).
-    fn grow(&mut self, acked: u64) {
+    fn grow(&mut self, now: Time, acked: u64) {
         let mss = self.config.mss;
-        let by = if self.cwnd < self.ssthresh { acked.min(2 * mss) } else { (mss * mss / self.cwnd).max(1) };
+        let by = if self.cwnd < self.ssthresh {
+            acked.min(2 * mss)
+        } else if self.config.variant == Variant::Cubic {
+            self.grow_cubic(now, acked)
+        } else {
+            (mss * mss / self.cwnd).max(1)
+        };
         self.cwnd = (self.cwnd + by).min(self.config.window.max(mss) * 2);
+    }
+
+    /// Bytes that a cubic window grows by (RFC 9438 4.2 to 4.5).
+    fn grow_cubic(&mut self, now: Time, acked: u64) -> u64 {
+        const MS: u64 = 1_000_000_000;
+        const MS3_PER_S3: i128 = 1_000_000_000;
+        let (mss, cwnd) = (self.config.mss, self.cwnd);
+        if self.cubic.epoch.is_none() {
+            let missing = self.cubic.window_max.saturating_sub(cwnd);
+            let k3 = u128::from(missing) * 10 * MS3_PER_S3 as u128 / (CUBIC_C_TENTHS as u128 * u128::from(mss));
+            (self.cubic.epoch, self.cubic.k_ms, self.cubic.reno) = (Some(now), cube_root(k3) as i128, cwnd);
+        }
+        self.cubic.reno += CUBIC_ALPHA_PERMILLE * mss * acked / cwnd / 1000;
+        let since = now.since(self.cubic.epoch.unwrap_or(now)) + self.srtt.unwrap_or(Span::ZERO);
+        let from_k = i128::from(since.0 / MS) - self.cubic.k_ms;
+        let above = CUBIC_C_TENTHS * i128::from(mss) * from_k.pow(3) / (10 * MS3_PER_S3);
+        let target = u64::try_from(i128::from(self.cubic.window_max.max(cwnd.min(self.ssthresh))) + above).unwrap_or(0);
+        let target = target.max(self.cubic.reno).min(cwnd + cwnd / 2);
+        (u128::from(target.saturating_sub(cwnd)) * u128::from(acked) / u128::from(cwnd)) as u64
     }
 
     fn acknowledge_again(&mut self) {
@@ -209,24 +302,33 @@ impl Sender {
                 self.cwnd = self.config.mss;
                 self.resend = true;
             }
-            Variant::Reno if self.duplicates == DUPLICATE_ACKS => {
+            Variant::NewReno | Variant::Cubic if self.recover.is_some() => self.cwnd += self.config.mss,
+            Variant::Reno | Variant::NewReno | Variant::Cubic if self.duplicates == DUPLICATE_ACKS => {
                 self.halve();
                 self.cwnd = self.ssthresh + u64::from(DUPLICATE_ACKS) * self.config.mss;
                 self.recover = Some(self.nxt);
                 self.resend = true;
             }
             Variant::Reno if self.recover.is_some() => self.cwnd += self.config.mss,
-            Variant::GoBackN | Variant::Tahoe | Variant::Reno => {}
+            Variant::GoBackN | Variant::Tahoe | Variant::Reno | Variant::NewReno | Variant::Cubic => {}
         }
     }
 
     fn halve(&mut self) {
-        self.ssthresh = (self.in_flight().min(self.window) / 2).max(2 * self.config.mss);
+        let under_way = self.in_flight().min(self.window);
+        let kept = if self.config.variant == Variant::Cubic {
+            self.cubic = Cubic { window_max: self.cwnd.min(self.window), ..Cubic::default() };
+            under_way * CUBIC_BETA_PERMILLE / 1000
+        } else {
+            under_way / 2
+        };
+        self.ssthresh = kept.max(2 * self.config.mss);
     }
 
     /// Time is out: everything that is not acknowledged is sent again.
     pub fn time_out(&mut self, now: Time) {
         self.timeouts += 1;
+        self.timeouts_in_row += 1;
         self.halve();
         self.cwnd = self.config.mss;
         self.nxt = self.una;

@@ -1,0 +1,142 @@
+//! PCI and PCI-X: transactions in clocks.
+//!
+//! A transaction has an overhead (arbitration, address phase, the turn-around of a read, `DEVSEL#`, the wait for the
+//! first word) and then moves a word per clock, or one per `1 + wait_states` clocks, until the transfer, the bridge's
+//! prefetch or the longest burst ends. [`Pci`] is that arithmetic; [`shared`] runs several masters against each other.
+
+pub mod shared;
+
+use crate::time::Span;
+
+/// How a master asks (PCI Local Bus Specification 2.2, 3.1.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Command {
+    /// Memory Write, or Memory Write and Invalidate.
+    Write,
+    /// Memory Read: a word or two; the bridge may fetch no more than a part of a cache line.
+    Read,
+    /// Memory Read Line: one cache line.
+    ReadLine,
+    /// Memory Read Multiple: several cache lines.
+    ReadMultiple,
+}
+
+/// A bus, with the bridge behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pci {
+    /// Clock of the bus.
+    pub clock_hz: u64,
+    /// Bytes of a data phase: 4 or 8.
+    pub width: u64,
+    /// Clocks of a transaction in which no data move.
+    pub overhead_cycles: u64,
+    /// Clocks that each data phase waits.
+    pub wait_states: u64,
+    /// Longest burst, bytes: what the bridge allows before it disconnects.
+    pub burst_len_max: u64,
+    /// Bytes of a cache line, which a Memory Read Line fetches.
+    pub cache_line_len: u64,
+}
+
+impl Pci {
+    /// Longest burst of a command, bytes.
+    pub fn burst_len(&self, command: Command) -> u64 {
+        let len = match command {
+            Command::Write | Command::ReadMultiple => self.burst_len_max,
+            Command::ReadLine => self.cache_line_len.min(self.burst_len_max),
+            Command::Read => (2 * self.width).min(self.burst_len_max),
+        };
+        len.max(self.width)
+    }
+
+    /// Clocks to move so many bytes in bursts of at most `burst_len`.
+    pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
+        let bursts = bytes.div_ceil(burst_len.max(self.width));
+        bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
+    }
+
+    /// Clocks to move so many bytes with a command.
+    pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
+        self.clocks_in_bursts(bytes, self.burst_len(command))
+    }
+
+    /// Time to move so many bytes with a command.
+    pub fn time(&self, command: Command, bytes: u64) -> Span {
+        Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
+    }
+
+    /// Bytes per second of a master that moves nothing but bursts of `burst_len`.
+    pub fn bytes_per_second(&self, burst_len: u64) -> u64 {
+        burst_len * self.clock_hz / self.clocks_in_bursts(burst_len, burst_len)
+    }
+
+    /// Bytes per second while data move: the limit that bursts of any length stay below.
+    pub fn bytes_per_second_max(&self) -> u64 {
+        self.width * self.clock_hz / (1 + self.wait_states)
+    }
+
+    /// Clocks for the end of a packet that does not end at a boundary of `boundary` bytes: in a transaction of its own
+    /// behind one that ended at the boundary, or in one transaction that is padded up to the next.
+    pub fn clocks_of_tail(&self, bytes: u64, boundary: u64, is_padded: bool) -> u64 {
+        if is_padded {
+            return self.clocks_in_bursts(bytes.next_multiple_of(boundary), u64::MAX);
+        }
+        let aligned = bytes - bytes % boundary;
+        self.clocks_in_bursts(aligned, u64::MAX) + self.clocks_in_bursts(bytes - aligned, u64::MAX)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 33 MHz, 32 bits, with the overhead that tecCHANNEL's 72.3 MB/s in bursts of 24 words imply.
+    const PCI33: Pci = Pci {
+        clock_hz: 33_333_333,
+        width: 4,
+        overhead_cycles: 20,
+        wait_states: 0,
+        burst_len_max: 4096,
+        cache_line_len: 32,
+    };
+
+    fn is_within(value: u64, mb: f64, percent: f64) -> bool {
+        (value as f64 / 1e6 / mb - 1.0).abs() * 100.0 <= percent
+    }
+
+    #[test]
+    fn bursts_of_24_words_reach_what_was_measured_of_a_bridge_that_ends_them_there() {
+        assert!(is_within(PCI33.bytes_per_second(24 * 4), 72.3, 1.0), "{}", PCI33.bytes_per_second(96));
+    }
+
+    #[test]
+    fn throughput_by_burst_is_what_arithmetic_says_with_its_knee_near_256_bytes() {
+        for (burst, mb) in [(64, 58.8), (128, 81.6), (256, 101.0), (512, 115.0), (1516, 126.5)] {
+            assert!(is_within(PCI33.bytes_per_second(burst), mb, 1.5), "{burst}: {}", PCI33.bytes_per_second(burst));
+        }
+        assert_eq!(PCI33.bytes_per_second_max(), 133_333_332);
+    }
+
+    #[test]
+    fn a_command_that_says_how_much_is_wanted_needs_fewer_transactions() {
+        let clocks = [Command::Read, Command::ReadLine, Command::ReadMultiple].map(|c| PCI33.clocks(c, 1536));
+        assert_eq!(clocks, [384 + 192 * 20, 384 + 48 * 20, 384 + 20]);
+        assert_eq!(PCI33.clocks(Command::Write, 1536), clocks[2]);
+    }
+
+    #[test]
+    fn wait_states_and_width_scale_the_data_phases_alone() {
+        let waiting = Pci { wait_states: 2, ..PCI33 };
+        assert_eq!(waiting.clocks(Command::Write, 400), 300 + 20);
+        let wide = Pci { width: 8, ..PCI33 };
+        assert_eq!(wide.clocks(Command::Write, 400), 50 + 20);
+        assert_eq!(wide.clocks(Command::Write, 1), 21);
+    }
+
+    #[test]
+    fn one_padded_burst_is_shorter_than_a_burst_and_its_tail() {
+        assert_eq!(PCI33.clocks_of_tail(1516, 32, true), 384 + 20);
+        assert_eq!(PCI33.clocks_of_tail(1516, 32, false), 376 + 20 + 3 + 20);
+        assert_eq!(PCI33.clocks_of_tail(1536, 32, false), 384 + 20, "nothing is left over");
+    }
+}

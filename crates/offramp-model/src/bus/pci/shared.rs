@@ -1,0 +1,223 @@
+//! Several masters on one PCI bus: who owns it, clock by clock.
+//!
+//! The arbiter gives the bus in turn to whoever asks. An owner keeps it until its burst ends, or its latency timer is
+//! out while another one waits. A read finds nothing at first: the bridge ends it with a retry, fetches, and the master
+//! asks again after its own delay; what was fetched follows from the command. A burst that the bridge ends costs the
+//! master another transaction, and another fetch if it reads.
+
+use super::{Command, Pci};
+
+/// What one master does, over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Master {
+    /// How it asks.
+    pub command: Command,
+    /// Bytes of a packet.
+    pub packet_len: u64,
+    /// Bytes that it moves in one transaction at most.
+    pub burst_len: u64,
+    /// Clocks from one packet to the next; 0: the next one waits already.
+    pub packet_cycles: u64,
+    /// Clocks that it waits in each data phase.
+    pub wait_states: u64,
+    /// It gives the bus up rather than wait in a data phase, and comes back when it has this many bytes to move at once.
+    pub disconnect_len: Option<u64>,
+    /// Clocks from a retry until it asks again.
+    pub retry_cycles: u64,
+}
+
+/// The bus and its bridge.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SharedBus {
+    /// The bus.
+    pub pci: Pci,
+    /// Clocks that an owner keeps the bus at least, although others wait.
+    pub latency_timer: u64,
+    /// Clocks from a read that was retried until the bridge has its data.
+    pub fetch_cycles: u64,
+    /// Clocks of a transaction that ends with a retry.
+    pub retry_overhead_cycles: u64,
+}
+
+/// What a master did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bytes moved.
+    pub bytes: u64,
+    /// Packets moved whole.
+    pub packets: u64,
+    /// Transactions that moved data.
+    pub transactions: u64,
+    /// Transactions that ended with a retry.
+    pub retries: u64,
+    /// Clocks that it owned the bus.
+    pub owned_cycles: u64,
+    /// Clocks from the moment at which a packet was ready until it was moved, summed.
+    pub packet_cycles: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    master: Master,
+    /// When the packet under way was ready.
+    packet_at: u64,
+    left: u64,
+    /// When it asks for the bus.
+    asks_at: u64,
+    /// When the bridge has the data of its read, if it was told to fetch them.
+    fetched_at: Option<u64>,
+    counts: Counts,
+}
+
+impl State {
+    fn new(master: Master) -> Self {
+        let (left, counts) = (master.packet_len, Counts::default());
+        Self { master, packet_at: 0, left, asks_at: 0, fetched_at: None, counts }
+    }
+
+    /// Clocks of a data phase, and how many bytes the next transaction moves at most.
+    fn burst(&self, pci: &Pci) -> (u64, u64) {
+        let wanted = self.master.burst_len.min(pci.burst_len(self.master.command)).min(self.left);
+        let of_bus = 1 + pci.wait_states;
+        match self.master.disconnect_len {
+            Some(len) => (of_bus, wanted.min(len)),
+            None => (of_bus + self.master.wait_states, wanted),
+        }
+    }
+}
+
+impl SharedBus {
+    /// Lets the masters run for so many clocks.
+    pub fn run(&self, masters: &[Master], cycles: u64) -> Vec<Counts> {
+        let mut states: Vec<_> = masters.iter().copied().map(State::new).collect();
+        let (mut now, mut last) = (0, 0);
+        while now < cycles {
+            let Some(at) = next_owner(&states, now, last) else {
+                now = states.iter().map(|state| state.asks_at).min().unwrap_or(cycles);
+                continue;
+            };
+            let others_wait = states.iter().enumerate().any(|(other, state)| other != at && state.asks_at <= now);
+            now += self.transact(&mut states[at], now, others_wait);
+            last = at;
+        }
+        states.into_iter().map(|state| state.counts).collect()
+    }
+
+    /// One transaction. Returns the clocks that it took.
+    fn transact(&self, state: &mut State, now: u64, others_wait: bool) -> u64 {
+        let is_read = state.master.command != Command::Write;
+        if is_read && state.fetched_at.is_none_or(|at| at > now) {
+            state.fetched_at.get_or_insert(now + self.fetch_cycles);
+            state.counts.retries += 1;
+            state.counts.owned_cycles += self.retry_overhead_cycles;
+            state.asks_at = now + self.retry_overhead_cycles + state.master.retry_cycles;
+            return self.retry_overhead_cycles;
+        }
+        let (phase, wanted) = state.burst(&self.pci);
+        let phases_max = if others_wait { (self.latency_timer / phase).max(1) } else { u64::MAX };
+        let phases = wanted.div_ceil(self.pci.width).min(phases_max);
+        let took = self.pci.overhead_cycles + phases * phase;
+        let bytes = (phases * self.pci.width).min(wanted);
+        state.moved(now + took, bytes, phases);
+        state.counts.owned_cycles += took;
+        took
+    }
+}
+
+impl State {
+    fn moved(&mut self, now: u64, bytes: u64, phases: u64) {
+        self.fetched_at = None;
+        self.left -= bytes;
+        self.counts.bytes += bytes;
+        self.counts.transactions += 1;
+        // One that disconnects waits off the bus for the data that it would have waited for on it.
+        let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
+        self.asks_at = now + refill;
+        if self.left == 0 {
+            self.counts.packets += 1;
+            self.counts.packet_cycles += now - self.packet_at;
+            self.packet_at = now.max(self.packet_at + self.master.packet_cycles);
+            self.asks_at = self.packet_at.max(self.asks_at);
+            self.left = self.master.packet_len;
+        }
+    }
+}
+
+/// Who asks, in turn from behind the last owner.
+fn next_owner(states: &[State], now: u64, last: usize) -> Option<usize> {
+    let count = states.len();
+    (1..=count).map(|step| (last + step) % count).find(|&at| states[at].asks_at <= now)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PCI: Pci = Pci {
+        clock_hz: 33_333_333,
+        width: 4,
+        overhead_cycles: 20,
+        wait_states: 0,
+        burst_len_max: 4096,
+        cache_line_len: 32,
+    };
+    const BUS: SharedBus = SharedBus { pci: PCI, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4 };
+    const WRITER: Master = Master {
+        command: Command::Write,
+        packet_len: 1516,
+        burst_len: 4096,
+        packet_cycles: 0,
+        wait_states: 0,
+        disconnect_len: None,
+        retry_cycles: 8,
+    };
+    const CYCLES: u64 = 1_000_000;
+
+    #[test]
+    fn a_master_alone_moves_what_the_arithmetic_of_the_bus_says() {
+        for burst_len in [64, 256, 1516] {
+            let master = Master { packet_len: burst_len, burst_len, ..WRITER };
+            let moved = BUS.run(&[master], CYCLES)[0].bytes;
+            let expected = PCI.bytes_per_second(burst_len) * CYCLES / PCI.clock_hz;
+            assert!(moved.abs_diff(expected) <= 2 * burst_len, "{burst_len}: {moved} of {expected}");
+        }
+    }
+
+    #[test]
+    fn equal_masters_share_the_bus_equally_and_lose_what_the_latency_timer_cuts() {
+        let [first, second] = BUS.run(&[WRITER; 2], CYCLES)[..] else { panic!("two masters") };
+        assert!(first.bytes.abs_diff(second.bytes) <= WRITER.packet_len);
+        let alone = BUS.run(&[WRITER], CYCLES)[0];
+        assert!(first.bytes + second.bytes < alone.bytes);
+        let patient = SharedBus { latency_timer: 512, ..BUS };
+        let sum: u64 = patient.run(&[WRITER; 2], CYCLES).iter().map(|counts| counts.bytes).sum();
+        assert!(sum.abs_diff(alone.bytes) <= WRITER.packet_len, "no burst is cut any more");
+    }
+
+    #[test]
+    fn the_bus_is_never_owned_by_two_nor_for_longer_than_there_is_time() {
+        let reader = Master { command: Command::ReadMultiple, ..WRITER };
+        let counts = BUS.run(&[WRITER, reader, Master { wait_states: 2, ..WRITER }], CYCLES);
+        let owned: u64 = counts.iter().map(|counts| counts.owned_cycles).sum();
+        assert!(owned <= CYCLES + 4096);
+        assert!(counts.iter().all(|counts| counts.packets > 0));
+    }
+
+    #[test]
+    fn a_read_is_retried_until_the_bridge_has_fetched() {
+        let reader = Master { command: Command::ReadMultiple, packet_len: 512, ..WRITER };
+        // Retry, 8 clocks, and then the data: 4 + 8 + 20 + 128 clocks for each packet.
+        let counts = BUS.run(&[reader], 160_000)[0];
+        assert_eq!((counts.packets, counts.retries), (1000, 1000));
+        let hasty = BUS.run(&[Master { retry_cycles: 0, ..reader }], 160_000)[0];
+        assert!(hasty.retries > 2 * counts.retries);
+    }
+
+    #[test]
+    fn who_disconnects_instead_of_waiting_leaves_the_bus_to_the_other() {
+        let waiting = Master { wait_states: 4, ..WRITER };
+        let leaving = Master { disconnect_len: Some(256), ..waiting };
+        let beside = |master| BUS.run(&[WRITER, master], CYCLES)[0].bytes;
+        assert!(beside(leaving) > beside(waiting) * 5 / 4, "{} {}", beside(leaving), beside(waiting));
+    }
+}

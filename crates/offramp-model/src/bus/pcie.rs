@@ -1,0 +1,323 @@
+//! PCI Express: what packets, credits, outstanding reads and an IOMMU leave of the raw rate.
+//!
+//! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
+//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot
+//! below 256 bytes, so the adapter's engines are servers of their own: so many reads under way, so many writes per
+//! second; and so many posted bytes before credits come back.
+
+use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
+
+/// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16
+/// (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
+const REQUEST_HEADER_LEN: u64 = 24;
+/// The same of a completion with data: 8 and 12.
+const COMPLETION_HEADER_LEN: u64 = 20;
+/// Optional end-to-end CRC of a packet (2.7).
+const ECRC_LEN: u64 = 4;
+/// An acknowledgement or an update of credits on the link: 6 bytes and their framing (3.5).
+const DLLP_LEN: f64 = 8.0;
+/// A skip ordered set, and how often one is sent, in symbols (4.2.7).
+const SKIP_LEN: f64 = 4.0;
+const SKIP_INTERVAL: f64 = 1538.0;
+/// Header and framing of a transaction layer packet in the formula of the acknowledgement limit (3.5.3.1).
+const ACK_FORMULA_OVERHEAD: f64 = 28.0;
+/// Bytes of a message signalled interrupt.
+pub const MSI_LEN: u64 = 4;
+const PPM: u64 = 1_000_000;
+
+/// A link and what is at both of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pcie {
+    /// Transfers per second and lane: 8 000 000 000 is generation 3.
+    pub transfers_per_second: u64,
+    /// Lanes.
+    pub lanes: u64,
+    /// Largest payload of a packet (MPS), bytes.
+    pub payload_len_max: u64,
+    /// Largest read request (MRRS), bytes.
+    pub read_request_len_max: u64,
+    /// Largest completion, bytes: the payload, or the read completion boundary where the root splits there.
+    pub completion_len_max: u64,
+    /// Packets carry an end-to-end CRC.
+    pub has_ecrc: bool,
+    /// From a read request to its first data.
+    pub read_latency: Span,
+    /// From a write until the host can see it.
+    pub write_latency: Span,
+    /// Read requests that the adapter has under way at most.
+    pub outstanding_reads: u64,
+    /// Shortest time between two writes of the adapter's engine.
+    pub write_interval: Span,
+    /// Posted bytes that the root takes before it gives credits back; 0: as many as come.
+    pub posted_credit_len: u64,
+    /// From a posted write until its credits are back.
+    pub credit_latency: Span,
+    /// Translation of addresses; `None`: off.
+    pub iommu: Option<Iommu>,
+}
+
+/// An IOMMU with a cache of translations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Iommu {
+    /// Translations that the cache holds.
+    pub entries: u64,
+    /// Bytes of a page.
+    pub page_len: u64,
+    /// Bytes that the adapter's buffers cover, used in no order.
+    pub window_len: u64,
+    /// Time of a walk through the tables.
+    pub walk_time: Span,
+    /// Walks at once.
+    pub walkers: u64,
+}
+
+impl Iommu {
+    /// Share of the accesses whose translation is not in the cache, parts of a million.
+    pub fn miss_ppm(&self) -> u64 {
+        let reach = self.entries.saturating_mul(self.page_len);
+        PPM - PPM * reach.min(self.window_len) / self.window_len.max(1)
+    }
+
+    /// Walks of an access to `bytes` in one page each, as time of the walkers.
+    fn walk_time_of(&self, bytes: u64) -> Span {
+        let pages = bytes.div_ceil(self.page_len).max(1);
+        Span(self.walk_time.times(pages).scaled_ppm(self.miss_ppm()).0 / self.walkers.max(1))
+    }
+}
+
+/// What a transfer takes of each server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// The link to the host.
+    pub up: Span,
+    /// The link from the host.
+    pub down: Span,
+    /// The engine, the credits and the walkers: the slowest of them.
+    pub engine: Span,
+}
+
+impl Use {
+    /// Time from one such transfer to the next, when nothing else is done.
+    pub fn interval(&self) -> Span {
+        self.up.max(self.down).max(self.engine)
+    }
+
+    /// Both, one after the other on the links and side by side in engines of their own.
+    pub fn beside(&self, other: &Self) -> Self {
+        Self { up: self.up + other.up, down: self.down + other.down, engine: self.engine.max(other.engine) }
+    }
+}
+
+impl Pcie {
+    /// Bits per second on the wires, without the line code (4.2: 8b/10b, 128b/130b; from generation 6 on 242 of 256).
+    pub fn raw_bps(&self) -> u64 {
+        const GENERATION_2: u64 = 5_000_000_000;
+        const GENERATION_5: u64 = 32_000_000_000;
+        let (used, of) = match self.transfers_per_second {
+            0..=GENERATION_2 => (8, 10),
+            ..=GENERATION_5 => (128, 130),
+            _ => (242, 256),
+        };
+        self.transfers_per_second * self.lanes * used / of
+    }
+
+    /// Bits per second left for packets, when acknowledgements and credits come as often as the specification asks.
+    pub fn packet_bps(&self) -> u64 {
+        let limit = self.ack_limit();
+        let share = 1.0 - 2.0 * DLLP_LEN / limit - SKIP_LEN / SKIP_INTERVAL;
+        (self.raw_bps() as f64 * share) as u64
+    }
+
+    /// Symbols between two acknowledgements, and between two updates of credits (tables of 2.6.1.2 and 3.5.3.1, by
+    /// their formula: payload and overhead, times a factor, over the lanes, and an internal delay).
+    fn ack_limit(&self) -> f64 {
+        let factor = match (self.payload_len_max, self.lanes) {
+            (512.., _) => 1.0,
+            (_, ..=4) => 1.4,
+            (_, ..=8) => 2.5,
+            _ => 3.0,
+        };
+        let internal_delay = match self.transfers_per_second {
+            ..=2_500_000_000 => 19.0,
+            ..=5_000_000_000 => 70.0,
+            _ => 115.0,
+        };
+        let packet = self.payload_len_max as f64 + ACK_FORMULA_OVERHEAD;
+        (packet * factor / self.lanes as f64 + internal_delay).floor()
+    }
+
+    fn ecrc_len(&self) -> u64 {
+        if self.has_ecrc { ECRC_LEN } else { 0 }
+    }
+
+    fn link_time(&self, bytes: u64) -> Span {
+        Span::of_bytes_at(bytes, self.packet_bps())
+    }
+
+    /// The adapter writes so many bytes to the memory of the host.
+    pub fn write(&self, bytes: u64) -> Use {
+        let packets = bytes.div_ceil(self.payload_len_max).max(1);
+        let on_link = bytes + packets * (REQUEST_HEADER_LEN + self.ecrc_len());
+        let walks = self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes));
+        let engine = self.write_interval.max(self.credit_time(bytes)).max(walks);
+        Use { up: self.link_time(on_link), down: Span::ZERO, engine }
+    }
+
+    /// Time that credits allow so many posted bytes in.
+    fn credit_time(&self, bytes: u64) -> Span {
+        match self.posted_credit_len {
+            0 => Span::ZERO,
+            credits => Span((u128::from(self.credit_latency.0) * u128::from(bytes) / u128::from(credits)) as u64),
+        }
+    }
+
+    /// The adapter reads so many bytes of the memory of the host.
+    pub fn read(&self, bytes: u64) -> Use {
+        let requests = bytes.div_ceil(self.read_request_len_max).max(1);
+        let completions = bytes.div_ceil(self.completion_len_max).max(1);
+        let walks = self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes));
+        let up = self.link_time(requests * (REQUEST_HEADER_LEN + self.ecrc_len()));
+        let down = self.link_time(bytes + completions * (COMPLETION_HEADER_LEN + self.ecrc_len()));
+        let under_way = Span(self.read_latency.times(requests).0 / self.outstanding_reads.max(1));
+        Use { up, down, engine: under_way.max(walks) }
+    }
+
+    /// The processor writes a register: posted, it does not wait.
+    pub fn register_write(&self, bytes: u64) -> Use {
+        Use { down: self.link_time(bytes + REQUEST_HEADER_LEN + self.ecrc_len()), ..Use::default() }
+    }
+
+    /// The processor reads a register, and waits for it.
+    pub fn register_read(&self, bytes: u64) -> Use {
+        Use {
+            up: self.link_time(bytes + COMPLETION_HEADER_LEN + self.ecrc_len()),
+            down: self.link_time(REQUEST_HEADER_LEN + self.ecrc_len()),
+            ..Use::default()
+        }
+    }
+}
+
+/// Bits per second of payload, of transfers that each take `interval`.
+pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
+    bytes as f64 * 8.0 * PICOSECONDS_PER_SECOND as f64 / interval.0.max(1) as f64
+}
+
+/// When each server of a link is free again.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PcieState {
+    up_free: Time,
+    down_free: Time,
+    read_free: Time,
+    write_free: Time,
+}
+
+impl PcieState {
+    /// The adapter writes; returns when the host sees it.
+    pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
+        let begins = now.max(self.up_free).max(self.write_free);
+        self.write_free = begins + used.engine;
+        self.up_free = begins + used.up;
+        self.down_free = self.down_free.max(now) + used.down;
+        begins + used.up + pcie.write_latency
+    }
+
+    /// The adapter reads; returns when the last byte is there.
+    pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
+        let begins = now.max(self.up_free).max(self.read_free);
+        self.read_free = begins + used.engine;
+        self.up_free = begins + used.up;
+        let data = (begins + used.up + pcie.read_latency).max(self.down_free);
+        self.down_free = data + used.down;
+        self.down_free
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Generation 3, 8 lanes, as of the adapter that `pcie-bench` used.
+    const GEN3X8: Pcie = Pcie {
+        transfers_per_second: 8_000_000_000,
+        lanes: 8,
+        payload_len_max: 256,
+        read_request_len_max: 512,
+        completion_len_max: 256,
+        has_ecrc: false,
+        read_latency: Span::ns(600),
+        write_latency: Span::ns(300),
+        outstanding_reads: u64::MAX,
+        write_interval: Span::ZERO,
+        posted_credit_len: 0,
+        credit_latency: Span::ZERO,
+        iommu: None,
+    };
+
+    fn gbps(bytes: u64, used: &Use) -> f64 {
+        payload_bps(bytes, used.interval()) / 1e9
+    }
+
+    #[test]
+    fn what_is_left_for_packets_is_what_the_published_model_says() {
+        assert!((GEN3X8.raw_bps() as f64 / 1e9 - 63.0).abs() < 0.05);
+        assert!((GEN3X8.packet_bps() as f64 / 1e9 - 57.9).abs() < 0.05, "{}", GEN3X8.packet_bps());
+    }
+
+    #[test]
+    fn bytes_alone_give_the_published_curve() {
+        for (bytes, write, read) in [(64, 42.1, 44.1), (128, 48.8, 50.1), (256, 52.9, 53.7), (1024, 52.9, 53.7)] {
+            let unlimited = Pcie { read_latency: Span::ZERO, ..GEN3X8 };
+            assert!((gbps(bytes, &unlimited.write(bytes)) / write - 1.0).abs() < 0.005, "write {bytes}");
+            assert!((gbps(bytes, &unlimited.read(bytes)) / read - 1.0).abs() < 0.005, "read {bytes}");
+        }
+    }
+
+    #[test]
+    fn reads_under_way_over_latency_bound_small_reads_as_little_s_law_says() {
+        let pcie = Pcie { outstanding_reads: 34, ..GEN3X8 };
+        let reads_per_second = 34.0 / 600e-9;
+        assert!((gbps(64, &pcie.read(64)) - reads_per_second * 512.0 / 1e9).abs() < 0.1);
+        // A long read is several requests, and the link is the limit again.
+        assert!((gbps(4096, &pcie.read(4096)) / 53.7 - 1.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn credits_bound_posted_writes_by_what_is_under_way() {
+        let pcie = Pcie { posted_credit_len: 2048, credit_latency: Span::us(1), ..GEN3X8 };
+        assert!((gbps(256, &pcie.write(256)) - 2048.0 * 8.0 / 1e3).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_window_that_the_translations_cover_costs_nothing_and_a_larger_one_bounds_by_walks() {
+        let iommu =
+            |window_len| Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };
+        let read = |window| Pcie { iommu: Some(iommu(window)), outstanding_reads: 34, ..GEN3X8 }.read(64);
+        assert_eq!(read(256 << 10), Pcie { outstanding_reads: 34, ..GEN3X8 }.read(64));
+        assert_eq!(iommu(512 << 10).miss_ppm(), 500_000);
+        let walks_per_second = 6.0 / 330e-9 / (1.0 - 256.0 / 65_536.0);
+        assert!((gbps(64, &read(64 << 20)) - walks_per_second * 512.0 / 1e9).abs() < 0.1);
+    }
+
+    #[test]
+    fn a_crc_and_small_completions_cost_what_they_weigh() {
+        let plain = GEN3X8.read(1024);
+        let split = Pcie { completion_len_max: 64, ..GEN3X8 }.read(1024);
+        assert!(
+            ((split.down.0 as f64 / plain.down.0 as f64) / ((1024.0 + 16.0 * 20.0) / (1024.0 + 4.0 * 20.0)) - 1.0)
+                .abs()
+                < 1e-4
+        );
+        let crc = Pcie { has_ecrc: true, ..GEN3X8 }.write(256);
+        assert!(crc.up > GEN3X8.write(256).up);
+    }
+
+    #[test]
+    fn reads_and_writes_share_the_way_up_and_nothing_else() {
+        let mut state = PcieState::default();
+        let (write, read) = (GEN3X8.write(1024), GEN3X8.read(1024));
+        let written = state.write(&GEN3X8, &write, Time::START);
+        assert_eq!(written, Time::START + write.up + GEN3X8.write_latency);
+        let was_read = state.read(&GEN3X8, &read, Time::START);
+        assert_eq!(was_read, Time::START + write.up + read.up + GEN3X8.read_latency + read.down);
+    }
+}

@@ -1,0 +1,273 @@
+//! The way of a frame through an adapter that is bus master: its FIFOs, its engine, its descriptors, the bus.
+//!
+//! What is received waits in a FIFO until the bus has taken it to the host; what is sent is read piece by piece as the
+//! other FIFO has room, cut there if it is a large send, and goes to the line. How a large send is cut is decided by
+//! the product's own code ([`offramp_offload::segment`]).
+
+use super::{Content, Event, Frame, HOST, Simulation};
+use crate::bus::Bus;
+use crate::bus::pci::{Command, Pci};
+use crate::bus::pcie::{Pcie, PcieState, Use};
+use crate::config::{AdapterConfig, EngineConfig};
+use crate::rpc::tcp_payloads;
+use crate::time::{Span, Time};
+use std::collections::VecDeque;
+
+/// A bus on which an adapter is master, and when it is free again.
+#[derive(Debug)]
+enum Master {
+    /// Never the limit.
+    Unlimited,
+    Pci(Pci, Time),
+    Pcie(Pcie, PcieState),
+}
+
+impl Master {
+    /// When so many bytes are in the memory of the host, and the time of the bus that they took.
+    fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> (Time, Span) {
+        match self {
+            Self::Unlimited => (now, Span::ZERO),
+            Self::Pci(pci, free) => {
+                let taken = pci.time(Command::Write, bytes) + descriptors.on_pci(pci);
+                *free = now.max(*free) + taken;
+                (*free, taken)
+            }
+            Self::Pcie(pcie, state) => {
+                let used = pcie.write(bytes).beside(&descriptors.on_pcie(pcie));
+                (state.write(pcie, &used, now), used.up)
+            }
+        }
+    }
+
+    /// The same from the memory of the host. `is_part`: of a large send, whose bytes lie one behind the other, so that bursts cross the ends of segments.
+    fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> (Time, Span) {
+        match self {
+            Self::Unlimited => (now, Span::ZERO),
+            Self::Pci(pci, free) => {
+                let data = if is_part { part_of_burst(pci, bytes) } else { pci.time(Command::ReadMultiple, bytes) };
+                let taken = data + descriptors.on_pci(pci);
+                *free = now.max(*free) + taken;
+                (*free, taken)
+            }
+            Self::Pcie(pcie, state) => {
+                let used = pcie.read(bytes).beside(&descriptors.on_pcie(pcie));
+                (state.read(pcie, &used, now), used.down)
+            }
+        }
+    }
+}
+
+/// Its share of bursts as long as the bus allows.
+fn part_of_burst(pci: &Pci, bytes: u64) -> Span {
+    let burst = pci.burst_len(Command::ReadMultiple);
+    let of_burst = pci.time(Command::ReadMultiple, burst);
+    Span((u128::from(of_burst.0) * u128::from(bytes) / u128::from(burst)) as u64)
+}
+
+/// Descriptors of one frame.
+#[derive(Clone, Copy, Debug)]
+struct Descriptors {
+    count: u64,
+    len: u64,
+    fetch: u64,
+    write_back: u64,
+}
+
+impl Descriptors {
+    fn new(engine: &EngineConfig, count: u64) -> Self {
+        let EngineConfig { descriptor, descriptor_fetch, descriptor_write_back, .. } = *engine;
+        Self { count, len: descriptor, fetch: descriptor_fetch, write_back: descriptor_write_back }
+    }
+
+    /// Their share of the transactions that fetch and write back several at once.
+    fn on_pci(&self, pci: &Pci) -> Span {
+        let share = |command, batch: u64| Span(pci.time(command, self.len * batch).times(self.count).0 / batch);
+        share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
+    }
+
+    fn on_pcie(&self, pcie: &Pcie) -> Use {
+        let share = |used: Use, batch: u64| {
+            let part = |span: Span| Span(span.times(self.count).0 / batch);
+            Use { up: part(used.up), down: part(used.down), engine: Span::ZERO }
+        };
+        let fetched = share(pcie.read(self.len * self.fetch), self.fetch);
+        fetched.beside(&share(pcie.write(self.len * self.write_back), self.write_back))
+    }
+}
+
+/// What is handed down and not yet read by the adapter.
+#[derive(Clone, Copy, Debug)]
+struct Posted {
+    frame: Frame,
+    /// Bytes of payload of it that were read already.
+    taken: u64,
+    /// Which of its segments comes next.
+    piece: usize,
+}
+
+/// Pages of memory, of which a large send is made, bytes.
+const PAGE_LEN: u64 = 4096;
+
+/// The adapter between bus and line.
+#[derive(Debug)]
+pub(super) struct Dma {
+    engine: EngineConfig,
+    master: Master,
+    receive_free: Time,
+    transmit_free: Time,
+    crypt_free: Time,
+    receive_fifo: u64,
+    transmit_fifo: u64,
+    posted: VecDeque<Posted>,
+    /// Payload lengths of a large send of `cut.0` bytes, as the product's code cuts it.
+    cut: (u64, Vec<u64>),
+    /// Frames that found no room in the receive FIFO.
+    pub(super) dropped: u64,
+    /// Time of the bus towards the host, and from it.
+    pub(super) busy: [Span; 2],
+}
+
+impl Dma {
+    pub(super) fn new(config: &AdapterConfig) -> Self {
+        let master = match config.bus {
+            Bus::Pci(pci) => Master::Pci(pci, Time::START),
+            Bus::Pcie(pcie) => Master::Pcie(pcie, PcieState::default()),
+            Bus::Isa(_) | Bus::Master => Master::Unlimited,
+        };
+        Self {
+            engine: config.engine,
+            master,
+            receive_free: Time::START,
+            transmit_free: Time::START,
+            crypt_free: Time::START,
+            receive_fifo: 0,
+            transmit_fifo: 0,
+            posted: VecDeque::new(),
+            cut: (0, Vec::new()),
+            dropped: 0,
+            busy: [Span::ZERO; 2],
+        }
+    }
+
+    /// When the adapter has encrypted or decrypted a frame that is there at `at`.
+    fn crypt(&mut self, at: Time, bytes: u64) -> Time {
+        if self.engine.crypt_bps == 0 {
+            return at;
+        }
+        let whole = Span::of_bytes_at(bytes, self.engine.crypt_bps);
+        self.crypt_free = self.crypt_free.max(at) + whole.scaled_ppm(self.engine.encrypted_ppm);
+        self.crypt_free
+    }
+
+    /// A frame from the line, whose first bytes came at `began`: when the host can have it, or nothing if it is lost.
+    fn receive(&mut self, began: Time, now: Time, len: u64) -> Option<Time> {
+        if self.receive_fifo + len > self.engine.receive_fifo {
+            self.dropped += 1;
+            return None;
+        }
+        self.receive_fifo += len;
+        self.receive_free = self.receive_free.max(began) + self.engine.receive;
+        let ready = self.receive_free;
+        let ready = self.crypt(ready, len);
+        let descriptors = Descriptors::new(&self.engine, len.div_ceil(self.engine.buffer));
+        let (done, taken) = self.master.write(ready, len, &descriptors);
+        self.busy[0] += taken;
+        Some(done.max(now))
+    }
+
+    /// The next piece that the FIFO has room for, and when it is on the adapter, ready for the line.
+    fn next_piece(&mut self, now: Time, mss: u64, headers_len: u64) -> Option<(Frame, Time)> {
+        let posted = *self.posted.front()?;
+        let (piece, is_last) = self.piece(&posted, mss, headers_len);
+        if self.transmit_fifo > 0 && self.transmit_fifo + piece.len > self.engine.transmit_fifo {
+            return None;
+        }
+        self.transmit_fifo += piece.len;
+        let is_part = posted.frame.len > headers_len + mss;
+        let is_first = posted.piece == 0;
+        let count = match (is_first, is_part) {
+            // The headers, and the pages of the payload.
+            (true, true) => 2 + posted.frame.len.div_ceil(PAGE_LEN),
+            (true, false) => 1,
+            (false, _) => 0,
+        };
+        let bytes = if is_first { piece.len } else { piece.len - headers_len };
+        let (read, taken) = self.master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
+        self.busy[1] += taken;
+        self.transmit_free = self.transmit_free.max(read) + self.engine.segment;
+        let ready = self.transmit_free;
+        let ready = self.crypt(ready, piece.len);
+        self.advance(is_last, piece.len - headers_len.min(piece.len));
+        Some((piece, ready))
+    }
+
+    fn advance(&mut self, is_last: bool, payload: u64) {
+        if is_last {
+            self.posted.pop_front();
+        } else if let Some(posted) = self.posted.front_mut() {
+            posted.taken += payload;
+            posted.piece += 1;
+        }
+    }
+
+    /// The frame that is cut next from what is posted, and whether it is the last one.
+    fn piece(&mut self, posted: &Posted, mss: u64, headers_len: u64) -> (Frame, bool) {
+        let Content::Segment { flow, start, len } = posted.frame.content else { return (posted.frame, true) };
+        if len <= mss {
+            return (posted.frame, true);
+        }
+        if self.cut.0 != len {
+            self.cut = (len, tcp_payloads(len, mss));
+        }
+        let payload = self.cut.1[posted.piece];
+        let is_last = posted.piece + 1 == self.cut.1.len();
+        let content = Content::Segment { flow, start: start + posted.taken, len: payload };
+        (Frame { len: headers_len + payload, content, completes: is_last }, is_last)
+    }
+}
+
+impl Simulation {
+    /// A frame from the line on its way to the host.
+    pub(super) fn dma_receive(&mut self, frame: Frame) {
+        let now = self.now;
+        let early = match self.config.adapter.engine.cut_through {
+            0 => Span::ZERO,
+            len => self.config.link.frame_time(frame.len) - self.config.link.frame_time(len.min(frame.len)),
+        };
+        let began = Time(now.0.saturating_sub(early.0));
+        match self.dma.receive(began, now, frame.len) {
+            Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
+            Some(_) => self.on_dma_written(frame),
+            None => {}
+        }
+    }
+
+    pub(super) fn on_dma_written(&mut self, frame: Frame) {
+        self.dma.receive_fifo -= frame.len;
+        self.frame_is_visible(frame);
+    }
+
+    /// The host has handed a frame or a large send down.
+    pub(super) fn dma_transmit(&mut self, frame: Frame) {
+        self.dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
+        self.fill_transmit_fifo();
+    }
+
+    fn fill_transmit_fifo(&mut self) {
+        let workload = &self.config.workload;
+        let (mss, headers_len) = (self.config.host.send.sender.mss, workload.headers_len);
+        while let Some((piece, ready)) = self.dma.next_piece(self.now, mss, headers_len) {
+            if ready > self.now {
+                self.events.schedule(ready, Event::DmaRead(piece));
+            } else {
+                self.send(HOST, piece);
+            }
+        }
+    }
+
+    /// A frame has left the adapter for the line.
+    pub(super) fn dma_sent(&mut self, frame: Frame) {
+        self.dma.transmit_fifo -= frame.len;
+        self.fill_transmit_fifo();
+    }
+}

@@ -1,0 +1,126 @@
+//! TCP and UDP of the host under study, sending.
+//!
+//! What TCP sends is sent by the process, also when an acknowledgement has let it go on: the work stays in order, and
+//! on the processor of the process.
+
+use super::{Activity, Content, Frame, Job, Simulation};
+use crate::config::Workload;
+use crate::cpu::Priority;
+use crate::time::Span;
+
+impl Simulation {
+    /// The process writes as soon as its write fits into the socket's buffer.
+    pub(super) fn write_more(&mut self, flow: usize) {
+        let size = self.config.workload.write_size;
+        let state = &mut self.flows[flow];
+        let unacknowledged = state.written - state.sender.unacknowledged();
+        let has_room = unacknowledged == 0 || unacknowledged + size <= self.config.host.send.buffer;
+        if state.is_writing || !has_room {
+            return;
+        }
+        state.is_writing = true;
+        let costs = &self.config.host.costs;
+        let costs =
+            [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
+        self.work(Priority::User, Job::Write { flow }, &costs);
+    }
+
+    pub(super) fn on_written(&mut self, flow: usize) {
+        let state = &mut self.flows[flow];
+        state.is_writing = false;
+        state.written += self.config.workload.write_size;
+        let written = state.written;
+        state.sender.write_until(written);
+        self.pump(flow);
+        let rate_bps = self.config.workload.rate_bps;
+        if rate_bps == 0 {
+            self.write_more(flow);
+        } else {
+            let next = self.now + Span::of_bytes_at(self.config.workload.write_size, rate_bps);
+            self.events.schedule(next, super::Event::Write { flow });
+        }
+    }
+
+    /// Sends what the windows allow, in segments or in large sends.
+    pub(super) fn host_pump(&mut self, flow: usize) {
+        let chunk_len = self.config.host.send.chunk_len;
+        while let Some(segment) = self.flows[flow].sender.next(self.now, chunk_len) {
+            let job = Job::Send { flow, start: segment.start, len: segment.len };
+            let costs = self.send_costs(segment.len);
+            self.work(Priority::User, job, &costs);
+        }
+    }
+
+    fn send_costs(&self, len: u64) -> [(Activity, Span); 5] {
+        let costs = &self.config.host.costs;
+        let is_large = len > self.config.host.send.sender.mss;
+        let frame_len = len + self.config.workload.headers_len;
+        [
+            (Activity::Segment, if is_large { costs.chunk } else { costs.segment }),
+            (Activity::Registers, costs.register),
+            (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
+            (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
+            (Activity::Bus, self.config.adapter.bus.processor_time(frame_len)),
+        ]
+    }
+
+    pub(super) fn on_segment_built(&mut self, flow: usize, start: u64, len: u64) {
+        self.counts.sends += 1;
+        let len_on_line = len + self.config.workload.headers_len;
+        self.transmit(Frame::new(len_on_line, Content::Segment { flow, start, len }));
+    }
+
+    /// The process has been told of an acknowledgement.
+    pub(super) fn on_ack_in(&mut self, flow: usize, next: u64, window: u64) {
+        self.counts.acks_received += 1;
+        let sender = &mut self.flows[flow].sender;
+        self.counts.in_flight += sender.in_flight();
+        sender.acknowledge(self.now, next, window);
+        self.pump(flow);
+        if self.config.workload.rate_bps == 0 {
+            self.write_more(flow);
+        }
+    }
+
+    /// The process sends the next datagram.
+    pub(super) fn send_datagram(&mut self) {
+        let costs = &self.config.host.costs;
+        let size = self.config.workload.write_size;
+        let fragments = self.datagram_frames.len() as u64;
+        let on_bus: u64 = self.datagram_frames.iter().sum();
+        let costs = [
+            (Activity::Process, costs.write),
+            (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte)),
+            (Activity::Udp, costs.udp.times(fragments)),
+            (Activity::Registers, costs.register.times(fragments)),
+            (Activity::Checksum, Span::of_bytes(size, costs.send_checksum_fs_per_byte)),
+            (Activity::Crypt, Span::of_bytes(size, costs.crypt_fs_per_byte)),
+            (Activity::Bus, self.config.adapter.bus.processor_time(on_bus)),
+        ];
+        self.work(Priority::User, Job::Datagram, &costs);
+    }
+
+    /// A datagram is handed down in fragments, which no adapter here cuts (H6); the process goes on when all have found
+    /// room.
+    pub(super) fn on_datagram_built(&mut self) {
+        self.counts.sends += 1;
+        let mut left = self.config.workload.write_size;
+        for at in 0..self.datagram_frames.len() {
+            let len = self.datagram_frames[at];
+            let payload = left.min(len);
+            left -= payload;
+            let content = Content::Datagram { payload };
+            self.transmit(Frame::new(len, content));
+        }
+        self.datagram_waits = true;
+        self.wake_datagrams();
+    }
+
+    pub(super) fn wake_datagrams(&mut self) {
+        let is_udp = self.config.workload.workload == Workload::UdpSend;
+        if is_udp && self.datagram_waits && self.driver.has_room() {
+            self.datagram_waits = false;
+            self.send_datagram();
+        }
+    }
+}
