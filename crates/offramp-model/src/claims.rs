@@ -12,6 +12,8 @@ mod isa;
 mod ndis;
 mod published;
 mod text;
+mod tso;
+mod windows;
 
 pub use published::{PUBLISHED, Published};
 pub use text::text;
@@ -20,6 +22,8 @@ use crate::profile::{self, Profile};
 use crate::simulation::ModelError;
 use serde::Serialize;
 use std::collections::BTreeMap;
+
+const PERCENT: &str = "%";
 
 /// How a row came about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -61,8 +65,10 @@ pub struct Row {
     pub published: String,
     /// What the model says.
     pub modelled: Option<String>,
-    /// By how much that is above what was published, percent.
+    /// By how much that is above what was published.
     pub error: Option<f64>,
+    /// Of `error`: `%`, or `points` where both are percentages.
+    pub error_unit: &'static str,
     /// How the row came about.
     pub kind: Kind,
     /// What it must keep to.
@@ -113,6 +119,8 @@ impl Table {
 pub fn table() -> Result<Table, ModelError> {
     let mut modelled = isa::rows()?;
     modelled.extend(ndis::rows()?);
+    modelled.extend(tso::rows()?);
+    modelled.extend(windows::rows()?);
     let mut rows = Vec::new();
     for published in &PUBLISHED {
         let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == published.id);
@@ -151,6 +159,7 @@ impl Row {
             published: published.value.to_owned(),
             modelled: None,
             error: None,
+            error_unit: PERCENT,
             kind: Kind::NotModelled,
             target: String::new(),
             ok: None,
@@ -166,6 +175,7 @@ impl Row {
             published: published::of(id).to_owned(),
             modelled: Some(modelled),
             error: None,
+            error_unit: PERCENT,
             kind,
             target: target.to_owned(),
             ok: Some(ok),
@@ -182,11 +192,20 @@ impl Row {
             published: format!("{:.0} {}", figures.published, figures.unit),
             modelled: Some(format!("{:.0} {}", figures.modelled, figures.unit)),
             error: Some(error),
+            error_unit: PERCENT,
             kind,
             target: format!("within {within_percent} %"),
             ok: Some(error.abs() <= within_percent),
             assumption: assumption.to_owned(),
         }
+    }
+
+    /// A predicted row with figures that are percentages, which must keep within so many points.
+    fn points(id: &'static str, figures: Figures, within_points: f64, assumption: &str) -> Self {
+        let points = figures.modelled - figures.published;
+        let row = Self::figure(id, Kind::Predicted, figures, within_points, assumption);
+        let (target, ok) = (format!("within {within_points} points"), Some(points.abs() <= within_points));
+        Self { target, ok, error: Some(points), error_unit: "points", ..row }
     }
 
     /// The same row, of one part of a claim.

@@ -130,6 +130,8 @@ pub struct HostConfig {
     pub delayed_ack: Span,
     /// Where frames are read out.
     pub receive_in: ReceiveIn,
+    /// A deferred driver looks for frames by a timer of this interval; zero: when it is interrupted.
+    pub poll_interval: Span,
     /// Mean time between moments at which interrupts are shut out; zero: never.
     pub mask_interval: Span,
     /// How long they are shut out.
@@ -182,8 +184,6 @@ pub struct EngineConfig {
     pub descriptor_fetch: u64,
     /// Descriptors written back at once.
     pub descriptor_write_back: u64,
-    /// How long written descriptors are held back.
-    pub write_back: Span,
     /// Waiting segments of a connection are handed over as one.
     pub coalesces: bool,
     /// Every so-many-th segment is called bad; 0: none.
@@ -335,10 +335,12 @@ impl Fields<'_> {
             },
             ack_policy: AckPolicy {
                 segments_per_ack: self.0.value("host.segments_per_ack") as u32,
+                mss: self.0.value("workload.mss"),
                 window: self.0.value("host.receive_window"),
             },
             delayed_ack: self.time("host.delayed_ack_time"),
             receive_in,
+            poll_interval: self.time("host.poll_interval"),
             mask_interval: self.time("host.mask_interval"),
             mask: self.time("host.mask_time"),
             processors: self.0.value("host.processors"),
@@ -405,7 +407,6 @@ impl Fields<'_> {
             descriptor: self.0.value("adapter.descriptor"),
             descriptor_fetch: self.0.value("adapter.descriptor_fetch"),
             descriptor_write_back: self.0.value("adapter.descriptor_write_back"),
-            write_back: self.time("adapter.write_back_time"),
             coalesces: self.is_on("adapter.coalesce"),
             verdict_fault: self.0.value("adapter.verdict_fault"),
         }
@@ -513,6 +514,7 @@ impl Fields<'_> {
             hop_bps: self.0.value("link.hop_rate"),
             ack_policy: AckPolicy {
                 segments_per_ack: self.0.value("peer.segments_per_ack") as u32,
+                mss: self.0.value("workload.mss"),
                 window: self.0.value("peer.receive_window"),
             },
             delayed_ack: self.time("peer.delayed_ack_time"),

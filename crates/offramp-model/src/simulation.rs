@@ -115,8 +115,8 @@ enum Event {
     DmaWritten(Frame),
     /// The bus has taken a frame to the adapter, and its engine is done with it.
     DmaRead(Frame),
-    /// The adapter writes its descriptors back.
-    WriteBack,
+    /// The driver's timer.
+    Poll,
     /// The moderator may want an interrupt.
     Moderation,
     /// The peer's answer to something is there.
@@ -249,6 +249,7 @@ impl Simulation {
         if self.config.host.mask_interval > Span::ZERO {
             self.schedule_mask();
         }
+        self.start_polling();
         for flow in 0..self.flows.len() {
             self.start_flow(flow);
         }
@@ -289,7 +290,7 @@ impl Simulation {
             Event::Cpu { processor, generation } => self.on_cpu(processor, generation),
             Event::DmaWritten(frame) => self.on_dma_written(frame),
             Event::DmaRead(frame) => self.send(HOST, frame),
-            Event::WriteBack => self.on_write_back(),
+            Event::Poll => self.on_poll(),
             Event::Ready(station) => self.on_ready(station),
             Event::Sent { station, transmission } => self.on_sent(station, transmission),
             Event::Free(station) => self.on_free(station),

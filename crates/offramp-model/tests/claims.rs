@@ -14,7 +14,7 @@ fn every_claim_is_in_the_table_modelled_or_not() {
 }
 
 /// Rows that leave their target, and are published as they are. A row that is mended is taken out here.
-const MISSES: [&str; 2] = ["R4", "R6"];
+const MISSES: [&str; 2] = ["M8", "R6"];
 
 #[test]
 fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
@@ -27,12 +27,33 @@ fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
 #[test]
 fn only_the_rows_that_are_meant_to_be_are_fitted() {
     let fitted: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Fitted).map(|row| row.id).collect();
-    assert_eq!(fitted, ["R11", "I7", "I7"]);
+    assert_eq!(fitted, ["M1", "M9", "R11", "H1", "H1", "H2", "H2", "I7", "I7"]);
     let numbers: Vec<_> = TABLE.fitted_numbers.iter().map(|number| number.name).collect();
-    assert_eq!(numbers, ["host.cost_scale", "host.cost_scale", "peer.gap"]);
-    let allowed = ["I7 at 6.7 MHz", "I7 at 26.7 MHz", "R11"];
+    let expected = [
+        "bus.overhead",
+        "host.checksum_miss_time",
+        "host.chunk_time",
+        "host.cost_scale",
+        "host.cost_scale",
+        "host.interrupt_time",
+        "host.segment_time",
+        "host.tcp_time",
+        "peer.gap",
+    ];
+    assert_eq!(numbers, expected);
+    let allowed = [
+        "I7 at 6.7 MHz",
+        "I7 at 26.7 MHz",
+        "R11",
+        "H1 processor without TSO",
+        "H2 without TSO",
+        "H2 with TSO",
+        "M1",
+        "M9",
+        "bursts of 24 data phases",
+    ];
     assert!(TABLE.fitted_numbers.iter().flat_map(|number| &number.rows).all(|row| allowed.contains(&row.as_str())));
-    assert!(TABLE.predicted_rows > TABLE.fitted_numbers.len());
+    assert!(TABLE.predicted_rows > 4 * TABLE.fitted_numbers.len());
 }
 
 /// Set `OFFRAMP_BLESS=1` to write the table anew; the change is then seen in review.

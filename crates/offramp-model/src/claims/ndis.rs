@@ -17,7 +17,10 @@ const MB: f64 = 1e6;
 /// Connections of the rows that have several.
 const FLOWS: &str = "4";
 const SEVERAL: &str = "several connections are 4";
-const BATCHES: &str = "batches of 1 ms, as R4's gap makes them, stand for those of R1 too";
+const BATCHES: &str = "the driver looks for frames by a timer of 1 ms: what makes the batches is not published, and a processor that is \
+     busy with one slow connection does not form them";
+/// The gap of R4 and R6, which stayed from then on.
+const GAP: (&str, &str) = ("adapter.moderation", "fixed-gap");
 
 /// All rows of the family that are modelled.
 pub(super) fn rows() -> Result<Vec<Row>, ModelError> {
@@ -25,20 +28,24 @@ pub(super) fn rows() -> Result<Vec<Row>, ModelError> {
     let several = base.clone().with("workload.flows", FLOWS);
     let first = simulate(&base)?;
     let peak = simulate(&several)?;
-    let offload = simulate(&several.clone().with("adapter.checksum", "on"))?;
-    let mended = simulate(&base.clone().with("adapter.checksum", "on").with("host.order", "forward"))?;
+    let moderated = several.clone().with(GAP.0, GAP.1);
+    let offload = simulate(&moderated.with("adapter.checksum", "on"))?;
+    let single = base.clone().with(GAP.0, GAP.1).with("adapter.checksum", "on");
+    let mended = simulate(&single.clone().with("host.order", "forward"))?;
     Ok(vec![
         m11(&base)?,
         r1(&first),
         r2(&peak),
-        r3(&several)?,
+        r3(&peak),
         r4(&base, &first)?,
-        r6(&several)?,
+        r5(&several, &peak)?,
+        r6(&several, &peak)?,
         r7(&offload),
+        r8(&single)?,
         r9(&first),
         r10(&first),
         r11(&mended),
-        r12(&base, &first, &mended)?,
+        r12(&single, &first, &mended)?,
     ])
 }
 
@@ -66,7 +73,7 @@ fn collapsed(id: &'static str, published: f64, outcome: &Outcome, assumption: &s
 
 /// A plain adapter in a host that is never busy when something happens.
 fn m11(base: &Profile) -> Result<Row, ModelError> {
-    let plain = base.clone().with("adapter.moderation", "off").with("host.cost_scale", "0.1%");
+    let plain = base.clone().with("host.poll_interval", "0us").with("host.cost_scale", "0.1%");
     let idle = plain.with("host.order", "forward").with("workload.rate", "100Mbit/s").with("workload.warmup", "0s");
     let counts = simulate(&idle)?.counts;
     let modelled = format!(
@@ -87,38 +94,64 @@ fn r2(peak: &Outcome) -> Row {
     collapsed("R2", 12.0, peak, &assumption)
 }
 
-fn r3(several: &Profile) -> Result<Row, ModelError> {
-    let outcome = simulate(&several.clone().with("adapter.moderation", "off"))?;
-    let modelled = format!("{:.0} % of the processor, {:.0} % in DPCs", outcome.cpu_percent, dpc_percent(&outcome));
-    let ok = outcome.cpu_percent > 100.0 - CPU_POINTS && dpc_percent(&outcome) > 90.0 - CPU_POINTS;
-    let assumption = format!("{SEVERAL}; an interrupt for every frame while the processor keeps up");
-    Ok(Row::words("R3", Kind::Predicted, modelled, "full, and above 90 % in DPCs, within 5 points", ok, &assumption))
+fn r3(outcome: &Outcome) -> Row {
+    let modelled = format!("{:.0} % of the processor, {:.0} % in DPCs", outcome.cpu_percent, dpc_percent(outcome));
+    let ok = outcome.cpu_percent > 100.0 - CPU_POINTS && dpc_percent(outcome) > 90.0 - CPU_POINTS;
+    let assumption = format!("{SEVERAL}; {BATCHES}; an interrupt for every event, of 25 us with its DPC");
+    Row::words("R3", Kind::Predicted, modelled, "full, and above 90 % in DPCs, within 5 points", ok, &assumption)
 }
 
 fn r4(base: &Profile, first: &Outcome) -> Result<Row, ModelError> {
-    let without = simulate(&base.clone().with("adapter.moderation", "off"))?;
-    let modelled = format!("{:.1} MB/s with the gap, {:.1} MB/s without", mb(first), mb(&without));
-    let ok = (mb(first) / mb(&without) - 1.0).abs() < 0.15;
-    let assumption = "without a gap the model has no batches as long as R1 needs: a processor that is busy only with one \
-                      slow connection does not form them";
-    Ok(Row::words("R4", Kind::Predicted, modelled, "the same within 15 %", ok, assumption))
+    let gap = simulate(&base.clone().with(GAP.0, GAP.1))?;
+    let modelled = format!("{:.1} MB/s without a gap, {:.1} MB/s with it", mb(first), mb(&gap));
+    let ok = (mb(&gap) / mb(first) - 1.0).abs() < 0.15;
+    let emergent = simulate(&base.clone().with("host.poll_interval", "0us"))?;
+    let assumption = format!("{BATCHES}: without the timer and the gap there is {:.1} MB/s", mb(&emergent));
+    Ok(Row::words("R4", Kind::Predicted, modelled, "the same within 15 %", ok, &assumption))
 }
 
-fn r6(several: &Profile) -> Result<Row, ModelError> {
+fn r5(several: &Profile, peak: &Outcome) -> Result<Row, ModelError> {
+    // A line of 32 bytes flushed in 50 ns is 1.6 ns per byte; the copy from the cache saves about as much.
+    let cacheable = several.clone().with("host.copy_time", "2.8ns/byte").with("host.frame_time", "8.4us");
+    let change = 100.0 * (mb(&simulate(&cacheable)?) / mb(peak) - 1.0);
+    let modelled = format!("{change:+.1} % with buffers that are cached, and flushed for each frame");
+    let assumption = "flushing a frame costs 2.4 us, and copying 2.8 instead of 4 ns per byte; neither is published";
+    Ok(Row::words("R5", Kind::Shown, modelled, "from -5 % to 0", (-5.0..=0.0).contains(&change), assumption))
+}
+
+fn r6(several: &Profile, peak: &Outcome) -> Result<Row, ModelError> {
     const PUBLISHED: f64 = 60.0;
-    let forced = simulate(&several.clone().with("adapter.moderation", "off"))?;
-    let throttled = simulate(several)?;
+    let throttled = simulate(&several.clone().with(GAP.0, GAP.1))?;
     let dpc = dpc_percent(&throttled);
     let modelled = format!(
         "DPCs from {:.0} to {dpc:.0} % of the processor, {:.1} to {:.1} MB/s",
-        dpc_percent(&forced),
-        mb(&forced),
+        dpc_percent(peak),
+        mb(peak),
         mb(&throttled)
     );
-    let is_same_speed = (mb(&throttled) / mb(&forced) - 1.0).abs() < 0.15;
+    let is_same_speed = (mb(&throttled) / mb(peak) - 1.0).abs() < 0.15;
     let ok = (dpc - PUBLISHED).abs() <= CPU_POINTS && is_same_speed;
-    let assumption = format!("{SEVERAL}; here the work for each packet fills the processor, not the interrupts");
+    let at_peak = dpc * mb(peak) / mb(&throttled);
+    let assumption = format!(
+        "{SEVERAL}. A miss: the connections of the model use the time that the interrupts gave back for more speed, where \
+         something that is not published held the real ones; at the speed of before its DPCs would be {at_peak:.0} %"
+    );
     Ok(Row::words("R6", Kind::Predicted, modelled, "60 % within 5 points, speed within 15 %", ok, &assumption))
+}
+
+fn r8(single: &Profile) -> Result<Row, ModelError> {
+    let faulty = single.clone().with("host.order", "forward").with("adapter.verdict_fault", "1000");
+    let wedged = match simulate(&faulty) {
+        Err(ModelError::Stalled { waiting, .. }) => waiting,
+        Err(error) => return Err(error),
+        Ok(outcome) => format!("it went on at {:.1} MB/s", mb(&outcome)),
+    };
+    let captured = simulate(&faulty.with("host.capture", "on"))?;
+    let ok = wedged.contains("called bad") && captured.counts.bytes > 0;
+    let modelled = format!("{wedged}; with a capture running {:.1} MB/s", mb(&captured));
+    let assumption = "every 1000th segment is called bad each time that it comes, also when it is sent again; a capture \
+                      makes the stack sum everything itself";
+    Ok(Row::words("R8", Kind::Shown, modelled, "stands still; not under a capture", ok, assumption))
 }
 
 fn r7(offload: &Outcome) -> Row {
@@ -151,8 +184,8 @@ fn r11(mended: &Outcome) -> Row {
     Row::figure("R11", Kind::Fitted, figures, FITTED_PERCENT, "published is \"more than 30\"")
 }
 
-fn r12(base: &Profile, first: &Outcome, mended: &Outcome) -> Result<Row, ModelError> {
-    let reversed = simulate(&base.clone().with("adapter.checksum", "on"))?;
+fn r12(single: &Profile, first: &Outcome, mended: &Outcome) -> Result<Row, ModelError> {
+    let reversed = simulate(single)?;
     let order = mb(mended) / mb(&reversed);
     let offload = mb(&reversed) / mb(first);
     let modelled = format!("order {order:.1}, offload {offload:.2}, of one connection");

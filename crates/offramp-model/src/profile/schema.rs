@@ -182,6 +182,13 @@ pub static KEYS: &[Key] = &[
     ),
     cost("host.mask_time", "how long interrupts are shut out"),
     choice("host.receive", RECEIVES, "where frames are read out: in the handler, or deferred (DPC, softirq)"),
+    key(
+        "host.poll_interval",
+        Time,
+        (0, SECOND),
+        "0us",
+        "a driver that looks for frames by a timer, whatever the interrupts say; 0: they tell it",
+    ),
     choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
     choice("adapter.memory_kind", MEMORIES, "how the receive memory is cut"),
     key("adapter.memory", Bytes, (3584, 1 << 30), "8KiB", "memory of a card with a DP8390, both directions together"),
@@ -249,13 +256,6 @@ pub static KEYS: &[Key] = &[
         (1, 256),
         "1descriptor",
         "descriptors that are written back at once",
-    ),
-    key(
-        "adapter.write_back_time",
-        Time,
-        (0, SECOND),
-        "0us",
-        "how long the adapter holds written descriptors back, so that the driver sees their frames together",
     ),
     key(
         "adapter.verdict_fault",

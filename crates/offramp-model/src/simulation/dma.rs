@@ -244,7 +244,7 @@ impl Simulation {
 
     pub(super) fn on_dma_written(&mut self, frame: Frame) {
         self.dma.receive_fifo -= frame.len;
-        self.frame_is_visible(frame);
+        self.frame_is_held(frame);
     }
 
     /// The host has handed a frame or a large send down.

@@ -22,6 +22,8 @@ pub(super) struct Driver {
     moderation_at: Option<Time>,
     /// The handler, or what it has deferred, runs: no further interrupt comes.
     is_active: bool,
+    /// A batch that a timer has begun is under way.
+    is_polling: bool,
     /// Frames of the batch that is handed over, the next one last.
     batch: Vec<Frame>,
     transmit_buffers: usize,
@@ -31,8 +33,6 @@ pub(super) struct Driver {
     waiting: VecDeque<Frame>,
     /// Sends that are completed, and that the driver has not seen.
     completions: u64,
-    /// Frames whose descriptors are not written back yet.
-    hidden: Vec<Frame>,
 }
 
 impl Driver {
@@ -43,12 +43,12 @@ impl Driver {
             moderator: Moderator::new(config.moderation),
             moderation_at: None,
             is_active: false,
+            is_polling: false,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
             in_use: 0,
             waiting: VecDeque::new(),
             completions: 0,
-            hidden: Vec::new(),
         }
     }
 
@@ -68,27 +68,8 @@ impl Simulation {
         }
     }
 
-    /// A frame is in the memory of the host; the driver sees it when its descriptor is written back.
-    pub(super) fn frame_is_visible(&mut self, frame: Frame) {
-        let write_back = self.config.adapter.engine.write_back;
-        if write_back == Span::ZERO {
-            return self.frame_is_held(frame);
-        }
-        if self.driver.hidden.is_empty() {
-            self.events.schedule(self.now + write_back, Event::WriteBack);
-        }
-        self.driver.hidden.push(frame);
-        self.driver.moderator.arrived(self.now.ns(), frame.len);
-        self.interrupt_if_due();
-    }
-
-    pub(super) fn on_write_back(&mut self) {
-        for frame in std::mem::take(&mut self.driver.hidden) {
-            self.frame_is_held(frame);
-        }
-    }
-
-    fn frame_is_held(&mut self, frame: Frame) {
+    /// A frame is in the memory of the host, or of a card that the host reads.
+    pub(super) fn frame_is_held(&mut self, frame: Frame) {
         let now_ns = self.now.ns();
         let driver = &mut self.driver;
         let first_unread = driver.memory.first_unread();
@@ -177,8 +158,31 @@ impl Simulation {
     pub(super) fn on_interrupt(&mut self) {
         match self.config.host.receive_in {
             ReceiveIn::Interrupt => self.read_out_next(),
+            ReceiveIn::Deferred { .. } if self.polls() => {
+                // It has cost time, and that was all.
+                self.driver.moderator.seen();
+                self.driver.is_active = false;
+            }
             ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin, &[]),
         }
+    }
+
+    fn polls(&self) -> bool {
+        self.config.host.poll_interval > Span::ZERO
+    }
+
+    pub(super) fn start_polling(&mut self) {
+        if self.polls() {
+            self.events.schedule(self.now + self.config.host.poll_interval, Event::Poll);
+        }
+    }
+
+    pub(super) fn on_poll(&mut self) {
+        if !self.driver.is_polling {
+            self.driver.is_polling = true;
+            self.work(Priority::Softirq, Job::BatchBegin, &[]);
+        }
+        self.start_polling();
     }
 
     /// The handler reads the next frame out, or ends.
@@ -242,8 +246,12 @@ impl Simulation {
 
     fn next_of_batch(&mut self) {
         let Some(frame) = self.driver.batch.pop() else {
-            self.driver.is_active = false;
-            self.interrupt_if_due();
+            if self.polls() {
+                self.driver.is_polling = false;
+            } else {
+                self.driver.is_active = false;
+                self.interrupt_if_due();
+            }
             return;
         };
         let costs = [

@@ -7,6 +7,8 @@ use std::collections::BTreeMap;
 pub struct AckPolicy {
     /// Segments in order that are acknowledged by one acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
     pub segments_per_ack: u32,
+    /// Payload of a full segment: what was joined from several counts as several.
+    pub mss: u64,
     /// Receive buffer, bytes: the window when nothing waits to be read.
     pub window: u64,
 }
@@ -88,7 +90,7 @@ impl Receiver {
         self.next = end;
         self.take_early();
         self.unread += self.next - before;
-        self.unacknowledged += 1;
+        self.unacknowledged += u32::try_from(len.div_ceil(self.policy.mss)).unwrap_or(u32::MAX);
         if filled_hole || self.unacknowledged >= self.policy.segments_per_ack {
             Received::Acknowledge
         } else {
@@ -127,7 +129,7 @@ mod tests {
     use super::*;
 
     fn receiver() -> Receiver {
-        Receiver::new(AckPolicy { segments_per_ack: 2, window: 8000 })
+        Receiver::new(AckPolicy { segments_per_ack: 2, mss: 4000, window: 8000 })
     }
 
     #[test]
