@@ -8,6 +8,8 @@ use std::fmt::Write;
 
 /// Share of something that is taken for all of it: the limit of a run.
 const FULL_PERCENT: f64 = 97.0;
+/// The same of a bus, which transactions of different length do not fill to the last clock.
+const BUS_FULL_PERCENT: f64 = 93.0;
 /// Names of the priorities, for people.
 const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirqs", "processes"];
 
@@ -16,20 +18,22 @@ const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirq
 pub struct Part {
     /// What it is.
     pub name: &'static str,
-    /// Microseconds of each frame received.
+    /// Microseconds of each frame.
     pub us_per_frame: f64,
     /// Share of the time that was counted, percent.
     pub percent: f64,
 }
 
-/// The time of a run, per frame that came to the adapter.
+/// The time of a run, per frame on the line of the direction that has more of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Explanation {
     /// Time from one frame to the next.
     pub us_between_frames: f64,
     /// What the line was busy with, and how long it was idle or in gaps.
     pub line: Vec<Part>,
-    /// What the processor was busy with, and how long it was idle.
+    /// What the bus was busy with, where the adapter is master of one that has limits.
+    pub bus: Vec<Part>,
+    /// What the processors were busy with, and how long they were idle, all together.
     pub processor: Vec<Part>,
     /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
     pub ring_wait_us: f64,
@@ -39,25 +43,34 @@ pub struct Explanation {
 
 /// Explains an outcome.
 pub fn explain(outcome: &Outcome) -> Explanation {
-    let frames = outcome.counts.frames_arrived.max(1) as f64;
+    let frames = outcome.counts.frames_arrived.max(outcome.counts.frames_sent).max(1) as f64;
     let part = |name, us: f64| Part { name, us_per_frame: us / frames, percent: us / outcome.seconds / 1e4 };
     let all_us = outcome.seconds * 1e6;
     let [host, peer] = outcome.counts.line_busy.map(Span::as_us);
-    let line = vec![
-        part("frames to the host", peer),
-        part("frames from the host", host),
-        part("gaps, collisions, nothing to send", all_us - host - peer),
-    ];
+    let mut line = vec![part("frames to the host", peer), part("frames from the host", host)];
+    if outcome.line_is_shared {
+        line.push(part("gaps, collisions, nothing to send", all_us - host - peer));
+    } else {
+        line.push(part("gaps, nothing to send to the host", all_us - peer));
+        line.push(part("gaps, nothing to send from the host", all_us - host));
+    }
     let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
     let mut processor: Vec<_> = ACTIVITIES
         .into_iter()
         .map(|(activity, name)| part(name, outcome.counts.activities[activity as usize].as_us()))
         .filter(|part| part.us_per_frame > 0.0)
         .collect();
-    processor.push(part("idle", all_us - busy_us));
+    processor.push(part("idle", all_us * outcome.processors as f64 - busy_us));
+    let [to_host, from_host] = outcome.counts.bus_busy.map(Span::as_us);
+    let bus = if to_host + from_host > 0.0 {
+        vec![part("moving to the host", to_host), part("moving from the host", from_host)]
+    } else {
+        Vec::new()
+    };
     Explanation {
         us_between_frames: all_us / frames,
         line,
+        bus,
         processor,
         ring_wait_us: outcome.ring_wait_us,
         limit: limit(outcome),
@@ -69,7 +82,13 @@ fn limit(outcome: &Outcome) -> &'static str {
         "frames that are lost in the adapter's memory"
     } else if outcome.cpu_percent >= FULL_PERCENT {
         "the processor"
-    } else if outcome.cpu_percent + outcome.line_percent[1] >= FULL_PERCENT && outcome.line_percent[1] > 50.0 {
+    } else if outcome.busiest_processor_percent >= FULL_PERCENT {
+        "one of the processors"
+    } else if outcome.bus_limit_percent() >= BUS_FULL_PERCENT {
+        "the bus"
+    } else if outcome.line_percent.iter().any(|&percent| percent >= FULL_PERCENT)
+        || outcome.cpu_percent + outcome.line_percent[1] >= FULL_PERCENT && outcome.line_percent[1] > 50.0
+    {
         "the line, with the gaps of whoever sends on it"
     } else {
         "what is asked for: the window, the number of requests, or the application"
@@ -83,7 +102,11 @@ pub fn text(outcome: &Outcome) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(out, "A frame every {:.1} us.", explanation.us_between_frames);
     write_parts(&mut out, "the line", &explanation.line);
-    write_parts(&mut out, "the processor", &explanation.processor);
+    if !explanation.bus.is_empty() {
+        write_parts(&mut out, "the bus", &explanation.bus);
+    }
+    let title = if outcome.processors > 1 { "the processors, all together" } else { "the processor" };
+    write_parts(&mut out, title, &explanation.processor);
     let shares: Vec<_> = PRIORITY_NAMES
         .iter()
         .zip(outcome.cpu_percent_by_priority)

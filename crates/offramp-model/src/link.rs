@@ -127,6 +127,11 @@ impl Link {
         }
     }
 
+    /// A station has another frame to send when the line, which is closed, is free again.
+    pub fn wait(&mut self, station: Station) {
+        self.waits[station] = true;
+    }
+
     /// A station's frame has left. Returns when to call [`Link::on_free`] for it.
     pub fn on_sent(&mut self, station: Station, now: Time) -> Time {
         self.medium[self.lane(station)] = Medium::Closed;

@@ -19,6 +19,7 @@ mod embedded;
 pub mod quantity;
 pub mod schema;
 
+use crate::tcp::HEADERS_LEN;
 use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
@@ -280,10 +281,22 @@ impl Profile {
 
     /// What no single value can show to be wrong.
     fn check(&self) -> Result<(), ProfileError> {
-        let (window, mss) = (self.value("host.receive_window"), self.value("workload.mss"));
-        if window < mss {
-            let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
-            return Err(key_error(&self.name, "host.receive_window", why));
+        let mss = self.value("workload.mss");
+        for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
+            let window = self.value(name);
+            if window < mss {
+                let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
+                return Err(key_error(&self.name, name, why));
+            }
+        }
+        let frame_len = mss + self.value("workload.tcp_options") + HEADERS_LEN;
+        for name in ["adapter.receive_fifo", "adapter.transmit_fifo"] {
+            let fifo = self.value(name);
+            if fifo < frame_len {
+                let why =
+                    format!("{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers)");
+                return Err(key_error(&self.name, name, why));
+            }
         }
         Ok(())
     }

@@ -4,7 +4,7 @@
 //! a formula of the model.
 
 use crate::time::Time;
-use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_UDP, UDP_HEADER_LEN};
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 
@@ -65,41 +65,95 @@ fn datagram(datagram_len: usize) -> Vec<u8> {
     frame
 }
 
+const TCP_HEADER_LEN: usize = 20;
+/// Bytes of all headers of a large send.
+const TCP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
+
+/// An Ethernet frame with so many bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
+fn large_send(sequence: u64, len: u64) -> Vec<u8> {
+    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
+    const TIME_TO_LIVE: u8 = 64;
+    const DATA_OFFSET_WORDS: u8 = 0x50;
+    const ACK: u8 = 0x10;
+    let mut frame = vec![0; TCP_HEADERS_LEN + len as usize];
+    let total_len = u16::try_from(frame.len() - ETHERNET_HEADER_LEN).unwrap_or(0);
+    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
+    let ip = &mut frame[ETHERNET_HEADER_LEN..];
+    ip[0] = VERSION_AND_HEADER_WORDS;
+    ip[2..4].copy_from_slice(&total_len.to_be_bytes());
+    ip[8] = TIME_TO_LIVE;
+    ip[9] = PROTOCOL_TCP;
+    let tcp = &mut ip[IPV4_HEADER_LEN..];
+    tcp[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
+    tcp[12] = DATA_OFFSET_WORDS;
+    tcp[13] = ACK;
+    frame
+}
+
+/// The adapter's own segmenter, for a large send.
+fn tcp_segmenter(frame: &[u8], mss: u64) -> Result<Segmenter, Refused> {
+    const TCP_CHECKSUM_AT: u16 = 16;
+    let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
+    let size = u16::try_from(mss).unwrap_or(u16::MAX);
+    let is_one = (frame.len() - TCP_HEADERS_LEN) as u64 <= mss;
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
+        segmentation: (!is_one).then_some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false }),
+    };
+    Segmenter::new(frame, &meta, &SegmentPolicy::default())
+}
+
 /// The payloads of the segments that a large send of `len` bytes is cut into.
 ///
 /// The frame is a real one, and the cut is the adapter's own.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
-    const TCP_HEADER_LEN: usize = 20;
-    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
-    const DATA_OFFSET_WORDS: u8 = 0x50;
-    const TCP_CHECKSUM_AT: u16 = 16;
-    const PROTOCOL_TCP: u8 = 6;
-    let headers_len = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
-    let mut frame = vec![0; headers_len + len as usize];
-    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    let ip = &mut frame[ETHERNET_HEADER_LEN..];
-    ip[0] = VERSION_AND_HEADER_WORDS;
-    ip[2..4]
-        .copy_from_slice(&u16::try_from(headers_len - ETHERNET_HEADER_LEN + len as usize).unwrap_or(0).to_be_bytes());
-    ip[9] = PROTOCOL_TCP;
-    ip[IPV4_HEADER_LEN + 12] = DATA_OFFSET_WORDS;
-    let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
-    let meta = TxMeta {
-        checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
-        segmentation: Some(Segmentation { kind: SegmentationKind::Tcp4, size: mss as u16, ecn: false }),
-    };
-    match Segmenter::new(&frame, &meta, &SegmentPolicy::default()) {
-        Ok(mut segmenter) => {
-            let mut lens = Vec::with_capacity(segmenter.frames_left());
-            while segmenter.frames_left() > 0 {
-                lens.push((segmenter.next_len() - headers_len) as u64);
-                segmenter.skip_next();
-            }
-            lens
-        }
-        // What the adapter refuses goes out in one piece, as it came.
-        Err(_) => vec![len],
+    // What the adapter refuses goes out in one piece, as it came.
+    let Ok(mut segmenter) = tcp_segmenter(&large_send(0, len), mss) else { return vec![len] };
+    let mut lens = Vec::with_capacity(segmenter.frames_left());
+    while segmenter.frames_left() > 0 {
+        lens.push((segmenter.next_len() - TCP_HEADERS_LEN) as u64);
+        segmenter.skip_next();
     }
+    lens
+}
+
+/// The frames of a stream whose large sends are so long, checksums and all.
+#[cfg(test)]
+pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let mut sequence = 0;
+    for &len in sends {
+        let mut send = large_send(sequence, len);
+        // A peer's identifications go on from send to send.
+        let id = ETHERNET_HEADER_LEN + 4;
+        send[id..id + 2].copy_from_slice(&(frames.len() as u16).to_be_bytes());
+        sum_headers(&mut send);
+        let mut segmenter = tcp_segmenter(&send, mss).unwrap();
+        while segmenter.frames_left() > 0 {
+            let mut frame = vec![0; segmenter.next_len()];
+            segmenter.write_next(&send, &mut frame);
+            frames.push(frame);
+        }
+        sequence += len;
+    }
+    frames
+}
+
+/// Writes what a host writes that leaves the sums to its adapter: the header's, and that of the pseudo-header.
+#[cfg(test)]
+fn sum_headers(frame: &mut [u8]) {
+    let fold = |mut sum: u32| {
+        while sum > 0xffff {
+            sum = (sum & 0xffff) + (sum >> 16);
+        }
+        sum as u16
+    };
+    let words = |bytes: &[u8]| bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();
+    let (ip, tcp) = frame[ETHERNET_HEADER_LEN..].split_at_mut(IPV4_HEADER_LEN);
+    let header = !fold(words(ip));
+    ip[10..12].copy_from_slice(&header.to_be_bytes());
+    let pseudo = fold(words(&ip[12..20]) + u32::from(PROTOCOL_TCP) + tcp.len() as u32);
+    tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 
 /// The frames, without FCS, of a UDP datagram with so many bytes of data, cut by the host.
@@ -125,6 +179,8 @@ pub struct Call {
     pub is_read: bool,
     /// When it is sent again.
     pub deadline: Time,
+    /// When the earliest event of its slot's timer comes.
+    pub timer_at: Option<Time>,
 }
 
 #[cfg(test)]

@@ -109,6 +109,8 @@ enum Event {
     Sent { station: Station, transmission: u64 },
     /// The line is free for this station.
     Free(Station),
+    /// A frame of the host has left, on a way that it shares with nobody.
+    Left(Frame),
     /// A frame has reached a station.
     Arrive(Station, Frame),
     /// The bus has taken a frame to the host.
@@ -121,6 +123,8 @@ enum Event {
     Moderation,
     /// The peer's answer to something is there.
     PeerSends(Frame),
+    /// The peer's reply to a call is there.
+    PeerReplies { slot: usize, number: u64, attempt: u32 },
     /// The peer has looked at an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
     /// The peer's application writes.
@@ -165,8 +169,8 @@ struct Flow {
     is_to_host: bool,
     sender: Sender,
     receiver: Receiver,
-    is_reading: bool,
-    is_writing: bool,
+    /// The process reads or writes.
+    process_works: bool,
     /// Segments that the host refused because the adapter called them bad.
     refused: u64,
     /// When the earliest event of the sender's timer comes.
@@ -294,9 +298,11 @@ impl Simulation {
             Event::Ready(station) => self.on_ready(station),
             Event::Sent { station, transmission } => self.on_sent(station, transmission),
             Event::Free(station) => self.on_free(station),
+            Event::Left(frame) => self.on_left(frame),
             Event::Arrive(station, frame) => self.on_arrive(station, frame),
             Event::Moderation => self.on_moderation(),
             Event::PeerSends(frame) => self.send(PEER, frame),
+            Event::PeerReplies { slot, number, attempt } => self.on_peer_replies(slot, number, attempt),
             Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
             Event::Write { flow } => self.on_write(flow),
             Event::Retransmission { flow } => self.on_retransmission(flow),
@@ -313,7 +319,7 @@ impl Simulation {
         match job {
             Job::InterruptEntry => self.on_interrupt(),
             Job::ReadOut => self.on_read_out(),
-            Job::BatchBegin => self.begin_batch(),
+            Job::BatchBegin | Job::Completions => self.begin_batch(),
             Job::BatchFrame(frame) => self.on_batch_frame(frame),
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
             Job::Ack { flow, next, window } => self.on_ack_built(flow, next, window),
@@ -321,7 +327,6 @@ impl Simulation {
             Job::Fragment { slot, number, attempt } => self.on_fragment(slot, number, attempt),
             Job::Call { slot } => self.on_call_built(slot),
             Job::Reply { slot } => self.on_reply_read(slot),
-            Job::Completions => self.begin_batch(),
             Job::AckIn { flow, next, window } => self.on_ack_in(flow, next, window),
             Job::Write { flow } => self.on_written(flow),
             Job::Send { flow, start, len } => self.on_segment_built(flow, start, len),
@@ -427,8 +432,7 @@ impl Flow {
             is_to_host,
             sender: Sender::new(sender),
             receiver: Receiver::new(policy),
-            is_reading: false,
-            is_writing: false,
+            process_works: false,
             refused: 0,
             timer_at: None,
             ack_due: None,
@@ -441,13 +445,13 @@ impl Flow {
         let who = if self.is_to_host { "peer" } else { "host" };
         let (byte, under_way, times) =
             (self.sender.unacknowledged(), self.sender.in_flight(), self.sender.timeouts_in_row);
-        let mut text = format!(
+        let refused = match self.refused {
+            0 => String::new(),
+            count => format!("; the host has refused {count} segments that its adapter called bad"),
+        };
+        format!(
             "connection {at}: the {who} waits for byte {byte} to be acknowledged, with {under_way} bytes under way, \
-             after {times} timeouts in a row"
-        );
-        if self.refused > 0 {
-            text += &format!("; the host has refused {} segments that its adapter called bad", self.refused);
-        }
-        text
+             after {times} timeouts in a row{refused}"
+        )
     }
 }

@@ -25,6 +25,7 @@ Examples:
   offramp model list                                             the profiles that there are
   offramp model run 486-wd8003ep --workload ttcp-receive         a WD8003EP in a 486DX-40
   offramp model run 486-wd8003ep --workload ttcp-receive --set bus.clock=13.4MHz
+  offramp model run server-82599 --workload ttcp --set adapter.lso=off
   offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
   offramp model compare 486-wd8003ep 486-wd8013 --workload ttcp-receive --html compare.html
   offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
@@ -194,14 +195,27 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         let _ = writeln!(out, "{name:24} {value}");
     };
     let kb = outcome.bytes_per_second / 1000.0;
-    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s)", outcome.kib_per_second));
-    line("processor", format!("{:.1} %", outcome.cpu_percent));
+    let mbit = outcome.bytes_per_second * 8.0 / 1e6;
+    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s, {mbit:.1} Mbit/s)", outcome.kib_per_second));
+    if outcome.counts.bytes_sent > 0 {
+        line("of this, sent", format!("{:.1} Mbit/s", outcome.sent_bytes_per_second * 8.0 / 1e6));
+    }
+    let busiest = outcome.busiest_processor_percent;
+    let processor = match outcome.processors {
+        1 => format!("{:.1} %", outcome.cpu_percent),
+        count => format!("{:.1} % of {count}, the busiest {busiest:.1} %", outcome.cpu_percent),
+    };
+    line("processor", processor);
     line("interrupts", format!("{:.0}/s", outcome.interrupts_per_second));
     line("frames to the host", format!("{:.0}/s", outcome.frames_per_second));
     line("frames lost", format!("{} drop, {} overrun", counts.dropped, counts.overrun));
     line("sent again", format!("{}, after {} timeouts", counts.retransmissions, counts.timeouts));
     line("collisions", format!("{}", counts.collisions));
     line("line", format!("{:.1} % to the host, {:.1} % from it", outcome.line_percent[1], outcome.line_percent[0]));
+    if outcome.bus_limit_percent() > 0.0 {
+        let [to_host, from_host] = outcome.bus_percent;
+        line("bus", format!("{to_host:.1} % to the host, {from_host:.1} % from it"));
+    }
     line("counted", format!("{:.1} s, {} events", outcome.seconds, outcome.events));
     let _ = writeln!(out, "\nwhat it was made with");
     for (key, quantity) in profile.said() {

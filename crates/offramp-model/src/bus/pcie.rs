@@ -103,6 +103,7 @@ impl Use {
     }
 
     /// Both, one after the other on the links and side by side in engines of their own.
+    #[must_use]
     pub fn beside(&self, other: &Self) -> Self {
         Self { up: self.up + other.up, down: self.down + other.down, engine: self.engine.max(other.engine) }
     }
@@ -114,8 +115,8 @@ impl Pcie {
         const GENERATION_2: u64 = 5_000_000_000;
         const GENERATION_5: u64 = 32_000_000_000;
         let (used, of) = match self.transfers_per_second {
-            0..=GENERATION_2 => (8, 10),
-            ..=GENERATION_5 => (128, 130),
+            rate if rate <= GENERATION_2 => (8, 10),
+            rate if rate <= GENERATION_5 => (128, 130),
             _ => (242, 256),
         };
         self.transfers_per_second * self.lanes * used / of
@@ -138,8 +139,8 @@ impl Pcie {
             _ => 3.0,
         };
         let internal_delay = match self.transfers_per_second {
-            ..=2_500_000_000 => 19.0,
-            ..=5_000_000_000 => 70.0,
+            rate if rate <= 2_500_000_000 => 19.0,
+            rate if rate <= 5_000_000_000 => 70.0,
             _ => 115.0,
         };
         let packet = self.payload_len_max as f64 + ACK_FORMULA_OVERHEAD;
@@ -205,30 +206,30 @@ pub fn payload_bps(bytes: u64, interval: Span) -> f64 {
 /// When each server of a link is free again.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PcieState {
-    up_free: Time,
-    down_free: Time,
-    read_free: Time,
-    write_free: Time,
+    up: Time,
+    down: Time,
+    read: Time,
+    write: Time,
 }
 
 impl PcieState {
     /// The adapter writes; returns when the host sees it.
     pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
-        let begins = now.max(self.up_free).max(self.write_free);
-        self.write_free = begins + used.engine;
-        self.up_free = begins + used.up;
-        self.down_free = self.down_free.max(now) + used.down;
+        let begins = now.max(self.up).max(self.write);
+        self.write = begins + used.engine;
+        self.up = begins + used.up;
+        self.down = self.down.max(now) + used.down;
         begins + used.up + pcie.write_latency
     }
 
     /// The adapter reads; returns when the last byte is there.
     pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
-        let begins = now.max(self.up_free).max(self.read_free);
-        self.read_free = begins + used.engine;
-        self.up_free = begins + used.up;
-        let data = (begins + used.up + pcie.read_latency).max(self.down_free);
-        self.down_free = data + used.down;
-        self.down_free
+        let begins = now.max(self.up).max(self.read);
+        self.read = begins + used.engine;
+        self.up = begins + used.up;
+        let data = (begins + used.up + pcie.read_latency).max(self.down);
+        self.down = data + used.down;
+        self.down
     }
 }
 

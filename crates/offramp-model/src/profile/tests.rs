@@ -120,6 +120,9 @@ fn a_user_sets_a_parameter_with_its_unit() {
         ("bus.clk", "13.4MHz", "did you mean \"bus.clock\""),
         ("adapter.overflow", "lose", "none of"),
         ("host.receive_window", "1460byte", ""),
+        ("adapter.transmit_fifo", "1600byte", ""),
+        ("workload.tcp_options", "40byte", ""),
+        ("peer.receive_window", "1460byte", ""),
         ("workload.mss", "9000byte", "a window of 1460 bytes does not take one segment"),
     ] {
         let result = profile.set(name, text).map_err(|error| error.to_string());

@@ -279,21 +279,78 @@ impl Simulation {
     }
 }
 
-/// Joins segments of a connection that follow each other, up to what one large frame holds.
+/// Bytes of the largest frame that is joined from several: an IP packet's, and an Ethernet header's.
+const JOINED_LEN_MAX: u64 = 65_535 + 14;
+
+/// Joins segments of a connection that follow each other, as the adapter's own code does
+/// ([`offramp_offload::coalesce`]): up to what one IP packet holds, all as long as the first, but for a shorter one that
+/// ends it.
 fn coalesce(batch: &mut Vec<Frame>) {
-    const JOINED_LEN_MAX: u64 = 65_535;
-    let joined = std::mem::take(batch);
-    for frame in joined {
-        let last_of_flow = batch.iter_mut().rev().find(|last| last.flow() == frame.flow());
-        if let (Some(last), Content::Segment { start, len, .. }) = (last_of_flow, frame.content)
+    let mut joined: Vec<(Frame, u64)> = Vec::with_capacity(batch.len());
+    for &frame in batch.iter() {
+        let Content::Segment { start, len, .. } = frame.content else {
+            joined.push((frame, 0));
+            continue;
+        };
+        let last_of_flow = joined.iter_mut().rev().find(|(last, _)| last.flow() == frame.flow());
+        if let Some((last, piece)) = last_of_flow
             && let Content::Segment { start: first, len: before, .. } = &mut last.content
             && *first + *before == start
+            && before.is_multiple_of(*piece)
+            && len <= *piece
             && last.len + len <= JOINED_LEN_MAX
         {
             *before += len;
             last.len += len;
         } else {
-            batch.push(frame);
+            joined.push((frame, len));
+        }
+    }
+    batch.clear();
+    batch.extend(joined.into_iter().map(|(frame, _)| frame));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rpc::tcp_segments;
+    use crate::tcp::HEADERS_LEN;
+    use offramp_offload::caps::Offloads;
+    use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
+    use offramp_offload::layout::{FrameLayout, LengthFrom};
+
+    const MSS: u64 = 1460;
+
+    /// Frames of a stream whose large sends are so long, as the adapter's coalescer hands them out.
+    fn joined_by_the_adapter(sends: &[u64]) -> Vec<u64> {
+        let mut coalescer = Coalescer::new(CoalesceConfig::default());
+        let mut lens = Vec::new();
+        let mut out = |_: &_, frame: &mut [u8]| lens.push(frame.len() as u64);
+        for mut frame in tcp_segments(sends, MSS) {
+            let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
+            coalescer.offer(&mut frame, &layout, Offloads::all(), None, 0, &mut out);
+        }
+        coalescer.flush(&mut out);
+        lens
+    }
+
+    fn joined_by_the_model(sends: &[u64]) -> Vec<u64> {
+        let mut batch = Vec::new();
+        let mut start = 0;
+        for payload in sends.iter().flat_map(|&len| crate::rpc::tcp_payloads(len, MSS)) {
+            batch.push(Frame::new(HEADERS_LEN + payload, Content::Segment { flow: 0, start, len: payload }));
+            start += payload;
+        }
+        coalesce(&mut batch);
+        batch.iter().map(|frame| frame.len).collect()
+    }
+
+    #[test]
+    fn segments_are_joined_as_the_adapter_joins_them() {
+        for sends in
+            [&[10 * MSS][..], &[40 * MSS, 40 * MSS], &[5 * MSS + 700, 10 * MSS], &[100, 100, 100], &[44 * MSS, 800]]
+        {
+            assert_eq!(joined_by_the_model(sends), joined_by_the_adapter(sends), "{sends:?}");
         }
     }
 }

@@ -51,7 +51,7 @@ impl Simulation {
         }
         match self.flows[flow].receiver.receive(start, len) {
             Received::Acknowledge => self.acknowledge(flow),
-            Received::Delay => self.delay_ack(flow),
+            Received::Delay => self.delay_ack(flow, self.now),
         }
         self.wake_reader(flow);
     }
@@ -85,10 +85,10 @@ impl Simulation {
         self.config.workload.headers_len.max(FRAME_LEN_MIN)
     }
 
-    pub(super) fn delay_ack(&mut self, flow: usize) {
+    pub(super) fn delay_ack(&mut self, flow: usize, from: Time) {
         let is_ours = self.flows[flow].is_to_host;
         let wait = if is_ours { self.config.host.delayed_ack } else { self.config.peer.delayed_ack };
-        let due = self.now + wait;
+        let due = from + wait;
         let state = &mut self.flows[flow];
         state.ack_due = Some(due);
         if !state.ack_timer_runs {
@@ -105,7 +105,7 @@ impl Simulation {
                 state.ack_timer_runs = true;
                 self.events.schedule(due, Event::DelayedAck { flow });
             }
-            Some(_) if !state.is_to_host => self.peer_acknowledges(flow),
+            Some(_) if !state.is_to_host => self.peer_acknowledges(flow, self.now),
             Some(_) => {
                 state.ack_due = None;
                 let (next, window) = state.receiver.ack();
@@ -118,10 +118,10 @@ impl Simulation {
 
     fn wake_reader(&mut self, flow: usize) {
         let bytes = self.flows[flow].receiver.unread().min(self.config.workload.read_size);
-        if bytes == 0 || self.flows[flow].is_reading {
+        if bytes == 0 || self.flows[flow].process_works {
             return;
         }
-        self.flows[flow].is_reading = true;
+        self.flows[flow].process_works = true;
         let costs = self.read_costs(bytes);
         self.work(Priority::User, Job::Read { flow, bytes }, &costs);
     }
@@ -135,7 +135,7 @@ impl Simulation {
     pub(super) fn on_read(&mut self, flow: usize, bytes: u64) {
         self.counts.bytes += bytes;
         let state = &mut self.flows[flow];
-        state.is_reading = false;
+        state.process_works = false;
         let tells_window = state.receiver.read(bytes);
         if tells_window {
             self.acknowledge(flow);
@@ -146,7 +146,7 @@ impl Simulation {
     /// The next call of a slot.
     pub(super) fn start_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
-        *call = Call { number: call.number + 1, ..Call::default() };
+        *call = Call { number: call.number + 1, timer_at: call.timer_at, ..Call::default() };
         self.send_call(slot);
     }
 
@@ -154,7 +154,7 @@ impl Simulation {
         let doublings = self.calls[slot].attempt.min(RPC_DOUBLINGS_MAX);
         let deadline = self.now + self.config.workload.rpc_timer.times(1 << doublings);
         self.calls[slot].deadline = deadline;
-        self.events.schedule(deadline, Event::RpcTimer { slot });
+        self.watch_call(slot);
         let bus = self.config.adapter.bus.processor_time(REQUEST_FRAME_LEN);
         let costs = [(Activity::Udp, self.config.host.costs.udp), (Activity::Bus, bus)];
         self.work(Priority::User, Job::Call { slot }, &costs);
@@ -166,11 +166,23 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Every call and attempt has a timer of its own; only the last one's counts.
+    /// Lets the timer of a slot run: one event at a time, which looks at the deadline when it comes.
+    fn watch_call(&mut self, slot: usize) {
+        let call = &mut self.calls[slot];
+        if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {
+            call.timer_at = Some(call.deadline);
+            self.events.schedule(call.deadline, Event::RpcTimer { slot });
+        }
+    }
+
     pub(super) fn on_rpc_timer(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
-        if call.is_answered || call.deadline != self.now {
+        if call.timer_at != Some(self.now) {
             return;
+        }
+        call.timer_at = None;
+        if call.deadline > self.now {
+            return self.watch_call(slot);
         }
         // The fragments of another reply do not complete this one: it has another IP identification.
         (call.attempt, call.fragments) = (call.attempt + 1, 0);

@@ -30,16 +30,46 @@ impl StationState {
     pub(super) fn new(gap: Span) -> Self {
         Self { queue: VecDeque::new(), phase: Phase::Idle, gap, ready_at: Time::START, transmission: 0 }
     }
+
+    /// When it may send the next frame.
+    pub(super) fn free_at(&self) -> Time {
+        self.ready_at
+    }
 }
 
 impl Simulation {
     /// A frame for a station to send.
     pub(super) fn send(&mut self, station: Station, frame: Frame) {
+        if self.config.link.full_duplex {
+            return self.send_alone(station, frame);
+        }
         let state = &mut self.stations[station];
         state.queue.push_back(frame);
         if state.phase == Phase::Idle {
             self.pause(station);
         }
+    }
+
+    /// With a way of its own, a station sends each frame as soon as the one before it and its gap are over: the moments
+    /// are known at once.
+    fn send_alone(&mut self, station: Station, frame: Frame) {
+        let taken = self.config.link.frame_time(frame.len);
+        let gap = self.config.link.gap();
+        let state = &mut self.stations[station];
+        let over = state.ready_at.max(self.now) + taken;
+        state.ready_at = over + state.gap.max(gap);
+        self.counts.line_busy[station] += taken;
+        if station == HOST {
+            self.events.schedule(over, Event::Left(frame));
+        } else {
+            self.events.schedule(over + self.config.link.delay, Event::Arrive(HOST, frame));
+        }
+    }
+
+    /// A frame of the host has left on a way of its own.
+    pub(super) fn on_left(&mut self, frame: Frame) {
+        self.on_transmitted(frame);
+        self.on_peer_frame(frame, self.now + self.config.link.delay);
     }
 
     /// The station asks for the line as soon as it may.
@@ -112,7 +142,12 @@ impl Simulation {
         state.phase = Phase::Idle;
         self.counts.line_busy[station] += self.link.config().frame_time(frame.len);
         let free = self.link.on_sent(station, self.now);
-        if has_more {
+        let state = &mut self.stations[station];
+        if has_more && state.ready_at <= free {
+            // It would ask at the moment at which the line is free, and not before.
+            state.phase = Phase::Contending;
+            self.link.wait(station);
+        } else if has_more {
             self.pause(station);
         }
         self.events.schedule(free, Event::Free(station));
@@ -124,15 +159,10 @@ impl Simulation {
 
     fn deliver(&mut self, from: Station, frame: Frame) {
         let to = if from == HOST { PEER } else { HOST };
-        let config = self.link.config();
-        if config.full_duplex && config.delay > Span::ZERO {
-            self.events.schedule(self.now + config.delay, Event::Arrive(to, frame));
-        } else {
-            self.on_arrive(to, frame);
-        }
+        self.on_arrive(to, frame);
     }
 
     pub(super) fn on_arrive(&mut self, station: Station, frame: Frame) {
-        if station == HOST { self.on_host_frame(frame) } else { self.on_peer_frame(frame) }
+        if station == HOST { self.on_host_frame(frame) } else { self.on_peer_frame(frame, self.now) }
     }
 }

@@ -1,8 +1,9 @@
 //! What is counted, and what a run says.
 
-use super::Simulation;
+use super::{Job, Simulation};
+use crate::bus::Bus;
 use crate::config::{Config, Workload};
-use crate::cpu::PRIORITIES;
+use crate::cpu::{Cpu, PRIORITIES};
 use crate::time::Span;
 use serde::Serialize;
 
@@ -117,6 +118,8 @@ pub struct Counts {
     pub line_busy: [Span; 2],
     /// Time of the processor by priority.
     pub busy: [Span; PRIORITIES.len()],
+    /// Time of the processor that was busiest since the start.
+    pub busiest: Span,
     /// Work given to the processor by what it is for.
     pub activities: [Span; ACTIVITIES.len()],
 }
@@ -136,6 +139,7 @@ impl Counts {
         let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
         Self {
             bytes: self.bytes - earlier.bytes,
+            busiest: self.busiest - earlier.busiest,
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             sends: self.sends - earlier.sends,
             sends_completed: self.sends_completed - earlier.sends_completed,
@@ -175,6 +179,7 @@ impl Simulation {
         Counts {
             dropped: memory.dropped + self.dma.dropped,
             bus_busy: self.dma.busy,
+            line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
             overrun: memory.overrun,
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
@@ -182,10 +187,23 @@ impl Simulation {
             duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
             collisions: self.link.collisions,
             excessive_collisions: self.link.excessive_collisions,
+            busiest: self.cpus.iter().map(|cpu| self.busy_of(cpu)).max().unwrap_or_default(),
             busy: PRIORITIES
                 .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
             ..self.counts
         }
+    }
+}
+
+impl Simulation {
+    /// Time for which a line of its own is given away already, to frames that have not left.
+    fn promised(&self, station: usize) -> Span {
+        let is_alone = self.config.link.full_duplex;
+        if is_alone { self.stations[station].free_at().since(self.now) } else { Span::ZERO }
+    }
+
+    fn busy_of(&self, cpu: &Cpu<Job>) -> Span {
+        PRIORITIES.into_iter().fold(Span::ZERO, |sum, priority| sum + cpu.busy(self.now, priority))
     }
 }
 
@@ -198,6 +216,14 @@ pub struct Outcome {
     pub kib_per_second: f64,
     /// Of this, what the host has sent over TCP, bytes per second.
     pub sent_bytes_per_second: f64,
+    /// Processors of the host.
+    pub processors: u64,
+    /// Share of the busiest of them that was busy, percent.
+    pub busiest_processor_percent: f64,
+    /// Both stations share the time of the line, as on a half-duplex one.
+    pub line_is_shared: bool,
+    /// Both directions of the bus share its time, as on PCI.
+    pub bus_is_shared: bool,
     /// Share of all processors that was busy, percent.
     pub cpu_percent: f64,
     /// The same in interrupt handlers, softirqs and processes.
@@ -244,6 +270,10 @@ impl Outcome {
             bytes_per_second: per_second(counts.bytes),
             kib_per_second: per_second(counts.bytes) / KIB,
             sent_bytes_per_second: per_second(counts.bytes_sent),
+            processors: config.host.processors,
+            busiest_processor_percent: percent(counts.busiest),
+            line_is_shared: !config.link.full_duplex,
+            bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
             cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),
             bus_percent: counts.bus_busy.map(percent),
@@ -258,6 +288,12 @@ impl Outcome {
             frame_time_us: config.link.frame_time(FULL_FRAME_LEN).as_us(),
             counts: *counts,
         }
+    }
+
+    /// Share of the time that the bus, or the busier of its directions, moved frames, percent.
+    pub fn bus_limit_percent(&self) -> f64 {
+        let [to_host, from_host] = self.bus_percent;
+        if self.bus_is_shared { to_host + from_host } else { to_host.max(from_host) }
     }
 
     /// Frames that were lost, of those that came.

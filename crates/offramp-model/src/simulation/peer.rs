@@ -82,15 +82,17 @@ impl Simulation {
         }
     }
 
-    pub(super) fn on_peer_frame(&mut self, frame: Frame) {
-        let at = self.now + self.config.peer.turnaround;
+    /// A frame that reaches the peer at a moment, now or a little later: nothing that happens until then changes what
+    /// the peer makes of it.
+    pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
+        let at = arrives + self.config.peer.turnaround;
         match frame.content {
             Content::Ack { flow, next, window } if at > self.now => {
                 self.events.schedule(at, Event::PeerAck { flow, next, window });
             }
             Content::Ack { flow, next, window } => self.on_peer_ack(flow, next, window),
-            Content::Request { slot, number, attempt } => self.reply(slot, number, attempt),
-            Content::Segment { flow, start, len } => self.on_peer_segment(flow, start, len),
+            Content::Request { slot, number, attempt } => self.reply(arrives, slot, number, attempt),
+            Content::Segment { flow, start, len } => self.on_peer_segment(arrives, flow, start, len),
             Content::Datagram { payload } => self.counts.bytes += payload,
             // Nothing else is sent to the peer.
             Content::Fragment { .. } => {}
@@ -98,7 +100,7 @@ impl Simulation {
     }
 
     /// The peer's process reads at once.
-    fn on_peer_segment(&mut self, flow: usize, start: u64, len: u64) {
+    fn on_peer_segment(&mut self, arrives: Time, flow: usize, start: u64, len: u64) {
         let receiver = &mut self.flows[flow].receiver;
         let before = receiver.received();
         let received = receiver.receive(start, len);
@@ -107,18 +109,18 @@ impl Simulation {
         self.counts.bytes += bytes;
         self.counts.bytes_sent += bytes;
         match received {
-            Received::Acknowledge => self.peer_acknowledges(flow),
-            Received::Delay => self.delay_ack(flow),
+            Received::Acknowledge => self.peer_acknowledges(flow, arrives),
+            Received::Delay => self.delay_ack(flow, arrives),
         }
     }
 
-    pub(super) fn peer_acknowledges(&mut self, flow: usize) {
+    pub(super) fn peer_acknowledges(&mut self, flow: usize, arrives: Time) {
         self.flows[flow].ack_due = None;
         let (next, window) = self.flows[flow].receiver.ack();
         let frame = Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window });
-        let turnaround = self.config.peer.turnaround;
-        if turnaround > Span::ZERO {
-            self.events.schedule(self.now + turnaround, Event::PeerSends(frame));
+        let at = arrives + self.config.peer.turnaround;
+        if at > self.now {
+            self.events.schedule(at, Event::PeerSends(frame));
         } else {
             self.send(PEER, frame);
         }
@@ -132,12 +134,16 @@ impl Simulation {
         self.pump(flow);
     }
 
+    fn reply(&mut self, arrives: Time, slot: usize, number: u64, attempt: u32) {
+        let at = arrives + self.config.peer.service;
+        self.events.schedule(at, Event::PeerReplies { slot, number, attempt });
+    }
+
     /// All fragments of a reply leave back to back.
-    fn reply(&mut self, slot: usize, number: u64, attempt: u32) {
-        let at = self.now + self.config.peer.service;
-        for &len in &self.reply_frames {
+    pub(super) fn on_peer_replies(&mut self, slot: usize, number: u64, attempt: u32) {
+        for at in 0..self.reply_frames.len() {
             let content = Content::Fragment { slot, number, attempt };
-            self.events.schedule(at, Event::PeerSends(Frame::new(len, content)));
+            self.send(PEER, Frame::new(self.reply_frames[at], content));
         }
     }
 }

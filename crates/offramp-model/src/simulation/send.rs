@@ -3,7 +3,7 @@
 //! What TCP sends is sent by the process, also when an acknowledgement has let it go on: the work stays in order, and
 //! on the processor of the process.
 
-use super::{Activity, Content, Frame, Job, Simulation};
+use super::{Activity, Content, DATAGRAM_LEN_MAX, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
 use crate::time::Span;
@@ -15,10 +15,10 @@ impl Simulation {
         let state = &mut self.flows[flow];
         let unacknowledged = state.written - state.sender.unacknowledged();
         let has_room = unacknowledged == 0 || unacknowledged + size <= self.config.host.send.buffer;
-        if state.is_writing || !has_room {
+        if state.process_works || !has_room {
             return;
         }
-        state.is_writing = true;
+        state.process_works = true;
         let costs = &self.config.host.costs;
         let costs =
             [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
@@ -27,7 +27,7 @@ impl Simulation {
 
     pub(super) fn on_written(&mut self, flow: usize) {
         let state = &mut self.flows[flow];
-        state.is_writing = false;
+        state.process_works = false;
         state.written += self.config.workload.write_size;
         let written = state.written;
         state.sender.write_until(written);
@@ -82,10 +82,14 @@ impl Simulation {
         }
     }
 
+    fn datagram_len(&self) -> u64 {
+        self.config.workload.write_size.min(DATAGRAM_LEN_MAX)
+    }
+
     /// The process sends the next datagram.
     pub(super) fn send_datagram(&mut self) {
         let costs = &self.config.host.costs;
-        let size = self.config.workload.write_size;
+        let size = self.datagram_len();
         let fragments = self.datagram_frames.len() as u64;
         let on_bus: u64 = self.datagram_frames.iter().sum();
         let costs = [
@@ -104,13 +108,11 @@ impl Simulation {
     /// room.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
-        let mut left = self.config.workload.write_size;
         for at in 0..self.datagram_frames.len() {
-            let len = self.datagram_frames[at];
-            let payload = left.min(len);
-            left -= payload;
-            let content = Content::Datagram { payload };
-            self.transmit(Frame::new(len, content));
+            // The peer has a datagram when it has the last of its fragments; on this line none is lost.
+            let is_last = at + 1 == self.datagram_frames.len();
+            let payload = if is_last { self.datagram_len() } else { 0 };
+            self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));
         }
         self.datagram_waits = true;
         self.wake_datagrams();

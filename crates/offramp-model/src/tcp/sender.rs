@@ -290,7 +290,10 @@ impl Sender {
         let from_k = i128::from(since.0 / MS) - self.cubic.k_ms;
         let above = CUBIC_C_TENTHS * i128::from(mss) * from_k.pow(3) / (10 * MS3_PER_S3);
         let target = u64::try_from(i128::from(self.cubic.window_max.max(cwnd.min(self.ssthresh))) + above).unwrap_or(0);
-        let target = target.max(self.cubic.reno).min(cwnd + cwnd / 2);
+        if target < self.cubic.reno {
+            return self.cubic.reno.saturating_sub(cwnd);
+        }
+        let target = target.min(cwnd + cwnd / 2);
         (u128::from(target.saturating_sub(cwnd)) * u128::from(acked) / u128::from(cwnd)) as u64
     }
 
