@@ -40,6 +40,8 @@ pub struct Comparison {
     pub metrics: Vec<Compared>,
     /// What the line is busy with, microseconds of each KiB of payload: frames may differ in size.
     pub line_us_per_kib: Vec<Compared>,
+    /// What the bus is busy with, where the adapter is its master.
+    pub bus_us_per_kib: Vec<Compared>,
     /// What the processor is busy with, microseconds of each KiB of payload.
     pub processor_us_per_kib: Vec<Compared>,
     /// What limits each.
@@ -58,6 +60,7 @@ pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2]) -> Comparison {
         workload: outcomes[0].workload,
         metrics: metrics.collect(),
         line_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.line),
+        bus_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.bus),
         processor_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.processor),
         limits: [explanations[0].limit, explanations[1].limit],
         differences: differences(profiles),
@@ -82,18 +85,14 @@ fn parts(
             names.push(part.name);
         }
     }
-    let us = |parts: &[Part], outcome: &Outcome, name: &str| {
-        let percent = parts.iter().find(|part| part.name == name).map_or(0.0, |part| part.percent);
-        us_per_kib(percent, outcome)
+    let us = |at: usize, name: &str| {
+        let part = of(&explanations[at]).iter().find(|part| part.name == name);
+        // A frame every so often, and so many KiB in the same time.
+        let frames_per_kib = 1e6 / explanations[at].us_between_frames / outcomes[at].kib_per_second;
+        part.map_or(0.0, |part| part.us_per_frame * frames_per_kib)
     };
-    let both = |name: &str| compared(name, [us(first, outcomes[0], name), us(second, outcomes[1], name)]);
+    let both = |name: &str| compared(name, [us(0, name), us(1, name)]);
     names.into_iter().map(both).collect()
-}
-
-/// Microseconds of each KiB of payload that a share of the time is.
-fn us_per_kib(percent: f64, outcome: &Outcome) -> f64 {
-    const US_PER_SECOND: f64 = 1e6;
-    percent / 100.0 * US_PER_SECOND / outcome.kib_per_second
 }
 
 fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
@@ -112,12 +111,15 @@ fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
 pub fn text(comparison: &Comparison) -> String {
     let mut out = String::new();
     let [first, second] = &comparison.systems;
-    let heading = format!("{}", comparison.workload);
     // Writing to a string does not fail.
-    let _ = writeln!(out, "{heading:36} {:>16} {:>16} {:>8}", cut(first), cut(second), "ratio");
+    let _ = writeln!(out, "{:36} {:>16} {:>16} {:>8}", comparison.workload, cut(first), cut(second), "ratio");
     write_rows(&mut out, &comparison.metrics);
     let _ = writeln!(out, "\nthe line, us for each KiB");
     write_rows(&mut out, &comparison.line_us_per_kib);
+    if !comparison.bus_us_per_kib.is_empty() {
+        let _ = writeln!(out, "\nthe bus, us for each KiB");
+        write_rows(&mut out, &comparison.bus_us_per_kib);
+    }
     let _ = writeln!(out, "\nthe processor, us for each KiB");
     write_rows(&mut out, &comparison.processor_us_per_kib);
     let _ = writeln!(out);

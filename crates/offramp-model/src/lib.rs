@@ -18,6 +18,7 @@
 //! | [`metrics`], [`compare`] | what is read off an outcome; two systems side by side |
 //! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and what hangs on which |
 //! | [`pool`] | many runs at once |
+//! | [`mechanism`] | the curves that show why |
 //! | [`claims`] | the published claims, beside what the model says |
 
 #![forbid(unsafe_code)]
@@ -30,6 +31,7 @@ pub mod cpu;
 pub mod events;
 pub mod explain;
 pub mod link;
+pub mod mechanism;
 pub mod metrics;
 pub mod pool;
 pub mod profile;

@@ -40,6 +40,8 @@ pub static METRICS: &[Metric] = &[
     Metric { name: "frames_per_s", heading: "frames to the host/s", value: |of| of.frames_per_second },
     Metric { name: "line_in_percent", heading: "line, frames to the host, %", value: |of| of.line_percent[1] },
     Metric { name: "line_out_percent", heading: "line, frames from the host, %", value: |of| of.line_percent[0] },
+    Metric { name: "bus_in_percent", heading: "bus to the host, %", value: |of| of.bus_percent[0] },
+    Metric { name: "bus_out_percent", heading: "bus from the host, %", value: |of| of.bus_percent[1] },
     Metric { name: "in_flight_segments", heading: "segments under way", value: |of| of.in_flight_segments },
     Metric { name: "lost_frames", heading: "frames lost in the adapter", value: |of| of.lost() as f64 },
     Metric { name: "retransmissions", heading: "sent again", value: |of| of.counts.retransmissions as f64 },
@@ -54,7 +56,8 @@ pub fn find(name: &str) -> Option<&'static Metric> {
 /// Processor time of the host for each byte of payload; not a number where nothing came.
 fn cpu_ns_per_byte(outcome: &Outcome) -> f64 {
     const PICOSECONDS_PER_NANOSECOND: f64 = 1e3;
-    let busy = outcome.cpu_percent / 100.0 * outcome.seconds * PICOSECONDS_PER_SECOND as f64;
+    let processors = outcome.processors as f64;
+    let busy = outcome.cpu_percent / 100.0 * processors * outcome.seconds * PICOSECONDS_PER_SECOND as f64;
     let bytes = outcome.bytes_per_second * outcome.seconds;
     if bytes > 0.0 { busy / PICOSECONDS_PER_NANOSECOND / bytes } else { f64::NAN }
 }

@@ -22,7 +22,8 @@ pub fn map<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
-        let (sender, receiver) = mpsc::channel();
+        // Without room in between: a stop is seen before the item after next begins.
+        let (sender, receiver) = mpsc::sync_channel(0);
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {
@@ -84,7 +85,7 @@ mod tests {
         let items = vec![(); 1000];
         let results = map(&items, count(1), |()| (), |at, ()| at < 9);
         let begun = results.iter().flatten().count();
-        assert!((10..1000).contains(&begun), "{begun}");
+        assert!((10..=12).contains(&begun), "{begun}");
     }
 
     #[test]

@@ -16,6 +16,7 @@
 //! relative to the file that names it.
 
 mod embedded;
+mod names;
 pub mod quantity;
 pub mod schema;
 
@@ -180,8 +181,10 @@ impl Profile {
         if names_itself {
             return Err(ProfileError::Circle { file, chain: chain.join(", ") });
         }
-        let raw: RawProfile =
-            toml::from_str(&text).map_err(|error| ProfileError::Form { file: file.clone(), error: Box::new(error) })?;
+        let form = |error| ProfileError::Form { file: file.clone(), error: Box::new(error) };
+        let table: toml::Table = toml::from_str(&text).map_err(form)?;
+        names::check(&file, &table)?;
+        let raw: RawProfile = toml::from_str(&text).map_err(form)?;
         if raw.kind != kind {
             return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
         }

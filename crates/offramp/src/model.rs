@@ -1,6 +1,7 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
 mod compare;
+mod report;
 mod sensitivity;
 mod sweep;
 
@@ -31,6 +32,7 @@ Examples:
   offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
   offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
   offramp model claims                                           what was published beside what the model says
+  offramp model report --html claims.html                        the same as a page, with charts
 
 Exit status: 0 done; 1 a claim left its target, a run stood still, or a file could not be written; 2 wrong options or a
 wrong profile; 130 stopped.";
@@ -57,6 +59,8 @@ enum Command {
     Sweep(sweep::Args),
     /// Say which parameters an outcome hangs on
     Sensitivity(sensitivity::Args),
+    /// Write a page with the claims and the charts of what is behind them
+    Report(report::Args),
     /// Set the published claims beside what the model says
     Claims {
         /// Print one JSON object instead of text
@@ -111,8 +115,18 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Compare(args) => compare::run(args),
         Command::Sweep(args) => sweep::run(args),
         Command::Sensitivity(args) => sensitivity::run(args),
+        Command::Report(args) => report::run(args),
         Command::Claims { json } => show_claims(*json),
     }
+}
+
+/// Where a system of the user's own is that is named and not given as a path (XDG Base Directory Specification, 0.8:
+/// `$XDG_DATA_HOME`, by default `~/.local/share`).
+pub fn own_profile(name: &str) -> Option<PathBuf> {
+    let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
+    let data = data.or_else(|| set("HOME").map(|home| home.join(".local/share")))?;
+    Some(data.join("offramp").join("profiles").join(format!("{name}.toml")))
 }
 
 fn list() -> ExitCode {
@@ -155,7 +169,12 @@ fn load(args: &RunArgs) -> Result<Profile, profile::ProfileError> {
 }
 
 fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profile::ProfileError> {
-    let mut profile = Profile::load(name)?;
+    let own = own_profile(name).filter(|path| path.is_file() && !profile::list().iter().any(|of| of.name == name));
+    let mut profile = match own {
+        Some(path) => Profile::load(&path.to_string_lossy())?,
+        None => Profile::load(name)?,
+    };
+    name.clone_into(&mut profile.name);
     for (key, value) in settings {
         profile.set(key, value)?;
     }

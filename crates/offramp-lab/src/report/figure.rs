@@ -259,14 +259,16 @@ fn draw_plot(plot: &Plot) -> Drawn {
     let (legend, top) = legend(&entries);
     let (left, right, bottom) = (LEFT, WIDTH - RIGHT, top + PLOT_HEIGHT);
     let all: Vec<[f64; 2]> = plot.series.iter().flat_map(|series| visible(plot, series)).collect();
-    let axis = |values: Vec<f64>, is_log: bool, ends| match values.iter().any(|value| *value > 0.0) {
-        true if is_log => Axis::log(&values, ends),
-        true => Axis::linear(&values, ends),
-        // Nothing but zeros: any scale serves.
-        false => Axis::linear(&[1.0], ends),
+    let axis = |values: Vec<f64>, is_log: bool, linear: fn(&[f64], [f64; 2]) -> Axis, ends| {
+        match values.iter().any(|value| *value > 0.0) {
+            true if is_log => Axis::log(&values, ends),
+            true => linear(&values, ends),
+            // Nothing but zeros: any scale serves.
+            false => linear(&[1.0], ends),
+        }
     };
-    let x = axis(all.iter().map(|point| point[0]).collect(), plot.x_is_log, [left, right]);
-    let y = axis(all.iter().map(|point| point[1]).collect(), plot.y_is_log, [bottom, top]);
+    let x = axis(all.iter().map(|point| point[0]).collect(), plot.x_is_log, Axis::linear_up_to, [left, right]);
+    let y = axis(all.iter().map(|point| point[1]).collect(), plot.y_is_log, Axis::linear, [bottom, top]);
     let lines = plot.series.iter().enumerate().map(|(at, series)| line(plot, series, class(at), &x, &y)).collect();
     Drawn {
         title: plot.title.clone(),
@@ -290,7 +292,26 @@ fn draw_plot(plot: &Plot) -> Drawn {
 }
 
 fn placed(axis: &Axis) -> Vec<Tick> {
-    axis.ticks().into_iter().map(|(value, label)| Tick { at: axis.at(value), label }).collect()
+    axis.ticks().into_iter().map(|(value, label)| Tick { at: axis.at(value), label: short(value, label) }).collect()
+}
+
+/// Ticks with many zeros with the letter of their power of a thousand instead.
+fn short(value: f64, label: String) -> String {
+    const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
+    const LONG_FROM: f64 = 1e4;
+    let power = POWERS.iter().find(|(power, _)| value >= *power).filter(|_| value >= LONG_FROM);
+    power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
+}
+
+/// The end of a name that is too long for the room left of the bars: that tells systems apart that begin alike.
+fn cut(name: &str) -> String {
+    const LETTERS: usize = 24;
+    let letters = name.chars().count();
+    if letters <= LETTERS {
+        name.to_owned()
+    } else {
+        ['…'].into_iter().chain(name.chars().skip(letters + 1 - LETTERS)).collect()
+    }
 }
 
 /// A series in words.
@@ -378,7 +399,7 @@ fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
         })
         .collect();
     DrawnBar {
-        name: bar.name.clone(),
+        name: cut(&bar.name),
         y: top + (ROW_HEIGHT - BAR_HEIGHT) / 2.0,
         middle: top + ROW_HEIGHT / 2.0,
         parts,

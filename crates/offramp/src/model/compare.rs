@@ -40,7 +40,9 @@ impl Args {
         let mut second = load_with(&self.second, &[self.settings.clone(), self.set_second.clone()].concat())?;
         if !self.set_second.is_empty() {
             let set: Vec<_> = self.set_second.iter().map(|(key, value)| format!("{key}={value}")).collect();
-            second.name = format!("{} {}", second.name, set.join(" "));
+            // Beside the same system what differs is name enough.
+            let system = if self.first == self.second { String::new() } else { format!("{} ", second.name) };
+            second.name = format!("{system}{}", set.join(" "));
         }
         Ok([first, second])
     }

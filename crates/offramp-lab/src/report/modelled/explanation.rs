@@ -25,18 +25,26 @@ pub fn chart(outcome: &Outcome) -> Figure {
             .iter()
             .map(|part| BarPart { name: part.name.to_owned(), value: part.us_per_frame, is_rest: is_rest(part.name) })
             .collect(),
-        figure: format!("{} %", number(100.0 - rest(parts))),
+        figure: format!("{} %", number(busy(parts))),
     };
     Figure::Bars(Bars {
         title: "Where each microsecond of a frame goes".to_owned(),
         x_title: "µs of each frame; right of the bars: the share that is busy".to_owned(),
-        bars: vec![bar("the line", &explanation.line), bar("the processor", &explanation.processor)],
+        bars: [
+            ("the line", &explanation.line),
+            ("the bus", &explanation.bus),
+            ("the processor", &explanation.processor),
+        ]
+        .into_iter()
+        .filter(|(_, parts)| !parts.is_empty())
+        .map(|(name, parts)| bar(name, parts))
+        .collect(),
     })
 }
 
-/// Share of the time that is left over, percent.
-fn rest(parts: &[Part]) -> f64 {
-    parts.iter().filter(|part| is_rest(part.name)).map(|part| part.percent).sum()
+/// Share of the time that is not left over, percent.
+fn busy(parts: &[Part]) -> f64 {
+    parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
 
 /// The page of one system.
@@ -47,11 +55,12 @@ pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
         [of.to_owned(), part.name.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
     };
     let line = explanation.line.iter().map(|part| row("the line", part));
+    let bus = explanation.bus.iter().map(|part| row("the bus", part));
     let processor = explanation.processor.iter().map(|part| row("the processor", part));
     let table = Table {
         caption: "Time of each frame".to_owned(),
         head: ["of", "part", "µs/frame", "share"].map(str::to_owned).to_vec(),
-        rows: line.chain(processor).collect(),
+        rows: line.chain(bus).chain(processor).collect(),
     };
     let says = format!(
         "A frame comes every {} µs and waits {} µs in the adapter's memory. Throughput {} KiB/s, processor {} %. \
@@ -116,7 +125,10 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
         figures: vec![
             bars("Time of the processor", &comparison.processor_us_per_kib),
             bars("Time of the line", &comparison.line_us_per_kib),
-        ],
+        ]
+        .into_iter()
+        .chain((!comparison.bus_us_per_kib.is_empty()).then(|| bars("Time of the bus", &comparison.bus_us_per_kib)))
+        .collect(),
         tables: vec![
             table("Figures", &comparison.metrics),
             table("The processor, µs for each KiB", &comparison.processor_us_per_kib),

@@ -1,5 +1,6 @@
 //! What the model says, as pages with charts.
 
+pub mod claims;
 pub mod explanation;
 pub mod sensitivity;
 pub mod sweep;
