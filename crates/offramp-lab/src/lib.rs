@@ -1,5 +1,6 @@
 //! Experiments that say what each offload is worth on this machine.
 
+pub mod calibrate;
 pub mod claims;
 pub mod compare;
 pub mod device;

@@ -15,19 +15,29 @@
 //! | [`profile`], [`config`] | hosts, adapters, buses, links in files; every number with unit, source and tag |
 //! | [`simulation`] | one run |
 //! | [`explain`] | where each microsecond of a frame goes |
+//! | [`metrics`], [`compare`] | what is read off an outcome; two systems side by side |
+//! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and what hangs on which |
+//! | [`pool`] | many runs at once |
+//! | [`mechanism`] | the curves that show why |
 //! | [`claims`] | the published claims, beside what the model says |
 
 #![forbid(unsafe_code)]
 
 pub mod bus;
 pub mod claims;
+pub mod compare;
 pub mod config;
 pub mod cpu;
 pub mod events;
 pub mod explain;
 pub mod link;
+pub mod mechanism;
+pub mod metrics;
+pub mod pool;
 pub mod profile;
 pub mod rpc;
+pub mod sensitivity;
 pub mod simulation;
+pub mod sweep;
 pub mod tcp;
 pub mod time;

@@ -16,11 +16,12 @@
 //! relative to the file that names it.
 
 mod embedded;
+mod names;
 pub mod quantity;
 pub mod schema;
 
 use crate::tcp::HEADERS_LEN;
-use quantity::{Dimension, Quantity, Tag, nearest, split};
+use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -180,8 +181,10 @@ impl Profile {
         if names_itself {
             return Err(ProfileError::Circle { file, chain: chain.join(", ") });
         }
-        let raw: RawProfile =
-            toml::from_str(&text).map_err(|error| ProfileError::Form { file: file.clone(), error: Box::new(error) })?;
+        let form = |error| ProfileError::Form { file: file.clone(), error: Box::new(error) };
+        let table: toml::Table = toml::from_str(&text).map_err(form)?;
+        names::check(&file, &table)?;
+        let raw: RawProfile = toml::from_str(&text).map_err(form)?;
         if raw.kind != kind {
             return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
         }
@@ -226,7 +229,7 @@ impl Profile {
     fn add_defaults(&mut self) {
         for key in KEYS {
             self.values.entry(key.name).or_insert_with(|| Quantity {
-                value: parse(key, key.default).unwrap_or(key.min),
+                value: key.parse(key.default).unwrap_or(key.min),
                 tag: Tag::Assumed,
                 source: "the default where a profile says nothing".to_owned(),
                 fitted_to: Vec::new(),
@@ -240,7 +243,7 @@ impl Profile {
     /// When there is no such parameter, or the value does not fit it.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
         let key = known("--set", name)?;
-        let value = parse(key, text).map_err(|why| key_error("--set", name, why))?;
+        let value = key.parse(text).map_err(|why| key_error("--set", name, why))?;
         let quantity = Quantity { value, tag: Tag::Set, source: "set for this run".to_owned(), fitted_to: Vec::new() };
         let before = self.values.insert(key.name, quantity);
         let checked = self.check();
@@ -250,7 +253,24 @@ impl Profile {
         checked
     }
 
-    /// The same, for a setting that is known to be right.
+    /// Sets several parameters at once, each to a value in base units, and checks them together: what one of them alone
+    /// would make wrong, another may make right.
+    ///
+    /// # Errors
+    /// When a value is out of range, or they do not fit together; then some are set.
+    pub fn set_base_units(
+        &mut self,
+        values: impl IntoIterator<Item = (&'static Key, u64)>,
+    ) -> Result<(), ProfileError> {
+        for (key, value) in values {
+            let value = key.in_range(value).map_err(|why| key_error("--set", key.name, why))?;
+            let source = "set for this run".to_owned();
+            self.values.insert(key.name, Quantity { value, tag: Tag::Set, source, fitted_to: Vec::new() });
+        }
+        self.check()
+    }
+
+    /// The same as [`Self::set`], for a setting that is known to be right.
     ///
     /// # Panics
     /// When it is not: a mistake in the program, which no input can cause.
@@ -317,6 +337,11 @@ impl Profile {
         self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
     }
 
+    /// Every parameter, in the order of [`KEYS`].
+    pub fn all(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
+        KEYS.iter().map(|key| (key, self.quantity(key.name)))
+    }
+
     /// Every parameter that a file or the user has said something of, in the order of [`KEYS`].
     pub fn said(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
         let is_said = |quantity: &&Quantity| !quantity.source.starts_with("the default");
@@ -347,14 +372,7 @@ fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String)
 }
 
 fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
-    schema::find(name).ok_or_else(|| {
-        let section = name.split_once('.').map_or("", |(section, _)| section);
-        let mut names = schema::names_of(section);
-        if names.is_empty() {
-            names = KEYS.iter().map(|key| key.name).collect();
-        }
-        key_error(file, name, format!("there is no such parameter{}", nearest(name, &names)))
-    })
+    schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
 fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity, ProfileError> {
@@ -365,7 +383,7 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
         other => return Err(key_error(file, key.name, format!("{other} is no value of it"))),
     };
     let wrong = |why| key_error(file, key.name, why);
-    let value = key.dimension.value(&number, &raw.unit).and_then(|value| in_range(key, value)).map_err(wrong)?;
+    let value = key.dimension.value(&number, &raw.unit).and_then(|value| key.in_range(value)).map_err(wrong)?;
     if raw.source.trim().is_empty() {
         return Err(wrong("its source is empty; say where the number is from".to_owned()));
     }
@@ -373,25 +391,6 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
         return Err(wrong("a fitted number names the rows in `fitted_to`, and no other one does".to_owned()));
     }
     Ok(Quantity { value, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
-}
-
-/// A value as a user writes it, with its unit.
-fn parse(key: &Key, text: &str) -> Result<u64, String> {
-    let (number, unit) = match key.dimension {
-        Dimension::Choice(_) => (text, ""),
-        // Pieces need no unit: there is only one.
-        Dimension::Count(unit) if split(text).1.is_empty() => (split(text).0, unit),
-        _ => split(text),
-    };
-    key.dimension.value(number, unit).and_then(|value| in_range(key, value))
-}
-
-fn in_range(key: &Key, value: u64) -> Result<u64, String> {
-    if (key.min..=key.max).contains(&value) {
-        return Ok(value);
-    }
-    let show = |value| key.dimension.show(value);
-    Err(format!("{} is out of range; use {} to {}", show(value), show(key.min), show(key.max)))
 }
 
 fn key_error(file: &str, key: &str, why: String) -> ProfileError {

@@ -1,5 +1,6 @@
 //! offramp: a network adapter in software, and what each of its offloads is worth.
 
+mod calibrate;
 mod control;
 mod exit;
 mod ipsec;
@@ -26,6 +27,8 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Measure this machine, and write a host of the model that is like it
+    Calibrate(calibrate::Args),
     /// Measure what each offload is worth on this machine
     Lab(Box<lab::Args>),
     /// The program of the lab's own guest
@@ -47,6 +50,7 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        Command::Calibrate(args) => calibrate::run(&args),
         Command::Lab(args) => lab::run(&args),
         Command::GuestAgent => match offramp_lab::guest::agent::run() {
             Ok(()) => ExitCode::SUCCESS,

@@ -1,7 +1,14 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
+mod compare;
+mod report;
+mod sensitivity;
+mod sweep;
+
 use crate::exit::{FAILED, SETUP, fail};
 use clap::{Args as ClapArgs, Subcommand};
+use offramp_lab::report::document::Document;
+use offramp_lab::report::modelled::explanation;
 use offramp_model::claims;
 use offramp_model::config::Workload;
 use offramp_model::explain;
@@ -11,6 +18,7 @@ use offramp_model::profile::{self, Profile};
 use offramp_model::simulation::{Outcome, run as simulate};
 use serde::Serialize;
 use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -20,9 +28,14 @@ Examples:
   offramp model run 486-wd8003ep --workload ttcp-receive --set bus.clock=13.4MHz
   offramp model run server-82599 --workload ttcp --set adapter.lso=off
   offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
+  offramp model compare 486-wd8003ep 486-wd8013 --workload ttcp-receive --html compare.html
+  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
+  offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
   offramp model claims                                           what was published beside what the model says
+  offramp model report --html claims.html                        the same as a page, with charts
 
-Exit status: 0 done; 1 a claim left its target, or a run stood still; 2 wrong options or a wrong profile.";
+Exit status: 0 done; 1 a claim left its target, a run stood still, or a file could not be written; 2 wrong options or a
+wrong profile; 130 stopped.";
 
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
@@ -39,7 +52,15 @@ enum Command {
     /// Run a workload on a system
     Run(RunArgs),
     /// Say where each microsecond of a frame goes
-    Explain(RunArgs),
+    Explain(ExplainArgs),
+    /// Set two systems side by side
+    Compare(compare::Args),
+    /// Run a workload over ranges of parameters
+    Sweep(sweep::Args),
+    /// Say which parameters an outcome hangs on
+    Sensitivity(sensitivity::Args),
+    /// Write a page with the claims and the charts of what is behind them
+    Report(report::Args),
     /// Set the published claims beside what the model says
     Claims {
         /// Print one JSON object instead of text
@@ -63,6 +84,15 @@ struct RunArgs {
     json: bool,
 }
 
+#[derive(ClapArgs)]
+struct ExplainArgs {
+    #[command(flatten)]
+    run: RunArgs,
+    /// Write a page with the chart
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
 fn workload(name: &str) -> Result<Workload, String> {
     let found = Workload::NAMES.iter().find(|(of, _)| *of == name);
     found.map(|(_, workload)| *workload).ok_or_else(|| {
@@ -81,9 +111,22 @@ pub fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::List => list(),
         Command::Run(args) => run_workload(args, run_text),
-        Command::Explain(args) => run_workload(args, |_, outcome| explain::text(outcome)),
+        Command::Explain(args) => explain_workload(args),
+        Command::Compare(args) => compare::run(args),
+        Command::Sweep(args) => sweep::run(args),
+        Command::Sensitivity(args) => sensitivity::run(args),
+        Command::Report(args) => report::run(args),
         Command::Claims { json } => show_claims(*json),
     }
+}
+
+/// Where a system of the user's own is that is named and not given as a path (XDG Base Directory Specification, 0.8:
+/// `$XDG_DATA_HOME`, by default `~/.local/share`).
+pub fn own_profile(name: &str) -> Option<PathBuf> {
+    let set = |variable| std::env::var_os(variable).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let data = set("XDG_DATA_HOME").filter(|path| path.is_absolute());
+    let data = data.or_else(|| set("HOME").map(|home| home.join(".local/share")))?;
+    Some(data.join("offramp").join("profiles").join(format!("{name}.toml")))
 }
 
 fn list() -> ExitCode {
@@ -91,6 +134,16 @@ fn list() -> ExitCode {
         println!("{:8} {:14} {}", listed.kind, listed.name, listed.title);
     }
     ExitCode::SUCCESS
+}
+
+fn explain_workload(args: &ExplainArgs) -> ExitCode {
+    let Some(path) = &args.html else { return run_workload(&args.run, |_, outcome| explain::text(outcome)) };
+    let written = std::cell::Cell::new(ExitCode::SUCCESS);
+    let status = run_workload(&args.run, |profile, outcome| {
+        written.set(write_page(&explanation::page(profile, outcome, &command_line()), path));
+        explain::text(outcome)
+    });
+    if status == ExitCode::SUCCESS { written.get() } else { status }
 }
 
 fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> ExitCode {
@@ -112,11 +165,38 @@ fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> 
 }
 
 fn load(args: &RunArgs) -> Result<Profile, profile::ProfileError> {
-    let mut profile = Profile::load(&args.profile)?;
-    for (key, value) in &args.settings {
+    load_with(&args.profile, &args.settings)
+}
+
+fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profile::ProfileError> {
+    let own = own_profile(name).filter(|path| path.is_file() && !profile::list().iter().any(|of| of.name == name));
+    let mut profile = match own {
+        Some(path) => Profile::load(&path.to_string_lossy())?,
+        None => Profile::load(name)?,
+    };
+    name.clone_into(&mut profile.name);
+    for (key, value) in settings {
         profile.set(key, value)?;
     }
     Ok(profile)
+}
+
+/// The command as it was typed, for the page that shows what it made.
+fn command_line() -> String {
+    let quoted = |word: String| if word.contains([' ', '"', '\'', '$', '*', ';']) { format!("'{word}'") } else { word };
+    let words: Vec<_> = std::env::args().skip(1).map(quoted).collect();
+    format!("offramp {}", words.join(" "))
+}
+
+/// Writes a page, and says where it is.
+fn write_page(page: &Document, path: &Path) -> ExitCode {
+    match page.write(path) {
+        Ok(()) => {
+            eprintln!("model: wrote {}", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => fail(format_args!("model: {error}"), FAILED),
+    }
 }
 
 /// What hardware would not do, although the model does.

@@ -1,8 +1,14 @@
-//! The report of a run, three times: as JSON for programs, in the terminal for whoever waits, as a page for readers.
+//! The report of a run, three times: as JSON for programs, in the terminal for whoever waits, as a page for readers. And
+//! what the model says, as pages with charts ([`modelled`]).
 
+mod axis;
 mod chart;
+pub mod document;
 mod explain;
+pub mod figure;
 pub mod html;
+pub mod modelled;
+pub mod parquet;
 #[cfg(test)]
 mod sample;
 pub mod terminal;

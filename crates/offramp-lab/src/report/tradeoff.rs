@@ -5,7 +5,8 @@
 
 use serde::Serialize;
 
-use super::chart::{Tick, round_step};
+use super::axis::Axis;
+use super::chart::Tick;
 use super::words::{metric, or_dash, share};
 use crate::model::{Experiment, Variant};
 
@@ -37,14 +38,8 @@ const MARK: f64 = 6.0;
 const LINE: f64 = 2.0;
 /// A label is moved by at most so many lines to keep clear of others.
 const LINES_MOVED_MAX: i32 = 9;
-/// A logarithmic axis spans at least this ratio, so that noise does not fill it.
-const SPAN_MIN: f64 = 4.0;
-/// Room on a logarithmic axis beyond the outermost values, as a ratio.
-const SPAN_MARGIN: f64 = 1.25;
 /// Interrupts per frame that differ by no more than this ratio are the same: there is nothing to spare.
 const SAME_INTERRUPTS: f64 = 1.1;
-/// Most gaps between the ticks of a linear axis.
-const TICK_GAPS_MAX: f64 = 5.0;
 
 /// A panel: interrupts to the right, what they are weighed against upwards.
 #[derive(Serialize)]
@@ -92,57 +87,6 @@ struct Point {
     anchor: &'static str,
     /// From the mark to a label that had to be moved.
     leader: Option<[f64; 4]>,
-}
-
-/// An axis of a panel: from which value to which, and where they lie.
-#[derive(Clone, Copy)]
-struct Axis {
-    is_log: bool,
-    values: [f64; 2],
-    ends: [f64; 2],
-}
-
-impl Axis {
-    /// An axis on which each step of the same length is the same ratio.
-    fn log(values: &[f64], ends: [f64; 2]) -> Self {
-        let low = values.iter().copied().fold(f64::INFINITY, f64::min) / SPAN_MARGIN;
-        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
-        let widened = (SPAN_MIN / (high / low)).max(1.0).sqrt();
-        Self { is_log: true, values: [low / widened, high * widened], ends }
-    }
-
-    /// An axis from 0.
-    fn linear(values: &[f64], ends: [f64; 2]) -> Self {
-        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
-        Self { is_log: false, values: [0.0, high], ends }
-    }
-
-    fn at(&self, value: f64) -> f64 {
-        let scaled = |value: f64| if self.is_log { value.ln() } else { value };
-        let [low, high] = self.values.map(scaled);
-        self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
-    }
-
-    /// Round values within the axis, and how they are written.
-    fn ticks(&self) -> Vec<(f64, String)> {
-        let [low, high] = self.values;
-        if !self.is_log {
-            let step = round_step(high / TICK_GAPS_MAX);
-            let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
-            let count = (high / step).floor() as usize;
-            return (0..=count).map(|n| n as f64 * step).map(|value| (value, format!("{value:.decimals$}"))).collect();
-        }
-        let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
-        let steps = |decade: i32| [1.0, 2.0, 5.0].map(|factor| factor * 10f64.powi(decade));
-        let within = decades.flat_map(steps).filter(|value| (low..=high).contains(value));
-        within.map(|value| (value, written(value))).collect()
-    }
-}
-
-/// A tick of 1, 2 or 5 times a power of ten, without more digits than that takes.
-fn written(value: f64) -> String {
-    let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
-    format!("{value:.decimals$}")
 }
 
 /// What is drawn of a variant.

@@ -1,6 +1,6 @@
 //! Every parameter that there is: its name, what it means, its unit, its range and its default.
 
-use super::quantity::Dimension;
+use super::quantity::{Dimension, nearest, split};
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 
 /// A parameter.
@@ -18,6 +18,34 @@ pub struct Key {
     pub default: &'static str,
     /// Meaning, in a sentence.
     pub meaning: &'static str,
+}
+
+impl Key {
+    /// A value as a user writes it, with its unit, in base units.
+    ///
+    /// # Errors
+    /// In words: no number, no such unit, or out of range.
+    pub fn parse(&self, text: &str) -> Result<u64, String> {
+        let (number, unit) = match self.dimension {
+            Choice(_) => (text, ""),
+            // Pieces need no unit: there is only one.
+            Count(unit) if split(text).1.is_empty() => (split(text).0, unit),
+            _ => split(text),
+        };
+        self.dimension.value(number, unit).and_then(|value| self.in_range(value))
+    }
+
+    /// A value in base units, if it is one of this parameter.
+    ///
+    /// # Errors
+    /// In words, with the range.
+    pub fn in_range(&self, value: u64) -> Result<u64, String> {
+        if (self.min..=self.max).contains(&value) {
+            return Ok(value);
+        }
+        let show = |value| self.dimension.show(value);
+        Err(format!("{} is out of range; use {} to {}", show(value), show(self.min), show(self.max)))
+    }
 }
 
 /// Sections: the kinds of profile, each describing one part of a system, and the workload.
@@ -390,6 +418,21 @@ pub fn find(name: &str) -> Option<&'static Key> {
     KEYS.iter().find(|key| key.name == name)
 }
 
+/// The parameter of a name.
+///
+/// # Errors
+/// In words, with the nearest name.
+pub fn known(name: &str) -> Result<&'static Key, String> {
+    find(name).ok_or_else(|| {
+        let section = name.split_once('.').map_or("", |(section, _)| section);
+        let mut names = names_of(section);
+        if names.is_empty() {
+            names = KEYS.iter().map(|key| key.name).collect();
+        }
+        format!("there is no such parameter{}", nearest(name, &names))
+    })
+}
+
 /// The names of all parameters of a section.
 pub fn names_of(section: &str) -> Vec<&'static str> {
     let is_of = |name: &&str| name.split_once('.').is_some_and(|(of, _)| of == section);
@@ -398,7 +441,6 @@ pub fn names_of(section: &str) -> Vec<&'static str> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::quantity::split;
     use super::*;
 
     #[test]

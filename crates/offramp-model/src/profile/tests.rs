@@ -76,7 +76,19 @@ fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
         ),
         (line("clock = { value = 8, unit = \"MHz\", tag = \"fitted\", source = \"x\" }"), ["bus.clock", "fitted_to"]),
         (line("clock = { value = 8, unit = \"MHz\", tag = \"guessed\", source = \"x\" }"), ["bad.toml", "guessed"]),
-        (line("clock = 8"), ["bad.toml", "expected"]),
+        (line("clock = 8"), ["bad.toml: bus.clock", "expected"]),
+        (line(&format!("clock = {{ value = 8, units = \"MHz\", {rest} }}")), ["bus.clock", "did you mean \"unit\""]),
+        (line("clock = { value = 8, unit = \"MHz\", tag = \"assumed\" }"), ["bus.clock", "source is missing"]),
+        (line("[adaptor]"), ["bad.toml: adaptor", "did you mean \"adapter\""]),
+        (
+            line(&format!("[adapter]\nreceive_descriptors = {{ value = 0, unit = \"frame\", {rest} }}")),
+            ["adapter.receive_descriptors", "out of range"],
+        ),
+        (
+            line(&format!("[workload]\nmss = {{ value = 60000, unit = \"byte\", {rest} }}")),
+            ["host.receive_window", "does not take one segment"],
+        ),
+        ("kind = \"system\"\n".to_owned(), ["bad.toml: title", "missing"]),
         ("kind = \"bus\"\ntitle = \"x\"\n".to_owned(), ["bad.toml: kind", "a system is wanted"]),
         ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhots = \"486dx-40\"\n".to_owned(), ["parts.hots", "\"host\""]),
         ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhost = \"486dx40\"\n".to_owned(), ["486dx40", "\"486dx-40\""]),
@@ -97,6 +109,9 @@ fn profiles_that_extend_each_other_in_a_circle_are_refused() {
     let files = Files::new("circle", &[("a.toml", &extends("b.toml")), ("b.toml", &extends("a.toml"))]);
     let error = files.error("a.toml");
     assert!(error.contains("extends itself") && error.contains("b.toml"), "{error}");
+    // Another way to write the same path.
+    let files = Files::new("circle-of-one", &[("a.toml", &extends("./a.toml"))]);
+    assert!(files.error("a.toml").contains("extends itself"));
 }
 
 #[test]

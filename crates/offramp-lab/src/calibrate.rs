@@ -1,0 +1,523 @@
+//! This machine as a host of the model: what its experiments cost, taken apart, and the rest of them predicted.
+//!
+//! In the lab both hosts run on the same processors, and the adapters on another one. What the hosts' processors take for
+//! a byte of payload is taken for a sum of what they did for it:
+//!
+//! ```text
+//! host    = byte + sends × send + receives × receive [+ sum sent] [+ sum received]
+//! adapter = byte + wire frames × frame + (sends + receives) × hand-over
+//! ```
+//!
+//! The counts are those of the adapters, so the costs follow by least squares from a few experiments (`lso`, `rsc`,
+//! `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000), none of them below 0. The profile that is made of them is
+//! a host that pays for both ends of a connection: that is what was measured. All other experiments are predicted by
+//! runs of the model on that profile.
+
+use std::fmt::Write as _;
+
+use offramp_model::config::Workload;
+use offramp_model::profile::schema::SECTIONS;
+use offramp_model::profile::{Profile, ProfileError};
+use offramp_model::simulation::{ModelError, run};
+
+use crate::compare::median;
+use crate::model::{Experiment, Sample};
+
+/// Experiments that calibration runs: those that it learns from and those that it predicts.
+pub const EXPERIMENTS: [&str; 7] = ["lso", "rsc", "tx-checksum", "rx-checksum", "jumbo", "all", "lso-1g"];
+/// Variants from which the costs of bytes and frames follow.
+const LEARNED: [(&str, &str); 5] =
+    [("lso", "off"), ("lso", "on"), ("rsc", "off"), ("rsc", "on"), ("jumbo", "MTU 9000")];
+/// Throughput is to be predicted within this, percent.
+pub const THROUGHPUT_PERCENT: f64 = 15.0;
+/// Processor time is to be predicted within this, percent.
+pub const CPU_PERCENT: f64 = 20.0;
+
+const NANOSECONDS_PER_SECOND: f64 = 1e9;
+const BITS_PER_BYTE: f64 = 8.0;
+/// Ethernet, IPv4 and TCP headers with timestamps.
+const HEADERS_LEN: f64 = 66.0;
+/// Payload of a segment with timestamps at an MTU of 1500.
+const MSS: f64 = 1448.0;
+/// Largest large send that the model's profiles know.
+const CHUNK_LEN_MAX: f64 = 65_400.0;
+const GIGABIT: &str = "1Gbit/s";
+
+/// Why a machine cannot be calibrated.
+#[derive(Debug, thiserror::Error)]
+pub enum CalibrateError {
+    /// An experiment that is needed was not run, or did not tell hosts and adapters apart.
+    #[error(
+        "{experiment}, {variant}: no sample with processor time of hosts and adapters; a machine with two processors is needed"
+    )]
+    Missing {
+        /// The experiment.
+        experiment: String,
+        /// The variant.
+        variant: String,
+    },
+    /// The profile that was made is none.
+    #[error(transparent)]
+    Profile(#[from] ProfileError),
+    /// A run of the model failed.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+}
+
+/// What one sample says of a byte of payload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct PerByte {
+    host_ns: f64,
+    adapter_ns: f64,
+    sends: f64,
+    receives: f64,
+    wire_frames: f64,
+}
+
+impl PerByte {
+    fn of(sample: &Sample) -> Option<Self> {
+        let bytes = sample.bytes as f64;
+        let found = Self {
+            host_ns: sample.host_cpu_s? * NANOSECONDS_PER_SECOND / bytes,
+            adapter_ns: sample.adapter_cpu_s? * NANOSECONDS_PER_SECOND / bytes,
+            sends: sample.sent_frames? as f64 / bytes,
+            receives: sample.host_frames? as f64 / bytes,
+            wire_frames: sample.wire_frames? as f64 / bytes,
+        };
+        (sample.bytes > 0).then_some(found)
+    }
+}
+
+/// The samples of a run.
+#[derive(Clone, Copy, Debug)]
+struct Samples<'a> {
+    experiments: &'a [Experiment],
+    /// Only of this round; `None`: the medians of all.
+    round: Option<usize>,
+}
+
+impl Samples<'_> {
+    fn get(&self, experiment: &str, variant: &str) -> Result<PerByte, CalibrateError> {
+        let missing = || CalibrateError::Missing { experiment: experiment.to_owned(), variant: variant.to_owned() };
+        let of = self.experiments.iter().find(|of| of.name == experiment).ok_or_else(missing)?;
+        let of = of.variants.iter().find(|of| of.name == variant).ok_or_else(missing)?;
+        let rounds = of.samples.iter().filter(|sample| self.round.is_none_or(|round| sample.round == round));
+        let all: Vec<PerByte> = rounds.filter_map(PerByte::of).collect();
+        let middle = |of: fn(&PerByte) -> f64| median(&all.iter().map(of).collect::<Vec<_>>()).ok_or_else(missing);
+        Ok(PerByte {
+            host_ns: middle(|of| of.host_ns)?,
+            adapter_ns: middle(|of| of.adapter_ns)?,
+            sends: middle(|of| of.sends)?,
+            receives: middle(|of| of.receives)?,
+            wire_frames: middle(|of| of.wire_frames)?,
+        })
+    }
+}
+
+/// What this machine's work costs, in nanoseconds, and how long the pieces are in which it is done.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// The hosts, for each byte, at both ends together.
+    pub byte_ns: f64,
+    /// The hosts, for each frame or super-frame handed down, acknowledgements among them.
+    pub send_ns: f64,
+    /// The hosts, for each frame or joined frame handed up.
+    pub receive_ns: f64,
+    /// The hosts, for each byte sent that they sum themselves.
+    pub sum_sent_ns: f64,
+    /// The hosts, for each byte received that they sum themselves.
+    pub sum_received_ns: f64,
+    /// The adapters, for each byte.
+    pub adapter_byte_ns: f64,
+    /// The adapters, for each frame on the line.
+    pub adapter_frame_ns: f64,
+    /// The adapters, for each frame or super-frame that goes to or from a host.
+    pub adapter_hand_over_ns: f64,
+    /// Bytes handed down at once with large sends, acknowledgements counted in.
+    pub chunk_len: f64,
+    /// Bytes handed up at once with receive coalescing, acknowledgements counted in.
+    pub joined_len: f64,
+    /// Frames on the line for each segment: one, and its share of an acknowledgement.
+    pub frames_per_segment: f64,
+}
+
+/// Names and units of the costs, in the order of [`Costs::values`].
+const NAMES: [&str; 11] = [
+    "host, ns/byte, both ends",
+    "host, ns/send",
+    "host, ns/receive",
+    "host, ns/byte summed, sent",
+    "host, ns/byte summed, received",
+    "adapters, ns/byte",
+    "adapters, ns/frame on the line",
+    "adapters, ns/hand-over",
+    "bytes/send with LSO",
+    "bytes/receive with RSC",
+    "frames/segment",
+];
+
+impl Costs {
+    fn values(&self) -> [f64; NAMES.len()] {
+        [
+            self.byte_ns,
+            self.send_ns,
+            self.receive_ns,
+            self.sum_sent_ns,
+            self.sum_received_ns,
+            self.adapter_byte_ns,
+            self.adapter_frame_ns,
+            self.adapter_hand_over_ns,
+            self.chunk_len,
+            self.joined_len,
+            self.frames_per_segment,
+        ]
+    }
+
+    fn learn(samples: Samples) -> Result<Self, CalibrateError> {
+        let learned = LEARNED.iter().map(|(experiment, variant)| samples.get(experiment, variant));
+        let learned = learned.collect::<Result<Vec<_>, _>>()?;
+        let host: Vec<_> = learned.iter().map(|of| ([1.0, of.sends, of.receives], of.host_ns)).collect();
+        let adapter: Vec<_> =
+            learned.iter().map(|of| ([1.0, of.wire_frames, of.sends + of.receives], of.adapter_ns)).collect();
+        let [byte_ns, send_ns, receive_ns] = least_squares(&host);
+        let [adapter_byte_ns, adapter_frame_ns, adapter_hand_over_ns] = least_squares(&adapter);
+        let spared = |name| -> Result<f64, CalibrateError> {
+            Ok((samples.get(name, "off")?.host_ns - samples.get(name, "on")?.host_ns).max(0.0))
+        };
+        let (plain, large) = (samples.get("rsc", "off")?, samples.get("lso", "on")?);
+        Ok(Self {
+            byte_ns,
+            send_ns,
+            receive_ns,
+            sum_sent_ns: spared("tx-checksum")?,
+            sum_received_ns: spared("rx-checksum")?,
+            adapter_byte_ns,
+            adapter_frame_ns,
+            adapter_hand_over_ns,
+            chunk_len: 1.0 / large.sends,
+            joined_len: 1.0 / large.receives,
+            frames_per_segment: plain.wire_frames * MSS,
+        })
+    }
+}
+
+/// Solves `a x = b` by least squares of the relative errors, with no `x` below 0. Three unknowns, a handful of rows:
+/// coordinate by coordinate until nothing moves.
+fn least_squares(rows: &[([f64; 3], f64)]) -> [f64; 3] {
+    const TURNS: usize = 20_000;
+    // Columns differ by many orders of magnitude; scaled, they converge alike.
+    let weighted: Vec<[f64; 3]> = rows.iter().map(|(row, value)| row.map(|cell| cell / value)).collect();
+    let scale: [f64; 3] = std::array::from_fn(|at| {
+        weighted.iter().map(|row| row[at] * row[at]).sum::<f64>().sqrt().max(f64::MIN_POSITIVE)
+    });
+    let scaled: Vec<[f64; 3]> = weighted.iter().map(|row| std::array::from_fn(|at| row[at] / scale[at])).collect();
+    let mut x = [0.0_f64; 3];
+    for _ in 0..TURNS {
+        for at in 0..3 {
+            let rest = |row: &[f64; 3]| {
+                1.0 - (0..3).filter(|other| *other != at).map(|other| row[other] * x[other]).sum::<f64>()
+            };
+            // The squares of a scaled column come to 1.
+            x[at] = scaled.iter().map(|row| row[at] * rest(row)).sum::<f64>().max(0.0);
+        }
+    }
+    std::array::from_fn(|at| x[at] / scale[at])
+}
+
+/// Costs with the range that the rounds of the run give them.
+#[derive(Clone, Debug)]
+pub struct Calibration {
+    /// From the medians of all rounds.
+    pub costs: Costs,
+    /// From each round by itself.
+    pub rounds: Vec<Costs>,
+}
+
+impl Calibration {
+    /// Takes a run apart.
+    ///
+    /// # Errors
+    /// When an experiment is missing, or did not tell hosts and adapters apart.
+    pub fn of(experiments: &[Experiment]) -> Result<Self, CalibrateError> {
+        let costs = Costs::learn(Samples { experiments, round: None })?;
+        let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
+        let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
+        let rounds = (0..rounds).map(|round| Costs::learn(Samples { experiments, round: Some(round) }));
+        Ok(Self { costs, rounds: rounds.collect::<Result<_, _>>()? })
+    }
+
+    /// The smallest and the largest value that a round by itself, or all together, give.
+    fn interval(&self, at: usize) -> [f64; 2] {
+        let values = self.rounds.iter().chain([&self.costs]).map(|costs| costs.values()[at]);
+        values.fold([f64::INFINITY, 0.0], |[low, high], value| [low.min(value), high.max(value)])
+    }
+
+    /// The costs for people.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = format!("{:34} {:>10}   {:>10} {:>10}\n", "cost", "measured", "from", "to");
+        for (at, name) in NAMES.iter().enumerate() {
+            let [low, high] = self.interval(at);
+            // Writing to a string does not fail.
+            let _ = writeln!(out, "{name:34} {:>10.3}   {low:>10.3} {high:>10.3}", self.costs.values()[at]);
+        }
+        out
+    }
+
+    /// The profile of this machine: a system with large sends and receive coalescing on, and a line without a limit.
+    #[must_use]
+    pub fn profile(&self, machine: &str) -> String {
+        let mut out = format!(
+            "# Made by `offramp calibrate`, which makes it anew each time that it runs.\nkind = \"system\"\ntitle = \"{}\"\n",
+            machine.replace(['"', '\\', '\n'], " ")
+        );
+        let mut section = "";
+        for Line { key, value, source } in self.lines() {
+            let (of, name) = key.split_once('.').unwrap_or((key, ""));
+            if of != section {
+                // Writing to a string does not fail.
+                let _ = write!(out, "\n[{of}]\n");
+                section = of;
+            }
+            let _ = match source {
+                Source::Measured(at) => {
+                    let [low, high] = self.interval(at);
+                    let rounds = self.rounds.len();
+                    writeln!(
+                        out,
+                        "{name} = {{ {value}, tag = \"measured\", source = \"the lab: {}, from {low:.3} to {high:.3} in {rounds} rounds\" }}",
+                        NAMES[at]
+                    )
+                }
+                Source::Assumed(why) => {
+                    writeln!(out, "{name} = {{ {value}, tag = \"assumed\", source = \"{why}\" }}")
+                }
+            };
+        }
+        out
+    }
+
+    fn lines(&self) -> Vec<Line> {
+        let number = |value: String| {
+            let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
+            format!("value = {}, unit = \"{}\"", &value[..end], &value[end..])
+        };
+        let measured = self.costs.settings(&Setup::ALL_ON).into_iter().map(|(key, value, at)| Line {
+            key,
+            value: number(value),
+            source: Source::Measured(at),
+        });
+        let word =
+            |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
+        let size = |key, value: &str, why| Line { key, value: number(value.to_owned()), source: Source::Assumed(why) };
+        let assumed = [
+            word("host.receive", "deferred", "Linux: softirqs"),
+            word("host.tcp", "cubic", "Linux' default"),
+            size("host.send_buffer", "4MiB", "Linux grows it as far as it is needed"),
+            size("host.receive_window", "4MiB", "Linux grows it as far as it is needed"),
+            word("adapter.memory_kind", "descriptors", "a TAP's queue"),
+            word("adapter.access", "master", "the copy of the adapter's thread is in its time for each frame"),
+            word("adapter.checksum", "on", "offramp's default"),
+            word("adapter.lso", "on", "offramp's default"),
+            size(
+                "adapter.transmit_fifo",
+                "256KiB",
+                "more than a large send, so that the thread never waits for the line",
+            ),
+            word("link.duplex", "full", "offramp's cable"),
+            size("link.rate", "1000Gbit/s", "a cable in memory: the thread is the limit, and not the line"),
+            size("link.delay", "10us", "about the round trip that the lab measures, without what the processors do"),
+            size("peer.gap", "0ns", "the peer is the same processor, and its time is in the costs above"),
+            size("peer.receive_window", "4MiB", "Linux grows it as far as it is needed"),
+            word("peer.tcp", "cubic", "Linux' default"),
+            size("workload.mss", "1448byte", "an MTU of 1500 with timestamps"),
+            size("workload.tcp_options", "12byte", "RFC 7323: timestamps"),
+            size(
+                "workload.write_size",
+                "256KiB",
+                "as large as the lab's own writes, or larger: their costs are in the bytes",
+            ),
+            size("workload.warmup", "20ms", "longer than slow start"),
+            size("workload.time", "100ms", "some ten thousand round trips"),
+        ];
+        let mut lines: Vec<Line> = measured.chain(assumed).collect();
+        let place = |line: &Line| SECTIONS.iter().position(|section| line.key.starts_with(section));
+        lines.sort_by_key(place);
+        lines
+    }
+}
+
+/// A line of a profile.
+struct Line {
+    key: &'static str,
+    value: String,
+    source: Source,
+}
+
+enum Source {
+    /// The position of the cost in [`NAMES`] that it follows from.
+    Measured(usize),
+    Assumed(&'static str),
+}
+
+/// How hosts and adapters are set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Setup {
+    lso: bool,
+    rsc: bool,
+    host_sums_sent: bool,
+    host_sums_received: bool,
+    mss: f64,
+    rate: Option<&'static str>,
+}
+
+impl Setup {
+    const ALL_ON: Self =
+        Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, rate: None };
+    const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
+}
+
+/// Experiments that are predicted, and how they are set.
+const PREDICTED: [(&str, &str, Setup); 6] = [
+    ("jumbo", "MTU 1500", Setup::BARE),
+    ("all", "checksums only", Setup::BARE),
+    ("all", "none", Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE }),
+    ("all", "all", Setup::ALL_ON),
+    ("lso-1g", "off", Setup { lso: false, rate: Some(GIGABIT), ..Setup::ALL_ON }),
+    ("lso-1g", "on", Setup { rate: Some(GIGABIT), ..Setup::ALL_ON }),
+];
+
+impl Costs {
+    /// The parameters of a profile that follow from the costs, for hosts and adapters that are set so, each with the
+    /// position of the cost that it mostly follows from.
+    fn settings(&self, setup: &Setup) -> Vec<(&'static str, String, usize)> {
+        let frame_len = setup.mss + HEADERS_LEN;
+        // What goes up and down for each segment, acknowledgements counted in.
+        let handed_up = if setup.rsc { setup.mss / self.joined_len } else { self.frames_per_segment };
+        let handed_down = if setup.lso { setup.mss / self.chunk_len } else { self.frames_per_segment };
+        let byte = self.byte_ns
+            + self.receive_ns * handed_up / setup.mss
+            + if setup.host_sums_received { self.sum_received_ns } else { 0.0 };
+        let engine = self.adapter_byte_ns * frame_len
+            + self.adapter_frame_ns * self.frames_per_segment
+            + self.adapter_hand_over_ns * (handed_up + handed_down);
+        vec![
+            ("host.write_copy_time", format!("{byte:.6}ns/byte"), 0),
+            ("host.segment_time", format!("{:.3}ns", self.send_ns * self.frames_per_segment), 1),
+            ("host.chunk_time", format!("{:.3}ns", self.send_ns), 1),
+            ("host.checksum_time", format!("{:.6}ns/byte", self.sum_sent_ns), 3),
+            ("adapter.segment_time", format!("{engine:.3}ns"), 5),
+            ("adapter.segment_chunk", format!("{:.0}byte", self.chunk_len.clamp(MSS, CHUNK_LEN_MAX)), 8),
+        ]
+    }
+}
+
+/// What the model says of an experiment that was not learned from, and what was measured.
+#[derive(Clone, Debug)]
+pub struct Prediction {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// The variant.
+    pub variant: &'static str,
+    /// Payload in Gbit/s, predicted and measured.
+    pub gbit_per_s: [f64; 2],
+    /// Processor time of the hosts in seconds for 10^9 bytes, predicted and measured.
+    pub host_cpu_s_per_gb: [f64; 2],
+}
+
+impl Prediction {
+    /// By how much the throughput is above what was measured, percent.
+    #[must_use]
+    pub fn throughput_error(&self) -> f64 {
+        error_percent(self.gbit_per_s)
+    }
+
+    /// The same of the processor time.
+    #[must_use]
+    pub fn cpu_error(&self) -> f64 {
+        error_percent(self.host_cpu_s_per_gb)
+    }
+
+    /// Whether both keep to their targets.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.throughput_error().abs() <= THROUGHPUT_PERCENT && self.cpu_error().abs() <= CPU_PERCENT
+    }
+}
+
+fn error_percent([predicted, measured]: [f64; 2]) -> f64 {
+    100.0 * (predicted / measured - 1.0)
+}
+
+/// Predicts the experiments that were run and not learned from, with the profile in a file.
+///
+/// # Errors
+/// When the profile cannot be used, a run of the model fails, or an experiment is missing.
+pub fn predict(
+    profile: &str,
+    calibration: &Calibration,
+    experiments: &[Experiment],
+) -> Result<Vec<Prediction>, CalibrateError> {
+    let base = Profile::load(profile)?;
+    let one = |(experiment, variant, setup): &(&'static str, &'static str, Setup)| {
+        let measured = Samples { experiments, round: None }.get(experiment, variant)?;
+        let outcome = run(&set_up(&base, &calibration.costs, setup)?, Workload::TtcpSend)?;
+        let of = experiments.iter().filter(|of| of.name == *experiment).flat_map(|of| &of.variants);
+        let speed = of.filter(|of| of.name == *variant).find_map(|of| of.throughput_bps).unwrap_or(f64::NAN);
+        let busy_s = outcome.cpu_percent / 100.0 * outcome.seconds * outcome.processors as f64;
+        let gb = outcome.bytes_per_second * outcome.seconds / NANOSECONDS_PER_SECOND;
+        Ok(Prediction {
+            experiment,
+            variant,
+            gbit_per_s: [outcome.bytes_per_second * BITS_PER_BYTE / 1e9, speed / 1e9],
+            host_cpu_s_per_gb: [busy_s / gb, measured.host_ns],
+        })
+    };
+    PREDICTED.iter().map(one).collect()
+}
+
+fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
+    let mut profile = base.clone();
+    for (key, value, _) in costs.settings(setup) {
+        profile.set(key, &value)?;
+    }
+    profile.set("adapter.lso", if setup.lso { "on" } else { "off" })?;
+    profile.set("adapter.checksum", if setup.host_sums_sent { "off" } else { "on" })?;
+    profile.set("workload.mss", &format!("{:.0}byte", setup.mss))?;
+    if let Some(rate) = setup.rate {
+        profile.set("link.rate", rate)?;
+    }
+    Ok(profile)
+}
+
+/// The predictions for people.
+#[must_use]
+pub fn predictions_text(predictions: &[Prediction]) -> String {
+    let mut out = format!(
+        "{:24} {:>10} {:>10} {:>8}   {:>10} {:>10} {:>8}\n",
+        "not learned from", "Gbit/s", "measured", "error", "host s/GB", "measured", "error"
+    );
+    for of in predictions {
+        let name = format!("{}, {}", of.experiment, of.variant);
+        let [speed, measured_speed] = of.gbit_per_s;
+        let [cpu, measured_cpu] = of.host_cpu_s_per_gb;
+        let verdict = if of.is_met() { "ok" } else { "MISS" };
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{name:24} {speed:>10.2} {measured_speed:>10.2} {:>+6.1} %   {cpu:>10.3} {measured_cpu:>10.3} {:>+6.1} % {verdict}",
+            of.throughput_error(),
+            of.cpu_error()
+        );
+    }
+    let met = predictions.iter().filter(|of| of.is_met()).count();
+    let _ = writeln!(
+        out,
+        "{met} of {} within {THROUGHPUT_PERCENT} % of throughput and {CPU_PERCENT} % of processor time",
+        predictions.len()
+    );
+    out
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,127 @@
+use super::*;
+use crate::model::Variant;
+
+/// A machine whose costs are known, and what its lab would measure.
+const TRUE: Costs = Costs {
+    byte_ns: 0.25,
+    send_ns: 900.0,
+    receive_ns: 1200.0,
+    sum_sent_ns: 0.05,
+    sum_received_ns: 0.08,
+    adapter_byte_ns: 0.12,
+    adapter_frame_ns: 60.0,
+    adapter_hand_over_ns: 500.0,
+    chunk_len: 60_000.0,
+    joined_len: 50_000.0,
+    frames_per_segment: 1.05,
+};
+
+fn sample(setup: &Setup, round: usize) -> Sample {
+    const BYTES: f64 = 1e10;
+    let handed_up = if setup.rsc { 1.0 / TRUE.joined_len } else { TRUE.frames_per_segment / setup.mss };
+    let handed_down = if setup.lso { 1.0 / TRUE.chunk_len } else { TRUE.frames_per_segment / setup.mss };
+    let wire = TRUE.frames_per_segment / setup.mss;
+    let sums = [(setup.host_sums_sent, TRUE.sum_sent_ns), (setup.host_sums_received, TRUE.sum_received_ns)];
+    let summed: f64 = sums.iter().filter(|(sums, _)| *sums).map(|(_, cost)| cost).sum();
+    let host = TRUE.byte_ns + TRUE.send_ns * handed_down + TRUE.receive_ns * handed_up + summed;
+    let adapter =
+        TRUE.adapter_byte_ns + TRUE.adapter_frame_ns * wire + TRUE.adapter_hand_over_ns * (handed_up + handed_down);
+    Sample {
+        round,
+        bytes: BYTES as u64,
+        host_cpu_s: Some(host * BYTES / 1e9),
+        adapter_cpu_s: Some(adapter * BYTES / 1e9),
+        sent_frames: Some((handed_down * BYTES) as u64),
+        host_frames: Some((handed_up * BYTES) as u64),
+        wire_frames: Some((wire * BYTES) as u64),
+        ..Sample::default()
+    }
+}
+
+fn experiment(name: &str, variants: &[(&str, Setup)]) -> Experiment {
+    let variant = |(name, setup): &(&str, Setup)| {
+        let samples: Vec<Sample> = (0..3).map(|round| sample(setup, round)).collect();
+        let [host, adapter] = [samples[0].host_cpu_s, samples[0].adapter_cpu_s].map(|cpu| cpu.unwrap() / 10.0);
+        // One processor for the hosts and one for the adapters, in a pipeline; and the line.
+        let limit_bps = setup.rate.map_or(f64::INFINITY, |_| 1e9 * setup.mss / (setup.mss + 90.0));
+        let throughput_bps = Some((8e9 / host.max(adapter)).min(limit_bps));
+        Variant { name: (*name).to_owned(), throughput_bps, samples, ..Variant::default() }
+    };
+    Experiment {
+        name: name.to_owned(),
+        question: String::new(),
+        claims: Vec::new(),
+        fixed: String::new(),
+        variants: variants.iter().map(variant).collect(),
+        verdict: None,
+        verdicts: Vec::new(),
+        notes: Vec::new(),
+        judgements: Vec::new(),
+    }
+}
+
+fn experiments() -> Vec<Experiment> {
+    let all = Setup::ALL_ON;
+    let gigabit = |lso| Setup { lso, rate: Some(GIGABIT), ..all };
+    let none = Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE };
+    vec![
+        experiment("lso", &[("off", Setup { lso: false, ..all }), ("on", all)]),
+        experiment("rsc", &[("off", Setup { rsc: false, ..all }), ("on", all)]),
+        experiment("tx-checksum", &[("off", Setup { host_sums_sent: true, ..all }), ("on", all)]),
+        experiment("rx-checksum", &[("off", Setup { host_sums_received: true, ..all }), ("on", all)]),
+        experiment("jumbo", &[("MTU 1500", Setup::BARE), ("MTU 9000", Setup { mss: 8948.0, ..Setup::BARE })]),
+        experiment("all", &[("none", none), ("all", all), ("checksums only", Setup::BARE)]),
+        experiment("lso-1g", &[("off", gigabit(false)), ("on", gigabit(true))]),
+    ]
+}
+
+#[test]
+fn the_costs_of_a_machine_that_is_a_sum_of_costs_are_found() {
+    let found = Calibration::of(&experiments()).unwrap().costs;
+    for ((value, expected), name) in found.values().into_iter().zip(TRUE.values()).zip(NAMES) {
+        assert!((value / expected - 1.0).abs() < 0.01, "{name}: {value} instead of {expected}");
+    }
+}
+
+#[test]
+fn a_profile_is_made_that_the_model_reads_and_that_predicts_what_was_not_learned_from() {
+    let experiments = experiments();
+    let calibration = Calibration::of(&experiments).unwrap();
+    let path = std::env::temp_dir().join(format!("offramp-this-host-{}.toml", std::process::id()));
+    std::fs::write(&path, calibration.profile("a \"machine\"")).unwrap();
+    let predictions = predict(path.to_str().unwrap(), &calibration, &experiments);
+    std::fs::remove_file(&path).unwrap();
+    let predictions = predictions.unwrap();
+    assert_eq!(predictions.len(), PREDICTED.len());
+    for of in &predictions {
+        assert!(of.is_met(), "{}", predictions_text(&predictions));
+    }
+    let text = predictions_text(&predictions);
+    assert!(text.contains("6 of 6 within") && !text.contains("MISS"), "{text}");
+}
+
+#[test]
+fn what_was_measured_is_in_the_profile_with_its_interval() {
+    let text = Calibration::of(&experiments()).unwrap().profile("this");
+    let line = text.lines().find(|line| line.starts_with("chunk_time")).unwrap();
+    assert!(line.contains("tag = \"measured\"") && line.contains("from 9") && line.contains("in 3 rounds"), "{line}");
+}
+
+#[test]
+fn a_machine_that_cannot_tell_hosts_and_adapters_apart_is_refused() {
+    let mut experiments = experiments();
+    for sample in experiments[0].variants.iter_mut().flat_map(|variant| &mut variant.samples) {
+        sample.adapter_cpu_s = None;
+    }
+    let error = Calibration::of(&experiments).unwrap_err().to_string();
+    assert!(error.contains("lso, off") && error.contains("two processors"), "{error}");
+    experiments.remove(0);
+    assert!(Calibration::of(&experiments).is_err());
+}
+
+#[test]
+fn no_cost_is_below_zero() {
+    // The second column would want a negative cost.
+    let rows = [([1.0, 0.0, 1.0], 1.0), ([1.0, 5.0, 0.0], 0.9), ([1.0, 1.0, 0.0], 1.0), ([1.0, 9.0, 0.0], 0.8)];
+    assert!(least_squares(&rows).iter().all(|cost| *cost >= 0.0 && cost.is_finite()));
+}

@@ -1,0 +1,99 @@
+//! Axes of charts: from which value to which, where they lie, and the ticks between.
+
+use super::chart::round_step;
+
+/// A logarithmic axis spans at least this ratio, so that noise does not fill it.
+const SPAN_MIN: f64 = 4.0;
+/// Room on an axis beyond the outermost values, as a ratio.
+const SPAN_MARGIN: f64 = 1.25;
+/// Most gaps between the ticks of a linear axis.
+const TICK_GAPS_MAX: f64 = 5.0;
+/// Most ticks of a logarithmic axis before only whole powers of ten are left.
+const LOG_TICKS_MAX: usize = 9;
+
+/// An axis.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Axis {
+    is_log: bool,
+    values: [f64; 2],
+    ends: [f64; 2],
+}
+
+impl Axis {
+    /// An axis on which each step of the same length is the same ratio.
+    pub(super) fn log(values: &[f64], ends: [f64; 2]) -> Self {
+        let low = values.iter().copied().fold(f64::INFINITY, f64::min) / SPAN_MARGIN;
+        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
+        let widened = (SPAN_MIN / (high / low)).max(1.0).sqrt();
+        Self { is_log: true, values: [low / widened, high * widened], ends }
+    }
+
+    /// An axis from 0.
+    pub(super) fn linear(values: &[f64], ends: [f64; 2]) -> Self {
+        let high = values.iter().copied().fold(0.0, f64::max) * SPAN_MARGIN;
+        Self { is_log: false, values: [0.0, high], ends }
+    }
+
+    /// An axis from 0 that ends with the largest value.
+    pub(super) fn linear_up_to(values: &[f64], ends: [f64; 2]) -> Self {
+        let high = values.iter().copied().fold(0.0, f64::max);
+        Self { is_log: false, values: [0.0, high], ends }
+    }
+
+    /// Where a value lies.
+    pub(super) fn at(&self, value: f64) -> f64 {
+        let scaled = |value: f64| if self.is_log { value.ln() } else { value };
+        let [low, high] = self.values.map(scaled);
+        self.ends[0] + (scaled(value) - low) / (high - low) * (self.ends[1] - self.ends[0])
+    }
+
+    /// Round values within the axis, and how they are written.
+    pub(super) fn ticks(&self) -> Vec<(f64, String)> {
+        let [low, high] = self.values;
+        if !self.is_log {
+            let step = round_step(high / TICK_GAPS_MAX);
+            let decimals = (-step.log10().floor()).clamp(0.0, 6.0) as usize;
+            let count = (high / step * (1.0 + f64::EPSILON)).floor() as usize;
+            return (0..=count).map(|n| n as f64 * step).map(|value| (value, format!("{value:.decimals$}"))).collect();
+        }
+        let within = |factors: &[f64]| -> Vec<f64> {
+            let decades = low.log10().floor() as i32..=high.log10().ceil() as i32;
+            let steps = decades.flat_map(|decade| factors.iter().map(move |factor| factor * 10f64.powi(decade)));
+            steps.filter(|value| (low..=high).contains(value)).collect()
+        };
+        let fine = within(&[1.0, 2.0, 5.0]);
+        let values = if fine.len() > LOG_TICKS_MAX { within(&[1.0]) } else { fine };
+        values.into_iter().map(|value| (value, written(value))).collect()
+    }
+}
+
+/// A tick of 1, 2 or 5 times a power of ten, without more digits than that takes.
+fn written(value: f64) -> String {
+    let decimals = (-(value * 1.000_001).log10().floor()).clamp(0.0, 6.0) as usize;
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_kinds_of_axis_hold_their_values_between_their_ends() {
+        for axis in [Axis::linear, Axis::log, Axis::linear_up_to] {
+            for values in [vec![3.0], vec![0.2, 7.0, 900.0], vec![5e6, 5.1e6]] {
+                let axis = axis(&values, [10.0, 110.0]);
+                assert!(values.iter().all(|value| (10.0..=110.0 + 1e-9).contains(&axis.at(*value))), "{axis:?}");
+                let ticks = axis.ticks();
+                assert!((2..=LOG_TICKS_MAX).contains(&ticks.len()), "{axis:?}: {ticks:?}");
+                assert!(ticks.iter().all(|(value, _)| (10.0..=110.0 + 1e-9).contains(&axis.at(*value))), "{axis:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn over_many_decades_only_powers_of_ten_are_ticks() {
+        let ticks = Axis::log(&[1.0, 1e6], [0.0, 1.0]).ticks();
+        assert_eq!(ticks.first().map(|tick| tick.1.as_str()), Some("1"));
+        assert_eq!(ticks.len(), 7);
+    }
+}

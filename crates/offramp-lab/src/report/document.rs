@@ -1,0 +1,128 @@
+//! A page of text, charts and tables: no script, no font and no picture from anywhere else.
+
+use std::io;
+use std::path::Path;
+
+use serde::Serialize;
+
+use super::figure::{self, Drawn, Figure};
+
+/// Name of the template; its end makes minijinja escape what it is given for HTML.
+const TEMPLATE_NAME: &str = "document.html";
+
+/// A page.
+#[derive(Clone, Debug, Default)]
+pub struct Document {
+    /// What it is about.
+    pub title: String,
+    /// Its first paragraphs.
+    pub lead: Vec<String>,
+    /// The rest.
+    pub sections: Vec<Section>,
+}
+
+/// A part of a page.
+#[derive(Clone, Debug, Default)]
+pub struct Section {
+    /// Its heading.
+    pub heading: String,
+    /// What it says before its charts.
+    pub paragraphs: Vec<String>,
+    /// The command that makes its figures.
+    pub command: Option<String>,
+    /// Its charts.
+    pub figures: Vec<Figure>,
+    /// Its tables.
+    pub tables: Vec<Table>,
+}
+
+/// A table.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Table {
+    /// What it shows.
+    pub caption: String,
+    /// Headings of its columns.
+    pub head: Vec<String>,
+    /// Its rows; the first cell names the row.
+    pub rows: Vec<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct Page<'a> {
+    title: &'a str,
+    lead: &'a [String],
+    sections: Vec<PageSection<'a>>,
+}
+
+#[derive(Serialize)]
+struct PageSection<'a> {
+    /// Where links to it lead.
+    anchor: String,
+    heading: &'a str,
+    paragraphs: &'a [String],
+    command: Option<&'a str>,
+    figures: Vec<Drawn>,
+    tables: &'a [Table],
+}
+
+impl Document {
+    /// The page as HTML. All text is escaped.
+    ///
+    /// # Panics
+    /// Never: the template is part of the program, and each field that it names is there.
+    #[must_use]
+    pub fn html(&self) -> String {
+        let mut environment = figure::environment();
+        environment.add_template(TEMPLATE_NAME, include_str!("document.html")).expect("the template is well-formed");
+        let template = environment.get_template(TEMPLATE_NAME).expect("the template was just added");
+        template.render(self.page()).expect("the template names only fields of the page")
+    }
+
+    /// Writes the page to `path`; a file that is there is replaced.
+    ///
+    /// # Errors
+    /// When the file cannot be written; the error names it.
+    pub fn write(&self, path: &Path) -> io::Result<()> {
+        std::fs::write(path, self.html())
+            .map_err(|error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display())))
+    }
+
+    fn page(&self) -> Page<'_> {
+        let sections = self.sections.iter().enumerate().map(|(at, section)| PageSection {
+            anchor: format!("s{at}"),
+            heading: &section.heading,
+            paragraphs: &section.paragraphs,
+            command: section.command.as_deref(),
+            figures: section.figures.iter().map(Figure::drawn).collect(),
+            tables: &section.tables,
+        });
+        Page { title: &self.title, lead: &self.lead, sections: sections.collect() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_all_that_it_was_given_escaped() {
+        let table = Table {
+            caption: "figures".to_owned(),
+            head: vec!["name".to_owned(), "value".to_owned()],
+            rows: vec![vec!["a < b".to_owned(), "7".to_owned()]],
+        };
+        let section = Section {
+            heading: "One".to_owned(),
+            paragraphs: vec!["first & second".to_owned()],
+            command: Some("offramp model run x --set a.b=\"c\"".to_owned()),
+            tables: vec![table],
+            ..Section::default()
+        };
+        let page = Document { title: "T".to_owned(), lead: vec!["L".to_owned()], sections: vec![section] }.html();
+        for part in ["<h1>T</h1>", "first &amp; second", "a &lt; b", "offramp model run x", "</html>"] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+        let without_namespace = page.replace("http://www.w3.org/2000/svg", "");
+        assert!(!without_namespace.contains("http") && !page.contains("<script"), "nothing from anywhere else");
+    }
+}

@@ -1,0 +1,495 @@
+//! Charts of any figures: lines over an axis, and bars made of parts. Drawn as SVG, in a page or as a file of its own.
+//!
+//! Drawn by the house's own template like the other charts of the report, for the same reason: colours come from a style
+//! sheet, so that one chart serves light and dark pages and paper, and all text is escaped.
+
+use minijinja::{Environment, UndefinedBehavior};
+use serde::Serialize;
+
+use super::axis::Axis;
+
+/// Width of every chart, in the units of its view box.
+const WIDTH: f64 = 620.0;
+/// Height of the plot of lines.
+const PLOT_HEIGHT: f64 = 260.0;
+/// Room for the ticks of the vertical axis.
+const LEFT: f64 = 62.0;
+/// Room for the names of bars.
+const NAMES_WIDTH: f64 = 170.0;
+/// Room right of the plot.
+const RIGHT: f64 = 16.0;
+/// Room right of the bars, for what they come to.
+const SUMS_WIDTH: f64 = 80.0;
+/// Height of a line of the legend.
+const LEGEND_LINE: f64 = 18.0;
+/// Mean width of a letter of the legend.
+const LETTER_WIDTH: f64 = 6.6;
+/// Mark and gaps of an entry of the legend.
+const ENTRY_WIDTH: f64 = 38.0;
+/// Room below the plot: ticks and title of the axis.
+const BELOW: f64 = 42.0;
+/// From one bar to the next.
+const ROW_HEIGHT: f64 = 34.0;
+/// Thickness of a bar.
+const BAR_HEIGHT: f64 = 20.0;
+/// A part of a bar that is at least so wide shows its figure.
+const FIGURE_WIDTH_MIN: f64 = 40.0;
+/// Colours that tell series and parts apart; further ones begin anew.
+const COLOURS: usize = 8;
+/// Names in the template engine; their ends make it escape what it is given.
+const FIGURE_TEMPLATE: &str = "figure.html";
+const FILE_TEMPLATE: &str = "figure-file.xml";
+
+/// How a series is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mark {
+    /// A line through its points.
+    Line,
+    /// Its points alone.
+    Points,
+}
+
+/// Points of one kind.
+#[derive(Clone, Debug)]
+pub struct Series {
+    /// Its name.
+    pub name: String,
+    /// How it is drawn.
+    pub mark: Mark,
+    /// x and y of each point. Those that are no number, or not above 0 on a logarithmic axis, are left out.
+    pub points: Vec<[f64; 2]>,
+}
+
+/// Lines over an axis.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// What lies to the right, with its unit.
+    pub x_title: String,
+    /// What lies upwards, with its unit.
+    pub y_title: String,
+    /// Equal steps to the right are equal ratios.
+    pub x_is_log: bool,
+    /// Equal steps upwards are equal ratios.
+    pub y_is_log: bool,
+    /// The lines.
+    pub series: Vec<Series>,
+}
+
+/// A part of a bar.
+#[derive(Clone, Debug)]
+pub struct BarPart {
+    /// What it is; parts of one name have one colour.
+    pub name: String,
+    /// How much; what is below 0 is drawn as 0.
+    pub value: f64,
+    /// It is what is left over: drawn without a colour of its own.
+    pub is_rest: bool,
+}
+
+/// A bar, from left to right.
+#[derive(Clone, Debug)]
+pub struct Bar {
+    /// Its name.
+    pub name: String,
+    /// Its parts, from left to right.
+    pub parts: Vec<BarPart>,
+    /// What stands behind it.
+    pub figure: String,
+}
+
+/// Bars made of parts.
+#[derive(Clone, Debug)]
+pub struct Bars {
+    /// What they show.
+    pub title: String,
+    /// What their length means, with its unit.
+    pub x_title: String,
+    /// The bars.
+    pub bars: Vec<Bar>,
+}
+
+/// A chart.
+#[derive(Clone, Debug)]
+pub enum Figure {
+    /// Lines.
+    Plot(Plot),
+    /// Bars.
+    Bars(Bars),
+}
+
+impl Figure {
+    /// The chart as a file of its own, with its style.
+    ///
+    /// # Panics
+    /// Never: the template is part of the program, and each field that it names is there.
+    #[must_use]
+    pub fn svg(&self) -> String {
+        let mut environment = environment();
+        environment.add_template(FILE_TEMPLATE, include_str!("figure-file.xml")).expect("the template is well-formed");
+        let template = environment.get_template(FILE_TEMPLATE).expect("the template was just added");
+        template.render(minijinja::context! { drawn => self.drawn() }).expect("it names only fields of a chart")
+    }
+
+    /// Where everything lies.
+    pub(super) fn drawn(&self) -> Drawn {
+        match self {
+            Self::Plot(plot) => draw_plot(plot),
+            Self::Bars(bars) => draw_bars(bars),
+        }
+    }
+}
+
+/// The engine with the template that draws a chart, and its style sheet.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.add_template(FIGURE_TEMPLATE, include_str!("figure.html")).expect("the template is well-formed");
+    environment.add_global("figure_style", include_str!("figure.css"));
+    environment
+}
+
+/// A chart with every place in it.
+#[derive(Serialize)]
+pub(super) struct Drawn {
+    pub(super) title: String,
+    /// The same in words and figures, for those who do not see it.
+    description: String,
+    width: f64,
+    height: f64,
+    left: f64,
+    right: f64,
+    top: f64,
+    bottom: f64,
+    middle_x: f64,
+    x_title: String,
+    y_title: String,
+    x_ticks: Vec<Tick>,
+    y_ticks: Vec<Tick>,
+    legend: Vec<Entry>,
+    lines: Vec<Line>,
+    bars: Vec<DrawnBar>,
+    bar_height: f64,
+}
+
+#[derive(Serialize)]
+struct Tick {
+    at: f64,
+    label: String,
+}
+
+#[derive(Serialize)]
+struct Entry {
+    class: String,
+    is_line: bool,
+    x: f64,
+    y: f64,
+    name: String,
+}
+
+#[derive(Serialize)]
+struct Line {
+    class: String,
+    name: String,
+    /// Empty where only the points are drawn.
+    path: String,
+    marks: Vec<PlacedMark>,
+}
+
+#[derive(Serialize)]
+struct PlacedMark {
+    x: f64,
+    y: f64,
+    tooltip: String,
+}
+
+#[derive(Serialize)]
+struct DrawnBar {
+    name: String,
+    y: f64,
+    middle: f64,
+    parts: Vec<DrawnPart>,
+    figure: String,
+    figure_x: f64,
+}
+
+#[derive(Serialize)]
+struct DrawnPart {
+    class: String,
+    x: f64,
+    width: f64,
+    middle: f64,
+    figure: String,
+    tooltip: String,
+}
+
+fn class(position: usize) -> String {
+    format!("c{}", position % COLOURS)
+}
+
+/// The legend's entries from left to right, line by line, and its height.
+fn legend(entries: &[(String, bool, String)]) -> (Vec<Entry>, f64) {
+    let (mut x, mut y) = (LEFT.min(NAMES_WIDTH) / 4.0, LEGEND_LINE / 2.0);
+    let start = x;
+    let mut placed = Vec::with_capacity(entries.len());
+    for (class, is_line, name) in entries {
+        let width = ENTRY_WIDTH + name.chars().count() as f64 * LETTER_WIDTH;
+        if x > start && x + width > WIDTH {
+            (x, y) = (start, y + LEGEND_LINE);
+        }
+        placed.push(Entry { class: class.clone(), is_line: *is_line, x, y, name: name.clone() });
+        x += width;
+    }
+    (placed, y + LEGEND_LINE / 2.0 + 10.0)
+}
+
+/// The points of a series that can be drawn.
+fn visible<'a>(plot: &'a Plot, series: &'a Series) -> impl Iterator<Item = [f64; 2]> + 'a {
+    let fits = |value: f64, is_log: bool| value.is_finite() && if is_log { value > 0.0 } else { value >= 0.0 };
+    series.points.iter().copied().filter(move |[x, y]| fits(*x, plot.x_is_log) && fits(*y, plot.y_is_log))
+}
+
+fn draw_plot(plot: &Plot) -> Drawn {
+    let entries = plot.series.iter().enumerate();
+    let entries: Vec<_> =
+        entries.map(|(at, series)| (class(at), series.mark == Mark::Line, series.name.clone())).collect();
+    let (legend, top) = legend(&entries);
+    let (left, right, bottom) = (LEFT, WIDTH - RIGHT, top + PLOT_HEIGHT);
+    let all: Vec<[f64; 2]> = plot.series.iter().flat_map(|series| visible(plot, series)).collect();
+    let axis = |values: Vec<f64>, is_log: bool, linear: fn(&[f64], [f64; 2]) -> Axis, ends| {
+        match values.iter().any(|value| *value > 0.0) {
+            true if is_log => Axis::log(&values, ends),
+            true => linear(&values, ends),
+            // Nothing but zeros: any scale serves.
+            false => linear(&[1.0], ends),
+        }
+    };
+    let x = axis(all.iter().map(|point| point[0]).collect(), plot.x_is_log, Axis::linear_up_to, [left, right]);
+    let y = axis(all.iter().map(|point| point[1]).collect(), plot.y_is_log, Axis::linear, [bottom, top]);
+    let lines = plot.series.iter().enumerate().map(|(at, series)| line(plot, series, class(at), &x, &y)).collect();
+    Drawn {
+        title: plot.title.clone(),
+        description: plot.series.iter().map(|series| said(plot, series)).collect::<Vec<_>>().join(" "),
+        width: WIDTH,
+        height: bottom + BELOW,
+        left,
+        right,
+        top,
+        bottom,
+        middle_x: f64::midpoint(left, right),
+        x_title: plot.x_title.clone(),
+        y_title: plot.y_title.clone(),
+        x_ticks: placed(&x),
+        y_ticks: placed(&y),
+        legend,
+        lines,
+        bars: Vec::new(),
+        bar_height: BAR_HEIGHT,
+    }
+}
+
+fn placed(axis: &Axis) -> Vec<Tick> {
+    axis.ticks().into_iter().map(|(value, label)| Tick { at: axis.at(value), label: short(value, label) }).collect()
+}
+
+/// Ticks with many zeros with the letter of their power of a thousand instead.
+fn short(value: f64, label: String) -> String {
+    const POWERS: [(f64, char); 3] = [(1e9, 'G'), (1e6, 'M'), (1e3, 'k')];
+    const LONG_FROM: f64 = 1e4;
+    let power = POWERS.iter().find(|(power, _)| value >= *power).filter(|_| value >= LONG_FROM);
+    power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
+}
+
+/// The end of a name that is too long for the room left of the bars: that tells systems apart that begin alike.
+fn cut(name: &str) -> String {
+    const LETTERS: usize = 24;
+    let letters = name.chars().count();
+    if letters <= LETTERS {
+        name.to_owned()
+    } else {
+        ['…'].into_iter().chain(name.chars().skip(letters + 1 - LETTERS)).collect()
+    }
+}
+
+/// A series in words.
+fn said(plot: &Plot, series: &Series) -> String {
+    let points: Vec<_> = visible(plot, series).map(|[x, y]| format!("{} at {}", number(y), number(x))).collect();
+    format!("{}: {}.", series.name, points.join(", "))
+}
+
+fn line(plot: &Plot, series: &Series, class: String, x: &Axis, y: &Axis) -> Line {
+    let marks: Vec<PlacedMark> = visible(plot, series)
+        .map(|[at, value]| PlacedMark {
+            x: x.at(at),
+            y: y.at(value),
+            tooltip: format!("{}: {} at {}", series.name, number(value), number(at)),
+        })
+        .collect();
+    let steps = marks.iter().enumerate().map(|(at, mark)| {
+        let letter = if at == 0 { 'M' } else { 'L' };
+        format!("{letter}{:.1} {:.1}", mark.x, mark.y)
+    });
+    let path = if series.mark == Mark::Line { steps.collect() } else { String::new() };
+    Line { class, name: series.name.clone(), path, marks }
+}
+
+fn draw_bars(bars: &Bars) -> Drawn {
+    let mut names: Vec<&str> = Vec::new();
+    for part in bars.bars.iter().flat_map(|bar| &bar.parts) {
+        if !part.is_rest && !names.contains(&part.name.as_str()) {
+            names.push(&part.name);
+        }
+    }
+    let entries: Vec<_> = names.iter().enumerate().map(|(at, name)| (class(at), false, (*name).to_owned())).collect();
+    let (legend, top) = if entries.len() > 1 { legend(&entries) } else { (Vec::new(), 8.0) };
+    let sums = bars.bars.iter().map(|bar| bar.parts.iter().map(|part| part.value.max(0.0)).sum::<f64>());
+    let longest = sums.fold(0.0, f64::max);
+    let (left, right) = (NAMES_WIDTH, WIDTH - SUMS_WIDTH);
+    let axis = Axis::linear_up_to(&[if longest > 0.0 { longest } else { 1.0 }], [left, right]);
+    let bottom = top + bars.bars.len() as f64 * ROW_HEIGHT;
+    let drawn = bars.bars.iter().enumerate();
+    let drawn = drawn.map(|(at, bar)| draw_bar(bar, top + at as f64 * ROW_HEIGHT, &names, &axis));
+    Drawn {
+        title: bars.title.clone(),
+        description: bars.bars.iter().map(said_bar).collect::<Vec<_>>().join(" "),
+        width: WIDTH,
+        height: bottom + BELOW,
+        left,
+        right,
+        top,
+        bottom,
+        middle_x: f64::midpoint(left, right),
+        x_title: bars.x_title.clone(),
+        y_title: String::new(),
+        x_ticks: placed(&axis),
+        y_ticks: Vec::new(),
+        legend,
+        lines: Vec::new(),
+        bars: drawn.collect(),
+        bar_height: BAR_HEIGHT,
+    }
+}
+
+fn said_bar(bar: &Bar) -> String {
+    let parts: Vec<_> = bar.parts.iter().map(|part| format!("{} {}", part.name, number(part.value))).collect();
+    format!("{}: {}.", bar.name, parts.join(", "))
+}
+
+fn draw_bar(bar: &Bar, top: f64, names: &[&str], axis: &Axis) -> DrawnBar {
+    let mut end = 0.0;
+    let parts: Vec<DrawnPart> = bar
+        .parts
+        .iter()
+        .map(|part| {
+            let start = end;
+            end += part.value.max(0.0);
+            let (x, width) = (axis.at(start), axis.at(end) - axis.at(start));
+            let position = names.iter().position(|name| *name == part.name);
+            DrawnPart {
+                class: position.filter(|_| !part.is_rest).map_or_else(|| "rest".to_owned(), class),
+                x,
+                width,
+                middle: x + width / 2.0,
+                figure: if width >= FIGURE_WIDTH_MIN { number(part.value) } else { String::new() },
+                tooltip: format!("{}, {}: {}", bar.name, part.name, number(part.value)),
+            }
+        })
+        .collect();
+    DrawnBar {
+        name: cut(&bar.name),
+        y: top + (ROW_HEIGHT - BAR_HEIGHT) / 2.0,
+        middle: top + ROW_HEIGHT / 2.0,
+        parts,
+        figure: bar.figure.clone(),
+        figure_x: axis.at(end) + 7.0,
+    }
+}
+
+/// Three digits, and no more behind the point than they need.
+#[must_use]
+pub fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "–".to_owned();
+    }
+    let decimals = match value.abs() {
+        size if size >= 100.0 || size.fract() == 0.0 => 0,
+        size if size >= 10.0 => 1,
+        size if size >= 1.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plot(x_is_log: bool, points: &[[f64; 2]]) -> Plot {
+        let series = |name: &str, mark| Series { name: name.to_owned(), mark, points: points.to_vec() };
+        Plot {
+            title: "speed".to_owned(),
+            x_title: "clock, MHz".to_owned(),
+            y_title: "KiB/s".to_owned(),
+            x_is_log,
+            y_is_log: false,
+            series: vec![series("modelled", Mark::Line), series("published", Mark::Points)],
+        }
+    }
+
+    fn bar(name: &str, values: &[f64]) -> Bar {
+        let parts = values.iter().enumerate();
+        let parts = parts.map(|(at, value)| BarPart { name: format!("part {at}"), value: *value, is_rest: at == 2 });
+        Bar { name: name.to_owned(), parts: parts.collect(), figure: "100 %".to_owned() }
+    }
+
+    #[test]
+    fn every_point_lies_inside_the_plot_and_larger_values_higher() {
+        for x_is_log in [false, true] {
+            let drawn = Figure::Plot(plot(x_is_log, &[[4.0, 10.0], [8.0, 500.0], [26.7, 1100.0]])).drawn();
+            for line in &drawn.lines {
+                let inside = |mark: &PlacedMark| {
+                    (drawn.left..=drawn.right).contains(&mark.x) && (drawn.top..=drawn.bottom).contains(&mark.y)
+                };
+                assert!(line.marks.iter().all(inside));
+                assert!(line.marks.windows(2).all(|pair| pair[1].x > pair[0].x && pair[1].y < pair[0].y));
+            }
+            assert!(drawn.lines[1].path.is_empty() && drawn.lines[0].path.starts_with('M'));
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_left_out_and_nothing_at_all_is_an_empty_plot() {
+        let drawn = Figure::Plot(plot(true, &[[0.0, 1.0], [1.0, f64::NAN], [2.0, 3.0]])).drawn();
+        assert_eq!(drawn.lines[0].marks.len(), 1);
+        let empty = Figure::Plot(plot(false, &[])).svg();
+        assert!(empty.contains("<svg") && !empty.contains("NaN"));
+    }
+
+    #[test]
+    fn parts_of_a_bar_are_as_long_as_their_values_one_behind_the_other() {
+        let bars = Bars {
+            title: "time".to_owned(),
+            x_title: "us".to_owned(),
+            bars: vec![bar("a", &[10.0, 30.0, 60.0]), bar("b", &[20.0, 0.0, 5.0])],
+        };
+        let drawn = Figure::Bars(bars).drawn();
+        let [first, second, rest] = &drawn.bars[0].parts[..] else { panic!("three parts") };
+        assert!((second.width / first.width - 3.0).abs() < 1e-9);
+        assert!((second.x - first.x - first.width).abs() < 1e-9);
+        assert!(rest.class == "rest" && (rest.x + rest.width - drawn.right).abs() < 1e-9);
+        assert_eq!(drawn.bars[1].parts[0].class, first.class, "one name, one colour");
+        assert_eq!(drawn.legend.len(), 2);
+    }
+
+    #[test]
+    fn text_is_escaped_and_a_file_brings_its_style() {
+        let mut plot = plot(false, &[[1.0, 1.0]]);
+        plot.series[0].name = "<script>&".to_owned();
+        let svg = Figure::Plot(plot).svg();
+        assert!(svg.contains("&lt;script&gt;&amp;") && !svg.contains("<script"));
+        assert!(svg.contains("xmlns=\"http://www.w3.org/2000/svg\"") && svg.contains("<style>"));
+    }
+}

@@ -1,0 +1,181 @@
+//! The claims, what was published beside what the model says, and the charts of what is behind them.
+
+use std::io;
+use std::path::Path;
+
+use offramp_model::claims::{Row, Table as ClaimTable};
+use offramp_model::mechanism::{Curve, Mechanism, Panel};
+
+use crate::report::document::{Document, Section, Table};
+use crate::report::figure::{Figure, Mark, Plot, Series};
+
+/// The page.
+pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Document {
+    let claims = Section {
+        heading: "The claims".to_owned(),
+        command: Some(command.to_owned()),
+        tables: vec![rows(table, mechanisms), fitted(table)],
+        ..Section::default()
+    };
+    let lead = format!(
+        "{} rows are predicted, with {} numbers fitted; {} leave their target, and {} claims are not modelled.",
+        table.predicted_rows,
+        table.fitted_numbers.len(),
+        table.missed_rows,
+        table.not_modelled
+    );
+    Document {
+        title: "What was published, and what the model says".to_owned(),
+        lead: vec![lead],
+        sections: std::iter::once(claims).chain(mechanisms.iter().map(section)).collect(),
+    }
+}
+
+fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
+    let row = |row: &Row| {
+        let verdict = match row.ok {
+            Some(true) => "ok",
+            Some(false) => "MISS",
+            None => "",
+        };
+        let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
+        let error = row.error.map(|error| format!("{error:+.1} {}", row.error_unit)).unwrap_or_default();
+        let shown = mechanisms.iter().find(|mechanism| mechanism.claims.contains(&row.id));
+        vec![
+            row.id.to_owned(),
+            format!("{}{part}", row.published),
+            row.modelled.clone().unwrap_or_else(|| "–".to_owned()),
+            error,
+            row.kind.name().to_owned(),
+            row.target.clone(),
+            verdict.to_owned(),
+            shown.map(|mechanism| mechanism.title.to_owned()).unwrap_or_default(),
+            row.assumption.clone(),
+        ]
+    };
+    let head = ["claim", "published", "modelled", "error", "kind", "target", "", "chart", "assumed"];
+    Table {
+        caption: "A miss stays in the table.".to_owned(),
+        head: head.map(str::to_owned).to_vec(),
+        rows: table.rows.iter().map(row).collect(),
+    }
+}
+
+fn fitted(table: &ClaimTable) -> Table {
+    let numbers = table.fitted_numbers.iter();
+    Table {
+        caption: "Numbers that were fitted".to_owned(),
+        head: ["parameter", "value", "fitted to"].map(str::to_owned).to_vec(),
+        rows: numbers.map(|of| vec![of.name.to_owned(), of.value.clone(), of.rows.join(", ")]).collect(),
+    }
+}
+
+fn section(mechanism: &Mechanism) -> Section {
+    Section {
+        heading: mechanism.title.to_owned(),
+        paragraphs: vec![format!("Claims: {}.", mechanism.claims.join(", ")), mechanism.says.to_owned()],
+        command: Some(mechanism.command.to_owned()),
+        figures: mechanism.panels.iter().map(figure).collect(),
+        tables: Vec::new(),
+    }
+}
+
+fn figure(panel: &Panel) -> Figure {
+    let series = |curve: &Curve| Series {
+        name: curve.name.clone(),
+        mark: if curve.is_published { Mark::Points } else { Mark::Line },
+        points: curve.points.clone(),
+    };
+    Figure::Plot(Plot {
+        title: panel.title.to_owned(),
+        x_title: panel.x_title.to_owned(),
+        y_title: panel.y_title.to_owned(),
+        x_is_log: panel.x_is_log,
+        y_is_log: false,
+        series: panel.curves.iter().map(series).collect(),
+    })
+}
+
+/// Writes each chart of each mechanism into a directory, as `NAME.svg`, and further ones of one mechanism as
+/// `NAME-2.svg`.
+///
+/// # Errors
+/// When a file cannot be written; the error names it.
+pub fn write_charts(mechanisms: &[Mechanism], directory: &Path) -> io::Result<usize> {
+    let mut written = 0;
+    for mechanism in mechanisms {
+        for (at, panel) in mechanism.panels.iter().enumerate() {
+            let suffix = if at == 0 { String::new() } else { format!("-{}", at + 1) };
+            let path = directory.join(format!("{}{suffix}.svg", mechanism.name));
+            let named =
+                |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()));
+            std::fs::write(&path, figure(panel).svg()).map_err(named)?;
+            written += 1;
+        }
+    }
+    Ok(written)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offramp_model::claims::Kind;
+
+    fn mechanism() -> Mechanism {
+        let curve = |name: &str, is_published| Curve { name: name.to_owned(), is_published, points: vec![[1.0, 2.0]] };
+        let panel = || Panel {
+            title: "speed",
+            x_title: "MHz",
+            y_title: "KiB/s",
+            x_is_log: false,
+            curves: vec![curve("modelled", false), curve("published", true)],
+        };
+        Mechanism {
+            name: "isa-clock",
+            title: "The clock",
+            claims: &["I7"],
+            says: "It bends.",
+            command: "offramp model sweep",
+            panels: vec![panel(), panel()],
+        }
+    }
+
+    #[test]
+    fn the_page_has_every_row_with_its_verdict_and_the_chart_that_shows_it() {
+        let row = |id, ok| Row {
+            id,
+            part: String::new(),
+            published: "970 KiB/s".to_owned(),
+            modelled: Some("994 KiB/s".to_owned()),
+            error: Some(2.5),
+            error_unit: "%",
+            kind: Kind::Predicted,
+            target: "within 5 %".to_owned(),
+            ok: Some(ok),
+            assumption: String::new(),
+        };
+        let table = ClaimTable {
+            rows: vec![row("I7", true), row("R4", false)],
+            fitted_numbers: Vec::new(),
+            predicted_rows: 2,
+            missed_rows: 1,
+            not_modelled: 0,
+        };
+        // The template writes a slash as its number.
+        let html = page(&table, &[mechanism()], "offramp model report").html().replace("&#x2f;", "/");
+        for part in ["I7", "994 KiB/s", "+2.5 %", "MISS", "It bends.", "<svg", "The clock"] {
+            assert!(html.contains(part), "{part}");
+        }
+    }
+
+    #[test]
+    fn every_chart_is_a_file() {
+        let directory = std::env::temp_dir().join(format!("offramp-charts-{}", std::process::id()));
+        std::fs::create_dir_all(&directory).unwrap();
+        assert_eq!(write_charts(&[mechanism()], &directory).unwrap(), 2);
+        let second = std::fs::read_to_string(directory.join("isa-clock-2.svg")).unwrap();
+        std::fs::remove_dir_all(&directory).unwrap();
+        assert!(second.starts_with("<svg") && second.trim_end().ends_with("</svg>"), "{second}");
+        assert!(write_charts(&[mechanism()], Path::new("/nowhere")).unwrap_err().to_string().contains("/nowhere"));
+    }
+}

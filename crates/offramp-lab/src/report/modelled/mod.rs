@@ -1,0 +1,26 @@
+//! What the model says, as pages with charts.
+
+pub mod claims;
+pub mod explanation;
+pub mod sensitivity;
+pub mod sweep;
+
+use offramp_model::profile::Profile;
+
+use super::document::Table;
+
+/// Every number that a run was made with, with tag and source.
+fn parameters(profile: &Profile) -> Table {
+    let row = |(key, quantity): (
+        &'static offramp_model::profile::schema::Key,
+        &offramp_model::profile::quantity::Quantity,
+    )| {
+        let value = key.dimension.show(quantity.value);
+        vec![key.name.to_owned(), value, quantity.tag.to_string(), quantity.source.clone()]
+    };
+    Table {
+        caption: format!("What {} was made with", profile.name),
+        head: ["parameter", "value", "known", "source"].map(str::to_owned).to_vec(),
+        rows: profile.said().map(row).collect(),
+    }
+}

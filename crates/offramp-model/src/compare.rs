@@ -1,0 +1,208 @@
+//! Two systems under the same workload, side by side.
+
+use crate::explain::{Explanation, Part, explain};
+use crate::metrics::METRICS;
+use crate::profile::Profile;
+use crate::simulation::Outcome;
+use serde::Serialize;
+use std::fmt::Write;
+
+/// A figure of both.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Compared {
+    /// What it is, with its unit.
+    pub name: String,
+    /// Of the first and of the second.
+    pub values: [f64; 2],
+    /// The second over the first; `None` where the first is 0 or one of them is no number.
+    pub ratio: Option<f64>,
+}
+
+/// A parameter that is not the same in both.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Difference {
+    /// Its name.
+    pub name: &'static str,
+    /// Its values with their units.
+    pub values: [String; 2],
+    /// How they are known.
+    pub tags: [String; 2],
+}
+
+/// Two outcomes of one workload.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Comparison {
+    /// The systems.
+    pub systems: [String; 2],
+    /// The workload's name.
+    pub workload: &'static str,
+    /// Throughput, processor, latency and counts.
+    pub metrics: Vec<Compared>,
+    /// What the line is busy with, microseconds of each KiB of payload: frames may differ in size.
+    pub line_us_per_kib: Vec<Compared>,
+    /// What the bus is busy with, where the adapter is its master.
+    pub bus_us_per_kib: Vec<Compared>,
+    /// What the processor is busy with, microseconds of each KiB of payload.
+    pub processor_us_per_kib: Vec<Compared>,
+    /// What limits each.
+    pub limits: [&'static str; 2],
+    /// What they differ in.
+    pub differences: Vec<Difference>,
+}
+
+/// Compares two runs of one workload.
+pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2]) -> Comparison {
+    let explanations = outcomes.map(explain);
+    let metrics =
+        METRICS.iter().map(|metric| compared(metric.heading, outcomes.map(|outcome| (metric.value)(outcome))));
+    Comparison {
+        systems: profiles.map(|profile| profile.name.clone()),
+        workload: outcomes[0].workload,
+        metrics: metrics.collect(),
+        line_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.line),
+        bus_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.bus),
+        processor_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.processor),
+        limits: [explanations[0].limit, explanations[1].limit],
+        differences: differences(profiles),
+    }
+}
+
+fn compared(name: &str, values: [f64; 2]) -> Compared {
+    let ratio = values[1] / values[0];
+    Compared { name: name.to_owned(), values, ratio: ratio.is_finite().then_some(ratio) }
+}
+
+/// Parts of both, by name, in the order of the first.
+fn parts(
+    outcomes: [&Outcome; 2],
+    explanations: &[Explanation; 2],
+    of: fn(&Explanation) -> &Vec<Part>,
+) -> Vec<Compared> {
+    let [first, second] = [of(&explanations[0]), of(&explanations[1])];
+    let mut names: Vec<&str> = first.iter().map(|part| part.name).collect();
+    for part in second {
+        if !names.contains(&part.name) {
+            names.push(part.name);
+        }
+    }
+    let us = |at: usize, name: &str| {
+        let part = of(&explanations[at]).iter().find(|part| part.name == name);
+        // A frame every so often, and so many KiB in the same time.
+        let frames_per_kib = 1e6 / explanations[at].us_between_frames / outcomes[at].kib_per_second;
+        part.map_or(0.0, |part| part.us_per_frame * frames_per_kib)
+    };
+    let both = |name: &str| compared(name, [us(0, name), us(1, name)]);
+    names.into_iter().map(both).collect()
+}
+
+fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
+    let [first, second] = profiles;
+    let differs = first.all().zip(second.all()).filter(|((_, a), (_, b))| a.value != b.value);
+    differs
+        .map(|((key, a), (_, b))| Difference {
+            name: key.name,
+            values: [a, b].map(|quantity| key.dimension.show(quantity.value)),
+            tags: [a, b].map(|quantity| quantity.tag.to_string()),
+        })
+        .collect()
+}
+
+/// The comparison for people.
+pub fn text(comparison: &Comparison) -> String {
+    let mut out = String::new();
+    let [first, second] = &comparison.systems;
+    // Writing to a string does not fail.
+    let _ = writeln!(out, "{:36} {:>16} {:>16} {:>8}", comparison.workload, cut(first), cut(second), "ratio");
+    write_rows(&mut out, &comparison.metrics);
+    let _ = writeln!(out, "\nthe line, us for each KiB");
+    write_rows(&mut out, &comparison.line_us_per_kib);
+    if !comparison.bus_us_per_kib.is_empty() {
+        let _ = writeln!(out, "\nthe bus, us for each KiB");
+        write_rows(&mut out, &comparison.bus_us_per_kib);
+    }
+    let _ = writeln!(out, "\nthe processor, us for each KiB");
+    write_rows(&mut out, &comparison.processor_us_per_kib);
+    let _ = writeln!(out);
+    for (system, limit) in comparison.systems.iter().zip(comparison.limits) {
+        let _ = writeln!(out, "limit of {system}: {limit}");
+    }
+    let _ = writeln!(out, "\nwhat differs");
+    for Difference { name, values: [a, b], tags: [of_a, of_b] } in &comparison.differences {
+        let _ = writeln!(out, "  {name:34} {a:>16} {b:>16}   {of_a}, {of_b}");
+    }
+    out
+}
+
+fn write_rows(out: &mut String, rows: &[Compared]) {
+    for Compared { name, values: [a, b], ratio } in rows {
+        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
+        let _ = writeln!(out, "  {name:34} {:>16} {:>16} {ratio:>8}", number(*a), number(*b));
+    }
+}
+
+/// Four digits at least, and no more behind the point than they need.
+pub(crate) fn number(value: f64) -> String {
+    if !value.is_finite() {
+        return "-".to_owned();
+    }
+    let decimals = match value.abs() {
+        size if size >= 1000.0 || size.fract() == 0.0 => 0,
+        size if size >= 100.0 => 1,
+        size if size >= 10.0 => 2,
+        _ => 3,
+    };
+    format!("{value:.decimals$}")
+}
+
+/// The end of a name that is too long for its column: with paths, that tells them apart.
+fn cut(name: &str) -> String {
+    const LETTERS: usize = 16;
+    let letters = name.chars().count();
+    name.chars().skip(letters.saturating_sub(LETTERS)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Workload;
+    use crate::simulation::run;
+
+    fn comparison(setting: (&str, &str)) -> Comparison {
+        let base = Profile::load("486-wd8003ep").unwrap().with("workload.time", "2s");
+        let other = base.clone().with(setting.0, setting.1);
+        let [a, b] = [&base, &other].map(|profile| run(profile, Workload::TtcpReceive).unwrap());
+        compare([&base, &other], [&a, &b])
+    }
+
+    #[test]
+    fn a_system_compared_with_itself_differs_in_nothing() {
+        let comparison = comparison(("bus.clock", "8MHz"));
+        assert!(comparison.differences.is_empty());
+        let all = [&comparison.metrics, &comparison.line_us_per_kib, &comparison.processor_us_per_kib];
+        for row in all.into_iter().flatten() {
+            assert!(row.ratio.is_none_or(|ratio| ratio == 1.0), "{row:?}");
+            assert_eq!(row.values[0].to_bits(), row.values[1].to_bits(), "{row:?}");
+        }
+    }
+
+    #[test]
+    fn a_faster_bus_shows_in_the_time_that_the_processor_waits_for_it_and_is_named() {
+        let comparison = comparison(("bus.clock", "16MHz"));
+        let names: Vec<_> = comparison.differences.iter().map(|difference| difference.name).collect();
+        assert_eq!(names, ["bus.clock"]);
+        let bus = comparison.processor_us_per_kib.iter().find(|row| row.name.starts_with("bus")).unwrap();
+        assert!((bus.ratio.unwrap() - 0.5).abs() < 0.01, "{bus:?}");
+        assert!(comparison.metrics[0].ratio.unwrap() > 1.1);
+        assert!(text(&comparison).contains("bus.clock"));
+    }
+
+    #[test]
+    fn the_parts_of_each_system_make_up_all_of_its_time() {
+        let comparison = comparison(("adapter.transfer_cycles", "6"));
+        for system in 0..2 {
+            let throughput = comparison.metrics[1].values[system];
+            let sum: f64 = comparison.line_us_per_kib.iter().map(|row| row.values[system]).sum();
+            assert!((sum * throughput / 1e6 - 1.0).abs() < 1e-6, "{sum}");
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Many runs on all processors of this machine.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
+use std::thread;
+
+/// Processors that this process may use.
+pub fn threads() -> NonZeroUsize {
+    thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// `work` of every item, on so many threads; `done` is told of each on the calling thread, in the order in which they
+/// end. No item is begun any more once `done` says `false`. The results are in the order of the items; what was not
+/// begun is `None`.
+pub fn map<T: Sync, R: Send>(
+    items: &[T],
+    threads: NonZeroUsize,
+    work: impl Fn(&T) -> R + Sync,
+    mut done: impl FnMut(usize, &R) -> bool,
+) -> Vec<Option<R>> {
+    let next = AtomicUsize::new(0);
+    let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        // Without room in between: a stop is seen before the item after next begins.
+        let (sender, receiver) = mpsc::sync_channel(0);
+        for _ in 0..threads.get().min(items.len()) {
+            let (sender, next, work) = (sender.clone(), &next, &work);
+            scope.spawn(move || {
+                while let Some((at, item)) = take(items, next) {
+                    if sender.send((at, work(item))).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        for (at, result) in receiver {
+            if !done(at, &result) {
+                next.store(items.len(), Ordering::Relaxed);
+            }
+            results[at] = Some(result);
+        }
+    });
+    results
+}
+
+fn take<'a, T>(items: &'a [T], next: &AtomicUsize) -> Option<(usize, &'a T)> {
+    // Each number is given out once; no other memory hangs on it. It grows by one per thread past the end at most.
+    let at = next.fetch_add(1, Ordering::Relaxed);
+    items.get(at).map(|item| (at, item))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(threads: usize) -> NonZeroUsize {
+        NonZeroUsize::new(threads).unwrap()
+    }
+
+    #[test]
+    fn results_are_in_the_order_of_the_items_on_any_number_of_threads() {
+        let items: Vec<u64> = (0..500).collect();
+        for threads in [1, 2, 7] {
+            let mut told = Vec::new();
+            let results = map(
+                &items,
+                count(threads),
+                |item| item * item,
+                |at, _| {
+                    told.push(at);
+                    true
+                },
+            );
+            let squares: Vec<_> = items.iter().map(|item| Some(item * item)).collect();
+            assert_eq!(results, squares);
+            told.sort_unstable();
+            assert_eq!(told, (0..500).collect::<Vec<_>>());
+        }
+    }
+
+    #[test]
+    fn nothing_is_begun_after_a_stop() {
+        let items = vec![(); 1000];
+        let results = map(&items, count(1), |()| (), |at, ()| at < 9);
+        let begun = results.iter().flatten().count();
+        assert!((10..=12).contains(&begun), "{begun}");
+    }
+
+    #[test]
+    fn nothing_to_do_is_done() {
+        assert!(map(&[] as &[u8], count(4), |item| *item, |_, _| true).is_empty());
+    }
+}

@@ -1,0 +1,304 @@
+//! What an outcome hangs on: by how much it changes with each parameter.
+//!
+//! | method | what it says | runs | source |
+//! |---|---|---|---|
+//! | elasticity | percent of the outcome for a percent of one parameter, all others as they are | 2 for each parameter | |
+//! | Morris | mean and spread of the changes along random paths through the ranges: which parameters matter at all, and which do so with others | (parameters + 1) for each path | Morris, Technometrics 33 (1991) 161; mean of absolute values: Campolongo, Cariboni and Saltelli, Environmental Modelling and Software 22 (2007) 1509 |
+//! | Sobol | share of the outcome's variance that a parameter explains alone, and together with others | (parameters + 2) for each sample | first order: Saltelli et al., Computer Physics Communications 181 (2010) 259, their (b); total: Jansen, Computer Physics Communications 117 (1999) 35 |
+//!
+//! The methods know nothing of the model: they say at which points of a unit cube a function is wanted, and what follows
+//! from its values there.
+
+pub mod morris;
+pub mod sobol;
+
+use crate::config::Workload;
+use crate::metrics::Metric;
+use crate::pool;
+use crate::profile::Profile;
+use crate::profile::quantity::Dimension;
+use crate::profile::schema::Key;
+use crate::simulation::{ModelError, run};
+use serde::Serialize;
+use std::num::NonZeroUsize;
+
+/// Parameters that say how a run is made, not what is modelled.
+const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
+
+/// One parameter, and the range around its value in the profile: from value / (1 + share) to value × (1 + share), in
+/// equal ratios.
+#[derive(Clone, Copy, Debug)]
+pub struct Factor {
+    /// The parameter.
+    pub key: &'static Key,
+    /// Its value in the profile, base units.
+    pub value: u64,
+    /// Its smallest value, base units.
+    pub low: u64,
+    /// Its largest value, base units.
+    pub high: u64,
+}
+
+impl Factor {
+    fn new(key: &'static Key, value: u64, share: f64) -> Self {
+        let scaled = |factor: f64| (value as f64 * factor).round() as u64;
+        let (mut low, mut high) = (scaled(1.0 / (1.0 + share)), scaled(1.0 + share));
+        if matches!(key.dimension, Dimension::Count(_)) {
+            // A share of two segments is none: one less and one more.
+            (low, high) = (low.min(value.saturating_sub(1)), high.max(value + 1));
+        }
+        Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max) }
+    }
+
+    /// The value at a place from 0 to 1 of its range, base units.
+    fn at(&self, place: f64) -> u64 {
+        let (low, high) = (self.low as f64, self.high as f64);
+        ((low * (high / low).powf(place)).round() as u64).clamp(self.low, self.high)
+    }
+}
+
+/// The parameters that a profile gives a number other than 0, with a range around each. Words have no range.
+pub fn factors(profile: &Profile, share: f64) -> Vec<Factor> {
+    let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
+    let said = profile.said().filter(|(key, quantity)| is_number(key) && quantity.value > 0);
+    said.map(|(key, quantity)| Factor::new(key, quantity.value, share))
+        .filter(|factor| factor.low < factor.high)
+        .collect()
+}
+
+/// The named parameters of these.
+///
+/// # Errors
+/// In words, when a name is none of a parameter, or of one that has no range here.
+pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String> {
+    let of = |name: &String| {
+        let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
+        let found = factors.iter().find(|factor| factor.key.name == key.name);
+        found.copied().ok_or_else(|| format!("{name}: the profile gives it no number other than 0, so it has no range"))
+    };
+    names.iter().map(of).collect()
+}
+
+/// What is studied: one figure of one workload on one system.
+#[derive(Clone, Copy, Debug)]
+pub struct Study<'a> {
+    /// The system.
+    pub profile: &'a Profile,
+    /// What is sent.
+    pub workload: Workload,
+    /// What is read off.
+    pub metric: &'static Metric,
+    /// How many runs at once.
+    pub threads: NonZeroUsize,
+}
+
+impl Study<'_> {
+    fn value(&self, settings: &[(&'static Key, u64)]) -> Result<f64, ModelError> {
+        let mut profile = self.profile.clone();
+        profile.set_base_units(settings.iter().copied())?;
+        run(&profile, self.workload).map(|outcome| (self.metric.value)(&outcome))
+    }
+
+    fn values(&self, points: &[Vec<(&'static Key, u64)>]) -> Result<Vec<f64>, ModelError> {
+        let results = pool::map(points, self.threads, |point| self.value(point), |_, result| result.is_ok());
+        // The first failure ends the study, so only what comes behind it is missing.
+        results.into_iter().flatten().collect()
+    }
+
+    /// The values at points of the unit cube.
+    fn values_at(&self, factors: &[Factor], points: &[Vec<f64>]) -> Result<Vec<f64>, ModelError> {
+        let settings = |point: &Vec<f64>| -> Vec<_> {
+            factors.iter().zip(point).map(|(factor, at)| (factor.key, factor.at(*at))).collect()
+        };
+        let points: Vec<_> = points.iter().map(settings).collect();
+        self.values(&points)
+    }
+}
+
+/// What one parameter does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Effect {
+    /// The parameter.
+    pub name: &'static str,
+    /// Its value in the profile, with unit.
+    pub value: String,
+    /// How that is known.
+    pub tag: String,
+    /// Its range here, with units.
+    pub range: [String; 2],
+    /// The main index: the elasticity; Morris' mean of absolute changes; Sobol's first-order share.
+    pub main: f64,
+    /// The second one: none; Morris' spread; Sobol's total share.
+    pub other: Option<f64>,
+}
+
+/// What all of them do, the strongest first.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Sensitivity {
+    /// The method, with its source.
+    pub method: &'static str,
+    /// What the columns of the indices are.
+    pub columns: [&'static str; 2],
+    /// What was read off.
+    pub metric: &'static str,
+    /// Runs that it took.
+    pub runs: usize,
+    /// Every parameter.
+    pub effects: Vec<Effect>,
+}
+
+/// Percent of the outcome for one percent of each parameter: over its range, all others as they are.
+///
+/// # Errors
+/// When a run fails.
+pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, ModelError> {
+    let ends = |factor: &Factor| [vec![(factor.key, factor.low)], vec![(factor.key, factor.high)]];
+    let points: Vec<_> = factors.iter().flat_map(ends).collect();
+    let values = study.values(&points)?;
+    let of = |(factor, ends): (&Factor, &[f64])| {
+        let elasticity = (ends[1] / ends[0]).ln() / (factor.high as f64 / factor.low as f64).ln();
+        (elasticity, None)
+    };
+    let indices = factors.iter().zip(values.chunks_exact(2)).map(of).collect();
+    Ok(ranked(
+        study,
+        factors,
+        indices,
+        "elasticity: the logarithm of the outcome's ratio over that of the parameter's, one at a time",
+        ["elasticity", ""],
+        points.len(),
+    ))
+}
+
+/// Elementary effects along random paths, in the outcome's own unit over the whole range of a parameter.
+///
+/// # Errors
+/// When a run fails.
+pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Result<Sensitivity, ModelError> {
+    let points = morris::design(factors.len(), paths, seed);
+    let values = study.values_at(factors, &points)?;
+    let indices = morris::effects(&points, &values, factors.len());
+    let indices = indices.into_iter().map(|effect| (effect.mean_absolute, Some(effect.spread))).collect();
+    Ok(ranked(
+        study,
+        factors,
+        indices,
+        "Morris 1991, with the mean of absolute effects of Campolongo et al. 2007",
+        ["mean |effect|", "spread"],
+        points.len(),
+    ))
+}
+
+/// Shares of the outcome's variance over all ranges at once.
+///
+/// # Errors
+/// When a run fails.
+pub fn sobol(study: &Study, factors: &[Factor], samples: usize, seed: u64) -> Result<Sensitivity, ModelError> {
+    let points = sobol::design(factors.len(), samples, seed);
+    let values = study.values_at(factors, &points)?;
+    let indices = sobol::indices(&values, factors.len(), samples);
+    let indices = indices.into_iter().map(|index| (index.first, Some(index.total))).collect();
+    Ok(ranked(
+        study,
+        factors,
+        indices,
+        "Sobol: first order by Saltelli et al. 2010, total by Jansen 1999, plain random samples",
+        ["first order", "total"],
+        points.len(),
+    ))
+}
+
+fn ranked(
+    study: &Study,
+    factors: &[Factor],
+    indices: Vec<(f64, Option<f64>)>,
+    method: &'static str,
+    columns: [&'static str; 2],
+    runs: usize,
+) -> Sensitivity {
+    let show = |factor: &Factor, value| factor.key.dimension.show(value);
+    let effect = |(factor, (main, other)): (&Factor, (f64, Option<f64>))| Effect {
+        name: factor.key.name,
+        value: show(factor, factor.value),
+        tag: study.profile.quantity(factor.key.name).tag.to_string(),
+        range: [show(factor, factor.low), show(factor, factor.high)],
+        main,
+        other,
+    };
+    let mut effects: Vec<_> = factors.iter().zip(indices).map(effect).collect();
+    let strength = |effect: &Effect| effect.other.filter(|_| columns[1] == "total").unwrap_or(effect.main).abs();
+    effects.sort_by(|a, b| strength(b).total_cmp(&strength(a)));
+    Sensitivity { method, columns, metric: study.metric.heading, runs, effects }
+}
+
+/// Checks that a range is one: a share above 0 and of at most 10.
+///
+/// # Errors
+/// In words.
+pub fn checked_share(percent: f64) -> Result<f64, String> {
+    const PERCENT_MAX: f64 = 1000.0;
+    if percent > 0.0 && percent <= PERCENT_MAX {
+        return Ok(percent / 100.0);
+    }
+    Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::metrics::find;
+
+    fn study(profile: &Profile) -> Study<'_> {
+        let metric = find("throughput_kib_per_s").unwrap();
+        Study { profile, workload: Workload::TtcpReceive, metric, threads: pool::threads() }
+    }
+
+    fn profile() -> Profile {
+        Profile::load("486-wd8003ep").unwrap().with("workload.time", "10s").with("workload.warmup", "200ms")
+    }
+
+    #[test]
+    fn throughput_of_a_host_that_is_full_grows_as_its_costs_and_its_bus_shrink() {
+        let profile = profile().with("bus.clock", "6.7MHz");
+        let found = elasticities(&study(&profile), &factors(&profile, 0.05)).unwrap();
+        let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
+        assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
+        // What is not the costs of the host is the bus: the two shares make up all of the time.
+        let sum = of("bus.clock") - of("host.cost_scale");
+        assert!((sum - 1.0).abs() < 0.05, "{sum}");
+        assert!(of("link.rate").abs() < 0.05, "the line is not what limits: {}", of("link.rate"));
+        assert!(found.effects[0].main.abs() >= found.effects[1].main.abs());
+    }
+
+    #[test]
+    fn the_global_methods_agree_on_what_matters_most() {
+        let profile = profile();
+        let names = ["host.cost_scale", "bus.clock", "link.delay"].map(str::to_owned);
+        let factors = only(&factors(&profile, 0.2), &names).unwrap();
+        let by_morris = morris(&study(&profile), &factors, 6, 1).unwrap();
+        let by_sobol = sobol(&study(&profile), &factors, 48, 1).unwrap();
+        assert_eq!((by_morris.runs, by_sobol.runs), (6 * 4, 48 * 5));
+        for found in [by_morris, by_sobol] {
+            assert_eq!(found.effects[2].name, "link.delay", "{found:?}");
+        }
+    }
+
+    #[test]
+    fn words_zeros_and_what_says_how_to_run_have_no_range() {
+        let profile = Profile::load("486-wd8003e").unwrap();
+        let names: Vec<_> = factors(&profile, 0.1).iter().map(|factor| factor.key.name).collect();
+        assert!(names.contains(&"bus.clock") && !names.contains(&"adapter.overflow"));
+        assert!(!names.iter().any(|name| OF_THE_RUN.contains(name)));
+        let wrong = |name: &str| only(&factors(&profile, 0.1), &[name.to_owned()]).unwrap_err();
+        assert!(wrong("adapter.overflow").contains("no range"));
+        assert!(wrong("bus.clok").contains("did you mean \"bus.clock\""));
+    }
+
+    #[test]
+    fn a_count_has_its_neighbours_as_range() {
+        let profile = Profile::load("486-wd8003e").unwrap();
+        let all = factors(&profile, 0.1);
+        let acks = all.iter().find(|factor| factor.key.name == "host.segments_per_ack").unwrap();
+        assert_eq!((acks.low, acks.value, acks.high), (1, 2, 3));
+    }
+}

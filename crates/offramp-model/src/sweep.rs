@@ -1,0 +1,212 @@
+//! One workload over ranges of parameters: on a grid, or on a Latin hypercube.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `sweep.rs` | the points, and running them |
+//! | `sweep/axis.rs` | one parameter and its values, as a user writes them |
+//! | `sweep/journal.rs` | what is done already, so that a sweep that was interrupted goes on |
+//! | `sweep/table.rs` | the result in columns, and as CSV |
+//!
+//! A Latin hypercube of n points cuts the range of every parameter into n equal parts and has one point in each of
+//! them (McKay, Beckman and Conover, Technometrics 21 (1979) 239).
+
+mod axis;
+mod journal;
+mod table;
+
+pub use axis::{Axis, Values};
+pub use journal::Journal;
+pub use table::{Cells, Column, columns, csv};
+
+use crate::config::Workload;
+use crate::metrics::METRICS;
+use crate::pool;
+use crate::profile::Profile;
+use crate::simulation::{Outcome, run as simulate};
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::fmt::Write;
+use std::io;
+use std::num::NonZeroUsize;
+
+/// Most points of a sweep.
+pub const POINTS_MAX: usize = 1_000_000;
+
+/// Why there is no sweep.
+#[derive(Debug, thiserror::Error)]
+pub enum SweepError {
+    /// A range is none.
+    #[error("{axis}: {why}")]
+    Axis {
+        /// As it was written.
+        axis: String,
+        /// What is wrong, and what would be right.
+        why: String,
+    },
+    /// Too many points, or none.
+    #[error("{points} points; a sweep has 1 to {POINTS_MAX}")]
+    Points {
+        /// How many.
+        points: String,
+    },
+    /// A file cannot be read or written.
+    #[error("{file}: {error}")]
+    File {
+        /// The file.
+        file: String,
+        /// Why.
+        error: io::Error,
+    },
+    /// What is done already belongs to something else.
+    #[error("{file}: holds points of another sweep, profile or version; remove it to begin anew")]
+    OtherSweep {
+        /// The file.
+        file: String,
+    },
+}
+
+/// How points are laid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Design {
+    /// Every value with every other.
+    Grid,
+    /// So many points, one in each part of each range.
+    Latin {
+        /// How many.
+        points: usize,
+        /// Of the random numbers.
+        seed: u64,
+    },
+}
+
+/// What is to be run.
+#[derive(Clone, Debug)]
+pub struct Sweep {
+    /// The system; its other parameters stay.
+    pub profile: Profile,
+    /// What is sent.
+    pub workload: Workload,
+    /// What is varied.
+    pub axes: Vec<Axis>,
+    /// How.
+    pub design: Design,
+}
+
+/// One point that was run.
+#[derive(Clone, Debug)]
+pub struct Row {
+    /// Its place in the sweep.
+    pub point: usize,
+    /// The value of each of [`METRICS`], or why there is none.
+    pub result: Result<Vec<f64>, String>,
+}
+
+impl Sweep {
+    /// The values of every axis, in base units, point by point.
+    ///
+    /// # Errors
+    /// When there are too many points, or a grid's axis does not say how many.
+    pub fn points(&self) -> Result<Vec<Vec<u64>>, SweepError> {
+        match self.design {
+            Design::Grid => self.grid(),
+            Design::Latin { points, seed } => self.latin(points, seed),
+        }
+    }
+
+    fn grid(&self) -> Result<Vec<Vec<u64>>, SweepError> {
+        let values = self.axes.iter().map(Axis::listed).collect::<Result<Vec<_>, _>>()?;
+        let count = values.iter().try_fold(1usize, |count, values| count.checked_mul(values.len()));
+        let count = allowed(count)?;
+        let at = |mut point: usize| -> Vec<u64> {
+            // The last axis changes fastest.
+            let places = values.iter().rev().map(|values| {
+                let value = values[point % values.len()];
+                point /= values.len();
+                value
+            });
+            let mut reversed: Vec<u64> = places.collect();
+            reversed.reverse();
+            reversed
+        };
+        Ok((0..count).map(at).collect())
+    }
+
+    fn latin(&self, points: usize, seed: u64) -> Result<Vec<Vec<u64>>, SweepError> {
+        let count = allowed(Some(points))?;
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let mut rows = vec![Vec::with_capacity(self.axes.len()); count];
+        for axis in &self.axes {
+            let mut parts: Vec<usize> = (0..count).collect();
+            parts.shuffle(&mut rng);
+            for (row, part) in rows.iter_mut().zip(parts) {
+                let within: f64 = rng.random_range(0.0..1.0);
+                row.push(axis.at((part as f64 + within) / count as f64));
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Says what is run, in one line: two sweeps with the same one have the same points and the same results.
+    pub fn fingerprint(&self) -> String {
+        let mut out = format!("offramp {} sweep of {}", env!("CARGO_PKG_VERSION"), self.workload.name());
+        // Writing to a string does not fail.
+        let _ = write!(out, "; {:?}; ", self.design);
+        let axes: Vec<_> = self.axes.iter().map(Axis::text).collect();
+        let _ = write!(out, "{}; ", axes.join(" "));
+        let kept: Vec<_> =
+            self.profile.all().map(|(key, quantity)| format!("{}={}", key.name, quantity.value)).collect();
+        let _ = write!(out, "{}; ", kept.join(" "));
+        let metrics: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        let _ = write!(out, "{}", metrics.join(" "));
+        out
+    }
+
+    /// Runs all points but those that are `done`, on so many threads. `on_row` is told of each new one as it ends; when
+    /// it says `false`, no further one begins. The rows that there are, old and new, are in the order of the points.
+    ///
+    /// # Errors
+    /// As [`Self::points`].
+    pub fn run(
+        &self,
+        done: Vec<Row>,
+        threads: NonZeroUsize,
+        mut on_row: impl FnMut(&Row) -> bool,
+    ) -> Result<Vec<Row>, SweepError> {
+        let points = self.points()?;
+        let mut is_done = vec![false; points.len()];
+        for row in &done {
+            if let Some(is_done) = is_done.get_mut(row.point) {
+                *is_done = true;
+            }
+        }
+        let left: Vec<usize> = (0..points.len()).filter(|point| !is_done[*point]).collect();
+        let new = pool::map(&left, threads, |&point| self.row(point, &points[point]), |_, row| on_row(row));
+        let mut rows = done;
+        rows.extend(new.into_iter().flatten());
+        rows.sort_by_key(|row| row.point);
+        Ok(rows)
+    }
+
+    fn row(&self, point: usize, values: &[u64]) -> Row {
+        let outcome = self.outcome(values).map_err(|error| error.replace(['\n', '\t'], " "));
+        Row { point, result: outcome.map(|outcome| METRICS.iter().map(|metric| (metric.value)(&outcome)).collect()) }
+    }
+
+    fn outcome(&self, values: &[u64]) -> Result<Outcome, String> {
+        let mut profile = self.profile.clone();
+        let settings = self.axes.iter().map(|axis| axis.key).zip(values.iter().copied());
+        profile.set_base_units(settings).map_err(|error| error.to_string())?;
+        simulate(&profile, self.workload).map_err(|error| error.to_string())
+    }
+}
+
+fn allowed(count: Option<usize>) -> Result<usize, SweepError> {
+    match count {
+        Some(count) if (1..=POINTS_MAX).contains(&count) => Ok(count),
+        _ => Err(SweepError::Points { points: count.map_or_else(|| "too many".to_owned(), |count| count.to_string()) }),
+    }
+}
+
+#[cfg(test)]
+mod tests;

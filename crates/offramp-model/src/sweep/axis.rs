@@ -1,0 +1,163 @@
+//! One parameter and its values, as a user writes them.
+
+use super::SweepError;
+use crate::profile::quantity::Dimension;
+use crate::profile::schema::{self, Key};
+
+/// What a parameter takes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Values {
+    /// These, in base units.
+    Listed(Vec<u64>),
+    /// All from one to another, both included.
+    Range {
+        /// The smallest, base units.
+        from: u64,
+        /// The largest, base units.
+        to: u64,
+        /// Steps are equal ratios, not equal differences.
+        is_log: bool,
+        /// How many values a grid has of it.
+        count: Option<usize>,
+    },
+}
+
+/// A parameter that is varied.
+#[derive(Clone, Debug)]
+pub struct Axis {
+    /// The parameter.
+    pub key: &'static Key,
+    /// Its values.
+    pub values: Values,
+}
+
+const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios";
+
+impl Axis {
+    /// Reads `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or `adapter.overflow=drop,overrun`. A Latin
+    /// hypercube needs no count.
+    ///
+    /// # Errors
+    /// When there is no such parameter, or a value does not fit it.
+    pub fn parse(text: &str) -> Result<Self, SweepError> {
+        let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
+        let (name, values) = text.split_once('=').ok_or_else(|| wrong(FORMS.to_owned()))?;
+        let key = schema::known(name.trim()).map_err(wrong)?;
+        let values = match values.split_once("..") {
+            Some((from, rest)) => range(key, from, rest),
+            None => listed(key, values),
+        };
+        Ok(Self { key, values: values.map_err(wrong)? })
+    }
+
+    /// Its values on a grid, base units.
+    pub(super) fn listed(&self) -> Result<Vec<u64>, SweepError> {
+        match &self.values {
+            Values::Listed(values) => Ok(values.clone()),
+            Values::Range { count: Some(count), .. } => {
+                let last = (*count - 1).max(1) as f64;
+                Ok((0..*count).map(|step| self.at(step as f64 / last)).collect())
+            }
+            Values::Range { count: None, .. } => {
+                let why = "a grid needs to know how many values; add /COUNT".to_owned();
+                Err(SweepError::Axis { axis: self.text(), why })
+            }
+        }
+    }
+
+    /// The value at a place from 0 to 1 of its range, base units.
+    pub(super) fn at(&self, place: f64) -> u64 {
+        match &self.values {
+            Values::Listed(values) => {
+                let at = (place * values.len() as f64) as usize;
+                values[at.min(values.len() - 1)]
+            }
+            Values::Range { from, to, is_log, .. } => {
+                let (low, high) = (*from as f64, *to as f64);
+                let value = if *is_log { low * (high / low).powf(place) } else { low + (high - low) * place };
+                (value.round() as u64).clamp(*from, *to)
+            }
+        }
+    }
+
+    /// As it is written, with values in base units.
+    pub(super) fn text(&self) -> String {
+        format!("{}={:?}", self.key.name, self.values)
+    }
+}
+
+fn listed(key: &Key, text: &str) -> Result<Values, String> {
+    text.split(',').map(|value| key.parse(value.trim())).collect::<Result<_, _>>().map(Values::Listed)
+}
+
+fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
+    if matches!(key.dimension, Dimension::Choice(_)) {
+        return Err("it is a word; list the words, with commas".to_owned());
+    }
+    let (rest, count) = match rest.split_once('/') {
+        // "Mbit/s" has a slash of its own: a count is all digits.
+        _ if !has_count(rest) => (rest, None),
+        Some(_) => {
+            let (rest, count) = rest.rsplit_once('/').unwrap_or((rest, ""));
+            (rest, Some(count.parse().map_err(|_| format!("{count:?} is no count"))?))
+        }
+        None => (rest, None),
+    };
+    let (to, is_log) = rest.strip_suffix(":log").map_or((rest, false), |to| (to, true));
+    let (from, to) = (key.parse(from.trim())?, key.parse(to.trim())?);
+    if from >= to {
+        return Err("the range is empty; the smaller value comes first".to_owned());
+    }
+    if is_log && from == 0 {
+        return Err("equal ratios cannot begin at 0".to_owned());
+    }
+    if count == Some(0) || count == Some(1) {
+        return Err("a range has 2 values at least".to_owned());
+    }
+    Ok(Values::Range { from, to, is_log, count })
+}
+
+fn has_count(rest: &str) -> bool {
+    rest.rsplit_once('/').is_some_and(|(_, count)| !count.is_empty() && count.bytes().all(|byte| byte.is_ascii_digit()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid(text: &str) -> Vec<u64> {
+        Axis::parse(text).unwrap().listed().unwrap()
+    }
+
+    #[test]
+    fn ranges_are_read_with_units_and_counts_and_hold_both_ends() {
+        assert_eq!(grid("bus.clock=4MHz..8MHz/3"), [4_000_000, 6_000_000, 8_000_000]);
+        assert_eq!(grid("bus.clock=4MHz..16MHz:log/3"), [4_000_000, 8_000_000, 16_000_000]);
+        assert_eq!(grid("link.rate=10Mbit/s..100Mbit/s/2"), [10_000_000, 100_000_000]);
+        assert_eq!(grid("adapter.interrupt_rate=1000..2000/2"), [1000, 2000]);
+    }
+
+    #[test]
+    fn lists_are_read_in_their_order() {
+        assert_eq!(grid("host.receive_window=32KiB, 4KiB"), [32_768, 4096]);
+        assert_eq!(grid("adapter.overflow=overrun,drop"), [1, 0]);
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_the_axis() {
+        for (text, why) in [
+            ("bus.clock", "write KEY=VALUE"),
+            ("bus.clok=1MHz..2MHz/2", "did you mean \"bus.clock\""),
+            ("bus.clock=1..2MHz/2", "the unit is missing"),
+            ("bus.clock=2MHz..1MHz/2", "the smaller value comes first"),
+            ("bus.clock=1MHz..2MHz/1", "2 values at least"),
+            ("bus.clock=1Hz..2MHz/2", "out of range"),
+            ("peer.gap=0us..1ms:log/3", "cannot begin at 0"),
+            ("adapter.overflow=drop..overrun/2", "list the words"),
+        ] {
+            let error = Axis::parse(text).unwrap_err().to_string();
+            assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
+        }
+        assert!(Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string().contains("/COUNT"));
+    }
+}

@@ -1,0 +1,90 @@
+//! What is done already: a file beside the result, one line for each point, so that a sweep that was interrupted goes on.
+//!
+//! The first line says which sweep it is. A line that was not written to its end is forgotten, and its point run again.
+
+use super::{Row, Sweep, SweepError};
+use crate::metrics::METRICS;
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+
+/// Stands in the place of figures where a point has none.
+const FAILED: &str = "failed";
+
+/// An open journal.
+#[derive(Debug)]
+pub struct Journal {
+    path: PathBuf,
+    file: File,
+}
+
+impl Journal {
+    /// Opens the journal of a sweep, or begins it, and returns the rows that it holds.
+    ///
+    /// # Errors
+    /// When it cannot be read or written, or belongs to another sweep.
+    pub fn open(path: &Path, sweep: &Sweep) -> Result<(Self, Vec<Row>), SweepError> {
+        let points = sweep.points()?.len();
+        let failed = |error| SweepError::File { file: path.display().to_string(), error };
+        let open = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path);
+        let mut journal = Self { path: path.to_owned(), file: open.map_err(failed)? };
+        let mut text = String::new();
+        journal.file.read_to_string(&mut text).map_err(failed)?;
+        let head = format!("{}\n", sweep.fingerprint());
+        // Only what ends in a newline was written to its end.
+        let whole = text.rfind('\n').map_or(0, |at| at + 1);
+        if whole == 0 {
+            journal.begin(&head).map_err(failed)?;
+            return Ok((journal, Vec::new()));
+        }
+        let other = || SweepError::OtherSweep { file: path.display().to_string() };
+        let lines = text[..whole].strip_prefix(&head).ok_or_else(other)?;
+        let rows = lines.lines().map(|line| read(line, points)).collect::<Option<Vec<_>>>().ok_or_else(other)?;
+        journal.cut(whole as u64).map_err(failed)?;
+        Ok((journal, rows))
+    }
+
+    fn begin(&mut self, head: &str) -> io::Result<()> {
+        self.cut(0)?;
+        self.file.write_all(head.as_bytes())
+    }
+
+    fn cut(&mut self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)?;
+        self.file.seek(SeekFrom::Start(len)).map(|_| ())
+    }
+
+    /// Notes a row, with one call of the system: a process that ends at any moment leaves whole lines but for the last.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn add(&mut self, row: &Row) -> Result<(), SweepError> {
+        let what = match &row.result {
+            Ok(values) => values.iter().map(f64::to_string).collect::<Vec<_>>().join("\t"),
+            Err(why) => format!("{FAILED}\t{why}"),
+        };
+        let line = format!("{}\t{what}\n", row.point);
+        let written = self.file.write_all(line.as_bytes());
+        written.map_err(|error| SweepError::File { file: self.path.display().to_string(), error })
+    }
+
+    /// Removes it: the result is written.
+    ///
+    /// # Errors
+    /// When it cannot be removed.
+    pub fn remove(self) -> Result<(), SweepError> {
+        let removed = std::fs::remove_file(&self.path);
+        removed.map_err(|error| SweepError::File { file: self.path.display().to_string(), error })
+    }
+}
+
+/// The row of a line; `None` if it is none of this sweep.
+fn read(line: &str, points: usize) -> Option<Row> {
+    let (point, what) = line.split_once('\t')?;
+    let point = point.parse().ok().filter(|point| *point < points)?;
+    if let Some(why) = what.strip_prefix(FAILED) {
+        return Some(Row { point, result: Err(why.trim_start().to_owned()) });
+    }
+    let values: Vec<f64> = what.split('\t').map(str::parse).collect::<Result<_, _>>().ok()?;
+    (values.len() == METRICS.len()).then_some(Row { point, result: Ok(values) })
+}

@@ -1,0 +1,142 @@
+use super::*;
+use std::path::PathBuf;
+
+fn sweep(axes: &[&str], design: Design) -> Sweep {
+    let profile = Profile::load("486-wd8003ep").unwrap().with("workload.time", "200ms").with("workload.warmup", "0s");
+    let axes = axes.iter().map(|axis| Axis::parse(axis).unwrap()).collect();
+    Sweep { profile, workload: Workload::TtcpReceive, axes, design }
+}
+
+fn threads(count: usize) -> NonZeroUsize {
+    NonZeroUsize::new(count).unwrap()
+}
+
+/// A path that goes when it is dropped.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        Self(std::env::temp_dir().join(format!("offramp-sweep-{name}-{}", std::process::id())))
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn a_grid_has_every_value_with_every_other_the_last_one_changing_fastest() {
+    let sweep = sweep(&["bus.clock=8MHz,16MHz", "host.receive_window=4KiB,8KiB,32KiB"], Design::Grid);
+    let points = sweep.points().unwrap();
+    let (slow, fast) = (8_000_000, 16_000_000);
+    let expected = [[slow, 4096], [slow, 8192], [slow, 32_768], [fast, 4096], [fast, 8192], [fast, 32_768]];
+    assert_eq!(points, expected.map(Vec::from));
+}
+
+#[test]
+fn a_latin_hypercube_has_one_point_in_each_part_of_each_range() {
+    let axes = ["bus.clock=4MHz..32MHz:log", "peer.gap=10us..110us"];
+    for count in [1, 7, 50] {
+        let sweep = sweep(&axes, Design::Latin { points: count, seed: 3 });
+        let points = sweep.points().unwrap();
+        let part = |place: f64| (place * count as f64).floor().min(count as f64 - 1.0) as usize;
+        let mut clocks: Vec<_> = points.iter().map(|point| part((point[0] as f64 / 4e6).log2() / 3.0)).collect();
+        let mut gaps: Vec<_> = points.iter().map(|point| part((point[1] as f64 - 1e7) / 1e8)).collect();
+        clocks.sort_unstable();
+        gaps.sort_unstable();
+        assert_eq!(clocks, (0..count).collect::<Vec<_>>());
+        assert_eq!(gaps, (0..count).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_latin_hypercube_hangs_on_its_seed_alone() {
+    let points = |seed| sweep(&["peer.gap=10us..110us"], Design::Latin { points: 20, seed }).points().unwrap();
+    assert_eq!(points(1), points(1));
+    assert_ne!(points(1), points(2));
+}
+
+#[test]
+fn a_sweep_that_was_interrupted_anywhere_ends_with_the_same_bytes() {
+    let sweep = sweep(&["bus.clock=8MHz..24MHz/4", "host.receive_window=1460byte,4KiB"], Design::Grid);
+    let whole = sweep.run(Vec::new(), threads(2), |_| true).unwrap();
+    let table = |rows: &[Row]| csv(&columns(&sweep, rows).unwrap());
+    for ended_after in 0..whole.len() {
+        let scratch = Scratch::new(&format!("resumes-{ended_after}"));
+        let (mut journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        assert!(done.is_empty());
+        for row in &whole[..ended_after] {
+            journal.add(row).unwrap();
+        }
+        drop(journal);
+        // The line that was being written when the process ended.
+        let half_a_line = format!("{}{ended_after}\t3.14", std::fs::read_to_string(&scratch.0).unwrap());
+        std::fs::write(&scratch.0, half_a_line).unwrap();
+        let (mut journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        assert_eq!(done.len(), ended_after);
+        let mut begun = 0;
+        let rows = sweep.run(done, threads(1), |row| {
+            begun += 1;
+            journal.add(row).is_ok()
+        });
+        assert_eq!(begun, whole.len() - ended_after, "what was done is not done again");
+        assert_eq!(table(&rows.unwrap()), table(&whole));
+        let (journal, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        assert_eq!(done.len(), whole.len());
+        journal.remove().unwrap();
+        assert!(!scratch.0.exists());
+    }
+}
+
+#[test]
+fn a_journal_of_another_sweep_is_refused_and_left_as_it_is() {
+    let scratch = Scratch::new("other");
+    let first = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
+    let (mut journal, _) = Journal::open(&scratch.0, &first).unwrap();
+    journal.add(&Row { point: 0, result: Err("none".to_owned()) }).unwrap();
+    let before = std::fs::read_to_string(&scratch.0).unwrap();
+    let mut other_profile = first.clone();
+    other_profile.profile.set("peer.gap", "50us").unwrap();
+    for other in [sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), other_profile] {
+        let error = Journal::open(&scratch.0, &other).unwrap_err();
+        assert!(matches!(error, SweepError::OtherSweep { .. }), "{error}");
+    }
+    std::fs::write(&scratch.0, format!("{before}7\tnonsense\n")).unwrap();
+    assert!(matches!(Journal::open(&scratch.0, &first), Err(SweepError::OtherSweep { .. })));
+}
+
+#[test]
+fn a_point_that_cannot_be_run_says_why_and_the_others_are_run() {
+    let sweep = sweep(&["workload.mss=1460byte,9000byte", "host.receive_window=4KiB,32KiB"], Design::Grid);
+    let rows = sweep.run(Vec::new(), threads(2), |_| true).unwrap();
+    let failed: Vec<_> = rows.iter().filter(|row| row.result.is_err()).map(|row| row.point).collect();
+    assert_eq!(failed, [2], "9000 bytes do not fit into a window of 4 KiB");
+    let columns = columns(&sweep, &rows).unwrap();
+    let Cells::Words(errors) = &columns.last().unwrap().cells else { panic!("words") };
+    assert!(errors[2].contains("does not take one segment") && errors[0].is_empty());
+    let Cells::Numbers(throughput) = &columns[3].cells else { panic!("numbers") };
+    assert!(throughput[2].is_none() && throughput[0].is_some_and(|value| value > 0.0));
+}
+
+#[test]
+fn a_table_has_a_line_for_each_point_and_names_with_units() {
+    let sweep = sweep(&["bus.clock=8MHz,16MHz", "adapter.overflow=drop,overrun"], Design::Grid);
+    let rows = sweep.run(Vec::new(), threads(1), |_| true).unwrap();
+    let text = csv(&columns(&sweep, &rows).unwrap());
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!(lines.len(), 5);
+    assert!(lines[0].starts_with("point,bus.clock_hz,adapter.overflow,throughput_bytes_per_s,"), "{}", lines[0]);
+    assert!(lines[1].starts_with("0,8000000,drop,") && lines[4].starts_with("3,16000000,overrun,"));
+    let quotes = Column { name: "a,b".to_owned(), cells: Cells::Words(vec!["say \"no\"".to_owned()]) };
+    assert_eq!(csv(&[quotes]), "\"a,b\"\n\"say \"\"no\"\"\"\n");
+}
+
+#[test]
+fn too_many_points_are_refused() {
+    let axis = "bus.clock=4MHz..30MHz/2000";
+    let error = sweep(&[axis, axis], Design::Grid).points().unwrap_err();
+    assert!(error.to_string().contains("4000000 points"), "{error}");
+    assert!(sweep(&[axis], Design::Latin { points: 0, seed: 1 }).points().is_err());
+}

@@ -1,0 +1,151 @@
+//! `offramp calibrate`: this machine as a host of the model.
+
+use crate::exit::{self, FAILED, SETUP, fail};
+use crate::model::own_profile;
+use offramp_lab::calibrate::{CalibrateError, Calibration, EXPERIMENTS, predict, predictions_text};
+use offramp_lab::error::LabError;
+use offramp_lab::machine;
+use offramp_lab::model::Experiment;
+use offramp_lab::plan::{Settings, plans};
+use offramp_lab::report::terminal;
+use offramp_lab::rig::{Placement, Rig, RigConfig};
+use offramp_lab::run as runner;
+use offramp_lab::sample::{Bench, Stage};
+use offramp_ports::sys::privilege;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// Rounds of a default run: enough for a median and a range.
+const REPEATS: u16 = 3;
+const SECONDS: f64 = 0.4;
+/// Name of the profile.
+const NAME: &str = "this-host";
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp calibrate                                                    in a minute
+  offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
+
+Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
+nothing began; 130 stopped.";
+
+/// Measure what this machine's copies, sums, frames and large sends cost, write a host of the model with them, and
+/// predict those experiments of the lab that they were not learned from.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// Where the profile goes [default: this-host, in offramp's directory of profiles]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Samples of each variant
+    #[arg(long, default_value_t = REPEATS, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    repeats: u16,
+    /// Measured time of each sample
+    #[arg(long, value_name = "SECS", default_value_t = SECONDS, value_parser = crate::ttcp::seconds)]
+    seconds: f64,
+}
+
+enum Failure {
+    Lab(LabError),
+    Calibrate(CalibrateError),
+    File(String),
+}
+
+impl From<LabError> for Failure {
+    fn from(error: LabError) -> Self {
+        Self::Lab(error)
+    }
+}
+
+impl From<CalibrateError> for Failure {
+    fn from(error: CalibrateError) -> Self {
+        Self::Calibrate(error)
+    }
+}
+
+/// Runs `offramp calibrate`.
+pub fn run(args: &Args) -> ExitCode {
+    match calibrate(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Lab(LabError::Stopped)) => fail("calibrate: stopped; everything was put back", exit::STOPPED),
+        Err(Failure::Lab(error @ (LabError::Traffic(_) | LabError::Io(_)))) => {
+            fail(format_args!("calibrate: {error}"), FAILED)
+        }
+        Err(Failure::Lab(error)) => fail(format_args!("calibrate: {error}"), SETUP),
+        Err(Failure::Calibrate(error)) => fail(format_args!("calibrate: {error}"), FAILED),
+        Err(Failure::File(error)) => fail(format_args!("calibrate: {error}"), FAILED),
+    }
+}
+
+fn calibrate(args: &Args) -> Result<(), Failure> {
+    let path = match &args.out {
+        Some(path) => path.clone(),
+        None => own_profile(NAME)
+            .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
+    };
+    let (experiments, has_rps) = measure(args)?;
+    let calibration = Calibration::of(&experiments)?;
+    let machine = machine::describe(&Placement::apart(), has_rps);
+    let title = format!(
+        "both hosts of the lab on one processor of this machine: {}, Linux {}",
+        machine.processor, machine.kernel
+    );
+    write(&path, &calibration.profile(&title))
+        .map_err(|error| Failure::File(format!("{}: {error}", path.display())))?;
+    print!("{}", calibration.text());
+    println!("\n{}\n", machine.cpu_split);
+    let predictions = predict(&path.to_string_lossy(), &calibration, &experiments)?;
+    print!("{}", predictions_text(&predictions));
+    println!("\nwrote {}", path.display());
+    Ok(())
+}
+
+fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    let settings = Settings { seconds: args.seconds, ..Settings::default() };
+    let plans: Vec<_> = plans(&settings).into_iter().filter(|plan| EXPERIMENTS.contains(&plan.name)).collect();
+    // Before any thread: a user namespace can only be entered by a process of one.
+    privilege::enter()?;
+    let has_rps = Rig::start(&RigConfig::default())?.has_rps();
+    // Round trips are not learned from.
+    let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
+    let repeats = usize::from(args.repeats);
+    let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
+    let started = Instant::now();
+    let mut progress = terminal::Progress::stderr();
+    let mut experiments = Vec::new();
+    for plan in &plans {
+        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
+            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
+            done += 1;
+            let step = terminal::Step {
+                done,
+                total,
+                experiment: plan.name,
+                variant,
+                round: round + 1,
+                rounds: repeats,
+                left_s,
+            };
+            progress.step(&step);
+        };
+        experiments.push(runner::run(&bench, &mut Stage::Namespaces, plan, repeats, &mut on_sample)?);
+    }
+    Ok((experiments, has_rps))
+}
+
+fn write(path: &Path, text: &str) -> io::Result<()> {
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    std::fs::write(path, text)
+}

@@ -1,0 +1,76 @@
+//! `offramp model compare`: two systems side by side.
+
+use super::{command_line, load_with, print_json, setting, warn, workload, write_page};
+use crate::exit::{FAILED, SETUP, fail};
+use offramp_lab::report::modelled::explanation;
+use offramp_model::compare;
+use offramp_model::config::Workload;
+use offramp_model::profile::{Profile, ProfileError};
+use offramp_model::simulation::run as simulate;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Throughput, processor time and latency of two systems, and where their microseconds go.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A system: its name, or a file that ends in .toml
+    first: String,
+    /// The other one; the same again, with --set-second
+    second: String,
+    /// What is sent
+    #[arg(long, value_parser = workload)]
+    workload: Workload,
+    /// Set a parameter of both, with its unit
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Set a parameter of the second one alone
+    #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
+    set_second: Vec<(String, String)>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+impl Args {
+    fn profiles(&self) -> Result<[Profile; 2], ProfileError> {
+        let first = load_with(&self.first, &self.settings)?;
+        let mut second = load_with(&self.second, &[self.settings.clone(), self.set_second.clone()].concat())?;
+        if !self.set_second.is_empty() {
+            let set: Vec<_> = self.set_second.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            // Beside the same system what differs is name enough.
+            let system = if self.first == self.second { String::new() } else { format!("{} ", second.name) };
+            second.name = format!("{system}{}", set.join(" "));
+        }
+        Ok([first, second])
+    }
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let profiles = match args.profiles() {
+        Ok(profiles) => profiles,
+        Err(error) => return fail(format_args!("model: {error}"), SETUP),
+    };
+    profiles.iter().for_each(warn);
+    let mut outcomes = Vec::new();
+    for profile in &profiles {
+        match simulate(profile, args.workload) {
+            Ok(outcome) => outcomes.push(outcome),
+            Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
+        }
+    }
+    let [first, second] = &profiles;
+    let comparison = compare::compare([first, second], [&outcomes[0], &outcomes[1]]);
+    let written = args.html.as_ref().map(|path| {
+        let page = explanation::comparison_page(&comparison, &command_line());
+        write_page(&page, path)
+    });
+    if args.json {
+        print_json(&comparison);
+    } else {
+        print!("{}", compare::text(&comparison));
+    }
+    written.unwrap_or(ExitCode::SUCCESS)
+}

@@ -1,0 +1,126 @@
+//! `offramp model sensitivity`: which parameters an outcome hangs on.
+
+use super::{command_line, load_with, print_json, setting, workload, write_page};
+use crate::exit::{FAILED, SETUP, fail};
+use clap::ValueEnum;
+use offramp_lab::report::modelled;
+use offramp_model::config::Workload;
+use offramp_model::metrics::{self, METRICS, Metric};
+use offramp_model::pool;
+use offramp_model::profile::Profile;
+use offramp_model::sensitivity::{
+    Factor, Sensitivity, Study, checked_share, elasticities, factors, morris, only, sobol,
+};
+use offramp_model::simulation::ModelError;
+use std::num::NonZeroUsize;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// How much an outcome changes with each number of a profile.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// A system: its name, or a file that ends in .toml
+    profile: String,
+    /// What is sent
+    #[arg(long, value_parser = workload)]
+    workload: Workload,
+    /// What is read off
+    #[arg(long, default_value = "throughput_kib_per_s", value_parser = metric)]
+    metric: &'static Metric,
+    /// How: one parameter at a time, along random paths, or by shares of variance
+    #[arg(long, value_enum, default_value = "elasticity")]
+    method: Method,
+    /// Only these parameters [default: every number of the profile that is not 0]
+    #[arg(long, value_name = "KEY", value_delimiter = ',')]
+    parameters: Vec<String>,
+    /// From value / (1 + this) to value * (1 + this)
+    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
+    range: f64,
+    /// Paths of Morris' method
+    #[arg(long, default_value = "20")]
+    paths: NonZeroUsize,
+    /// Samples of Sobol's method; each takes a run for every parameter and two more
+    #[arg(long, default_value = "256")]
+    samples: NonZeroUsize,
+    /// Of the random numbers
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Set a parameter, with its unit
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+    /// Write a page with a chart
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Method {
+    /// Percent of the outcome for one percent of each parameter
+    Elasticity,
+    /// Elementary effects (Morris 1991)
+    Morris,
+    /// Shares of variance (Sobol; Saltelli et al. 2010, Jansen 1999)
+    Sobol,
+}
+
+fn metric(name: &str) -> Result<&'static Metric, String> {
+    metrics::find(name).ok_or_else(|| {
+        let names: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
+        format!("there is no such figure; use one of: {}", names.join(", "))
+    })
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let (profile, factors) = match chosen(args) {
+        Ok(chosen) => chosen,
+        Err(why) => return fail(format_args!("model: {why}"), SETUP),
+    };
+    let found = match study(args, &profile, &factors) {
+        Ok(found) => found,
+        Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
+    };
+    let written = args.html.as_ref().map(|path| {
+        let page = modelled::sensitivity::page(&profile, args.workload.name(), &found, &command_line());
+        write_page(&page, path)
+    });
+    if args.json {
+        print_json(&found);
+    } else {
+        println!("{}: {}, {}\n", profile.name, profile.title, args.workload.name());
+        print!("{}", text(&found));
+    }
+    written.unwrap_or(ExitCode::SUCCESS)
+}
+
+fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>), String> {
+    let profile = load_with(&args.profile, &args.settings).map_err(|error| error.to_string())?;
+    let all = factors(&profile, checked_share(args.range)?);
+    let factors = if args.parameters.is_empty() { all } else { only(&all, &args.parameters)? };
+    Ok((profile, factors))
+}
+
+fn study(args: &Args, profile: &Profile, factors: &[Factor]) -> Result<Sensitivity, ModelError> {
+    let study = Study { profile, workload: args.workload, metric: args.metric, threads: pool::threads() };
+    match args.method {
+        Method::Elasticity => elasticities(&study, factors),
+        Method::Morris => morris(&study, factors, args.paths.get(), args.seed),
+        Method::Sobol => sobol(&study, factors, args.samples.get(), args.seed),
+    }
+}
+
+fn text(found: &Sensitivity) -> String {
+    let [main, other] = found.columns;
+    let mut out = format!("{}\n{}; {} runs\n\n", found.metric, found.method, found.runs);
+    out += format!("{:30} {:>14} {:10} {main:>14} {other:>10}", "parameter", "value", "known").trim_end();
+    out.push('\n');
+    for effect in &found.effects {
+        let second = effect.other.map(|other| format!("{other:>10.3}")).unwrap_or_default();
+        let line = format!("{:30} {:>14} {:10} {:>14.3} {second}", effect.name, effect.value, effect.tag, effect.main);
+        out += line.trim_end();
+        out.push('\n');
+    }
+    out
+}

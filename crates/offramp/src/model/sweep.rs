@@ -1,0 +1,208 @@
+//! `offramp model sweep`: a workload over ranges of parameters.
+
+use super::{command_line, load_with, setting, workload, write_page};
+use crate::exit::{self, FAILED, SETUP, fail};
+use offramp_lab::report::{modelled, parquet};
+use offramp_model::config::Workload;
+use offramp_model::pool;
+use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Between two renewals of the line of progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
+      --vary host.receive_window=4KiB,8KiB,32KiB --out isa.csv --html isa.html
+  offramp model sweep ndis-2011 --workload ttcp-receive --vary host.tcp_time=5us..50us:log \\
+      --vary adapter.interrupt_rate=500..20000:log --latin 1000 --out latin.csv --parquet latin.parquet
+
+KEY=VALUE,VALUE,...        these values
+KEY=FROM..TO/COUNT         so many values at equal distances, both ends included
+KEY=FROM..TO:log/COUNT     so many values at equal ratios
+A Latin hypercube needs no COUNT. A sweep that is interrupted goes on where it ended when it is begun again.";
+
+/// Run a workload on every point of a grid, or of a Latin hypercube.
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    /// A system: its name, or a file that ends in .toml
+    profile: String,
+    /// What is sent
+    #[arg(long, value_parser = workload)]
+    workload: Workload,
+    /// Vary a parameter; several times: each value with each other one
+    #[arg(long, value_name = "KEY=RANGE", required = true)]
+    vary: Vec<String>,
+    /// A Latin hypercube of so many points instead of a grid
+    #[arg(long, value_name = "POINTS")]
+    latin: Option<usize>,
+    /// Of the random numbers of the hypercube
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Set a parameter for all points, with its unit
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
+    settings: Vec<(String, String)>,
+    /// Where the table goes, as CSV; what is done of an interrupted sweep is kept in FILE.partial
+    #[arg(long, value_name = "FILE")]
+    out: PathBuf,
+    /// Write the table as Parquet too
+    #[arg(long, value_name = "FILE")]
+    parquet: Option<PathBuf>,
+    /// Write a page with charts
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Runs at once [default: one for each processor]
+    #[arg(long, value_name = "COUNT")]
+    threads: Option<NonZeroUsize>,
+}
+
+/// Why there is no result.
+enum Failure {
+    Setup(String),
+    Failed(String),
+    Stopped { done: usize, of: usize },
+}
+
+impl From<SweepError> for Failure {
+    fn from(error: SweepError) -> Self {
+        match error {
+            SweepError::File { .. } => Self::Failed(error.to_string()),
+            _ => Self::Setup(error.to_string()),
+        }
+    }
+}
+
+impl Args {
+    fn sweep(&self) -> Result<Sweep, Failure> {
+        let profile = load_with(&self.profile, &self.settings).map_err(|error| Failure::Setup(error.to_string()))?;
+        let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse(axis)).collect::<Result<_, _>>()?;
+        let design = self.latin.map_or(Design::Grid, |points| Design::Latin { points, seed: self.seed });
+        Ok(Sweep { profile, workload: self.workload, axes, design })
+    }
+
+    fn journal(&self) -> PathBuf {
+        let mut name = self.out.clone().into_os_string();
+        name.push(".partial");
+        name.into()
+    }
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    match sweep(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(Failure::Setup(why)) => fail(format_args!("model: {why}"), SETUP),
+        Err(Failure::Failed(why)) => fail(format_args!("model: {why}"), FAILED),
+        Err(Failure::Stopped { done, of }) => {
+            let kept = args.journal();
+            let why =
+                format!("stopped; {done} of {of} points are kept in {}, and the same command goes on", kept.display());
+            fail(format_args!("model: {why}"), exit::STOPPED)
+        }
+    }
+}
+
+fn sweep(args: &Args) -> Result<(), Failure> {
+    let sweep = args.sweep()?;
+    let of = sweep.points()?.len();
+    let stop = stop_flag().map_err(|error| Failure::Setup(format!("cannot watch for signals: {error}")))?;
+    let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
+    let threads = args.threads.unwrap_or_else(pool::threads);
+    let mut progress = Progress::new(done.len(), of);
+    let mut failure = None;
+    let rows = sweep.run(done, threads, |row| {
+        failure = failure.take().or_else(|| journal.add(row).err());
+        progress.step();
+        failure.is_none() && !stop.load(Ordering::Relaxed)
+    })?;
+    progress.clear();
+    if let Some(error) = failure {
+        return Err(error.into());
+    }
+    if rows.len() < of {
+        return Err(Failure::Stopped { done: rows.len(), of });
+    }
+    eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.started.elapsed().as_secs_f64());
+    write(args, &sweep, &rows)?;
+    Ok(journal.remove()?)
+}
+
+/// A signal ends the sweep after the points that are under way, a second one at once; either way it can go on.
+fn stop_flag() -> io::Result<Arc<AtomicBool>> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))?;
+        signal_hook::flag::register(signal, Arc::clone(&stop))?;
+    }
+    Ok(stop)
+}
+
+fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
+    let columns = columns(sweep, rows)?;
+    let failed = |error: io::Error| Failure::Failed(error.to_string());
+    replace(&args.out, &csv(&columns)).map_err(failed)?;
+    if let Some(path) = &args.parquet {
+        parquet::write(&columns, path).map_err(failed)?;
+    }
+    if let Some(path) = &args.html {
+        let page = modelled::sweep::page(sweep, rows, &command_line())?;
+        if write_page(&page, path) != ExitCode::SUCCESS {
+            return Err(Failure::Failed("the page is missing".to_owned()));
+        }
+    }
+    Ok(())
+}
+
+/// Whoever reads the file sees all of it or what was there before.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let mut new = path.to_owned().into_os_string();
+    new.push(".new");
+    let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()));
+    std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(named)
+}
+
+/// A line that says how far it is.
+struct Progress {
+    started: Instant,
+    shown_at: Option<Instant>,
+    before: usize,
+    done: usize,
+    of: usize,
+    is_terminal: bool,
+}
+
+impl Progress {
+    fn new(before: usize, of: usize) -> Self {
+        if before > 0 {
+            eprintln!("model: going on behind {before} of {of} points");
+        }
+        let is_terminal = io::stderr().is_terminal();
+        Self { started: Instant::now(), shown_at: None, before, done: before, of, is_terminal }
+    }
+
+    fn step(&mut self) {
+        self.done += 1;
+        let is_due = self.shown_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
+        if self.is_terminal && is_due {
+            let new = (self.done - self.before).max(1) as f64;
+            let left_s = self.started.elapsed().as_secs_f64() / new * (self.of - self.done) as f64;
+            eprint!("\r\x1b[K{} of {} points, {left_s:.0} s left", self.done, self.of);
+            let _ = io::stderr().flush();
+            self.shown_at = Some(Instant::now());
+        }
+    }
+
+    fn clear(&self) {
+        if self.shown_at.is_some() {
+            eprint!("\r\x1b[K");
+        }
+    }
+}
