@@ -8,7 +8,7 @@
 //! | `sweep/table.rs` | the result in columns, and as CSV |
 //!
 //! A Latin hypercube of n points cuts the range of every parameter into n equal parts and has one point in each of
-//! them (McKay, Beckman and Conover, Technometrics 21 (1979) 239).
+//! them (`McKay`, Beckman and Conover, Technometrics 21 (1979) 239).
 
 mod axis;
 mod journal;
