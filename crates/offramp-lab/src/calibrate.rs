@@ -362,6 +362,7 @@ enum Source {
 
 /// How hosts and adapters are set.
 #[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
 struct Setup {
     lso: bool,
     rsc: bool,
