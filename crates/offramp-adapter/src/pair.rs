@@ -118,7 +118,9 @@ pub struct QueuePair<H, W> {
     control: Arc<Control>,
     queue: usize,
     moderation_changes: u32,
-    ipsec_changes: u32,
+    /// The last change of associations that either direction has taken over.
+    opening_changes: u32,
+    sealing_changes: u32,
     waker: Option<Waker>,
     /// Of a host whose interrupts are apart from handing over.
     next_interrupt_ns: Option<u64>,
@@ -141,7 +143,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
             control: Arc::clone(control),
             queue,
             moderation_changes: 0,
-            ipsec_changes: 0,
+            opening_changes: 0,
+            sealing_changes: 0,
             waker: None,
             next_interrupt_ns: None,
         }
@@ -198,11 +201,13 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     fn take_over_ipsec(&mut self, now_ns: u64) {
         let ipsec = &self.control.ipsec;
         let changes = ipsec.changes();
-        if changes != self.ipsec_changes && !self.transmit.is_sealing() {
-            self.ipsec_changes = changes;
-            let in_force = ipsec.in_force();
-            self.transmit.set_ipsec(&in_force, self.control.queues.len() > 1);
-            self.receive.set_ipsec(&in_force);
+        if changes != self.opening_changes {
+            self.opening_changes = changes;
+            self.receive.set_ipsec(&ipsec.in_force());
+        }
+        if changes != self.sealing_changes && !self.transmit.is_sealing() {
+            self.sealing_changes = changes;
+            self.transmit.set_ipsec(&ipsec.in_force(), self.control.queues.len() > 1);
         }
         self.transmit.tick(now_ns);
         self.receive.tick(ipsec, now_ns);

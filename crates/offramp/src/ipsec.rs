@@ -246,6 +246,7 @@ impl SaKeys {
                     ("dscp", self.dscp.is_some()),
                     ("ecn", self.ecn.is_some()),
                     ("source", self.source.is_some()),
+                    ("destination", self.destination.is_some() && self.direction.as_deref() == Some("out")),
                 ];
                 match of_tunnels.iter().find(|(_, is_given)| *is_given) {
                     Some((key, _)) => Err(format!("{key} belongs to mode = \"tunnel\"; leave it out")),

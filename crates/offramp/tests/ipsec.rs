@@ -30,7 +30,7 @@ fn key_file(directory: &Path, number: u8) -> PathBuf {
 }
 
 fn hex_key(number: u8) -> String {
-    (0..20_u8).map(|n| format!("{:02x}", n.wrapping_mul(7) ^ number)).collect()
+    (0..20_u8).map(|n| format!("{:02x}", n.wrapping_mul(7) ^ number)).collect::<Vec<_>>().concat()
 }
 
 /// Lines of the file for an association.

@@ -1,5 +1,6 @@
 //! `offramp up`, `show` and `set` as a user meets them: a daemon, two hosts on a cable, and what goes wrong.
 
+#[allow(dead_code, reason = "shared with the tests of IPsec")]
 #[path = "up/bed.rs"]
 mod bed;
 

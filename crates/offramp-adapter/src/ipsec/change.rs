@@ -3,6 +3,7 @@
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
 use offramp_offload::esp::{InvalidSa, SaConfig};
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,6 +75,44 @@ pub enum SaError {
         /// Where that of another association arrives.
         taken: u16,
     },
+    /// Two directions, or two associations, would seal with one key and the same numbers.
+    #[error(
+        "SA {direction} {spi:#010x}: SA {other_direction} {other:#010x} has the same key; make one for each of them"
+    )]
+    SharedKey {
+        /// Which way it would protect.
+        direction: SaDirection,
+        /// Its security parameters index.
+        spi: u32,
+        /// Which way the other one protects.
+        other_direction: SaDirection,
+        /// Security parameters index of the other one.
+        other: u32,
+    },
+    /// An association that is gone has sealed with the key.
+    #[error(
+        "SA out {spi:#010x}: its key has sealed packets before; make a new key, \
+         or go on behind the numbers that were used with sequence = {sequence}"
+    )]
+    UsedKey {
+        /// Its security parameters index.
+        spi: u32,
+        /// The least that `sequence` may be.
+        sequence: u64,
+    },
+}
+
+/// Keys of associations that are gone which are remembered, by their fingerprints: a rekey a minute for a month.
+const USED_KEYS_MAX: usize = 65_536;
+/// Numbers that queue pairs may use beyond the last that is known when an association goes: they finish the
+/// super-frame that they are at, whose segments have at least a byte each.
+const NUMBERS_UNDER_WAY: u64 = u16::MAX as u64;
+
+/// A key that has sealed, and the last number that it may have sealed with.
+#[derive(Clone, Copy, Debug)]
+struct UsedKey {
+    fingerprint: [u8; 32],
+    sequence: u64,
 }
 
 /// The associations of a port, and its policy. Any thread may change them.
@@ -82,6 +121,8 @@ pub struct Ipsec {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
+    /// Of associations that are gone; the newest at the end. Locked behind `in_force`.
+    used: Mutex<VecDeque<UsedKey>>,
     events: Mutex<Events>,
 }
 
@@ -121,10 +162,13 @@ impl Ipsec {
         let events = lock(&self.events).clone();
         let mut current = lock(&self.in_force);
         let mut draft = Draft::of(&current, events);
+        let mut used = lock(&self.used);
         for (n, change) in changes.iter().enumerate() {
-            draft.make(change).map_err(|error| (n, error))?;
+            draft.make(change, &used).map_err(|error| (n, error))?;
         }
-        *current = Arc::new(draft.finish());
+        let next = draft.finish();
+        remember(&mut used, &current, &next);
+        *current = Arc::new(next);
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -173,14 +217,14 @@ impl Draft {
         Self { next, events, retiring: Vec::new() }
     }
 
-    fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
+    fn make(&mut self, change: &SaChange, used: &VecDeque<UsedKey>) -> Result<(), SaError> {
         match change {
             SaChange::Policy(policy) => {
                 self.next.policy = *policy;
                 Ok(())
             }
             SaChange::Add { direction: SaDirection::Out, config } => {
-                let made = self.outbound(config)?;
+                let made = self.outbound(config, used)?;
                 self.next.outbound.push(made);
                 Ok(())
             }
@@ -188,7 +232,7 @@ impl Draft {
             SaChange::Remove { direction, spi } => self.remove(*direction, *spi),
             SaChange::Rekey { direction: SaDirection::Out, spi, config, .. } => {
                 let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
-                let made = self.outbound(config)?;
+                let made = self.outbound(config, used)?;
                 self.next.outbound[old] = made;
                 Ok(())
             }
@@ -200,12 +244,39 @@ impl Draft {
         }
     }
 
-    fn outbound(&self, config: &SaConfig) -> Result<Arc<Outbound>, SaError> {
+    fn outbound(&self, config: &SaConfig, used: &VecDeque<UsedKey>) -> Result<Arc<Outbound>, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
             return Err(InvalidSa::DuplicateSpi { spi }.into());
         }
+        self.check_key_is_alone(SaDirection::Out, config)?;
+        if config.suite.is_counter_mode() {
+            let fingerprint = config.encryption_key.fingerprint();
+            let last = used.iter().filter(|used| used.fingerprint == fingerprint).map(|used| used.sequence).max();
+            if let Some(sequence) = last.filter(|&sequence| config.sequence < sequence) {
+                return Err(SaError::UsedKey { spi, sequence });
+            }
+        }
         Ok(Arc::new(Outbound::new(config, self.events.clone())?))
+    }
+
+    /// Both ends of a key must not seal with it, nor two associations of one end: their numbers are the same.
+    fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig) -> Result<(), SaError> {
+        if !config.suite.is_counter_mode() {
+            return Ok(());
+        }
+        let outbound = self.next.outbound.iter().map(|sa| (SaDirection::Out, sa.shared().config()));
+        let inbound = self.next.inbound.iter().map(|sa| (SaDirection::In, sa.shared().config()));
+        // Two inbound ones with one key are a matter of the peer.
+        let others =
+            outbound.chain(inbound).filter(|(other, _)| (*other, direction) != (SaDirection::In, SaDirection::In));
+        let same = others.into_iter().find(|(_, other)| other.encryption_key == config.encryption_key);
+        match same {
+            None => Ok(()),
+            Some((other_direction, other)) => {
+                Err(SaError::SharedKey { direction, spi: config.spi, other_direction, other: other.spi })
+            }
+        }
     }
 
     fn add_inbound(&mut self, config: &SaConfig) -> Result<(), SaError> {
@@ -213,6 +284,7 @@ impl Draft {
         if find_inbound(&self.next, spi).is_some() {
             return Err(InvalidSa::DuplicateSpi { spi }.into());
         }
+        self.check_key_is_alone(SaDirection::In, config)?;
         let made = Inbound::new(config, self.events.clone())?;
         if let (Some(given), Some(taken)) = (udp_port_of(config), udp_port(&self.next))
             && given != taken
@@ -249,6 +321,21 @@ impl Draft {
             sa.retire(grace_ns);
         }
         self.next
+    }
+}
+
+/// Notes the keys of outbound associations that are no more.
+fn remember(used: &mut VecDeque<UsedKey>, before: &InForce, after: &InForce) {
+    let is_gone = |sa: &&Arc<Outbound>| !after.outbound.iter().any(|kept| Arc::ptr_eq(kept, sa));
+    for sa in before.outbound.iter().filter(is_gone) {
+        let shared = sa.shared();
+        if shared.config().suite.is_counter_mode() && shared.packets() > 0 {
+            if used.len() == USED_KEYS_MAX {
+                used.pop_front();
+            }
+            let fingerprint = shared.config().encryption_key.fingerprint();
+            used.push_back(UsedKey { fingerprint, sequence: shared.sequence().saturating_add(NUMBERS_UNDER_WAY) });
+        }
     }
 }
 

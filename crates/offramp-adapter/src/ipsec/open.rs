@@ -102,6 +102,7 @@ impl Opening {
     /// A frame that is not protected: may it be so?
     fn judge_clear(&self, frame: &[u8], layout: &FrameLayout, stats: &Direction) -> Result<(), Loss> {
         if layout.network == Network::Opaque {
+            stats.bypassed.add(1);
             return Ok(());
         }
         let should_be_sealed = |sa: &Arc<Inbound>| sa.shared().config().selector.matches(frame, layout);

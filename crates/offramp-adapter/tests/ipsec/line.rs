@@ -203,6 +203,32 @@ fn a_datagram_too_long_to_be_sealed_is_counted_and_its_sender_told_what_fits() {
 }
 
 #[test]
+fn an_ipv6_packet_too_long_to_be_sealed_is_answered_by_packet_too_big() {
+    let udp_len = 1460_u16;
+    let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 0x86, 0xdd, 0x60, 0, 0, 0];
+    frame.extend_from_slice(&udp_len.to_be_bytes());
+    frame.extend_from_slice(&[17, 64]);
+    let (source, destination) = ([0xfd; 16], [0xfe; 16]);
+    frame.extend(source.iter().chain(&destination));
+    frame.extend_from_slice(&[0x10, 0, 0x20, 0]);
+    frame.extend_from_slice(&udp_len.to_be_bytes());
+    frame.extend_from_slice(&[0xab, 0xcd]);
+    frame.extend(pattern(3, usize::from(udp_len) - 8));
+    let mut alone = Alone::new(&config(), SaDirection::Out, &gcm());
+    assert!(alone.send((TxMeta::default(), frame.clone())).is_empty());
+    assert_eq!(alone.transmit(), [(Loss::TooLong, 1)]);
+    let given = std::mem::take(&mut alone.pair.host_mut().given);
+    let [(_, answer)] = &given[..] else { panic!("{given:?}") };
+    assert_eq!((answer.len() - 14, answer[20]), (1280, 58), "no longer than the least MTU");
+    assert_eq!((&answer[22..38], &answer[38..54]), (&destination[..], &source[..]));
+    assert_eq!((&answer[54..56], &answer[58..62]), (&[2, 0][..], &1466_u32.to_be_bytes()[..]));
+    assert_eq!(answer[62..], frame[14..14 + 1280 - 48]);
+    let icmp_len = (answer.len() - 54) as u16;
+    let pseudo = checksum::sum(&answer[22..54]).plus(Sum::word(icmp_len)).plus(Sum::word(58));
+    assert_eq!(pseudo.plus(checksum::sum(&answer[54..])).fold(), 0xffff);
+}
+
+#[test]
 fn a_sender_that_lets_routers_fragment_is_told_nothing() {
     let mut alone = Alone::new(&config(), SaDirection::Out, &gcm());
     assert!(alone.send(datagram(1472, false)).is_empty());

@@ -139,6 +139,40 @@ fn encapsulation_arrives_at_one_port() {
 }
 
 #[test]
+fn one_key_never_seals_in_two_associations_or_directions() {
+    let bed = Bed::new(&config());
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
+    let twin = SaConfig { spi: SPI + 1, ..gcm() };
+    for direction in [SaDirection::Out, SaDirection::In] {
+        let (_, error) = bed.controls[0].change_ipsec(&[add(direction, &twin)]).unwrap_err();
+        let expected = SaError::SharedKey { direction, spi: SPI + 1, other_direction: SaDirection::Out, other: SPI };
+        assert_eq!(error, expected);
+    }
+    // With CBC the IVs differ by more than the number.
+    let cbc = sa("aes128-sha256", SPI + 2);
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &cbc), add(SaDirection::In, &cbc)]).unwrap();
+}
+
+#[test]
+fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
+    let mut bed = Bed::protected(&gcm());
+    let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI };
+    // Before it has sealed anything it may come again.
+    bed.controls[0].change_ipsec(&[remove.clone(), add(SaDirection::Out, &gcm())]).unwrap();
+    bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 5000), 1000));
+    bed.run_until_idle();
+    bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
+    let (_, error) = bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap_err();
+    let SaError::UsedKey { sequence, .. } = error else { panic!("{error}") };
+    assert!(sequence >= 5);
+    let behind = SaConfig { sequence, ..gcm() };
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &behind)]).unwrap();
+    bed.left.host_mut().to_send.push_back(tcp_frame(0, 5000, b"behind"));
+    bed.run_until_idle();
+    assert_eq!(bed.received().len(), 5006);
+}
+
+#[test]
 fn the_keys_are_in_nothing_that_is_shown() {
     let bed = Bed::protected(&gcm());
     let status = &bed.controls[0].ipsec().status()[0];

@@ -1,8 +1,12 @@
 //! Key bytes that are wiped, never shown and compared in constant time.
 
+use aws_lc_rs::digest::{self, SHA256_OUTPUT_LEN};
 use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
+
+/// Bytes of a key's fingerprint.
+const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
 
 /// Key bytes of a security association.
 ///
@@ -71,6 +75,13 @@ impl SecretKey {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+
+    /// SHA-256 of the bytes: tells whether a key was there before without keeping it.
+    pub fn fingerprint(&self) -> [u8; FINGERPRINT_LEN] {
+        let mut fingerprint = [0; FINGERPRINT_LEN];
+        fingerprint.copy_from_slice(digest::digest(&digest::SHA256, &self.0).as_ref());
+        fingerprint
     }
 
     /// The bytes, for the cipher alone.

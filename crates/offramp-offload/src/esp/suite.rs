@@ -251,6 +251,12 @@ impl Suite {
         }
     }
 
+    /// Whether sealing two packets under one key with one sequence number gives the key stream, or the
+    /// authentication key, away (RFC 4106 2, RFC 7634 2): the suites whose IV is the sequence number.
+    pub fn is_counter_mode(self) -> bool {
+        self.has_salt()
+    }
+
     /// Whether the key ends in a salt.
     pub(super) fn has_salt(self) -> bool {
         matches!(self, Self::AesGcm16 { .. } | Self::ChaCha20Poly1305 { .. } | Self::AesGmac { .. })
