@@ -136,7 +136,7 @@ fn shown(entries: &[Entry]) -> String {
         let sa = SaKeys { key_file: Some(name.into()), ..entry.sa.clone() };
         // Tables inside an association are the association's.
         let keys = toml::to_string(&sa).unwrap_or_default().replace("\n[", "\n[port.sa.");
-        text += &format!("# line {}\n[[port.sa]]\n{keys}\n", entry.line);
+        text.extend(["# line ", &entry.line.to_string(), "\n[[port.sa]]\n", &keys, "\n"]);
     }
     text
 }
