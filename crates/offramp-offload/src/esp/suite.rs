@@ -234,13 +234,6 @@ impl Suite {
         }
     }
 
-    /// Whether a key may meet a sequence number twice. With a counter mode that gives the data away, and the key
-    /// of the check with it (RFC 4106 2); with CBC it shows at most that two packets begin alike, and the null
-    /// cipher hides nothing.
-    pub fn allows_nonce_reuse(self) -> bool {
-        !self.has_salt()
-    }
-
     /// The HMAC, where there is one.
     pub(super) fn hmac(self) -> Option<Hmac> {
         match self {

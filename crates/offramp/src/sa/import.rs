@@ -134,7 +134,9 @@ fn shown(entries: &[Entry]) -> String {
     for entry in entries {
         let name = format!("/etc/offramp/{}-{:08x}.key", entry.direction, entry.spi);
         let sa = SaKeys { key_file: Some(name.into()), ..entry.sa.clone() };
-        text += &format!("# line {}\n[[port.sa]]\n{}\n", entry.line, toml::to_string(&sa).unwrap_or_default());
+        // Tables inside an association are the association's.
+        let keys = toml::to_string(&sa).unwrap_or_default().replace("\n[", "\n[port.sa.");
+        text.extend(["# line ", &entry.line.to_string(), "\n[[port.sa]]\n", &keys, "\n"]);
     }
     text
 }
@@ -252,9 +254,13 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
     fn a_dry_run_prints_what_the_file_takes_and_no_key() {
         let text = shown(&entries(TEXT, Owner::Peer, false).unwrap());
         assert!(!text.contains("2233"), "{text}");
-        for section in text.split("[[port.sa]]\n").skip(1) {
-            let sa: SaKeys = toml::from_str(section).unwrap();
-            assert!(sa.key_file.is_some() && sa.direction.is_some());
+        let mut file: toml::Table = toml::from_str(&format!("[[port]]\n{text}")).unwrap();
+        let mut port = file.remove("port").unwrap().as_array().unwrap()[0].clone();
+        let written: Vec<SaKeys> = port.as_table_mut().unwrap().remove("sa").unwrap().try_into().unwrap();
+        let entries = entries(TEXT, Owner::Peer, false).unwrap();
+        assert_eq!(written.len(), entries.len());
+        for (written, entry) in written.into_iter().zip(entries) {
+            assert_eq!((written.key_file.is_some(), written.without_file()), (true, entry.sa));
         }
     }
 

@@ -66,6 +66,8 @@ const MAIN_SUITES: usize = 3;
 /// One set of associations.
 #[derive(Clone, Copy, Debug)]
 pub struct Case {
+    /// Its place among the suites, modes and extras: no two cases have a key in common.
+    number: u64,
     suite: &'static str,
     algorithms: Algorithms,
     /// Tunnel, not transport mode.
@@ -78,9 +80,10 @@ pub struct Case {
 
 /// The cases of a full or a short run.
 pub fn cases(full: bool) -> Vec<Case> {
-    let make = |suite: usize, is_tunnel, version, extra| {
-        let (suite, algorithms) = SUITES[suite];
-        Case { suite, algorithms, is_tunnel, version, extra }
+    let make = |suite_at: usize, is_tunnel, version: Version, extra: Extra| {
+        let (suite, algorithms) = SUITES[suite_at];
+        let number = ((suite_at * 2 + usize::from(is_tunnel)) * 2 + version as usize) * 3 + extra as usize;
+        Case { number: number as u64, suite, algorithms, is_tunnel, version, extra }
     };
     if !full {
         // Every suite in both modes and both versions, and each extra once.
@@ -168,7 +171,7 @@ impl Case {
     /// Algorithms with keys, which differ by direction.
     fn keys(&self, spi: u32) -> String {
         let key = |which: u64, len| {
-            let bytes = tcp::random_bytes(u64::from(spi) << 8 | which, len);
+            let bytes = tcp::random_bytes((self.number << u32::BITS | u64::from(spi)) << 8 | which, len);
             bytes.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().concat()
         };
         match self.algorithms {

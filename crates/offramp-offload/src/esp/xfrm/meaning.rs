@@ -209,7 +209,7 @@ fn associate(
         Direction::Out => state.sent,
     };
     let is_sender = direction == Direction::Out;
-    if is_sender && !is_own && config.sequence > 0 && !config.suite.allows_nonce_reuse() {
+    if is_sender && !is_own && config.sequence > 0 && config.suite.is_counter_mode() {
         return Err(XfrmError::UsedKey { line, spi: config.spi });
     }
     config.destination = Some(state.destination).filter(|address| !is_sender && !address.is_unspecified());
