@@ -130,3 +130,12 @@ fn a_word_that_may_be_a_key_is_not_shown() {
         assert!(!error.contains("2233") && !error.contains("8899") && !error.contains("opensesame"), "{error}");
     }
 }
+
+#[test]
+fn a_command_in_the_background_is_refused_with_its_line() {
+    for text in ["& ip xfrm state flush", "ip xfrm state flush &", "ip xfrm state flush\n& "] {
+        let error = XfrmConfig::parse(text).map(|_| ()).expect_err(text);
+        assert!(error.to_string().contains("only a shell"), "{text:?}: {error}");
+        assert_eq!(error.line(), text.lines().count().max(1), "{text:?}");
+    }
+}

@@ -242,6 +242,8 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
                 lines.push(std::mem::take(&mut words));
                 rest = &rest[2..];
             }
+            // A command in the background, or a word that a shell splits.
+            '&' => return Err(only_a_shell(line)),
             '#' => rest = &rest[rest.find('\n').unwrap_or(rest.len())..],
             '\\' if is_entry => {
                 lines.push(std::mem::take(&mut words));
