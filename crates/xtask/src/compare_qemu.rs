@@ -14,9 +14,9 @@ use crate::guest::{self, Extras, GuestArgs, Machine};
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::stats::median;
+use crate::ttcp;
 use offramp_ports::sys::{NetNs, confine};
 use serde::Serialize;
-use serde_json::Value;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -155,11 +155,9 @@ fn new_namespace() -> Result<NetNs> {
     NetNs::new().doing("making a network namespace (run as root)")
 }
 
-/// What `ttcp` reports at its end.
+/// A guest's report; none at all is a failure.
 fn throughput(printed: &str) -> Result<f64> {
-    let report = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let found = report.filter(|event| event["event"] == "report").find_map(|event| event["throughput_bps"].as_f64());
-    match found {
+    match ttcp::throughput_bps(printed) {
         Some(bps) if bps > 0.0 => Ok(bps),
         _ => failed(format!("ttcp in the guest reported no throughput:\n{}", printed.trim())),
     }

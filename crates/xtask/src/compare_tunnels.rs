@@ -17,13 +17,13 @@ use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::stats::median;
 use crate::stop;
+use crate::ttcp;
 use offramp_lab::esp::{EspBy, EspLink};
 use offramp_lab::rig::{self, Between, Placement, Rig, RigConfig, Threads};
 use offramp_offload::esp::{AesKey, Suite};
 use offramp_ports::sys::cpu::CpuTimes;
 use offramp_ports::sys::{NetNs, confine, link};
 use serde::Serialize;
-use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs;
 use std::net::{IpAddr, Ipv4Addr};
@@ -213,19 +213,13 @@ impl Bench {
         let begun = Instant::now();
         let mut client = link.start(0, "ttcp", send)?;
         let timeout = Duration::from_secs_f64(self.seconds) + TEST_GRACE;
-        let throughput_bps = client.wait_for("the report", 0, timeout, throughput)?;
+        let throughput_bps = client.wait_for("the report", 0, timeout, ttcp::throughput_bps)?;
         let elapsed_s = begun.elapsed().as_secs_f64();
         let busy = CpuTimes::read().doing("reading /proc/stat")?.since(&before);
         let busy_s = busy.all().iter().map(|cpu| cpu.busy_us() as f64 / 1e6).sum::<f64>();
         let gigabytes = throughput_bps * elapsed_s / BITS / GIGA;
         Ok(Sample { throughput_bps, cpu_s_per_gb: busy_s / gigabytes })
     }
-}
-
-/// What `ttcp` reports at its end.
-fn throughput(printed: &str) -> Option<f64> {
-    let mut events = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.find(|event| event["event"] == "report").and_then(|event| event["throughput_bps"].as_f64())
 }
 
 /// Two namespaces and an encrypted link between them. Dropped in this order.
@@ -436,12 +430,5 @@ mod tests {
         let samples = [vec![sample(4.0), sample(2.0), sample(3.0)], vec![sample(1.5); 3]];
         let rows = rows(&[Peer::Offramp, Peer::Wireguard], &samples);
         assert!((rows[0].offramp_ratio - 1.0).abs() < 1e-9 && (rows[1].offramp_ratio - 2.0).abs() < 1e-9);
-    }
-
-    #[test]
-    fn the_throughput_is_that_of_the_report() {
-        let printed = "{\"event\":\"start\"}\n{\"event\":\"report\",\"throughput_bps\":7.5}\n";
-        assert_eq!(throughput(printed), Some(7.5));
-        assert_eq!(throughput("{\"event\":\"start\"}\n"), None);
     }
 }

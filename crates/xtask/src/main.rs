@@ -18,6 +18,7 @@ mod seam;
 mod stats;
 mod stop;
 mod testpmd;
+mod ttcp;
 mod vhost_backend;
 mod vhost_relay;
 mod wire;
