@@ -154,6 +154,17 @@ impl GcmAead {
     }
 }
 
+/// Where what was clear, its trailer and the tag go.
+type Places<'a> = (&'a mut [u8], &'a mut [u8], &'a mut [u8; TAG_LEN]);
+
+/// The places in `out`, which is as long as all three.
+#[inline]
+fn places(out: &mut [u8], clear_len: usize, trailer_len: usize) -> Result<Places<'_>, CipherFailed> {
+    let (body, tag) = out.split_last_chunk_mut().ok_or(CipherFailed)?;
+    let (body, rest) = body.split_at_mut_checked(clear_len).ok_or(CipherFailed)?;
+    if rest.len() == trailer_len { Ok((body, rest, tag)) } else { Err(CipherFailed) }
+}
+
 impl Aead for GcmAead {
     fn seal(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed> {
         let (body, tag) = packet.split_last_chunk_mut().ok_or(CipherFailed)?;
@@ -174,11 +185,7 @@ impl Aead for GcmAead {
         trailer: &[u8],
         out: &mut [u8],
     ) -> Result<(), CipherFailed> {
-        let (body, tag) = out.split_last_chunk_mut::<TAG_LEN>().ok_or(CipherFailed)?;
-        let (body, rest) = body.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
-        if rest.len() != trailer.len() {
-            return Err(CipherFailed);
-        }
+        let (body, rest, tag) = places(out, clear.len(), trailer.len())?;
         let bytes = in_one(aad.to_bits());
         if rest.is_empty() {
             let (aad_at, from, to) = ((&raw const bytes).cast(), clear.as_ptr(), body.as_mut_ptr());
@@ -306,11 +313,7 @@ impl Aead for ChachaAead {
         trailer: &[u8],
         out: &mut [u8],
     ) -> Result<(), CipherFailed> {
-        let (body, tag) = out.split_last_chunk_mut().ok_or(CipherFailed)?;
-        let (body, rest) = body.split_at_mut_checked(clear.len()).ok_or(CipherFailed)?;
-        if rest.len() != trailer.len() {
-            return Err(CipherFailed);
-        }
+        let (body, rest, tag) = places(out, clear.len(), trailer.len())?;
         let (mut on_its_way, run) = (self.begin_with(nonce, aad), self.functions.encrypt_update);
         // SAFETY: each part is as long as where it goes and lies elsewhere.
         unsafe {
