@@ -9,9 +9,10 @@
 //! ```
 //!
 //! The counts are those of the adapters, so the costs follow by least squares from a few experiments (`lso`, `rsc`,
-//! `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000), none of them below 0. The profile that is made of them is
-//! a host that pays for both ends of a connection: that is what was measured. All other experiments are predicted by
-//! runs of the model on that profile.
+//! `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000), none of them below 0. Where a line is the limit, the
+//! hosts sleep between two interrupts, and what a hand-over then costs beyond that sum is waking: taken from
+//! `interrupt-cap` at 8000 interrupts a second. The profile that is made of all this is a host that pays for both ends of
+//! a connection: that is what was measured. All other experiments are predicted by runs of the model on that profile.
 
 use std::fmt::Write as _;
 
@@ -22,12 +23,15 @@ use offramp_model::simulation::{ModelError, run};
 
 use crate::compare::median;
 use crate::model::{Experiment, Sample};
+use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, Plan, Settings};
 
-/// Experiments that calibration runs: those that it learns from and those that it predicts.
-pub const EXPERIMENTS: [&str; 7] = ["lso", "rsc", "tx-checksum", "rx-checksum", "jumbo", "all", "lso-1g"];
 /// Variants from which the costs of bytes and frames follow.
 const LEARNED: [(&str, &str); 5] =
     [("lso", "off"), ("lso", "on"), ("rsc", "off"), ("rsc", "on"), ("jumbo", "MTU 9000")];
+/// Experiments that say what a sum costs, by their variants `off` and `on`.
+const SUMS: [&str; 2] = ["tx-checksum", "rx-checksum"];
+/// The variant from which waking follows: hosts that the line leaves idle between the interrupts.
+const PACED: (&str, &str) = ("interrupt-cap", "8000/s");
 /// Throughput is to be predicted within this, percent.
 pub const THROUGHPUT_PERCENT: f64 = 15.0;
 /// Processor time is to be predicted within this, percent.
@@ -41,7 +45,8 @@ const HEADERS_LEN: f64 = 66.0;
 const MSS: f64 = 1448.0;
 /// Largest large send that the model's profiles know.
 const CHUNK_LEN_MAX: f64 = 65_400.0;
-const GIGABIT: &str = "1Gbit/s";
+/// Preamble, check sequence and gap of a frame on the line (IEEE 802.3 3.1.1, 4.4.2).
+const LINE_OVERHEAD_LEN: f64 = 24.0;
 
 /// Why a machine cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
@@ -72,6 +77,8 @@ struct PerByte {
     sends: f64,
     receives: f64,
     wire_frames: f64,
+    /// Seconds.
+    time: f64,
 }
 
 impl PerByte {
@@ -83,6 +90,7 @@ impl PerByte {
             sends: sample.sent_frames? as f64 / bytes,
             receives: sample.host_frames? as f64 / bytes,
             wire_frames: sample.wire_frames? as f64 / bytes,
+            time: sample.seconds / bytes,
         };
         (sample.bytes > 0).then_some(found)
     }
@@ -110,8 +118,22 @@ impl Samples<'_> {
             sends: middle(|of| of.sends)?,
             receives: middle(|of| of.receives)?,
             wire_frames: middle(|of| of.wire_frames)?,
+            time: middle(|of| of.time)?,
         })
     }
+}
+
+/// The part of the lab that calibration needs: the variants that it learns from, and those that it predicts.
+pub fn plans(settings: &Settings) -> Vec<Plan> {
+    let sums = SUMS.iter().flat_map(|&name| [(name, "off"), (name, "on")]);
+    let predicted = PREDICTED.iter().map(|&(experiment, variant, _)| (experiment, variant));
+    let needed: Vec<_> = LEARNED.into_iter().chain([PACED]).chain(sums).chain(predicted).collect();
+    let mut plans = crate::plan::plans(settings);
+    for plan in &mut plans {
+        plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
+    }
+    plans.retain(|plan| !plan.variants.is_empty());
+    plans
 }
 
 /// What this machine's work costs, in nanoseconds, and how long the pieces are in which it is done.
@@ -127,6 +149,8 @@ pub struct Costs {
     pub sum_sent_ns: f64,
     /// The hosts, for each byte received that they sum themselves.
     pub sum_received_ns: f64,
+    /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
+    pub wake_ns: f64,
     /// The adapters, for each byte.
     pub adapter_byte_ns: f64,
     /// The adapters, for each frame on the line.
@@ -142,12 +166,13 @@ pub struct Costs {
 }
 
 /// Names and units of the costs, in the order of [`Costs::values`].
-const NAMES: [&str; 11] = [
+const NAMES: [&str; 12] = [
     "host, ns/byte, both ends",
     "host, ns/send",
     "host, ns/receive",
     "host, ns/byte summed, sent",
     "host, ns/byte summed, received",
+    "host, ns/interrupt when idle",
     "adapters, ns/byte",
     "adapters, ns/frame on the line",
     "adapters, ns/hand-over",
@@ -164,6 +189,7 @@ impl Costs {
             self.receive_ns,
             self.sum_sent_ns,
             self.sum_received_ns,
+            self.wake_ns,
             self.adapter_byte_ns,
             self.adapter_frame_ns,
             self.adapter_hand_over_ns,
@@ -184,13 +210,17 @@ impl Costs {
         let spared = |name| -> Result<f64, CalibrateError> {
             Ok((samples.get(name, "off")?.host_ns - samples.get(name, "on")?.host_ns).max(0.0))
         };
+        let paced = samples.get(PACED.0, PACED.1)?;
+        let handed_over_ns = byte_ns + paced.sends * send_ns + paced.receives * receive_ns;
+        let interrupts = paced.time * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         let (plain, large) = (samples.get("rsc", "off")?, samples.get("lso", "on")?);
         Ok(Self {
             byte_ns,
             send_ns,
             receive_ns,
-            sum_sent_ns: spared("tx-checksum")?,
-            sum_received_ns: spared("rx-checksum")?,
+            sum_sent_ns: spared(SUMS[0])?,
+            sum_received_ns: spared(SUMS[1])?,
+            wake_ns: ((paced.host_ns - handed_over_ns) / interrupts).max(0.0),
             adapter_byte_ns,
             adapter_frame_ns,
             adapter_hand_over_ns,
@@ -319,6 +349,8 @@ impl Calibration {
             word("adapter.access", "master", "the copy of the adapter's thread is in its time for each frame"),
             word("adapter.checksum", "on", "offramp's default"),
             word("adapter.lso", "on", "offramp's default"),
+            word("adapter.moderation", "fixed-gap", "the lab's own where a line is the limit"),
+            size("adapter.interrupt_rate", "8000interrupt/s", "the same"),
             size(
                 "adapter.transmit_fifo",
                 "256KiB",
@@ -369,13 +401,21 @@ struct Setup {
     host_sums_sent: bool,
     host_sums_received: bool,
     mss: f64,
-    rate: Option<&'static str>,
+    /// The line is the limit.
+    is_gigabit: bool,
 }
 
 impl Setup {
     const ALL_ON: Self =
-        Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, rate: None };
+        Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, is_gigabit: false };
     const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
+
+    /// Payload between two interrupts, bytes, where the line is the limit.
+    fn gap_len(&self) -> Option<f64> {
+        let share = self.mss / (self.mss + HEADERS_LEN + LINE_OVERHEAD_LEN);
+        let bytes_per_s = GIGABIT_BPS as f64 / BITS_PER_BYTE * share;
+        self.is_gigabit.then_some(bytes_per_s / f64::from(GIGABIT_INTERRUPTS_PER_SECOND))
+    }
 }
 
 /// Experiments that are predicted, and how they are set.
@@ -384,31 +424,60 @@ const PREDICTED: [(&str, &str, Setup); 6] = [
     ("all", "checksums only", Setup::BARE),
     ("all", "none", Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE }),
     ("all", "all", Setup::ALL_ON),
-    ("lso-1g", "off", Setup { lso: false, rate: Some(GIGABIT), ..Setup::ALL_ON }),
-    ("lso-1g", "on", Setup { rate: Some(GIGABIT), ..Setup::ALL_ON }),
+    ("lso-1g", "off", Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
+    ("lso-1g", "on", Setup { is_gigabit: true, ..Setup::ALL_ON }),
 ];
 
+/// What goes up and down between hosts and adapters for each segment, and in what pieces.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct HandOvers {
+    /// To a host, acknowledgements counted in.
+    up: f64,
+    /// From a host, data alone where the model cuts it into large sends, else with acknowledgements.
+    down: f64,
+    /// Acknowledgements from a host that are not in `down`.
+    acks: f64,
+    /// Bytes of a large send.
+    chunk_len: f64,
+}
+
 impl Costs {
+    /// Where the line is the limit, each interrupt joins what came since the last one and is answered by one
+    /// acknowledgement, and the sender has large sends as long as they may be. Elsewhere as was measured.
+    fn hand_overs(&self, setup: &Setup) -> HandOvers {
+        let one = self.frames_per_segment;
+        let joined = |gap_len: Option<f64>| gap_len.map_or(setup.mss / self.joined_len, |gap| 2.0 * setup.mss / gap);
+        let up = if setup.rsc { joined(setup.gap_len()) } else { one };
+        match (setup.gap_len(), setup.lso) {
+            (Some(gap), true) => {
+                HandOvers { up, down: setup.mss / CHUNK_LEN_MAX, acks: setup.mss / gap, chunk_len: CHUNK_LEN_MAX }
+            }
+            (Some(gap), false) => HandOvers { up, down: 1.0 + setup.mss / gap, acks: 0.0, chunk_len: self.chunk_len },
+            (None, true) => HandOvers { up, down: setup.mss / self.chunk_len, acks: 0.0, chunk_len: self.chunk_len },
+            (None, false) => HandOvers { up, down: one, acks: 0.0, chunk_len: self.chunk_len },
+        }
+    }
+
     /// The parameters of a profile that follow from the costs, for hosts and adapters that are set so, each with the
     /// position of the cost that it mostly follows from.
     fn settings(&self, setup: &Setup) -> Vec<(&'static str, String, usize)> {
         let frame_len = setup.mss + HEADERS_LEN;
-        // What goes up and down for each segment, acknowledgements counted in.
-        let handed_up = if setup.rsc { setup.mss / self.joined_len } else { self.frames_per_segment };
-        let handed_down = if setup.lso { setup.mss / self.chunk_len } else { self.frames_per_segment };
+        let pieces = self.hand_overs(setup);
         let byte = self.byte_ns
-            + self.receive_ns * handed_up / setup.mss
+            + (self.receive_ns * pieces.up + self.send_ns * pieces.acks) / setup.mss
             + if setup.host_sums_received { self.sum_received_ns } else { 0.0 };
         let engine = self.adapter_byte_ns * frame_len
             + self.adapter_frame_ns * self.frames_per_segment
-            + self.adapter_hand_over_ns * (handed_up + handed_down);
+            + self.adapter_hand_over_ns * (pieces.up + pieces.down + pieces.acks);
+        let segment_sends = if setup.lso { self.frames_per_segment } else { pieces.down };
         vec![
             ("host.write_copy_time", format!("{byte:.6}ns/byte"), 0),
-            ("host.segment_time", format!("{:.3}ns", self.send_ns * self.frames_per_segment), 1),
+            ("host.segment_time", format!("{:.3}ns", self.send_ns * segment_sends), 1),
             ("host.chunk_time", format!("{:.3}ns", self.send_ns), 1),
             ("host.checksum_time", format!("{:.6}ns/byte", self.sum_sent_ns), 3),
-            ("adapter.segment_time", format!("{engine:.3}ns"), 5),
-            ("adapter.segment_chunk", format!("{:.0}byte", self.chunk_len.clamp(MSS, CHUNK_LEN_MAX)), 8),
+            ("host.wake_time", format!("{:.3}ns", self.wake_ns), 5),
+            ("adapter.segment_time", format!("{engine:.3}ns"), 6),
+            ("adapter.segment_chunk", format!("{:.0}byte", pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX)), 9),
         ]
     }
 }
@@ -485,8 +554,8 @@ fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, Profi
     profile.set("adapter.lso", if setup.lso { "on" } else { "off" })?;
     profile.set("adapter.checksum", if setup.host_sums_sent { "off" } else { "on" })?;
     profile.set("workload.mss", &format!("{:.0}byte", setup.mss))?;
-    if let Some(rate) = setup.rate {
-        profile.set("link.rate", rate)?;
+    if setup.is_gigabit {
+        profile.set("link.rate", &format!("{GIGABIT_BPS}bit/s"))?;
     }
     Ok(profile)
 }

@@ -18,10 +18,10 @@ use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
 const MTU_JUMBO: usize = 9000;
-const GIGABIT_BPS: u64 = 1_000_000_000;
+pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
 /// default. Without it a gigabit line wakes the host for every frame.
-const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
+pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
 /// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
 /// much the receiver loses.
 const DATAGRAMS_BPS: u64 = 1_000_000_000;

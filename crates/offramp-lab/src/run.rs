@@ -20,19 +20,58 @@ pub fn run(
     repeats: usize,
     on_sample: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Experiment, LabError> {
-    let count = plan.variants.len();
-    let mut samples: Vec<Vec<Sample>> = vec![Vec::with_capacity(repeats); count];
+    let mut samples = vec![Vec::with_capacity(repeats); plan.variants.len()];
     for round in 0..repeats {
-        for turn in 0..count {
-            let index = if round % 2 == 0 { turn } else { count - 1 - turn };
-            let VariantPlan { name, rig, traffic } = &plan.variants[index];
-            on_sample(round, turn, name);
-            samples[index].push(bench.sample(stage, round, rig, traffic, plan.has_round_trips())?);
+        run_round(bench, stage, plan, round, &mut samples, on_sample)?;
+    }
+    Ok(summarise(plan, samples))
+}
+
+/// Runs several experiments at once: each round has a sample of every variant of every one of them. What drifts over
+/// minutes, as the speed of a virtual machine does, is then the same for all.
+///
+/// `on_sample` is told before each sample: the experiment's position, its round, its turn in it, and the variant.
+///
+/// # Errors
+/// When a sample fails or the run is stopped.
+pub fn run_together(
+    bench: &Bench,
+    stage: &mut Stage,
+    plans: &[Plan],
+    repeats: usize,
+    on_sample: &mut dyn FnMut(usize, usize, usize, &str),
+) -> Result<Vec<Experiment>, LabError> {
+    let mut samples: Vec<_> = plans.iter().map(|plan| vec![Vec::with_capacity(repeats); plan.variants.len()]).collect();
+    for round in 0..repeats {
+        for (at, plan) in plans.iter().enumerate() {
+            let mut on_sample = |round: usize, turn: usize, variant: &str| on_sample(at, round, turn, variant);
+            run_round(bench, stage, plan, round, &mut samples[at], &mut on_sample)?;
         }
     }
+    Ok(plans.iter().zip(samples).map(|(plan, samples)| summarise(plan, samples)).collect())
+}
+
+fn run_round(
+    bench: &Bench,
+    stage: &mut Stage,
+    plan: &Plan,
+    round: usize,
+    samples: &mut [Vec<Sample>],
+    on_sample: &mut dyn FnMut(usize, usize, &str),
+) -> Result<(), LabError> {
+    let count = plan.variants.len();
+    for turn in 0..count {
+        let index = if round.is_multiple_of(2) { turn } else { count - 1 - turn };
+        let VariantPlan { name, rig, traffic } = &plan.variants[index];
+        on_sample(round, turn, name);
+        samples[index].push(bench.sample(stage, round, rig, traffic, plan.has_round_trips())?);
+    }
+    Ok(())
+}
+
+fn summarise(plan: &Plan, samples: Vec<Vec<Sample>>) -> Experiment {
     let named = plan.variants.iter().zip(samples);
-    let variants: Vec<Variant> = named.map(|(plan, samples)| compare::summarise(plan.name, samples)).collect();
-    Ok(conclude(plan, variants))
+    conclude(plan, named.map(|(plan, samples)| compare::summarise(plan.name, samples)).collect())
 }
 
 fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {

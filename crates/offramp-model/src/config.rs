@@ -59,6 +59,8 @@ pub enum ReceiveIn {
 pub struct Costs {
     /// An interrupt.
     pub interrupt: Span,
+    /// The same where the processor was idle: on top of it.
+    pub wake: Span,
     /// The driver, per frame read out.
     pub frame: Span,
     /// TCP and IP, per segment received.
@@ -317,6 +319,7 @@ impl Fields<'_> {
         HostConfig {
             costs: Costs {
                 interrupt: self.cost("host.interrupt_time"),
+                wake: self.cost("host.wake_time"),
                 frame: self.cost("host.frame_time"),
                 tcp: self.cost("host.tcp_time"),
                 ack: self.cost("host.ack_time"),

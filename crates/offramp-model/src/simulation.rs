@@ -368,6 +368,11 @@ impl Simulation {
         }
     }
 
+    /// Whether an interrupt's processor has nothing to do.
+    fn finds_idle(&self, job: &Job) -> bool {
+        self.cpus[self.place(Priority::Interrupt, job)].jobs() == 0
+    }
+
     /// Work for the processor, charged to what it is for.
     fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let cost = self.charge(costs);

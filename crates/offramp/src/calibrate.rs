@@ -2,11 +2,11 @@
 
 use crate::exit::{self, FAILED, SETUP, fail};
 use crate::model::own_profile;
-use offramp_lab::calibrate::{CalibrateError, Calibration, EXPERIMENTS, predict, predictions_text};
+use offramp_lab::calibrate::{CalibrateError, Calibration, plans, predict, predictions_text};
 use offramp_lab::error::LabError;
 use offramp_lab::machine;
 use offramp_lab::model::Experiment;
-use offramp_lab::plan::{Settings, plans};
+use offramp_lab::plan::Settings;
 use offramp_lab::report::terminal;
 use offramp_lab::rig::{Placement, Rig, RigConfig};
 use offramp_lab::run as runner;
@@ -21,14 +21,14 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 /// Rounds of a default run: enough for a median and a range.
-const REPEATS: u16 = 3;
-const SECONDS: f64 = 0.4;
+const REPEATS: u16 = 10;
+const SECONDS: f64 = 0.3;
 /// Name of the profile.
 const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp calibrate                                                    in a minute
+  offramp calibrate                                                    in a minute and a half
   offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
 
 Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
@@ -112,7 +112,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
         signal_hook::flag::register(signal, Arc::clone(&stop))?;
     }
     let settings = Settings { seconds: args.seconds, ..Settings::default() };
-    let plans: Vec<_> = plans(&settings).into_iter().filter(|plan| EXPERIMENTS.contains(&plan.name)).collect();
+    let plans = plans(&settings);
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let has_rps = Rig::start(&RigConfig::default())?.has_rps();
@@ -122,24 +122,13 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
     let started = Instant::now();
     let mut progress = terminal::Progress::stderr();
-    let mut experiments = Vec::new();
-    for plan in &plans {
-        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
-            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
-            done += 1;
-            let step = terminal::Step {
-                done,
-                total,
-                experiment: plan.name,
-                variant,
-                round: round + 1,
-                rounds: repeats,
-                left_s,
-            };
-            progress.step(&step);
-        };
-        experiments.push(runner::run(&bench, &mut Stage::Namespaces, plan, repeats, &mut on_sample)?);
-    }
+    let mut on_sample = |at: usize, round: usize, _turn: usize, variant: &str| {
+        let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
+        done += 1;
+        let experiment = plans[at].name;
+        progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds: repeats, left_s });
+    };
+    let experiments = runner::run_together(&bench, &mut Stage::Namespaces, &plans, repeats, &mut on_sample)?;
     Ok((experiments, has_rps))
 }
 

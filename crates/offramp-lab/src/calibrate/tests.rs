@@ -8,6 +8,7 @@ const TRUE: Costs = Costs {
     receive_ns: 1200.0,
     sum_sent_ns: 0.05,
     sum_received_ns: 0.08,
+    wake_ns: 20_000.0,
     adapter_byte_ns: 0.12,
     adapter_frame_ns: 60.0,
     adapter_hand_over_ns: 500.0,
@@ -18,16 +19,20 @@ const TRUE: Costs = Costs {
 
 fn sample(setup: &Setup, round: usize) -> Sample {
     const BYTES: f64 = 1e10;
-    let handed_up = if setup.rsc { 1.0 / TRUE.joined_len } else { TRUE.frames_per_segment / setup.mss };
-    let handed_down = if setup.lso { 1.0 / TRUE.chunk_len } else { TRUE.frames_per_segment / setup.mss };
+    let pieces = TRUE.hand_overs(setup);
+    let [handed_up, handed_down] = [pieces.up / setup.mss, (pieces.down + pieces.acks) / setup.mss];
     let wire = TRUE.frames_per_segment / setup.mss;
     let sums = [(setup.host_sums_sent, TRUE.sum_sent_ns), (setup.host_sums_received, TRUE.sum_received_ns)];
     let summed: f64 = sums.iter().filter(|(sums, _)| *sums).map(|(_, cost)| cost).sum();
-    let host = TRUE.byte_ns + TRUE.send_ns * handed_down + TRUE.receive_ns * handed_up + summed;
+    let waking = setup.gap_len().map_or(0.0, |gap_len| TRUE.wake_ns / gap_len);
+    let host = TRUE.byte_ns + TRUE.send_ns * handed_down + TRUE.receive_ns * handed_up + summed + waking;
     let adapter =
         TRUE.adapter_byte_ns + TRUE.adapter_frame_ns * wire + TRUE.adapter_hand_over_ns * (handed_up + handed_down);
+    // One processor for the hosts and one for the adapters, in a pipeline; and the line.
+    let line_ns = setup.gap_len().map_or(0.0, |gap_len| 1e9 / (gap_len * f64::from(GIGABIT_INTERRUPTS_PER_SECOND)));
     Sample {
         round,
+        seconds: host.max(adapter).max(line_ns) * BYTES / 1e9,
         bytes: BYTES as u64,
         host_cpu_s: Some(host * BYTES / 1e9),
         adapter_cpu_s: Some(adapter * BYTES / 1e9),
@@ -41,10 +46,7 @@ fn sample(setup: &Setup, round: usize) -> Sample {
 fn experiment(name: &str, variants: &[(&str, Setup)]) -> Experiment {
     let variant = |(name, setup): &(&str, Setup)| {
         let samples: Vec<Sample> = (0..3).map(|round| sample(setup, round)).collect();
-        let [host, adapter] = [samples[0].host_cpu_s, samples[0].adapter_cpu_s].map(|cpu| cpu.unwrap() / 10.0);
-        // One processor for the hosts and one for the adapters, in a pipeline; and the line.
-        let limit_bps = setup.rate.map_or(f64::INFINITY, |_| 1e9 * setup.mss / (setup.mss + 90.0));
-        let throughput_bps = Some((8e9 / host.max(adapter)).min(limit_bps));
+        let throughput_bps = Some(samples[0].bytes as f64 * 8.0 / samples[0].seconds);
         Variant { name: (*name).to_owned(), throughput_bps, samples, ..Variant::default() }
     };
     Experiment {
@@ -62,7 +64,7 @@ fn experiment(name: &str, variants: &[(&str, Setup)]) -> Experiment {
 
 fn experiments() -> Vec<Experiment> {
     let all = Setup::ALL_ON;
-    let gigabit = |lso| Setup { lso, rate: Some(GIGABIT), ..all };
+    let gigabit = |lso| Setup { lso, is_gigabit: true, ..all };
     let none = Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE };
     vec![
         experiment("lso", &[("off", Setup { lso: false, ..all }), ("on", all)]),
@@ -70,6 +72,7 @@ fn experiments() -> Vec<Experiment> {
         experiment("tx-checksum", &[("off", Setup { host_sums_sent: true, ..all }), ("on", all)]),
         experiment("rx-checksum", &[("off", Setup { host_sums_received: true, ..all }), ("on", all)]),
         experiment("jumbo", &[("MTU 1500", Setup::BARE), ("MTU 9000", Setup { mss: 8948.0, ..Setup::BARE })]),
+        experiment("interrupt-cap", &[("8000/s", gigabit(true))]),
         experiment("all", &[("none", none), ("all", all), ("checksums only", Setup::BARE)]),
         experiment("lso-1g", &[("off", gigabit(false)), ("on", gigabit(true))]),
     ]
@@ -124,4 +127,14 @@ fn no_cost_is_below_zero() {
     // The second column would want a negative cost.
     let rows = [([1.0, 0.0, 1.0], 1.0), ([1.0, 5.0, 0.0], 0.9), ([1.0, 1.0, 0.0], 1.0), ([1.0, 9.0, 0.0], 0.8)];
     assert!(least_squares(&rows).iter().all(|cost| *cost >= 0.0 && cost.is_finite()));
+}
+
+#[test]
+fn every_variant_that_is_learned_from_or_predicted_is_one_of_the_lab() {
+    let plans = plans(&Settings::default());
+    let run: Vec<_> = plans.iter().flat_map(|plan| plan.variants.iter().map(|of| (plan.name, of.name))).collect();
+    let needed = LEARNED.into_iter().chain([PACED]).chain(PREDICTED.iter().map(|of| (of.0, of.1)));
+    for one in needed {
+        assert_eq!(run.iter().filter(|other| **other == one).count(), 1, "{one:?}");
+    }
 }

@@ -119,6 +119,7 @@ const fn cost_per_byte(name: &'static str, meaning: &'static str) -> Key {
 pub static KEYS: &[Key] = &[
     key("host.cost_scale", Ratio, (1, HUNDREDFOLD), "100%", "all times of the processor, the bus aside, times this"),
     cost("host.interrupt_time", "an interrupt: entry, registers of the adapter, return"),
+    cost("host.wake_time", "an interrupt that finds its processor idle: on top, until it is awake and warm"),
     cost("host.frame_time", "the driver, for each frame that it reads out"),
     cost("host.tcp_time", "IP and TCP, for each segment received"),
     cost("host.ack_time", "an acknowledgement sent, down to the driver"),

@@ -144,8 +144,9 @@ impl Simulation {
             driver.is_active = true;
             self.interrupt_turn += 1;
             self.counts.interrupts += 1;
-            let costs = [(Activity::Interrupt, self.config.host.costs.interrupt)];
-            self.work(Priority::Interrupt, Job::InterruptEntry, &costs);
+            let entry = self.config.host.costs.interrupt;
+            let wake = if self.finds_idle(&Job::InterruptEntry) { self.config.host.costs.wake } else { Span::ZERO };
+            self.work(Priority::Interrupt, Job::InterruptEntry, &[(Activity::Interrupt, entry + wake)]);
         } else if let Some(due_ns) = driver.moderator.next_due_ns() {
             let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
             if driver.moderation_at.is_none_or(|at| due < at) {
