@@ -160,7 +160,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     }
 
     /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
-    /// `clock` is the time of `now_ns`, as it goes on; it is read only under moderation, twice per batch.
+    /// `clock` is the processor's time that the caller has had, nanoseconds from any moment; it is read only under
+    /// moderation, twice per batch.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.

@@ -117,8 +117,9 @@ impl Receive {
     /// Moves frames that are due until the line has none or a batch is full, then ends the batch.
     ///
     /// `enabled` is what is on at this moment; what was held under other settings is handed over
-    /// first, so that a switch neither loses nor reorders a frame. `clock` is the time of `now_ns`, as it
-    /// goes on; it is read twice per batch, and only under moderation, to learn what a batch costs.
+    /// first, so that a switch neither loses nor reorders a frame. `clock` is the
+    /// processor's time that the caller has had, nanoseconds from any moment; it is read twice per batch, and only under
+    /// moderation, to learn what a batch costs.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.

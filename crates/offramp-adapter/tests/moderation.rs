@@ -755,6 +755,23 @@ mod cost {
         }
     }
 
+    /// A thread that loses its processor for a millisecond now and then.
+    #[test]
+    fn a_batch_in_a_hundred_that_something_interrupted_hardly_changes_the_cost() {
+        let mut rng = rng();
+        let (mut of_batches, mut of_calls) = (CostEstimator::default(), CostEstimator::default());
+        for n in 0..20_000 {
+            observe(&mut of_batches, &mut rng, 10_000, 200);
+            of_calls.observe_interrupt(12_000);
+            if n % 100 == 50 {
+                of_batches.observe(1, 1_400_000);
+                of_calls.observe_interrupt(1_400_000);
+            }
+        }
+        assert_near(&of_batches, 10_000);
+        assert_near(&of_calls, 12_000);
+    }
+
     #[test]
     fn batches_of_one_size_leave_the_cost_as_it_was_but_not_above_a_whole_batch() {
         let mut estimator = CostEstimator::default();

@@ -10,6 +10,7 @@ use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::time::TimeSpec;
+use nix::time::{ClockId, clock_gettime};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::fault::{Reverse, VerdictFault};
 use offramp_adapter::pair::QueuePair;
@@ -158,7 +159,7 @@ impl<'a> Watch<'a> {
 
 impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        Ok(self.poll_timed(now_ns, &clock_ns)?.moved)
+        Ok(self.poll_timed(now_ns, &thread_time_ns)?.moved)
     }
 
     fn arm(&mut self, waker: &Waker) {
@@ -313,6 +314,13 @@ impl Drop for Worker {
 fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
+}
+
+/// Nanoseconds of a processor that this thread has had. What an interrupt costs is measured by it: between two
+/// moments a thread that it woke may have had the processor, and for longer than the interrupt took. 0 where the
+/// kernel does not tell: interrupts then cost as little as is believed.
+pub(crate) fn thread_time_ns() -> u64 {
+    clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
 fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {

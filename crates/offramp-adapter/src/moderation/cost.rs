@@ -22,6 +22,10 @@ const WEIGHT_MIN: f64 = 16.0;
 const VARIANCE_MIN: f64 = 0.25;
 /// A batch that took longer was interrupted by something else; it counts as this long, nanoseconds.
 const HANDLING_NS_MAX: u64 = 1_000_000;
+/// Where it is known what to expect, a batch that took more than so many times as long was interrupted as well, and
+/// counts as so many times: a thread that lost its processor for a millisecond, once in a hundred batches, would
+/// else double what an interrupt of ten microseconds seems to cost. What really grows is followed all the same.
+const UNEXPECTED: f64 = 4.0;
 /// A batch of more frames counts as this many; it keeps the sums exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
@@ -106,11 +110,10 @@ impl CostEstimator {
         self.cost_ns
     }
 
-    /// Learns from a batch of `frames` that took `took_ns` to handle, the interrupt included. One
-    /// division.
+    /// Learns from a batch of `frames` that took `took_ns` to handle, the interrupt included.
     pub fn observe(&mut self, frames: u32, took_ns: u64) {
         let frames = f64::from(frames.min(BATCH_FRAMES_MAX));
-        let ns = took_ns.min(HANDLING_NS_MAX) as f64;
+        let ns = (took_ns.min(HANDLING_NS_MAX) as f64).min(self.longest_ns(frames));
         self.weight = self.weight * KEEP + 1.0;
         self.frames = self.frames * KEEP + frames;
         self.ns = self.ns * KEEP + ns;
@@ -121,13 +124,25 @@ impl CostEstimator {
         }
     }
 
-    /// Learns from an interrupt that was seen to cost `ns` by itself. One division.
+    /// Learns from an interrupt that was seen to cost `ns` by itself.
     pub fn observe_interrupt(&mut self, ns: u64) {
+        let ns = (ns.min(HANDLING_NS_MAX) as f64).min(self.longest_ns(0.0));
         self.weight = self.weight * KEEP + 1.0;
-        self.ns = self.ns * KEEP + ns.min(HANDLING_NS_MAX) as f64;
+        self.ns = self.ns * KEEP + ns;
         if self.weight >= WEIGHT_MIN {
             self.cost_ns = ((self.ns / self.weight) as u64).clamp(COST_NS_MIN, COST_NS_MAX);
         }
+    }
+
+    /// The longest that a batch of so many frames is believed to take: by the mean batch or by the mean frame, each of
+    /// which has a share of the interrupts.
+    fn longest_ns(&self, frames: f64) -> f64 {
+        if self.weight < WEIGHT_MIN {
+            return HANDLING_NS_MAX as f64;
+        }
+        let of_frames_ns = if self.frames > 0.0 { self.ns / self.frames * frames } else { 0.0 };
+        let expected_ns = (self.ns / self.weight).max(of_frames_ns).max(COST_NS_MIN as f64);
+        expected_ns * UNEXPECTED
     }
 
     /// Where the line meets a batch of no frames. Without batches of different sizes there is no line:

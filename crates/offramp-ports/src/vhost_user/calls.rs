@@ -6,10 +6,10 @@
 //! decision: the driver may have looked meanwhile, and wish for another place.
 
 use super::counters::QueueCounters;
+use crate::worker::thread_time_ns;
 use nix::unistd::write;
 use offramp_adapter::moderation::{COST_NS_START, ModerationConfig, Moderator, Policy};
 use std::os::fd::OwnedFd;
-use std::time::Instant;
 
 /// What a call is taken to cost the guest, nanoseconds: the interrupt, waking its processor, its driver's
 /// work around a batch. Nobody outside sees it, so it is what an interrupt is taken to cost before anything is
@@ -111,10 +111,10 @@ impl Calls {
     /// Calls the guest for what waits, and learns what that costs. Where the time is not known, as when a ring
     /// is stopped, no gap counts from here.
     pub fn call_for_waiting(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
-        let begun = Instant::now();
+        let begun_ns = thread_time_ns();
         self.call(counters);
         self.since_call = 0;
-        self.moderator.costed(GUEST_COST_NS.saturating_add(begun.elapsed().as_nanos() as u64));
+        self.moderator.costed(GUEST_COST_NS.saturating_add(thread_time_ns().saturating_sub(begun_ns)));
         match now_ns {
             Some(now_ns) => self.moderator.fired(now_ns),
             None => self.moderator.seen(),
