@@ -85,19 +85,24 @@ fn judge(name: &str, programs: &[PathBuf; 2]) -> Result<()> {
     let suite = Suite::by_name(name).doing("the suite")?;
     let scratch = Scratch::new()?;
     let bed = Bed::new()?;
-    let keys = {
-        let _far = Charon::start(1, &bed, suite, programs, &scratch)?;
-        let ours = Charon::start(0, &bed, suite, programs, &scratch)?;
-        ours.swanctl(&["--initiate", "--child", "link", "--timeout", "15"])?;
-        let keys = Keys::of(&fs::read_to_string(&ours.log).doing("reading charon's log")?, suite)?;
-        // Killed: it must not tell the other that it goes.
-        drop(ours);
-        stop::sleep(SETTLE)?;
-        bed.install(&keys, suite)?;
-        let moved = bed.transfer(0).and_then(|()| bed.transfer(1));
-        moved.and_then(|()| bed.check_counts())
-    };
-    keys
+    // Dropped in front of the bed, whose namespace it uses.
+    let _far = Charon::start(1, &bed, suite, programs, &scratch)?;
+    let keys = negotiated(&bed, suite, programs, &scratch)?;
+    bed.install(&keys, suite)?;
+    bed.transfer(0)?;
+    bed.transfer(1)?;
+    bed.check_counts()
+}
+
+/// The keys that a charon on our side has agreed on.
+fn negotiated(bed: &Bed, suite: Suite, programs: &[PathBuf; 2], scratch: &Scratch) -> Result<Keys> {
+    let ours = Charon::start(0, bed, suite, programs, scratch)?;
+    ours.swanctl(&["--initiate", "--child", "link", "--timeout", "15"])?;
+    let log = fs::read_to_string(&ours.log).doing("reading charon's log")?;
+    // Killed: it must not tell the other that it goes.
+    drop(ours);
+    stop::sleep(SETTLE)?;
+    Keys::of(&log, suite)
 }
 
 /// Two namespaces, and the adapter on the way from the one to the other. Dropped in this order.
