@@ -128,7 +128,7 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
 }
 
 #[test]
-fn a_queue_pair_that_stands_still_at_either_end_while_the_other_goes_on_loses_nothing_within_the_window() {
+fn a_queue_pair_whose_packets_wait_while_the_other_goes_on_loses_nothing_within_the_window() {
     const SUPER_FRAMES: u32 = 1000;
     for (replay_window, is_wide) in [(4096, false), (65_536, true)] {
         let config = AdapterConfig { queues: 2, ..crate::bed::config() };
