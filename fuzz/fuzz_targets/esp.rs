@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run esp`: see `crates/offramp-offload/tests/hostile/mod.rs`.
+//! `cargo +nightly fuzz run esp`: see `crates/offramp-offload/tests/hostile/esp.rs`.
 
 #![no_main]
 
@@ -6,4 +6,6 @@
 #[path = "../../crates/offramp-offload/tests/hostile/mod.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::esp(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    hostile::esp::esp(bytes);
+});

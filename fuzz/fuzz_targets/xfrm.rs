@@ -1,5 +1,5 @@
-//! `cargo +nightly fuzz run xfrm`: see `crates/offramp-offload/tests/hostile/mod.rs`. The real texts in
-//! `crates/offramp-offload/tests/xfrm` are good beginnings.
+//! `cargo +nightly fuzz run xfrm`: see `crates/offramp-offload/tests/hostile/xfrm.rs`. The real texts in
+//! `crates/offramp-offload/tests/xfrm` are good beginnings, and `fuzz/xfrm.dict` has the words.
 
 #![no_main]
 
@@ -7,4 +7,6 @@
 #[path = "../../crates/offramp-offload/tests/hostile/mod.rs"]
 mod hostile;
 
-libfuzzer_sys::fuzz_target!(|bytes: &[u8]| hostile::xfrm(bytes));
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| {
+    hostile::xfrm::xfrm(bytes);
+});

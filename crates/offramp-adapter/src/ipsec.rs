@@ -13,12 +13,14 @@
 
 mod association;
 mod change;
+mod keepalive;
 mod open;
 mod seal;
 mod too_big;
 
 pub use association::{SaState, SaStatus};
 pub use change::{Ipsec, SaChange, SaError};
+pub(crate) use keepalive::Keepalives;
 pub(crate) use open::Opening;
 pub(crate) use seal::Sealing;
 

@@ -179,7 +179,8 @@ impl Gauge {
 /// One direction of one queue.
 #[derive(Debug, Default)]
 pub struct Direction {
-    /// Frames of the line that came in (transmit: as many as the super-frame makes).
+    /// Frames of the line that came in (transmit: as many as the super-frame makes, and
+    /// NAT-keepalives, which no host sent).
     pub frames_in: Counter,
     /// Frames of the line that went out (receive: as many as were joined).
     pub frames_out: Counter,

@@ -1,7 +1,7 @@
 //! Host to line: take a super-frame, plan it, cut it into buffers of the line, seal what is to be protected.
 
 use crate::config::AdapterConfig;
-use crate::ipsec::{InForce, Sealing};
+use crate::ipsec::{InForce, Keepalives, Sealing};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
 use offramp_offload::esp::SealedSegments;
@@ -83,6 +83,8 @@ pub struct Transmit {
     pending: Option<Pending>,
     /// `None` while no frame has to do with IPsec.
     sealing: Option<Box<Sealing>>,
+    /// `None` while no association reminds a NAT.
+    keepalives: Option<Box<Keepalives>>,
 }
 
 impl Transmit {
@@ -94,6 +96,7 @@ impl Transmit {
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
             sealing: None,
+            keepalives: None,
         }
     }
 
@@ -116,6 +119,7 @@ impl Transmit {
     /// pairs do so, too.
     pub(crate) fn set_ipsec(&mut self, in_force: &Arc<InForce>, is_shared: bool) {
         self.sealing = Sealing::new(in_force, self.sealing.take(), self.mtu, is_shared);
+        self.keepalives = Keepalives::new(in_force);
     }
 
     /// Says what time it is to the associations.
@@ -128,7 +132,9 @@ impl Transmit {
 
     /// When [`Transmit::tick`] has something to do.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns())
+        let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns());
+        let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns());
+        sealing_ns.into_iter().chain(keepalive_ns).min()
     }
 
     /// Moves frames until the host has none, the line has no room, or a batch is full.
@@ -143,6 +149,9 @@ impl Transmit {
         now_ns: u64,
     ) -> Result<Progress, PortError> {
         let mut progress = Progress::default();
+        if let Some(keepalives) = &mut self.keepalives {
+            keepalives.send(wire, stats, now_ns);
+        }
         let mut batch_bytes = 0;
         let mut whole = Tally::default();
         while batch_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
@@ -329,6 +338,9 @@ impl Transmit {
             };
             match sealer.write_run(frame, plan, loan.bytes, loan.stride) {
                 Ok(count) => {
+                    if let Some(keepalives) = &mut self.keepalives {
+                        keepalives.sealed(*by, &loan.bytes[..len], now_ns);
+                    }
                     wire.put(len, count, now_ns);
                     frames += count;
                     bytes += len * count;

@@ -5,6 +5,8 @@ mod support;
 
 #[path = "ipsec/bed.rs"]
 mod bed;
+#[path = "ipsec/keepalive.rs"]
+mod keepalive;
 #[path = "ipsec/life.rs"]
 mod life;
 #[path = "ipsec/line.rs"]

@@ -62,4 +62,4 @@ pub use shared::{Grant, SharedInbound, SharedOutbound};
 pub use suite::{AesKey, Hmac, Suite, UnknownSuite};
 pub use table::SaTable;
 pub use tunnel::{DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Tunnel};
-pub use udp::{Arrival, EspPacket, KEEPALIVE, NON_ESP_MARKER, UDP_ENCAPSULATION_PORT, UdpPorts};
+pub use udp::{Arrival, EspPacket, KEEPALIVE, NON_ESP_MARKER, UDP_ENCAPSULATION_PORT, UdpPorts, write_keepalive};

@@ -7,6 +7,8 @@ mod support;
 mod bench;
 #[path = "esp/ciphers.rs"]
 mod ciphers;
+#[path = "esp/keepalive.rs"]
+mod keepalive;
 #[path = "esp/large_send.rs"]
 mod large_send;
 #[path = "esp/refusal.rs"]

@@ -3,9 +3,12 @@
 mod hostile;
 
 use offramp_offload::checksum;
+use offramp_offload::esp::Refused;
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
+use std::fs;
+use std::path::Path;
 
 /// Inputs of one test; the fuzz targets run without a limit.
 const INPUTS: usize = 20_000;
@@ -112,7 +115,7 @@ fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
 /// An ESP packet to one of the hostile tests' associations that nobody sealed, or something near to one.
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
-    let spi = hostile::ESP_SPI + rng.random_range(0..20);
+    let spi = hostile::esp::SPI + rng.random_range(0..2);
     let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return frame };
     let at =
         if rng.random_bool(0.5) || layout.payload_len() < 8 { layout.transport_start } else { layout.payload_start };
@@ -128,17 +131,60 @@ fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     frame
 }
 
-#[test]
-fn an_opener_hands_on_or_counts_every_packet_once_whatever_the_bytes() {
-    let mut rng = ChaCha8Rng::seed_from_u64(seed());
-    for _ in 0..INPUTS / 50 {
-        let mut input = vec![rng.random()];
-        for _ in 0..40 {
-            let frame = if rng.random_bool(0.5) { nearly_esp(&mut rng) } else { nearly_right(&mut rng) };
-            input.extend_from_slice(&(frame.len() as u16).to_le_bytes());
-            input.extend_from_slice(&frame);
+/// Bytes behind their number.
+fn push_bytes(input: &mut Vec<u8>, bytes: &[u8]) {
+    let len = bytes.len().min(usize::from(u8::MAX));
+    input.push(len as u8);
+    input.extend_from_slice(&bytes[..len]);
+}
+
+/// One thing that happens to an association, as `hostile::esp` reads it.
+fn push_event(input: &mut Vec<u8>, rng: &mut ChaCha8Rng) {
+    let event = rng.random_range(0..9_u8);
+    input.push(event);
+    let back = rng.random_range(0..20_u8).saturating_sub(12);
+    match event {
+        0 => push_bytes(input, &nearly_esp(rng)),
+        1 => input.extend_from_slice(&[rng.random::<u8>() & 0x9f, rng.random(), rng.random(), rng.random()]),
+        2 => push_bytes(input, &nearly_right(rng)),
+        3 | 4 => {
+            let frame = nearly_right(rng);
+            input.push([1, 4, 6, 17, 41, 59][rng.random_range(0..6)]);
+            push_bytes(input, frame.get(14..).unwrap_or_default());
+            if event == 4 {
+                let trailer = [rng.random_range(0..4_u8), 2, rng.random_range(0..4), 1];
+                push_bytes(input, &trailer[..rng.random_range(0..=4)]);
+            }
         }
-        hostile::esp(&input);
+        5 => input.extend_from_slice(&rng.random_range(0..100_u16).to_le_bytes()),
+        6 => input.push(back),
+        7 => {
+            let how = rng.random::<u8>() & !1;
+            input.extend_from_slice(&[back, how, rng.random_range(0..120), 0, rng.random::<u8>() & rng.random::<u8>()]);
+        }
+        _ => input.extend_from_slice(&[back, rng.random(), rng.random_range(0..120), 0]),
+    }
+}
+
+#[test]
+fn an_opener_hands_on_what_was_sent_once_and_counts_the_rest_whatever_happens() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let (mut opened, mut refused) = (0, [0; Refused::ALL.len()]);
+    for _ in 0..INPUTS / 10 {
+        let mut input = rng.random::<[u8; 3]>().to_vec();
+        for _ in 0..40 {
+            push_event(&mut input, &mut rng);
+        }
+        let (well, counts) = hostile::esp::esp(&input);
+        opened += well;
+        for (sum, reason) in refused.iter_mut().zip(Refused::ALL) {
+            *sum += counts.of(reason);
+        }
+    }
+    println!("{opened} opened, refused {refused:?}");
+    assert!(opened > 0);
+    for (count, reason) in refused.into_iter().zip(Refused::ALL) {
+        assert!(count > 0, "no packet was refused for: {reason}");
     }
 }
 
@@ -154,7 +200,7 @@ fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
         include_str!("xfrm/policies-statistics.txt"),
     ];
     for text in real {
-        hostile::xfrm(text.as_bytes());
+        hostile::xfrm::text(text.as_bytes());
     }
     let real = real.concat();
     let words: Vec<&str> = real.split_inclusive([' ', '\n', '\t', '\\']).collect();
@@ -169,6 +215,43 @@ fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
             let at = rng.random_range(0..text.len());
             text[at] = rng.random();
         }
-        hostile::xfrm(&text);
+        hostile::xfrm::text(&text);
     }
+}
+
+/// Statements at random: some fit together, and mean associations for both ends or for one.
+#[test]
+fn statements_that_are_right_in_themselves_are_read_or_refused_in_one_line() {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed());
+    let mut meant = [0; 2];
+    for _ in 0..INPUTS {
+        let mut input = vec![0; rng.random_range(1..50)];
+        rng.fill_bytes(&mut input[1..]);
+        for (sum, associations) in meant.iter_mut().zip(hostile::xfrm::xfrm(&input)) {
+            *sum += associations.unwrap_or(0);
+        }
+    }
+    assert!(meant.iter().all(|&sum| sum > 0), "nothing means an association: {meant:?}");
+}
+
+/// What fuzzing has found to reach new code.
+fn kept(target: &str) -> Vec<Vec<u8>> {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    let files = fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{}: {error}", corpus.display()));
+    let inputs: Vec<_> = files.map(|file| fs::read(file.unwrap().path()).unwrap()).collect();
+    assert!(!inputs.is_empty(), "{} is empty", corpus.display());
+    inputs
+}
+
+#[test]
+fn what_fuzzing_kept_is_survived() {
+    for input in kept("xfrm") {
+        hostile::xfrm::xfrm(&input);
+    }
+    let mut refused = [0; Refused::ALL.len()];
+    for input in kept("esp") {
+        let (_, counts) = hostile::esp::esp(&input);
+        refused.iter_mut().zip(Refused::ALL).for_each(|(sum, reason)| *sum += counts.of(reason));
+    }
+    assert!(!refused.contains(&0), "fuzzing has reached every refusal: {refused:?}");
 }

@@ -63,6 +63,7 @@ pub struct SaKeys {
 pub struct UdpKeys {
     pub source: Option<u16>,
     pub destination: Option<u16>,
+    pub keepalive_seconds: Option<u32>,
 }
 
 /// `port.sa.lifetime`
@@ -230,6 +231,7 @@ impl SaKeys {
             replay_window: self.replay_window.unwrap_or(default_window),
             sequence: self.sequence.unwrap_or(0),
             udp: self.udp.map(UdpKeys::ports),
+            keepalive_seconds: self.keepalive_seconds()?,
             lifetime: self.lifetime.map(LifetimeKeys::lifetime).unwrap_or_default(),
             selector: self.selector.as_ref().map(SelectorKeys::selector).transpose()?.unwrap_or_default(),
             destination,
@@ -256,6 +258,14 @@ impl SaKeys {
             Some("tunnel") => self.tunnel().map(Mode::Tunnel),
             Some(other) => Err(unknown("mode", other, ["transport", "tunnel"])),
         }
+    }
+
+    fn keepalive_seconds(&self) -> Result<Option<u32>, String> {
+        let given = self.udp.and_then(|udp| udp.keepalive_seconds);
+        if given.is_some() && self.direction.as_deref() == Some("in") {
+            return Err("udp.keepalive_seconds belongs to direction = \"out\"; leave it out".to_owned());
+        }
+        Ok(given)
     }
 
     fn tunnel(&self) -> Result<Tunnel, String> {
@@ -432,6 +442,8 @@ pub struct AssociationStatus {
     pub sequence: u64,
     pub packets: u64,
     pub bytes: u64,
+    /// NAT-keepalives that were sent for it.
+    pub keepalives: u64,
     /// Packets that were refused, by reason; those that there were.
     pub refused: BTreeMap<String, u64>,
 }
@@ -470,6 +482,7 @@ impl From<&SaStatus> for AssociationStatus {
             sequence: sa.sequence,
             packets: sa.packets,
             bytes: sa.bytes,
+            keepalives: sa.keepalives,
             refused: refused.map(|&(reason, count)| (refused_name(reason).to_owned(), count)).collect(),
         }
     }
@@ -554,7 +567,7 @@ mod tests {
     fn several_queue_pairs_get_a_wider_window() {
         let written = keys("direction = \"in\"\nspi = 256\nsuite = \"aes128gcm16\"\n");
         let window = |queue_pairs| written.config(&text(GCM_KEY), Shape { queue_pairs }).unwrap().replay_window;
-        assert_eq!((window(1), window(2)), (64, 4096));
+        assert_eq!((window(1), window(2)), (64, 65_536));
     }
 
     #[test]
@@ -568,6 +581,7 @@ mod tests {
             (format!("{base}mode = \"tunnel\"\n"), "source and destination"),
             (format!("{base}mode = \"pipe\"\n"), "transport, tunnel"),
             (format!("{base}df = \"set\"\n"), "belongs to mode"),
+            (base.replace("out", "in") + "udp.keepalive_seconds = 20\n", "belongs to direction"),
             (format!("{base}selector = {{ source = \"10.0.0.0/33\" }}\n"), "no network"),
             (format!("{base}selector = {{ source_ports = \"9-3\" }}\n"), "FIRST-LAST"),
             (format!("{base}selector = {{ protocol = \"tpc\" }}\n"), "did you mean \"tcp\""),

@@ -17,6 +17,7 @@ mod scratch;
 mod seam;
 mod stats;
 mod stop;
+mod strongswan_peer;
 mod testpmd;
 mod ttcp;
 mod vhost_backend;
@@ -51,6 +52,8 @@ enum Command {
     GuestMatrix(guest::Args),
     /// A Linux kernel does IPsec at the other end of a port that does it too
     IpsecPeer(ipsec_peer::Args),
+    /// strongSwan's ESP in user space at the other end of a port that does IPsec
+    StrongswanPeer(strongswan_peer::Args),
     /// offramp's vhost-user port with a line that swallows, makes or returns frames
     VhostBackend(vhost_backend::Args),
     /// Two of offramp's adapters with a cable between them, guest to guest or guest to TAP
@@ -68,6 +71,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
         Command::IpsecPeer(args) => ipsec_peer::run(args),
+        Command::StrongswanPeer(args) => strongswan_peer::run(args),
         Command::DpdkInterop(args) => interop::run(args),
     }
 }

@@ -1,5 +1,6 @@
 //! One association of a port, shared by its queue pairs.
 
+use super::keepalive::Keepalive;
 use super::{SaDirection, SaEvent, SaEventKind};
 use offramp_offload::esp::{
     CipherLibrary, EspPacket, Grant, InvalidSa, LifetimeEvent, Opened, Refused, SaConfig, SealRefused, SecretKey,
@@ -9,7 +10,7 @@ use offramp_offload::esp::{
 use offramp_offload::layout::FrameLayout;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How an association stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,6 +42,8 @@ pub struct SaStatus {
     pub packets: u64,
     /// Bytes of their clear IP packets.
     pub bytes: u64,
+    /// NAT-keepalives that were sent for it.
+    pub keepalives: u64,
     /// Packets that were refused, by reason; none where it seals.
     pub refused: Vec<(Refused, u64)>,
 }
@@ -87,6 +90,8 @@ pub(crate) struct Outbound {
     shared: SharedOutbound,
     told: Told,
     is_exhausted_told: AtomicBool,
+    /// Where it is to remind a NAT.
+    keepalive: Option<Arc<Keepalive>>,
 }
 
 impl Outbound {
@@ -97,7 +102,20 @@ impl Outbound {
     ) -> Result<Self, InvalidSa> {
         let shared = SharedOutbound::with_library(config, library)?;
         let told = Told::new(SaDirection::Out, config.spi, events);
-        Ok(Self { shared, told, is_exhausted_told: AtomicBool::new(false) })
+        let keepalive = config.keepalive_seconds.map(|seconds| Arc::new(Keepalive::new(seconds)));
+        Ok(Self { shared, told, is_exhausted_told: AtomicBool::new(false), keepalive })
+    }
+
+    /// Takes the place of `old`, with which it may share a NAT.
+    pub(super) fn succeed(&mut self, old: &Self) {
+        let (new, before) = (self.shared.config(), old.shared.config());
+        if (new.udp, new.mode, new.keepalive_seconds) == (before.udp, before.mode, before.keepalive_seconds) {
+            self.keepalive.clone_from(&old.keepalive);
+        }
+    }
+
+    pub(super) fn keepalive(&self) -> Option<&Arc<Keepalive>> {
+        self.keepalive.as_ref()
     }
 
     pub(super) fn shared(&self) -> &SharedOutbound {
@@ -144,6 +162,7 @@ impl Outbound {
             sequence: shared.sequence(),
             packets: shared.packets(),
             bytes: shared.bytes(),
+            keepalives: self.keepalive.as_ref().map_or(0, |keepalive| keepalive.sent()),
             refused: Vec::new(),
         }
     }
@@ -267,6 +286,7 @@ impl Inbound {
             sequence: shared.highest(),
             packets: shared.packets(),
             bytes: shared.bytes(),
+            keepalives: 0,
             refused: Refused::ALL.iter().map(|&reason| (reason, self.refused[reason as usize].load(Relaxed))).collect(),
         }
     }

@@ -261,15 +261,16 @@ impl Draft {
             }
             SaChange::Add { direction: SaDirection::Out, config } => {
                 let made = self.outbound(config, used)?;
-                self.next.outbound.push(made);
+                self.next.outbound.push(Arc::new(made));
                 Ok(())
             }
             SaChange::Add { direction: SaDirection::In, config } => self.add_inbound(config),
             SaChange::Remove { direction, spi } => self.remove(*direction, *spi),
             SaChange::Rekey { direction: SaDirection::Out, spi, config, .. } => {
                 let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
-                let made = self.outbound(config, used)?;
-                self.next.outbound[old] = made;
+                let mut made = self.outbound(config, used)?;
+                made.succeed(&self.next.outbound[old]);
+                self.next.outbound[old] = Arc::new(made);
                 Ok(())
             }
             SaChange::Rekey { direction: SaDirection::In, spi, config, grace_ns } => {
@@ -280,7 +281,7 @@ impl Draft {
         }
     }
 
-    fn outbound(&self, config: &SaConfig, used: &VecDeque<UsedKey>) -> Result<Arc<Outbound>, SaError> {
+    fn outbound(&self, config: &SaConfig, used: &VecDeque<UsedKey>) -> Result<Outbound, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
             return Err(InvalidSa::DuplicateSpi { spi }.into());
@@ -293,7 +294,7 @@ impl Draft {
                 return Err(SaError::UsedKey { spi, sequence });
             }
         }
-        Ok(Arc::new(Outbound::new(config, self.makings.library, self.makings.events.clone())?))
+        Ok(Outbound::new(config, self.makings.library, self.makings.events.clone())?)
     }
 
     /// Both ends of a key must not seal with it, nor two associations of one end: their numbers are the same.

@@ -118,9 +118,9 @@ pub fn suite(name: &str) -> Suite {
 /// An association in transport mode. Other SPIs have other keys.
 pub fn sa(name: &str, spi: u32) -> SaConfig {
     let suite = suite(name);
-    let key = |len: usize, first: u8| SecretKey::new((0..len as u8).map(|n| first.wrapping_add(n * 3)).collect());
-    let first = spi.wrapping_mul(31) as u8;
-    let keys = (key(suite.encryption_key_len(), first), key(suite.integrity_key_len(), first ^ 0x55));
+    let byte = |n: usize| spi.to_be_bytes()[n % 4].wrapping_mul(31).wrapping_add(n as u8 * 3);
+    let key = |len: usize, mask: u8| SecretKey::new((0..len).map(|n| byte(n) ^ mask).collect());
+    let keys = (key(suite.encryption_key_len(), 0), key(suite.integrity_key_len(), 0x55));
     SaConfig::new(spi, suite, keys.0, keys.1)
 }
 

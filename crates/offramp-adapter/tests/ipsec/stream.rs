@@ -128,6 +128,35 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
 }
 
 #[test]
+fn a_queue_pair_whose_packets_wait_while_the_other_goes_on_loses_nothing_within_the_window() {
+    const SUPER_FRAMES: u32 = 1000;
+    for (replay_window, is_wide) in [(4096, false), (65_536, true)] {
+        let config = AdapterConfig { queues: 2, ..crate::bed::config() };
+        let sa = SaConfig { replay_window, ..gcm() };
+        let controls = [Control::new(&config), Control::new(&config)];
+        controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
+        controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
+        let mut pairs = [0, 1].map(|queue| {
+            let (a, b) = cable(&CableConfig::default());
+            let pair = |end: usize, wire| QueuePair::new(&config, &controls[end], queue, MemoryHost::default(), wire);
+            (pair(0, a), pair(1, b))
+        });
+        let [(still_left, still_right), (left, right)] = &mut pairs;
+        still_left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 60_000), 1460));
+        still_left.poll(0).unwrap();
+        for n in 0..SUPER_FRAMES {
+            left.host_mut().to_send.push_back(tcp_super_frame(1, n * 60_000, &pattern(u64::from(n), 60_000), 1460));
+            while left.poll(0).unwrap().moved | right.poll(0).unwrap().moved {}
+            right.host_mut().given.clear();
+        }
+        while still_left.poll(0).unwrap().moved | still_right.poll(0).unwrap().moved {}
+        let [still, busy] = [0, 1].map(|queue: usize| controls[1].queues()[queue].receive.lost_total());
+        assert_eq!((still == 0, busy), (is_wide, 0), "{still} lost");
+        assert!(controls[1].ipsec().status()[0].packets > 40_000);
+    }
+}
+
+#[test]
 fn tampered_frames_are_refused_and_counted_whatever_byte_was_changed() {
     let mut rng = ChaCha8Rng::seed_from_u64(6);
     let mut bed = Bed::new(&config());

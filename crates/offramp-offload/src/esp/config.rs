@@ -48,6 +48,9 @@ pub struct SaConfig {
     pub sequence: u64,
     /// Ports of UDP encapsulation (RFC 3948), if it is used.
     pub udp: Option<UdpPorts>,
+    /// A sender behind a NAT: after so many seconds without a packet a NAT-keepalive goes (RFC 3948 4). `None` where
+    /// no NAT is to be reminded. It is for whoever owns the line to send it; see [`super::write_keepalive`].
+    pub keepalive_seconds: Option<u32>,
     /// Limits in packets, bytes and time.
     pub lifetime: Lifetime,
     /// Which packets may come out of it; a receiver refuses the others (RFC 4301 5.2).
@@ -166,6 +169,17 @@ pub enum InvalidSa {
         /// The hard limit.
         hard: u64,
     },
+    /// Keepalives without UDP encapsulation, or without a pause between them.
+    #[error(
+        "SA {spi:#010x}: NAT-keepalives every {given} seconds need UDP encapsulation and at least 1 second; \
+         RFC 3948 uses 20"
+    )]
+    Keepalive {
+        /// The SPI.
+        spi: u32,
+        /// What was given, seconds.
+        given: u32,
+    },
     /// UDP ports of 0.
     #[error("SA {spi:#010x}: UDP encapsulation needs ports above 0; RFC 3948 uses 4500")]
     UdpPorts {
@@ -189,6 +203,7 @@ impl SaConfig {
             replay_window: REPLAY_WINDOW_DEFAULT,
             sequence: 0,
             udp: None,
+            keepalive_seconds: None,
             lifetime: Lifetime::default(),
             selector: Selector::default(),
             destination: None,
@@ -213,6 +228,9 @@ impl SaConfig {
         }
         if self.udp.is_some_and(|ports| ports.source == 0 || ports.destination == 0) {
             return Err(InvalidSa::UdpPorts { spi });
+        }
+        if let Some(given) = self.keepalive_seconds.filter(|&seconds| seconds == 0 || self.udp.is_none()) {
+            return Err(InvalidSa::Keepalive { spi, given });
         }
         self.validate_lifetime("packets", self.lifetime.soft_packets, self.lifetime.hard_packets)?;
         self.validate_lifetime("bytes", self.lifetime.soft_bytes, self.lifetime.hard_bytes)?;

@@ -55,12 +55,17 @@ fn what_is_wrong_with_an_association_is_said_in_one_line_that_names_it() {
         "SA 0x00001000: aes128gcm16 takes an integrity key of 0 bytes, this one has 32",
     );
     check(
+        &|c| c.keepalive_seconds = Some(20),
+        "SA 0x00001000: NAT-keepalives every 20 seconds need UDP encapsulation and at least 1 second; \
+         RFC 3948 uses 20",
+    );
+    check(
         &|c| c.suite = Suite::TripleDesCbc,
         "SA 0x00001000: 3des-sha1 is only for old peers; set legacy = true to use it, or take aes128gcm16",
     );
     check(
-        &|c| c.replay_window = 8192,
-        "SA 0x00001000: a replay window of 8192 packets is not offered; take 32 to 4096",
+        &|c| c.replay_window = 65_537,
+        "SA 0x00001000: a replay window of 65537 packets is not offered; take 32 to 65536",
     );
     check(
         &|c| c.sequence = 1 << 32,

@@ -217,6 +217,17 @@ impl Outer {
     }
 }
 
+/// An IP header without options for `payload_len` bytes of UDP that nobody may fragment and that carry nothing of
+/// the host's: no class, and the default hop limit.
+pub(super) fn header_alone(source: IpAddr, destination: IpAddr, payload_len: usize) -> Vec<u8> {
+    let rules = Tunnel { df: DfRule::Set, dscp: DscpRule::Set(0), ..Tunnel::new(source, destination) };
+    let outer = Outer::new(&rules, Some(UdpPorts::default()));
+    let mut packet = vec![0; outer.network_len + payload_len];
+    outer.write(&mut packet, Inner { class: 0, has_df: true }, 0);
+    packet.truncate(outer.network_len);
+    packet
+}
+
 fn to_v6(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),

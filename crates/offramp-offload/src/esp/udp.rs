@@ -2,9 +2,10 @@
 
 use super::cipher::ESP_HEADER_LEN;
 use super::open::Refused;
-use super::tunnel::{PROTOCOL_ESP, put16};
+use super::selector::addresses;
+use super::tunnel::{PROTOCOL_ESP, header_alone, put16};
 use crate::checksum::{Sum, sum};
-use crate::layout::{FrameLayout, PROTOCOL_UDP, Transport, UDP_HEADER_LEN};
+use crate::layout::{FrameLayout, Network, PROTOCOL_UDP, Transport, UDP_HEADER_LEN};
 
 /// The port of ESP in UDP (RFC 3948 2.1), which it shares with IKE.
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
@@ -127,6 +128,32 @@ pub(super) fn write_header(
         };
         put16(frame, udp_at + UDP_CHECKSUM_OFFSET, checksum);
     }
+}
+
+/// Writes a NAT-keepalive (RFC 3948 2.3) of the association whose sealed packet `sealed` is, into `out`: with its
+/// Ethernet header, addresses and ports. `layout` is of `sealed`. `None`, with nothing in `out`, when that is no packet
+/// in UDP.
+///
+/// # Panics
+/// When `layout` was not made from `sealed` and reaches beyond its end.
+pub fn write_keepalive(sealed: &[u8], layout: &FrameLayout, out: &mut Vec<u8>) -> Option<()> {
+    out.clear();
+    let ports = sealed[layout.transport_start..].first_chunk::<4>().filter(|_| layout.transport == Transport::Udp)?;
+    let ports = UdpPorts {
+        source: u16::from_be_bytes([ports[0], ports[1]]),
+        destination: u16::from_be_bytes([ports[2], ports[3]]),
+    };
+    let (source, destination) = addresses(sealed, layout)?;
+    out.extend_from_slice(&sealed[..layout.network_start]);
+    let network_at = out.len();
+    out.extend_from_slice(&header_alone(source, destination, UDP_HEADER_LEN + KEEPALIVE.len()));
+    let udp_at = out.len();
+    out.extend_from_slice(&[0; UDP_HEADER_LEN]);
+    out.extend_from_slice(&KEEPALIVE);
+    let end = out.len();
+    let ipv6_header_at = (layout.network == Network::Ipv6).then_some(network_at);
+    write_header(out, udp_at, end, ports, ipv6_header_at);
+    Some(())
 }
 
 /// Bytes that encapsulation adds.

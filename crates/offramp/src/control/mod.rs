@@ -408,6 +408,7 @@ mod tests {
             sequence: 1,
             packets: 1,
             bytes: 40,
+            keepalives: 1,
             refused: [("bad_tag".to_owned(), 1)].into(),
         };
         IpsecStatus {

@@ -167,7 +167,11 @@ fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
         esn: config.esn.then_some(true),
         replay_window: (direction == Direction::In).then_some(config.replay_window),
         sequence: Some(config.sequence).filter(|&sequence| sequence > 0),
-        udp: config.udp.map(|udp| UdpKeys { source: Some(udp.source), destination: Some(udp.destination) }),
+        udp: config.udp.map(|udp| UdpKeys {
+            source: Some(udp.source),
+            destination: Some(udp.destination),
+            keepalive_seconds: config.keepalive_seconds,
+        }),
         lifetime: lifetime_of(config),
         selector: selector_of(&config.selector),
         ..SaKeys::default()

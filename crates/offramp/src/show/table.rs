@@ -202,6 +202,9 @@ pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
             "{INDENT}SA {direction} {spi:#010x}: {state}, {suite}, {mode}{ends}{esn}, sequence {sequence}, \
              {packets} packets, {bytes} bytes"
         ));
+        if sa.keepalives > 0 {
+            lines.push(format!("{INDENT}{INDENT}NAT-keepalives: {}", sa.keepalives));
+        }
         let refused: Vec<String> = sa.refused.iter().map(|(reason, count)| format!("{reason} {count}")).collect();
         if !refused.is_empty() {
             lines.push(format!("{INDENT}{INDENT}refused: {}", refused.join(", ")));

@@ -1,0 +1,160 @@
+//! Reminding a NAT of an association that is at rest (RFC 3948 4): when no packet of it went for so many seconds, a
+//! datagram of one byte goes, with its addresses and ports.
+//!
+//! It is made from the last packet that was sealed, which has the Ethernet header too: before the first one there is
+//! no entry in the NAT to be kept.
+
+use super::InForce;
+use super::association::Outbound;
+use crate::port::WirePort;
+use crate::stats::Direction;
+use offramp_offload::esp::write_keepalive;
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+const NS_PER_SECOND: u64 = 1_000_000_000;
+/// When to try again if the line had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
+const RETRY_NS: u64 = 10_000_000;
+/// Bytes of a sealed frame that are kept: Ethernet with tags, IP with options and UDP, and some extension headers of
+/// IPv6 in transport mode. With more of them there is no keepalive.
+const HEADERS_LEN_MAX: usize = 192;
+
+/// The keepalives of one association, shared by the queue pairs that seal with it and by what takes its place in a
+/// rekey: the NAT knows neither.
+#[derive(Debug)]
+pub(super) struct Keepalive {
+    gap_ns: u64,
+    sent: AtomicU64,
+    last: Mutex<Last>,
+}
+
+/// What went last.
+#[derive(Debug, Default)]
+struct Last {
+    /// `None` before the first packet.
+    at_ns: Option<u64>,
+    /// Enough of the last sealed frame to make a keepalive of: its headers.
+    headers: Vec<u8>,
+}
+
+impl Keepalive {
+    pub(super) fn new(seconds: u32) -> Self {
+        let gap_ns = u64::from(seconds) * NS_PER_SECOND;
+        Self { gap_ns, sent: AtomicU64::new(0), last: Mutex::default() }
+    }
+
+    /// Keepalives so far.
+    pub(super) fn sent(&self) -> u64 {
+        self.sent.load(Relaxed)
+    }
+
+    /// A panic elsewhere leaves whole values.
+    fn last(&self) -> MutexGuard<'_, Last> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A frame went; when a keepalive is due if no other does.
+    fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
+        let mut last = self.last();
+        // Time of several threads is read before they come here.
+        let at_ns = last.at_ns.map_or(now_ns, |at_ns| at_ns.max(now_ns));
+        last.at_ns = Some(at_ns);
+        last.headers.clear();
+        last.headers.extend_from_slice(&frame[..frame.len().min(HEADERS_LEN_MAX)]);
+        at_ns.saturating_add(self.gap_ns)
+    }
+
+    fn due_ns(&self) -> Option<u64> {
+        self.last().at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
+    }
+
+    /// Makes a keepalive if one is due; of several threads that ask one gets it.
+    fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
+        let mut last = self.last();
+        if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {
+            return false;
+        }
+        last.at_ns = Some(now_ns);
+        let made = FrameLayout::parse(&last.headers, LengthFrom::Frame)
+            .ok()
+            .and_then(|layout| write_keepalive(&last.headers, &layout, out));
+        made.is_some()
+    }
+
+    /// What was taken did not go: it is due again a little later.
+    fn put_back(&self, now_ns: u64) {
+        self.last().at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
+    }
+}
+
+/// What one queue pair sends.
+#[derive(Debug)]
+pub(crate) struct Keepalives {
+    /// As the outbound associations are numbered.
+    associations: Vec<Arc<Outbound>>,
+    frame: Vec<u8>,
+    /// When it is to be looked again; other queue pairs may have sent meanwhile.
+    next_due_ns: Option<u64>,
+}
+
+impl Keepalives {
+    /// `None` when no association reminds a NAT.
+    pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
+        let associations = in_force.outbound.clone();
+        let next_due_ns = associations.iter().filter_map(|sa| sa.keepalive()?.due_ns()).min();
+        let is_any = associations.iter().any(|sa| sa.keepalive().is_some());
+        is_any.then(|| Box::new(Self { associations, frame: Vec::new(), next_due_ns }))
+    }
+
+    /// When [`Keepalives::send`] has something to do.
+    pub(crate) fn next_due_ns(&self) -> Option<u64> {
+        self.next_due_ns
+    }
+
+    /// Frames of the association of that number go, all of them as `frame`, which is the first.
+    pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
+        let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive()) else { return };
+        let due_ns = keepalive.sealed(frame, now_ns);
+        // A later one is found when the time of this one has come.
+        self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
+    }
+
+    /// Sends what is due.
+    #[inline]
+    pub(crate) fn send(&mut self, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) {
+        if self.next_due_ns.is_some_and(|at_ns| now_ns >= at_ns) {
+            self.send_due(wire, stats, now_ns);
+        }
+    }
+
+    fn send_due(&mut self, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) {
+        for sa in &self.associations {
+            let Some(keepalive) = sa.keepalive().filter(|_| sa.shared().ended().is_none()) else { continue };
+            if !keepalive.take(now_ns, &mut self.frame) {
+                continue;
+            }
+            if put(&self.frame, wire, now_ns) {
+                keepalive.sent.fetch_add(1, Relaxed);
+                stats.frames_in.add(1);
+                stats.frames_out.add(1);
+                stats.bytes_out.add(self.frame.len() as u64);
+            } else {
+                keepalive.put_back(now_ns);
+            }
+        }
+        // An association that has ended is due no more.
+        let alive = self.associations.iter().filter(|sa| sa.shared().ended().is_none());
+        self.next_due_ns = alive.filter_map(|sa| sa.keepalive()?.due_ns()).min();
+    }
+}
+
+fn put(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
+    if wire.room(now_ns) == 0 {
+        return false;
+    }
+    let Some(loan) = wire.lend(frame.len(), 1) else { return false };
+    loan.bytes[..frame.len()].copy_from_slice(frame);
+    wire.put(frame.len(), 1, now_ns);
+    true
+}

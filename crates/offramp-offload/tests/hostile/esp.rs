@@ -1,0 +1,411 @@
+//! An association's receiver against a line that does what it likes.
+//!
+//! An input is no frame but what happens: how the association is made, then which packets its sender seals,
+//! what the line does to them, and in what order they arrive. So most inputs have packets in them that prove
+//! genuine, and what lies behind the check value is reached as well as what lies before it.
+
+#[path = "../support/packet.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod packet;
+
+use offramp_offload::checksum;
+use offramp_offload::esp::{
+    Arrival, EspPacket, Lifetime, Mode, Opened, OutboundSa, Prefix, Refused, RefusedCounts, SaConfig, SaTable,
+    SecretKey, Selector, SharedInbound, Suite, Tunnel, UDP_ENCAPSULATION_PORT, UdpPorts,
+};
+use offramp_offload::layout::{FrameLayout, LengthFrom, Network};
+use packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
+use std::collections::HashSet;
+use std::net::IpAddr;
+
+/// The association's SPI.
+pub const SPI: u32 = 0x100;
+/// One suite of each way to protect a packet.
+const SUITES: [&str; 6] =
+    ["aes128gcm16", "chacha20poly1305-iiv", "aes128gmac", "aes128-sha256", "null-sha1", "3des-sha1"];
+const WINDOWS: [u32; 4] = [32, 64, 1024, 4096];
+/// Most things that happen in one input: more would only make it slow.
+const EVENTS_MAX: usize = 64;
+/// Bytes of the check value of HMAC-SHA-1-96.
+const SHA1_ICV_LEN: usize = 12;
+/// SPI and sequence number.
+const ESP_HEADER_LEN: usize = 8;
+
+/// The bytes of an input, of which 0 follows the last.
+struct Input<'a>(&'a [u8]);
+
+impl<'a> Input<'a> {
+    fn byte(&mut self) -> u8 {
+        self.0.split_off_first().copied().unwrap_or(0)
+    }
+
+    fn word(&mut self) -> u16 {
+        u16::from_le_bytes([self.byte(), self.byte()])
+    }
+
+    /// As many bytes as the next one says, if there are so many.
+    fn bytes(&mut self) -> &'a [u8] {
+        let len = usize::from(self.byte()).min(self.0.len());
+        self.0.split_off(..len).unwrap_or_default()
+    }
+
+    fn is_over(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+fn key(len: usize, first: u8) -> SecretKey {
+    SecretKey::new(key_bytes(len, first))
+}
+
+fn key_bytes(len: usize, first: u8) -> Vec<u8> {
+    (0..len as u8).map(|n| first.wrapping_add(n.wrapping_mul(7))).collect()
+}
+
+/// How the association is made. Its tunnels have the ends that the packets inside have, so that a packet of one
+/// mode comes to a receiver of another.
+fn association(input: &mut Input) -> SaConfig {
+    let end4 = |n| IpAddr::from([10, 9, 0, n]);
+    let end6 = |n| IpAddr::from([0xfd09, 0, 0, 0, 0, 0, 0, n]);
+    let suite = Suite::by_name(SUITES[usize::from(input.byte()) % SUITES.len()]).unwrap();
+    let modes =
+        [Mode::Transport, Mode::Tunnel(Tunnel::new(end4(1), end4(2))), Mode::Tunnel(Tunnel::new(end6(1), end6(2)))];
+    let mode = modes[usize::from(input.byte()) % modes.len()];
+    let flags = input.byte();
+    let is = |bit: u8| flags >> bit & 1 == 1;
+    let keys = (key(suite.encryption_key_len(), 3), key(suite.integrity_key_len(), 101));
+    let mut config = SaConfig { legacy: true, mode, ..SaConfig::new(SPI, suite, keys.0, keys.1) };
+    config.esn = is(0);
+    config.udp = is(1).then(UdpPorts::default);
+    config.replay_window = WINDOWS[usize::from(flags >> 2 & 3)];
+    // The end of 32 bits is near.
+    config.sequence = if is(4) { u64::from(u32::MAX) - 20 } else { 0 };
+    if is(5) {
+        config.lifetime = Lifetime { soft_packets: Some(2), hard_packets: Some(4), ..Lifetime::default() };
+    }
+    if is(6) {
+        config.selector = Selector { source: Prefix::new(end4(0), 24), protocol: Some(6), ..Selector::default() };
+    }
+    config.destination = is(7).then(|| end4(2));
+    config
+}
+
+/// What a sender of the association has sent.
+struct Genuine {
+    /// The frame of the line.
+    frame: Vec<u8>,
+    /// All that the check value proves, and the check value.
+    esp: Vec<u8>,
+    /// What must come out behind the IP header of the clear packet, where that is known.
+    clear: Option<Vec<u8>>,
+}
+
+/// The ESP of a frame of the line.
+fn esp_of(frame: &[u8]) -> Option<(FrameLayout, EspPacket)> {
+    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
+    match Arrival::of(frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+        Ok(Arrival::Esp(packet)) => Some((layout, packet)),
+        _ => None,
+    }
+}
+
+fn transport_of<'a>(frame: &'a [u8], layout: &FrameLayout) -> &'a [u8] {
+    &frame[layout.transport_start..layout.packet_end]
+}
+
+/// Sums the IPv4 header again, as a router does, or a forger.
+fn mend_header(frame: &mut [u8]) {
+    let Ok(layout) = FrameLayout::parse(frame, LengthFrom::Ip) else { return };
+    if layout.network != Network::Ipv4 {
+        return;
+    }
+    let at = layout.network_start;
+    let end = at + usize::from(frame[at] & 0xf) * 4;
+    frame[at + 10..at + 12].fill(0);
+    let sum = checksum::sum(&frame[at..end]).checksum();
+    frame[at + 10..at + 12].copy_from_slice(&sum.to_be_bytes());
+}
+
+/// Gives the packet the length that the frame has.
+fn mend_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
+    let (at, len) = (of.network_start, frame.len() - of.network_start);
+    match of.network {
+        Network::Ipv4 => frame[at + 2..at + 4].copy_from_slice(&(len as u16).to_be_bytes()),
+        _ => frame[at + 4..at + 6].copy_from_slice(&(len.saturating_sub(40) as u16).to_be_bytes()),
+    }
+    let udp_at = of.transport_start;
+    if is_encapsulated && frame.len() >= udp_at + 8 {
+        let udp_len = (frame.len() - udp_at) as u16;
+        frame[udp_at + 4..udp_at + 6].copy_from_slice(&udp_len.to_be_bytes());
+    }
+    mend_header(frame);
+}
+
+/// A packet of many kinds.
+fn clear_frame(input: &mut Input) -> Vec<u8> {
+    let kind = input.byte();
+    let is = |bit: u8| kind >> bit & 1 == 1;
+    let (class, len) = (input.byte(), input.word());
+    let len = usize::from(if len & 0xf000 == 0 { len } else { len % 64 });
+    let mut packet = Packet { is_ipv6: is(0), is_udp: is(1), class, ..Packet::tcp(len) };
+    if is(2) {
+        packet.tags.push((0x8100, 7));
+    }
+    if is(3) {
+        packet.fragment = if is(4) { 0x2000 } else { 0x4000 };
+        packet.extensions = vec![(FRAGMENT, vec![0, 0, u8::from(is(4)), 0, 0, 0, 9])];
+    } else if is(4) {
+        packet.ip_options = vec![1; 4];
+        packet.extensions = vec![(HOP_BY_HOP, vec![0, 1, 4, 0, 0, 0, 0]), (DESTINATION, vec![0, 1, 4, 0, 0, 0, 0])];
+    }
+    if is(5) {
+        packet.ports.0 = u16::from(input.byte()) * 16;
+    }
+    packet.payload = if is(6) { input.bytes().to_vec() } else { pattern(u32::from(class), len) };
+    packet.padding = if is(7) { 6 } else { 0 };
+    packet.build()
+}
+
+/// A packet with anything at all inside.
+fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
+    let mut frame = Packet { payload: body.to_vec(), ..Packet::udp(0) }.build();
+    // What UDP's header was is body now.
+    frame.drain(34..42);
+    frame[23] = protocol;
+    let len = (frame.len() - 14) as u16;
+    frame[16..18].copy_from_slice(&len.to_be_bytes());
+    mend_header(&mut frame);
+    frame
+}
+
+/// The two ends, and the line between them.
+struct Bench {
+    config: SaConfig,
+    sender: OutboundSa,
+    table: SaTable,
+    /// The same receiver as several threads use it: it must judge alike.
+    shared: SharedInbound,
+    sent: Vec<Genuine>,
+    taken: HashSet<u64>,
+    offered: u64,
+    opened: u64,
+}
+
+impl Bench {
+    fn new(config: SaConfig) -> Self {
+        let mut table = SaTable::new();
+        table.insert(&config).unwrap();
+        Self {
+            // A lifetime is the receiver's to judge.
+            sender: OutboundSa::new(&SaConfig { lifetime: Lifetime::default(), ..config.clone() }).unwrap(),
+            shared: SharedInbound::new(&config).unwrap(),
+            table,
+            config,
+            sent: Vec::new(),
+            taken: HashSet::new(),
+            offered: 0,
+            opened: 0,
+        }
+    }
+
+    /// A sender that goes on where the association's own one stands, as if so many packets had gone.
+    fn sender_at(&self, mode: Mode, skipped: u64) -> Option<OutboundSa> {
+        let sequence = self.sender.sequence().saturating_add(skipped);
+        let config = SaConfig { mode, sequence, lifetime: Lifetime::default(), ..self.config.clone() };
+        OutboundSa::new(&config).ok()
+    }
+
+    fn seal(&mut self, frame: &[u8]) {
+        let Some(genuine) = sealed(&mut self.sender, frame, true) else { return };
+        self.sent.push(genuine);
+    }
+
+    /// Seals any body under any next header, and with a trailer of its own where the suite can be forged here.
+    fn seal_body(&mut self, protocol: u8, body: &[u8], trailer: Option<&[u8]>) {
+        let Some(mut sender) = self.sender_at(Mode::Transport, 0) else { return };
+        let Some(mut genuine) = sealed(&mut sender, &any_packet(protocol, body), false) else { return };
+        if let Some(trailer) = trailer.filter(|_| self.config.suite.to_string() == "null-sha1") {
+            self.put_trailer(&mut genuine, trailer, sender.sequence());
+        }
+        self.sent.push(genuine);
+        self.skip(1);
+    }
+
+    /// The same packet with other bytes at the end of its body, and a check value that fits.
+    fn put_trailer(&self, genuine: &mut Genuine, trailer: &[u8], sequence: u64) {
+        let Some((layout, packet)) = esp_of(&genuine.frame) else { return };
+        let keep = (layout.packet_end - SHA1_ICV_LEN).saturating_sub(trailer.len());
+        let frame = &mut genuine.frame;
+        frame.truncate(keep.max(packet.esp_at + ESP_HEADER_LEN));
+        frame.extend_from_slice(trailer);
+        let high = ((sequence >> 32) as u32).to_be_bytes();
+        let covered = [&frame[packet.esp_at..], if self.config.esn { &high[..] } else { &[] }].concat();
+        let key = key_bytes(self.config.suite.integrity_key_len(), 101);
+        let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &key);
+        frame.extend_from_slice(&aws_lc_rs::hmac::sign(&key, &covered).as_ref()[..SHA1_ICV_LEN]);
+        mend_lengths(frame, &layout, packet.is_encapsulated);
+        genuine.esp = frame[packet.esp_at..].to_vec();
+    }
+
+    fn skip(&mut self, numbers: u64) {
+        if let Some(sender) = self.sender_at(self.config.mode, numbers) {
+            self.sender = sender;
+        }
+    }
+
+    /// One of the packets that were sent.
+    fn pick(&self, input: &mut Input) -> Option<Vec<u8>> {
+        let at = usize::from(input.byte()).checked_rem(self.sent.len())?;
+        // The last one is number 0.
+        Some(self.sent[self.sent.len() - 1 - at].frame.clone())
+    }
+
+    /// One thing happens.
+    fn happens(&mut self, input: &mut Input) {
+        match input.byte() % 9 {
+            0 => self.offer(input.bytes()),
+            1 => {
+                let frame = clear_frame(input);
+                self.seal(&frame);
+            }
+            2 => {
+                let frame = input.bytes();
+                self.seal(frame);
+            }
+            3 => self.seal_body(input.byte(), input.bytes(), None),
+            4 => self.seal_body(input.byte(), input.bytes(), Some(input.bytes())),
+            5 => self.skip(u64::from(input.word())),
+            6 => {
+                if let Some(frame) = self.pick(input) {
+                    self.offer(&frame);
+                }
+            }
+            7 => {
+                if let Some(frame) = self.pick(input) {
+                    self.offer(&tampered(frame, input));
+                }
+            }
+            _ => {
+                if let Some(frame) = self.pick(input) {
+                    self.offer(&with_another_length(frame, input));
+                }
+            }
+        }
+    }
+
+    /// A frame arrives. It is handed on or counted once; what is handed on was sent like that, once, lies inside
+    /// the frame and has a true layout.
+    fn offer(&mut self, line: &[u8]) {
+        let mut frame = line.to_vec();
+        let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return };
+        let packet = match Arrival::of(&frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+            Ok(Arrival::Esp(packet)) => packet,
+            Ok(_) => return,
+            Err(reason) => {
+                self.offered += 1;
+                return self.table.count(reason);
+            }
+        };
+        self.offered += 1;
+        let mut twin = frame.clone();
+        let judged = self.table.open(&mut frame, &layout, &packet);
+        self.judge_shared(&mut twin, &layout, &packet, judged, &frame);
+        if let Ok(opened) = judged {
+            self.opened += 1;
+            assert!(self.taken.insert(opened.sequence), "{opened:?} was taken before");
+            let clear = &frame[opened.start..opened.end];
+            assert_eq!(FrameLayout::parse(clear, LengthFrom::Ip), Ok(opened.layout));
+            self.judge_genuine(&line[packet.esp_at..layout.packet_end], clear, &opened);
+        }
+    }
+
+    /// Several threads that share the association are told the same.
+    fn judge_shared(
+        &self,
+        frame: &mut [u8],
+        layout: &FrameLayout,
+        packet: &EspPacket,
+        judged: Result<Opened, Refused>,
+        expected: &[u8],
+    ) {
+        let opened = if packet.spi == SPI && self.shared.opener().is_addressed(frame, layout) {
+            self.shared.open(frame, layout, packet)
+        } else {
+            Err(Refused::UnknownSpi)
+        };
+        assert_eq!(opened, judged);
+        if let Ok(opened) = opened {
+            assert_eq!(frame[opened.start..opened.end], expected[opened.start..opened.end]);
+        }
+        assert_eq!(self.shared.highest(), self.table.get(SPI).unwrap().window().highest());
+    }
+
+    fn judge_genuine(&self, esp: &[u8], clear: &[u8], opened: &Opened) {
+        let genuine = self.sent.iter().find(|genuine| genuine.esp == esp).expect("what was never sent is never taken");
+        let transport = transport_of(clear, &opened.layout);
+        if let Some(sent) = &genuine.clear {
+            // UDP says its own length; what follows is padding.
+            assert!(sent.starts_with(transport), "{opened:?}");
+        }
+    }
+}
+
+/// Seals a frame. What comes out again is known if the receiver is of the sender's mode.
+fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Genuine> {
+    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
+    let mut out = vec![0; sender.sealed_len(frame, &layout).ok()?];
+    let sealed = sender.seal(frame, &layout, &mut out).ok()?;
+    assert_eq!((sealed.start, sealed.end), (0, out.len()));
+    let (line, packet) = esp_of(&out).expect("what was sealed is ESP");
+    let esp = out[packet.esp_at..line.packet_end].to_vec();
+    let clear = is_own_mode.then(|| transport_of(frame, &layout).to_vec());
+    Some(Genuine { frame: out, esp, clear })
+}
+
+/// Some bytes of the frame are others; the IP header's sum may be made to fit.
+fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
+    let how = input.byte();
+    for _ in 0..=how & 1 {
+        let at = usize::from(input.word()) % frame.len();
+        frame[at] ^= input.byte();
+    }
+    if how & 2 != 0 {
+        // Congestion is marked.
+        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
+        match layout.map(|layout| (layout.network, layout.network_start)) {
+            Ok((Network::Ipv4, at)) => frame[at + 1] |= 3,
+            Ok((Network::Ipv6, at)) => frame[at + 1] |= 0x30,
+            _ => {}
+        }
+    }
+    if how & 4 == 0 {
+        mend_header(&mut frame);
+    }
+    frame
+}
+
+/// The frame is cut off, or longer than it was; its headers may say so.
+fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
+    let (how, len) = (input.byte(), usize::from(input.word()));
+    let Some((layout, packet)) = esp_of(&frame) else { return frame };
+    let len = if how & 2 == 0 { len % (frame.len() + 1) } else { frame.len() + len % 64 };
+    frame.resize(len, how);
+    if how & 1 == 0 && len > layout.transport_start {
+        mend_lengths(&mut frame, &layout, packet.is_encapsulated);
+    }
+    frame
+}
+
+/// Runs an input. How many packets were opened, and the counts of those that were not.
+pub fn esp(bytes: &[u8]) -> (u64, RefusedCounts) {
+    let mut input = Input(bytes);
+    let mut bench = Bench::new(association(&mut input));
+    for _ in 0..EVENTS_MAX {
+        if input.is_over() {
+            break;
+        }
+        bench.happens(&mut input);
+    }
+    assert_eq!(bench.offered, bench.opened + bench.table.refused().total());
+    (bench.opened, *bench.table.refused())
+}
