@@ -8,6 +8,8 @@ use offramp_offload::esp::{
 use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 const ROOM: usize = 4096;
 
@@ -108,6 +110,24 @@ fn runs_are_as_long_as_there_is_room_and_give_the_same_frames() {
     assert_eq!(expected.len(), 46);
     for slots in [1, 2, 3, 7, 45, 46, 64] {
         assert_eq!(in_runs(&config, &frame, &meta, slots * ROOM), expected, "{slots} slots");
+    }
+}
+
+#[test]
+fn runs_of_any_sizes_give_the_frames_that_are_sealed_one_by_one() {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let config = config(gcm());
+    for _ in 0..500 {
+        let size = rng.random_range(1..1500);
+        let payload_len = rng.random_range(1..=usize::from(size) * 40);
+        let tags = vec![(0x8100, 7); rng.random_range(0..3)];
+        let packet = Packet { tags, ..super_frame(payload_len, rng.random(), rng.random()) };
+        let (frame, meta) = (packet.build(), meta(&packet, size));
+        let room_len = rng.random_range(1..50) * ROOM;
+        let expected = one_by_one(&config, &frame, &meta);
+        assert!(in_runs(&config, &frame, &meta, room_len) == expected, "{packet:?}, size {size}, room {room_len}");
     }
 }
 
