@@ -75,6 +75,10 @@ pub trait HostPort {
     /// The frame last taken and what the host asks for it; empty before the first.
     fn taken(&self) -> (TxMeta, &[u8]);
 
+    /// The same frame, to be worked on where it lies: what ESP has sealed of it is written over. It is memory of the
+    /// port's own, never what a guest shares.
+    fn taken_mut(&mut self) -> &mut [u8];
+
     /// Hands a frame to the host.
     ///
     /// # Errors

@@ -171,7 +171,7 @@ impl Transmit {
                 }
             }
             progress.moved = true;
-            batch_bytes += self.put(host.taken().1, wire, stats, now_ns).max(LOST_FRAME_BYTES);
+            batch_bytes += self.put(host, wire, stats, now_ns).max(LOST_FRAME_BYTES);
         }
         whole.settle(stats);
         wire.flush();
@@ -281,12 +281,13 @@ impl Transmit {
     }
 
     /// Writes frames of the pending plan while the line has room; returns the bytes written.
-    fn put(&mut self, frame: &[u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+    fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let plan = match &mut self.pending {
             None => return 0,
-            Some(Pending::Sealed(..)) => return self.put_sealed(frame, wire, stats, now_ns),
+            Some(Pending::Sealed(..)) => return self.put_sealed(host.taken_mut(), wire, stats, now_ns),
             Some(Pending::Clear(plan)) => plan,
         };
+        let (_, frame) = host.taken();
         let (mut frames, mut bytes) = (0, 0);
         while plan.frames_left() > 0 {
             let len = plan.next_len();
@@ -321,7 +322,7 @@ impl Transmit {
     }
 
     /// As [`Transmit::put`], for frames that are sealed. When their association ends, the rest of them is lost.
-    fn put_sealed(&mut self, frame: &[u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+    fn put_sealed(&mut self, frame: &mut [u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let Some(Pending::Sealed(plan, by)) = &mut self.pending else { return 0 };
         let Some(sealer) = self.sealing.as_mut().and_then(|sealing| sealing.sealers.get_mut(*by)) else { return 0 };
         let (mut frames, mut bytes, mut lost) = (0, 0, None);

@@ -39,6 +39,10 @@ impl HostPort for RingHost {
         self.memory.taken()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        self.memory.taken_mut()
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.memory.give(meta, frame)
     }

@@ -19,6 +19,7 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+pub(crate) use frame::is_good_ipv4_header;
 pub use frame::{CompleteError, complete, ipv4_header_is_good, make_partial, pseudo_header, update16, verify};
 use kernel::SHORT_LEN_MAX;
 

@@ -19,6 +19,7 @@ use crate::checksum::copy_and_sum;
 use crate::layout::{self, Malformed};
 use crate::meta::{PartialChecksum, TxMeta};
 use cut::Cut;
+pub(crate) use cut::Heads;
 
 /// Most datagrams that one USO super-frame may hold, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
@@ -187,6 +188,26 @@ impl Segmenter {
             written += of_shape;
         }
         count
+    }
+
+    /// The heads of the next frames, at most `count` of them: fewer where their shape ends before. `None` when the
+    /// frame is not cut, or not into frames of the usual kind. Then, or to have no more of them,
+    /// [`Segmenter::write_run`] goes on.
+    ///
+    /// Whoever has put frames together says how many by [`Segmenter::pass`].
+    pub(crate) fn heads(&mut self, frame: &[u8], count: usize) -> Option<Heads> {
+        match &mut self.work {
+            Work::Cut(cut) if self.frames_left > 0 => cut.heads(frame, count.min(self.frames_left), self.frames_left),
+            _ => None,
+        }
+    }
+
+    /// Goes on behind the next `count` frames, of those that [`Segmenter::heads`] gave.
+    pub(crate) fn pass(&mut self, count: usize) {
+        self.frames_left -= count;
+        if let Work::Cut(cut) = &mut self.work {
+            cut.advance(count);
+        }
     }
 
     /// Skips the next frame, which the line does not take.

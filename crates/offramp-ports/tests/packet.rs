@@ -448,6 +448,13 @@ impl HostPort for Either {
         self.port_ref().taken()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        match self {
+            Self::Tap(port) => port.taken_mut(),
+            Self::Packet(port) => port.taken_mut(),
+        }
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.port().give(meta, frame)
     }

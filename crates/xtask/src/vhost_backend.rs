@@ -205,6 +205,10 @@ mod tests {
             (self.taken.0, &self.taken.1)
         }
 
+        fn taken_mut(&mut self) -> &mut [u8] {
+            &mut self.taken.1
+        }
+
         fn give(&mut self, _: &RxMeta, frame: &[u8]) -> std::result::Result<(), PortError> {
             if self.got.len() == self.room {
                 return Err(PortError::Full);

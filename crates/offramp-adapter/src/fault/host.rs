@@ -24,6 +24,10 @@ macro_rules! pass_on_transmit {
             self.$host.taken()
         }
 
+        fn taken_mut(&mut self) -> &mut [u8] {
+            self.$host.taken_mut()
+        }
+
         fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
             self.$host.interrupts()
         }

@@ -40,10 +40,11 @@ impl Sealer {
         self.context.as_ref().map_or(0, |context| plan.next_len(frame, context))
     }
 
-    /// Seals the next frames, all of one length, into the slots of `out`; how many.
+    /// Seals the next frames, all of one length, into the slots of `out`; how many. What is sealed of `frame` may be
+    /// written over.
     pub(crate) fn write_run(
         &mut self,
-        frame: &[u8],
+        frame: &mut [u8],
         plan: &mut SealedSegments,
         out: &mut [u8],
         stride: usize,

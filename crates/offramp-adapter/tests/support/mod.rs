@@ -45,6 +45,10 @@ impl HostPort for MemoryHost {
         (self.taken.0, &self.taken.1)
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        &mut self.taken.1
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));

@@ -140,9 +140,9 @@ fn large_send(report: &mut Report) {
     let meta = TxMeta { checksum: Some(partial), segmentation: Some(segmentation) };
     let segments = SUPER_PAYLOAD_LEN.div_ceil(size);
     let mut line = vec![0; SLOT * segments];
-    let super_bytes = super_frame.clone();
+    let mut super_bytes = super_frame.clone();
     let ours = Contender::new(OURSELVES, move || {
-        let frame = black_box(&super_bytes);
+        let frame = black_box(&mut super_bytes);
         let mut plan = SealedSegments::new(frame, &meta, &SegmentPolicy::default(), &sa).expect("a frame of our own");
         let mut written = 0;
         while plan.frames_left() > 0 {

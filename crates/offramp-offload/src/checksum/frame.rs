@@ -77,13 +77,14 @@ pub fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
     }
     let header = &frame[layout.network_start..layout.transport_start];
     // Nearly every header is without options: of a length that is known, its sum takes no loop.
-    let sum = match header.as_array::<IPV4_HEADER_LEN_MIN>() {
-        Some(header) => {
-            let (words, _) = header.as_chunks::<4>();
-            Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum())
-        }
-        None => sum(header),
-    };
+    header.as_array().map_or_else(|| sum(header).fold() == ALL_ONES, is_good_ipv4_header)
+}
+
+/// As [`ipv4_header_is_good`], for a header without options.
+#[inline]
+pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
+    let (words, _) = header.as_chunks::<4>();
+    let sum = Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum());
     sum.fold() == ALL_ONES
 }
 

@@ -88,13 +88,36 @@ impl Protection {
         self.library_name
     }
 
-    /// The AEAD, where the suite is one with its IV on the line.
+    /// Whether the suite is an AEAD with its IV on the line.
+    pub(super) fn is_aead_with_iv(&self) -> bool {
+        matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
+    }
+
+    /// Encrypts `packet`, which ends in room for the check value, for a suite that is known to be an AEAD.
     #[inline]
-    pub(super) fn aead_with_iv(&self) -> Option<&dyn Aead> {
-        match &self.kind {
-            Kind::Aead(aead) if !self.has_implicit_iv => Some(&**aead),
-            _ => None,
-        }
+    pub(super) fn seal_usual(&self, packet: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
+        let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
+        aead.seal(self.nonce(sequence), self.aad(sequence), packet)
+    }
+
+    /// As [`Protection::seal_usual`], from elsewhere.
+    #[inline]
+    pub(super) fn seal_usual_from(
+        &self,
+        clear: &[u8],
+        trailer: &[u8],
+        packet: &mut [u8],
+        sequence: u64,
+    ) -> Result<(), CipherFailed> {
+        let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
+        aead.seal_from(self.nonce(sequence), self.aad(sequence), clear, trailer, packet)
+    }
+
+    /// Checks and decrypts `packet`, which ends in its check value, for a suite that is known to be an AEAD.
+    #[inline]
+    pub(super) fn open_usual(&self, packet: &mut [u8], sequence: u64, counter_iv: u64) -> Result<(), CipherFailed> {
+        let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
+        aead.open(self.nonce(counter_iv), self.aad(sequence), packet)
     }
 
     /// ESP header and IV of such a suite as they lie in a packet: the IV is the sequence number.

@@ -68,9 +68,10 @@ impl Aad {
     /// Of a packet. The upper half of the sequence number counts only where it `is_extended`.
     #[inline]
     pub fn new(spi: u32, sequence: u64, is_extended: bool) -> Self {
-        let spi = u128::from(spi) << 96;
-        let whole = if is_extended { u128::from(sequence) << 32 } else { u128::from(sequence as u32) << 64 };
-        Self { bits: (spi | whole).swap_bytes(), is_extended }
+        // As it lies in memory: big-endian, and the upper half, if it counts, in front of the lower one.
+        let shift = if is_extended { 0 } else { u32::BITS };
+        let number = sequence.swap_bytes() >> shift;
+        Self { bits: u128::from(spi.swap_bytes()) | u128::from(number) << u32::BITS, is_extended }
     }
 
     /// A number whose first [`Aad::len`] little-endian bytes are authenticated; the others are 0.

@@ -2,6 +2,8 @@
 
 /// Nanoseconds in a second.
 const NS_PER_SECOND: u64 = 1_000_000_000;
+/// Bytes of the longest IP packet: an IPv6 header and what its length field can say (RFC 8200 3).
+const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 
 /// Limits of a security association. `None` is no limit.
 ///
@@ -38,9 +40,12 @@ pub enum LifetimeEvent {
 pub(super) struct Spent {
     /// A hard limit is reached.
     is_over: bool,
-    /// The nearest limits that were not told of yet: below them a packet costs two comparisons.
+    /// The nearest limits that were not told of yet.
     next_packets: u64,
     next_bytes: u64,
+    /// Below these a packet reaches no limit, and no number its end: it costs two comparisons.
+    quiet_packets: u64,
+    quiet_bytes: u64,
     hard_packets: u64,
     hard_bytes: u64,
     /// [`u64::MAX`] once the soft limits were told of.
@@ -89,8 +94,10 @@ impl Spent {
         let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
         let [hard_packets, hard_bytes] = [limits.hard_packets, limits.hard_bytes].map(limit);
         let [soft_packets, soft_bytes] = [limits.soft_packets, limits.soft_bytes].map(limit);
-        Self {
+        let mut spent = Self {
             is_over: false,
+            quiet_packets: 0,
+            quiet_bytes: 0,
             next_packets: hard_packets.min(soft_packets),
             next_bytes: hard_bytes.min(soft_bytes),
             hard_packets,
@@ -100,7 +107,15 @@ impl Spent {
             packets: 0,
             bytes: 0,
             time: Time::new(&limits),
-        }
+        };
+        spent.expect_quiet();
+        spent
+    }
+
+    /// Works out up to where nothing happens.
+    fn expect_quiet(&mut self) {
+        self.quiet_packets = self.next_packets.saturating_sub(1);
+        self.quiet_bytes = self.next_bytes.saturating_sub(PACKET_LEN_MAX as u64);
     }
 
     /// Says what time it is. A limit of time that is reached is told once.
@@ -138,14 +153,26 @@ impl Spent {
         if self.hard_bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
+    /// Counts a packet, unless it may reach a limit: then it is left to [`Spent::spend`].
+    #[inline]
+    pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
+        debug_assert!(packet_len <= PACKET_LEN_MAX);
+        let is_quiet = self.packets < self.quiet_packets && self.bytes < self.quiet_bytes;
+        if is_quiet {
+            self.packets += 1;
+            self.bytes += packet_len as u64;
+        }
+        is_quiet
+    }
+
     /// Counts a packet.
     #[inline]
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
-        self.spend_run(1, packet_len)
+        if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }
     }
 
     /// Counts packets of `packet_len` bytes each.
-    #[inline]
+    #[inline(never)]
     pub(super) fn spend_run(&mut self, packets: u64, packet_len: usize) -> Option<LifetimeEvent> {
         self.packets = self.packets.saturating_add(packets);
         self.bytes = self.bytes.saturating_add(packets.saturating_mul(packet_len as u64));
@@ -163,6 +190,7 @@ impl Spent {
         self.is_over |= is_hard;
         (self.soft_packets, self.soft_bytes) = (u64::MAX, u64::MAX);
         (self.next_packets, self.next_bytes) = (self.hard_packets, self.hard_bytes);
+        self.expect_quiet();
         match (is_hard, is_soft) {
             (true, _) => Some(LifetimeEvent::Hard),
             (false, true) => Some(LifetimeEvent::Soft),

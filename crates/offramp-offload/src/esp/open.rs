@@ -2,15 +2,15 @@
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
 use super::config::{InvalidSa, Mode, SaConfig};
-use super::library::{CipherLibrary, aws_lc};
+use super::library::{CipherLibrary, TAG_LEN, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::replay::{ReplayRefused, ReplayWindow};
-use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, move_headers, protection_of, short_trailer};
+use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, Usual, move_headers, of_usual, protection_of, short_trailer};
 use super::selector::{Selector, addresses};
 use super::suite::Suite;
-use super::tunnel::{NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
+use super::tunnel::{Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
 use super::udp::EspPacket;
-use crate::checksum::ipv4_header_is_good;
+use crate::checksum::{ipv4_header_is_good, is_good_ipv4_header};
 use crate::layout::{
     ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, Transport, UDP_HEADER_LEN,
     is_extension_header, transport_of,
@@ -134,6 +134,8 @@ pub struct Opener {
     protection: Protection,
     is_tunnel: bool,
     is_encapsulated: bool,
+    /// An AEAD with its IV on the line, transport mode, no UDP, no selector.
+    is_common: bool,
     /// `None` takes every packet.
     selector: Option<Selector>,
     destination: Option<IpAddr>,
@@ -167,13 +169,17 @@ impl Opener {
             Mode::Transport => None,
             Mode::Tunnel(tunnel) => Some(tunnel.destination),
         };
+        let protection = protection_of(config, library)?;
+        let selector = Some(config.selector.clone()).filter(|selector| *selector != Selector::default());
+        let is_bare = tunnel_destination.is_none() && config.udp.is_none() && selector.is_none();
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            protection: protection_of(config, library)?,
+            is_common: is_bare && protection.is_aead_with_iv(),
+            protection,
             is_tunnel: tunnel_destination.is_some(),
             is_encapsulated: config.udp.is_some(),
-            selector: Some(config.selector.clone()).filter(|selector| *selector != Selector::default()),
+            selector,
             destination: config.destination.or(tunnel_destination),
             iv_len: config.suite.iv_len(),
             icv_len: config.suite.icv_len(),
@@ -196,10 +202,15 @@ impl Opener {
         self.protection.library_name()
     }
 
-    /// Whether a packet takes the short way of [`InboundSa::open`], whose result is the same.
+    /// Of which usual kind a packet is, if it takes the short way of [`InboundSa::open`], whose result is the same.
     #[inline]
-    fn is_plain(&self, packet: &EspPacket) -> bool {
-        !self.is_tunnel && !packet.is_encapsulated && self.selector.is_none()
+    fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
+        let is_common = self.is_common
+            && packet.spi == self.spi
+            && packet.esp_at == layout.transport_start
+            && !packet.is_encapsulated
+            && !layout.fragment;
+        if is_common { Usual::of(layout) } else { None }
     }
 
     /// Whether a packet with this outer header is for this association.
@@ -299,17 +310,28 @@ impl Opener {
 /// End of the payload, and the next header. The padding must be 1, 2, 3, … (RFC 4303 2.4).
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
+    if let Some(tail) = frame.last_chunk() {
+        // What was just decrypted is read once, as one word.
+        let word = u64::from_le_bytes(*tail);
+        let (next_header, pad_len) = ((word >> (7 * u8::BITS)) as u8, usize::from((word >> (6 * u8::BITS)) as u8));
+        let payload_end = frame.len().wrapping_sub(TRAILER_FIELDS_LEN + pad_len);
+        if pad_len <= SHORT_PAD_LEN_MAX && payload_end >= body_at && payload_end <= frame.len() {
+            let padding_at = (SHORT_PAD_LEN_MAX - pad_len) as u32 * u8::BITS;
+            let is_counted = word >> padding_at == short_trailer(pad_len, next_header);
+            return if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) };
+        }
+    }
+    read_any_trailer(frame, body_at)
+}
+
+/// As [`read_trailer`], byte by byte.
+#[inline(never)]
+fn read_any_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     let &[.., pad_len, next_header] = frame else { return Err(Refused::Malformed) };
     let pad_end = frame.len() - TRAILER_FIELDS_LEN;
     let payload_end =
         pad_end.checked_sub(usize::from(pad_len)).filter(|&end| end >= body_at).ok_or(Refused::Malformed)?;
-    let is_counted = match frame.last_chunk() {
-        Some(tail) if usize::from(pad_len) <= SHORT_PAD_LEN_MAX => {
-            u64::from_le_bytes(*tail) >> ((SHORT_PAD_LEN_MAX as u32 - u32::from(pad_len)) * u8::BITS)
-                == short_trailer(usize::from(pad_len), next_header)
-        }
-        _ => frame[payload_end..pad_end].iter().zip(1..).all(|(&byte, n)| byte == n),
-    };
+    let is_counted = frame[payload_end..pad_end].iter().zip(1..).all(|(&byte, n)| byte == n);
     if is_counted { Ok((payload_end, next_header)) } else { Err(Refused::Malformed) }
 }
 
@@ -332,30 +354,27 @@ fn unwrap_transport(
     Ok((start, clear_layout))
 }
 
-/// Where a clear frame lies and what is new in its layout. Offsets of the layout count from its start.
+/// What a decrypted body says of itself.
 struct Clear {
-    start: usize,
-    end: usize,
     protocol: u8,
     transport: Transport,
-    payload_start: usize,
+    /// Bytes of transport header and payload.
+    len: usize,
+    transport_header_len: usize,
 }
 
-/// As [`Opener::unwrap`] does it in transport mode. Not for IPv6 extension headers, of which the layout knows more.
-#[inline]
-fn unwrap_plain(frame: &mut [u8], layout: &FrameLayout, parts: &Parts) -> Result<Clear, Refused> {
-    let (payload_end, protocol) = read_trailer(&frame[..parts.icv_at], parts.body_at)?;
-    if protocol == NEXT_HEADER_NONE {
-        return Err(Refused::Dummy);
+impl Clear {
+    /// As [`unwrap_transport`] finds it. Not for IPv6 extension headers, of which the layout knows more.
+    #[inline]
+    fn of(body: &[u8]) -> Result<Self, Refused> {
+        let (payload_end, protocol) = read_trailer(body, 0)?;
+        if protocol == NEXT_HEADER_NONE {
+            return Err(Refused::Dummy);
+        }
+        let len = end_without_tfc(&body[..payload_end], 0, protocol)?;
+        let (transport, transport_header_len) = transport_of(&body[..len], protocol).map_err(|_| Refused::Malformed)?;
+        Ok(Self { protocol, transport, len, transport_header_len })
     }
-    let headers_len = layout.transport_start;
-    let start = parts.body_at - headers_len;
-    let end = end_without_tfc(&frame[..payload_end], parts.body_at, protocol)?;
-    move_headers(frame, 0, start, headers_len);
-    let clear = &mut frame[start..end];
-    mend_network(clear, layout, end - start, protocol);
-    let (transport, payload_start) = transport_of(&clear[headers_len..], protocol).map_err(|_| Refused::Malformed)?;
-    Ok(Clear { start, end, protocol, transport, payload_start: headers_len + payload_start })
 }
 
 /// Padding for traffic flow confidentiality lies behind what says its own length; in transport mode
@@ -454,10 +473,15 @@ impl InboundSa {
     /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
     pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
-        let sequence = self.check(packet)?;
-        if self.opener.is_plain(packet) {
-            return self.open_plain(frame, layout, packet, sequence);
+        match self.opener.usual(layout, packet) {
+            Some(usual) => of_usual!(usual, self.open_usual(frame, layout, packet)),
+            None => self.open_any(frame, layout, packet),
         }
+    }
+
+    #[inline(never)]
+    fn open_any(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+        let sequence = self.check(packet)?;
         let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
         self.window.advance(sequence)?;
         self.unwrap(frame, layout, decrypted, sequence)
@@ -486,41 +510,51 @@ impl InboundSa {
         Ok(self.window.check(packet.sequence)?)
     }
 
-    /// The same steps for transport mode without selector and encapsulation, with nothing carried from
-    /// one to the next but what is needed.
-    fn open_plain(
+    /// The same steps for headers of which the compiler knows where they lie: the IP header from `NETWORK`, ESP from
+    /// `TRANSPORT`, what is encrypted from `BODY`.
+    #[inline(never)]
+    fn open_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
         frame: &mut [u8],
         layout: &FrameLayout,
         packet: &EspPacket,
-        sequence: u64,
     ) -> Result<Opened, Refused> {
-        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
+        let sequence = self.check(packet)?;
+        let whole = &mut frame[..layout.packet_end];
+        let (headers, packet) = whole.split_first_chunk_mut::<BODY>().ok_or(Refused::Malformed)?;
+        let body_len = packet.len().checked_sub(TAG_LEN).ok_or(Refused::Malformed)?;
+        let has_good_header = headers[NETWORK..TRANSPORT].as_array().is_none_or(is_good_ipv4_header);
+        if !has_good_header || body_len < TRAILER_FIELDS_LEN || body_len & (self.opener.alignment - 1) != 0 {
+            return Err(Refused::Malformed);
+        }
+        let counter_iv = u64::from_be_bytes(*headers.last_chunk().ok_or(Refused::Malformed)?);
+        self.opener.protection.open_usual(packet, sequence, counter_iv).map_err(|_| Refused::BadTag)?;
         self.window.advance(sequence)?;
-        let parts = decrypted.parts;
         // Of extension headers the layout tells more than is worked out here.
-        if is_extension_header(frame[parts.icv_at - 1]) {
-            return self.unwrap(frame, layout, decrypted, sequence);
+        if is_extension_header(packet[body_len - 1]) {
+            let icv_at = BODY + body_len;
+            let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };
+            return self.unwrap(frame, layout, Decrypted { parts }, sequence);
         }
-        match unwrap_plain(frame, layout, &parts) {
-            Ok(clear) => {
-                let packet_end = clear.end - clear.start;
-                let event = self.spent.spend(packet_end - layout.network_start);
-                let layout = FrameLayout {
-                    transport: clear.transport,
-                    protocol: clear.protocol,
-                    payload_start: clear.payload_start,
-                    packet_end,
-                    ..*layout
-                };
-                let (start, end) = (clear.start, clear.end);
-                Ok(Opened { start, end, layout, sequence, checksum_is_stale: false, event })
-            }
-            Err(refused) => {
-                self.spent.spend(0);
-                Err(refused)
-            }
-        }
+        let clear = Clear::of(&packet[..body_len]);
+        let Ok(clear) = clear else {
+            self.spent.spend(0);
+            return Err(clear.err().unwrap_or(Refused::Malformed));
+        };
+        let packet_end = TRANSPORT + clear.len;
+        let mended = Mended::of(&headers[NETWORK..TRANSPORT], packet_end - NETWORK, clear.protocol);
+        headers.copy_within(..TRANSPORT, BODY - TRANSPORT);
+        mended.write(&mut headers[BODY - TRANSPORT + NETWORK..]);
+        let event = self.spent.spend(packet_end - NETWORK);
+        let (start, end) = (BODY - TRANSPORT, BODY - TRANSPORT + packet_end);
+        let layout = FrameLayout {
+            transport: clear.transport,
+            protocol: clear.protocol,
+            payload_start: TRANSPORT + clear.transport_header_len,
+            packet_end,
+            ..*layout
+        };
+        Ok(Opened { start, end, layout, sequence, checksum_is_stale: false, event })
     }
 }
 

@@ -23,10 +23,13 @@ pub enum ReplayRefused {
 /// Which sequence numbers were accepted: the highest, and which of the `len` below it.
 ///
 /// The bits lie in a ring of words that is at least a word longer than the window, so that moving
-/// the window clears whole words and shifts none (RFC 6479 2).
+/// the window clears whole words and shifts none (RFC 6479 2). A packet in its order, which is nearly every one, only
+/// counts the highest number up: the ring is told of a whole run of them when one comes out of order.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
+    /// The highest number that the ring knows of. All from there to `highest` were accepted.
+    noted: u64,
     len: u64,
     is_extended: bool,
     ring: Box<[u64]>,
@@ -41,7 +44,7 @@ impl ReplayWindow {
         let words = (len.div_ceil(BITS) + 1).next_power_of_two();
         // What was seen before is not known: all of it counts as seen.
         let seen = if highest == 0 { 0 } else { u64::MAX };
-        let mut window = Self { highest, len, is_extended, ring: vec![seen; words as usize].into() };
+        let mut window = Self { highest, noted: highest, len, is_extended, ring: vec![seen; words as usize].into() };
         window.forget_ahead();
         window
     }
@@ -49,7 +52,7 @@ impl ReplayWindow {
     /// The numbers above the highest, in the word of the highest, are not seen yet.
     fn forget_ahead(&mut self) {
         let word = self.word_at(self.highest);
-        self.ring[word] &= u64::MAX >> (BITS - 1 - self.highest % BITS);
+        self.ring[word] &= up_to(self.highest);
     }
 
     /// The highest number that was accepted, with its upper half.
@@ -67,12 +70,19 @@ impl ReplayWindow {
     /// When the number was accepted before or lies left of the window.
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
+        let next = self.highest.wrapping_add(1);
+        // Behind the last lower half comes another subspace, or nothing.
+        if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
+    }
+
+    /// As [`ReplayWindow::check`], for every number.
+    #[inline(never)]
+    fn check_any(&self, low: u32) -> Result<u64, ReplayRefused> {
         let sequence = if self.is_extended { self.infer(low)? } else { u64::from(low) };
         self.check_whole(sequence)?;
         Ok(sequence)
     }
 
-    #[inline]
     fn check_whole(&self, sequence: u64) -> Result<(), ReplayRefused> {
         if sequence > self.highest {
             return Ok(());
@@ -81,12 +91,11 @@ impl ReplayWindow {
         if sequence == 0 || self.highest - sequence >= self.len {
             return Err(ReplayRefused::TooOld);
         }
-        let is_seen = self.ring[self.word_at(sequence)] >> (sequence % BITS) & 1 == 1;
+        let is_seen = sequence > self.noted || self.ring[self.word_at(sequence)] >> (sequence % BITS) & 1 == 1;
         if is_seen { Err(ReplayRefused::Replayed) } else { Ok(()) }
     }
 
     /// RFC 4303 A2.2: in case A the window lies in one subspace of 2³² numbers, in case B across two.
-    #[inline]
     fn infer(&self, low: u32) -> Result<u64, ReplayRefused> {
         let (highest_low, subspace) = (self.highest as u32, (self.highest >> 32) as u32);
         let bottom = highest_low.wrapping_sub(self.len as u32 - 1);
@@ -108,7 +117,18 @@ impl ReplayWindow {
     /// As [`ReplayWindow::check`]; nothing changes then.
     #[inline]
     pub fn advance(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
+        if sequence == self.highest.wrapping_add(1) && sequence != 0 {
+            self.highest = sequence;
+            return Ok(());
+        }
+        self.advance_any(sequence)
+    }
+
+    /// As [`ReplayWindow::advance`], for every number.
+    #[inline(never)]
+    fn advance_any(&mut self, sequence: u64) -> Result<(), ReplayRefused> {
         self.check_whole(sequence)?;
+        self.note_run();
         if sequence > self.highest {
             self.move_to(sequence);
         }
@@ -117,13 +137,30 @@ impl ReplayWindow {
         Ok(())
     }
 
-    #[inline]
+    /// Tells the ring of the numbers that came in their order.
+    fn note_run(&mut self) {
+        let (from, to) = (self.noted / BITS, self.highest / BITS);
+        if from == to {
+            let word = self.word_at(self.noted);
+            self.ring[word] |= up_to(self.highest) & !up_to(self.noted);
+        } else {
+            let word = self.word_at(self.noted);
+            self.ring[word] |= !up_to(self.noted);
+            // Of a run longer than the ring its last words are what is left.
+            for between in (from + 1).max(to.saturating_sub(self.ring.len() as u64))..to {
+                let word = self.word_at(between * BITS);
+                self.ring[word] = u64::MAX;
+            }
+            let word = self.word_at(self.highest);
+            self.ring[word] = up_to(self.highest);
+        }
+        self.noted = self.highest;
+    }
+
+    /// Moves the window up to a number ahead of it. What is between was not seen.
     fn move_to(&mut self, sequence: u64) {
         let (from, to) = (self.highest / BITS, sequence / BITS);
-        self.highest = sequence;
-        if from == to {
-            return;
-        }
+        (self.highest, self.noted) = (sequence, sequence);
         let cleared = (to - from).min(self.ring.len() as u64);
         for n in 0..cleared {
             let word = self.word_at((to - n) * BITS);
@@ -131,8 +168,12 @@ impl ReplayWindow {
         }
     }
 
-    #[inline]
     fn word_at(&self, sequence: u64) -> usize {
         (sequence / BITS) as usize & (self.ring.len() - 1)
     }
+}
+
+/// The bits of a number and of all below it in its word.
+fn up_to(sequence: u64) -> u64 {
+    u64::MAX >> (BITS - 1 - sequence % BITS)
 }

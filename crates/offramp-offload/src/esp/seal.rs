@@ -6,10 +6,19 @@ use super::library::{CipherLibrary, TAG_LEN, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::shared::Grant;
 use super::suite::Suite;
-use super::tunnel::{Inner, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network};
+use super::tunnel::{
+    IPV4_CHECKSUM_OFFSET, IPV4_HEADER_LEN, IPV4_ID_OFFSET, Inner, Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer,
+    PROTOCOL_ESP, mend_network, put16,
+};
 use super::udp::{self, UdpPorts};
-use crate::layout::{ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, Network, PROTOCOL_UDP};
+use crate::checksum::{Sum, sum};
+use crate::layout::{
+    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV6_HEADER_LEN, Network, PROTOCOL_UDP,
+    VLAN_TAG_LEN,
+};
+use crate::segment::Heads;
 use std::fmt;
+use std::ops::Range;
 
 /// Pad length and next header behind the padding (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
@@ -77,7 +86,7 @@ pub struct OutboundSa {
     alignment: usize,
     /// The last sequence number that was sent.
     sent: u64,
-    /// The last one that may be sent.
+    /// The last one that may be sent: none behind `sent` once a hard lifetime is reached.
     last: u64,
     spent: Spent,
 }
@@ -94,7 +103,7 @@ struct Shape {
     inner: Inner,
 }
 
-/// The same in the usual case (see [`OutboundSa::is_common`]).
+/// The same in the usual case (see [`OutboundSa::usual`]).
 #[derive(Clone, Copy)]
 struct CommonShape {
     payload_len: usize,
@@ -104,15 +113,75 @@ struct CommonShape {
 }
 
 impl CommonShape {
+    /// Of a packet whose IP header starts at `network_start`, and whose payload from `payload_at` to `payload_end`.
     #[inline]
-    fn of(layout: &FrameLayout) -> Result<Self, SealRefused> {
-        let payload_len = layout.packet_end - layout.transport_start;
+    fn of(payload_at: usize, payload_end: usize, network_start: usize) -> Result<Self, SealRefused> {
+        let payload_len = payload_end - payload_at;
         let body_len = (payload_len + TRAILER_FIELDS_LEN + COMMON_ALIGNMENT - 1) & !(COMMON_ALIGNMENT - 1);
-        let end = layout.transport_start + COMMON_FRONT_LEN + body_len + TAG_LEN;
-        if end - layout.network_start > IP_LEN_MAX {
+        let end = payload_at + COMMON_FRONT_LEN + body_len + TAG_LEN;
+        if end - network_start > IP_LEN_MAX {
             return Err(SealRefused::TooLong);
         }
         Ok(Self { payload_len, pad_len: body_len - TRAILER_FIELDS_LEN - payload_len, end })
+    }
+}
+
+/// Where the IP header starts behind Ethernet without and with a tag.
+const PLAIN: usize = ETHERNET_HEADER_LEN;
+const TAGGED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
+/// Where what follows IP starts, and in the sealed frame what is encrypted.
+const PLAIN_IPV4: usize = PLAIN + IPV4_HEADER_LEN;
+const TAGGED_IPV4: usize = TAGGED + IPV4_HEADER_LEN;
+const PLAIN_IPV6: usize = PLAIN + IPV6_HEADER_LEN;
+const TAGGED_IPV6: usize = TAGGED + IPV6_HEADER_LEN;
+pub(super) const PLACES_OF_USUAL: [[usize; 3]; 4] = [
+    [PLAIN, PLAIN_IPV4, PLAIN_IPV4 + COMMON_FRONT_LEN],
+    [TAGGED, TAGGED_IPV4, TAGGED_IPV4 + COMMON_FRONT_LEN],
+    [PLAIN, PLAIN_IPV6, PLAIN_IPV6 + COMMON_FRONT_LEN],
+    [TAGGED, TAGGED_IPV6, TAGGED_IPV6 + COMMON_FRONT_LEN],
+];
+
+/// Calls the method for headers of the usual kind that is given: IP header, what follows it and what is encrypted lie
+/// at places that the compiler then knows.
+macro_rules! of_usual {
+    ($kind:literal, $this:ident.$method:ident($($argument:expr),*)) => {
+        $this.$method::<
+            { super::seal::PLACES_OF_USUAL[$kind][0] },
+            { super::seal::PLACES_OF_USUAL[$kind][1] },
+            { super::seal::PLACES_OF_USUAL[$kind][2] },
+        >($($argument),*)
+    };
+    ($usual:expr, $this:ident.$method:ident($($argument:expr),*)) => {
+        match $usual {
+            super::seal::Usual::Ipv4 => of_usual!(0, $this.$method($($argument),*)),
+            super::seal::Usual::TaggedIpv4 => of_usual!(1, $this.$method($($argument),*)),
+            super::seal::Usual::Ipv6 => of_usual!(2, $this.$method($($argument),*)),
+            super::seal::Usual::TaggedIpv6 => of_usual!(3, $this.$method($($argument),*)),
+        }
+    };
+}
+pub(super) use of_usual;
+
+/// Headers that nearly every frame has: Ethernet with one tag or none, IP without options or extension headers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Usual {
+    Ipv4,
+    TaggedIpv4,
+    Ipv6,
+    TaggedIpv6,
+}
+
+impl Usual {
+    /// `None` for all others.
+    #[inline]
+    pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
+        match (layout.network, layout.network_start, layout.transport_start) {
+            (Network::Ipv4, PLAIN, PLAIN_IPV4) => Some(Self::Ipv4),
+            (Network::Ipv4, TAGGED, TAGGED_IPV4) => Some(Self::TaggedIpv4),
+            (Network::Ipv6, PLAIN, PLAIN_IPV6) => Some(Self::Ipv6),
+            (Network::Ipv6, TAGGED, TAGGED_IPV6) => Some(Self::TaggedIpv6),
+            _ => None,
+        }
     }
 }
 
@@ -139,7 +208,7 @@ impl OutboundSa {
         Ok(Self {
             spi: config.spi,
             suite: config.suite,
-            is_common: outer.is_none() && config.udp.is_none() && protection.aead_with_iv().is_some(),
+            is_common: outer.is_none() && config.udp.is_none() && protection.is_aead_with_iv(),
             protection,
             outer,
             udp: config.udp,
@@ -191,6 +260,9 @@ impl OutboundSa {
     /// Goes on with numbers that were granted to this one alone; what was left of earlier ones is given up.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
+        if self.spent.is_used_up() {
+            self.last = self.sent;
+        }
     }
 
     /// Bytes that a sealed frame is longer in front: the same for every frame of this association.
@@ -247,7 +319,22 @@ impl OutboundSa {
     /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
     pub fn seal(&mut self, frame: &[u8], layout: &FrameLayout, out: &mut [u8]) -> Result<Sealed, SealRefused> {
-        if self.is_common(layout) { self.seal_common(frame, layout, out) } else { self.seal_any(frame, layout, out) }
+        match self.usual(layout) {
+            Some(Usual::Ipv4) => of_usual!(0, self.seal_usual(frame, layout, out)),
+            Some(usual) => self.seal_less_usual(usual, frame, layout, out),
+            None => self.seal_any(frame, layout, out),
+        }
+    }
+
+    #[inline(never)]
+    fn seal_less_usual(
+        &mut self,
+        usual: Usual,
+        frame: &[u8],
+        layout: &FrameLayout,
+        out: &mut [u8],
+    ) -> Result<Sealed, SealRefused> {
+        of_usual!(usual, self.seal_usual(frame, layout, out))
     }
 
     pub(super) fn seal_any(
@@ -284,46 +371,80 @@ impl OutboundSa {
         start: usize,
         layout: &FrameLayout,
     ) -> Result<Sealed, SealRefused> {
-        if self.is_common(layout) {
-            return self.seal_common_in_place(buffer, start, layout);
+        match self.usual(layout) {
+            Some(Usual::Ipv4) => of_usual!(0, self.seal_usual_in_place(buffer, start, layout)),
+            Some(usual) => self.seal_less_usual_in_place(usual, buffer, start, layout),
+            None => self.seal_any_in_place(buffer, start, layout),
         }
-        self.seal_any_in_place(buffer, start, layout)
     }
 
-    /// Whether the frame is the usual case: an AEAD with its IV on the line, transport mode, no UDP. It goes in
-    /// as few steps as there can be, to the same end as [`OutboundSa::seal_any`] and
-    /// [`OutboundSa::seal_any_in_place`].
-    #[inline]
-    fn is_common(&self, layout: &FrameLayout) -> bool {
-        self.is_common && !layout.fragment && layout.network != Network::Opaque
+    #[inline(never)]
+    fn seal_less_usual_in_place(
+        &mut self,
+        usual: Usual,
+        buffer: &mut [u8],
+        start: usize,
+        layout: &FrameLayout,
+    ) -> Result<Sealed, SealRefused> {
+        of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
+    /// Whether the frame is of a usual kind, to be sealed by a usual association: an AEAD with its IV on the line,
+    /// transport mode, no UDP. It goes in as few steps as there can be, to the same end as
+    /// [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
     #[inline]
-    fn seal_common_in_place(
+    fn usual(&self, layout: &FrameLayout) -> Option<Usual> {
+        if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
+    }
+
+    /// As [`OutboundSa::seal_any_in_place`], for headers of which the compiler knows where they lie: the IP header from
+    /// `NETWORK`, what follows it from `TRANSPORT`, what is encrypted from `BODY`.
+    #[inline]
+    fn seal_usual_in_place<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
         buffer: &mut [u8],
         start: usize,
         layout: &FrameLayout,
     ) -> Result<Sealed, SealRefused> {
-        let shape = CommonShape::of(layout)?;
+        let shape = CommonShape::of(TRANSPORT, layout.packet_end, NETWORK)?;
         let from = start.checked_sub(COMMON_FRONT_LEN).ok_or(SealRefused::NoRoom)?;
-        self.seal_shape_in_place(buffer, layout, shape, from)
+        let out = buffer.get_mut(from..).and_then(|out| out.get_mut(..shape.end)).ok_or(SealRefused::NoRoom)?;
+        let (headers, packet) = out.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
+        // Before a number is taken or a byte moved.
+        trailer_of(packet, shape)?;
+        let sequence = self.next_sequence()?;
+        // What changes is worked out from where the headers were: what was just written would be waited for.
+        let mended = Mended::of(&headers[COMMON_FRONT_LEN + NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
+        headers.copy_within(COMMON_FRONT_LEN.., 0);
+        mended.write(&mut headers[NETWORK..TRANSPORT]);
+        headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
+        *trailer_of(packet, shape)? = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
+        self.protection.seal_usual(packet, sequence).map_err(|_| SealRefused::Cipher)?;
+        let event = self.spend(layout.packet_end - NETWORK);
+        Ok(Sealed { start: from, end: from + shape.end, sequence, event })
     }
 
-    /// The sealed frame starts at `from`, the clear one behind it.
+    /// As [`OutboundSa::seal_any`], for headers of which the compiler knows where they lie.
     #[inline]
-    fn seal_shape_in_place(
+    fn seal_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
-        buffer: &mut [u8],
+        frame: &[u8],
         layout: &FrameLayout,
-        shape: CommonShape,
-        from: usize,
+        out: &mut [u8],
     ) -> Result<Sealed, SealRefused> {
-        let out = buffer.get_mut(from..from + shape.end).ok_or(SealRefused::NoRoom)?;
+        let shape = CommonShape::of(TRANSPORT, layout.packet_end, NETWORK)?;
+        let out = out.get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
+        let (headers, packet) = out.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
+        let (clear, payload) = frame[..layout.packet_end].split_at(TRANSPORT);
         let sequence = self.next_sequence()?;
-        move_headers_down(out, layout.transport_start);
-        self.protect_common(out, layout, shape, sequence)?;
-        Ok(self.count_common(layout, shape, sequence, from))
+        headers[..TRANSPORT].copy_from_slice(clear);
+        Mended::of(&clear[NETWORK..], shape.end - NETWORK, PROTOCOL_ESP).write(&mut headers[NETWORK..TRANSPORT]);
+        headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
+        let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
+        let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
+        self.protection.seal_usual_from(payload, trailer, packet, sequence).map_err(|_| SealRefused::Cipher)?;
+        let event = self.spend(layout.packet_end - NETWORK);
+        Ok(Sealed { start: 0, end: shape.end, sequence, event })
     }
 
     /// Seals frames that are all of this layout, each in place and `start` bytes from the front of its slot of `stride`
@@ -337,73 +458,99 @@ impl OutboundSa {
         layout: &FrameLayout,
     ) -> Result<Option<LifetimeEvent>, SealRefused> {
         let mut event = None;
-        let is_common = self.is_common(layout) && start == COMMON_FRONT_LEN;
-        let shape = CommonShape::of(layout);
         for slot in 0..frames {
-            let slot = &mut out[slot * stride..];
-            let sealed = match shape {
-                Ok(shape) if is_common => self.seal_shape_in_place(slot, layout, shape, 0)?,
-                _ => self.seal_in_place(slot, start, layout)?,
-            };
-            event = sealed.event.or(event);
+            event = self.seal_in_place(&mut out[slot * stride..], start, layout)?.event.or(event);
         }
         Ok(event)
     }
 
-    #[inline]
-    fn seal_common(&mut self, frame: &[u8], layout: &FrameLayout, out: &mut [u8]) -> Result<Sealed, SealRefused> {
-        let shape = CommonShape::of(layout)?;
-        let out = out.get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
-        let sequence = self.next_sequence()?;
-        let headers_len = layout.transport_start;
-        copy_headers(&frame[..layout.packet_end], out, headers_len);
-        let payload = &frame[headers_len..layout.packet_end];
-        let packet = self.write_front(out, layout, shape, sequence)?;
-        let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
-        let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
-        let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
-        let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
-        aead.seal_from(nonce, aad, payload, trailer, packet).map_err(|_| SealRefused::Cipher)?;
-        Ok(self.count_common(layout, shape, sequence, 0))
-    }
-
-    /// Writes ESP header and IV, mends the IP header, and gives the rest, from the encrypted bytes on.
-    #[inline]
-    fn write_front<'a>(
-        &self,
-        out: &'a mut [u8],
+    /// Seals the segments of a super-frame that `heads` are for, each straight from where it lies to the front of its slot
+    /// of `stride` bytes, to the same end as [`OutboundSa::seal_slots`] of the same frames written there. How many,
+    /// as no bytes of `frame` may be missing behind the last, and the last lifetime that ended with one of them.
+    ///
+    /// What is encrypted must lie side by side: a segment's transport header is written in front of its payload, over
+    /// bytes that were sealed before, or are those headers themselves, and its trailer behind it, over bytes that are
+    /// put back. So headers and what is still to be sealed stay as they are.
+    pub(super) fn seal_segments(
+        &mut self,
+        frame: &mut [u8],
+        heads: &Heads,
         layout: &FrameLayout,
-        shape: CommonShape,
-        sequence: u64,
-    ) -> Result<&'a mut [u8], SealRefused> {
-        let (headers, rest) = out.split_at_mut(layout.transport_start);
-        let (front, packet) = rest.split_first_chunk_mut().ok_or(SealRefused::NoRoom)?;
-        *front = self.protection.header_and_iv(sequence);
-        mend_network(headers, layout, shape.end, PROTOCOL_ESP);
-        Ok(packet)
-    }
-
-    /// Headers and payload are at their place in `out`: writes everything else and encrypts.
-    #[inline]
-    fn protect_common(
-        &self,
         out: &mut [u8],
-        layout: &FrameLayout,
-        shape: CommonShape,
-        sequence: u64,
-    ) -> Result<(), SealRefused> {
-        let Some(aead) = self.protection.aead_with_iv() else { return Err(SealRefused::Cipher) };
-        let packet = self.write_front(out, layout, shape, sequence)?;
-        let trailer = short_trailer(shape.pad_len, layout.protocol);
-        packet[shape.payload_len..shape.payload_len + size_of::<u64>()].copy_from_slice(&trailer.to_le_bytes());
-        let (nonce, aad) = (self.protection.nonce(sequence), self.protection.aad(sequence));
-        aead.seal(nonce, aad, packet).map_err(|_| SealRefused::Cipher)
+        stride: usize,
+    ) -> Result<(usize, Option<LifetimeEvent>), SealRefused> {
+        let with_trailer = heads.segment_len + size_of::<u64>();
+        let room = frame.len().checked_sub(heads.payload_at + with_trailer);
+        let frames = room.map_or(0, |room| (room / heads.segment_len + 1).min(heads.frames));
+        let (Some(usual), true) = (self.usual(layout), frames > 0) else { return Ok((0, None)) };
+        let run = Segments { heads, frames, stride, protocol: layout.protocol };
+        let Some(before) = frame.first_chunk::<{ Heads::LEN_MAX }>().copied() else { return Ok((0, None)) };
+        let event = of_usual!(usual, self.seal_usual_segments(frame, &run, out));
+        frame[..heads.len].copy_from_slice(&before[..heads.len]);
+        Ok((frames, event?))
     }
 
+    #[inline(never)]
+    fn seal_usual_segments<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
+        &mut self,
+        frame: &mut [u8],
+        run: &Segments,
+        out: &mut [u8],
+    ) -> Result<Option<LifetimeEvent>, SealRefused> {
+        let (heads, transport_len) = (run.heads, run.heads.len - TRANSPORT);
+        let packet_end = heads.len + heads.segment_len;
+        let shape = CommonShape::of(TRANSPORT, packet_end, NETWORK)?;
+        let trailer_len = shape.pad_len + TRAILER_FIELDS_LEN;
+        let trailer = short_trailer(shape.pad_len, run.protocol).to_le_bytes();
+        let (front, network_sum) = front_of::<NETWORK, TRANSPORT, BODY>(heads, shape.end);
+        let payload =
+            |n: usize| heads.payload_at + n * heads.segment_len..heads.payload_at + (n + 1) * heads.segment_len;
+        let mut event = None;
+        let mut payload_sum = sum(&frame[payload(0)]);
+        for n in 0..run.frames {
+            let Range { start: payload_at, end: payload_end } = payload(n);
+            let header_at = payload_at - transport_len;
+            heads.copy_last_to(&mut frame[..payload_at], transport_len);
+            heads.write_transport(n, &mut frame[header_at..payload_at], payload_sum);
+            if n + 1 < run.frames {
+                // Here, as the cipher would have to wait for what was just written.
+                payload_sum = sum(&frame[payload(n + 1)]);
+            }
+            let slot = out[n * run.stride..].get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
+            let (headers, packet) = slot.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
+            let Some(behind) = frame[payload_end..].first_chunk_mut() else { return Err(SealRefused::NoRoom) };
+            let sequence = self.next_sequence()?;
+            let saved = std::mem::replace(behind, trailer);
+            *headers = front;
+            if TRANSPORT - NETWORK == IPV4_HEADER_LEN {
+                let id = heads.id(n);
+                put16(headers, NETWORK + IPV4_ID_OFFSET, id);
+                put16(headers, NETWORK + IPV4_CHECKSUM_OFFSET, network_sum.plus(Sum::word(id)).checksum());
+            }
+            headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
+            let clear = &frame[header_at..payload_end + trailer_len];
+            let sealed = self.protection.seal_usual_from(clear, &[], packet, sequence);
+            frame[payload_end..payload_end + saved.len()].copy_from_slice(&saved);
+            sealed.map_err(|_| SealRefused::Cipher)?;
+            event = self.spend(packet_end - NETWORK).or(event);
+        }
+        Ok(event)
+    }
+
+    /// Counts a packet that was sealed.
     #[inline]
-    fn count_common(&mut self, layout: &FrameLayout, shape: CommonShape, sequence: u64, start: usize) -> Sealed {
-        let event = self.spent.spend(layout.packet_end - layout.network_start);
-        Sealed { start, end: start + shape.end, sequence, event }
+    fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
+        if self.spent.spend_quietly(packet_len) { None } else { self.spend_last(packet_len) }
+    }
+
+    /// Counts a packet that may be the last.
+    #[cold]
+    fn spend_last(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
+        let event = self.spent.spend(packet_len);
+        if event == Some(LifetimeEvent::Hard) {
+            self.last = self.sent;
+        }
+        event
     }
 
     pub(super) fn seal_any_in_place(
@@ -452,17 +599,15 @@ impl OutboundSa {
     }
 
     /// Why [`OutboundSa::packets_left`] is 0.
+    #[cold]
     pub(super) fn why_no_more(&self) -> SealRefused {
         if self.spent.is_used_up() { SealRefused::Expired } else { SealRefused::SequenceExhausted }
     }
 
     #[inline]
     fn next_sequence(&mut self) -> Result<u64, SealRefused> {
-        if self.spent.is_used_up() {
-            return Err(SealRefused::Expired);
-        }
         if self.sent >= self.last {
-            return Err(SealRefused::SequenceExhausted);
+            return Err(self.why_no_more());
         }
         self.sent += 1;
         Ok(self.sent)
@@ -494,7 +639,7 @@ impl OutboundSa {
             let ipv6_header_at = (!is_ipv4).then_some(layout.network_start);
             udp::write_header(out, udp_at, end, ports, ipv6_header_at);
         }
-        let event = self.spent.spend(layout.packet_end - layout.network_start);
+        let event = self.spend(layout.packet_end - layout.network_start);
         Sealed { start, end: start + end, sequence, event }
     }
 }
@@ -519,39 +664,41 @@ pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize)
     }
 }
 
-/// Moves headers of `len` bytes to the start of `frame` from [`COMMON_FRONT_LEN`] bytes behind it. The usual ones
-/// are moved by three or four loads and stores as long as the distance, which do not reach beyond the place of
-/// ESP header and IV.
-#[inline]
-fn move_headers_down(frame: &mut [u8], len: usize) {
-    const THREE: usize = 3 * COMMON_FRONT_LEN;
-    const FOUR: usize = 4 * COMMON_FRONT_LEN;
-    let moved = match len.div_ceil(COMMON_FRONT_LEN) * COMMON_FRONT_LEN {
-        THREE => move_steps::<THREE>(frame),
-        FOUR => move_steps::<FOUR>(frame),
-        _ => None,
-    };
-    if moved.is_none() {
-        frame.copy_within(COMMON_FRONT_LEN..COMMON_FRONT_LEN + len, 0);
-    }
+/// Segments that are sealed in one go.
+struct Segments<'a> {
+    heads: &'a Heads,
+    frames: usize,
+    /// Distance of the slots.
+    stride: usize,
+    /// What the trailers name.
+    protocol: u8,
 }
 
-/// Copies headers of `len` bytes to the start of `out`, in the same steps.
-#[inline]
-fn copy_headers(frame: &[u8], out: &mut [u8], len: usize) {
-    const THREE: usize = 3 * COMMON_FRONT_LEN;
-    match (len.div_ceil(COMMON_FRONT_LEN) * COMMON_FRONT_LEN, frame.first_chunk(), out.first_chunk_mut::<THREE>()) {
-        (THREE, Some(headers), Some(place)) => *place = *headers,
-        _ => out[..len].copy_from_slice(&frame[..len]),
+/// What sealed segments that end at `end` start with, up to their ESP header, and the sum of an IPv4 header of theirs
+/// without its ID.
+fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
+    heads: &Heads,
+    end: usize,
+) -> ([u8; BODY], Sum) {
+    let mut front = [0; BODY];
+    front[..TRANSPORT].copy_from_slice(&heads.bytes[..TRANSPORT]);
+    let header = &mut front[NETWORK..TRANSPORT];
+    if header.len() == IPV4_HEADER_LEN {
+        put16(header, IPV4_ID_OFFSET, 0);
     }
+    Mended::of(header, end - NETWORK, PROTOCOL_ESP).write(header);
+    if header.len() == IPV4_HEADER_LEN {
+        put16(header, IPV4_CHECKSUM_OFFSET, 0);
+    }
+    let sum = sum(header);
+    (front, sum)
 }
 
-/// `None`, and nothing done, when the frame is too short.
+/// Where the trailer goes in what is encrypted, `packet`, check value included: what is written behind it is written
+/// again.
 #[inline]
-fn move_steps<const LEN: usize>(frame: &mut [u8]) -> Option<()> {
-    let moved = *frame[COMMON_FRONT_LEN..].first_chunk::<LEN>()?;
-    *frame.first_chunk_mut()? = moved;
-    Some(())
+fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
+    packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
 /// The cipher of an association.

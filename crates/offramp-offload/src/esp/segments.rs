@@ -137,7 +137,9 @@ impl SealedSegments {
     /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes
     /// in `out`, each to the front of its slot. No frames when all are written.
     ///
-    /// The same as so many calls of [`SealedSegments::write_next`], but faster.
+    /// The same as so many calls of [`SealedSegments::write_next`], but faster: payload goes straight from `frame` to the
+    /// line. For that headers and trailers are written into `frame`, over payload that was sealed: of that nothing is to
+    /// be read any more. All else in it is as before when this returns.
     ///
     /// # Errors
     /// When the association refuses or a slot is too short, before any frame was written.
@@ -147,7 +149,7 @@ impl SealedSegments {
     pub fn write_run(
         &mut self,
         sa: &mut OutboundSa,
-        frame: &[u8],
+        frame: &mut [u8],
         out: &mut [u8],
         stride: usize,
     ) -> Result<SealedRun, SealRefused> {
@@ -162,13 +164,32 @@ impl SealedSegments {
         let count = self.plan.run_len().min(slots).min(usize::try_from(packets_left).unwrap_or(usize::MAX));
         let chunk = (CHUNK_LEN / stride).max(1);
         while run.frames < count {
-            let frames = chunk.min(count - run.frames);
             let out = &mut out[run.frames * stride..];
-            let event = self.write_chunk(sa, frame, out, stride, frames, &layout)?;
+            let (mut frames, mut event) = self.seal_run(sa, frame, out, stride, count - run.frames, &layout)?;
+            if frames == 0 {
+                frames = chunk.min(count - run.frames);
+                event = self.write_chunk(sa, frame, out, stride, frames, &layout)?;
+            }
             run.event = event.or(run.event);
             run.frames += frames;
         }
         Ok(run)
+    }
+
+    /// Seals up to `count` frames from where their payload lies, and says how many went so.
+    fn seal_run(
+        &mut self,
+        sa: &mut OutboundSa,
+        frame: &mut [u8],
+        out: &mut [u8],
+        stride: usize,
+        count: usize,
+        layout: &FrameLayout,
+    ) -> Result<(usize, Option<LifetimeEvent>), SealRefused> {
+        let Some(heads) = self.plan.heads(frame, count) else { return Ok((0, None)) };
+        let (frames, event) = sa.seal_segments(frame, &heads, layout, out, stride)?;
+        self.plan.pass(frames);
+        Ok((frames, event))
     }
 
     fn write_chunk(

@@ -18,10 +18,11 @@ pub(super) const NEXT_HEADER_IPV4: u8 = 4;
 /// Next header of a tunnel that carries IPv6.
 pub(super) const NEXT_HEADER_IPV6: u8 = 41;
 
-const IPV4_HEADER_LEN: usize = 20;
+pub(super) const IPV4_HEADER_LEN: usize = 20;
 pub(super) const IPV4_LEN_OFFSET: usize = 2;
 pub(super) const IPV6_LEN_OFFSET: usize = 4;
-const IPV4_ID_OFFSET: usize = 4;
+const IPV6_PROTOCOL_OFFSET: usize = 6;
+pub(super) const IPV4_ID_OFFSET: usize = 4;
 const IPV4_FRAGMENT_OFFSET: usize = 6;
 pub(super) const IPV4_TTL_OFFSET: usize = 8;
 pub(super) const IPV4_CHECKSUM_OFFSET: usize = 10;
@@ -292,19 +293,73 @@ pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: u
     }
     // Seen as an array, the header is checked for its length once.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
-    // RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory, which a
-    // one's complement sum does not mind (RFC 1071 2 (B)); five of them cannot overflow 32 bits.
-    let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
-    let (old_len, old_hops, field) = (word(IPV4_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
-    let len = (packet_len as u16).swap_bytes();
-    let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
-    let inverted = |word: u32| word ^ 0xffff;
-    let sum = inverted(field) + inverted(old_len) + u32::from(len) + inverted(old_hops) + hops;
-    let sum = (sum & 0xffff) + (sum >> u16::BITS);
-    let sum = (sum & 0xffff) + (sum >> u16::BITS);
-    let hops_and_checksum = hops | inverted(sum) << u16::BITS;
-    header[IPV4_LEN_OFFSET..IPV4_LEN_OFFSET + 2].copy_from_slice(&len.to_le_bytes());
-    header[IPV4_TTL_OFFSET..IPV4_TTL_OFFSET + 4].copy_from_slice(&hops_and_checksum.to_le_bytes());
+    Ipv4Words::of(header, packet_len, protocol).write(header);
+}
+
+/// The words of an IPv4 header in which packets differ before and behind ESP, as they lie in memory.
+#[derive(Clone, Copy, Debug)]
+struct Ipv4Words {
+    len: u16,
+    hops_and_checksum: u32,
+}
+
+impl Ipv4Words {
+    /// RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory, which a
+    /// one's complement sum does not mind (RFC 1071 2 (B)); five of them cannot overflow 32 bits.
+    #[inline]
+    fn of(header: &[u8; IPV4_HEADER_LEN], packet_len: usize, protocol: u8) -> Self {
+        let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
+        let (old_len, old_hops, field) = (word(IPV4_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
+        let len = (packet_len as u16).swap_bytes();
+        let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
+        // A word that counts inverted is its distance from 0xffff.
+        let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
+        // The upper half of x + rotated x is upper + lower + the carry between them.
+        let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;
+        Self { len, hops_and_checksum: hops | (sum ^ 0xffff) << u16::BITS }
+    }
+
+    #[inline]
+    fn write(self, header: &mut [u8; IPV4_HEADER_LEN]) {
+        header[IPV4_LEN_OFFSET..IPV4_LEN_OFFSET + 2].copy_from_slice(&self.len.to_le_bytes());
+        header[IPV4_TTL_OFFSET..IPV4_TTL_OFFSET + 4].copy_from_slice(&self.hops_and_checksum.to_le_bytes());
+    }
+}
+
+/// What [`mend_network`] writes into an IP header without options or extension headers: known before the header
+/// is at its place.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Mended {
+    Ipv4(Ipv4Mended),
+    Ipv6 { payload_len: u16, protocol: u8 },
+}
+
+/// See [`Mended`].
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ipv4Mended(Ipv4Words);
+
+impl Mended {
+    /// `header` is the whole IP header, whose length says of which version it is.
+    #[inline]
+    pub(super) fn of(header: &[u8], packet_len: usize, protocol: u8) -> Self {
+        match header.as_array() {
+            Some(header) => Self::Ipv4(Ipv4Mended(Ipv4Words::of(header, packet_len, protocol))),
+            None => Self::Ipv6 { payload_len: (packet_len - IPV6_HEADER_LEN) as u16, protocol },
+        }
+    }
+
+    /// Writes it to the header, of the same length.
+    #[inline]
+    pub(super) fn write(self, header: &mut [u8]) {
+        match (self, header.first_chunk_mut()) {
+            (Self::Ipv4(Ipv4Mended(words)), Some(header)) => words.write(header),
+            (Self::Ipv6 { payload_len, protocol }, _) => {
+                put16(header, IPV6_LEN_OFFSET, payload_len);
+                header[IPV6_PROTOCOL_OFFSET] = protocol;
+            }
+            _ => {}
+        }
+    }
 }
 
 #[inline]

@@ -204,6 +204,30 @@ impl Cut {
         checksum::write_frames(&run, &head, payload, out, |n| changes.of(n));
     }
 
+    /// The heads of the next frames, of one shape, at most `count` of them. `None` for headers that are too long,
+    /// frames that are too short, and fragments.
+    pub(super) fn heads(&mut self, frame: &[u8], count: usize, frames_left: usize) -> Option<Heads> {
+        if frames_left <= self.reshape_at {
+            self.take_shape(frames_left);
+        }
+        if !self.has_head {
+            return None;
+        }
+        let mut bytes = *frame.first_chunk()?;
+        for (at, word) in [self.network_len(), self.transport_word(frame)] {
+            put16(&mut bytes, at, word);
+        }
+        Some(Heads {
+            bytes,
+            len: self.headers_end,
+            payload_at: self.headers_end + self.written,
+            segment_len: self.frame_len - self.headers_end,
+            frames: count.min(frames_left - self.reshape_at),
+            is_tcp: matches!(self.kind, Kind::Tcp { .. }),
+            changes: self.changes(),
+        })
+    }
+
     /// The headers of this shape, and where in them the words stand that change. `None` when the frame
     /// is shorter than a head may be.
     fn head<'a>(&self, frame: &'a [u8]) -> Option<Head<'a>> {
@@ -380,7 +404,7 @@ impl Cut {
 }
 
 /// What differs between frames of one shape.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Changes {
     id: u16,
     id_mask: u16,
@@ -391,14 +415,82 @@ struct Changes {
     transport_sum: Sum,
 }
 
+/// The heads of frames that are cut from a super-frame, for whoever puts the frames together.
+#[derive(Clone, Debug)]
+pub(crate) struct Heads {
+    /// All headers but for the IPv4 ID, the IPv4 header's sum and what [`Heads::write_transport`] writes; then bytes
+    /// of no account.
+    pub(crate) bytes: [u8; Head::LEN_MAX],
+    /// Bytes of all headers.
+    pub(crate) len: usize,
+    /// Where the payload of the first of the frames lies in the super-frame. The others follow.
+    pub(crate) payload_at: usize,
+    /// Bytes of payload in each frame.
+    pub(crate) segment_len: usize,
+    /// How many frames these heads are for.
+    pub(crate) frames: usize,
+    is_tcp: bool,
+    changes: Changes,
+}
+
+impl Heads {
+    /// Most bytes of all headers.
+    pub(crate) const LEN_MAX: usize = Head::LEN_MAX;
+
+    /// The IPv4 ID of the `n`th frame.
+    #[inline]
+    pub(crate) fn id(&self, n: usize) -> u16 {
+        self.changes.id(n)
+    }
+
+    /// Writes the last `count` bytes of the headers to the end of `place`, and others in front of them, which are of no
+    /// account there: the usual number then goes in one piece that the compiler knows.
+    #[inline]
+    pub(crate) fn copy_last_to(&self, place: &mut [u8], count: usize) {
+        const USUAL: usize = 32;
+        match (self.bytes[..self.len].last_chunk::<USUAL>(), place.last_chunk_mut()) {
+            (Some(last), Some(place)) if count <= USUAL => *place = *last,
+            _ => {
+                let at = place.len() - count;
+                place[at..].copy_from_slice(&self.bytes[self.len - count..self.len]);
+            }
+        }
+    }
+
+    /// Writes to the transport header of the `n`th frame, which holds what is in [`Heads::bytes`], what it has of its
+    /// own: TCP's sequence number, and the checksum of a payload with this sum.
+    #[inline]
+    pub(crate) fn write_transport(&self, n: usize, header: &mut [u8], payload_sum: Sum) {
+        let mut sum = self.changes.transport_sum.plus(payload_sum);
+        if !self.is_tcp {
+            put16(header, UDP_CHECKSUM_OFFSET, non_zero(sum.checksum()));
+            return;
+        }
+        let sequence = self.changes.sequence(n);
+        sum = sum.plus(Sum::long(sequence));
+        header[TCP_SEQUENCE_OFFSET..TCP_SEQUENCE_OFFSET + 4].copy_from_slice(&sequence.to_be_bytes());
+        put16(header, TCP_CHECKSUM_OFFSET, sum.checksum());
+    }
+}
+
 impl Changes {
+    #[inline]
+    fn id(&self, n: usize) -> u16 {
+        self.id.wrapping_add(n as u16) & if n == 0 { u16::MAX } else { self.id_mask }
+    }
+
+    #[inline]
+    fn sequence(&self, n: usize) -> u32 {
+        self.sequence.wrapping_add((n as u32).wrapping_mul(self.sequence_step))
+    }
+
     /// The words of the `n`th frame from here on, and the sum of its headers.
     #[inline]
     fn of(&self, n: usize) -> (HeadWords, Sum) {
-        let id = self.id.wrapping_add(n as u16) & if n == 0 { u16::MAX } else { self.id_mask };
+        let id = self.id(n);
         let (sum, carry) = self.network_sum.overflowing_add(id);
         let checksum = !(sum + u16::from(carry));
-        let sequence = self.sequence.wrapping_add((n as u32).wrapping_mul(self.sequence_step));
+        let sequence = self.sequence(n);
         let words = HeadWords::new(u32::from(id) << 16 | u32::from(checksum), sequence);
         (words, self.transport_sum.plus(Sum::long(sequence)))
     }

@@ -5,8 +5,11 @@ use crate::support::packet::{CWR, Checksum, FIN, PSH, Packet};
 use offramp_offload::esp::{
     Lifetime, LifetimeEvent, Mode, OutboundSa, PlanRefused, SaConfig, SealRefused, SealedSegments, Suite,
 };
+use offramp_offload::layout::{FrameLayout, LengthFrom};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 
 const ROOM: usize = 4096;
 
@@ -77,17 +80,24 @@ fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     }
 }
 
+/// Headers and what is still to be sealed must stay as they are in the super-frame.
 fn in_runs(config: &SaConfig, frame: &[u8], meta: &TxMeta, room_len: usize) -> Vec<Vec<u8>> {
     let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
     let mut plan = plan(frame, meta, &sa);
     let mut sealed = Vec::new();
+    let payload_at = FrameLayout::parse(frame, LengthFrom::Frame).unwrap().payload_start;
+    let size = meta.segmentation.map_or(0, |segmentation| usize::from(segmentation.size));
+    let mut lent = frame.to_vec();
     while plan.frames_left() > 0 {
         let mut out = vec![0; room_len];
-        let run = plan.write_run(&mut sa, frame, &mut out, ROOM).unwrap();
+        let run = plan.write_run(&mut sa, &mut lent, &mut out, ROOM).unwrap();
         assert!(run.frames > 0);
         sealed.extend((0..run.frames).map(|n| out[n * ROOM..n * ROOM + run.frame_len].to_vec()));
+        assert_eq!(lent[..payload_at], frame[..payload_at]);
+        let unsealed = (payload_at + sealed.len() * size).min(frame.len());
+        assert_eq!(lent[unsealed..], frame[unsealed..], "{} were sealed", sealed.len());
     }
-    assert_eq!(plan.write_run(&mut sa, frame, &mut [], ROOM).unwrap().frames, 0);
+    assert_eq!(plan.write_run(&mut sa, &mut lent, &mut [], ROOM).unwrap().frames, 0);
     sealed
 }
 
@@ -100,6 +110,24 @@ fn runs_are_as_long_as_there_is_room_and_give_the_same_frames() {
     assert_eq!(expected.len(), 46);
     for slots in [1, 2, 3, 7, 45, 46, 64] {
         assert_eq!(in_runs(&config, &frame, &meta, slots * ROOM), expected, "{slots} slots");
+    }
+}
+
+#[test]
+fn runs_of_any_sizes_give_the_frames_that_are_sealed_one_by_one() {
+    let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(rand::random);
+    println!("seed {seed}");
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let config = config(gcm());
+    for _ in 0..500 {
+        let size = rng.random_range(1..1500);
+        let payload_len = rng.random_range(1..=usize::from(size) * 40);
+        let tags = vec![(0x8100, 7); rng.random_range(0..3)];
+        let packet = Packet { tags, ..super_frame(payload_len, rng.random(), rng.random()) };
+        let (frame, meta) = (packet.build(), meta(&packet, size));
+        let room_len = rng.random_range(1..50) * ROOM;
+        let expected = one_by_one(&config, &frame, &meta);
+        assert!(in_runs(&config, &frame, &meta, room_len) == expected, "{packet:?}, size {size}, room {room_len}");
     }
 }
 
@@ -121,7 +149,7 @@ fn frames_that_are_not_cut_are_sealed_as_they_are_without_their_padding() {
 #[test]
 fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
     let packet = super_frame(14_000, false, false);
-    let (frame, meta) = (packet.build(), meta(&packet, 1400));
+    let (mut frame, meta) = (packet.build(), meta(&packet, 1400));
     let by_number = SaConfig { sequence: u64::from(u32::MAX) - 4, ..config(gcm()) };
     let by_packets = Lifetime { soft_packets: Some(2), hard_packets: Some(4), ..Lifetime::default() };
     let by_bytes = Lifetime { hard_bytes: Some(3 * 1440 + 1), ..Lifetime::default() };
@@ -133,27 +161,27 @@ fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
     for (config, refused, event) in cases {
         let mut sa = OutboundSa::with_library(&config, crate::library()).unwrap();
         let (mut plan, mut out) = (plan(&frame, &meta, &sa), vec![0; ROOM * 10]);
-        let run = plan.write_run(&mut sa, &frame, &mut out, ROOM).unwrap();
+        let run = plan.write_run(&mut sa, &mut frame, &mut out, ROOM).unwrap();
         assert_eq!((run.frames, run.event, plan.frames_left()), (4, event, 6), "{refused}");
-        assert_eq!(plan.write_run(&mut sa, &frame, &mut out, ROOM), Err(refused));
+        assert_eq!(plan.write_run(&mut sa, &mut frame, &mut out, ROOM), Err(refused));
         assert_eq!(plan.write_next(&mut sa, &frame, &mut out), Err(refused));
         let mut next = OutboundSa::with_library(&crate::bench::config(gcm()), crate::library()).unwrap();
-        assert_eq!(plan.write_run(&mut next, &frame, &mut out, ROOM).unwrap().frames, 5, "another SA goes on");
+        assert_eq!(plan.write_run(&mut next, &mut frame, &mut out, ROOM).unwrap().frames, 5, "another SA goes on");
     }
 }
 
 #[test]
 fn a_slot_too_short_for_the_sealed_frame_is_refused_before_a_byte_is_written() {
     let packet = super_frame(14_000, false, false);
-    let (frame, meta) = (packet.build(), meta(&packet, 1400));
+    let (mut frame, meta) = (packet.build(), meta(&packet, 1400));
     let mut sa = OutboundSa::with_library(&config(gcm()), crate::library()).unwrap();
     let mut plan = plan(&frame, &meta, &sa);
     let len = plan.next_len(&frame, &sa);
     let mut out = vec![0xee; len * 3];
     assert_eq!(plan.write_next(&mut sa, &frame, &mut out[..len - 1]), Err(SealRefused::NoRoom));
-    assert_eq!(plan.write_run(&mut sa, &frame, &mut out, len - 1), Err(SealRefused::NoRoom));
+    assert_eq!(plan.write_run(&mut sa, &mut frame, &mut out, len - 1), Err(SealRefused::NoRoom));
     assert_eq!((plan.frames_left(), sa.sequence(), out.iter().all(|&b| b == 0xee)), (10, 0, true));
-    assert_eq!(plan.write_run(&mut sa, &frame, &mut out, len).unwrap().frames, 3);
+    assert_eq!(plan.write_run(&mut sa, &mut frame, &mut out, len).unwrap().frames, 3);
 }
 
 #[test]

@@ -69,6 +69,23 @@ fn a_jump_over_more_than_two_windows_forgets_what_was_seen() {
 }
 
 #[test]
+fn a_run_in_order_is_remembered_when_a_number_comes_out_of_order() {
+    for (len, run) in WINDOWS.into_iter().flat_map(|len| [1, 63, 64, 65, 200, 5 * len].map(|run| (len, run))) {
+        let mut window = ReplayWindow::new(len, false, 0);
+        assert_eq!(take(&mut window, 7), Ok(7));
+        for low in 8..8 + run {
+            assert_eq!(take(&mut window, low), Ok(u64::from(low)));
+        }
+        let ahead = 8 + run + 2;
+        assert_eq!(take(&mut window, ahead), Ok(u64::from(ahead)), "window {len}, run of {run}");
+        for low in (ahead + 1).saturating_sub(len).max(1)..ahead {
+            let expected = if (7..8 + run).contains(&low) { REPLAYED } else { Ok(u64::from(low)) };
+            assert_eq!(take(&mut window, low), expected, "window {len}, run of {run}");
+        }
+    }
+}
+
+#[test]
 fn a_window_that_goes_on_from_a_number_takes_nothing_up_to_it() {
     for len in WINDOWS {
         let mut window = ReplayWindow::new(len, false, 500_000);

@@ -136,6 +136,10 @@ impl HostPort for PacketQueue {
         (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.frame_at..self.frame_at + self.frame_len]
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = in_other_order(encode_rx(meta));
         loop {

@@ -94,6 +94,11 @@ impl HostPort for TapQueue {
         (self.meta, &self.buffer[start..start + self.frame_len])
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        let start = self.header_at + HEADER_LEN;
+        &mut self.buffer[start..start + self.frame_len]
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = encode_rx(meta);
         let wanted = usize::from(meta.queue);

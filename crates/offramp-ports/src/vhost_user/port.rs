@@ -109,6 +109,10 @@ impl HostPort for VhostPort {
         self.queues[self.taken_from].taken()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        self.queues[self.taken_from].taken_mut()
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let pair = self.choose(meta, frame);
         self.queues[pair].give(meta, frame)

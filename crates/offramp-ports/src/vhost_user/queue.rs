@@ -709,6 +709,10 @@ impl HostPort for VhostQueue {
         (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        &mut self.buffer[self.frame_at..self.frame_at + self.frame_len]
+    }
+
     #[inline]
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.state.gather(self.state.header_len + frame.len())?;

@@ -255,6 +255,10 @@ impl HostPort for OneFrame<'_> {
         self.frame.unwrap_or_default()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        &mut []
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = encode_rx(meta);
         let told = decode_rx(&header).expect("a header of our own");
@@ -297,6 +301,10 @@ impl HostPort for Sender<'_> {
 
     fn taken(&self) -> (TxMeta, &[u8]) {
         self.0.taken()
+    }
+
+    fn taken_mut(&mut self) -> &mut [u8] {
+        self.0.taken_mut()
     }
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

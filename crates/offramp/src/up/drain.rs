@@ -107,6 +107,10 @@ impl<H: HostPort> HostPort for Gated<H> {
         self.host.taken()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        self.host.taken_mut()
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.host.give(meta, frame)
     }

@@ -28,6 +28,10 @@ impl HostPort for Seat {
         self.0.taken()
     }
 
+    fn taken_mut(&mut self) -> &mut [u8] {
+        self.0.taken_mut()
+    }
+
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.0.give(meta, frame)
     }
