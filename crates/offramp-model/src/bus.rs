@@ -2,10 +2,12 @@
 
 pub mod pci;
 pub mod pcie;
+pub mod pcix;
 
 use crate::time::Span;
 use pci::Pci;
 use pcie::Pcie;
+use pcix::PciX;
 
 /// Parts of a million: the unit of ratios.
 pub const PPM: u64 = 1_000_000;
@@ -44,6 +46,8 @@ pub enum Bus {
     Master,
     /// The adapter is master of a PCI bus, which both directions share.
     Pci(Pci),
+    /// The adapter is master of a PCI-X bus, which both directions share.
+    PciX(PciX),
     /// The adapter is at the end of a PCI Express link.
     Pcie(Pcie),
 }
@@ -53,7 +57,7 @@ impl Bus {
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),
-            Self::Master | Self::Pci(_) | Self::Pcie(_) => Span::ZERO,
+            Self::Master | Self::Pci(_) | Self::PciX(_) | Self::Pcie(_) => Span::ZERO,
         }
     }
 }

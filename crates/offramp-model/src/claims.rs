@@ -9,12 +9,14 @@
 //! numbers were fitted and how many rows are predicted.
 
 mod isa;
+mod live;
 mod ndis;
 mod published;
 mod text;
 mod tso;
 mod windows;
 
+pub use live::{Live, LiveFigure, LiveRun};
 pub use published::{PUBLISHED, Published};
 pub use text::text;
 
@@ -65,6 +67,8 @@ pub struct Row {
     pub published: String,
     /// What the model says.
     pub modelled: Option<String>,
+    /// What the lab measured of the claim, by one experiment after the other; `None` where it measured nothing.
+    pub live: Option<Vec<Live>>,
     /// By how much that is above what was published.
     pub error: Option<f64>,
     /// Of `error`: `%`, or `points` where both are percentages.
@@ -92,6 +96,8 @@ pub struct Table {
     pub missed_rows: usize,
     /// Claims that are not modelled yet.
     pub not_modelled: usize,
+    /// The run of the lab behind `live`; `None`: none was given.
+    pub live_run: Option<LiveRun>,
 }
 
 /// A number that was fitted.
@@ -131,7 +137,7 @@ pub fn table() -> Result<Table, ModelError> {
     let predicted_rows = count(&|row| row.kind == Kind::Predicted && row.modelled.is_some());
     let missed_rows = count(&|row| row.ok == Some(false));
     let not_modelled = count(&|row| row.kind == Kind::NotModelled);
-    Ok(Table { rows, fitted_numbers: fitted_numbers()?, predicted_rows, missed_rows, not_modelled })
+    Ok(Table { rows, fitted_numbers: fitted_numbers()?, predicted_rows, missed_rows, not_modelled, live_run: None })
 }
 
 /// The rows of all families, each made by a thread of its own: they share nothing, so their order does not matter.
@@ -167,6 +173,7 @@ impl Row {
             part: String::new(),
             published: published.value.to_owned(),
             modelled: None,
+            live: None,
             error: None,
             error_unit: PERCENT,
             kind: Kind::NotModelled,
@@ -183,6 +190,7 @@ impl Row {
             part: String::new(),
             published: published::of(id).to_owned(),
             modelled: Some(modelled),
+            live: None,
             error: None,
             error_unit: PERCENT,
             kind,
@@ -200,6 +208,7 @@ impl Row {
             part: figures.part,
             published: format!("{:.0} {}", figures.published, figures.unit),
             modelled: Some(format!("{:.0} {}", figures.modelled, figures.unit)),
+            live: None,
             error: Some(error),
             error_unit: PERCENT,
             kind,

@@ -2,6 +2,7 @@
 
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Iommu, Pcie};
+use crate::bus::pcix::PciX;
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
 use crate::profile::{Profile, schema};
@@ -486,6 +487,15 @@ impl Fields<'_> {
                 wait_states: self.0.value("bus.wait_states"),
                 burst_len_max: self.0.value("bus.burst"),
                 cache_line_len: self.0.value("bus.cache_line"),
+            }),
+            "pci-x" => Bus::PciX(PciX {
+                clock_hz: self.0.value("bus.clock"),
+                width: self.0.value("bus.width"),
+                overhead_cycles: self.0.value("bus.overhead"),
+                burst_len_max: self.0.value("bus.burst"),
+                read_request_len_max: self.0.value("bus.read_request"),
+                read_latency: self.time("bus.read_latency"),
+                outstanding_reads: self.0.value("bus.outstanding_reads"),
             }),
             "pcie" => Bus::Pcie(Pcie {
                 transfers_per_second: self.0.value("bus.clock"),

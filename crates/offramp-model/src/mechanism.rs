@@ -5,13 +5,17 @@
 //! |---|---|
 //! | `mechanism/isa.rs` | cards that the processor copies from: the clock of the bus, windows, NFS reads |
 //! | `mechanism/driver.rs` | drivers: the order of a batch, interrupt moderation |
-//! | `mechanism/master.rs` | bus masters: bursts |
+//! | `mechanism/master.rs` | bus masters: bursts, a bus that others use |
+//! | `mechanism/express.rs` | PCI Express |
+//! | `mechanism/work.rs` | work for each byte: sums and ciphers |
 //! | `mechanism/frames.rs` | fewer and larger pieces: large sends, jumbo frames |
 
 mod driver;
+mod express;
 mod frames;
 mod isa;
 mod master;
+mod work;
 
 use crate::config::Workload;
 use crate::metrics::Metric;
@@ -74,8 +78,12 @@ pub fn all() -> Result<Vec<Mechanism>, ModelError> {
         driver::order()?,
         driver::moderation()?,
         master::bursts(),
+        master::shared(),
+        express::express(),
         frames::large_send()?,
         frames::jumbo()?,
+        work::checksum()?,
+        work::ipsec()?,
     ])
 }
 

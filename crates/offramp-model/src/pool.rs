@@ -22,8 +22,9 @@ pub fn map<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
-        // Without room in between: a stop is seen before the item after next begins.
-        let (sender, receiver) = mpsc::sync_channel(0);
+        // Room for one result of each thread: none waits while another one's is noted, which short items would feel; and a
+        // stop is seen before any thread has begun more than two further items.
+        let (sender, receiver) = mpsc::sync_channel(threads.get());
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
             scope.spawn(move || {

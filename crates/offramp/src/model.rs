@@ -8,7 +8,7 @@ mod sweep;
 use crate::exit::{FAILED, SETUP, fail};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
-use offramp_lab::report::modelled::explanation;
+use offramp_lab::report::modelled::{explanation, live};
 use offramp_model::claims;
 use offramp_model::config::Workload;
 use offramp_model::explain;
@@ -32,6 +32,8 @@ Examples:
   offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
   offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
   offramp model claims                                           what was published beside what the model says
+  offramp lab --json > lab.json
+  offramp model claims --live lab.json                           and beside what was measured here
   offramp model report --html claims.html                        the same as a page, with charts
 
 Exit status: 0 done; 1 a claim left its target, a run stood still, or a file could not be written; 2 wrong options or a
@@ -66,6 +68,9 @@ enum Command {
         /// Print one JSON object instead of text
         #[arg(long)]
         json: bool,
+        /// Set beside them what the lab measured: what `offramp lab --json` printed
+        #[arg(long, value_name = "FILE")]
+        live: Option<PathBuf>,
     },
 }
 
@@ -116,7 +121,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Sensitivity(args) => sensitivity::run(args),
         Command::Report(args) => report::run(args),
-        Command::Claims { json } => show_claims(*json),
+        Command::Claims { json, live } => show_claims(*json, live.as_deref()),
     }
 }
 
@@ -244,10 +249,21 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     out
 }
 
-fn show_claims(json: bool) -> ExitCode {
-    let table = match claims::table() {
+/// The table of claims, with what the lab measured beside it if there is a report of it; else the exit status, its
+/// reason told.
+fn claims_table(live: Option<&Path>) -> Result<claims::Table, ExitCode> {
+    let report = live.map(live::read).transpose().map_err(|error| fail(format_args!("model: {error}"), SETUP))?;
+    let mut table = claims::table().map_err(|error| fail(format_args!("model: {error}"), FAILED))?;
+    if let Some(report) = &report {
+        live::fill(&mut table, report);
+    }
+    Ok(table)
+}
+
+fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
+    let table = match claims_table(live) {
         Ok(table) => table,
-        Err(error) => return fail(format_args!("model: {error}"), FAILED),
+        Err(status) => return status,
     };
     if json {
         print_json(&table);

@@ -5,6 +5,8 @@
 //! below 256 bytes, so the adapter's engines are servers of their own: so many reads under way, so many writes per
 //! second; and so many posted bytes before credits come back.
 
+pub mod measured;
+
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 
 /// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16

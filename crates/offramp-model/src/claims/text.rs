@@ -1,13 +1,22 @@
 //! The table for people.
 
-use super::{Kind, Row, Table};
+use super::{Kind, LiveRun, Row, Table};
 use std::fmt::Write;
 
-/// The table as text: a line for each row, what was assumed below it, and at the end how much was fitted.
+/// The table as text: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
+/// measured of a claim stands below the first of its rows.
 pub fn text(table: &Table) -> String {
     let mut out = String::new();
+    if let Some(run) = &table.live_run {
+        write_run(&mut out, run);
+    }
+    let mut last = "";
     for row in table.rows.iter().filter(|row| row.kind != Kind::NotModelled) {
         write_row(&mut out, row);
+        if row.id != last {
+            write_live(&mut out, row, table.live_run.is_some());
+        }
+        last = row.id;
     }
     let missing: Vec<_> = table.rows.iter().filter(|row| row.kind == Kind::NotModelled).map(|row| row.id).collect();
     if !missing.is_empty() {
@@ -40,5 +49,25 @@ fn write_row(out: &mut String, row: &Row) {
     let _ = writeln!(out, "     modelled: {modelled}{error}; target: {}", row.target);
     if !row.assumption.is_empty() {
         let _ = writeln!(out, "     assumed: {}", row.assumption);
+    }
+}
+
+fn write_run(out: &mut String, run: &LiveRun) {
+    let guest = if run.has_guest { ", one host a guest" } else { "" };
+    let _ = writeln!(
+        out,
+        "live: measured by offramp {} on Linux {}, {}, {} processors{guest}; {} samples of {} s of each variant",
+        run.offramp, run.kernel, run.processor, run.cpus, run.repeats, run.seconds
+    );
+}
+
+fn write_live(out: &mut String, row: &Row, has_run: bool) {
+    for live in row.live.iter().flatten() {
+        let (experiment, base, variant) = (&live.experiment, &live.base, &live.variant);
+        let _ = writeln!(out, "     live: {experiment}, \"{variant}\" against \"{base}\": {}", live.measured);
+        let _ = writeln!(out, "           {}", live.why);
+    }
+    if has_run && row.live.is_none() {
+        let _ = writeln!(out, "     live: not measured");
     }
 }

@@ -2,8 +2,8 @@
 //! ablation, one mechanism switched, on a host whose profile is printed with it.
 
 use super::{Figures, Kind, Row};
-use crate::bus::pci::shared::{Master, SharedBus};
-use crate::bus::pci::{self, Pci};
+use crate::bus::pci::shared::{Master, PACKET_LEN, SHARED_33_32 as SHARED, SharedBus, WRITER};
+use crate::bus::pci::{self, PCI_33_32 as PCI33};
 use crate::config::Workload;
 use crate::profile::Profile;
 use crate::rpc::tcp_payloads;
@@ -13,29 +13,6 @@ use crate::simulation::{ModelError, Outcome, run};
 const RATIO_POINTS: f64 = 3.0;
 const LAB: &str = "windows-lab";
 const HOST: &str = "a server of one processor at 700 MHz that spends one cycle per bit (profile windows-lab)";
-/// A bus of the time, as of the profile `pci-33-32`.
-const PCI33: Pci = Pci {
-    clock_hz: 33_333_333,
-    width: 4,
-    overhead_cycles: 20,
-    wait_states: 0,
-    burst_len_max: 4096,
-    cache_line_len: 32,
-};
-/// With a bridge that needs 12 clocks to fetch, and a latency timer of 64.
-const SHARED: SharedBus = SharedBus { pci: PCI33, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4 };
-/// A full frame, in whole words.
-const PACKET_LEN: u64 = 1516;
-/// A master that writes full frames in one burst each.
-const WRITER: Master = Master {
-    command: pci::Command::Write,
-    packet_len: PACKET_LEN,
-    burst_len: 4096,
-    packet_cycles: 0,
-    wait_states: 0,
-    disconnect_len: None,
-    retry_cycles: 8,
-};
 /// Clocks for which masters are run against each other.
 const CYCLES: u64 = 1_000_000;
 const MB: f64 = 1e6;

@@ -86,3 +86,56 @@ fn jumbo_frames_spare_time_for_each_byte_and_bring_throughput_where_the_processo
     assert!(gain("receiving, a host half as fast") > 1.15, "{}", gain("receiving, a host half as fast"));
     assert!(gain("sending") < 1.06, "{}", gain("sending"));
 }
+
+#[test]
+fn pcie_has_less_than_its_bytes_below_256_and_the_measured_ends_lie_on_the_curves() {
+    let mechanism = express::express();
+    let (bytes, reading) = (curve(&mechanism, 0, "bytes alone, reading"), curve(&mechanism, 0, "reading"));
+    assert!(at(reading, 64.0) < 0.7 * at(bytes, 64.0) && (at(reading, 512.0) / at(bytes, 512.0) - 1.0).abs() < 0.01);
+    for name in ["reading", "writing"] {
+        let measured = curve(&mechanism, 0, &format!("{name}, measured"));
+        let modelled = mechanism.panels[0].curves.iter().find(|curve| curve.name == name).unwrap();
+        for size in [64.0, 512.0] {
+            assert!((at(&modelled.points, size) / at(measured, size) - 1.0).abs() < 0.15, "{name} {size}");
+        }
+    }
+    let (small, large) =
+        (curve(&mechanism, 1, "64 bytes, pages of 4"), curve(&mechanism, 1, "64 bytes, pages of 2 MiB"));
+    assert!(
+        at(small, 65_536.0) < 0.5 * at(small, 256.0) && (at(large, 65_536.0) / at(large, 256.0) - 1.0).abs() < 0.01
+    );
+}
+
+#[test]
+fn on_a_shared_bus_who_waits_takes_it_from_the_other_and_who_asks_again_at_once_does_too() {
+    let mechanism = master::shared();
+    let (waiting, leaving) =
+        (curve(&mechanism, 0, "both, the second waits"), curve(&mechanism, 0, "both, the second dis"));
+    assert!(at(waiting, 8.0) < 0.6 * at(waiting, 0.0) && at(leaving, 8.0) > 2.0 * at(waiting, 8.0), "{mechanism:?}");
+    let writing = curve(&mechanism, 1, "the one that writes");
+    let retried = mechanism.panels[1].curves.iter().find(|curve| curve.name == "the one that writes").unwrap();
+    assert!(at(&retried.points, 120.0) > at(&retried.points, 0.0), "{mechanism:?}");
+    assert!(writing.windows(2).all(|pair| (pair[1][1] - pair[0][1]).abs() < 1e-6), "split reads are never tried again");
+}
+
+#[test]
+fn an_adapter_that_sums_brings_nothing_at_the_limit_of_the_line_and_as_much_at_every_speed_below_it() {
+    let mechanism = work::checksum().unwrap();
+    for gain in &mechanism.panels[1].curves {
+        assert!(at(&gain.points, 12.5).abs() < 1.0, "{gain:?}");
+        let slow = [100.0, 200.0, 400.0].map(|scale| at(&gain.points, scale));
+        assert!(slow.iter().all(|gain| (10.0..25.0).contains(gain)), "{slow:?}");
+    }
+}
+
+#[test]
+fn what_a_cipher_in_the_adapter_is_worth_grows_with_what_is_encrypted_until_its_rate_is_the_limit() {
+    let mechanism = work::ipsec().unwrap();
+    let (host, free) = (curve(&mechanism, 0, "the host"), curve(&mechanism, 0, "the adapter encrypts, without"));
+    let gain = |share| at(free, share) / at(host, share);
+    assert!(gain(0.1) < 1.1 && gain(4.0) > 1.4 && gain(100.0) > 10.0, "{mechanism:?}");
+    let slow = curve(&mechanism, 0, "the adapter encrypts 50");
+    assert!(at(slow, 100.0) < 0.2 * at(free, 100.0), "{mechanism:?}");
+    let by_rate = curve(&mechanism, 1, "the adapter");
+    assert!(by_rate.windows(2).all(|pair| pair[1][1] >= 0.99 * pair[0][1]), "{by_rate:?}");
+}

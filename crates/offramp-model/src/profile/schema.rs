@@ -68,8 +68,8 @@ pub const OVERFLOWS: &[&str] = &["drop", "overrun", "stop-and-recover"];
 pub const MEMORIES: &[&str] = &["dp8390", "descriptors"];
 /// How a host gets at the bytes of a frame.
 pub const ACCESSES: &[&str] = &["memory", "port", "master"];
-/// What a bus master is master of: a bus that is never the limit, PCI, PCI Express.
-pub const BUSES: &[&str] = &["unlimited", "pci", "pcie"];
+/// What a bus master is master of: a bus that is never the limit, PCI, PCI-X, PCI Express.
+pub const BUSES: &[&str] = &["unlimited", "pci", "pcie", "pci-x"];
 /// Which checksums an adapter does.
 pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
 /// Which processor does what: interrupts and protocol on the first and processes on the last, or by connection.
@@ -292,23 +292,35 @@ pub static KEYS: &[Key] = &[
         "clock of the bus; PCI Express: transfers per second",
     ),
     choice("bus.kind", BUSES, "what an adapter that is bus master is master of"),
-    key("bus.width", Bytes, (1, 64), "4byte", "PCI: bytes of a data phase"),
-    key("bus.overhead", Count("cycle"), (0, 1000), "20cycle", "PCI: clocks of a transaction in which no data move"),
+    key("bus.width", Bytes, (1, 64), "4byte", "PCI, PCI-X: bytes of a data phase"),
+    key(
+        "bus.overhead",
+        Count("cycle"),
+        (0, 1000),
+        "20cycle",
+        "PCI: clocks of a transaction in which no data move; PCI-X: the same, without its attribute phase",
+    ),
     key("bus.wait_states", Count("cycle"), (0, 100), "0cycle", "PCI: clocks that a data phase waits"),
-    key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst"),
+    key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst; PCI-X: cut at 128 bytes"),
     key("bus.cache_line", Bytes, (16, 256), "32byte", "PCI: bytes of a cache line"),
     key("bus.lanes", Count("lane"), (1, 32), "8lane", "PCI Express: lanes; the clock is transfers per second"),
     key("bus.payload", Bytes, (128, 4096), "256byte", "PCI Express: largest payload of a packet"),
-    key("bus.read_request", Bytes, (128, 4096), "512byte", "PCI Express: largest read request"),
+    key(
+        "bus.read_request",
+        Bytes,
+        (128, 4096),
+        "512byte",
+        "PCI Express: largest read request; PCI-X: largest memory read byte count",
+    ),
     key("bus.completion", Bytes, (64, 4096), "256byte", "PCI Express: largest completion"),
-    key("bus.read_latency", Time, (0, SECOND), "600ns", "PCI Express: from a read request to its data"),
+    key("bus.read_latency", Time, (0, SECOND), "600ns", "PCI Express, PCI-X: from a read request to its data"),
     key("bus.write_latency", Time, (0, SECOND), "300ns", "PCI Express: from a write until the host sees it"),
     key(
         "bus.outstanding_reads",
         Count("request"),
         (1, 1 << 16),
         "32request",
-        "PCI Express: read requests under way at once",
+        "PCI Express, PCI-X: read requests under way at once",
     ),
     key("bus.write_interval", Time, (0, SECOND), "0ns", "PCI Express: shortest time between two writes"),
     key(

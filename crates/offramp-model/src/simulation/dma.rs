@@ -8,6 +8,7 @@ use super::{Content, Event, Frame, HOST, Simulation};
 use crate::bus::Bus;
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Pcie, PcieState, REGISTER_LEN, Use};
+use crate::bus::pcix::{self, PciX, PciXState};
 use crate::config::{AdapterConfig, EngineConfig};
 use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
@@ -20,6 +21,7 @@ enum Master {
     Unlimited,
     /// With the command by which the adapter reads.
     Pci(Pci, Command, Time),
+    PciX(PciX, PciXState),
     Pcie(Pcie, PcieState),
 }
 
@@ -32,6 +34,10 @@ impl Master {
                 let taken = pci.time(Command::Write, bytes) + descriptors.on_pci(pci);
                 *free = now.max(*free) + taken;
                 (*free, taken)
+            }
+            Self::PciX(pcix, state) => {
+                let used = descriptors.beside_on_pcix(pcix, pcix.write(bytes));
+                (state.write(&used, now), used.bus)
             }
             Self::Pcie(pcie, state) => {
                 let used = pcie.write(bytes).beside(&descriptors.on_pcie(pcie));
@@ -49,6 +55,10 @@ impl Master {
                 let taken = data + descriptors.on_pci(pci);
                 *free = now.max(*free) + taken;
                 (*free, taken)
+            }
+            Self::PciX(pcix, state) => {
+                let used = descriptors.beside_on_pcix(pcix, pcix.read(bytes));
+                (state.read(pcix, &used, now), used.bus)
             }
             Self::Pcie(pcie, state) => {
                 let used = pcie.read(bytes).beside(&descriptors.on_pcie(pcie));
@@ -84,6 +94,14 @@ impl Descriptors {
     fn on_pci(&self, pci: &Pci) -> Span {
         let share = |command, batch: u64| Span(pci.time(command, self.len * batch).times(self.count).0 / batch);
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
+    }
+
+    /// The same beside the transfer of a frame.
+    fn beside_on_pcix(&self, pcix: &PciX, frame: pcix::Use) -> pcix::Use {
+        let share = |used: pcix::Use, batch: u64| Span(used.bus.times(self.count).0 / batch);
+        let fetched = share(pcix.read(self.len * self.fetch), self.fetch);
+        let written = share(pcix.write(self.len * self.write_back), self.write_back);
+        pcix::Use { bus: frame.bus + fetched + written, ..frame }
     }
 
     /// The same, and of the register by which the driver tells of as many as are fetched at once.
@@ -134,6 +152,7 @@ impl Dma {
     pub(super) fn new(config: &AdapterConfig) -> Self {
         let master = match config.bus {
             Bus::Pci(pci) => Master::Pci(pci, config.engine.read_command, Time::START),
+            Bus::PciX(pcix) => Master::PciX(pcix, PciXState::default()),
             Bus::Pcie(pcie) => Master::Pcie(pcie, PcieState::default()),
             Bus::Isa(_) | Bus::Master => Master::Unlimited,
         };

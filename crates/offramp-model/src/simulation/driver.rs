@@ -64,7 +64,7 @@ impl Simulation {
         self.counts.frames_arrived += 1;
         match self.config.adapter.bus {
             Bus::Isa(_) => self.frame_is_held(frame),
-            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_receive(frame),
+            Bus::Master | Bus::Pci(_) | Bus::PciX(_) | Bus::Pcie(_) => self.dma_receive(frame),
         }
     }
 
@@ -124,7 +124,7 @@ impl Simulation {
         self.driver.in_use += 1;
         match self.config.adapter.bus {
             Bus::Isa(_) => self.send(HOST, frame),
-            Bus::Master | Bus::Pci(_) | Bus::Pcie(_) => self.dma_transmit(frame),
+            Bus::Master | Bus::Pci(_) | Bus::PciX(_) | Bus::Pcie(_) => self.dma_transmit(frame),
         }
     }
 

@@ -273,7 +273,7 @@ impl Outcome {
             processors: config.host.processors,
             busiest_processor_percent: percent(counts.busiest),
             line_is_shared: !config.link.full_duplex,
-            bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_)),
+            bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
             cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),
             bus_percent: counts.bus_busy.map(percent),

@@ -1,15 +1,15 @@
 //! `offramp model report`: the claims and the charts of what is behind them.
 
-use super::{command_line, write_page};
+use super::{claims_table, command_line, write_page};
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_lab::report::modelled::claims as pages;
-use offramp_model::{claims, mechanism};
+use offramp_model::mechanism;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 /// One page with every claim, and for each mechanism behind them a chart.
 #[derive(clap::Args)]
-#[group(required = true, multiple = true)]
+#[command(group(clap::ArgGroup::new("what").args(["html", "charts"]).required(true).multiple(true)))]
 pub(super) struct Args {
     /// Where the page goes
     #[arg(long, value_name = "FILE")]
@@ -17,9 +17,17 @@ pub(super) struct Args {
     /// Write each chart as an SVG file into this directory
     #[arg(long, value_name = "DIR")]
     charts: Option<PathBuf>,
+    /// Set beside the claims what the lab measured: what `offramp lab --json` printed
+    #[arg(long, value_name = "FILE", requires = "html")]
+    live: Option<PathBuf>,
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
+    // Before the charts, which take longer: a file that cannot be read is told at once.
+    let table = match args.html.as_ref().map(|_| claims_table(args.live.as_deref())).transpose() {
+        Ok(table) => table,
+        Err(status) => return status,
+    };
     let mechanisms = match mechanism::all() {
         Ok(mechanisms) => mechanisms,
         Err(error) => return fail(format_args!("model: {error}"), FAILED),
@@ -30,10 +38,8 @@ pub(super) fn run(args: &Args) -> ExitCode {
             Err(error) => return fail(format_args!("model: {error}"), SETUP),
         }
     }
-    let Some(path) = &args.html else { return ExitCode::SUCCESS };
-    let page = |table| pages::page(&table, &mechanisms, &command_line());
-    match claims::table().map(page) {
-        Ok(page) => write_page(&page, path),
-        Err(error) => fail(format_args!("model: {error}"), FAILED),
+    match args.html.as_ref().zip(table) {
+        Some((path, table)) => write_page(&pages::page(&table, &mechanisms, &command_line()), path),
+        None => ExitCode::SUCCESS,
     }
 }

@@ -69,6 +69,28 @@ pub(super) fn measured(pair: &Pair, id: &str) -> Option<String> {
     }
 }
 
+/// The metrics that the words of [`measured`] are made of.
+pub(super) fn metrics(id: &str) -> &'static [&'static str] {
+    match id {
+        "R1" | "R2" | "R11" | "R12" => &["throughput_bps"],
+        "R9" => &["cwnd_segments"],
+        "R10" => &["out_of_order", "retransmits", "lost_frames"],
+        "R8" => &["throughput_bps", "stall_s"],
+        "I4" => &["burst_frames_max", "dropped_frames"],
+        "I5" => &["memory_bytes_max"],
+        "I2" | "I14" => &["dropped_frames", "overrun_frames"],
+        "I15" => &["wire_frames_per_response"],
+        "I17" | "I19" => &["throughput_bps", "rpc_retransmits"],
+        _ => &["throughput_bps", "dropped_frames"],
+    }
+}
+
+/// Frames on the line for each response of 8 kB, of which each call has a request of one frame.
+pub(super) fn frames_of_a_response(sample: &crate::model::Sample) -> Option<f64> {
+    let calls = sample.bytes as f64 / RESPONSE_8_KB;
+    Some(sample.wire_frames? as f64 / calls - 1.0)
+}
+
 /// Whether it is as published, and why not; `None` for a claim of another experiment.
 pub(super) fn why(pair: &Pair, id: &str) -> Option<String> {
     spoken_of(&pair.experiment.name, id)?;
@@ -178,12 +200,7 @@ impl Pair<'_> {
     }
 
     fn frames_of_a_response(&self) -> Option<String> {
-        let of_sample = |sample: &crate::model::Sample| {
-            let calls = sample.bytes as f64 / RESPONSE_8_KB;
-            // Each call has a request of one frame.
-            Some(sample.wire_frames? as f64 / calls - 1.0)
-        };
-        let frames: Vec<f64> = self.variant.samples.iter().filter_map(of_sample).collect();
+        let frames: Vec<f64> = self.variant.samples.iter().filter_map(frames_of_a_response).collect();
         crate::compare::median(&frames).map(|frames| format!("{frames:.2} frames on the line for each response"))
     }
 

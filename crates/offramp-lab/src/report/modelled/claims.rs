@@ -24,15 +24,35 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
         table.missed_rows,
         table.not_modelled
     );
+    let measured = table.live_run.as_ref().map(|run| {
+        format!(
+            "Live: what offramp {} measured on Linux {}, {}, {} processors, in {} samples of {} s of each variant. A live \
+             figure is of this machine, with the experiment and the two variants that it comes from.",
+            run.offramp, run.kernel, run.processor, run.cpus, run.repeats, run.seconds
+        )
+    });
     Document {
         title: "What was published, and what the model says".to_owned(),
-        lead: vec![lead],
+        lead: std::iter::once(lead).chain(measured).collect(),
         sections: std::iter::once(claims).chain(mechanisms.iter().map(section)).collect(),
     }
 }
 
+/// What the lab measured of a claim, beside the first of its rows.
+fn live(table: &ClaimTable, at: usize) -> String {
+    let row = &table.rows[at];
+    let is_first = table.rows[..at].iter().all(|before| before.id != row.id);
+    let said = row
+        .live
+        .iter()
+        .flatten()
+        .filter(|_| is_first)
+        .map(|live| format!("{}, “{}” against “{}”: {}", live.experiment, live.variant, live.base, live.measured));
+    said.collect::<Vec<_>>().join(" · ")
+}
+
 fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
-    let row = |row: &Row| {
+    let row = |(at, row): (usize, &Row)| {
         let verdict = match row.ok {
             Some(true) => "ok",
             Some(false) => "MISS",
@@ -45,6 +65,7 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
             row.id.to_owned(),
             format!("{}{part}", row.published),
             row.modelled.clone().unwrap_or_else(|| "–".to_owned()),
+            live(table, at),
             error,
             row.kind.name().to_owned(),
             row.target.clone(),
@@ -53,11 +74,11 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
             row.assumption.clone(),
         ]
     };
-    let head = ["claim", "published", "modelled", "error", "kind", "target", "", "chart", "assumed"];
+    let head = ["claim", "published", "modelled", "live", "error", "kind", "target", "", "chart", "assumed"];
     Table {
         caption: "A miss stays in the table.".to_owned(),
         head: head.map(str::to_owned).to_vec(),
-        rows: table.rows.iter().map(row).collect(),
+        rows: table.rows.iter().enumerate().map(row).collect(),
     }
 }
 
@@ -147,6 +168,7 @@ mod tests {
             part: String::new(),
             published: "970 KiB/s".to_owned(),
             modelled: Some("994 KiB/s".to_owned()),
+            live: None,
             error: Some(2.5),
             error_unit: "%",
             kind: Kind::Predicted,
@@ -160,12 +182,21 @@ mod tests {
             predicted_rows: 2,
             missed_rows: 1,
             not_modelled: 0,
+            live_run: None,
         };
         // The template writes a slash as its number.
-        let html = page(&table, &[mechanism()], "offramp model report").html().replace("&#x2f;", "/");
+        let html =
+            |table: &ClaimTable| page(table, &[mechanism()], "offramp model report").html().replace("&#x2f;", "/");
+        let without = html(&table);
         for part in ["I7", "994 KiB/s", "+2.5 %", "MISS", "It bends.", "<svg", "The clock"] {
-            assert!(html.contains(part), "{part}");
+            assert!(without.contains(part), "{part}");
         }
+        assert!(!without.contains("Live: "));
+        let mut measured = ClaimTable { rows: vec![row("H2", true), row("H2", true)], ..table };
+        super::super::live::fill(&mut measured, &crate::report::sample::report());
+        let with = html(&measured);
+        assert!(with.contains("Live: what offramp"));
+        assert_eq!(with.matches("lso-1g, “on” against “off”: ").count(), 1, "at the first row alone");
     }
 
     #[test]

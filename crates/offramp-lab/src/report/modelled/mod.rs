@@ -2,6 +2,7 @@
 
 pub mod claims;
 pub mod explanation;
+pub mod live;
 pub mod sensitivity;
 pub mod sweep;
 

@@ -3,9 +3,10 @@
 //! The arbiter gives the bus in turn to whoever asks. An owner keeps it until its burst ends, or its latency timer is
 //! out while another one waits. A read finds nothing at first: the bridge ends it with a retry, fetches, and the master
 //! asks again after its own delay; what was fetched follows from the command. A burst that the bridge ends costs the
-//! master another transaction, and another fetch if it reads.
+//! master another transaction, and another fetch if it reads. On a bus that splits reads, as PCI-X does, the master does
+//! not ask again: the bridge takes the bus when it has the data.
 
-use super::{Command, Pci};
+use super::{Command, PCI_33_32, Pci};
 
 /// What one master does, over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,7 +38,27 @@ pub struct SharedBus {
     pub fetch_cycles: u64,
     /// Clocks of a transaction that ends with a retry.
     pub retry_overhead_cycles: u64,
+    /// Reads are split: the bridge brings the data by itself, and nobody asks again.
+    pub is_split: bool,
 }
+
+/// [`PCI_33_32`] with a bridge that needs 12 clocks to fetch, and a latency timer of 64.
+pub const SHARED_33_32: SharedBus =
+    SharedBus { pci: PCI_33_32, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4, is_split: false };
+
+/// Bytes of a full frame, in whole words.
+pub const PACKET_LEN: u64 = 1516;
+
+/// A master that writes full frames in one burst each.
+pub const WRITER: Master = Master {
+    command: Command::Write,
+    packet_len: PACKET_LEN,
+    burst_len: 4096,
+    packet_cycles: 0,
+    wait_states: 0,
+    disconnect_len: None,
+    retry_cycles: 8,
+};
 
 /// What a master did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,6 +71,8 @@ pub struct Counts {
     pub transactions: u64,
     /// Transactions that ended with a retry.
     pub retries: u64,
+    /// Read requests that were answered with a split.
+    pub splits: u64,
     /// Clocks that it owned the bus.
     pub owned_cycles: u64,
     /// Clocks from the moment at which a packet was ready until it was moved, summed.
@@ -107,10 +130,16 @@ impl SharedBus {
     fn transact(&self, state: &mut State, now: u64, others_wait: bool) -> u64 {
         let is_read = state.master.command != Command::Write;
         if is_read && state.fetched_at.is_none_or(|at| at > now) {
-            state.fetched_at.get_or_insert(now + self.fetch_cycles);
-            state.counts.retries += 1;
+            let fetched_at = *state.fetched_at.get_or_insert(now + self.fetch_cycles);
+            let released_at = now + self.retry_overhead_cycles;
             state.counts.owned_cycles += self.retry_overhead_cycles;
-            state.asks_at = now + self.retry_overhead_cycles + state.master.retry_cycles;
+            if self.is_split {
+                state.counts.splits += 1;
+                state.asks_at = released_at.max(fetched_at);
+            } else {
+                state.counts.retries += 1;
+                state.asks_at = released_at + state.master.retry_cycles;
+            }
             return self.retry_overhead_cycles;
         }
         let (phase, wanted) = state.burst(&self.pci);
@@ -153,24 +182,9 @@ fn next_owner(states: &[State], now: u64, last: usize) -> Option<usize> {
 mod tests {
     use super::*;
 
-    const PCI: Pci = Pci {
-        clock_hz: 33_333_333,
-        width: 4,
-        overhead_cycles: 20,
-        wait_states: 0,
-        burst_len_max: 4096,
-        cache_line_len: 32,
-    };
-    const BUS: SharedBus = SharedBus { pci: PCI, latency_timer: 64, fetch_cycles: 12, retry_overhead_cycles: 4 };
-    const WRITER: Master = Master {
-        command: Command::Write,
-        packet_len: 1516,
-        burst_len: 4096,
-        packet_cycles: 0,
-        wait_states: 0,
-        disconnect_len: None,
-        retry_cycles: 8,
-    };
+    use PCI_33_32 as PCI;
+    use SHARED_33_32 as BUS;
+
     const CYCLES: u64 = 1_000_000;
 
     #[test]
@@ -211,6 +225,19 @@ mod tests {
         assert_eq!((counts.packets, counts.retries), (1000, 1000));
         let hasty = BUS.run(&[Master { retry_cycles: 0, ..reader }], 160_000)[0];
         assert!(hasty.retries > 2 * counts.retries);
+    }
+
+    #[test]
+    fn a_read_that_is_split_asks_once_and_leaves_the_bus_to_others_meanwhile() {
+        let split = SharedBus { is_split: true, fetch_cycles: 120, ..BUS };
+        let reader = Master { command: Command::ReadMultiple, packet_len: 512, retry_cycles: 0, ..WRITER };
+        // Request, the bridge's 120 clocks from then on, and the completion: 120 + 20 + 128 clocks for each packet.
+        let alone = split.run(&[reader], 268_000)[0];
+        assert_eq!((alone.packets, alone.splits, alone.retries), (1000, 1000, 0));
+        let beside = |bus: SharedBus| bus.run(&[WRITER, reader], CYCLES);
+        let (with, without) = (beside(split), beside(SharedBus { is_split: false, ..split }));
+        assert!(with[0].bytes > without[0].bytes, "{with:?} {without:?}");
+        assert!(without[1].retries > with[1].splits, "{with:?} {without:?}");
     }
 
     #[test]

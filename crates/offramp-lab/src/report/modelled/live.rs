@@ -1,0 +1,100 @@
+//! A run of the lab beside the model's claims: read from its JSON, and filled into the table.
+
+use std::path::Path;
+
+use offramp_model::claims::{LiveRun, Table};
+use thiserror::Error;
+
+use crate::model::{LabReport, VERSION};
+use crate::report::explain::measurements;
+
+/// Why a file is no report of the lab.
+#[derive(Debug, Error)]
+pub enum LiveError {
+    /// It cannot be read.
+    #[error("cannot read {path}: {error}")]
+    File {
+        /// The file.
+        path: String,
+        /// Why.
+        error: std::io::Error,
+    },
+    /// It is something else.
+    #[error("{path} is no report of the lab: {error}; `offramp lab --json > {path}` writes one")]
+    Json {
+        /// The file.
+        path: String,
+        /// What is wrong, and in which line.
+        error: serde_json::Error,
+    },
+    /// It is of another version of the program.
+    #[error("{path} is version {found} of the lab's report, and this program reads version {VERSION}; measure again")]
+    Version {
+        /// The file.
+        path: String,
+        /// Its version.
+        found: u64,
+    },
+}
+
+/// Reads what `offramp lab --json` printed.
+///
+/// # Errors
+/// When the file cannot be read, is no report, or one of another version.
+pub fn read(path: &Path) -> Result<LabReport, LiveError> {
+    let name = || path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|error| LiveError::File { path: name(), error })?;
+    parse(&text, &name())
+}
+
+fn parse(text: &str, path: &str) -> Result<LabReport, LiveError> {
+    let json = |error| LiveError::Json { path: path.to_owned(), error };
+    // The version first: fields of another one may be missing, and then that is the reason.
+    let value: serde_json::Value = serde_json::from_str(text).map_err(json)?;
+    match value["version"].as_u64() {
+        Some(found) if found != u64::from(VERSION) => Err(LiveError::Version { path: path.to_owned(), found }),
+        // From the text again, so that what is wrong has a line.
+        _ => serde_json::from_str(text).map_err(json),
+    }
+}
+
+/// Sets what a run measured beside each row of its claims.
+pub fn fill(table: &mut Table, report: &LabReport) {
+    for row in &mut table.rows {
+        row.live = Some(measurements(report, row.id)).filter(|found| !found.is_empty());
+    }
+    let (machine, settings) = (&report.machine, &report.settings);
+    table.live_run = Some(LiveRun {
+        offramp: report.offramp.clone(),
+        kernel: machine.kernel.clone(),
+        processor: machine.processor.clone(),
+        cpus: machine.cpus,
+        has_guest: machine.guest.is_some(),
+        repeats: settings.repeats,
+        seconds: settings.seconds,
+        experiments: report.experiments.iter().map(|experiment| experiment.name.clone()).collect(),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::report::{sample, to_json};
+
+    #[test]
+    fn what_the_lab_wrote_is_read() {
+        let report = parse(&to_json(&sample::report()), "lab.json").unwrap();
+        assert_eq!(to_json(&report), to_json(&sample::report()));
+    }
+
+    #[test]
+    fn what_is_no_report_is_refused_with_file_and_reason() {
+        let refused = |text: &str| parse(text, "lab.json").unwrap_err().to_string();
+        assert!(refused("").starts_with("lab.json is no report of the lab"));
+        assert!(refused("{\"version\": 1}").contains("missing field"));
+        assert!(refused("[1, 2]").contains("no report") && refused("{\"version\": \"1\"}").contains("line 1"));
+        let newer = to_json(&sample::report()).replace("\"version\": 1", "\"version\": 2");
+        assert!(refused(&newer).contains("is version 2") && refused(&newer).contains("measure again"));
+        assert!(read(Path::new("/nowhere/lab.json")).unwrap_err().to_string().contains("/nowhere/lab.json"));
+    }
+}

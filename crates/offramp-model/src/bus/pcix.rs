@@ -1,0 +1,179 @@
+//! PCI-X: transactions that say beforehand how much they move, and reads that are split.
+//!
+//! A transaction has an attribute phase behind its address phase, with the count of its bytes. A bridge that has not got
+//! what is read does not answer with a retry: it takes the request, leaves the bus to others, and brings the data in a
+//! transaction of its own, a split completion (PCI-X Addendum 1.0a, 2.10). Nobody asks again meanwhile. A transaction that
+//! is cut ends at a boundary of 128 bytes (2.2), and a read request is for at most the maximum memory read byte count.
+
+use crate::time::{Span, Time};
+
+/// Clocks of the attribute phase (PCI-X Addendum 1.0a, 2.5).
+pub const ATTRIBUTE_CYCLES: u64 = 1;
+/// A transaction is cut at whole multiples of so many bytes: allowable disconnect boundaries (2.2).
+pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
+/// The data phase in which a read request is answered with "split" (2.10.2).
+const SPLIT_RESPONSE_CYCLES: u64 = 1;
+
+/// A bus, with the bridge behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PciX {
+    /// Clock of the bus.
+    pub clock_hz: u64,
+    /// Bytes of a data phase: 4 or 8.
+    pub width: u64,
+    /// Clocks of a transaction without data, the attribute phase aside: arbitration, address, response, turn-around.
+    pub overhead_cycles: u64,
+    /// Longest transaction, bytes; the bridge cuts it at the boundary before.
+    pub burst_len_max: u64,
+    /// Largest read request (maximum memory read byte count), bytes: 512 to 4096.
+    pub read_request_len_max: u64,
+    /// From a read request to its split completion.
+    pub read_latency: Span,
+    /// Split transactions that the adapter has under way at most.
+    pub outstanding_reads: u64,
+}
+
+/// What a transfer takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Use {
+    /// Time of the bus.
+    pub bus: Span,
+    /// Time until the adapter may ask for the next of its kind, by the reads that it has under way.
+    pub engine: Span,
+}
+
+impl PciX {
+    /// Longest transaction that ends at a boundary, bytes.
+    pub fn burst_len(&self) -> u64 {
+        (self.burst_len_max - self.burst_len_max % DISCONNECT_BOUNDARY_LEN).max(DISCONNECT_BOUNDARY_LEN)
+    }
+
+    fn transaction_cycles(&self) -> u64 {
+        self.overhead_cycles + ATTRIBUTE_CYCLES
+    }
+
+    /// Clocks of the transactions that carry so many bytes: writes, or the completions of a read.
+    pub fn data_clocks(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
+    }
+
+    fn requests(&self, bytes: u64) -> u64 {
+        bytes.div_ceil(self.read_request_len_max).max(1)
+    }
+
+    /// Clocks to read so many bytes: requests, and their completions, of which none holds bytes of two requests.
+    pub fn read_clocks(&self, bytes: u64) -> u64 {
+        let requests = self.requests(bytes);
+        let whole = bytes / self.read_request_len_max;
+        let rest = bytes % self.read_request_len_max;
+        let completions = whole * self.data_clocks(self.read_request_len_max);
+        let last = if rest > 0 { self.data_clocks(rest) } else { 0 };
+        requests * (self.transaction_cycles() + SPLIT_RESPONSE_CYCLES) + completions + last
+    }
+
+    /// The adapter writes so many bytes to the memory of the host.
+    pub fn write(&self, bytes: u64) -> Use {
+        Use { bus: Span::of_cycles(self.data_clocks(bytes), self.clock_hz), engine: Span::ZERO }
+    }
+
+    /// The adapter reads so many bytes of the memory of the host.
+    pub fn read(&self, bytes: u64) -> Use {
+        let bus = Span::of_cycles(self.read_clocks(bytes), self.clock_hz);
+        // Each waits for its data, and for their way over the bus.
+        let whole = self.read_latency.times(self.requests(bytes)) + bus;
+        Use { bus, engine: Span(whole.0 / self.outstanding_reads.max(1)) }
+    }
+}
+
+/// When the bus is free again, and when the adapter may ask for more.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct PciXState {
+    bus: Time,
+    read: Time,
+}
+
+impl PciXState {
+    /// The adapter writes; returns when the last byte is over.
+    pub fn write(&mut self, used: &Use, now: Time) -> Time {
+        self.bus = now.max(self.bus) + used.bus;
+        self.bus
+    }
+
+    /// The adapter reads; returns when the last byte is there. Between request and completion the bus is free for others,
+    /// so it is charged with the time of both, and not with the wait.
+    pub fn read(&mut self, pcix: &PciX, used: &Use, now: Time) -> Time {
+        let begins = now.max(self.bus).max(self.read);
+        self.read = begins + used.engine;
+        self.bus = now.max(self.bus) + used.bus;
+        self.bus.max(begins + pcix.read_latency + used.bus)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PCIX133: PciX = PciX {
+        clock_hz: 133_333_333,
+        width: 8,
+        overhead_cycles: 7,
+        burst_len_max: 4096,
+        read_request_len_max: 512,
+        read_latency: Span::ns(500),
+        outstanding_reads: 4,
+    };
+
+    #[test]
+    fn a_write_takes_its_words_and_one_overhead_with_the_attribute_phase() {
+        assert_eq!(PCIX133.data_clocks(1536), 192 + 8);
+        assert_eq!(PCIX133.data_clocks(1), 1 + 8);
+        assert_eq!(PCIX133.data_clocks(8192), 1024 + 2 * 8, "no transaction is longer than its count can say");
+    }
+
+    #[test]
+    fn a_read_is_a_request_for_each_maximum_read_count_and_the_data_in_transactions_of_their_own() {
+        // A request: overhead, attributes, and the phase that says "split"; then 64 words.
+        assert_eq!(PCIX133.read_clocks(512), 9 + 64 + 8);
+        assert_eq!(PCIX133.read_clocks(1536), 3 * (9 + 64 + 8));
+        assert_eq!(PCIX133.read_clocks(1600), 3 * (9 + 64 + 8) + 9 + 8 + 8);
+        let large = PciX { read_request_len_max: 4096, ..PCIX133 };
+        assert_eq!(large.read_clocks(1536), 9 + 192 + 8);
+        let requests = [512, 1024, 2048, 4096]
+            .map(|read_request_len_max| PciX { read_request_len_max, ..PCIX133 }.read_clocks(4096));
+        assert_eq!(requests, [8 * 81, 4 * (9 + 128 + 8), 2 * (9 + 256 + 8), 9 + 512 + 8]);
+    }
+
+    #[test]
+    fn a_bridge_that_cuts_transactions_cuts_them_at_boundaries_of_128_bytes() {
+        let cutting = PciX { burst_len_max: 300, ..PCIX133 };
+        assert_eq!(cutting.burst_len(), 256);
+        assert_eq!(cutting.data_clocks(1536), 192 + 6 * 8);
+        assert_eq!(PciX { burst_len_max: 4, ..PCIX133 }.burst_len(), 128);
+        assert_eq!(cutting.read_clocks(512), 9 + 64 + 2 * 8, "the data of one request come in two completions");
+    }
+
+    #[test]
+    fn the_wait_of_a_split_read_is_not_time_of_the_bus() {
+        let (read, write) = (PCIX133.read(512), PCIX133.write(512));
+        let mut state = PciXState::default();
+        let there = state.read(&PCIX133, &read, Time::START);
+        assert_eq!(there, Time::START + Span::ns(500) + read.bus);
+        let written = state.write(&write, Time::START);
+        assert_eq!(written, Time::START + read.bus + write.bus, "it goes into the gap");
+    }
+
+    #[test]
+    fn reads_under_way_over_latency_bound_what_one_adapter_reads() {
+        let rate = |outstanding_reads| {
+            let pcix = PciX { outstanding_reads, ..PCIX133 };
+            let used = pcix.read(512);
+            let mut state = PciXState::default();
+            let last = (0..1000).map(|_| state.read(&pcix, &used, Time::START)).last().unwrap();
+            512_000.0 / (last.0 as f64 / 1e12)
+        };
+        // One at a time waits for each; and never more than the bus has clocks for.
+        let of_bus = 512.0 * 133_333_333.0 / 81.0;
+        assert!((512.0 / rate(1) / (500e-9 + 512.0 / of_bus) - 1.0).abs() < 0.01, "{}", rate(1));
+        assert!((rate(64) / of_bus - 1.0).abs() < 0.01, "{}", rate(64));
+    }
+}

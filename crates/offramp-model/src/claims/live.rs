@@ -1,0 +1,60 @@
+//! What was measured of a claim on a machine that is here, for the table. The lab measures, and fills it in.
+
+use serde::Serialize;
+
+/// What one experiment of the lab found of one claim.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Live {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// The variant that is compared with.
+    pub base: String,
+    /// The variant that the claim speaks of.
+    pub variant: String,
+    /// What was found, in words; each ratio with its interval.
+    pub measured: String,
+    /// Whether that is as published, and why it is not.
+    pub why: String,
+    /// The figures behind the words. Empty where the words are about how it was measured.
+    pub figures: Vec<LiveFigure>,
+}
+
+/// One metric of both variants.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LiveFigure {
+    /// Name of the metric, which ends with its unit if it has one.
+    pub metric: &'static str,
+    /// Unit of the values; nothing for a count.
+    pub unit: &'static str,
+    /// Median of the base. `None`: not measured.
+    pub base: Option<f64>,
+    /// Median of the variant. `None`: not measured.
+    pub value: Option<f64>,
+    /// Smallest and largest sample of the variant.
+    pub range: Option<[f64; 2]>,
+    /// Variant over base: the median of the rounds' ratios. `None`: a value is 0, or there were too few rounds.
+    pub ratio: Option<f64>,
+    /// 95 % confidence interval of the ratio.
+    pub ci95: Option<[f64; 2]>,
+}
+
+/// The run of the lab that the figures are of.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct LiveRun {
+    /// Version of the program that measured.
+    pub offramp: String,
+    /// Release of the kernel.
+    pub kernel: String,
+    /// Model of the processor.
+    pub processor: String,
+    /// Processors.
+    pub cpus: usize,
+    /// One of the hosts was a guest.
+    pub has_guest: bool,
+    /// Samples of each variant.
+    pub repeats: usize,
+    /// Measured time of each sample.
+    pub seconds: f64,
+    /// Experiments of the run.
+    pub experiments: Vec<String>,
+}
