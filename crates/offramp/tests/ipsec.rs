@@ -151,7 +151,7 @@ fn several_queue_pairs_with_threads_of_their_own_share_the_associations() {
         assert!(protected > 0);
     }
     let windows = status["ports"][1]["ipsec"]["associations"].as_array().unwrap();
-    assert!(windows.iter().all(|sa| sa["replay_window"] == 4096));
+    assert!(windows.iter().all(|sa| sa["replay_window"] == 65_536));
 }
 
 #[test]
