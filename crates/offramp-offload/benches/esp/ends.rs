@@ -27,6 +27,38 @@ pub fn inbound(suite: Suite) -> InboundSa {
     InboundSa::with_library(&config(suite), crate::library()).expect("a right description")
 }
 
+/// Bytes that start where a cache line does, so that whoever is compared meets the same alignment: allocators give
+/// one multiple of sixteen to one and another to the other.
+pub struct Aligned {
+    bytes: Vec<u8>,
+    from: usize,
+    len: usize,
+}
+
+impl Aligned {
+    pub fn new(content: &[u8]) -> Self {
+        const LINE_LEN: usize = 64;
+        let mut bytes = vec![0; content.len() + LINE_LEN];
+        let from = bytes.as_ptr().align_offset(LINE_LEN);
+        bytes[from..from + content.len()].copy_from_slice(content);
+        Self { bytes, from, len: content.len() }
+    }
+}
+
+impl std::ops::Deref for Aligned {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.from..self.from + self.len]
+    }
+}
+
+impl std::ops::DerefMut for Aligned {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.from..self.from + self.len]
+    }
+}
+
 /// A TCP frame over IPv4 whose packet is `packet_len` bytes long.
 pub fn frame(packet_len: usize) -> Vec<u8> {
     let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();

@@ -1,6 +1,6 @@
 //! What is measured, and what is aimed at.
 
-use crate::ends::{RAW_AEAD, esp_of, frame, inbound, layout, outbound, suite};
+use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, layout, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
 use crate::raw::Raw;
 use offramp_offload::esp::{OutboundSa, ReplayWindow, SealedSegments, Suite, TAG_LEN};
@@ -43,7 +43,7 @@ pub fn measure(report: &mut Report) {
 fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let ours = sealing_in_place(OURSELVES, outbound(suite), packet_len);
     let sealed_len = outbound(suite).sealed_len(&frame(packet_len), &layout(&frame(packet_len)));
-    let (mut raw, mut bytes) = (Raw::new(suite), vec![0x5a; sealed_len.expect("a frame of our own")]);
+    let (mut raw, mut bytes) = (Raw::new(suite), Aligned::new(&vec![0x5a; sealed_len.expect("a frame of our own")]));
     let raw = Contender::new(RAW_AEAD, move || raw.seal(&mut black_box(&mut bytes)[BODY_AT..]));
     let work = format!("seal_in_place_{suite}_{packet_len}");
     report.measure(&work, packet_len, vec![ours, raw]);
@@ -55,7 +55,7 @@ pub fn sealing_in_place(who: &'static str, mut sa: OutboundSa, packet_len: usize
     let clear = frame(packet_len);
     let layout = layout(&clear);
     let front_len = sa.front_len();
-    let mut buffer = [vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat();
+    let mut buffer = Aligned::new(&[vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat());
     let headers = clear[..HEADERS_LEN].to_vec();
     Contender::new(who, move || {
         // The headers are where sealing moved them from; a new frame brings its own.
@@ -69,13 +69,13 @@ fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f6
     let layout = layout(&clear);
     let mut sa = outbound(suite);
     let sealed_len = sa.sealed_len(&clear, &layout).expect("a frame of our own");
-    let mut out = vec![0; sealed_len];
+    let (clear, mut out) = (Aligned::new(&clear), Aligned::new(&vec![0; sealed_len]));
     let body_len = sealed_len - BODY_AT - TAG_LEN;
-    let source = vec![0x5a; IP_HEADERS_LEN + body_len];
+    let source = Aligned::new(&vec![0x5a; IP_HEADERS_LEN + body_len]);
     let ours = Contender::new(OURSELVES, move || {
         sa.seal(black_box(&clear), &layout, black_box(&mut out)).expect("numbers enough").end
     });
-    let (mut raw, mut bytes) = (Raw::new(suite), vec![0; sealed_len]);
+    let (mut raw, mut bytes) = (Raw::new(suite), Aligned::new(&vec![0; sealed_len]));
     let raw = Contender::new(RAW_AEAD, move || {
         raw.seal_from(&black_box(&source)[IP_HEADERS_LEN..], &mut black_box(&mut bytes)[BODY_AT..]);
     });
@@ -92,7 +92,7 @@ fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let clear_layout = layout(&clear);
     let (mut sender, mut receiver) = (outbound(suite), inbound(suite));
     let sealed_len = sender.sealed_len(&clear, &clear_layout).expect("a frame of our own");
-    let new_batch = move |batch: &mut Vec<Vec<u8>>| {
+    let new_batch = move |batch: &mut Vec<Aligned>| {
         for frame in batch.iter_mut() {
             sender.seal(&clear, &clear_layout, frame).expect("numbers enough");
         }
@@ -104,21 +104,21 @@ fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
         transport: Transport::Opaque,
         ..clear_layout
     };
-    let open_batch = move |batch: &mut Vec<Vec<u8>>| {
+    let open_batch = move |batch: &mut Vec<Aligned>| {
         for frame in batch.iter_mut() {
             let layout = sealed_layout;
             let packet = esp_of(frame, &layout);
             receiver.open(frame, &layout, &packet).expect("a genuine packet");
         }
     };
-    let ours = Contender::with_reset(OURSELVES, vec![vec![0; sealed_len]; FRAMES], new_batch, open_batch);
-    let batch = (Raw::new(suite), vec![vec![0x5a; sealed_len]; FRAMES]);
-    let seal_batch = |state: &mut (Raw, Vec<Vec<u8>>)| {
+    let ours = Contender::with_reset(OURSELVES, batch_of(&vec![0; sealed_len]), new_batch, open_batch);
+    let batch = (Raw::new(suite), batch_of(&vec![0x5a; sealed_len]));
+    let seal_batch = |state: &mut (Raw, Vec<Aligned>)| {
         for bytes in &mut state.1 {
             state.0.seal(&mut bytes[BODY_AT..]);
         }
     };
-    let open_raw = |state: &mut (Raw, Vec<Vec<u8>>)| {
+    let open_raw = |state: &mut (Raw, Vec<Aligned>)| {
         let first = state.0.sequence() - FRAMES as u64 + 1;
         for (bytes, sequence) in state.1.iter_mut().zip(first..) {
             state.0.open(sequence, &mut bytes[BODY_AT..]);
@@ -130,19 +130,23 @@ fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     report.aim_at_speed(&work, target);
 }
 
+fn batch_of(frame: &[u8]) -> Vec<Aligned> {
+    (0..FRAMES).map(|_| Aligned::new(frame)).collect()
+}
+
 fn large_send(report: &mut Report) {
     let suite = suite("aes128gcm16");
     let mut sa = outbound(suite);
     let size = sa.payload_max(1500, 20, 20).expect("a path for more than headers");
-    let super_frame = frame(SUPER_PAYLOAD_LEN + 40);
+    let super_frame = Aligned::new(&frame(SUPER_PAYLOAD_LEN + 40));
     let partial = PartialChecksum { start: IP_HEADERS_LEN as u16, offset: 16 };
     let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: size as u16, ecn: false };
     let meta = TxMeta { checksum: Some(partial), segmentation: Some(segmentation) };
     let segments = SUPER_PAYLOAD_LEN.div_ceil(size);
-    let mut line = vec![0; SLOT * segments];
-    let mut super_bytes = super_frame.clone();
+    let mut line = Aligned::new(&vec![0; SLOT * segments]);
+    let mut super_bytes = Aligned::new(&super_frame);
     let ours = Contender::new(OURSELVES, move || {
-        let frame = black_box(&mut super_bytes);
+        let frame: &mut [u8] = black_box(&mut super_bytes);
         let mut plan = SealedSegments::new(frame, &meta, &SegmentPolicy::default(), &sa).expect("a frame of our own");
         let mut written = 0;
         while plan.frames_left() > 0 {
@@ -151,7 +155,7 @@ fn large_send(report: &mut Report) {
         }
         written
     });
-    let (mut raw, mut line) = (Raw::new(suite), vec![0; SLOT * segments]);
+    let (mut raw, mut line) = (Raw::new(suite), Aligned::new(&vec![0; SLOT * segments]));
     let raw = Contender::new(RAW_AEAD, move || {
         for (slot, payload) in line.chunks_exact_mut(SLOT).zip(black_box(&super_frame)[HEADERS_LEN..].chunks(size)) {
             raw.seal_from(payload, &mut slot[BODY_AT..BODY_AT + payload.len() + TAG_LEN]);
