@@ -1,5 +1,6 @@
 //! Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
 
+mod adapters;
 mod compare;
 mod compare_qemu;
 mod compare_tunnels;

@@ -9,23 +9,21 @@
 //! the adapter; it is told to write the keys into its log, and killed, which its peer does not notice. The adapter
 //! takes the keys, and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
 
+use crate::adapters::Adapters;
 use crate::failure::{Doing, Result, failed};
 use crate::interop::Tally;
 use crate::packages;
 use crate::program::Program;
 use crate::scratch::Scratch;
 use crate::stop;
-use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection, SaStatus};
-use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::{Mode, Prefix, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts};
 use offramp_ports::packet::{Packet, PacketConfig};
 use offramp_ports::sys::{NetNs, confine, link};
 use offramp_ports::tap::{Tap, TapConfig};
-use offramp_ports::worker::{Task, Worker};
 use sha2::{Digest, Sha256};
 use std::ffi::OsStr;
 use std::fs;
@@ -33,7 +31,6 @@ use std::io::{Read, Write};
 use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Suites that both know, by the name that both give them.
@@ -107,8 +104,7 @@ fn negotiated(bed: &Bed, suite: Suite, programs: &[PathBuf; 2], scratch: &Scratc
 
 /// Two namespaces, and the adapter on the way from the one to the other. Dropped in this order.
 struct Bed {
-    worker: Worker,
-    control: Arc<Control>,
+    adapters: Adapters,
     _tap: Tap,
     _line: Packet,
     hosts: [NetNs; 2],
@@ -135,20 +131,14 @@ impl Bed {
         let line = Packet::open_in(&hosts[0], &PacketConfig::new(VETHS[0])).doing("opening the line")?;
         let (Some(host), Some(far)) = (tap.queue(0), line.queue(0)) else { return failed("a port has no queue") };
         let config = AdapterConfig { mtu: MTU as usize, ..AdapterConfig::default() };
-        let (host_end, far_end) = cable(&CableConfig { mtu: config.mtu, ..CableConfig::default() });
-        let (control, far_control) = (Control::new(&config), Control::new(&config));
-        let tasks: Vec<Box<dyn Task>> = vec![
-            Box::new(QueuePair::new(&config, &control, 0, host, host_end)),
-            Box::new(QueuePair::new(&config, &far_control, 0, far, far_end)),
-        ];
-        let worker = Worker::start(WORKER_NAME, tasks, None).doing("starting the worker")?;
+        let adapters = Adapters::start(WORKER_NAME, &config, host, far)?;
         // The inner network is on the TAP: what is for the other host inside goes to the other end as it is to be sealed.
         inside(&hosts[0], || {
             link::set_up(TAP)?;
             link::add_address(TAP, OUTER[0].into(), PREFIX_LEN)?;
             link::add_address(TAP, INNER[0].into(), PREFIX_LEN)
         })?;
-        Ok(Self { worker, control, _tap: tap, _line: line, hosts })
+        Ok(Self { adapters, _tap: tap, _line: line, hosts })
     }
 
     fn install(&self, keys: &Keys, suite: Suite) -> Result<()> {
@@ -165,7 +155,7 @@ impl Bed {
             SaChange::Add { direction, config: Box::new(config) }
         };
         let changes = [add(SaDirection::Out, 0), add(SaDirection::In, 1)];
-        self.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
+        self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
     }
 
     /// Bytes go from one host to the other and arrive as they were sent.
@@ -185,13 +175,13 @@ impl Bed {
 
     /// All of it was protected, in both directions, and nothing was refused.
     fn check_counts(&self) -> Result<()> {
-        if !self.worker.is_running() {
+        if !self.adapters.is_running() {
             return failed("the adapter has lost its host");
         }
-        let status = self.control.ipsec().status();
+        let status = self.adapters.control.ipsec().status();
         let fewest = STREAM_LEN / u64::from(MTU);
         let is_busy = |sa: &SaStatus| sa.packets > fewest;
-        let queue = &self.control.queues()[0];
+        let queue = &self.adapters.control.queues()[0];
         let bad = [Loss::UnknownSpi, Loss::BadTag, Loss::EspMalformed, Loss::SaPolicy, Loss::Unprotected];
         let refused: u64 = bad.iter().map(|&reason| queue.receive.lost(reason)).sum();
         let (on_line, of_host) = (queue.transmit.frames_out.get(), queue.transmit.host_frames.get());

@@ -1,29 +1,28 @@
 //! Our end: a TAP whose adapter does IPsec, and a cable to the guest's vhost-user port.
 
 use super::judge::AdapterCounts;
+use crate::adapters::Adapters;
 use crate::failure::{Doing, Result, failed};
 use crate::guest::{self, TAP};
 use crate::seam::{self, PortArgs};
-use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
-use offramp_adapter::pair::{Control, QueuePair};
 use offramp_offload::caps::Offloads;
 use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig};
 use offramp_ports::sys::NetNs;
 use offramp_ports::tap::{Tap, TapConfig};
 use offramp_ports::vhost_user::VhostUser;
-use offramp_ports::worker::{Task, Worker};
 use std::path::Path;
-use std::sync::Arc;
 
 /// The name of the worker thread.
 const WORKER_NAME: &str = "xtask-ipsec";
 
-/// Both adapters, running. Dropped in this order: the worker uses the ports.
+/// How long the adapter waits for the next segment of a stream, nanoseconds: an emulated guest sends them far apart.
+const HOLD_NS: u64 = 2_000_000;
+
+/// Both adapters, running. Dropped in this order: they use the ports.
 pub struct Link {
-    worker: Worker,
-    control: Arc<Control>,
+    adapters: Adapters,
     _tap: Tap,
     _port: VhostUser,
 }
@@ -38,15 +37,9 @@ impl Link {
         let (port, mut guests) = seam::open(&args)?;
         let tap = ns.run(open_tap).doing("entering the namespace")??;
         let (Some(host), Some(guest)) = (tap.queue(0), guests.pop()) else { return failed("a port has no queue") };
-        let config = AdapterConfig { mtu: usize::from(guest::MTU), ..AdapterConfig::default() };
-        let (host_end, guest_end) = cable(&CableConfig { mtu: config.mtu, ..CableConfig::default() });
-        let (control, guest_control) = (Control::new(&config), Control::new(&config));
-        let tasks: Vec<Box<dyn Task>> = vec![
-            Box::new(QueuePair::new(&config, &control, 0, host, host_end)),
-            Box::new(QueuePair::new(&config, &guest_control, 0, guest, guest_end)),
-        ];
-        let worker = Worker::start(WORKER_NAME, tasks, None).doing("starting the worker")?;
-        Ok(Self { worker, control, _tap: tap, _port: port })
+        let mut config = AdapterConfig { mtu: usize::from(guest::MTU), ..AdapterConfig::default() };
+        config.coalesce.hold_ns = HOLD_NS;
+        Ok(Self { adapters: Adapters::start(WORKER_NAME, &config, host, guest)?, _tap: tap, _port: port })
     }
 
     /// Installs what a text of `ip xfrm` means for this end.
@@ -57,7 +50,7 @@ impl Link {
         let config = XfrmConfig::parse(text).doing("the import")?;
         let associations = config.associations(owner, false).doing("the import")?;
         let changes: Vec<_> = associations.into_iter().map(added).collect();
-        self.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
+        self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("installing associations")
     }
 
     /// Takes out every association.
@@ -65,21 +58,21 @@ impl Link {
     /// # Errors
     /// When the adapter does not.
     pub fn remove_all(&self) -> Result<()> {
-        let status = self.control.ipsec().status();
+        let status = self.adapters.control.ipsec().status();
         let removed =
             |sa: &offramp_adapter::ipsec::SaStatus| SaChange::Remove { direction: sa.direction, spi: sa.config.spi };
         let changes: Vec<_> = status.iter().map(removed).collect();
-        self.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("removing associations")
+        self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("removing associations")
     }
 
     /// What the adapter has counted.
     pub fn counts(&self) -> AdapterCounts {
-        AdapterCounts::of(&self.control)
+        AdapterCounts::of(&self.adapters.control)
     }
 
     /// Whether the worker still runs.
     pub fn is_running(&self) -> bool {
-        self.worker.is_running()
+        self.adapters.is_running()
     }
 }
 

@@ -1,0 +1,41 @@
+//! Two adapters on a cable, driven by one thread: what stands between a harness' own host and the other end.
+
+use crate::failure::{Doing, Result};
+use offramp_adapter::cable::{CableConfig, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_ports::worker::{HostIo, Task, Worker};
+use std::sync::Arc;
+
+/// Two adapters, running. Dropped before the ports that they use.
+pub struct Adapters {
+    worker: Worker,
+    /// Of the adapter of the first port.
+    pub control: Arc<Control>,
+}
+
+impl Adapters {
+    /// Starts one adapter behind each port, of the same description, and joins them.
+    ///
+    /// # Errors
+    /// When the thread cannot start.
+    pub fn start<H, F>(name: &'static str, config: &AdapterConfig, host: H, far: F) -> Result<Self>
+    where
+        H: HostIo + Send + 'static,
+        F: HostIo + Send + 'static,
+    {
+        let (host_end, far_end) = cable(&CableConfig { mtu: config.mtu, ..CableConfig::default() });
+        let (control, far_control) = (Control::new(config), Control::new(config));
+        let tasks: Vec<Box<dyn Task>> = vec![
+            Box::new(QueuePair::new(config, &control, 0, host, host_end)),
+            Box::new(QueuePair::new(config, &far_control, 0, far, far_end)),
+        ];
+        let worker = Worker::start(name, tasks, None).doing("starting the worker")?;
+        Ok(Self { worker, control })
+    }
+
+    /// Whether both ports are still there.
+    pub fn is_running(&self) -> bool {
+        self.worker.is_running()
+    }
+}
