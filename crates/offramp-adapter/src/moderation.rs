@@ -354,6 +354,12 @@ impl Moderator {
         frames
     }
 
+    /// Whether what the next interrupt costs is worth measuring, for [`Moderator::handled`] or
+    /// [`Moderator::costed`]: each of the first is, later one in some.
+    pub fn measures_next(&mut self) -> bool {
+        self.cost.measures_next()
+    }
+
     /// A batch of `frames` took `took_ns` from the interrupt until the host was done with it. From this
     /// the cost of an interrupt is learned, under any policy.
     pub fn handled(&mut self, frames: u32, took_ns: u64) {

@@ -161,7 +161,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
 
     /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
     /// `clock` is the processor's time that the caller has had, nanoseconds from any moment; it is read only under
-    /// moderation, twice per batch.
+    /// moderation, before and behind some batches.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.

@@ -118,8 +118,8 @@ impl Receive {
     ///
     /// `enabled` is what is on at this moment; what was held under other settings is handed over
     /// first, so that a switch neither loses nor reorders a frame. `clock` is the
-    /// processor's time that the caller has had, nanoseconds from any moment; it is read twice per batch, and only under
-    /// moderation, to learn what a batch costs.
+    /// processor's time that the caller has had, nanoseconds from any moment; under moderation it is read before and
+    /// behind some batches, to learn what they cost.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -138,7 +138,7 @@ impl Receive {
         if due == 0 && self.coalescer.next_deadline_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());
         }
-        let begun_ns = if self.gate.is_off() { 0 } else { clock() };
+        let begun_ns = self.gate.measures_next().then(clock);
         let batch_frames = self.batch_frames.min(due);
         let (mut closed, mut is_given) = (None, false);
         let steering = &self.steering;
@@ -191,7 +191,9 @@ impl Receive {
         }
         if !self.gate.is_off() && frames > 0 {
             self.gate.taken(frames);
-            self.gate.handled(frames, clock().saturating_sub(begun_ns));
+            if let Some(begun_ns) = begun_ns {
+                self.gate.handled(frames, clock().saturating_sub(begun_ns));
+            }
             self.tell_moderation(stats);
         }
         match closed {

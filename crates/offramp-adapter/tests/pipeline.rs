@@ -369,6 +369,24 @@ fn the_cost_of_an_interrupt_is_learned_from_how_long_batches_take() {
 }
 
 #[test]
+fn once_the_cost_is_known_one_batch_in_eight_is_measured() {
+    let mut bench = Bench::new(&moderated(Policy::QuietOrArea(AreaConfig::default())), &CableConfig::default());
+    let readings = Cell::new(0);
+    let read = || {
+        readings.set(readings.get() + 1);
+        readings.get()
+    };
+    for n in 0..1000_u32 {
+        bench.left.host_mut().to_send.push_back(tcp_frame(0, n, b"x"));
+        let now_ns = u64::from(n) * 1_000_000;
+        bench.left.poll(now_ns).unwrap();
+        bench.right.poll_timed(now_ns, &read).unwrap();
+    }
+    // The first twenty or so, then 1000 / 8, each read before and behind.
+    assert!((250..300).contains(&readings.get()), "{}", readings.get());
+}
+
+#[test]
 fn without_moderation_the_clock_is_not_read() {
     let config = AdapterConfig { moderation: moderation(Policy::Off), ..AdapterConfig::default() };
     let mut bench = Bench::new(&config, &CableConfig::default());

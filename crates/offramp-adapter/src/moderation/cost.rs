@@ -13,9 +13,12 @@ pub const COST_NS_MAX: u64 = 250_000;
 /// Cost until enough was seen, nanoseconds.
 pub const COST_NS_START: u64 = 10_000;
 
-/// Part of the weight that is left of a batch when the next one comes: the last 256 or so count, so
-/// that a change of load is followed within some milliseconds under load.
+/// Part of the weight that is left of a measured batch when the next one comes: the last 256 or so count, so
+/// that a change of load is followed within some tenths of a second under load.
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
+/// Of so many interrupts one is measured, once there were enough: two looks at a thread's own time cost some tenths of
+/// a microsecond, which a lone request would wait for.
+const MEASURED_ONE_IN: u32 = 8;
 /// Weight of batches before anything is concluded.
 const WEIGHT_MIN: f64 = 16.0;
 /// Variance of the batch sizes, in frames², below which no line can be drawn through them.
@@ -96,11 +99,14 @@ pub struct CostEstimator {
     frames_squared: f64,
     frames_ns: f64,
     cost_ns: u64,
+    /// Interrupts since one was measured.
+    passed: u32,
 }
 
 impl Default for CostEstimator {
     fn default() -> Self {
-        Self { weight: 0.0, frames: 0.0, ns: 0.0, frames_squared: 0.0, frames_ns: 0.0, cost_ns: COST_NS_START }
+        let cost_ns = COST_NS_START;
+        Self { weight: 0.0, frames: 0.0, ns: 0.0, frames_squared: 0.0, frames_ns: 0.0, cost_ns, passed: 0 }
     }
 }
 
@@ -108,6 +114,16 @@ impl CostEstimator {
     /// The cost as far as it is known, nanoseconds; always in [`COST_NS_MIN`]…[`COST_NS_MAX`].
     pub fn cost_ns(&self) -> u64 {
         self.cost_ns
+    }
+
+    /// Whether the next interrupt is to be measured: each of the first, then one in eight.
+    pub(super) fn measures_next(&mut self) -> bool {
+        self.passed += 1;
+        let is_measured = self.weight < WEIGHT_MIN || self.passed >= MEASURED_ONE_IN;
+        if is_measured {
+            self.passed = 0;
+        }
+        is_measured
     }
 
     /// Learns from a batch of `frames` that took `took_ns` to handle, the interrupt included.

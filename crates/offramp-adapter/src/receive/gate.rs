@@ -86,6 +86,11 @@ impl Gate {
         self.released = self.released.saturating_sub(frames);
     }
 
+    /// Whether it is worth measuring how long the next batch takes.
+    pub(super) fn measures_next(&mut self) -> bool {
+        !self.is_off && self.moderator.measures_next()
+    }
+
     /// Handing over a batch of `frames` took so long.
     pub(super) fn handled(&mut self, frames: usize, took_ns: u64) {
         self.moderator.handled(frames as u32, took_ns);

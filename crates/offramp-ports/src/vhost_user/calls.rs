@@ -111,10 +111,12 @@ impl Calls {
     /// Calls the guest for what waits, and learns what that costs. Where the time is not known, as when a ring
     /// is stopped, no gap counts from here.
     pub fn call_for_waiting(&mut self, now_ns: Option<u64>, counters: &QueueCounters) {
-        let begun_ns = thread_time_ns();
+        let begun_ns = self.moderator.measures_next().then(thread_time_ns);
         self.call(counters);
         self.since_call = 0;
-        self.moderator.costed(GUEST_COST_NS.saturating_add(thread_time_ns().saturating_sub(begun_ns)));
+        if let Some(begun_ns) = begun_ns {
+            self.moderator.costed(GUEST_COST_NS.saturating_add(thread_time_ns().saturating_sub(begun_ns)));
+        }
         match now_ns {
             Some(now_ns) => self.moderator.fired(now_ns),
             None => self.moderator.seen(),
