@@ -11,6 +11,7 @@ use offramp_lab::report::terminal;
 use offramp_lab::rig::{Placement, Rig, RigConfig};
 use offramp_lab::run as runner;
 use offramp_lab::sample::{Bench, Stage};
+use offramp_ports::sys::cpu::CpuTimes;
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
@@ -23,6 +24,9 @@ use std::time::{Duration, Instant};
 /// Rounds of a default run: enough for a median and a range.
 const REPEATS: u16 = 10;
 const SECONDS: f64 = 0.3;
+/// A hypervisor that takes more of the processors' time than this is told of: it is in no cost, and what is predicted
+/// holds for a machine of one's own.
+const STOLEN_SHARE_TOLD: f64 = 0.02;
 /// Name of the profile.
 const NAME: &str = "this-host";
 
@@ -88,7 +92,9 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
         None => own_profile(NAME)
             .ok_or_else(|| Failure::File("neither XDG_DATA_HOME nor HOME is set; use --out".to_owned()))?,
     };
+    let before = CpuTimes::read().map_err(LabError::Io)?;
     let (experiments, has_rps) = measure(args)?;
+    let stolen_share = CpuTimes::read().map_err(LabError::Io)?.since(&before).stolen_share();
     let calibration = Calibration::of(&experiments)?;
     let machine = machine::describe(&Placement::apart(), has_rps);
     let title = format!(
@@ -101,6 +107,12 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     println!("\n{}\n", machine.cpu_split);
     let predictions = predict(&path.to_string_lossy(), &calibration, &experiments)?;
     print!("{}", predictions_text(&predictions));
+    if stolen_share > STOLEN_SHARE_TOLD {
+        println!(
+            "\nthe hypervisor took {:.0} % of the processors' time meanwhile, which is in no cost: measure again when it takes less",
+            stolen_share * 100.0
+        );
+    }
     println!("\nwrote {}", path.display());
     Ok(())
 }

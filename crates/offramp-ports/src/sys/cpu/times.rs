@@ -85,6 +85,14 @@ impl CpuTimes {
         self.times.iter().find(|t| t.cpu == cpu)
     }
 
+    /// The share of the processors' time that a hypervisor gave to somebody else although they had work; 0 where no
+    /// time has passed.
+    pub fn stolen_share(&self) -> f64 {
+        let stolen_us: u64 = self.times.iter().map(|time| time.steal_us).sum();
+        let all_us: u64 = self.times.iter().map(|time| time.busy_us() + time.idle_us + time.steal_us).sum();
+        if all_us == 0 { 0.0 } else { stolen_us as f64 / all_us as f64 }
+    }
+
     /// The times since an earlier reading; processors that were not in both are left out.
     #[must_use]
     pub fn since(&self, earlier: &Self) -> Self {
@@ -123,6 +131,9 @@ mod tests {
         assert_eq!((first.busy_us(), first.idle_us, first.steal_us), (190_000, 90_000, 80_000));
         assert_eq!(times.of(12).unwrap().busy_us(), 100_000);
         assert_eq!(times.of(1), None);
+        // Of 36 and 11 ticks.
+        assert!((times.stolen_share() - 8.0 / 47.0).abs() < 1e-9, "{}", times.stolen_share());
+        assert!(CpuTimes::default().stolen_share().abs() < f64::EPSILON);
     }
 
     #[test]
