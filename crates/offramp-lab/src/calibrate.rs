@@ -340,6 +340,7 @@ impl Calibration {
         let word =
             |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
         let size = |key, value: &str, why| Line { key, value: number(value.to_owned()), source: Source::Assumed(why) };
+        let interrupt_rate = format!("{GIGABIT_INTERRUPTS_PER_SECOND}interrupt/s");
         let assumed = [
             word("host.receive", "deferred", "Linux: softirqs"),
             word("host.tcp", "cubic", "Linux' default"),
@@ -350,7 +351,7 @@ impl Calibration {
             word("adapter.checksum", "on", "offramp's default"),
             word("adapter.lso", "on", "offramp's default"),
             word("adapter.moderation", "fixed-gap", "the lab's own where a line is the limit"),
-            size("adapter.interrupt_rate", "8000interrupt/s", "the same"),
+            size("adapter.interrupt_rate", &interrupt_rate, "the same"),
             size(
                 "adapter.transmit_fifo",
                 "256KiB",

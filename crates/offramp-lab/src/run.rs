@@ -20,11 +20,9 @@ pub fn run(
     repeats: usize,
     on_sample: &mut dyn FnMut(usize, usize, &str),
 ) -> Result<Experiment, LabError> {
-    let mut samples = vec![Vec::with_capacity(repeats); plan.variants.len()];
-    for round in 0..repeats {
-        run_round(bench, stage, plan, round, &mut samples, on_sample)?;
-    }
-    Ok(summarise(plan, samples))
+    let mut on_sample = |_at: usize, round: usize, turn: usize, variant: &str| on_sample(round, turn, variant);
+    let mut done = run_together(bench, stage, std::slice::from_ref(plan), repeats, &mut on_sample)?;
+    Ok(done.remove(0))
 }
 
 /// Runs several experiments at once: each round has a sample of every variant of every one of them. What drifts over

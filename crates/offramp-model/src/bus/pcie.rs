@@ -232,19 +232,10 @@ mod tests {
 
     /// Generation 3, 8 lanes, as of the adapter that `pcie-bench` used.
     const GEN3X8: Pcie = Pcie {
-        transfers_per_second: 8_000_000_000,
-        lanes: 8,
-        payload_len_max: 256,
-        read_request_len_max: 512,
-        completion_len_max: 256,
-        has_ecrc: false,
-        read_latency: Span::ns(600),
         write_latency: Span::ns(300),
         outstanding_reads: u64::MAX,
         write_interval: Span::ZERO,
-        posted_credit_len: 0,
-        credit_latency: Span::ZERO,
-        iommu: None,
+        ..measured::link(600)
     };
 
     fn gbps(bytes: u64, used: &Use) -> f64 {

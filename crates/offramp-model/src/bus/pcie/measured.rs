@@ -60,7 +60,7 @@ impl Measured {
 }
 
 /// The adapter's link in a host with that latency.
-pub fn link(read_latency_ns: u64) -> Pcie {
+pub const fn link(read_latency_ns: u64) -> Pcie {
     Pcie {
         transfers_per_second: 8_000_000_000,
         lanes: 8,
