@@ -1,6 +1,6 @@
 //! ESP beside the raw AEAD of the same library on the same buffers, in one process.
 //!
-//! `cargo bench -p offramp-offload --bench esp -- [--quick] [FILTER]` prints a table per work and sets
+//! `cargo bench -p offramp-offload --bench esp -- [--quick | --profile WHO] [FILTER]` prints a table per work and sets
 //! the ratios beside the targets. Quote ratios of one run, never single figures. The same with ipsec-mb:
 //! `cargo bench -p offramp-ports --bench esp_ipsec_mb`.
 

@@ -1,6 +1,6 @@
 //! offramp beside its peers and beside what the machine allows, in one process.
 //!
-//! `cargo bench -p offramp-offload --bench peers -- [--quick] [FILTER]` prints a table per work and
+//! `cargo bench -p offramp-offload --bench peers -- [--quick | --profile WHO] [FILTER]` prints a table per work and
 //! writes `target/bench/peers.json`. `FILTER` is a part of a work's name; a filtered run and a run
 //! under `cargo test --benches` write no file. Quote ratios of one run, never single figures.
 

@@ -1,6 +1,6 @@
 //! ESP with ipsec-mb beside the raw AEAD of ipsec-mb on the same buffers, and beside ESP with aws-lc.
 //!
-//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick] [FILTER]`; the works are those of
+//! `cargo bench -p offramp-ports --bench esp_ipsec_mb -- [--quick | --profile WHO] [FILTER]`; the works are those of
 //! `cargo bench -p offramp-offload --bench esp`. Where the library is not installed it says so and ends.
 
 #[path = "../../offramp-offload/benches/esp/ends.rs"]

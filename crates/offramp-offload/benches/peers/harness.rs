@@ -85,8 +85,10 @@ impl<'a> Contender<'a> {
         (self.run)(turns)
     }
 
-    /// Turns that fill about `sample_ns`; also warms caches and branch predictors.
+    /// Turns that fill about `sample_ns`; also warms caches and branch predictors. The first turn is not looked at: it
+    /// meets pages that were never touched, and samples of so few turns would then meet cold caches for ever.
     fn calibrate(&mut self, sample_ns: f64) -> u64 {
+        self.sample_ns(1);
         let mut turns = 1;
         while self.sample_ns(turns) < sample_ns / 2.0 {
             turns *= 2;
@@ -123,6 +125,8 @@ struct Effort {
 impl Effort {
     const FULL: Self = Self { repetitions: 501, sample_ns: 50_000.0 };
     const QUICK: Self = Self { repetitions: 101, sample_ns: 30_000.0 };
+    /// Two seconds of a contender, for a profiler.
+    const PROFILE: Self = Self { repetitions: 40_000, sample_ns: 50_000.0 };
     /// Shows that everything runs; its figures mean nothing.
     const TEST: Self = Self { repetitions: 1, sample_ns: 1_000.0 };
 }
@@ -135,20 +139,27 @@ pub struct Report {
     reference: &'static str,
     effort: Effort,
     filter: Option<String>,
+    /// The only contender that runs.
+    only: Option<String>,
     writes_file: bool,
     rows: Vec<Row>,
 }
 
 impl Report {
-    /// `--quick` measures shortly, `--test` hardly at all; a word is a filter; other flags, such as
-    /// the `--bench` that Cargo adds, are ignored.
+    /// `--quick` measures shortly, `--test` hardly at all, `--profile WHO` one contender alone and long enough for a
+    /// profiler; a word is a filter; other flags, such as the `--bench` that Cargo adds, are ignored.
     ///
     /// `name` is of the file, `reference` the one that others are compared with.
-    pub fn named(name: &'static str, reference: &'static str, args: impl Iterator<Item = String>) -> Self {
-        let mut report =
-            Self { name, reference, effort: Effort::FULL, filter: None, writes_file: true, rows: Vec::new() };
-        for arg in args {
+    pub fn named(name: &'static str, reference: &'static str, mut args: impl Iterator<Item = String>) -> Self {
+        let (effort, rows) = (Effort::FULL, Vec::new());
+        let mut report = Self { name, reference, effort, filter: None, only: None, writes_file: true, rows };
+        while let Some(arg) = args.next() {
             match arg.as_str() {
+                "--profile" => {
+                    report.effort = Effort::PROFILE;
+                    report.only = args.next();
+                    report.writes_file = false;
+                }
                 "--quick" => report.effort = Effort::QUICK,
                 "--test" => {
                     report.effort = Effort::TEST;
@@ -170,6 +181,7 @@ impl Report {
         if self.filter.as_ref().is_some_and(|part| !work.contains(part)) {
             return;
         }
+        contenders.retain(|contender| self.only.as_ref().is_none_or(|only| contender.who == only));
         let turns: Vec<u64> = contenders.iter_mut().map(|c| c.calibrate(self.effort.sample_ns)).collect();
         let mut samples = vec![Vec::with_capacity(self.effort.repetitions); contenders.len()];
         for _ in 0..self.effort.repetitions {
