@@ -231,7 +231,8 @@ fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
     let mut bed = Bed::protected(&gcm());
     let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI };
     // Before it has sealed anything it may come again.
-    bed.controls[0].change_ipsec(&[remove.clone(), add(SaDirection::Out, &gcm())]).unwrap();
+    bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
     bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 5000), 1000));
     bed.run_until_idle();
     bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
@@ -243,6 +244,24 @@ fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
     bed.left.host_mut().to_send.push_back(tcp_frame(0, 5000, b"behind"));
     bed.run_until_idle();
     assert_eq!(bed.received().len(), 5006);
+}
+
+#[test]
+fn a_key_that_seals_until_a_change_does_not_come_again_in_the_same_change() {
+    let bed = Bed::protected(&gcm());
+    let (next, remove) = (sa("aes128gcm16", SPI + 1), SaChange::Remove { direction: SaDirection::Out, spi: SPI });
+    let rekey = SaChange::Rekey { direction: SaDirection::Out, spi: SPI, config: Box::new(next), grace_ns: 0 };
+    for goes in [remove, rekey.clone()] {
+        for (direction, spi) in [(SaDirection::Out, SPI), (SaDirection::In, SPI + 7)] {
+            let again = add(direction, &SaConfig { spi, ..gcm() });
+            let (at, error) = bed.controls[0].change_ipsec(&[goes.clone(), again]).unwrap_err();
+            assert!(at == 1 && matches!(error, SaError::SharedKey { other: SPI, .. }), "{error}");
+        }
+    }
+    // What is replaced may be sealing at this moment, though nothing is counted yet.
+    bed.controls[0].change_ipsec(&[rekey]).unwrap();
+    let (_, error) = bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap_err();
+    assert!(matches!(error, SaError::UsedKey { .. }), "{error}");
 }
 
 #[test]

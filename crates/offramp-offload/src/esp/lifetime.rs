@@ -149,6 +149,11 @@ impl Spent {
         self.is_over
     }
 
+    /// As if a hard limit were reached.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+
     /// How many more packets of `packet_len` bytes may go.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
         let by_packets = self.hard_packets.saturating_sub(self.packets);

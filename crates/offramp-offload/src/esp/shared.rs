@@ -116,6 +116,17 @@ impl SharedOutbound {
         Ok(Grant { first, count, event })
     }
 
+    /// Ends an association for which no number was handed out: none will be, so that its key is as good as new. `false`,
+    /// and nothing changes, when one was.
+    pub fn end_unused(&self) -> bool {
+        let mut ledger = lock(&self.ledger);
+        let is_unused = ledger.spent.packets() == 0;
+        if is_unused {
+            ledger.spent.end();
+        }
+        is_unused
+    }
+
     /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         lock(&self.ledger).spent.tick(now_ns)
