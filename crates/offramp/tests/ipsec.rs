@@ -318,6 +318,24 @@ fn sighup_installs_what_is_new_in_the_file_and_retires_what_is_gone() {
 }
 
 #[test]
+fn sighup_brings_back_nothing_that_a_rekey_has_replaced() {
+    let mut bed = unstarted("esp-rekeyed");
+    bed.start_again();
+    bed.carry_tcp();
+    let key = format!("key_file={}", key_file(bed.file().parent().unwrap(), 6).display());
+    let receiver = ["sa", "rekey", "b", "in", "0x1001", "spi=0x1006", &key, "--grace-seconds", "0"];
+    let sender = ["sa", "rekey", "a", "out", "0x1001", "spi=0x1006", &key];
+    assert!(bed.run(&receiver).status.success() && bed.run(&sender).status.success());
+    let spis = |port: usize| associations(&bed.show(), port).into_iter().map(|sa| sa.1).collect::<Vec<_>>();
+    bed.until(|| spis(1) == [0x1002, 0x1006]);
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    // With the old key there would be a window that has seen nothing.
+    assert_eq!([spis(0), spis(1)], [[0x1006, 0x1002], [0x1002, 0x1006]]);
+    bed.carry_tcp();
+}
+
+#[test]
 fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
     let directory = Directory::new("esp-wrong");
     let file = directory.path("wrong.toml");

@@ -130,7 +130,8 @@ impl Port {
     }
 
     /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
-    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay.
+    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay, and those that
+    /// they removed do not come back.
     ///
     /// # Errors
     /// One line, without the port's name; nothing has changed then.
@@ -149,6 +150,8 @@ impl Port {
         }
         for entry in &new.associations {
             match ipsec.config(entry.direction, entry.config.spi) {
+                // A client has removed or replaced it: with its key the window, or the numbers, would begin anew.
+                None if old.associations.contains(entry) => {}
                 None => changes.push(entry.add()),
                 Some(running) if running == entry.config => {}
                 Some(_) => return Err(changed_in_place(entry)),
@@ -159,8 +162,8 @@ impl Port {
             !new.associations.iter().any(|new| id(new) == id(entry))
         };
         for SaEntry { direction, config } in old.associations.iter().filter(is_gone) {
-            // A client may have removed it before.
-            if ipsec.config(*direction, config.spi).is_some() {
+            // A client may have removed it before, and installed another one of that SPI.
+            if ipsec.config(*direction, config.spi).is_some_and(|running| running == *config) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
                     SaDirection::In => SaChange::Retire { spi: config.spi, grace_ns: REKEY_GRACE_NS_DEFAULT },
