@@ -2,7 +2,7 @@
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
-use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, aws_lc};
+use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SecretKey, aws_lc};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -188,6 +188,14 @@ impl Ipsec {
             SaDirection::In => find_inbound(&in_force, spi).map(|at| in_force.inbound[at].shared().config()),
         };
         found.cloned()
+    }
+
+    /// Whether an association seals with this key in a counter mode: then no other adapter may ([`SaError::SharedKey`] is
+    /// about the associations of one).
+    pub fn seals_with(&self, encryption_key: &SecretKey) -> bool {
+        let in_force = self.in_force();
+        let mut configs = in_force.outbound.iter().map(|sa| sa.shared().config());
+        configs.any(|config| config.suite.is_counter_mode() && config.encryption_key == *encryption_key)
     }
 
     /// Makes all changes, or none.
