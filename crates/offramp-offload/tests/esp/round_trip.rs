@@ -2,7 +2,7 @@
 
 use crate::bench::{clear, config, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
-use offramp_offload::checksum::verify;
+use offramp_offload::checksum::{self, verify};
 use offramp_offload::esp::{Mode, OutboundSa, SaConfig, SealRefused, UdpPorts};
 use offramp_offload::meta::ChecksumState;
 use proptest::prelude::*;
@@ -72,6 +72,31 @@ fn vlan_tags_options_extension_headers_and_udp_come_through() {
                 let without_padding = Packet { padding: 0, ..packet.clone() }.build();
                 assert_eq!(open(&mut receiver, &sealed), Ok(without_padding), "{mode:?} {packet:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn packets_of_a_bare_ip_header_come_through() {
+    /// For experiments (RFC 3692 2.1): nothing is known of what follows it.
+    const PROTOCOL: u8 = 253;
+    for config in every_config() {
+        let (mut sender, mut receiver) = pair(&config);
+        for is_ipv6 in [false, true] {
+            let mut frame = clear(0, is_ipv6);
+            frame.truncate(layout(&frame).transport_start);
+            if is_ipv6 {
+                frame[18..20].fill(0);
+                frame[20] = PROTOCOL;
+            } else {
+                frame[16..18].copy_from_slice(&[0, 20]);
+                frame[23] = PROTOCOL;
+                frame[24..26].fill(0);
+                let checksum = checksum::sum(&frame[14..34]).checksum();
+                frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            }
+            let sealed = seal(&mut sender, &frame);
+            assert_eq!(open(&mut receiver, &sealed), Ok(frame), "{config:?}");
         }
     }
 }
