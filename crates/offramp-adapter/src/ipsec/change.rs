@@ -105,9 +105,11 @@ pub enum SaError {
 
 /// Keys of associations that are gone which are remembered, by their fingerprints: a rekey a minute for a month.
 const USED_KEYS_MAX: usize = 65_536;
-/// Numbers that queue pairs may use beyond the last that is known when an association goes: they finish the
-/// super-frame that they are at, whose segments have at least a byte each.
-const NUMBERS_UNDER_WAY: u64 = u16::MAX as u64;
+/// Most queue pairs that seal with an association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
+const QUEUES_MAX: u64 = 256;
+/// Numbers that queue pairs may use beyond the last that is known when an association goes: each finishes its batch and
+/// the super-frame that it is at, whose segments have at least a byte each.
+const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
 
 /// A key that has sealed, and the last number that it may have sealed with.
 #[derive(Clone, Copy, Debug)]
