@@ -190,6 +190,19 @@ pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 
+/// Where the addresses of an IP packet lie that need not be well-formed otherwise: [`FrameLayout::addresses`] of the
+/// result is all that it is good for. `None` when the frame has no whole IP header of the version that its EtherType says.
+pub(crate) fn fixed_network(frame: &[u8]) -> Option<FrameLayout> {
+    let (ethertype, start) = parse_ethernet(frame).ok()?;
+    let (network, version, header_len) = match ethertype {
+        ETHERTYPE_IPV4 => (Network::Ipv4, 4, IPV4_HEADER_LEN_MIN),
+        ETHERTYPE_IPV6 => (Network::Ipv6, 6, IPV6_HEADER_LEN),
+        _ => return None,
+    };
+    let header = frame.get(start..start + header_len)?;
+    (header[0] >> 4 == version).then(|| FrameLayout { network, ..FrameLayout::opaque(start, frame.len()) })
+}
+
 fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
     let mut type_at = ETHERNET_HEADER_LEN - 2;
     let mut tags = 0;

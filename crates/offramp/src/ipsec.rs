@@ -108,7 +108,9 @@ impl Word {
     }
 }
 
-/// Keys as text: hexadecimal words. Wiped when dropped, and never shown.
+/// Keys as text: hexadecimal words, one space between them. Wiped when dropped, and never shown.
+///
+/// Without a line's end it is JSON as it stands: a text with escapes is put together in memory that nobody wipes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct KeyText(Zeroizing<String>);
 
@@ -126,7 +128,7 @@ impl Serialize for KeyText {
 
 impl<'de> Deserialize<'de> for KeyText {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        String::deserialize(deserializer).map(|text| Self(Zeroizing::new(text)))
+        String::deserialize(deserializer).map(|text| Self::from_text(&Zeroizing::new(text)))
     }
 }
 
@@ -157,16 +159,26 @@ impl KeyText {
         if bytes.len() > KEY_TEXT_LEN_MAX {
             return Err(format!("more than {KEY_TEXT_LEN_MAX} bytes are no keys"));
         }
-        match std::str::from_utf8(&bytes) {
-            Ok(text) => Ok(Self(Zeroizing::new(text.to_owned()))),
-            Err(_) => Err("it is no text; write the keys in hexadecimal".to_owned()),
+        let text =
+            std::str::from_utf8(&bytes).map_err(|_| "it is no text; write the keys in hexadecimal".to_owned())?;
+        Ok(Self::from_text(text))
+    }
+
+    /// The words of `text`, without comments.
+    fn from_text(text: &str) -> Self {
+        let mut words = Zeroizing::new(String::with_capacity(text.len()));
+        for word in text.lines().map(|line| line.split('#').next().unwrap_or("")).flat_map(str::split_whitespace) {
+            if !words.is_empty() {
+                words.push(' ');
+            }
+            words.push_str(word);
         }
+        Self(words)
     }
 
     /// The keys that the suite takes: of the cipher, then of the HMAC, those that it has.
     fn keys(&self, suite: Suite) -> Result<(SecretKey, SecretKey), String> {
-        let lines = self.0.lines().map(|line| line.split('#').next().unwrap_or(""));
-        let words: Vec<&str> = lines.flat_map(str::split_whitespace).collect();
+        let words: Vec<&str> = self.0.split_whitespace().collect();
         let lens = [suite.encryption_key_len(), suite.integrity_key_len()];
         let wanted = lens.iter().filter(|&&len| len > 0).count();
         if words.len() != wanted {
@@ -610,6 +622,13 @@ mod tests {
         fs::remove_file(&file).unwrap();
         assert_eq!(read.unwrap(), text(GCM_KEY));
         assert!(KeyText::from_file(&file).unwrap_err().contains("No such file"));
+    }
+
+    #[test]
+    fn keys_are_sent_without_anything_that_json_would_escape() {
+        let sent =
+            serde_json::to_string(&text("# of the cipher\n\t00112233 # and\r\n of the HMAC:#\n 44\n\n")).unwrap();
+        assert_eq!(sent, "\"00112233 of the HMAC: 44\"");
     }
 
     #[test]

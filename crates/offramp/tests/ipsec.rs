@@ -263,6 +263,14 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
         &bed.run(&["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", &key(&good)]),
         &["new keys are the old ones"],
     );
+    // The other port has an association with that key in the way that this one receives, and none that seals with it.
+    let other = |way: &str, spi: &str| bed.run(&["sa", "add", "b", way, "suite=aes128gcm16", spi, &key(&good)]);
+    refused(
+        &other("direction=out", "spi=0x2001"),
+        &["port \"b\": SA out 0x00002001: port \"a\" seals with the same key"],
+    );
+    assert!(other("direction=in", "spi=0x1001").status.success());
+    assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     // From standard input.
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     command.args(["sa", "rekey", "a", "out", "0x1001", "spi=0x1002", "key_file=-", "--control"]).arg(bed.control());
@@ -318,12 +326,34 @@ fn sighup_installs_what_is_new_in_the_file_and_retires_what_is_gone() {
 }
 
 #[test]
+fn sighup_brings_back_nothing_that_a_rekey_has_replaced() {
+    let mut bed = unstarted("esp-rekeyed");
+    bed.start_again();
+    bed.carry_tcp();
+    let key = format!("key_file={}", key_file(bed.file().parent().unwrap(), 6).display());
+    let receiver = ["sa", "rekey", "b", "in", "0x1001", "spi=0x1006", &key, "--grace-seconds", "0"];
+    let sender = ["sa", "rekey", "a", "out", "0x1001", "spi=0x1006", &key];
+    assert!(bed.run(&receiver).status.success() && bed.run(&sender).status.success());
+    let spis = |port: usize| associations(&bed.show(), port).into_iter().map(|sa| sa.1).collect::<Vec<_>>();
+    bed.until(|| spis(1) == [0x1002, 0x1006]);
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    // With the old key there would be a window that has seen nothing.
+    assert_eq!([spis(0), spis(1)], [[0x1006, 0x1002], [0x1002, 0x1006]]);
+    bed.carry_tcp();
+}
+
+#[test]
 fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
     let directory = Directory::new("esp-wrong");
     let file = directory.path("wrong.toml");
     key_file(file.parent().unwrap(), 1);
     let open = key_file(file.parent().unwrap(), 3);
     fs::set_permissions(&open, fs::Permissions::from_mode(0o640)).unwrap();
+    let keys_of_3des: Vec<_> = (0..44_u8).map(|n| format!("{:02x}", 2 * n + 1)).collect();
+    let old_peer = directory.path("3des.key");
+    fs::write(&old_peer, keys_of_3des[..24].concat() + " " + &keys_of_3des[24..].concat()).unwrap();
+    fs::set_permissions(&old_peer, fs::Permissions::from_mode(0o600)).unwrap();
     let port = "[[port]]\nname = \"a\"\nhost = { tap = \"ofr0\" }\nwire = { packet = \"lo\" }\n";
     let good = sa("out", 0x1001, 1);
     let cases = [
@@ -337,6 +367,10 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
             "number 1: SA 0x00001001: aes256gcm16 takes an encryption key of 36",
         ),
         (good.clone() + "replay_window = 5\n", "number 1: SA 0x00001001: a replay window of 5"),
+        (
+            sa("in", 0x1001, 1).replace("aes128gcm16", "3des-sha1").replace("1.key", "3des.key"),
+            "number 1: SA 0x00001001: 3des-sha1 is only for old peers",
+        ),
         (good.clone() + "dscp = 9\n", "number 1: dscp belongs to mode"),
         (
             good.clone() + "lifetime = { soft_bytes = 9, hard_bytes = 3 }\n",
@@ -348,6 +382,11 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
         fs::write(&file, format!("{port}{lines}")).unwrap();
         refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["up: ", "wrong.toml:", said]);
     }
+    let second = port.replace("\"a\"", "\"b\"").replace("ofr0", "ofr1").replace("\"lo\"", "\"eth0\"");
+    fs::write(&file, format!("{port}{good}{second}{}{}", sa("in", 0x1001, 2), sa("out", 0x1009, 1))).unwrap();
+    key_file(file.parent().unwrap(), 2);
+    let said = "port \"b\": [[port.sa]] number 2: SA out 0x00001009: port \"a\" seals with the same key";
+    refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["up: ", "wrong.toml:", said]);
     let on_switch = port.replace("packet = \"lo\"", "switch = \"s\"") + &good + "[[switch]]\nname = \"s\"\n";
     fs::write(&file, on_switch).unwrap();
     refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["need a cable or an interface"]);

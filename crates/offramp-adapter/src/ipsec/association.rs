@@ -230,6 +230,7 @@ impl Inbound {
             }
             Err(reason) => {
                 self.refused[reason as usize].fetch_add(1, Relaxed);
+                self.told.tell_lifetime(self.shared.untold_event());
                 Err(reason)
             }
         }

@@ -2,7 +2,7 @@
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
-use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, aws_lc};
+use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SecretKey, aws_lc};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -105,9 +105,11 @@ pub enum SaError {
 
 /// Keys of associations that are gone which are remembered, by their fingerprints: a rekey a minute for a month.
 const USED_KEYS_MAX: usize = 65_536;
-/// Numbers that queue pairs may use beyond the last that is known when an association goes: they finish the
-/// super-frame that they are at, whose segments have at least a byte each.
-const NUMBERS_UNDER_WAY: u64 = u16::MAX as u64;
+/// Most queue pairs that seal with an association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
+const QUEUES_MAX: u64 = 256;
+/// Numbers that queue pairs may use beyond the last that is known when an association goes: each finishes its batch and
+/// the super-frame that it is at, whose segments have at least a byte each.
+const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
 
 /// A key that has sealed, and the last number that it may have sealed with.
 #[derive(Clone, Copy, Debug)]
@@ -190,6 +192,14 @@ impl Ipsec {
         found.cloned()
     }
 
+    /// Whether an association seals with this key in a counter mode: then no other adapter may ([`SaError::SharedKey`] is
+    /// about the associations of one).
+    pub fn seals_with(&self, encryption_key: &SecretKey) -> bool {
+        let in_force = self.in_force();
+        let mut configs = in_force.outbound.iter().map(|sa| sa.shared().config());
+        configs.any(|config| config.suite.is_counter_mode() && config.encryption_key == *encryption_key)
+    }
+
     /// Makes all changes, or none.
     ///
     /// # Errors
@@ -202,8 +212,8 @@ impl Ipsec {
         for (n, change) in changes.iter().enumerate() {
             draft.make(change, &used).map_err(|error| (n, error))?;
         }
-        let next = draft.finish();
-        remember(&mut used, &current, &next);
+        let (next, leaving) = draft.finish();
+        remember(&mut used, &leaving);
         *current = Arc::new(next);
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
@@ -244,13 +254,22 @@ struct Draft {
     next: InForce,
     makings: Makings,
     retiring: Vec<(Arc<Inbound>, u64)>,
+    /// Those that seal until this is in force: their last number is not known before.
+    leaving: Vec<Leaving>,
+}
+
+/// An outbound association that is taken out.
+struct Leaving {
+    sa: Arc<Outbound>,
+    /// Another one takes its place: what was to be sealed by it is not lost.
+    is_replaced: bool,
 }
 
 impl Draft {
     fn of(current: &InForce, makings: Makings) -> Self {
         let InForce { policy, outbound, inbound } = current;
         let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
-        Self { next, makings, retiring: Vec::new() }
+        Self { next, makings, retiring: Vec::new(), leaving: Vec::new() }
     }
 
     fn make(&mut self, change: &SaChange, used: &VecDeque<UsedKey>) -> Result<(), SaError> {
@@ -270,7 +289,8 @@ impl Draft {
                 let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
                 let mut made = self.outbound(config, used)?;
                 made.succeed(&self.next.outbound[old]);
-                self.next.outbound[old] = Arc::new(made);
+                let sa = std::mem::replace(&mut self.next.outbound[old], Arc::new(made));
+                self.leaving.push(Leaving { sa, is_replaced: true });
                 Ok(())
             }
             SaChange::Rekey { direction: SaDirection::In, spi, config, grace_ns } => {
@@ -302,7 +322,8 @@ impl Draft {
         if !config.suite.is_counter_mode() {
             return Ok(());
         }
-        let outbound = self.next.outbound.iter().map(|sa| (SaDirection::Out, sa.shared().config()));
+        let leaving = self.leaving.iter().map(|leaving| &leaving.sa);
+        let outbound = self.next.outbound.iter().chain(leaving).map(|sa| (SaDirection::Out, sa.shared().config()));
         let inbound = self.next.inbound.iter().map(|sa| (SaDirection::In, sa.shared().config()));
         // Two inbound ones with one key are a matter of the peer.
         let others =
@@ -337,7 +358,7 @@ impl Draft {
         match direction {
             SaDirection::Out => {
                 let at = find_outbound(next, spi).ok_or(unknown(direction, spi))?;
-                next.outbound.remove(at);
+                self.leaving.push(Leaving { sa: next.outbound.remove(at), is_replaced: false });
             }
             SaDirection::In => {
                 let at = find_inbound(next, spi).ok_or(unknown(direction, spi))?;
@@ -353,20 +374,21 @@ impl Draft {
         Ok(())
     }
 
-    fn finish(self) -> InForce {
+    fn finish(self) -> (InForce, Vec<Leaving>) {
         for (sa, grace_ns) in self.retiring {
             sa.retire(grace_ns);
         }
-        self.next
+        (self.next, self.leaving)
     }
 }
 
-/// Notes the keys of outbound associations that are no more.
-fn remember(used: &mut VecDeque<UsedKey>, before: &InForce, after: &InForce) {
-    let is_gone = |sa: &&Arc<Outbound>| !after.outbound.iter().any(|kept| Arc::ptr_eq(kept, sa));
-    for sa in before.outbound.iter().filter(is_gone) {
+/// Notes the keys of outbound associations that are no more. Of one that has sealed nothing, and now never will, the key
+/// may come again.
+fn remember(used: &mut VecDeque<UsedKey>, leaving: &[Leaving]) {
+    for Leaving { sa, is_replaced } in leaving {
         let shared = sa.shared();
-        if shared.config().suite.is_counter_mode() && shared.packets() > 0 {
+        let is_unused = !is_replaced && shared.end_unused();
+        if shared.config().suite.is_counter_mode() && !is_unused {
             if used.len() == USED_KEYS_MAX {
                 used.pop_front();
             }

@@ -5,7 +5,7 @@ use super::change::{Ipsec, udp_port};
 use super::{InForce, NoMatch, loss_of};
 use crate::stats::{Direction, Loss};
 use offramp_offload::checksum;
-use offramp_offload::esp::{Arrival, EspPacket, Refused};
+use offramp_offload::esp::{Arrival, EspPacket, Refused, Selector};
 use offramp_offload::layout::{FrameLayout, LengthFrom, Malformed, Network, PROTOCOL_UDP, Transport};
 use std::sync::Arc;
 
@@ -57,12 +57,12 @@ impl Opening {
     }
 
     /// Opens what is ESP, and lets pass or refuses what is not. A packet may pass that cannot be parsed, if all
-    /// that matches no association may.
+    /// that matches no association may, and if its addresses match none.
     #[inline]
     pub(crate) fn open<'a>(&mut self, frame: &'a mut [u8], stats: &Direction) -> Result<Clear<'a>, Loss> {
         let layout = match FrameLayout::parse(frame, LengthFrom::Ip) {
             Ok(layout) => layout,
-            malformed @ Err(_) => return self.pass_unmatched(stats).map(|()| (frame, malformed)),
+            malformed @ Err(_) => return self.judge_malformed(frame, stats).map(|()| (frame, malformed)),
         };
         match Arrival::of(frame, &layout, self.udp_port).map_err(loss_of)? {
             Arrival::Esp(packet) if !self.in_force.inbound.is_empty() => self.open_esp(frame, &layout, &packet),
@@ -105,8 +105,18 @@ impl Opening {
             stats.bypassed.add(1);
             return Ok(());
         }
-        let should_be_sealed = |sa: &Arc<Inbound>| sa.shared().config().selector.matches(frame, layout);
-        if self.in_force.inbound.iter().any(should_be_sealed) {
+        self.judge_unsealed(stats, |selector| selector.may_match(frame, layout))
+    }
+
+    /// The same of a frame without a layout: a host may read more out of it than the adapter does, as a datagram with
+    /// bytes behind its end.
+    fn judge_malformed(&self, frame: &[u8], stats: &Direction) -> Result<(), Loss> {
+        self.judge_unsealed(stats, |selector| selector.may_match_malformed(frame))
+    }
+
+    /// RFC 4301 5.2: what an association should have protected is not taken in the clear.
+    fn judge_unsealed(&self, stats: &Direction, should_be_sealed: impl Fn(&Selector) -> bool) -> Result<(), Loss> {
+        if self.in_force.inbound.iter().any(|sa| should_be_sealed(&sa.shared().config().selector)) {
             return Err(Loss::Unprotected);
         }
         self.pass_unmatched(stats)

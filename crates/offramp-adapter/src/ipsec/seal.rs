@@ -124,10 +124,7 @@ impl Sealing {
         }
         let matches = |sealer: &Sealer| sealer.sa.shared().config().selector.matches(frame, &layout);
         let Some(at) = self.sealers.iter().position(matches) else {
-            return match self.in_force.policy.transmit {
-                NoMatch::Bypass => Ok(None),
-                NoMatch::Discard => Err(Loss::Discard),
-            };
+            return self.pass_unmatched(frame, &layout).map(|()| None);
         };
         let context = self.sealers[at].context.as_ref().ok_or(Loss::Cipher)?;
         let room = context.packet_len_max(self.mtu, layout.transport_start - layout.network_start).unwrap_or(0);
@@ -136,6 +133,18 @@ impl Sealing {
             self.too_big.make(frame, &layout, room, now_ns);
         }
         planned.map(|plan| Some((plan, at)))
+    }
+}
+
+impl Sealing {
+    /// May a packet that matches no selector go in the clear?
+    fn pass_unmatched(&self, frame: &[u8], layout: &FrameLayout) -> Result<(), Loss> {
+        if self.in_force.policy.transmit == NoMatch::Discard {
+            return Err(Loss::Discard);
+        }
+        // A piece of what a selector with ports names: it shows no ports, and must not go in the clear (RFC 4301 7).
+        let is_piece = |sealer: &Sealer| sealer.sa.shared().config().selector.may_match(frame, layout);
+        if self.sealers.iter().any(is_piece) { Err(Loss::EspFragment) } else { Ok(()) }
     }
 }
 

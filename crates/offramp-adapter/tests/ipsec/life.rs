@@ -5,7 +5,7 @@ use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::CableConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection, SaEvent, SaEventKind, SaState};
 use offramp_adapter::stats::Loss;
-use offramp_offload::esp::{Lifetime, SaConfig};
+use offramp_offload::esp::{Lifetime, SaConfig, Selector};
 use std::sync::mpsc::{Receiver, channel};
 
 /// With the events of either end.
@@ -49,6 +49,24 @@ fn limits_of_packets_and_bytes_end_an_association_and_are_told_once() {
         assert_eq!(states, [SaState::Expired, SaState::Expired]);
         bed.assert_everything_is_accounted_for();
     }
+}
+
+#[test]
+fn a_limit_that_a_refused_packet_reaches_is_told_as_well() {
+    let mut bed = Bed::new(&config());
+    let (sender, events) = channel();
+    bed.controls[1].ipsec().tell(sender);
+    let lifetime = Lifetime { soft_packets: Some(1), hard_packets: Some(2), ..Lifetime::default() };
+    let selector = Selector { protocol: Some(17), ..Selector::default() };
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
+    bed.controls[1].change_ipsec(&[add(SaDirection::In, &SaConfig { lifetime, selector, ..gcm() })]).unwrap();
+    for (state, kind) in [(SaState::Soft, SaEventKind::Soft), (SaState::Expired, SaEventKind::Hard)] {
+        bed.left.host_mut().to_send.push_back(tcp_frame(0, 0, b"genuine, but not what the selector names"));
+        bed.run_until_idle();
+        assert_eq!(kinds(&events), [kind]);
+        assert_eq!(bed.controls[1].ipsec().status()[0].state, state);
+    }
+    assert_eq!(losses(bed.receive()), [(Loss::SaPolicy, 2)]);
 }
 
 #[test]

@@ -4,7 +4,8 @@ use crate::bed::{Bed, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection, SaError};
 use offramp_adapter::stats::Loss;
-use offramp_offload::esp::{InvalidSa, SaConfig, SecretKey, Selector, UdpPorts};
+use offramp_offload::checksum;
+use offramp_offload::esp::{InvalidSa, Prefix, SaConfig, SecretKey, Selector, UdpPorts};
 use offramp_offload::meta::TxMeta;
 
 const DISCARD: Policy = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard };
@@ -52,6 +53,78 @@ fn what_should_have_been_protected_is_refused_in_the_clear_whatever_the_policy()
     assert_eq!(losses(bed.receive()), [(Loss::Unprotected, 1)]);
     assert_eq!(bed.received(), b"may be clear");
     bed.assert_everything_is_accounted_for();
+}
+
+/// A fragment over IPv4 or IPv6 from 10.0.0.1 or `fd00::1`, of which no ports are seen, `protocol` behind it.
+fn fragment(is_ipv6: bool, protocol: u8) -> Vec<u8> {
+    let mut frame = tcp_frame(0, 1, &pattern(0, 400)).1;
+    if is_ipv6 {
+        let payload = frame.split_off(34);
+        frame.truncate(12);
+        frame.extend_from_slice(&[0x86, 0xdd, 0x60, 0, 0, 0]);
+        frame.extend_from_slice(&(8 + payload.len() as u16).to_be_bytes());
+        frame.extend_from_slice(&[44, 64]);
+        frame.extend([0xfd, 0].iter().chain(&[0; 13]).chain(&[1, 0xfd, 0]).chain(&[0; 13]).chain(&[2]));
+        frame.extend_from_slice(&[protocol, 0, 0, 1, 0, 0, 0, 9]);
+        frame.extend(payload);
+    } else {
+        frame[20..22].copy_from_slice(&[0x20, 0]);
+        frame[23] = protocol;
+        frame[24..26].fill(0);
+        let header_sum = checksum::sum(&frame[14..34]).checksum();
+        frame[24..26].copy_from_slice(&header_sum.to_be_bytes());
+    }
+    frame
+}
+
+#[test]
+fn a_fragment_of_what_a_selector_with_ports_names_goes_in_the_clear_neither_way() {
+    const DESTINATION_OPTIONS: u8 = 60;
+    let tcp_of_a_flow = Selector { protocol: Some(6), ..for_flow(0).selector };
+    let sa = SaConfig { selector: tcp_of_a_flow, ..gcm() };
+    for (is_ipv6, protocol, is_named) in
+        [(false, 6, true), (false, 17, false), (true, 6, true), (true, 17, false), (true, DESTINATION_OPTIONS, true)]
+    {
+        for direction in [SaDirection::Out, SaDirection::In] {
+            let mut bed = Bed::new(&config());
+            let control = usize::from(direction == SaDirection::In);
+            bed.controls[control].change_ipsec(&[add(direction, &sa)]).unwrap();
+            bed.left.host_mut().to_send.push_back((TxMeta::default(), fragment(is_ipv6, protocol)));
+            bed.run_until_idle();
+            let lost = [losses(bed.transmit()), losses(bed.receive())];
+            let (out, into) = match (is_named, direction) {
+                (false, _) => (vec![], vec![]),
+                (true, SaDirection::Out) => (vec![(Loss::EspFragment, 1)], vec![]),
+                (true, SaDirection::In) => (vec![], vec![(Loss::Unprotected, 1)]),
+            };
+            assert_eq!(lost, [out, into], "IPv6 {is_ipv6}, protocol {protocol}, {direction}");
+            assert_eq!(bed.right.host().given.len(), usize::from(!is_named));
+            bed.assert_everything_is_accounted_for();
+        }
+    }
+}
+
+#[test]
+fn a_packet_that_only_a_host_can_read_is_refused_in_the_clear_where_it_should_be_protected() {
+    // A datagram with two bytes behind its end: Linux takes it, a layout does not.
+    let mut frame = fragment(false, 17);
+    frame[20] = 0;
+    frame[24..26].fill(0);
+    let header_sum = checksum::sum(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&header_sum.to_be_bytes());
+    let udp_len = (frame.len() - 34 - 2) as u16;
+    frame[38..40].copy_from_slice(&udp_len.to_be_bytes());
+    let from = |address: &str| Selector { source: Some(Prefix::of(address.parse().unwrap())), ..for_flow(0).selector };
+    for (selector, is_named) in [(from("10.0.0.1"), true), (from("10.0.0.7"), false), (Selector::default(), true)] {
+        let mut bed = Bed::new(&config());
+        bed.controls[1].change_ipsec(&[add(SaDirection::In, &SaConfig { selector, ..gcm() })]).unwrap();
+        bed.left.host_mut().to_send.push_back((TxMeta::default(), frame.clone()));
+        bed.run_until_idle();
+        let expected = if is_named { vec![(Loss::Unprotected, 1)] } else { vec![] };
+        assert_eq!(losses(bed.receive()), expected);
+        assert_eq!(bed.right.host().given.len(), usize::from(!is_named));
+        bed.assert_everything_is_accounted_for();
+    }
 }
 
 #[test]
@@ -158,7 +231,8 @@ fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
     let mut bed = Bed::protected(&gcm());
     let remove = SaChange::Remove { direction: SaDirection::Out, spi: SPI };
     // Before it has sealed anything it may come again.
-    bed.controls[0].change_ipsec(&[remove.clone(), add(SaDirection::Out, &gcm())]).unwrap();
+    bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
+    bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap();
     bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 5000), 1000));
     bed.run_until_idle();
     bed.controls[0].change_ipsec(std::slice::from_ref(&remove)).unwrap();
@@ -170,6 +244,24 @@ fn a_key_that_has_sealed_goes_on_behind_its_last_number_or_not_at_all() {
     bed.left.host_mut().to_send.push_back(tcp_frame(0, 5000, b"behind"));
     bed.run_until_idle();
     assert_eq!(bed.received().len(), 5006);
+}
+
+#[test]
+fn a_key_that_seals_until_a_change_does_not_come_again_in_the_same_change() {
+    let bed = Bed::protected(&gcm());
+    let (next, remove) = (sa("aes128gcm16", SPI + 1), SaChange::Remove { direction: SaDirection::Out, spi: SPI });
+    let rekey = SaChange::Rekey { direction: SaDirection::Out, spi: SPI, config: Box::new(next), grace_ns: 0 };
+    for goes in [remove, rekey.clone()] {
+        for (direction, spi) in [(SaDirection::Out, SPI), (SaDirection::In, SPI + 7)] {
+            let again = add(direction, &SaConfig { spi, ..gcm() });
+            let (at, error) = bed.controls[0].change_ipsec(&[goes.clone(), again]).unwrap_err();
+            assert!(at == 1 && matches!(error, SaError::SharedKey { other: SPI, .. }), "{error}");
+        }
+    }
+    // What is replaced may be sealing at this moment, though nothing is counted yet.
+    bed.controls[0].change_ipsec(&[rekey]).unwrap();
+    let (_, error) = bed.controls[0].change_ipsec(&[add(SaDirection::Out, &gcm())]).unwrap_err();
+    assert!(matches!(error, SaError::UsedKey { .. }), "{error}");
 }
 
 #[test]

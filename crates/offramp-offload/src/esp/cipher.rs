@@ -138,7 +138,9 @@ impl Protection {
         match &self.kind {
             Kind::Aead(_) if self.has_implicit_iv => {}
             Kind::Aead(_) | Kind::Gmac(_) => frame[iv_at..parts.body_at].copy_from_slice(&sequence.to_be_bytes()),
-            Kind::Mac { cbc: Some(cbc), .. } => cbc.write_iv(&mut frame[iv_at..parts.body_at], sequence)?,
+            Kind::Mac { cbc: Some(cbc), .. } => {
+                cbc.write_iv(&mut frame[iv_at..parts.body_at], self.spi, sequence)?;
+            }
             Kind::Mac { cbc: None, .. } => {}
         }
         self.seal_with_iv(frame, parts, sequence, sequence)
@@ -284,8 +286,9 @@ fn mac_key(hmac: Hmac, key: &[u8]) -> Box<hmac::Key> {
 struct Cbc {
     encrypting: EncryptingKey,
     decrypting: DecryptingKey,
-    /// Encrypts the sequence number under a key of its own: unpredictable, as CBC needs its IV
-    /// (NIST SP 800-38A appendix C), and without a source of random numbers on the way of a packet.
+    /// Encrypts SPI and sequence number under a key of its own: unpredictable, as CBC needs its IV
+    /// (NIST SP 800-38A appendix C), and without a source of random numbers on the way of a packet. By the SPI the two
+    /// directions of one key have no IV in common.
     iv_maker: EncryptingKey,
     block_len: usize,
 }
@@ -323,9 +326,8 @@ impl Cbc {
         }))
     }
 
-    fn write_iv(&self, iv: &mut [u8], sequence: u64) -> Result<(), CipherFailed> {
-        let mut block = [0; AES_BLOCK_LEN];
-        block[AES_BLOCK_LEN - size_of::<u64>()..].copy_from_slice(&sequence.to_be_bytes());
+    fn write_iv(&self, iv: &mut [u8], spi: u32, sequence: u64) -> Result<(), CipherFailed> {
+        let mut block = (u128::from(spi) << u64::BITS | u128::from(sequence)).to_be_bytes();
         self.iv_maker.less_safe_encrypt(&mut block, EncryptionContext::None)?;
         iv.copy_from_slice(&block[..self.block_len]);
         Ok(())

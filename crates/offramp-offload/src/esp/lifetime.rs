@@ -53,6 +53,8 @@ pub(super) struct Spent {
     soft_bytes: u64,
     packets: u64,
     bytes: u64,
+    /// What a packet brought about that was refused, which therefore tells of nothing.
+    untold: Option<LifetimeEvent>,
     time: Time,
 }
 
@@ -106,6 +108,7 @@ impl Spent {
             soft_bytes,
             packets: 0,
             bytes: 0,
+            untold: None,
             time: Time::new(&limits),
         };
         spent.expect_quiet();
@@ -146,6 +149,11 @@ impl Spent {
         self.is_over
     }
 
+    /// As if a hard limit were reached.
+    pub(super) fn end(&mut self) {
+        self.is_over = true;
+    }
+
     /// How many more packets of `packet_len` bytes may go.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
         let by_packets = self.hard_packets.saturating_sub(self.packets);
@@ -169,6 +177,17 @@ impl Spent {
     #[inline]
     pub(super) fn spend(&mut self, packet_len: usize) -> Option<LifetimeEvent> {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }
+    }
+
+    /// Counts a genuine packet that is thrown away: it has used the key as well. A limit that it reaches is kept for
+    /// [`Spent::take_untold`].
+    pub(super) fn spend_refused(&mut self) {
+        self.untold = self.spend(0).or(self.untold);
+    }
+
+    /// The last limit that packets reached which were thrown away, once.
+    pub(super) fn take_untold(&mut self) -> Option<LifetimeEvent> {
+        self.untold.take()
     }
 
     /// Counts packets of `packet_len` bytes each.

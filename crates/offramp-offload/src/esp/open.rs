@@ -122,6 +122,13 @@ pub struct Opened {
     pub event: Option<LifetimeEvent>,
 }
 
+impl Opened {
+    /// Length of the clear IP packet, bytes.
+    pub(super) fn packet_len(&self) -> usize {
+        self.end - self.start - self.layout.network_start
+    }
+}
+
 /// The part of a receiving association that does not change: may be shared by threads.
 ///
 /// For one thread [`InboundSa`] does all steps. Several that share an association take the window
@@ -462,6 +469,12 @@ impl InboundSa {
         self.spent.bytes()
     }
 
+    /// A lifetime that ended with a packet which was genuine, but refused ([`Refused::Dummy`], [`Refused::Policy`], …) and
+    /// so brought no [`Opened`] to tell of it; once.
+    pub fn untold_event(&mut self) -> Option<LifetimeEvent> {
+        self.spent.take_untold()
+    }
+
     /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this
     /// order (RFC 4303 3.4). The clear frame lies inside the bytes of the sealed one.
     ///
@@ -496,10 +509,9 @@ impl InboundSa {
         sequence: u64,
     ) -> Result<Opened, Refused> {
         let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
-        // A genuine packet that is thrown away has used the key as well.
-        let packet_len = opened.as_ref().map_or(0, |opened| opened.end - opened.start - opened.layout.network_start);
-        let event = self.spent.spend(packet_len);
-        opened.map(|opened| Opened { event, ..opened })
+        let opened = opened.inspect_err(|_| self.spent.spend_refused())?;
+        let event = self.spent.spend(opened.packet_len());
+        Ok(Opened { event, ..opened })
     }
 
     #[inline]
@@ -538,7 +550,7 @@ impl InboundSa {
         }
         let clear = Clear::of(&packet[..body_len]);
         let Ok(clear) = clear else {
-            self.spent.spend(0);
+            self.spent.spend_refused();
             return Err(clear.err().unwrap_or(Refused::Malformed));
         };
         let packet_end = TRANSPORT + clear.len;

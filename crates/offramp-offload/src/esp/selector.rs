@@ -1,6 +1,6 @@
 //! Selectors: which packets belong to an association (RFC 4301 4.4.1.1).
 
-use crate::layout::{FrameLayout, Network, Transport};
+use crate::layout::{self, FrameLayout, Network, Transport};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -66,17 +66,45 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether a clear IP packet matches. What is not IP never does.
+    /// Whether a clear IP packet matches. What is not IP never does, and of a fragment no ports are seen: it matches no
+    /// selector that names some ([`Selector::may_match`]).
     ///
     /// # Panics
     /// When `layout` was not made from this frame and reaches beyond its end.
     pub fn matches(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let Some((source, destination)) = addresses(frame, layout) else { return false };
-        self.source.is_none_or(|prefix| prefix.contains(source))
-            && self.destination.is_none_or(|prefix| prefix.contains(destination))
+        self.has_addresses(source, destination)
             && self.protocol.is_none_or(|protocol| protocol == layout.protocol)
             && port_matches(self.source_ports.as_ref(), frame, layout, 0)
             && port_matches(self.destination_ports.as_ref(), frame, layout, 2)
+    }
+
+    /// Whether a clear IP packet matches or is a fragment of one that does, for all that it shows: ports that are not
+    /// seen count as those that are named, and so does the protocol behind IPv6 headers that are in another fragment
+    /// (RFC 4301 7). What this says yes to must not go in the clear.
+    ///
+    /// # Panics
+    /// When `layout` was not made from this frame and reaches beyond its end.
+    pub fn may_match(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+        if !layout.fragment {
+            return self.matches(frame, layout);
+        }
+        let is_protocol_hidden = layout.network == Network::Ipv6 && layout::is_extension_header(layout.protocol);
+        addresses(frame, layout).is_some_and(|(source, destination)| self.has_addresses(source, destination))
+            && (is_protocol_hidden || self.protocol.is_none_or(|protocol| protocol == layout.protocol))
+    }
+
+    /// As [`Selector::may_match`], for a frame that has no layout ([`FrameLayout::parse`] refused it): a host may take it
+    /// nonetheless, so its addresses alone count. What has no IP header does not match.
+    pub fn may_match_malformed(&self, frame: &[u8]) -> bool {
+        layout::fixed_network(frame)
+            .and_then(|layout| addresses(frame, &layout))
+            .is_some_and(|(source, destination)| self.has_addresses(source, destination))
+    }
+
+    fn has_addresses(&self, source: IpAddr, destination: IpAddr) -> bool {
+        self.source.is_none_or(|prefix| prefix.contains(source))
+            && self.destination.is_none_or(|prefix| prefix.contains(destination))
     }
 }
 

@@ -116,6 +116,17 @@ impl SharedOutbound {
         Ok(Grant { first, count, event })
     }
 
+    /// Ends an association for which no number was handed out: none will be, so that its key is as good as new. `false`,
+    /// and nothing changes, when one was.
+    pub fn end_unused(&self) -> bool {
+        let mut ledger = lock(&self.ledger);
+        let is_unused = ledger.spent.packets() == 0;
+        if is_unused {
+            ledger.spent.end();
+        }
+        is_unused
+    }
+
     /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         lock(&self.ledger).spent.tick(now_ns)
@@ -212,9 +223,13 @@ impl SharedInbound {
         let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
         let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
         // A genuine packet that is thrown away has used the key, and its number, as well.
-        let packet_len = opened.as_ref().map_or(0, |opened| opened.end - opened.start - opened.layout.network_start);
-        let event = lock(&self.seen).take(sequence, packet_len)?;
+        let event = lock(&self.seen).take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
+    }
+
+    /// A lifetime that ended with a packet which was genuine, but refused, as [`super::InboundSa::untold_event`].
+    pub fn untold_event(&self) -> Option<LifetimeEvent> {
+        lock(&self.seen).spent.take_untold()
     }
 
     /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
@@ -256,13 +271,17 @@ impl Seen {
         Ok(self.window.check(low)?)
     }
 
-    /// Takes a genuine packet as received, unless another thread was faster.
-    fn take(&mut self, sequence: u64, packet_len: usize) -> Result<Option<LifetimeEvent>, Refused> {
+    /// Takes a genuine packet as received, unless another thread was faster. `None` when it is thrown away.
+    fn take(&mut self, sequence: u64, opened: Option<&Opened>) -> Result<Option<LifetimeEvent>, Refused> {
         if self.spent.is_used_up() {
             return Err(Refused::Expired);
         }
         self.window.advance(sequence)?;
-        Ok(self.spent.spend(packet_len))
+        let Some(opened) = opened else {
+            self.spent.spend_refused();
+            return Ok(None);
+        };
+        Ok(self.spent.spend(opened.packet_len()))
     }
 }
 

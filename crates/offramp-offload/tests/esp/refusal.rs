@@ -1,13 +1,16 @@
 //! Every wrong packet is refused, for the reason that it is wrong for.
 
 use crate::bench::{SPI, address, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal};
-use crate::support::packet::Packet;
+use crate::support::packet::{Checksum, DESTINATION, Packet};
 use offramp_offload::checksum;
 use offramp_offload::esp::{
     Arrival, InboundSa, KEEPALIVE, Mode, NON_ESP_MARKER, OutboundSa, Prefix, Refused, SaConfig, SaTable, Selector,
     Suite, UDP_ENCAPSULATION_PORT, UdpPorts,
 };
 use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use proptest::prelude::*;
 use std::net::IpAddr;
 
 /// What the table says of a frame of the line; `None` for what is no ESP at all any more.
@@ -199,6 +202,60 @@ fn what_the_selector_does_not_name_is_refused_although_it_is_genuine() {
     assert_eq!(prefix("10.0.0.0", 33), None);
     assert!(prefix("::", 0).unwrap().contains(address("fd00::1")));
     assert!(Prefix::of(address("fd00::1")).contains(address("fd00::1")));
+}
+
+/// The fragments of a datagram, `size` bytes each.
+fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
+    let frame = datagram.build();
+    let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size, ecn: false });
+    let checksum = Some(PartialChecksum { start: layout(&frame).transport_start as u16, offset: 6 });
+    let meta = TxMeta { checksum, segmentation };
+    let mut plan = Segmenter::new(&frame, &meta, &SegmentPolicy::default()).unwrap();
+    let mut fragments = Vec::new();
+    while plan.frames_left() > 0 {
+        let mut fragment = vec![0; plan.next_len()];
+        plan.write_next(&frame, &mut fragment);
+        fragments.push(fragment);
+    }
+    fragments
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(256))]
+
+    #[test]
+    fn every_fragment_of_a_datagram_that_a_selector_names_may_be_one_that_it_names(
+        is_ipv6: bool,
+        has_options: bool,
+        ports in (1000..1004_u16, 2000..2004_u16),
+        wanted in (1000..1004_u16, 2000..2004_u16),
+        protocol in prop_oneof![Just(None), Just(Some(17)), Just(Some(6))],
+        units in 1..40_u16,
+    ) {
+        let extensions = if is_ipv6 && has_options { vec![(DESTINATION, vec![0, 1, 4, 0, 0, 0, 0])] } else { vec![] };
+        let datagram = Packet {
+            is_ipv6, is_udp: true, ports, extensions, checksum: Checksum::Partial, ..Packet::tcp(700)
+        };
+        let frame = datagram.build();
+        let selector = Selector {
+            protocol,
+            source_ports: Some(wanted.0..=1003),
+            destination_ports: Some(2000..=wanted.1),
+            ..Selector::default()
+        };
+        let is_named = selector.matches(&frame, &layout(&frame));
+        prop_assert_eq!(is_named, selector.may_match(&frame, &layout(&frame)), "of a whole one all is seen");
+        prop_assert!(!is_named || selector.may_match_malformed(&frame));
+        for fragment in fragments(&datagram, units * 8) {
+            prop_assert!(!selector.matches(&fragment, &layout(&fragment)), "it shows no ports");
+            prop_assert!(!is_named || selector.may_match(&fragment, &layout(&fragment)));
+            // Those of another protocol, or of other addresses, are of no concern.
+            let elsewhere = Selector { source: Some(Prefix::of(address("9.9.9.9"))), ..selector.clone() };
+            prop_assert!(!elsewhere.may_match(&fragment, &layout(&fragment)));
+            prop_assert!(!elsewhere.may_match_malformed(&fragment));
+            prop_assert!(protocol != Some(6) || !selector.may_match(&fragment, &layout(&fragment)));
+        }
+    }
 }
 
 /// A packet of NULL and HMAC-SHA-256, put together by hand: what a peer of another make might send.

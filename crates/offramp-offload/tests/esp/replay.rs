@@ -234,6 +234,25 @@ fn a_number_left_of_the_window_is_taken_for_the_next_subspace_and_fails_its_chec
 }
 
 #[test]
+fn the_last_of_64_bits_is_sent_and_taken_once_and_nothing_wraps() {
+    let config = SaConfig { esn: true, sequence: u64::MAX - 40, ..config(gcm()) };
+    let (mut sender, mut receiver) = pair(&config);
+    let frame = clear(30, false);
+    let sealed: Vec<_> = (0..40).map(|_| seal(&mut sender, &frame)).collect();
+    assert_eq!(try_seal(&mut sender, &frame), Err(SealRefused::SequenceExhausted));
+    assert_eq!((sender.sequence(), sender.packets_left(1)), (u64::MAX, 0));
+    // The last one first, then the others, each once.
+    for sealed in sealed.iter().rev() {
+        assert!(open(&mut receiver, sealed).is_ok());
+        assert_eq!(open(&mut receiver, sealed), Err(Refused::Replayed));
+    }
+    assert_eq!(receiver.window().highest(), u64::MAX);
+    for low in [0, 1, 63] {
+        assert_eq!(receiver.window().check(low), Err(ReplayRefused::TooOld), "there is no next subspace");
+    }
+}
+
+#[test]
 fn two_associations_of_one_peer_have_windows_of_their_own() {
     let first = config(gcm());
     let second = SaConfig { encryption_key: SecretKey::new(vec![9; 20]), spi: first.spi + 1, ..first.clone() };

@@ -1,11 +1,12 @@
 //! What is sealed comes out as it went in.
 
-use crate::bench::{clear, config, every_config, gcm, layout, modes, open, open_whole, pair, seal};
+use crate::bench::{SPI, clear, config, esp_of, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
-use offramp_offload::checksum::verify;
-use offramp_offload::esp::{Mode, OutboundSa, SaConfig, SealRefused, UdpPorts};
+use offramp_offload::checksum::{self, verify};
+use offramp_offload::esp::{Mode, OutboundSa, SaConfig, SealRefused, Suite, UdpPorts};
 use offramp_offload::meta::ChecksumState;
 use proptest::prelude::*;
+use std::collections::BTreeSet;
 
 /// Payloads with every length of padding, an empty one, and one of a full frame.
 const PAYLOAD_LENS: [usize; 22] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 63, 64, 1400, 8900];
@@ -72,6 +73,47 @@ fn vlan_tags_options_extension_headers_and_udp_come_through() {
                 let without_padding = Packet { padding: 0, ..packet.clone() }.build();
                 assert_eq!(open(&mut receiver, &sealed), Ok(without_padding), "{mode:?} {packet:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn ivs_of_cbc_differ_from_packet_to_packet_and_from_association_to_association_of_one_key() {
+    for suite in Suite::all().filter(|suite| suite.iv_len() > 0 && !suite.is_counter_mode()) {
+        let mut ivs = BTreeSet::new();
+        for spi in [SPI, SPI + 1] {
+            let (mut sender, _) = pair(&SaConfig { spi, ..config(suite) });
+            for _ in 0..100 {
+                let sealed = seal(&mut sender, &clear(0, false));
+                let iv_at = esp_of(&sealed).1.esp_at + 8;
+                ivs.insert(sealed[iv_at..iv_at + suite.iv_len()].to_vec());
+            }
+        }
+        assert_eq!(ivs.len(), 200, "{suite}");
+    }
+}
+
+#[test]
+fn packets_of_a_bare_ip_header_come_through() {
+    /// For experiments (RFC 3692 2.1): nothing is known of what follows it.
+    const PROTOCOL: u8 = 253;
+    for config in every_config() {
+        let (mut sender, mut receiver) = pair(&config);
+        for is_ipv6 in [false, true] {
+            let mut frame = clear(0, is_ipv6);
+            frame.truncate(layout(&frame).transport_start);
+            if is_ipv6 {
+                frame[18..20].fill(0);
+                frame[20] = PROTOCOL;
+            } else {
+                frame[16..18].copy_from_slice(&[0, 20]);
+                frame[23] = PROTOCOL;
+                frame[24..26].fill(0);
+                let checksum = checksum::sum(&frame[14..34]).checksum();
+                frame[24..26].copy_from_slice(&checksum.to_be_bytes());
+            }
+            let sealed = seal(&mut sender, &frame);
+            assert_eq!(open(&mut receiver, &sealed), Ok(frame), "{config:?}");
         }
     }
 }

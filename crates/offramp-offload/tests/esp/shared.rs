@@ -47,6 +47,16 @@ fn a_sealer_uses_what_it_was_granted_and_nothing_more() {
 }
 
 #[test]
+fn an_association_that_is_ended_unused_grants_nothing_and_a_used_one_is_not_ended_so() {
+    let config = SaConfig { sequence: 9, ..config(gcm()) };
+    let [unused, used] = [(); 2].map(|()| SharedOutbound::with_library(&config, crate::library()).unwrap());
+    used.grant(1, 100).unwrap();
+    assert!(unused.end_unused() && !used.end_unused());
+    assert_eq!(unused.grant(1, 100), Err(SealRefused::Expired));
+    assert_eq!((unused.sequence(), used.grant(1, 100).map(|grant| grant.first())), (9, Ok(11)));
+}
+
+#[test]
 fn several_threads_never_seal_with_one_number_and_each_sees_its_own_rise() {
     const RUNS: usize = 500;
     let config = SaConfig { replay_window: 4096, ..config(gcm()) };

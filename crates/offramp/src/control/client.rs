@@ -1,7 +1,7 @@
 //! The other side: one request, one answer.
 
 use super::line::Lines;
-use super::{ANSWER_LEN_MAX, Answer, Outcome, Request, VERSION};
+use super::{ANSWER_LEN_MAX, Answer, Outcome, REQUEST_LEN_MAX, Request, VERSION};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -47,7 +47,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<Outcome, ClientError> {
 }
 
 fn exchange(mut lines: Lines, request: &Request) -> io::Result<Answer> {
-    lines.write(&Zeroizing::new(serde_json::to_string(request)?))?;
+    // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
+    let mut text = Zeroizing::new(Vec::with_capacity(REQUEST_LEN_MAX));
+    serde_json::to_writer(&mut *text, request)?;
+    lines.write(std::str::from_utf8(&text).map_err(io::Error::other)?)?;
     let line = lines.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&line)?)
 }

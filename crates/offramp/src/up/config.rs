@@ -9,7 +9,7 @@ mod place;
 #[cfg(test)]
 mod tests;
 
-pub use ipsec::{IpsecConfig, SaEntry};
+pub use ipsec::{IpsecConfig, SaEntry, shared_key};
 pub use place::{ConfigError, unknown};
 
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
@@ -224,6 +224,7 @@ impl Config {
         for (port, written) in ports.iter().zip(&written.port) {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
+        check.ports_share_no_key(&ports, &written.port)?;
         Ok(Self { daemon, ports, switches })
     }
 }

@@ -140,7 +140,7 @@ impl Daemon {
                 Ok(()) => old.offloads = new.offloads,
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
             }
-            match running.reload_ipsec(&old.ipsec, &new.ipsec) {
+            match running.reload_ipsec(&old.ipsec, &new.ipsec, &self.ports) {
                 Ok(()) => old.ipsec = new.ipsec.clone(),
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
             }
@@ -175,10 +175,10 @@ impl Handler for Daemon {
             Request::Set { port, features, moderation, .. } => {
                 self.set(&port, &features, moderation.as_ref()).map(Outcome::Changed)
             }
-            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
+            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key, &self.ports)),
             Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
             Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
-                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds))
+                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds, &self.ports))
             }
         };
         outcome.map_or_else(|refusal| refusal, Answer::new)

@@ -1,12 +1,12 @@
 //! Security associations of running ports: what a client asks, what a changed file asks, and what happened.
 
 use super::build::{Carrier, Port};
-use super::config::{IpsecConfig, SaEntry};
+use super::config::{IpsecConfig, SaEntry, shared_key};
 use crate::control::{Answer, Outcome, RefusalCode};
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::Control;
-use offramp_offload::esp::CipherLibrary;
+use offramp_offload::esp::{CipherLibrary, SaConfig};
 use offramp_ports::ipsec_mb;
 use std::collections::VecDeque;
 use std::io;
@@ -83,12 +83,13 @@ impl Port {
         }
     }
 
-    /// Installs an association.
-    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText) -> Result<Outcome, Answer> {
+    /// Installs an association. `all` are the daemon's ports.
+    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText, all: &[Self]) -> Result<Outcome, Answer> {
         let control = self.protecting()?;
         let direction = sa.direction().map_err(|error| self.wrong(&error))?;
         let shape = Shape { queue_pairs: self.adapter.queues };
         let config = sa.config(key, shape).map_err(|error| self.wrong(&error))?;
+        self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
         self.change(control, &[SaChange::Add { direction, config: Box::new(config) }])
     }
 
@@ -98,7 +99,7 @@ impl Port {
         self.change(self.protecting()?, &[SaChange::Remove { direction, spi }])
     }
 
-    /// Replaces one.
+    /// Replaces one. `all` are the daemon's ports.
     pub fn rekey_sa(
         &self,
         way: &str,
@@ -106,6 +107,7 @@ impl Port {
         to: &SaKeys,
         key: &KeyText,
         grace_seconds: Option<u64>,
+        all: &[Self],
     ) -> Result<Outcome, Answer> {
         let control = self.protecting()?;
         let direction = direction(way).map_err(|error| self.wrong(&error))?;
@@ -115,8 +117,22 @@ impl Port {
             ))
         })?;
         let config = Box::new(to.next_of(&old, key).map_err(|error| self.wrong(&error))?);
+        self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
         let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
         self.change(control, &[SaChange::Rekey { direction, spi, config, grace_ns }])
+    }
+
+    /// Another port must not seal with the key: both would begin with the same numbers. Of this one the adapter knows.
+    fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig, all: &[Self]) -> Result<(), String> {
+        if direction == SaDirection::In || !config.suite.is_counter_mode() {
+            return Ok(());
+        }
+        let seals_with_it = |port: &&Self| match &port.carrier {
+            Carrier::Pairs(control) => control.ipsec().seals_with(&config.encryption_key),
+            Carrier::Seat(_) => false,
+        };
+        let other = all.iter().filter(|port| port.name != self.name).find(seals_with_it);
+        other.map_or(Ok(()), |other| Err(shared_key(config, &other.name)))
     }
 
     fn change(&self, control: &Control, changes: &[SaChange]) -> Result<Outcome, Answer> {
@@ -130,11 +146,12 @@ impl Port {
     }
 
     /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
-    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay.
+    /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay, and those that
+    /// they removed do not come back. `all` are the daemon's ports.
     ///
     /// # Errors
     /// One line, without the port's name; nothing has changed then.
-    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig) -> Result<(), String> {
+    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig, all: &[Self]) -> Result<(), String> {
         let Carrier::Pairs(control) = &self.carrier else {
             return if old == new {
                 Ok(())
@@ -149,7 +166,12 @@ impl Port {
         }
         for entry in &new.associations {
             match ipsec.config(entry.direction, entry.config.spi) {
-                None => changes.push(entry.add()),
+                // A client has removed or replaced it: with its key the window, or the numbers, would begin anew.
+                None if old.associations.contains(entry) => {}
+                None => {
+                    self.check_key_is_alone(entry.direction, &entry.config, all)?;
+                    changes.push(entry.add());
+                }
                 Some(running) if running == entry.config => {}
                 Some(_) => return Err(changed_in_place(entry)),
             }
@@ -159,8 +181,8 @@ impl Port {
             !new.associations.iter().any(|new| id(new) == id(entry))
         };
         for SaEntry { direction, config } in old.associations.iter().filter(is_gone) {
-            // A client may have removed it before.
-            if ipsec.config(*direction, config.spi).is_some() {
+            // A client may have removed it before, and installed another one of that SPI.
+            if ipsec.config(*direction, config.spi).is_some_and(|running| running == *config) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
                     SaDirection::In => SaChange::Retire { spi: config.spi, grace_ns: REKEY_GRACE_NS_DEFAULT },

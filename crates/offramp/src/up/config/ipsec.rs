@@ -1,7 +1,7 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
 use super::file::{self, Key};
-use super::{Check, ConfigError, HostConfig, WireConfig};
+use super::{Check, ConfigError, HostConfig, PortConfig, WireConfig};
 use crate::ipsec::{KeyText, SaKeys, Shape, no_match};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
@@ -31,6 +31,23 @@ impl SaEntry {
     pub fn add(&self) -> SaChange {
         SaChange::Add { direction: self.direction, config: Box::new(self.config.clone()) }
     }
+}
+
+impl SaEntry {
+    /// Whether both seal, in a counter mode, with one key.
+    fn shares_key(&self, other: &Self) -> bool {
+        let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
+        both_seal
+            && self.config.suite.is_counter_mode()
+            && other.config.suite.is_counter_mode()
+            && self.config.encryption_key == other.config.encryption_key
+    }
+}
+
+/// What to say of an association that seals with the key of one of another port.
+pub fn shared_key(config: &SaConfig, other_port: &str) -> String {
+    let spi = config.spi;
+    format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
 }
 
 impl IpsecConfig {
@@ -69,6 +86,23 @@ impl Check<'_> {
             )
         })?;
         Ok(config)
+    }
+
+    /// Two ports that seal with one key use each nonce twice; within a port that was seen before.
+    pub(super) fn ports_share_no_key(
+        &self,
+        ports: &[PortConfig],
+        written: &[Spanned<file::Port>],
+    ) -> Result<(), ConfigError> {
+        for (at, (port, written)) in ports.iter().zip(written).enumerate() {
+            for (n, (entry, sa)) in port.ipsec.associations.iter().zip(&written.as_ref().sa).enumerate() {
+                let same = |other: &&PortConfig| other.ipsec.associations.iter().any(|other| other.shares_key(entry));
+                if let Some(other) = ports[..at].iter().find(same) {
+                    return Err(self.entry_is_wrong(&port.name, n, sa, &shared_key(&entry.config, &other.name)));
+                }
+            }
+        }
+        Ok(())
     }
 
     fn entry_is_wrong(&self, port: &str, n: usize, sa: &Spanned<SaKeys>, message: &str) -> ConfigError {
