@@ -244,7 +244,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     let _ = writeln!(out, "\nwhat it was made with");
     for (key, quantity) in profile.said() {
         let value = key.dimension.show(quantity.value);
-        let _ = writeln!(out, "  {:28} {value:16} {:10} {}", key.name, quantity.tag.to_string(), quantity.source);
+        let interval = quantity.interval.map(|interval| format!("{}; ", key.dimension.show_interval(interval)));
+        let (tag, interval) = (quantity.tag.to_string(), interval.unwrap_or_default());
+        let _ = writeln!(out, "  {:28} {value:16} {tag:10} {interval}{}", key.name, quantity.source);
     }
     out
 }
@@ -301,6 +303,8 @@ struct JsonRun<'a> {
 struct JsonParameter<'a> {
     name: &'a str,
     value: String,
+    /// From where to where it was found; `null`: nobody said.
+    interval: Option<[String; 2]>,
     tag: String,
     source: &'a str,
     fitted_to: &'a [String],
@@ -311,6 +315,7 @@ impl<'a> JsonRun<'a> {
         let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
             name: key.name,
             value: key.dimension.show(quantity.value),
+            interval: quantity.interval.map(|ends| ends.map(|end| key.dimension.show(end))),
             tag: quantity.tag.to_string(),
             source: &quantity.source,
             fitted_to: &quantity.fitted_to,

@@ -120,6 +120,11 @@ impl Dimension {
         let number = format!("{:.3}", value as f64 / factor as f64);
         format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
     }
+
+    /// An interval in base units, for people.
+    pub fn show_interval(&self, [low, high]: [u64; 2]) -> String {
+        format!("{} to {}", self.show(low), self.show(high))
+    }
 }
 
 /// A hint at the nearest of some names, if one is near.
@@ -159,6 +164,9 @@ pub(crate) fn split(text: &str) -> (&str, &str) {
 pub struct Quantity {
     /// In base units of its dimension; for a word, its place in the list.
     pub value: u64,
+    /// From where to where it was found, in the same units, both ends included: the value is between them. `None`: nobody
+    /// said.
+    pub interval: Option<[u64; 2]>,
     /// How it is known.
     pub tag: Tag,
     /// From where, or why it is assumed.
@@ -196,6 +204,7 @@ mod tests {
         assert_eq!(Dimension::Frequency.show(6_700_000), "6.7 MHz");
         assert_eq!(Dimension::Ratio.show(1_333_333), "133.333 %");
         assert_eq!(Dimension::Time.show(0), "0 ps");
+        assert_eq!(Dimension::Time.show_interval([900_000, 1_100_000]), "900 ns to 1.1 us");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! One parameter and its values, as a user writes them.
 
 use super::SweepError;
+use crate::profile::Profile;
 use crate::profile::quantity::Dimension;
 use crate::profile::schema::{self, Key};
 
@@ -31,7 +32,8 @@ pub struct Axis {
     pub values: Values,
 }
 
-const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios";
+const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios; \
+                     KEY/COUNT for the interval that the profile has of it";
 
 impl Axis {
     /// Reads `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or `adapter.overflow=drop,overrun`. A Latin
@@ -48,6 +50,24 @@ impl Axis {
             None => listed(key, values),
         };
         Ok(Self { key, values: values.map_err(wrong)? })
+    }
+
+    /// The same; and of a name alone, `host.wake_time` or `host.wake_time/5`, the interval that the profile has of it.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and when the profile has no interval of it.
+    pub fn parse_for(text: &str, profile: &Profile) -> Result<Self, SweepError> {
+        if text.contains('=') {
+            return Self::parse(text);
+        }
+        let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
+        let (name, count) = text.split_once('/').map_or((text, None), |(name, count)| (name, Some(count)));
+        let key = schema::known(name.trim()).map_err(wrong)?;
+        let Some([from, to]) = profile.quantity(key.name).interval.filter(|[low, high]| low < high) else {
+            return Err(wrong(format!("{} has no interval of it; {FORMS}", profile.name)));
+        };
+        let count = count.map(counted).transpose().map_err(wrong)?;
+        Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
     }
 
     /// Its values on a grid, base units.
@@ -99,7 +119,7 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
         _ if !has_count(rest) => (rest, None),
         Some(_) => {
             let (rest, count) = rest.rsplit_once('/').unwrap_or((rest, ""));
-            (rest, Some(count.parse().map_err(|_| format!("{count:?} is no count"))?))
+            (rest, Some(counted(count)?))
         }
         None => (rest, None),
     };
@@ -111,10 +131,15 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if is_log && from == 0 {
         return Err("equal ratios cannot begin at 0".to_owned());
     }
-    if count == Some(0) || count == Some(1) {
-        return Err("a range has 2 values at least".to_owned());
-    }
     Ok(Values::Range { from, to, is_log, count })
+}
+
+fn counted(count: &str) -> Result<usize, String> {
+    match count.parse() {
+        Ok(0 | 1) => Err("a range has 2 values at least".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err(format!("{count:?} is no count")),
+    }
 }
 
 fn has_count(rest: &str) -> bool {

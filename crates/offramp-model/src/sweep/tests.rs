@@ -36,6 +36,29 @@ fn a_grid_has_every_value_with_every_other_the_last_one_changing_fastest() {
 }
 
 #[test]
+fn a_name_alone_is_varied_over_the_interval_that_the_profile_has_of_it() {
+    let text = "kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\nclock = { value = 8, unit = \"MHz\", \
+                interval = [6, 10], tag = \"measured\", source = \"a test\" }\n";
+    let file = Scratch(std::env::temp_dir().join(format!("offramp-sweep-interval-{}.toml", std::process::id())));
+    std::fs::write(&file.0, text).unwrap();
+    let profile = Profile::load(file.0.to_str().unwrap()).unwrap();
+    let axis = Axis::parse_for("bus.clock/3", &profile).unwrap();
+    assert_eq!(axis.listed().unwrap(), [6_000_000, 8_000_000, 10_000_000]);
+    let axis = Axis::parse_for("bus.clock=7MHz..9MHz/2", &profile).unwrap();
+    assert_eq!(axis.listed().unwrap(), [7_000_000, 9_000_000], "a range that is named is taken");
+    for (text, why) in [
+        ("bus.clock/1", "2 values at least"),
+        ("bus.clock/x", "no count"),
+        ("bus.clok/3", "did you mean \"bus.clock\""),
+        ("host.tcp_time/3", "has no interval of it; write KEY=VALUE"),
+    ] {
+        let error = Axis::parse_for(text, &profile).unwrap_err().to_string();
+        assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
+    }
+    assert!(Axis::parse_for("bus.clock", &profile).unwrap().listed().is_err(), "a grid needs a count");
+}
+
+#[test]
 fn a_latin_hypercube_has_one_point_in_each_part_of_each_range() {
     let axes = ["bus.clock=4MHz..32MHz:log", "peer.gap=10us..110us"];
     for count in [1, 7, 50] {

@@ -28,6 +28,7 @@ Examples:
 KEY=VALUE,VALUE,...        these values
 KEY=FROM..TO/COUNT         so many values at equal distances, both ends included
 KEY=FROM..TO:log/COUNT     so many values at equal ratios
+KEY/COUNT                  so many values over the interval that the profile has of it
 A Latin hypercube needs no COUNT. A sweep that is interrupted goes on where it ended when it is begun again.";
 
 /// Run a workload on every point of a grid, or of a Latin hypercube.
@@ -84,7 +85,7 @@ impl From<SweepError> for Failure {
 impl Args {
     fn sweep(&self) -> Result<Sweep, Failure> {
         let profile = load_with(&self.profile, &self.settings).map_err(|error| Failure::Setup(error.to_string()))?;
-        let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse(axis)).collect::<Result<_, _>>()?;
+        let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse_for(axis, &profile)).collect::<Result<_, _>>()?;
         let design = self.latin.map_or(Design::Grid, |points| Design::Latin { points, seed: self.seed });
         Ok(Sweep { profile, workload: self.workload, axes, design })
     }
