@@ -28,11 +28,15 @@ use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// How many files may extend each other in a row.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
+/// Longest file of a profile, bytes: a hundred times the longest that comes with offramp.
+const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -172,6 +176,7 @@ impl Profile {
         let mut profile =
             Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
+        profile.check_parts()?;
         profile.add_defaults();
         profile.check()?;
         Ok(profile)
@@ -193,7 +198,7 @@ impl Profile {
             return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
         }
         if let Some(base) = &raw.extends {
-            self.add(kind, base, &directory, chain)?;
+            self.add(kind, base, &directory, chain).map_err(|error| named_by(&file, "extends", error))?;
         }
         self.title.clone_from(&raw.title);
         self.add_parts(&raw, &file, &directory)?;
@@ -208,7 +213,8 @@ impl Profile {
             }
             self.values.retain(|key, _| key.split_once('.').is_none_or(|(of, _)| of != section));
             let title = self.title.clone();
-            self.add(section, name, directory, &mut Vec::new())?;
+            let key = format!("parts.{section}");
+            self.add(section, name, directory, &mut Vec::new()).map_err(|error| named_by(file, &key, error))?;
             self.title = title;
             self.parts.insert(section.clone(), name.clone());
         }
@@ -228,6 +234,20 @@ impl Profile {
             }
         }
         Ok(())
+    }
+
+    /// A system without a host would be one of defaults, which nobody has chosen. A bus may be missing: that of a bus
+    /// master is then never the limit.
+    fn check_parts(&self) -> Result<(), ProfileError> {
+        let of = |key: &str, section: &str| key.split_once('.').is_some_and(|(of, _)| of == section);
+        let is_said = |section: &str| self.values.keys().any(|key| of(key, section));
+        match ["host", "adapter", "link", "peer"].into_iter().find(|section| !is_said(section)) {
+            Some(section) => {
+                let why = format!("nothing is said of the {section}; name one of `offramp model list`, or a file");
+                Err(key_error(&self.name, &format!("parts.{section}"), why))
+            }
+            None => Ok(()),
+        }
     }
 
     fn add_defaults(&mut self) {
@@ -357,12 +377,29 @@ impl Profile {
     }
 }
 
+/// A file that another one names cannot be found or read: with the key that names it.
+fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
+    match error {
+        ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),
+        of_itself => of_itself,
+    }
+}
+
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
+        let why = format!("no profile is longer than {FILE_LEN_MAX} bytes");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
+}
+
 /// The text of a profile, the name of its file for errors, and the directory that its paths are relative to.
 fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String), ProfileError> {
     if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
         let path = from.join(name);
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|error| ProfileError::Read { file: file.clone(), error })?;
+        let text = read_text(&path).map_err(|error| ProfileError::Read { file: file.clone(), error })?;
         return Ok((file, path.parent().unwrap_or(from).to_owned(), text));
     }
     let of_kind = || embedded::PROFILES.iter().filter(|(of, _, _)| *of == kind);

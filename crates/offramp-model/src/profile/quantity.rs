@@ -155,7 +155,10 @@ fn scaled(number: &str, factor: u64) -> Option<u64> {
 /// Splits "13.4 MHz" or "13.4MHz" into number and unit.
 pub(crate) fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    // A sign is part of the number, and so of what is said to be wrong with it.
+    let unsigned = text.trim_start_matches(['-', '+']);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let end = text.len() - unsigned.len() + end;
     (&text[..end], text[end..].trim())
 }
 
@@ -212,5 +215,6 @@ mod tests {
         assert_eq!(split("13.4MHz"), ("13.4", "MHz"));
         assert_eq!(split(" 8 KiB "), ("8", "KiB"));
         assert_eq!(split("drop"), ("", "drop"));
+        assert_eq!(split("-3MHz"), ("-3", "MHz"));
     }
 }

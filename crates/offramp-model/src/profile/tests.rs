@@ -144,6 +144,39 @@ fn an_interval_is_in_the_unit_of_its_value_and_goes_when_the_value_is_set() {
 }
 
 #[test]
+fn a_file_that_another_one_names_and_that_cannot_be_had_is_said_with_who_names_it() {
+    let system = |rest: &str| format!("kind = \"system\"\ntitle = \"x\"\n{rest}\n");
+    let extends = "extends = \"486-wd8003ep\"\n[parts]\nadapter = ";
+    for (rest, expected) in [
+        ("extends = \"486-wd8003\"".to_owned(), ["bad.toml: extends: ", "\"486-wd8003e\""]),
+        ("extends = \"none.toml\"".to_owned(), ["bad.toml: extends: ", "none.toml: No such file"]),
+        (format!("{extends}\"isa-8\""), ["bad.toml: parts.adapter: ", "no adapter profile \"isa-8\""]),
+        (format!("{extends}\"none.toml\""), ["bad.toml: parts.adapter: ", "none.toml: No such file"]),
+        (format!("{extends}\"mine.toml\""), ["mine.toml: extends: ", "\"wd8003e\""]),
+    ] {
+        let mine = "kind = \"adapter\"\ntitle = \"x\"\nextends = \"wd8003eq\"\n";
+        let files = Files::new("named", &[("bad.toml", &system(&rest)), ("mine.toml", mine)]);
+        let error = files.error("bad.toml");
+        assert!(expected.iter().all(|part| error.contains(part)), "{rest}\n{error}");
+    }
+}
+
+#[test]
+fn a_system_that_says_nothing_of_a_part_is_refused() {
+    let parts = "host = \"486dx-40\"\nadapter = \"wd8003ep\"\nlink = \"ethernet-10\"\n";
+    let files = Files::new("parts", &[("bad.toml", &format!("kind = \"system\"\ntitle = \"x\"\n[parts]\n{parts}"))]);
+    assert!(files.error("bad.toml").contains("bad.toml: parts.peer: nothing is said of the peer"));
+    let files = Files::new("no-parts", &[("bad.toml", "kind = \"system\"\ntitle = \"x\"\n")]);
+    assert!(files.error("bad.toml").contains("parts.host: nothing is said of the host"));
+}
+
+#[test]
+fn a_file_that_is_far_too_long_is_not_read_to_its_end() {
+    let files = Files::new("long", &[("bad.toml", &"#".repeat(FILE_LEN_MAX as usize + 1))]);
+    assert!(files.error("bad.toml").contains("no profile is longer than 1048576 bytes"));
+}
+
+#[test]
 fn profiles_that_extend_each_other_in_a_circle_are_refused() {
     let extends = |name: &str| format!("kind = \"system\"\ntitle = \"x\"\nextends = \"{name}\"\n");
     let files = Files::new("circle", &[("a.toml", &extends("b.toml")), ("b.toml", &extends("a.toml"))]);
