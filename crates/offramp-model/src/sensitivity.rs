@@ -19,6 +19,7 @@ use crate::profile::Profile;
 use crate::profile::quantity::{Dimension, Quantity};
 use crate::profile::schema::Key;
 use crate::simulation::{ModelError, run};
+use crate::sweep::POINTS_MAX;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
@@ -88,14 +89,19 @@ pub fn factors(profile: &Profile, ranges: Ranges) -> Vec<Factor> {
 /// The named parameters of these.
 ///
 /// # Errors
-/// In words, when a name is none of a parameter, or of one that has no range here.
+/// In words, when a name is none of a parameter, of one that has no range here, or of one that is named already.
 pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String> {
     let of = |name: &String| {
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
         let found = factors.iter().find(|factor| factor.key.name == key.name);
         found.copied().ok_or_else(|| format!("{name}: the profile gives it no number other than 0, so it has no range"))
     };
-    names.iter().map(of).collect()
+    let found = names.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+    let is_before = |at: usize| found[..at].iter().any(|before: &Factor| before.key.name == found[at].key.name);
+    match (0..found.len()).find(|at| is_before(*at)) {
+        Some(at) => Err(format!("{}: it is named twice", found[at].key.name)),
+        None => Ok(found),
+    }
 }
 
 /// What is studied: one figure of one workload on one system.
@@ -262,6 +268,19 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
 }
 
+/// Checks that a method does not take more runs than a sweep may have points: so many for each path or sample.
+///
+/// # Errors
+/// In words, with the largest number of them.
+pub fn checked_runs(runs_each: usize, times: usize) -> Result<usize, String> {
+    match runs_each.checked_mul(times).filter(|runs| *runs <= POINTS_MAX) {
+        Some(runs) => Ok(runs),
+        None => {
+            Err(format!("{times} times {runs_each} runs are too many; up to {} times", POINTS_MAX / runs_each.max(1)))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -312,6 +331,16 @@ mod tests {
         let wrong = |name: &str| only(&factors(&profile, Ranges::Share(0.1)), &[name.to_owned()]).unwrap_err();
         assert!(wrong("adapter.overflow").contains("no range"));
         assert!(wrong("bus.clok").contains("did you mean \"bus.clock\""));
+        let twice = ["bus.clock", "host.tcp_time", "bus.clock"].map(str::to_owned);
+        assert_eq!(only(&factors(&profile, Ranges::Share(0.1)), &twice).unwrap_err(), "bus.clock: it is named twice");
+    }
+
+    #[test]
+    fn more_runs_than_a_sweep_may_have_are_refused_before_anything_is_laid_out_for_them() {
+        assert_eq!(checked_runs(30, 20), Ok(600));
+        assert_eq!(checked_runs(10, POINTS_MAX / 10), Ok(POINTS_MAX));
+        assert!(checked_runs(10, POINTS_MAX / 10 + 1).unwrap_err().contains("up to 100000 times"));
+        assert!(checked_runs(30, usize::MAX).is_err());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! One parameter and its values, as a user writes them.
 
-use super::SweepError;
+use super::{POINTS_MAX, SweepError};
 use crate::profile::Profile;
 use crate::profile::quantity::Dimension;
 use crate::profile::schema::{self, Key};
@@ -80,7 +80,7 @@ impl Axis {
             }
             Values::Range { count: None, .. } => {
                 let why = "a grid needs to know how many values; add /COUNT".to_owned();
-                Err(SweepError::Axis { axis: self.text(), why })
+                Err(SweepError::Axis { axis: self.key.name.to_owned(), why })
             }
         }
     }
@@ -136,8 +136,8 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
 
 fn counted(count: &str) -> Result<usize, String> {
     match count.parse() {
-        Ok(0 | 1) => Err("a range has 2 values at least".to_owned()),
-        Ok(count) => Ok(count),
+        Ok(count) if (2..=POINTS_MAX).contains(&count) => Ok(count),
+        Ok(_) => Err(format!("a range has 2 values at least, and at most {POINTS_MAX}")),
         Err(_) => Err(format!("{count:?} is no count")),
     }
 }
@@ -176,6 +176,8 @@ mod tests {
             ("bus.clock=1..2MHz/2", "the unit is missing"),
             ("bus.clock=2MHz..1MHz/2", "the smaller value comes first"),
             ("bus.clock=1MHz..2MHz/1", "2 values at least"),
+            ("bus.clock=1MHz..2MHz/99999999999", "at most 1000000"),
+            ("bus.clock=1MHz..2MHz/99999999999999999999", "is no count"),
             ("bus.clock=1Hz..2MHz/2", "out of range"),
             ("peer.gap=0us..1ms:log/3", "cannot begin at 0"),
             ("adapter.overflow=drop..overrun/2", "list the words"),
@@ -183,6 +185,7 @@ mod tests {
             let error = Axis::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
         }
-        assert!(Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string().contains("/COUNT"));
+        let uncounted = Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string();
+        assert_eq!(uncounted, "bus.clock: a grid needs to know how many values; add /COUNT");
     }
 }
