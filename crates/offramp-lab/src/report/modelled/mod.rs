@@ -24,5 +24,6 @@ fn parameters(profile: &Profile) -> Table {
         caption: format!("What {} was made with", profile.name),
         head: ["parameter", "value", "interval", "known", "source"].map(str::to_owned).to_vec(),
         rows: profile.said().map(row).collect(),
+        ..Table::default()
     }
 }
