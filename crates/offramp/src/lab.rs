@@ -1,6 +1,6 @@
 //! `offramp lab`: what each offload is worth on this machine.
 
-use crate::exit::{self, FAILED, SETUP, fail};
+use crate::exit::{self, FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
@@ -15,7 +15,7 @@ use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, Write};
+use std::io;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -293,13 +293,13 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     if args.list {
         for plan in plans {
             let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
-            println!("{:<18} {:<12} {}{when}", plan.name, plan.claims.join(" "), plan.question);
+            print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims.join(" "), plan.question));
         }
         for (group, members) in GROUPS {
-            println!("{group:<18} {:<12} the same as {}", "", members.join(","));
+            print(format_args!("{group:<18} {:<12} the same as {}\n", "", members.join(",")));
         }
         let of_device: Vec<&str> = device::experiments().collect();
-        println!("with --device: {}", of_device.join(", "));
+        print(format_args!("with --device: {}\n", of_device.join(", ")));
         return Ok(());
     }
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
@@ -353,7 +353,7 @@ fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
 
 fn show(args: &Args, experiment: &Experiment) {
     if !args.json {
-        print(&terminal::experiment(experiment, terminal::Style::of(&io::stdout())));
+        print(format_args!("{}\n", terminal::experiment(experiment, terminal::Style::of(&io::stdout()))));
     }
 }
 
@@ -379,13 +379,13 @@ fn finish(
         experiments,
     };
     if args.json {
-        println!("{}", report::to_json(&report));
+        print(format_args!("{}\n", report::to_json(&report)));
     } else {
-        print(&terminal::summary(&report, terminal::Style::of(&io::stdout())));
+        print(format_args!("{}\n", terminal::summary(&report, terminal::Style::of(&io::stdout()))));
     }
     html::write_html(&report, &args.html)?;
     if !args.json {
-        println!("page with charts: {}", args.html.display());
+        print(format_args!("page with charts: {}\n", args.html.display()));
     }
     Ok(())
 }
@@ -410,14 +410,9 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
 }
 
 fn restore(args: &Args) -> Result<(), LabError> {
-    let restored = device::restore(&args.state_dir(), &mut |line| println!("{line}"))?;
+    let restored = device::restore(&args.state_dir(), &mut |line| print(format_args!("{line}\n")))?;
     if restored == 0 {
-        println!("nothing to restore in {}", args.state_dir().display());
+        print(format_args!("nothing to restore in {}\n", args.state_dir().display()));
     }
     Ok(())
-}
-
-/// A reader that went away is no error of the measurement.
-fn print(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
 }

@@ -5,7 +5,7 @@ mod report;
 mod sensitivity;
 mod sweep;
 
-use crate::exit::{FAILED, SETUP, fail};
+use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
 use offramp_lab::report::modelled::{explanation, live};
@@ -136,7 +136,7 @@ pub fn own_profile(name: &str) -> Option<PathBuf> {
 
 fn list() -> ExitCode {
     for listed in profile::list() {
-        println!("{:8} {:14} {}", listed.kind, listed.name, listed.title);
+        print(format_args!("{:8} {:20} {}\n", listed.kind, listed.name, listed.title));
     }
     ExitCode::SUCCESS
 }
@@ -164,8 +164,8 @@ fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> 
     if args.json {
         return print_json(&JsonRun::new(&profile, &outcome));
     }
-    println!("{}: {}, {}\n", profile.name, profile.title, outcome.workload);
-    print!("{}", text(&profile, &outcome));
+    let text = text(&profile, &outcome);
+    print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
     ExitCode::SUCCESS
 }
 
@@ -270,7 +270,7 @@ fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
     if json {
         print_json(&table);
     } else {
-        print!("{}", claims::text(&table));
+        print(claims::text(&table));
     }
     if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
@@ -278,7 +278,7 @@ fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
 fn print_json(value: &impl Serialize) -> ExitCode {
     match serde_json::to_string_pretty(value) {
         Ok(text) => {
-            println!("{text}");
+            print(format_args!("{text}\n"));
             ExitCode::SUCCESS
         }
         Err(error) => fail(format_args!("model: {error}"), FAILED),

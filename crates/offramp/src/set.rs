@@ -2,7 +2,7 @@
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
-use crate::exit::{SETUP, fail};
+use crate::exit::{SETUP, fail, print};
 use crate::moderation::Moderation;
 use crate::show::waits_text;
 use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
@@ -53,13 +53,15 @@ pub fn run(args: &Args) -> ExitCode {
     match change(args, &request) {
         Ok(changed) if args.json => {
             // Every type in it has string keys; nothing can fail to become JSON.
-            println!("{}", serde_json::to_string(&changed).unwrap_or_default());
+            print(format_args!("{}\n", serde_json::to_string(&changed).unwrap_or_default()));
             ExitCode::SUCCESS
         }
         Ok(changed) => {
-            changed.features.iter().for_each(|feature| println!("{}: {}", changed.port, sentence(feature)));
+            changed.features.iter().for_each(|feature| {
+                print(format_args!("{}: {}\n", changed.port, sentence(feature)));
+            });
             changed.moderation.iter().for_each(|moderation| {
-                println!("{}: moderation {}", changed.port, moderation.sentence());
+                print(format_args!("{}: moderation {}\n", changed.port, moderation.sentence()));
             });
             ExitCode::SUCCESS
         }

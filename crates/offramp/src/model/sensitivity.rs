@@ -1,7 +1,7 @@
 //! `offramp model sensitivity`: which parameters an outcome hangs on.
 
 use super::{command_line, load_with, print_json, setting, workload, write_page};
-use crate::exit::{FAILED, SETUP, fail};
+use crate::exit::{FAILED, SETUP, fail, print};
 use clap::ValueEnum;
 use offramp_lab::report::modelled;
 use offramp_model::config::Workload;
@@ -9,7 +9,7 @@ use offramp_model::metrics::{self, METRICS, Metric};
 use offramp_model::pool;
 use offramp_model::profile::Profile;
 use offramp_model::sensitivity::{
-    Factor, Ranges, Sensitivity, Study, checked_share, elasticities, factors, morris, only, sobol,
+    Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol,
 };
 use offramp_model::simulation::ModelError;
 use std::num::NonZeroUsize;
@@ -93,8 +93,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if args.json {
         print_json(&found);
     } else {
-        println!("{}: {}, {}\n", profile.name, profile.title, args.workload.name());
-        print!("{}", text(&found));
+        print(format_args!("{}: {}, {}\n\n{}", profile.name, profile.title, args.workload.name(), text(&found)));
     }
     written.unwrap_or(ExitCode::SUCCESS)
 }
@@ -103,6 +102,11 @@ fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>), String> {
     let profile = load_with(&args.profile, &args.settings).map_err(|error| error.to_string())?;
     let all = factors(&profile, ranges(args)?);
     let factors = if args.parameters.is_empty() { all } else { only(&all, &args.parameters)? };
+    match args.method {
+        Method::Elasticity => checked_runs(2, factors.len()),
+        Method::Morris => checked_runs(factors.len() + 1, args.paths.get()),
+        Method::Sobol => checked_runs(factors.len() + 2, args.samples.get()),
+    }?;
     Ok((profile, factors))
 }
 
