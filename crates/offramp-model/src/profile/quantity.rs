@@ -129,7 +129,7 @@ impl Dimension {
 
 /// A hint at the nearest of some names, if one is near.
 pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
-    const NEAR: f64 = 0.6;
+    const NEAR: f64 = 0.75;
     names
         .iter()
         .map(|name| (strsim::jaro_winkler(word, name), name))
