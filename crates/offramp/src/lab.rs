@@ -16,7 +16,7 @@ use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: Option<u16>,
     /// Measured time of each sample
-    #[arg(long, value_name = "SECS", value_parser = crate::ttcp::seconds)]
+    #[arg(long, value_name = "SECS", value_parser = measured_seconds)]
     seconds: Option<f64>,
     /// Nine longer samples of each variant instead of three
     #[arg(long)]
@@ -236,8 +236,32 @@ impl Args {
     }
 }
 
+/// A time to measure for, which is counted in microseconds.
+fn measured_seconds(text: &str) -> Result<f64, String> {
+    const SHORTEST: f64 = 1e-6;
+    match crate::ttcp::seconds(text)? {
+        seconds if seconds >= SHORTEST => Ok(seconds),
+        _ => Err("nothing can be measured in no time; use a microsecond (0.000001) or more".to_owned()),
+    }
+}
+
+/// Refuses a page that cannot be written before minutes are spent on what it would show.
+fn check_page(path: &Path) -> Result<(), String> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    match directory {
+        Some(directory) if !directory.is_dir() => {
+            Err(format!("--html {}: there is no directory {}", path.display(), directory.display()))
+        }
+        _ if path.is_dir() => Err(format!("--html {}: it is a directory; name a file", path.display())),
+        _ => Ok(()),
+    }
+}
+
 /// Runs `offramp lab`.
 pub fn run(args: &Args) -> ExitCode {
+    if let Err(why) = check_page(&args.html) {
+        return fail(format!("lab: {why}"), SETUP);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         // A second signal ends the process at once: the kernel takes namespaces and TAPs back, and

@@ -5,6 +5,7 @@ mod report;
 mod sensitivity;
 mod sweep;
 
+use crate::calibrate;
 use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
@@ -29,15 +30,16 @@ Examples:
   offramp model run server-82599 --workload ttcp --set adapter.lso=off
   offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
   offramp model compare 486-wd8003ep 486-wd8013 --workload ttcp-receive --html compare.html
-  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
+  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
+      --out sweep.csv
   offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
-  offramp model claims                                           what was published beside what the model says
+  offramp model claims                             what was published beside what the model says
   offramp lab --json > lab.json
-  offramp model claims --live lab.json                           and beside what was measured here
-  offramp model report --html claims.html                        the same as a page, with charts
+  offramp model claims --live lab.json             and beside what was measured here
+  offramp model report --html claims.html          the same as a page, with charts
 
-Exit status: 0 done; 1 a claim left its target, a run stood still, or a file could not be written; 2 wrong options or a
-wrong profile; 130 stopped.";
+Exit status: 0 done; 1 a claim left its target, nothing came through, or a file could not be
+written; 2 wrong options or a wrong profile; 130 stopped.";
 
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
@@ -177,13 +179,23 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     let own = own_profile(name).filter(|path| path.is_file() && !profile::list().iter().any(|of| of.name == name));
     let mut profile = match own {
         Some(path) => Profile::load(&path.to_string_lossy())?,
-        None => Profile::load(name)?,
+        None => Profile::load(name).map_err(told_of_calibrate)?,
     };
     name.clone_into(&mut profile.name);
     for (key, value) in settings {
         profile.set(key, value)?;
     }
     Ok(profile)
+}
+
+/// This machine has no profile before it was measured.
+fn told_of_calibrate(error: profile::ProfileError) -> profile::ProfileError {
+    match error {
+        profile::ProfileError::Unknown { kind, name, .. } if name == calibrate::NAME => {
+            profile::ProfileError::Unknown { kind, name, hint: "; `offramp calibrate` makes it".to_owned() }
+        }
+        other => other,
+    }
 }
 
 /// The command as it was typed, for the page that shows what it made.

@@ -20,8 +20,8 @@ Examples:
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
 Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
-quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys. No frame is lost
-by a change.
+quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys.
+No frame is lost by a change.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 

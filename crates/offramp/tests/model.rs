@@ -57,6 +57,17 @@ fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
         ("sensitivity", &["--parameters", "bus.clock,bus.clock"], "bus.clock: it is named twice"),
         ("explain", &["--set", "adapter.lso=on"], "adapter.lso: \"on\" needs adapter.access to be \"master\""),
     ];
+    for (name, why) in [
+        ("486-wd8003", "there is no system profile \"486-wd8003\"; did you mean \"486-wd8003e\"?"),
+        ("this-host", "there is no system profile \"this-host\"; `offramp calibrate` makes it"),
+        ("nowhere.toml", "nowhere.toml: No such file"),
+    ] {
+        let home = Scratch::new("no-home");
+        let mut command = offramp(&["model", "run", name, "--workload", "ttcp"]);
+        let output = command.env("XDG_DATA_HOME", &home.0).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && text.contains(why), "{name}: {text}");
+    }
     for (command, more, why) in cases {
         let output = run(&[&["model", command], &of[..], more].concat());
         let text = String::from_utf8(output.stderr).unwrap();
