@@ -309,20 +309,11 @@ impl Calibration {
                 let _ = write!(out, "\n[{of}]\n");
                 section = of;
             }
-            let _ = match source {
-                Source::Measured(at) => {
-                    let [low, high] = self.interval(at);
-                    let rounds = self.rounds.len();
-                    writeln!(
-                        out,
-                        "{name} = {{ {value}, tag = \"measured\", source = \"the lab: {}, from {low:.3} to {high:.3} in {rounds} rounds\" }}",
-                        NAMES[at]
-                    )
-                }
-                Source::Assumed(why) => {
-                    writeln!(out, "{name} = {{ {value}, tag = \"assumed\", source = \"{why}\" }}")
-                }
+            let (tag, source) = match source {
+                Source::Measured(at) => ("measured", format!("the lab: {}, {} rounds", NAMES[at], self.rounds.len())),
+                Source::Assumed(why) => ("assumed", why.to_owned()),
             };
+            let _ = writeln!(out, "{name} = {{ {value}, tag = \"{tag}\", source = \"{source}\" }}");
         }
         out
     }
@@ -332,10 +323,10 @@ impl Calibration {
             let end = value.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(value.len());
             format!("value = {}, unit = \"{}\"", &value[..end], &value[end..])
         };
-        let measured = self.costs.settings(&Setup::ALL_ON).into_iter().map(|(key, value, at)| Line {
-            key,
-            value: number(value),
-            source: Source::Measured(at),
+        let of_rounds: Vec<_> = self.rounds.iter().map(|costs| costs.settings(&Setup::ALL_ON)).collect();
+        let measured = self.costs.settings(&Setup::ALL_ON).into_iter().enumerate().map(|(at, setting)| {
+            let found: Vec<f64> = of_rounds.iter().map(|settings| settings[at].value).collect();
+            Line { key: setting.key, value: setting.with_interval(&found), source: Source::Measured(setting.cost) }
         });
         let word =
             |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
@@ -377,6 +368,34 @@ impl Calibration {
         let place = |line: &Line| SECTIONS.iter().position(|section| line.key.starts_with(section));
         lines.sort_by_key(place);
         lines
+    }
+}
+
+/// A parameter of a profile that follows from the costs.
+struct Setting {
+    key: &'static str,
+    value: f64,
+    /// Digits behind the point.
+    decimals: usize,
+    unit: &'static str,
+    /// The position in [`NAMES`] of the cost that it mostly follows from.
+    cost: usize,
+}
+
+impl Setting {
+    /// As a user writes it.
+    fn text(&self) -> String {
+        format!("{:.*}{}", self.decimals, self.value, self.unit)
+    }
+
+    /// As a profile has it, with an interval that holds the value and what was found besides.
+    fn with_interval(&self, found: &[f64]) -> String {
+        let (low, high) = found.iter().fold((self.value, self.value), |(low, high), of| (low.min(*of), high.max(*of)));
+        let (decimals, value) = (self.decimals, self.value);
+        format!(
+            "value = {value:.decimals$}, unit = \"{}\", interval = [{low:.decimals$}, {high:.decimals$}]",
+            self.unit
+        )
     }
 }
 
@@ -459,9 +478,8 @@ impl Costs {
         }
     }
 
-    /// The parameters of a profile that follow from the costs, for hosts and adapters that are set so, each with the
-    /// position of the cost that it mostly follows from.
-    fn settings(&self, setup: &Setup) -> Vec<(&'static str, String, usize)> {
+    /// The parameters of a profile that follow from the costs, for hosts and adapters that are set so.
+    fn settings(&self, setup: &Setup) -> [Setting; 7] {
         let frame_len = setup.mss + HEADERS_LEN;
         let pieces = self.hand_overs(setup);
         let byte = self.byte_ns
@@ -471,14 +489,17 @@ impl Costs {
             + self.adapter_frame_ns * self.frames_per_segment
             + self.adapter_hand_over_ns * (pieces.up + pieces.down + pieces.acks);
         let segment_sends = if setup.lso { self.frames_per_segment } else { pieces.down };
-        vec![
-            ("host.write_copy_time", format!("{byte:.6}ns/byte"), 0),
-            ("host.segment_time", format!("{:.3}ns", self.send_ns * segment_sends), 1),
-            ("host.chunk_time", format!("{:.3}ns", self.send_ns), 1),
-            ("host.checksum_time", format!("{:.6}ns/byte", self.sum_sent_ns), 3),
-            ("host.wake_time", format!("{:.3}ns", self.wake_ns), 5),
-            ("adapter.segment_time", format!("{engine:.3}ns"), 6),
-            ("adapter.segment_chunk", format!("{:.0}byte", pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX)), 9),
+        let per_byte = |key, value, cost| Setting { key, value, decimals: 6, unit: "ns/byte", cost };
+        let time = |key, value, cost| Setting { key, value, decimals: 3, unit: "ns", cost };
+        let bytes = |key, value, cost| Setting { key, value, decimals: 0, unit: "byte", cost };
+        [
+            per_byte("host.write_copy_time", byte, 0),
+            time("host.segment_time", self.send_ns * segment_sends, 1),
+            time("host.chunk_time", self.send_ns, 1),
+            per_byte("host.checksum_time", self.sum_sent_ns, 3),
+            time("host.wake_time", self.wake_ns, 5),
+            time("adapter.segment_time", engine, 6),
+            bytes("adapter.segment_chunk", pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX), 9),
         ]
     }
 }
@@ -549,8 +570,8 @@ pub fn predict(
 
 fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = base.clone();
-    for (key, value, _) in costs.settings(setup) {
-        profile.set(key, &value)?;
+    for setting in costs.settings(setup) {
+        profile.set(setting.key, &setting.text())?;
     }
     profile.set("adapter.lso", if setup.lso { "on" } else { "off" })?;
     profile.set("adapter.checksum", if setup.host_sums_sent { "off" } else { "on" })?;

@@ -7,9 +7,9 @@ use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
 use crate::profile::{Profile, schema};
 use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
-use crate::time::{PICOSECONDS_PER_NANOSECOND, Span};
+use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
 use offramp_adapter::memory::{MemoryConfig, MemoryConfigError, OverflowPolicy, ReceiveMemory};
-use offramp_adapter::moderation::{AreaConfig, DimProfiles, E1000Mode, ModerationConfig, Policy};
+use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -453,8 +453,13 @@ impl Fields<'_> {
             "fixed-gap" => {
                 Policy::FixedGap { max_interrupts_per_second: self.0.value("adapter.interrupt_rate") as u32 }
             }
+            "coalescing" => Policy::Coalescing(Coalescing {
+                max_usecs: (self.time("adapter.interrupt_wait").0 / PICOSECONDS_PER_MICROSECOND) as u32,
+                max_packets: self.0.value("adapter.interrupt_frames") as u32,
+            }),
             "e1000" => Policy::E1000(E1000Mode::default()),
             "net-dim" => Policy::NetDim(DimProfiles::default()),
+            "area" => Policy::Area(AreaConfig::default()),
             "quiet-or-area" => Policy::QuietOrArea(AreaConfig::default()),
             _ => Policy::Off,
         };

@@ -14,6 +14,9 @@
 //!
 //! Parts are named by the name of a profile that comes with offramp, or by the path of a file that ends in `.toml`,
 //! relative to the file that names it.
+//!
+//! A number that was measured more than once has the interval in which it was found, in the unit of its value:
+//! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
 
 mod embedded;
 mod names;
@@ -25,11 +28,15 @@ use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// How many files may extend each other in a row.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
+/// Longest file of a profile, bytes: a hundred times the longest that comes with offramp.
+const FILE_LEN_MAX: u64 = 1 << 20;
 
 /// Why a profile cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -87,6 +94,7 @@ struct RawQuantity {
     value: toml::Value,
     #[serde(default)]
     unit: String,
+    interval: Option<toml::Value>,
     tag: Tag,
     source: String,
     #[serde(default)]
@@ -168,6 +176,7 @@ impl Profile {
         let mut profile =
             Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
+        profile.check_parts()?;
         profile.add_defaults();
         profile.check()?;
         Ok(profile)
@@ -189,7 +198,7 @@ impl Profile {
             return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
         }
         if let Some(base) = &raw.extends {
-            self.add(kind, base, &directory, chain)?;
+            self.add(kind, base, &directory, chain).map_err(|error| named_by(&file, "extends", error))?;
         }
         self.title.clone_from(&raw.title);
         self.add_parts(&raw, &file, &directory)?;
@@ -204,7 +213,8 @@ impl Profile {
             }
             self.values.retain(|key, _| key.split_once('.').is_none_or(|(of, _)| of != section));
             let title = self.title.clone();
-            self.add(section, name, directory, &mut Vec::new())?;
+            let key = format!("parts.{section}");
+            self.add(section, name, directory, &mut Vec::new()).map_err(|error| named_by(file, &key, error))?;
             self.title = title;
             self.parts.insert(section.clone(), name.clone());
         }
@@ -226,10 +236,25 @@ impl Profile {
         Ok(())
     }
 
+    /// A system without a host would be one of defaults, which nobody has chosen. A bus may be missing: that of a bus
+    /// master is then never the limit.
+    fn check_parts(&self) -> Result<(), ProfileError> {
+        let of = |key: &str, section: &str| key.split_once('.').is_some_and(|(of, _)| of == section);
+        let is_said = |section: &str| self.values.keys().any(|key| of(key, section));
+        match ["host", "adapter", "link", "peer"].into_iter().find(|section| !is_said(section)) {
+            Some(section) => {
+                let why = format!("nothing is said of the {section}; name one of `offramp model list`, or a file");
+                Err(key_error(&self.name, &format!("parts.{section}"), why))
+            }
+            None => Ok(()),
+        }
+    }
+
     fn add_defaults(&mut self) {
         for key in KEYS {
             self.values.entry(key.name).or_insert_with(|| Quantity {
                 value: key.parse(key.default).unwrap_or(key.min),
+                interval: None,
                 tag: Tag::Assumed,
                 source: "the default where a profile says nothing".to_owned(),
                 fitted_to: Vec::new(),
@@ -244,8 +269,7 @@ impl Profile {
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
         let key = known("--set", name)?;
         let value = key.parse(text).map_err(|why| key_error("--set", name, why))?;
-        let quantity = Quantity { value, tag: Tag::Set, source: "set for this run".to_owned(), fitted_to: Vec::new() };
-        let before = self.values.insert(key.name, quantity);
+        let before = self.values.insert(key.name, set_for_this_run(value));
         let checked = self.check();
         if let (Err(_), Some(before)) = (&checked, before) {
             self.values.insert(key.name, before);
@@ -264,8 +288,7 @@ impl Profile {
     ) -> Result<(), ProfileError> {
         for (key, value) in values {
             let value = key.in_range(value).map_err(|why| key_error("--set", key.name, why))?;
-            let source = "set for this run".to_owned();
-            self.values.insert(key.name, Quantity { value, tag: Tag::Set, source, fitted_to: Vec::new() });
+            self.values.insert(key.name, set_for_this_run(value));
         }
         self.check()
     }
@@ -354,12 +377,29 @@ impl Profile {
     }
 }
 
+/// A file that another one names cannot be found or read: with the key that names it.
+fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
+    match error {
+        ProfileError::Unknown { .. } | ProfileError::Read { .. } => key_error(file, key, error.to_string()),
+        of_itself => of_itself,
+    }
+}
+
+fn read_text(path: &Path) -> std::io::Result<String> {
+    let mut text = String::new();
+    if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
+        let why = format!("no profile is longer than {FILE_LEN_MAX} bytes");
+        return Err(std::io::Error::new(std::io::ErrorKind::FileTooLarge, why));
+    }
+    Ok(text)
+}
+
 /// The text of a profile, the name of its file for errors, and the directory that its paths are relative to.
 fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String), ProfileError> {
     if Path::new(name).extension().is_some_and(|extension| extension == "toml") {
         let path = from.join(name);
         let file = path.display().to_string();
-        let text = std::fs::read_to_string(&path).map_err(|error| ProfileError::Read { file: file.clone(), error })?;
+        let text = read_text(&path).map_err(|error| ProfileError::Read { file: file.clone(), error })?;
         return Ok((file, path.parent().unwrap_or(from).to_owned(), text));
     }
     let of_kind = || embedded::PROFILES.iter().filter(|(of, _, _)| *of == kind);
@@ -375,22 +415,52 @@ fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
 }
 
+fn set_for_this_run(value: u64) -> Quantity {
+    let source = "set for this run".to_owned();
+    Quantity { value, interval: None, tag: Tag::Set, source, fitted_to: Vec::new() }
+}
+
 fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity, ProfileError> {
-    let number = match &raw.value {
-        toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
-        toml::Value::Integer(number) => number.to_string(),
-        toml::Value::Float(number) => number.to_string(),
-        other => return Err(key_error(file, key.name, format!("{other} is no value of it"))),
-    };
     let wrong = |why| key_error(file, key.name, why);
-    let value = key.dimension.value(&number, &raw.unit).and_then(|value| key.in_range(value)).map_err(wrong)?;
+    let value = base_units(key, &raw.value, &raw.unit).map_err(wrong)?;
+    let interval =
+        raw.interval.as_ref().map(|ends| interval(key, ends, &raw.unit, value)).transpose().map_err(wrong)?;
     if raw.source.trim().is_empty() {
         return Err(wrong("its source is empty; say where the number is from".to_owned()));
     }
     if (raw.tag == Tag::Fitted) == raw.fitted_to.is_empty() {
         return Err(wrong("a fitted number names the rows in `fitted_to`, and no other one does".to_owned()));
     }
-    Ok(Quantity { value, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
+    Ok(Quantity { value, interval, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
+}
+
+/// A value of a file in base units.
+fn base_units(key: &Key, value: &toml::Value, unit: &str) -> Result<u64, String> {
+    let number = match value {
+        toml::Value::String(word) if matches!(key.dimension, Dimension::Choice(_)) => word.clone(),
+        toml::Value::Integer(number) => number.to_string(),
+        toml::Value::Float(number) => number.to_string(),
+        other => return Err(format!("{other} is no value of it")),
+    };
+    key.dimension.value(&number, unit).and_then(|value| key.in_range(value))
+}
+
+/// The interval of a file in base units: two numbers in the unit of the value, which is between them.
+fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u64; 2], String> {
+    if matches!(key.dimension, Dimension::Choice(_)) {
+        return Err("it is a word, and has no interval".to_owned());
+    }
+    let ends = ends.as_array().map(Vec::as_slice);
+    let Some([low, high]) = ends else {
+        return Err("its interval is two numbers in the unit of the value: interval = [low, high]".to_owned());
+    };
+    let end = |end| base_units(key, end, unit).map_err(|why| format!("its interval: {why}"));
+    let (low, high) = (end(low)?, end(high)?);
+    if !(low..=high).contains(&value) {
+        let (shown, value) = (key.dimension.show_interval([low, high]), key.dimension.show(value));
+        return Err(format!("its interval of {shown} does not hold its value of {value}; write the smaller end first"));
+    }
+    Ok([low, high])
 }
 
 fn key_error(file: &str, key: &str, why: String) -> ProfileError {

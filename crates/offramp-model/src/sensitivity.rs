@@ -16,17 +16,26 @@ use crate::config::Workload;
 use crate::metrics::Metric;
 use crate::pool;
 use crate::profile::Profile;
-use crate::profile::quantity::Dimension;
+use crate::profile::quantity::{Dimension, Quantity};
 use crate::profile::schema::Key;
 use crate::simulation::{ModelError, run};
+use crate::sweep::POINTS_MAX;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
 /// Parameters that say how a run is made, not what is modelled.
 const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
 
-/// One parameter, and the range around its value in the profile: from value / (1 + share) to value × (1 + share), in
-/// equal ratios.
+/// How far parameters are varied.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Ranges {
+    /// From value / (1 + this) to value × (1 + this).
+    Share(f64),
+    /// Over the interval in which the profile says that the number was found; where it says none, by this share.
+    Intervals(f64),
+}
+
+/// One parameter, and the range around its value in the profile.
 #[derive(Clone, Copy, Debug)]
 pub struct Factor {
     /// The parameter.
@@ -37,46 +46,62 @@ pub struct Factor {
     pub low: u64,
     /// Its largest value, base units.
     pub high: u64,
+    /// Whether the range goes in equal steps, as over an interval; else in equal ratios.
+    pub is_linear: bool,
 }
 
 impl Factor {
-    fn new(key: &'static Key, value: u64, share: f64) -> Self {
+    fn new(key: &'static Key, quantity: &Quantity, ranges: Ranges) -> Self {
+        let value = quantity.value;
+        match (ranges, quantity.interval) {
+            (Ranges::Intervals(_), Some([low, high])) if low < high => Self { key, value, low, high, is_linear: true },
+            (Ranges::Share(share) | Ranges::Intervals(share), _) => Self::around(key, value, share),
+        }
+    }
+
+    fn around(key: &'static Key, value: u64, share: f64) -> Self {
         let scaled = |factor: f64| (value as f64 * factor).round() as u64;
         let (mut low, mut high) = (scaled(1.0 / (1.0 + share)), scaled(1.0 + share));
         if matches!(key.dimension, Dimension::Count(_)) {
             // A share of two segments is none: one less and one more.
             (low, high) = (low.min(value.saturating_sub(1)), high.max(value + 1));
         }
-        Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max) }
+        Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max), is_linear: false }
     }
 
     /// The value at a place from 0 to 1 of its range, base units.
     fn at(&self, place: f64) -> u64 {
         let (low, high) = (self.low as f64, self.high as f64);
-        ((low * (high / low).powf(place)).round() as u64).clamp(self.low, self.high)
+        let value = if self.is_linear { low + (high - low) * place } else { low * (high / low).powf(place) };
+        (value.round() as u64).clamp(self.low, self.high)
     }
 }
 
-/// The parameters that a profile gives a number other than 0, with a range around each. Words have no range.
-pub fn factors(profile: &Profile, share: f64) -> Vec<Factor> {
+/// The parameters that a profile gives a number other than 0, or an interval, with a range around each. Words have no
+/// range.
+pub fn factors(profile: &Profile, ranges: Ranges) -> Vec<Factor> {
     let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
-    let said = profile.said().filter(|(key, quantity)| is_number(key) && quantity.value > 0);
-    said.map(|(key, quantity)| Factor::new(key, quantity.value, share))
-        .filter(|factor| factor.low < factor.high)
-        .collect()
+    let said = profile.said().filter(|(key, _)| is_number(key));
+    let factors = said.map(|(key, quantity)| Factor::new(key, quantity, ranges));
+    factors.filter(|factor| factor.low < factor.high).collect()
 }
 
 /// The named parameters of these.
 ///
 /// # Errors
-/// In words, when a name is none of a parameter, or of one that has no range here.
+/// In words, when a name is none of a parameter, of one that has no range here, or of one that is named already.
 pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String> {
     let of = |name: &String| {
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
         let found = factors.iter().find(|factor| factor.key.name == key.name);
         found.copied().ok_or_else(|| format!("{name}: the profile gives it no number other than 0, so it has no range"))
     };
-    names.iter().map(of).collect()
+    let found = names.iter().map(of).collect::<Result<Vec<_>, _>>()?;
+    let is_before = |at: usize| found[..at].iter().any(|before: &Factor| before.key.name == found[at].key.name);
+    match (0..found.len()).find(|at| is_before(*at)) {
+        Some(at) => Err(format!("{}: it is named twice", found[at].key.name)),
+        None => Ok(found),
+    }
 }
 
 /// What is studied: one figure of one workload on one system.
@@ -243,10 +268,24 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
 }
 
+/// Checks that a method does not take more runs than a sweep may have points: so many for each path or sample.
+///
+/// # Errors
+/// In words, with the largest number of them.
+pub fn checked_runs(runs_each: usize, times: usize) -> Result<usize, String> {
+    match runs_each.checked_mul(times).filter(|runs| *runs <= POINTS_MAX) {
+        Some(runs) => Ok(runs),
+        None => {
+            Err(format!("{times} times {runs_each} runs are too many; up to {} times", POINTS_MAX / runs_each.max(1)))
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::metrics::find;
+    use crate::profile::quantity::Tag;
 
     fn study(profile: &Profile) -> Study<'_> {
         let metric = find("throughput_kib_per_s").unwrap();
@@ -260,7 +299,7 @@ mod tests {
     #[test]
     fn throughput_of_a_host_that_is_full_grows_as_its_costs_and_its_bus_shrink() {
         let profile = profile().with("bus.clock", "6.7MHz");
-        let found = elasticities(&study(&profile), &factors(&profile, 0.05)).unwrap();
+        let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05))).unwrap();
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
         // What is not the costs of the host is the bus: the two shares make up all of the time.
@@ -274,7 +313,7 @@ mod tests {
     fn the_global_methods_agree_on_what_matters_most() {
         let profile = profile();
         let names = ["host.cost_scale", "bus.clock", "link.delay"].map(str::to_owned);
-        let factors = only(&factors(&profile, 0.2), &names).unwrap();
+        let factors = only(&factors(&profile, Ranges::Share(0.2)), &names).unwrap();
         let by_morris = morris(&study(&profile), &factors, 6, 1).unwrap();
         let by_sobol = sobol(&study(&profile), &factors, 48, 1).unwrap();
         assert_eq!((by_morris.runs, by_sobol.runs), (6 * 4, 48 * 5));
@@ -286,19 +325,47 @@ mod tests {
     #[test]
     fn words_zeros_and_what_says_how_to_run_have_no_range() {
         let profile = Profile::load("486-wd8003e").unwrap();
-        let names: Vec<_> = factors(&profile, 0.1).iter().map(|factor| factor.key.name).collect();
+        let names: Vec<_> = factors(&profile, Ranges::Share(0.1)).iter().map(|factor| factor.key.name).collect();
         assert!(names.contains(&"bus.clock") && !names.contains(&"adapter.overflow"));
         assert!(!names.iter().any(|name| OF_THE_RUN.contains(name)));
-        let wrong = |name: &str| only(&factors(&profile, 0.1), &[name.to_owned()]).unwrap_err();
+        let wrong = |name: &str| only(&factors(&profile, Ranges::Share(0.1)), &[name.to_owned()]).unwrap_err();
         assert!(wrong("adapter.overflow").contains("no range"));
         assert!(wrong("bus.clok").contains("did you mean \"bus.clock\""));
+        let twice = ["bus.clock", "host.tcp_time", "bus.clock"].map(str::to_owned);
+        assert_eq!(only(&factors(&profile, Ranges::Share(0.1)), &twice).unwrap_err(), "bus.clock: it is named twice");
+    }
+
+    #[test]
+    fn more_runs_than_a_sweep_may_have_are_refused_before_anything_is_laid_out_for_them() {
+        assert_eq!(checked_runs(30, 20), Ok(600));
+        assert_eq!(checked_runs(10, POINTS_MAX / 10), Ok(POINTS_MAX));
+        assert!(checked_runs(10, POINTS_MAX / 10 + 1).unwrap_err().contains("up to 100000 times"));
+        assert!(checked_runs(30, usize::MAX).is_err());
     }
 
     #[test]
     fn a_count_has_its_neighbours_as_range() {
         let profile = Profile::load("486-wd8003e").unwrap();
-        let all = factors(&profile, 0.1);
+        let all = factors(&profile, Ranges::Intervals(0.1));
         let acks = all.iter().find(|factor| factor.key.name == "host.segments_per_ack").unwrap();
         assert_eq!((acks.low, acks.value, acks.high), (1, 2, 3));
+    }
+
+    #[test]
+    fn a_number_that_was_measured_is_varied_over_its_interval_unless_a_share_is_wanted() {
+        let (key, other) = (crate::profile::schema::find("host.wake_time").unwrap(), [0, 4_000_000]);
+        let (tag, source) = (Tag::Measured, "a test".to_owned());
+        let quantity = Quantity { value: 1_000_000, interval: Some(other), tag, source, fitted_to: Vec::new() };
+        let over = |quantity: &Quantity, ranges| {
+            let factor = Factor::new(key, quantity, ranges);
+            [0.0, 0.5, 1.0].map(|place| factor.at(place))
+        };
+        assert_eq!(over(&quantity, Ranges::Intervals(0.25)), [0, 2_000_000, 4_000_000]);
+        assert_eq!(over(&quantity, Ranges::Share(0.25)), [800_000, 1_000_000, 1_250_000]);
+        let unknown = Quantity { interval: None, ..quantity.clone() };
+        assert_eq!(over(&unknown, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
+        // Measured once: that says nothing of how well it is known.
+        let once = Quantity { interval: Some([1_000_000, 1_000_000]), ..quantity };
+        assert_eq!(over(&once, Ranges::Intervals(0.25)), [800_000, 1_000_000, 1_250_000]);
     }
 }

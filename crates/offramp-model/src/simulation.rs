@@ -56,11 +56,22 @@ pub enum ModelError {
     /// The RPC's reply cannot be cut into frames.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
-    /// Nothing is to happen any more before the run is over, or nothing came through for all of its time.
+    /// Nothing is to happen any more before the run is over, or nothing came through in spite of timeouts.
     #[error("the run stands still at {at_us} us: {waiting}")]
     Stalled {
         /// Since when.
         at_us: u64,
+        /// Who waits for what.
+        waiting: String,
+    },
+    /// Nothing came through while it was counted, and nobody has given up waiting yet.
+    #[error(
+        "nothing came through until {until_us} us, when the run ends: {waiting}; a longer workload.time shows whether it \
+         is slow or stands still"
+    )]
+    Nothing {
+        /// When the run ends.
+        until_us: u64,
         /// Who waits for what.
         waiting: String,
     },
@@ -285,8 +296,12 @@ impl Simulation {
         self.now = end;
         let all = self.counts_now();
         let counts = all.since(&warm);
-        if counts.bytes == 0 && all.timeouts > 0 {
-            return Err(ModelError::Stalled { at_us: self.now.ns() / 1000, waiting: self.waiting() });
+        if counts.bytes == 0 {
+            let (at_us, waiting) = (self.now.ns() / 1000, self.waiting());
+            return Err(match all.timeouts {
+                0 => ModelError::Nothing { until_us: at_us, waiting },
+                _ => ModelError::Stalled { at_us, waiting },
+            });
         }
         Ok(Outcome::new(&self.config, &counts, self.handled))
     }
@@ -414,6 +429,9 @@ impl Simulation {
             format!("call {number} of slot {at} waits for its reply after {attempt} requests sent again")
         });
         let mut all: Vec<_> = flows.chain(calls).collect();
+        if self.datagram_waits {
+            all.push("the process waits for room to send another datagram".to_owned());
+        }
         let lost = self.driver.memory.counts();
         if lost.dropped + lost.overrun + self.dma.dropped > 0 {
             let (dropped, overrun) = (lost.dropped + self.dma.dropped, lost.overrun);

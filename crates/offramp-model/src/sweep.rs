@@ -106,12 +106,23 @@ impl Sweep {
     /// The values of every axis, in base units, point by point.
     ///
     /// # Errors
-    /// When there are too many points, or a grid's axis does not say how many.
+    /// When there are too many points, a parameter is varied twice, or a grid's axis does not say how many.
     pub fn points(&self) -> Result<Vec<Vec<u64>>, SweepError> {
+        self.check_axes()?;
         match self.design {
             Design::Grid => self.grid(),
             Design::Latin { points, seed } => self.latin(points, seed),
         }
+    }
+
+    fn check_axes(&self) -> Result<(), SweepError> {
+        for (at, axis) in self.axes.iter().enumerate() {
+            if self.axes[..at].iter().any(|before| before.key.name == axis.key.name) {
+                let why = "it is varied twice; give all its values at once".to_owned();
+                return Err(SweepError::Axis { axis: axis.key.name.to_owned(), why });
+            }
+        }
+        Ok(())
     }
 
     fn grid(&self) -> Result<Vec<Vec<u64>>, SweepError> {

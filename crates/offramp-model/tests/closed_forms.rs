@@ -39,7 +39,7 @@ fn systems() -> impl Strategy<Value = System> {
         prop::sample::select(vec!["half", "full"]),
         prop::sample::select(vec!["interrupt", "deferred"]),
         prop::sample::select(vec!["forward", "reversed"]),
-        prop::sample::select(vec!["off", "fixed-gap", "quiet-or-area"]),
+        prop::sample::select(vec!["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"]),
     );
     (machine, stream, rules).prop_map(|(machine, stream, rules)| System {
         clock_khz: machine.0,

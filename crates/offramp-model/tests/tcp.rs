@@ -138,6 +138,18 @@ fn a_run_that_cannot_make_progress_says_who_waits_for_what() {
 }
 
 #[test]
+fn a_run_in_which_nothing_came_through_is_no_outcome_of_zero() {
+    // One descriptor takes one frame of the first window, and the run ends before the sender's shortest timeout.
+    let profile = Profile::load("server-82599").unwrap().with("adapter.receive_descriptors", "1");
+    let error = run(&profile, Workload::TtcpReceive).unwrap_err();
+    assert!(matches!(error, ModelError::Nothing { .. }));
+    let text = error.to_string();
+    assert!(text.contains("connection 0: the peer waits for byte 1448 to be acknowledged"), "{text}");
+    assert!(text.contains("the adapter has lost 9 frames for want of room"), "{text}");
+    assert!(text.contains("workload.time"), "{text}");
+}
+
+#[test]
 fn a_process_that_writes_at_a_rate_is_held_to_it_and_goes_on_after_it_was_held_up() {
     for (workload, window) in
         [(Workload::TtcpSend, "128KiB"), (Workload::UdpSend, "128KiB"), (Workload::TtcpSend, "3KiB")]

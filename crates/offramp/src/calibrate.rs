@@ -28,7 +28,7 @@ const SECONDS: f64 = 0.3;
 /// holds for a machine of one's own.
 const STOLEN_SHARE_TOLD: f64 = 0.02;
 /// Name of the profile.
-const NAME: &str = "this-host";
+pub const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:

@@ -1,6 +1,6 @@
 //! `offramp lab`: what each offload is worth on this machine.
 
-use crate::exit::{self, FAILED, SETUP, fail};
+use crate::exit::{self, FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
@@ -15,8 +15,8 @@ use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, Write};
-use std::path::PathBuf;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -67,7 +67,7 @@ pub struct Args {
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: Option<u16>,
     /// Measured time of each sample
-    #[arg(long, value_name = "SECS", value_parser = crate::ttcp::seconds)]
+    #[arg(long, value_name = "SECS", value_parser = measured_seconds)]
     seconds: Option<f64>,
     /// Nine longer samples of each variant instead of three
     #[arg(long)]
@@ -236,8 +236,32 @@ impl Args {
     }
 }
 
+/// A time to measure for, which is counted in microseconds.
+fn measured_seconds(text: &str) -> Result<f64, String> {
+    const SHORTEST: f64 = 1e-6;
+    match crate::ttcp::seconds(text)? {
+        seconds if seconds >= SHORTEST => Ok(seconds),
+        _ => Err("nothing can be measured in no time; use a microsecond (0.000001) or more".to_owned()),
+    }
+}
+
+/// Refuses a page that cannot be written before minutes are spent on what it would show.
+fn check_page(path: &Path) -> Result<(), String> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    match directory {
+        Some(directory) if !directory.is_dir() => {
+            Err(format!("--html {}: there is no directory {}", path.display(), directory.display()))
+        }
+        _ if path.is_dir() => Err(format!("--html {}: it is a directory; name a file", path.display())),
+        _ => Ok(()),
+    }
+}
+
 /// Runs `offramp lab`.
 pub fn run(args: &Args) -> ExitCode {
+    if let Err(why) = check_page(&args.html) {
+        return fail(format!("lab: {why}"), SETUP);
+    }
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [SIGHUP, SIGINT, SIGTERM] {
         // A second signal ends the process at once: the kernel takes namespaces and TAPs back, and
@@ -293,13 +317,13 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     if args.list {
         for plan in plans {
             let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
-            println!("{:<18} {:<12} {}{when}", plan.name, plan.claims.join(" "), plan.question);
+            print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims.join(" "), plan.question));
         }
         for (group, members) in GROUPS {
-            println!("{group:<18} {:<12} the same as {}", "", members.join(","));
+            print(format_args!("{group:<18} {:<12} the same as {}\n", "", members.join(",")));
         }
         let of_device: Vec<&str> = device::experiments().collect();
-        println!("with --device: {}", of_device.join(", "));
+        print(format_args!("with --device: {}\n", of_device.join(", ")));
         return Ok(());
     }
     let spec = if args.has_guest() { Some(guest_spec(args)?) } else { None };
@@ -353,7 +377,7 @@ fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
 
 fn show(args: &Args, experiment: &Experiment) {
     if !args.json {
-        print(&terminal::experiment(experiment, terminal::Style::of(&io::stdout())));
+        print(format_args!("{}\n", terminal::experiment(experiment, terminal::Style::of(&io::stdout()))));
     }
 }
 
@@ -379,13 +403,13 @@ fn finish(
         experiments,
     };
     if args.json {
-        println!("{}", report::to_json(&report));
+        print(format_args!("{}\n", report::to_json(&report)));
     } else {
-        print(&terminal::summary(&report, terminal::Style::of(&io::stdout())));
+        print(format_args!("{}\n", terminal::summary(&report, terminal::Style::of(&io::stdout()))));
     }
     html::write_html(&report, &args.html)?;
     if !args.json {
-        println!("page with charts: {}", args.html.display());
+        print(format_args!("page with charts: {}\n", args.html.display()));
     }
     Ok(())
 }
@@ -410,14 +434,9 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
 }
 
 fn restore(args: &Args) -> Result<(), LabError> {
-    let restored = device::restore(&args.state_dir(), &mut |line| println!("{line}"))?;
+    let restored = device::restore(&args.state_dir(), &mut |line| print(format_args!("{line}\n")))?;
     if restored == 0 {
-        println!("nothing to restore in {}", args.state_dir().display());
+        print(format_args!("nothing to restore in {}\n", args.state_dir().display()));
     }
     Ok(())
-}
-
-/// A reader that went away is no error of the measurement.
-fn print(text: &str) {
-    let _ = writeln!(io::stdout(), "{text}");
 }

@@ -5,7 +5,8 @@ mod report;
 mod sensitivity;
 mod sweep;
 
-use crate::exit::{FAILED, SETUP, fail};
+use crate::calibrate;
+use crate::exit::{FAILED, SETUP, fail, print};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
 use offramp_lab::report::modelled::{explanation, live};
@@ -29,15 +30,16 @@ Examples:
   offramp model run server-82599 --workload ttcp --set adapter.lso=off
   offramp model explain 486-wd8003e --workload nfs-read --set workload.rpc_size=4KiB
   offramp model compare 486-wd8003ep 486-wd8013 --workload ttcp-receive --html compare.html
-  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out sweep.csv
+  offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
+      --out sweep.csv
   offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
-  offramp model claims                                           what was published beside what the model says
+  offramp model claims                             what was published beside what the model says
   offramp lab --json > lab.json
-  offramp model claims --live lab.json                           and beside what was measured here
-  offramp model report --html claims.html                        the same as a page, with charts
+  offramp model claims --live lab.json             and beside what was measured here
+  offramp model report --html claims.html          the same as a page, with charts
 
-Exit status: 0 done; 1 a claim left its target, a run stood still, or a file could not be written; 2 wrong options or a
-wrong profile; 130 stopped.";
+Exit status: 0 done; 1 a claim left its target, nothing came through, or a file could not be
+written; 2 wrong options or a wrong profile; 130 stopped.";
 
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
@@ -136,7 +138,7 @@ pub fn own_profile(name: &str) -> Option<PathBuf> {
 
 fn list() -> ExitCode {
     for listed in profile::list() {
-        println!("{:8} {:14} {}", listed.kind, listed.name, listed.title);
+        print(format_args!("{:8} {:20} {}\n", listed.kind, listed.name, listed.title));
     }
     ExitCode::SUCCESS
 }
@@ -164,8 +166,8 @@ fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> 
     if args.json {
         return print_json(&JsonRun::new(&profile, &outcome));
     }
-    println!("{}: {}, {}\n", profile.name, profile.title, outcome.workload);
-    print!("{}", text(&profile, &outcome));
+    let text = text(&profile, &outcome);
+    print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
     ExitCode::SUCCESS
 }
 
@@ -177,13 +179,23 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
     let own = own_profile(name).filter(|path| path.is_file() && !profile::list().iter().any(|of| of.name == name));
     let mut profile = match own {
         Some(path) => Profile::load(&path.to_string_lossy())?,
-        None => Profile::load(name)?,
+        None => Profile::load(name).map_err(told_of_calibrate)?,
     };
     name.clone_into(&mut profile.name);
     for (key, value) in settings {
         profile.set(key, value)?;
     }
     Ok(profile)
+}
+
+/// This machine has no profile before it was measured.
+fn told_of_calibrate(error: profile::ProfileError) -> profile::ProfileError {
+    match error {
+        profile::ProfileError::Unknown { kind, name, .. } if name == calibrate::NAME => {
+            profile::ProfileError::Unknown { kind, name, hint: "; `offramp calibrate` makes it".to_owned() }
+        }
+        other => other,
+    }
 }
 
 /// The command as it was typed, for the page that shows what it made.
@@ -244,7 +256,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     let _ = writeln!(out, "\nwhat it was made with");
     for (key, quantity) in profile.said() {
         let value = key.dimension.show(quantity.value);
-        let _ = writeln!(out, "  {:28} {value:16} {:10} {}", key.name, quantity.tag.to_string(), quantity.source);
+        let interval = quantity.interval.map(|interval| format!("{}; ", key.dimension.show_interval(interval)));
+        let (tag, interval) = (quantity.tag.to_string(), interval.unwrap_or_default());
+        let _ = writeln!(out, "  {:28} {value:16} {tag:10} {interval}{}", key.name, quantity.source);
     }
     out
 }
@@ -268,7 +282,7 @@ fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
     if json {
         print_json(&table);
     } else {
-        print!("{}", claims::text(&table));
+        print(claims::text(&table));
     }
     if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }
@@ -276,7 +290,7 @@ fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
 fn print_json(value: &impl Serialize) -> ExitCode {
     match serde_json::to_string_pretty(value) {
         Ok(text) => {
-            println!("{text}");
+            print(format_args!("{text}\n"));
             ExitCode::SUCCESS
         }
         Err(error) => fail(format_args!("model: {error}"), FAILED),
@@ -301,6 +315,8 @@ struct JsonRun<'a> {
 struct JsonParameter<'a> {
     name: &'a str,
     value: String,
+    /// From where to where it was found; `null`: nobody said.
+    interval: Option<[String; 2]>,
     tag: String,
     source: &'a str,
     fitted_to: &'a [String],
@@ -311,6 +327,7 @@ impl<'a> JsonRun<'a> {
         let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
             name: key.name,
             value: key.dimension.show(quantity.value),
+            interval: quantity.interval.map(|ends| ends.map(|end| key.dimension.show(end))),
             tag: quantity.tag.to_string(),
             source: &quantity.source,
             fitted_to: &quantity.fitted_to,

@@ -4,7 +4,7 @@ mod import;
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Outcome, Request, Status, VERSION};
-use crate::exit::{SETUP, fail};
+use crate::exit::{SETUP, fail, print};
 use crate::ipsec::{IpsecStatus, KeyText, STANDARD_INPUT, SaKeys, direction, spi};
 use crate::show;
 use crate::up::config::CONTROL_DEFAULT;
@@ -93,7 +93,7 @@ fn direction_word(text: &str) -> Result<String, String> {
 pub fn run(args: &Args) -> ExitCode {
     match act(args) {
         Ok(text) => {
-            print!("{text}");
+            print(text);
             ExitCode::SUCCESS
         }
         Err(message) => fail(format!("sa: {message}"), SETUP),

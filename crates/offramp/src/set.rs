@@ -2,7 +2,7 @@
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
-use crate::exit::{SETUP, fail};
+use crate::exit::{SETUP, fail, print};
 use crate::moderation::Moderation;
 use crate::show::waits_text;
 use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
@@ -20,8 +20,8 @@ Examples:
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
 Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
-quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys. No frame is lost
-by a change.
+quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys.
+No frame is lost by a change.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 
@@ -53,13 +53,15 @@ pub fn run(args: &Args) -> ExitCode {
     match change(args, &request) {
         Ok(changed) if args.json => {
             // Every type in it has string keys; nothing can fail to become JSON.
-            println!("{}", serde_json::to_string(&changed).unwrap_or_default());
+            print(format_args!("{}\n", serde_json::to_string(&changed).unwrap_or_default()));
             ExitCode::SUCCESS
         }
         Ok(changed) => {
-            changed.features.iter().for_each(|feature| println!("{}: {}", changed.port, sentence(feature)));
+            changed.features.iter().for_each(|feature| {
+                print(format_args!("{}: {}\n", changed.port, sentence(feature)));
+            });
             changed.moderation.iter().for_each(|moderation| {
-                println!("{}: moderation {}", changed.port, moderation.sentence());
+                print(format_args!("{}: moderation {}\n", changed.port, moderation.sentence()));
             });
             ExitCode::SUCCESS
         }

@@ -90,6 +90,9 @@ fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
     refused(&["lab", "--device", "nosuchif0", "--peer", "127.0.0.1"], "nosuchif0");
     refused(&["lab", "--peer", "127.0.0.1"], "--device");
     refused(&["lab", "--warp"], "--warp");
+    refused(&["lab", "--only", "lso", "--seconds", "0"], "nothing can be measured in no time");
+    refused(&["lab", "--only", "lso", "--html", "/nowhere/lab.html"], "there is no directory /nowhere");
+    refused(&["lab", "--only", "lso", "--html", "/"], "it is a directory");
 }
 
 #[test]

@@ -45,6 +45,8 @@ pub struct Table {
     pub head: Vec<String>,
     /// Its rows; the first cell names the row.
     pub rows: Vec<Vec<String>>,
+    /// What is said below a row, over its whole width: the lines for each row.
+    pub notes: Vec<Vec<String>>,
 }
 
 #[derive(Serialize)]
@@ -109,7 +111,8 @@ mod tests {
         let table = Table {
             caption: "figures".to_owned(),
             head: vec!["name".to_owned(), "value".to_owned()],
-            rows: vec![vec!["a < b".to_owned(), "7".to_owned()]],
+            rows: vec![vec!["a < b".to_owned(), "7".to_owned()], vec!["c".to_owned(), "8".to_owned()]],
+            notes: vec![Vec::new(), vec!["seen & noted".to_owned(), "twice".to_owned()]],
         };
         let section = Section {
             heading: "One".to_owned(),
@@ -119,7 +122,8 @@ mod tests {
             ..Section::default()
         };
         let page = Document { title: "T".to_owned(), lead: vec!["L".to_owned()], sections: vec![section] }.html();
-        for part in ["<h1>T</h1>", "first &amp; second", "a &lt; b", "offramp model run x", "</html>"] {
+        let note = "<td class=\"note\" colspan=\"1\">seen &amp; noted<br>twice</td>";
+        for part in ["<h1>T</h1>", "first &amp; second", "a &lt; b", "offramp model run x", note, "</html>"] {
             assert!(page.contains(part), "{part} is not in {page}");
         }
         let without_namespace = page.replace("http://www.w3.org/2000/svg", "");

@@ -8,7 +8,7 @@ use toml::Table;
 /// Keys of a file besides its sections.
 const OF_A_FILE: [&str; 4] = ["kind", "title", "extends", "parts"];
 /// Keys of a number.
-const OF_A_NUMBER: [&str; 5] = ["value", "unit", "tag", "source", "fitted_to"];
+const OF_A_NUMBER: [&str; 6] = ["value", "unit", "interval", "tag", "source", "fitted_to"];
 /// Those of them that every number has.
 const NEEDED: [&str; 3] = ["value", "tag", "source"];
 const FORM: &str = "expected { value = 8, unit = \"MHz\", tag = \"assumed\", source = \"why\" }";

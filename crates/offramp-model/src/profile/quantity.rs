@@ -120,11 +120,16 @@ impl Dimension {
         let number = format!("{:.3}", value as f64 / factor as f64);
         format!("{} {name}", number.trim_end_matches('0').trim_end_matches('.'))
     }
+
+    /// An interval in base units, for people.
+    pub fn show_interval(&self, [low, high]: [u64; 2]) -> String {
+        format!("{} to {}", self.show(low), self.show(high))
+    }
 }
 
 /// A hint at the nearest of some names, if one is near.
 pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
-    const NEAR: f64 = 0.6;
+    const NEAR: f64 = 0.75;
     names
         .iter()
         .map(|name| (strsim::jaro_winkler(word, name), name))
@@ -150,7 +155,10 @@ fn scaled(number: &str, factor: u64) -> Option<u64> {
 /// Splits "13.4 MHz" or "13.4MHz" into number and unit.
 pub(crate) fn split(text: &str) -> (&str, &str) {
     let text = text.trim();
-    let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+    // A sign is part of the number, and so of what is said to be wrong with it.
+    let unsigned = text.trim_start_matches(['-', '+']);
+    let end = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+    let end = text.len() - unsigned.len() + end;
     (&text[..end], text[end..].trim())
 }
 
@@ -159,6 +167,9 @@ pub(crate) fn split(text: &str) -> (&str, &str) {
 pub struct Quantity {
     /// In base units of its dimension; for a word, its place in the list.
     pub value: u64,
+    /// From where to where it was found, in the same units, both ends included: the value is between them. `None`: nobody
+    /// said.
+    pub interval: Option<[u64; 2]>,
     /// How it is known.
     pub tag: Tag,
     /// From where, or why it is assumed.
@@ -196,6 +207,7 @@ mod tests {
         assert_eq!(Dimension::Frequency.show(6_700_000), "6.7 MHz");
         assert_eq!(Dimension::Ratio.show(1_333_333), "133.333 %");
         assert_eq!(Dimension::Time.show(0), "0 ps");
+        assert_eq!(Dimension::Time.show_interval([900_000, 1_100_000]), "900 ns to 1.1 us");
     }
 
     #[test]
@@ -203,5 +215,6 @@ mod tests {
         assert_eq!(split("13.4MHz"), ("13.4", "MHz"));
         assert_eq!(split(" 8 KiB "), ("8", "KiB"));
         assert_eq!(split("drop"), ("", "drop"));
+        assert_eq!(split("-3MHz"), ("-3", "MHz"));
     }
 }

@@ -87,7 +87,7 @@ pub const DUPLEXES: &[&str] = &["half", "full"];
 /// TCP senders.
 pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno", "new-reno", "cubic"];
 /// Policies of interrupt moderation.
-pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "e1000", "net-dim", "quiet-or-area"];
+pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"];
 /// When the next RPC is sent.
 pub const ISSUES: &[&str] = &["each", "round"];
 /// Switches.
@@ -283,6 +283,20 @@ pub static KEYS: &[Key] = &[
         (1, 1_000_000),
         "8000interrupt/s",
         "interrupts per second at most, where moderation is a fixed gap",
+    ),
+    key(
+        "adapter.interrupt_wait",
+        Time,
+        (1_000_000, SECOND),
+        "50us",
+        "longest that the first frame waits, where moderation is coalescing; in whole microseconds",
+    ),
+    key(
+        "adapter.interrupt_frames",
+        Count("frame"),
+        (1, 1_000_000),
+        "32frame",
+        "frames that wait at most, where moderation is coalescing",
     ),
     key(
         "bus.clock",

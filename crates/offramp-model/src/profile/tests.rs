@@ -79,6 +79,35 @@ fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
         (line("clock = 8"), ["bad.toml: bus.clock", "expected"]),
         (line(&format!("clock = {{ value = 8, units = \"MHz\", {rest} }}")), ["bus.clock", "did you mean \"unit\""]),
         (line("clock = { value = 8, unit = \"MHz\", tag = \"assumed\" }"), ["bus.clock", "source is missing"]),
+        (line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = 8, {rest} }}")), ["bus.clock", "[low, high]"]),
+        (
+            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [8], {rest} }}")),
+            ["bus.clock", "[low, high]"],
+        ),
+        (
+            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [9, 10], {rest} }}")),
+            ["bus.clock", "9 MHz to 10 MHz does not hold its value of 8 MHz"],
+        ),
+        (
+            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [9, 7], {rest} }}")),
+            ["bus.clock", "the smaller end first"],
+        ),
+        (
+            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [0, 9], {rest} }}")),
+            ["bus.clock", "its interval: 0 Hz is out of range"],
+        ),
+        (
+            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [\"7\", 9], {rest} }}")),
+            ["bus.clock", "its interval: \"7\" is no value"],
+        ),
+        (
+            line(&format!("[adapter]\noverflow = {{ value = \"drop\", interval = [0, 1], {rest} }}")),
+            ["adapter.overflow", "it is a word"],
+        ),
+        (
+            line(&format!("clock = {{ value = 8, intervall = [7, 9], {rest} }}")),
+            ["bus.clock", "did you mean \"interval\""],
+        ),
         (line("[adaptor]"), ["bad.toml: adaptor", "did you mean \"adapter\""]),
         (
             line(&format!("[adapter]\nreceive_descriptors = {{ value = 0, unit = \"frame\", {rest} }}")),
@@ -101,6 +130,50 @@ fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
     }
     assert!(Profile::load("486-wd8003").unwrap_err().to_string().contains("486-wd8003e"));
     assert!(Profile::load("nowhere.toml").unwrap_err().to_string().contains("nowhere.toml"));
+}
+
+#[test]
+fn an_interval_is_in_the_unit_of_its_value_and_goes_when_the_value_is_set() {
+    let text = "kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\nclock = { value = 8, unit = \"MHz\", \
+                interval = [7.5, 8], tag = \"measured\", source = \"a test\" }\n";
+    let mut profile = Files::new("interval", &[("a.toml", text)]).load("a.toml").unwrap();
+    assert_eq!(profile.quantity("bus.clock").interval, Some([7_500_000, 8_000_000]));
+    assert_eq!(profile.quantity("host.tcp_time").interval, None, "nobody said");
+    profile.set("bus.clock", "9MHz").unwrap();
+    assert_eq!(profile.quantity("bus.clock").interval, None, "it was of another value");
+}
+
+#[test]
+fn a_file_that_another_one_names_and_that_cannot_be_had_is_said_with_who_names_it() {
+    let system = |rest: &str| format!("kind = \"system\"\ntitle = \"x\"\n{rest}\n");
+    let extends = "extends = \"486-wd8003ep\"\n[parts]\nadapter = ";
+    for (rest, expected) in [
+        ("extends = \"486-wd8003\"".to_owned(), ["bad.toml: extends: ", "\"486-wd8003e\""]),
+        ("extends = \"none.toml\"".to_owned(), ["bad.toml: extends: ", "none.toml: No such file"]),
+        (format!("{extends}\"isa-8\""), ["bad.toml: parts.adapter: ", "no adapter profile \"isa-8\""]),
+        (format!("{extends}\"none.toml\""), ["bad.toml: parts.adapter: ", "none.toml: No such file"]),
+        (format!("{extends}\"mine.toml\""), ["mine.toml: extends: ", "\"wd8003e\""]),
+    ] {
+        let mine = "kind = \"adapter\"\ntitle = \"x\"\nextends = \"wd8003eq\"\n";
+        let files = Files::new("named", &[("bad.toml", &system(&rest)), ("mine.toml", mine)]);
+        let error = files.error("bad.toml");
+        assert!(expected.iter().all(|part| error.contains(part)), "{rest}\n{error}");
+    }
+}
+
+#[test]
+fn a_system_that_says_nothing_of_a_part_is_refused() {
+    let parts = "host = \"486dx-40\"\nadapter = \"wd8003ep\"\nlink = \"ethernet-10\"\n";
+    let files = Files::new("parts", &[("bad.toml", &format!("kind = \"system\"\ntitle = \"x\"\n[parts]\n{parts}"))]);
+    assert!(files.error("bad.toml").contains("bad.toml: parts.peer: nothing is said of the peer"));
+    let files = Files::new("no-parts", &[("bad.toml", "kind = \"system\"\ntitle = \"x\"\n")]);
+    assert!(files.error("bad.toml").contains("parts.host: nothing is said of the host"));
+}
+
+#[test]
+fn a_file_that_is_far_too_long_is_not_read_to_its_end() {
+    let files = Files::new("long", &[("bad.toml", &"#".repeat(FILE_LEN_MAX as usize + 1))]);
+    assert!(files.error("bad.toml").contains("no profile is longer than 1048576 bytes"));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! One parameter and its values, as a user writes them.
 
-use super::SweepError;
+use super::{POINTS_MAX, SweepError};
+use crate::profile::Profile;
 use crate::profile::quantity::Dimension;
 use crate::profile::schema::{self, Key};
 
@@ -31,7 +32,8 @@ pub struct Axis {
     pub values: Values,
 }
 
-const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios";
+const FORMS: &str = "write KEY=VALUE,VALUE,... or KEY=FROM..TO/COUNT, with units; FROM..TO:log/COUNT for equal ratios; \
+                     KEY/COUNT for the interval that the profile has of it";
 
 impl Axis {
     /// Reads `bus.clock=4MHz..32MHz/8`, `bus.clock=4MHz..32MHz:log/8` or `adapter.overflow=drop,overrun`. A Latin
@@ -50,6 +52,24 @@ impl Axis {
         Ok(Self { key, values: values.map_err(wrong)? })
     }
 
+    /// The same; and of a name alone, `host.wake_time` or `host.wake_time/5`, the interval that the profile has of it.
+    ///
+    /// # Errors
+    /// As [`Self::parse`], and when the profile has no interval of it.
+    pub fn parse_for(text: &str, profile: &Profile) -> Result<Self, SweepError> {
+        if text.contains('=') {
+            return Self::parse(text);
+        }
+        let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
+        let (name, count) = text.split_once('/').map_or((text, None), |(name, count)| (name, Some(count)));
+        let key = schema::known(name.trim()).map_err(wrong)?;
+        let Some([from, to]) = profile.quantity(key.name).interval.filter(|[low, high]| low < high) else {
+            return Err(wrong(format!("{} has no interval of it; {FORMS}", profile.name)));
+        };
+        let count = count.map(counted).transpose().map_err(wrong)?;
+        Ok(Self { key, values: Values::Range { from, to, is_log: false, count } })
+    }
+
     /// Its values on a grid, base units.
     pub(super) fn listed(&self) -> Result<Vec<u64>, SweepError> {
         match &self.values {
@@ -60,7 +80,7 @@ impl Axis {
             }
             Values::Range { count: None, .. } => {
                 let why = "a grid needs to know how many values; add /COUNT".to_owned();
-                Err(SweepError::Axis { axis: self.text(), why })
+                Err(SweepError::Axis { axis: self.key.name.to_owned(), why })
             }
         }
     }
@@ -99,7 +119,7 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
         _ if !has_count(rest) => (rest, None),
         Some(_) => {
             let (rest, count) = rest.rsplit_once('/').unwrap_or((rest, ""));
-            (rest, Some(count.parse().map_err(|_| format!("{count:?} is no count"))?))
+            (rest, Some(counted(count)?))
         }
         None => (rest, None),
     };
@@ -111,10 +131,15 @@ fn range(key: &Key, from: &str, rest: &str) -> Result<Values, String> {
     if is_log && from == 0 {
         return Err("equal ratios cannot begin at 0".to_owned());
     }
-    if count == Some(0) || count == Some(1) {
-        return Err("a range has 2 values at least".to_owned());
-    }
     Ok(Values::Range { from, to, is_log, count })
+}
+
+fn counted(count: &str) -> Result<usize, String> {
+    match count.parse() {
+        Ok(count) if (2..=POINTS_MAX).contains(&count) => Ok(count),
+        Ok(_) => Err(format!("a range has 2 values at least, and at most {POINTS_MAX}")),
+        Err(_) => Err(format!("{count:?} is no count")),
+    }
 }
 
 fn has_count(rest: &str) -> bool {
@@ -151,6 +176,8 @@ mod tests {
             ("bus.clock=1..2MHz/2", "the unit is missing"),
             ("bus.clock=2MHz..1MHz/2", "the smaller value comes first"),
             ("bus.clock=1MHz..2MHz/1", "2 values at least"),
+            ("bus.clock=1MHz..2MHz/99999999999", "at most 1000000"),
+            ("bus.clock=1MHz..2MHz/99999999999999999999", "is no count"),
             ("bus.clock=1Hz..2MHz/2", "out of range"),
             ("peer.gap=0us..1ms:log/3", "cannot begin at 0"),
             ("adapter.overflow=drop..overrun/2", "list the words"),
@@ -158,6 +185,7 @@ mod tests {
             let error = Axis::parse(text).unwrap_err().to_string();
             assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
         }
-        assert!(Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string().contains("/COUNT"));
+        let uncounted = Axis::parse("bus.clock=1MHz..2MHz").unwrap().listed().unwrap_err().to_string();
+        assert_eq!(uncounted, "bus.clock: a grid needs to know how many values; add /COUNT");
     }
 }

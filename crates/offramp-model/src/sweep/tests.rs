@@ -36,6 +36,37 @@ fn a_grid_has_every_value_with_every_other_the_last_one_changing_fastest() {
 }
 
 #[test]
+fn a_name_alone_is_varied_over_the_interval_that_the_profile_has_of_it() {
+    let text = "kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\nclock = { value = 8, unit = \"MHz\", \
+                interval = [6, 10], tag = \"measured\", source = \"a test\" }\n";
+    let file = Scratch(std::env::temp_dir().join(format!("offramp-sweep-interval-{}.toml", std::process::id())));
+    std::fs::write(&file.0, text).unwrap();
+    let profile = Profile::load(file.0.to_str().unwrap()).unwrap();
+    let axis = Axis::parse_for("bus.clock/3", &profile).unwrap();
+    assert_eq!(axis.listed().unwrap(), [6_000_000, 8_000_000, 10_000_000]);
+    let axis = Axis::parse_for("bus.clock=7MHz..9MHz/2", &profile).unwrap();
+    assert_eq!(axis.listed().unwrap(), [7_000_000, 9_000_000], "a range that is named is taken");
+    for (text, why) in [
+        ("bus.clock/1", "2 values at least"),
+        ("bus.clock/x", "no count"),
+        ("bus.clok/3", "did you mean \"bus.clock\""),
+        ("host.tcp_time/3", "has no interval of it; write KEY=VALUE"),
+    ] {
+        let error = Axis::parse_for(text, &profile).unwrap_err().to_string();
+        assert!(error.starts_with(text) && error.contains(why), "{text}: {error}");
+    }
+    assert!(Axis::parse_for("bus.clock", &profile).unwrap().listed().is_err(), "a grid needs a count");
+}
+
+#[test]
+fn a_parameter_that_is_varied_twice_is_refused() {
+    for design in [Design::Grid, Design::Latin { points: 3, seed: 1 }] {
+        let error = sweep(&["bus.clock=8MHz,16MHz", "bus.clock=4MHz..5MHz/2"], design).points().unwrap_err();
+        assert_eq!(error.to_string(), "bus.clock: it is varied twice; give all its values at once");
+    }
+}
+
+#[test]
 fn a_latin_hypercube_has_one_point_in_each_part_of_each_range() {
     let axes = ["bus.clock=4MHz..32MHz:log", "peer.gap=10us..110us"];
     for count in [1, 7, 50] {
@@ -112,10 +143,11 @@ fn a_point_that_cannot_be_run_says_why_and_the_others_are_run() {
     let sweep = sweep(&["workload.mss=1460byte,9000byte", "host.receive_window=4KiB,32KiB"], Design::Grid);
     let rows = sweep.run(Vec::new(), threads(2), |_| true).unwrap();
     let failed: Vec<_> = rows.iter().filter(|row| row.result.is_err()).map(|row| row.point).collect();
-    assert_eq!(failed, [2], "9000 bytes do not fit into a window of 4 KiB");
+    assert_eq!(failed, [2, 3], "9000 bytes do not fit into a window of 4 KiB, and such a frame not into the card");
     let columns = columns(&sweep, &rows).unwrap();
     let Cells::Words(errors) = &columns.last().unwrap().cells else { panic!("words") };
     assert!(errors[2].contains("does not take one segment") && errors[0].is_empty());
+    assert!(errors[3].contains("nothing came through") && errors[3].contains("for want of room"), "{}", errors[3]);
     let Cells::Numbers(throughput) = &columns[3].cells else { panic!("numbers") };
     assert!(throughput[2].is_none() && throughput[0].is_some_and(|value| value > 0.0));
 }
@@ -136,7 +168,7 @@ fn a_table_has_a_line_for_each_point_and_names_with_units() {
 #[test]
 fn too_many_points_are_refused() {
     let axis = "bus.clock=4MHz..30MHz/2000";
-    let error = sweep(&[axis, axis], Design::Grid).points().unwrap_err();
+    let error = sweep(&[axis, "peer.gap=1us..1ms/2000"], Design::Grid).points().unwrap_err();
     assert!(error.to_string().contains("4000000 points"), "{error}");
     assert!(sweep(&[axis], Design::Latin { points: 0, seed: 1 }).points().is_err());
 }

@@ -1,7 +1,7 @@
 //! `offramp model compare`: two systems side by side.
 
 use super::{command_line, load_with, print_json, setting, warn, workload, write_page};
-use crate::exit::{FAILED, SETUP, fail};
+use crate::exit::{FAILED, SETUP, fail, print};
 use offramp_lab::report::modelled::explanation;
 use offramp_model::compare;
 use offramp_model::config::Workload;
@@ -70,7 +70,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if args.json {
         print_json(&comparison);
     } else {
-        print!("{}", compare::text(&comparison));
+        print(compare::text(&comparison));
     }
     written.unwrap_or(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `offramp model sensitivity`: which parameters an outcome hangs on.
 
 use super::{command_line, load_with, print_json, setting, workload, write_page};
-use crate::exit::{FAILED, SETUP, fail};
+use crate::exit::{FAILED, SETUP, fail, print};
 use clap::ValueEnum;
 use offramp_lab::report::modelled;
 use offramp_model::config::Workload;
@@ -9,12 +9,15 @@ use offramp_model::metrics::{self, METRICS, Metric};
 use offramp_model::pool;
 use offramp_model::profile::Profile;
 use offramp_model::sensitivity::{
-    Factor, Sensitivity, Study, checked_share, elasticities, factors, morris, only, sobol,
+    Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol,
 };
 use offramp_model::simulation::ModelError;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+
+/// How far a number is varied of which nothing else is said.
+const RANGE_PERCENT: f64 = 10.0;
 
 /// How much an outcome changes with each number of a profile.
 #[derive(clap::Args)]
@@ -33,9 +36,10 @@ pub(super) struct Args {
     /// Only these parameters [default: every number of the profile that is not 0]
     #[arg(long, value_name = "KEY", value_delimiter = ',')]
     parameters: Vec<String>,
-    /// From value / (1 + this) to value * (1 + this)
-    #[arg(long, value_name = "PERCENT", default_value_t = 10.0)]
-    range: f64,
+    /// From value / (1 + this) to value * (1 + this) [default: 10; morris and sobol vary a number over the interval that
+    /// the profile has of it, if it has one]
+    #[arg(long, value_name = "PERCENT")]
+    range: Option<f64>,
     /// Paths of Morris' method
     #[arg(long, default_value = "20")]
     paths: NonZeroUsize,
@@ -89,17 +93,31 @@ pub(super) fn run(args: &Args) -> ExitCode {
     if args.json {
         print_json(&found);
     } else {
-        println!("{}: {}, {}\n", profile.name, profile.title, args.workload.name());
-        print!("{}", text(&found));
+        print(format_args!("{}: {}, {}\n\n{}", profile.name, profile.title, args.workload.name(), text(&found)));
     }
     written.unwrap_or(ExitCode::SUCCESS)
 }
 
 fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>), String> {
     let profile = load_with(&args.profile, &args.settings).map_err(|error| error.to_string())?;
-    let all = factors(&profile, checked_share(args.range)?);
+    let all = factors(&profile, ranges(args)?);
     let factors = if args.parameters.is_empty() { all } else { only(&all, &args.parameters)? };
+    match args.method {
+        Method::Elasticity => checked_runs(2, factors.len()),
+        Method::Morris => checked_runs(factors.len() + 1, args.paths.get()),
+        Method::Sobol => checked_runs(factors.len() + 2, args.samples.get()),
+    }?;
     Ok((profile, factors))
+}
+
+/// An elasticity is of the neighbourhood of a value, whatever is known of it; the other methods ask what follows from
+/// all that it may be.
+fn ranges(args: &Args) -> Result<Ranges, String> {
+    let share = checked_share(args.range.unwrap_or(RANGE_PERCENT))?;
+    match (args.range, args.method) {
+        (None, Method::Morris | Method::Sobol) => Ok(Ranges::Intervals(share)),
+        _ => Ok(Ranges::Share(share)),
+    }
 }
 
 fn study(args: &Args, profile: &Profile, factors: &[Factor]) -> Result<Sensitivity, ModelError> {
@@ -114,12 +132,14 @@ fn study(args: &Args, profile: &Profile, factors: &[Factor]) -> Result<Sensitivi
 fn text(found: &Sensitivity) -> String {
     let [main, other] = found.columns;
     let mut out = format!("{}\n{}; {} runs\n\n", found.metric, found.method, found.runs);
-    out += format!("{:30} {:>14} {:10} {main:>14} {other:>10}", "parameter", "value", "known").trim_end();
+    let head = format!("{:30} {:>14} {:10} {:>14} {:>14}", "parameter", "value", "known", "from", "to");
+    out += format!("{head} {main:>14} {other:>10}").trim_end();
     out.push('\n');
     for effect in &found.effects {
         let second = effect.other.map(|other| format!("{other:>10.3}")).unwrap_or_default();
-        let line = format!("{:30} {:>14} {:10} {:>14.3} {second}", effect.name, effect.value, effect.tag, effect.main);
-        out += line.trim_end();
+        let [from, to] = &effect.range;
+        let line = format!("{:30} {:>14} {:10} {from:>14} {to:>14}", effect.name, effect.value, effect.tag);
+        out += format!("{line} {:>14.3} {second}", effect.main).trim_end();
         out.push('\n');
     }
     out

@@ -23,12 +23,15 @@ Examples:
   offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
       --vary host.receive_window=4KiB,8KiB,32KiB --out isa.csv --html isa.html
   offramp model sweep ndis-2011 --workload ttcp-receive --vary host.tcp_time=5us..50us:log \\
-      --vary adapter.interrupt_rate=500..20000:log --latin 1000 --out latin.csv --parquet latin.parquet
+      --vary adapter.interrupt_rate=500..20000:log --latin 1000 \\
+      --out latin.csv --parquet latin.parquet
 
 KEY=VALUE,VALUE,...        these values
 KEY=FROM..TO/COUNT         so many values at equal distances, both ends included
 KEY=FROM..TO:log/COUNT     so many values at equal ratios
-A Latin hypercube needs no COUNT. A sweep that is interrupted goes on where it ended when it is begun again.";
+KEY/COUNT                  so many values over the interval that the profile has of it
+A Latin hypercube needs no COUNT. A sweep that is interrupted goes on where it ended when it is begun
+again.";
 
 /// Run a workload on every point of a grid, or of a Latin hypercube.
 #[derive(clap::Args)]
@@ -84,7 +87,7 @@ impl From<SweepError> for Failure {
 impl Args {
     fn sweep(&self) -> Result<Sweep, Failure> {
         let profile = load_with(&self.profile, &self.settings).map_err(|error| Failure::Setup(error.to_string()))?;
-        let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse(axis)).collect::<Result<_, _>>()?;
+        let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse_for(axis, &profile)).collect::<Result<_, _>>()?;
         let design = self.latin.map_or(Design::Grid, |points| Design::Latin { points, seed: self.seed });
         Ok(Sweep { profile, workload: self.workload, axes, design })
     }

@@ -52,7 +52,7 @@ fn live(table: &ClaimTable, at: usize) -> String {
 }
 
 fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
-    let row = |(at, row): (usize, &Row)| {
+    let row = |row: &Row| {
         let verdict = match row.ok {
             Some(true) => "ok",
             Some(false) => "MISS",
@@ -61,24 +61,28 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
         let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
         let error = row.error.map(|error| format!("{error:+.1} {}", row.error_unit)).unwrap_or_default();
         let shown = mechanisms.iter().find(|mechanism| mechanism.claims.contains(&row.id));
-        vec![
+        let cells = [
             row.id.to_owned(),
             format!("{}{part}", row.published),
             row.modelled.clone().unwrap_or_else(|| "–".to_owned()),
-            live(table, at),
             error,
             row.kind.name().to_owned(),
             row.target.clone(),
             verdict.to_owned(),
             shown.map(|mechanism| mechanism.title.to_owned()).unwrap_or_default(),
-            row.assumption.clone(),
-        ]
+        ];
+        cells.to_vec()
     };
-    let head = ["claim", "published", "modelled", "live", "error", "kind", "target", "", "chart", "assumed"];
+    let notes = |(at, row): (usize, &Row)| {
+        let named = |name: &str, text: String| Some(format!("{name}: {text}")).filter(|_| !text.is_empty());
+        [named("live", live(table, at)), named("assumed", row.assumption.clone())].into_iter().flatten().collect()
+    };
+    let head = ["claim", "published", "modelled", "error", "kind", "target", "", "chart"];
     Table {
         caption: "A miss stays in the table.".to_owned(),
         head: head.map(str::to_owned).to_vec(),
-        rows: table.rows.iter().enumerate().map(row).collect(),
+        rows: table.rows.iter().map(row).collect(),
+        notes: table.rows.iter().enumerate().map(notes).collect(),
     }
 }
 
@@ -88,6 +92,7 @@ fn fitted(table: &ClaimTable) -> Table {
         caption: "Numbers that were fitted".to_owned(),
         head: ["parameter", "value", "fitted to"].map(str::to_owned).to_vec(),
         rows: numbers.map(|of| vec![of.name.to_owned(), of.value.clone(), of.rows.join(", ")]).collect(),
+        ..Table::default()
     }
 }
 
@@ -118,19 +123,21 @@ fn figure(panel: &Panel) -> Figure {
 }
 
 /// Writes each chart of each mechanism into a directory, as `NAME.svg`, and further ones of one mechanism as
-/// `NAME-2.svg`.
+/// `NAME-2.svg`. The directory is made if it is not there.
 ///
 /// # Errors
 /// When a file cannot be written; the error names it.
 pub fn write_charts(mechanisms: &[Mechanism], directory: &Path) -> io::Result<usize> {
+    let named = |path: &Path, error: io::Error| {
+        io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()))
+    };
+    std::fs::create_dir_all(directory).map_err(|error| named(directory, error))?;
     let mut written = 0;
     for mechanism in mechanisms {
         for (at, panel) in mechanism.panels.iter().enumerate() {
             let suffix = if at == 0 { String::new() } else { format!("-{}", at + 1) };
             let path = directory.join(format!("{}{suffix}.svg", mechanism.name));
-            let named =
-                |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()));
-            std::fs::write(&path, figure(panel).svg()).map_err(named)?;
+            std::fs::write(&path, figure(panel).svg()).map_err(|error| named(&path, error))?;
             written += 1;
         }
     }
@@ -174,7 +181,7 @@ mod tests {
             kind: Kind::Predicted,
             target: "within 5 %".to_owned(),
             ok: Some(ok),
-            assumption: String::new(),
+            assumption: if ok { "no wait states".to_owned() } else { String::new() },
         };
         let table = ClaimTable {
             rows: vec![row("I7", true), row("R4", false)],
@@ -191,7 +198,12 @@ mod tests {
         for part in ["I7", "994 KiB/s", "+2.5 %", "MISS", "It bends.", "<svg", "The clock"] {
             assert!(without.contains(part), "{part}");
         }
-        assert!(!without.contains("Live: "));
+        assert!(!without.contains("Live: ") && !without.contains("live: "));
+        assert_eq!(
+            without.matches("assumed: no wait states</td></tr>").count(),
+            1,
+            "of the one row that assumes something"
+        );
         let mut measured = ClaimTable { rows: vec![row("H2", true), row("H2", true)], ..table };
         super::super::live::fill(&mut measured, &crate::report::sample::report());
         let with = html(&measured);
@@ -202,11 +214,11 @@ mod tests {
     #[test]
     fn every_chart_is_a_file() {
         let directory = std::env::temp_dir().join(format!("offramp-charts-{}", std::process::id()));
-        std::fs::create_dir_all(&directory).unwrap();
         assert_eq!(write_charts(&[mechanism()], &directory).unwrap(), 2);
         let second = std::fs::read_to_string(directory.join("isa-clock-2.svg")).unwrap();
         std::fs::remove_dir_all(&directory).unwrap();
         assert!(second.starts_with("<svg") && second.trim_end().ends_with("</svg>"), "{second}");
-        assert!(write_charts(&[mechanism()], Path::new("/nowhere")).unwrap_err().to_string().contains("/nowhere"));
+        let no_directory = write_charts(&[mechanism()], Path::new("/dev/null/charts")).unwrap_err().to_string();
+        assert!(no_directory.contains("/dev/null/charts"), "{no_directory}");
     }
 }

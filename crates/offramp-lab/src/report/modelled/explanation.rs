@@ -61,6 +61,7 @@ pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
         caption: "Time of each frame".to_owned(),
         head: ["of", "part", "µs/frame", "share"].map(str::to_owned).to_vec(),
         rows: line.chain(bus).chain(processor).collect(),
+        ..Table::default()
     };
     let says = format!(
         "A frame comes every {} µs and waits {} µs in the adapter's memory. Throughput {} KiB/s, processor {} %. \
@@ -107,6 +108,7 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
         caption: caption.to_owned(),
         head: vec![String::new(), first.clone(), second.clone(), "ratio".to_owned()],
         rows: rows.iter().map(row).collect(),
+        ..Table::default()
     };
     let differences = Table {
         caption: "What they differ in".to_owned(),
@@ -116,6 +118,7 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
             .iter()
             .map(|of| vec![of.name.to_owned(), of.values[0].clone(), of.values[1].clone(), of.tags.join(", ")])
             .collect(),
+        ..Table::default()
     };
     let limits = comparison.systems.iter().zip(comparison.limits);
     let section = Section {

@@ -10,18 +10,20 @@ use offramp_model::profile::Profile;
 
 use super::document::Table;
 
-/// Every number that a run was made with, with tag and source.
+/// Every number that a run was made with, with interval, tag and source.
 fn parameters(profile: &Profile) -> Table {
     let row = |(key, quantity): (
         &'static offramp_model::profile::schema::Key,
         &offramp_model::profile::quantity::Quantity,
     )| {
         let value = key.dimension.show(quantity.value);
-        vec![key.name.to_owned(), value, quantity.tag.to_string(), quantity.source.clone()]
+        let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval)).unwrap_or_default();
+        vec![key.name.to_owned(), value, interval, quantity.tag.to_string(), quantity.source.clone()]
     };
     Table {
         caption: format!("What {} was made with", profile.name),
-        head: ["parameter", "value", "known", "source"].map(str::to_owned).to_vec(),
+        head: ["parameter", "value", "interval", "known", "source"].map(str::to_owned).to_vec(),
         rows: profile.said().map(row).collect(),
+        ..Table::default()
     }
 }

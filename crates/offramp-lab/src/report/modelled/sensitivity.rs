@@ -22,6 +22,7 @@ pub fn page(profile: &Profile, workload: &str, found: &Sensitivity, command: &st
             caption: "The strongest first".to_owned(),
             head: head.into_iter().filter(|head| !head.is_empty()).collect(),
             rows: found.effects.iter().map(row).collect(),
+            ..Table::default()
         }],
     };
     let title = format!("What {workload} on {} hangs on", profile.name);
