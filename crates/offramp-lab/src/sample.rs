@@ -9,7 +9,7 @@ use crate::model::Sample;
 use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use offramp_ports::sys::NetNs;
-use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes};
+use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes, Worked};
 use offramp_ports::sys::netns::confine;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -319,20 +319,24 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let placement = &hosts.config().placement;
     let processors = end.processors.since(&start.processors);
     let idle_us = idle_us_between(&start.idle_ns, &end.idle_ns);
-    let busy_s = |cpus: &[usize]| busy_seconds(&processors, &idle_us, cpus, elapsed_s);
-    let machine_cpu_s = busy_s(&cpu::online());
+    let worked = |cpus: &[usize]| worked(&processors, &idle_us, cpus, elapsed_s);
+    let machine = worked(&cpu::online());
+    let machine_cpu_s = seconds(machine.likely_us);
     let has_adapters = !hosts.adapter_threads().is_empty();
     let adapter_cpu_s = has_adapters.then(|| (end.adapter_ns - start.adapter_ns) as f64 / NANOSECONDS);
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
     let process_s = guests.map(|(start, end)| (end.process_ns - start.process_ns) as f64 / NANOSECONDS);
-    let host_cpu_s = match adapter_cpu_s {
+    let of_hosts = match adapter_cpu_s {
         // Host A alone: what the other one did is the other one's.
-        Some(_) if process_s.is_some() => process_s,
+        Some(_) if process_s.is_some() => None,
         // Apart, and the hosts' receive work with them: what the hosts' processors did is the hosts'.
-        Some(_) if placement.is_apart() && hosts.has_rps() => Some(busy_s(&placement.host_cpus)),
-        Some(adapter_s) => Some((machine_cpu_s - adapter_s).max(0.0)),
+        Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
+        Some(adapter_s) => Some((machine, adapter_s)),
         None => None,
     };
+    let without = |us, adapter_s: f64| (seconds(us) - adapter_s).max(0.0);
+    let host_cpu_s = of_hosts.map(|(of, adapter_s)| without(of.likely_us, adapter_s)).or(process_s);
+    let host_cpu_range_s = of_hosts.map(|(of, adapter_s)| [of.min_us, of.max_us].map(|us| without(us, adapter_s)));
     let counts = end.counts.since(start.counts);
     // The window of the report and the one between the two readings differ by the time that an event
     // takes to arrive; the bytes are scaled to the readings.
@@ -350,6 +354,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         latency_p99_us: latency.map(|latency| latency.p99_us),
         interrupts_per_frame: received.map(|frames| counts.receive.interrupts as f64 / frames),
         host_cpu_s,
+        host_cpu_range_s,
         adapter_cpu_s,
         guest_cpu_s: guests.and_then(|(start, end)| Some(end.time.busy_share_since(&start.time)? * elapsed_s)),
         machine_cpu_s: Some(machine_cpu_s),
@@ -394,17 +399,19 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Time that processors were not idle. Idle time is exact to a tick (the kernel adds it up, it does not sample it), which
-/// shares of user and system time are not. A processor that is kept awake has none by the kernel's account: what keeps
-/// it awake counted it.
-fn busy_seconds(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> f64 {
-    let busy = |cpu: &usize| {
-        let time = processors.of(*cpu)?;
+/// Time that these processors were at work. A processor that is kept awake has no idle time by the kernel's account: what
+/// keeps it awake counted it.
+fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
+    let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
+    let of = |cpu: &usize| {
         let kept_awake = kept_awake_us.iter().find(|(other, _)| other == cpu).map_or(0, |(_, idle_us)| *idle_us);
-        let away_s = (time.idle_us + time.steal_us + kept_awake) as f64 / MICROSECONDS;
-        Some((elapsed_s - away_s).clamp(0.0, elapsed_s))
+        Some(processors.of(*cpu)?.worked(elapsed_us, kept_awake))
     };
-    cpus.iter().filter_map(busy).sum()
+    cpus.iter().filter_map(of).sum()
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / MICROSECONDS
 }
 
 fn distance_ns(config: &RigConfig) -> Option<f64> {

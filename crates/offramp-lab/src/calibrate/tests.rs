@@ -97,7 +97,7 @@ fn a_profile_is_made_that_the_model_reads_and_that_predicts_what_was_not_learned
     let predictions = predictions.unwrap();
     assert_eq!(predictions.len(), PREDICTED.len());
     for of in &predictions {
-        assert!(of.is_met(), "{}", predictions_text(&predictions));
+        assert_eq!(of.verdict(), Verdict::Met, "{}", predictions_text(&predictions));
     }
     let text = predictions_text(&predictions);
     assert!(text.contains("6 of 6 within") && !text.contains("MISS"), "{text}");
@@ -137,6 +137,45 @@ fn a_machine_that_cannot_tell_hosts_and_adapters_apart_is_refused() {
     assert!(error.contains("lso, off") && error.contains("two processors"), "{error}");
     experiments.remove(0);
     assert!(Calibration::of(&experiments).is_err());
+}
+
+#[test]
+fn a_round_in_which_the_hosts_time_is_open_counts_only_where_half_of_them_are_so() {
+    let of = |host_ns: f64, open_ns: f64| PerByte {
+        host_ns,
+        host_min_ns: host_ns - open_ns,
+        host_max_ns: host_ns,
+        adapter_ns: 1.0,
+        sends: 1.0,
+        receives: 1.0,
+        wire_frames: 1.0,
+        time: 1.0,
+    };
+    let [sure, open] = [of(1.0, 0.05), of(3.0, 2.0)];
+    assert_eq!(PerByte::certain(vec![sure, open]), [sure]);
+    assert_eq!(PerByte::certain(vec![open, open, sure]).len(), 3, "one of three says too little by itself");
+    assert_eq!(PerByte::certain(vec![open]), [open]);
+}
+
+#[test]
+fn what_a_hypervisor_leaves_open_is_neither_met_nor_missed() {
+    let prediction = |predicted: f64, measured: [f64; 3]| Prediction {
+        experiment: "lso-1g",
+        variant: "off",
+        gbit_per_s: [0.94, 0.94],
+        host_cpu_s_per_gb: [predicted, measured[1]],
+        measured_range_s_per_gb: [measured[0], measured[2]],
+    };
+    let verdict = |predicted, measured| prediction(predicted, measured).verdict();
+    assert_eq!(verdict(3.0, [2.9, 3.0, 3.1]), Verdict::Met);
+    assert_eq!(verdict(3.0, [0.0, 2.0, 3.4]), Verdict::Open);
+    assert_eq!(verdict(3.0, [2.9, 3.0, 9.0]), Verdict::Open);
+    assert_eq!(verdict(3.0, [0.0, 1.0, 2.0]), Verdict::Missed);
+    assert_eq!(verdict(3.0, [4.0, 5.0, 6.0]), Verdict::Missed);
+    let slow = Prediction { gbit_per_s: [0.5, 0.94], ..prediction(3.0, [0.0, 2.0, 3.4]) };
+    assert_eq!(slow.verdict(), Verdict::Missed, "throughput is not open");
+    let text = predictions_text(&[prediction(3.0, [0.0, 2.0, 3.4])]);
+    assert!(text.contains("open: measured 0.000 to 3.400") && text.contains("0 of 1 within"), "{text}");
 }
 
 #[test]
