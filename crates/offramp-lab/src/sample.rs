@@ -56,6 +56,8 @@ pub trait Hosts {
     fn adapter_threads(&self) -> Vec<i32>;
     /// Counters of both adapters.
     fn counts(&self) -> Counts;
+    /// Counters of the adapter of host 0 or 1.
+    fn counts_of(&self, side: usize) -> Counts;
     /// Packets that programs of the hosts which seal and open have lost.
     fn program_lost(&self) -> u64 {
         0
@@ -87,6 +89,8 @@ struct Reading {
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
+    /// Of these, those of the adapter of the host that serves.
+    server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
 }
@@ -151,10 +155,11 @@ impl Bench<'_> {
     fn read(&self, hosts: &mut dyn Hosts, awake: Option<&Awake>, time: Option<GuestTime>) -> Result<Reading, LabError> {
         let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
         let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
+        let server_counts = hosts.counts_of(1 - hosts.config().client);
         let program_lost = hosts.program_lost();
         let guest = hosts.guest().map(|guest| self.read_guest(guest, time)).transpose()?;
         let idle_ns = awake.map(Awake::idle_ns).unwrap_or_default();
-        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, program_lost, guest })
+        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, server_counts, program_lost, guest })
     }
 
     fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
@@ -177,7 +182,7 @@ impl Bench<'_> {
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
         command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
-        let mut server = spawn(command, ns, hosts.config())?;
+        let mut server = spawn(command, ns, hosts.config().placement.cpus_of(false))?;
         // The first line says that it listens.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
@@ -209,7 +214,7 @@ impl Bench<'_> {
         let server = ADDRESSES[1 - side].to_string();
         command.args(["ttcp", "--to", &server, "--port", &PORT_DEFAULT.to_string(), "--json"]);
         command.args(["--params", &params]);
-        let mut client = spawn(command, ns, hosts.config())?;
+        let mut client = spawn(command, ns, hosts.config().placement.cpus_of(true))?;
         for line in BufReader::new(output(&mut client)).lines() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Stopped);
@@ -329,6 +334,11 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let of_hosts = match adapter_cpu_s {
         // Host A alone: what the other one did is the other one's.
         Some(_) if process_s.is_some() => None,
+        // The host that serves alone. Without its receive work nobody knows whose time is whose.
+        Some(_) if placement.server_cpus.is_some() => {
+            let is_known = placement.has_server_alone() && hosts.has_rps();
+            is_known.then(|| (worked(placement.cpus_of(false)), 0.0))
+        }
         // Apart, and the hosts' receive work with them: what the hosts' processors did is the hosts'.
         Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
         Some(adapter_s) => Some((machine, adapter_s)),
@@ -338,6 +348,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let host_cpu_s = of_hosts.map(|(of, adapter_s)| without(of.likely_us, adapter_s)).or(process_s);
     let host_cpu_range_s = of_hosts.map(|(of, adapter_s)| [of.min_us, of.max_us].map(|us| without(us, adapter_s)));
     let counts = end.counts.since(start.counts);
+    let server_counts = end.server_counts.since(start.server_counts);
+    let of_hosts = if placement.server_cpus.is_some() { server_counts } else { counts };
     // The window of the report and the one between the two readings differ by the time that an event
     // takes to arrive; the bytes are scaled to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
@@ -361,8 +373,8 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         bytes: bytes as u64,
         retransmits: (report.segments > 0).then_some(report.retransmits),
         wire_frames: has_adapters.then_some(counts.transmit.frames_out),
-        host_frames: has_adapters.then_some(counts.receive.host_frames),
-        sent_frames: has_adapters.then_some(counts.transmit.host_frames),
+        host_frames: has_adapters.then_some(of_hosts.receive.host_frames),
+        sent_frames: has_adapters.then_some(of_hosts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
         lost_frames: has_adapters.then(|| counts.lost() + (end.program_lost - start.program_lost)),
         ..trouble(hosts.config(), &counts, report)
@@ -422,9 +434,9 @@ fn distance_ns(config: &RigConfig) -> Option<f64> {
     cpu::line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
 }
 
-fn spawn(mut command: Command, ns: &NetNs, config: &RigConfig) -> Result<Killed, LabError> {
+fn spawn(mut command: Command, ns: &NetNs, cpus: &[usize]) -> Result<Killed, LabError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    confine(&mut command, Some(ns), Some(&config.placement.host_cpus))?;
+    confine(&mut command, Some(ns), Some(cpus))?;
     let child = command.spawn().map_err(|e| LabError::Traffic(format!("cannot start {command:?}: {e}")))?;
     Ok(Killed(child))
 }
