@@ -11,7 +11,7 @@ pub fn describe_device() -> Machine {
         host_cpus: cpu::online(),
         cpu_split: "All that this machine did not idle is the host's; the adapter has a processor of its own, or none."
             .to_owned(),
-        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new() }, false)
+        ..describe(&Placement { host_cpus: Vec::new(), adapter_cpus: Vec::new(), server_cpus: None }, false)
     }
 }
 
@@ -60,7 +60,7 @@ fn processor() -> Option<String> {
 }
 
 fn split(placement: &Placement, has_rps: bool) -> String {
-    let Placement { host_cpus, adapter_cpus } = placement;
+    let Placement { host_cpus, adapter_cpus, .. } = placement;
     match (placement.is_apart(), has_rps) {
         (true, true) => format!(
             "Hosts (programs, sockets, receive work moved there by RPS) on processors {host_cpus:?}: all that these did \

@@ -219,6 +219,10 @@ pub struct Sample {
     pub transactions_per_s: Option<f64>,
     /// Processor time of the hosts in the measured time.
     pub host_cpu_s: Option<f64>,
+    /// The least and the most that `host_cpu_s` may be: the system does not say whether a hypervisor took time from the
+    /// hosts' work or from their idling. Both are the same where it took none. `None`: it does not bear on the figure.
+    #[serde(default)]
+    pub host_cpu_range_s: Option<[f64; 2]>,
     /// Processor time of the adapters in the measured time.
     pub adapter_cpu_s: Option<f64>,
     /// Time that a guest's processors were not idle in the measured time, by its own account.

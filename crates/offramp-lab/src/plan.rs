@@ -18,6 +18,8 @@ use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
 const MTU_JUMBO: usize = 9000;
+/// An MTU between the common one and that of jumbo frames.
+const MTU_MIDDLE: usize = 3000;
 pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
 /// default. Without it a gigabit line wakes the host for every frame.
@@ -103,13 +105,17 @@ pub struct Plan {
     pub variants: Vec<VariantPlan>,
 }
 
+/// The experiment with a host that only receives.
+pub const RECEIVER: &str = "receiver";
+
 /// Experiments that run only when they are named: without them a default run ends within 90 s.
-pub const ON_REQUEST: [&str; 14] = [
+pub const ON_REQUEST: [&str; 15] = [
     "moderation-rpc",
     "moderation-bulk",
     "moderation-mixed",
     "moderation-bursts",
     "interrupt-cap",
+    RECEIVER,
     resist::ORDER,
     resist::MEMORY_TCP,
     resist::MEMORY_UDP,
@@ -182,6 +188,7 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         moderation::mixed(settings),
         moderation::bursts(settings),
         moderation::interrupt_cap(settings),
+        receiver(settings),
         resist::order(settings),
         resist::memory_under_tcp(settings),
         resist::memory_under_bursts(settings),
@@ -379,6 +386,33 @@ fn rsc(settings: &Settings) -> Plan {
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, off), traffic: bulk(settings) },
             VariantPlan { name: "on", rig: rig(settings, Offloads::all()), traffic: bulk(settings) },
+        ],
+    }
+}
+
+/// The host that serves has a processor to itself; what it works there is what receiving takes.
+fn receiver(settings: &Settings) -> Plan {
+    let variant = |name, mtu, offloads| {
+        let rig = RigConfig { mtu, placement: Placement::server_alone(), ..rig(settings, offloads) };
+        VariantPlan { name, rig, traffic: bulk(settings) }
+    };
+    let (mtu, all) = (settings.mtu, Offloads::all());
+    Plan {
+        name: RECEIVER,
+        question: "What does a host pay that only receives, on a processor of its own?",
+        claims: &[],
+        fixed: format!(
+            "{}; large send on; the sending host and the adapters on one processor, the receiving host alone on another, and \
+             time and frames of hosts are its own",
+            line(settings)
+        ),
+        metric: HOST_CPU,
+        variants: vec![
+            variant("off", mtu, all - Offloads::RSC),
+            variant("on", mtu, all),
+            variant("no checksums", mtu, all - Offloads::RSC - Offloads::RX_CHECKSUM),
+            variant("MTU 3000", MTU_MIDDLE, all - Offloads::RSC),
+            variant("MTU 9000", MTU_JUMBO, all - Offloads::RSC),
         ],
     }
 }

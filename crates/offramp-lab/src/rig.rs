@@ -76,6 +76,9 @@ pub struct Placement {
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
+    /// Processors of the host that serves, where it is all that is looked at: `host_cpus` are then those of the client's
+    /// host, which may have them with the adapters.
+    pub server_cpus: Option<Vec<usize>>,
 }
 
 impl Placement {
@@ -83,12 +86,31 @@ impl Placement {
     pub fn apart() -> Self {
         let mut host_cpus = cpu::online();
         let adapter_cpus = if host_cpus.len() > 1 { host_cpus.pop().into_iter().collect() } else { host_cpus.clone() };
-        Self { host_cpus, adapter_cpus }
+        Self { host_cpus, adapter_cpus, server_cpus: None }
+    }
+
+    /// The first processor for the host that serves and nothing else, the last one for the other host and the adapters; one
+    /// for all if there is no other.
+    pub fn server_alone() -> Self {
+        let online = cpu::online();
+        let [first, last] = [online.first(), online.last()].map(|cpu| cpu.copied().into_iter().collect::<Vec<_>>());
+        Self { host_cpus: last.clone(), adapter_cpus: last, server_cpus: Some(first) }
+    }
+
+    /// Whether the host that serves has processors that nobody else has.
+    pub fn has_server_alone(&self) -> bool {
+        let is_others = |cpu: &usize| self.host_cpus.contains(cpu) || self.adapter_cpus.contains(cpu);
+        self.server_cpus.as_ref().is_some_and(|cpus| !cpus.iter().any(is_others))
     }
 
     /// Everything everywhere, as the scheduler likes.
     pub fn free() -> Self {
-        Self { host_cpus: cpu::online(), adapter_cpus: cpu::online() }
+        Self { host_cpus: cpu::online(), adapter_cpus: cpu::online(), server_cpus: None }
+    }
+
+    /// Processors of the client's host, or of the one that serves.
+    pub fn cpus_of(&self, is_client: bool) -> &[usize] {
+        self.server_cpus.as_deref().filter(|_| !is_client).unwrap_or(&self.host_cpus)
     }
 
     /// Whether hosts and adapters share no processor.
@@ -219,9 +241,11 @@ impl Rig {
         for (side, host) in hosts.iter().enumerate() {
             host.run(|| set_up_host(config, side))??;
         }
+        let placement = &config.placement;
+        let cpus_of = |side| placement.cpus_of(side == config.client);
         let rps = config.host.rps
-            && config.placement.is_apart()
-            && hosts.iter().all(|host| rps::set(host, INTERFACE, &config.placement.host_cpus).is_ok());
+            && (placement.is_apart() || placement.has_server_alone())
+            && hosts.iter().enumerate().all(|(side, host)| rps::set(host, INTERFACE, cpus_of(side)).is_ok());
         let controls = [Control::new(&adapter), Control::new(&adapter)];
         let mut rig = Self {
             workers: Vec::new(),
@@ -387,6 +411,11 @@ impl Rig {
     pub fn counts(&self) -> Counts {
         Counts::of(&self.controls)
     }
+
+    /// Counters of the adapter of host 0 or 1.
+    pub fn counts_of(&self, side: usize) -> Counts {
+        Counts::of(&self.controls[side..=side])
+    }
 }
 
 /// The threads that drive the ends of one cable, by name, and what each of them drives.
@@ -417,6 +446,10 @@ impl Hosts for Rig {
 
     fn counts(&self) -> Counts {
         self.counts()
+    }
+
+    fn counts_of(&self, side: usize) -> Counts {
+        self.counts_of(side)
     }
 
     fn program_lost(&self) -> u64 {

@@ -139,8 +139,10 @@ fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'
 /// What a reader must know of a result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
+    // A server alone is all that is looked at; the other host's time is in neither.
+    let is_partial = plan.variants.iter().any(|v| v.rig.placement.server_cpus.is_some());
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
-    if unaccounted > UNACCOUNTED_SHARE_NOTED {
+    if unaccounted > UNACCOUNTED_SHARE_NOTED && !is_partial {
         notes.push(format!(
             "In a sample, up to {:.0} % of one processor's time was neither a host's nor an adapter's.",
             unaccounted * 100.0

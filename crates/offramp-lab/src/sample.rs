@@ -9,7 +9,7 @@ use crate::model::Sample;
 use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use offramp_ports::sys::NetNs;
-use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes};
+use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes, Worked};
 use offramp_ports::sys::netns::confine;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -56,6 +56,8 @@ pub trait Hosts {
     fn adapter_threads(&self) -> Vec<i32>;
     /// Counters of both adapters.
     fn counts(&self) -> Counts;
+    /// Counters of the adapter of host 0 or 1.
+    fn counts_of(&self, side: usize) -> Counts;
     /// Packets that programs of the hosts which seal and open have lost.
     fn program_lost(&self) -> u64 {
         0
@@ -87,6 +89,8 @@ struct Reading {
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
+    /// Of these, those of the adapter of the host that serves.
+    server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
 }
@@ -151,10 +155,11 @@ impl Bench<'_> {
     fn read(&self, hosts: &mut dyn Hosts, awake: Option<&Awake>, time: Option<GuestTime>) -> Result<Reading, LabError> {
         let adapter_ns = hosts.adapter_threads().into_iter().map(cpu::thread_cpu_ns_of).sum::<Result<u64, _>>()?;
         let (at, processors, counts) = (Instant::now(), CpuTimes::read()?, hosts.counts());
+        let server_counts = hosts.counts_of(1 - hosts.config().client);
         let program_lost = hosts.program_lost();
         let guest = hosts.guest().map(|guest| self.read_guest(guest, time)).transpose()?;
         let idle_ns = awake.map(Awake::idle_ns).unwrap_or_default();
-        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, program_lost, guest })
+        Ok(Reading { at, processors, idle_ns, adapter_ns, counts, server_counts, program_lost, guest })
     }
 
     fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
@@ -177,7 +182,7 @@ impl Bench<'_> {
         let Some(ns) = hosts.namespace(side) else { return Ok(None) };
         let mut command = Command::new(&self.program);
         command.args(["ttcp", "--serve", "--json", "--bind", &ADDRESSES[side].to_string()]);
-        let mut server = spawn(command, ns, hosts.config())?;
+        let mut server = spawn(command, ns, hosts.config().placement.cpus_of(false))?;
         // The first line says that it listens.
         let mut line = String::new();
         BufReader::new(output(&mut server)).read_line(&mut line)?;
@@ -209,7 +214,7 @@ impl Bench<'_> {
         let server = ADDRESSES[1 - side].to_string();
         command.args(["ttcp", "--to", &server, "--port", &PORT_DEFAULT.to_string(), "--json"]);
         command.args(["--params", &params]);
-        let mut client = spawn(command, ns, hosts.config())?;
+        let mut client = spawn(command, ns, hosts.config().placement.cpus_of(true))?;
         for line in BufReader::new(output(&mut client)).lines() {
             if self.stop.load(Ordering::Relaxed) {
                 return Err(LabError::Stopped);
@@ -319,21 +324,32 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let placement = &hosts.config().placement;
     let processors = end.processors.since(&start.processors);
     let idle_us = idle_us_between(&start.idle_ns, &end.idle_ns);
-    let busy_s = |cpus: &[usize]| busy_seconds(&processors, &idle_us, cpus, elapsed_s);
-    let machine_cpu_s = busy_s(&cpu::online());
+    let worked = |cpus: &[usize]| worked(&processors, &idle_us, cpus, elapsed_s);
+    let machine = worked(&cpu::online());
+    let machine_cpu_s = seconds(machine.likely_us);
     let has_adapters = !hosts.adapter_threads().is_empty();
     let adapter_cpu_s = has_adapters.then(|| (end.adapter_ns - start.adapter_ns) as f64 / NANOSECONDS);
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
     let process_s = guests.map(|(start, end)| (end.process_ns - start.process_ns) as f64 / NANOSECONDS);
-    let host_cpu_s = match adapter_cpu_s {
+    let of_hosts = match adapter_cpu_s {
         // Host A alone: what the other one did is the other one's.
-        Some(_) if process_s.is_some() => process_s,
+        Some(_) if process_s.is_some() => None,
+        // The host that serves alone. Without its receive work nobody knows whose time is whose.
+        Some(_) if placement.server_cpus.is_some() => {
+            let is_known = placement.has_server_alone() && hosts.has_rps();
+            is_known.then(|| (worked(placement.cpus_of(false)), 0.0))
+        }
         // Apart, and the hosts' receive work with them: what the hosts' processors did is the hosts'.
-        Some(_) if placement.is_apart() && hosts.has_rps() => Some(busy_s(&placement.host_cpus)),
-        Some(adapter_s) => Some((machine_cpu_s - adapter_s).max(0.0)),
+        Some(_) if placement.is_apart() && hosts.has_rps() => Some((worked(&placement.host_cpus), 0.0)),
+        Some(adapter_s) => Some((machine, adapter_s)),
         None => None,
     };
+    let without = |us, adapter_s: f64| (seconds(us) - adapter_s).max(0.0);
+    let host_cpu_s = of_hosts.map(|(of, adapter_s)| without(of.likely_us, adapter_s)).or(process_s);
+    let host_cpu_range_s = of_hosts.map(|(of, adapter_s)| [of.min_us, of.max_us].map(|us| without(us, adapter_s)));
     let counts = end.counts.since(start.counts);
+    let server_counts = end.server_counts.since(start.server_counts);
+    let of_hosts = if placement.server_cpus.is_some() { server_counts } else { counts };
     // The window of the report and the one between the two readings differ by the time that an event
     // takes to arrive; the bytes are scaled to the readings.
     let bytes = report.throughput_bps / 8.0 * elapsed_s;
@@ -350,14 +366,15 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
         latency_p99_us: latency.map(|latency| latency.p99_us),
         interrupts_per_frame: received.map(|frames| counts.receive.interrupts as f64 / frames),
         host_cpu_s,
+        host_cpu_range_s,
         adapter_cpu_s,
         guest_cpu_s: guests.and_then(|(start, end)| Some(end.time.busy_share_since(&start.time)? * elapsed_s)),
         machine_cpu_s: Some(machine_cpu_s),
         bytes: bytes as u64,
         retransmits: (report.segments > 0).then_some(report.retransmits),
         wire_frames: has_adapters.then_some(counts.transmit.frames_out),
-        host_frames: has_adapters.then_some(counts.receive.host_frames),
-        sent_frames: has_adapters.then_some(counts.transmit.host_frames),
+        host_frames: has_adapters.then_some(of_hosts.receive.host_frames),
+        sent_frames: has_adapters.then_some(of_hosts.transmit.host_frames),
         interrupts_per_s: has_adapters.then_some(counts.receive.interrupts as f64 / elapsed_s),
         lost_frames: has_adapters.then(|| counts.lost() + (end.program_lost - start.program_lost)),
         ..trouble(hosts.config(), &counts, report)
@@ -394,17 +411,19 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Time that processors were not idle. Idle time is exact to a tick (the kernel adds it up, it does not sample it), which
-/// shares of user and system time are not. A processor that is kept awake has none by the kernel's account: what keeps
-/// it awake counted it.
-fn busy_seconds(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> f64 {
-    let busy = |cpu: &usize| {
-        let time = processors.of(*cpu)?;
+/// Time that these processors were at work. A processor that is kept awake has no idle time by the kernel's account: what
+/// keeps it awake counted it.
+fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
+    let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
+    let of = |cpu: &usize| {
         let kept_awake = kept_awake_us.iter().find(|(other, _)| other == cpu).map_or(0, |(_, idle_us)| *idle_us);
-        let away_s = (time.idle_us + time.steal_us + kept_awake) as f64 / MICROSECONDS;
-        Some((elapsed_s - away_s).clamp(0.0, elapsed_s))
+        Some(processors.of(*cpu)?.worked(elapsed_us, kept_awake))
     };
-    cpus.iter().filter_map(busy).sum()
+    cpus.iter().filter_map(of).sum()
+}
+
+fn seconds(us: u64) -> f64 {
+    us as f64 / MICROSECONDS
 }
 
 fn distance_ns(config: &RigConfig) -> Option<f64> {
@@ -415,9 +434,9 @@ fn distance_ns(config: &RigConfig) -> Option<f64> {
     cpu::line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
 }
 
-fn spawn(mut command: Command, ns: &NetNs, config: &RigConfig) -> Result<Killed, LabError> {
+fn spawn(mut command: Command, ns: &NetNs, cpus: &[usize]) -> Result<Killed, LabError> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::inherit());
-    confine(&mut command, Some(ns), Some(&config.placement.host_cpus))?;
+    confine(&mut command, Some(ns), Some(cpus))?;
     let child = command.spawn().map_err(|e| LabError::Traffic(format!("cannot start {command:?}: {e}")))?;
     Ok(Killed(child))
 }

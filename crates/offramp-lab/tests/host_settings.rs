@@ -1,12 +1,12 @@
 //! What a host itself is set to reaches it. As root: namespaces and TAPs are made.
 
 use offramp_lab::host::HostSettings;
-use offramp_lab::rig::{INTERFACE, Rig, RigConfig};
+use offramp_lab::rig::{INTERFACE, Placement, Rig, RigConfig};
 use offramp_ports::sys::rps;
 
-/// Processors that the receive work of host 0 may run on, as the kernel writes them.
-fn receive_processors(rig: &Rig) -> String {
-    rps::read_attribute(rig.host(0), INTERFACE, "queues/rx-0/rps_cpus").unwrap()
+/// Processors that the receive work of a host may run on, as the kernel writes them.
+fn receive_processors(rig: &Rig, side: usize) -> String {
+    rps::read_attribute(rig.host(side), INTERFACE, "queues/rx-0/rps_cpus").unwrap()
 }
 
 #[test]
@@ -21,8 +21,24 @@ fn receive_work_is_moved_to_the_hosts_processors_unless_it_is_to_stay() {
     let left = Rig::start(&RigConfig { host: stays, ..config }).unwrap();
     // Inside a user namespace the kernel refuses to move it.
     if moved.has_rps() {
-        assert_ne!(receive_processors(&moved), receive_processors(&left));
+        assert_ne!(receive_processors(&moved, 0), receive_processors(&left, 0));
     }
     assert!(!left.has_rps());
-    assert!(receive_processors(&left).chars().all(|letter| "0,".contains(letter)));
+    assert!(receive_processors(&left, 0).chars().all(|letter| "0,".contains(letter)));
+}
+
+#[test]
+fn a_host_that_serves_alone_on_its_processor_does_its_receive_work_there() {
+    let config = RigConfig { placement: Placement::server_alone(), ..RigConfig::default() };
+    if !config.placement.has_server_alone() {
+        // With one processor nobody is alone.
+        return;
+    }
+    let rig = Rig::start(&config).unwrap();
+    if rig.has_rps() {
+        let masks = [config.client, 1 - config.client].map(|side| receive_processors(&rig, side));
+        assert_ne!(masks[0], masks[1]);
+        let of_server = 1_u64 << config.placement.cpus_of(false)[0];
+        assert_eq!(u64::from_str_radix(&masks[1].trim().replace(',', ""), 16), Ok(of_server));
+    }
 }

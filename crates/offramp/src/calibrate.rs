@@ -32,8 +32,9 @@ pub const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp calibrate                                                    in a minute and a half
+  offramp calibrate                                                    in two minutes
   offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
+  offramp model run this-host --workload ttcp-receive --set adapter.coalesce=off
 
 Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
 nothing began; 130 stopped.";
@@ -107,6 +108,11 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     println!("\n{}\n", machine.cpu_split);
     let predictions = predict(&path.to_string_lossy(), &calibration, &experiments)?;
     print!("{}", predictions_text(&predictions));
+    if calibration.costs.receiver.is_none() {
+        println!(
+            "\nwhat a host pays that only receives was not measured: its receive work could not be moved to a processor of its own"
+        );
+    }
     if stolen_share > STOLEN_SHARE_TOLD {
         println!(
             "\nthe hypervisor took {:.0} % of the processors' time meanwhile, which is in no cost: measure again when it takes less",

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use offramp_ports::sys::cpu::{self, CpuTimes};
+use offramp_ports::sys::cpu::{CpuTimes, Worked};
 use offramp_ports::sys::link;
 
 use super::DeviceConfig;
@@ -285,8 +285,9 @@ fn sample_of(traffic: Traffic, report: &Report, start: &Reading, end: &Reading) 
 
 /// Time that the machine's processors were neither idle nor lent to another machine by the hypervisor.
 fn busy_s(processors: &CpuTimes, elapsed_s: f64) -> f64 {
-    let away_s = |time: &cpu::CpuTime| (time.idle_us + time.steal_us) as f64 / MICROSECONDS;
-    processors.all().iter().map(|time| (elapsed_s - away_s(time)).clamp(0.0, elapsed_s)).sum()
+    let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
+    let worked: Worked = processors.all().iter().map(|time| time.worked(elapsed_us, 0)).sum();
+    worked.likely_us as f64 / MICROSECONDS
 }
 
 /// `host`, `host:port`, an IPv6 address, or `[address]:port`.

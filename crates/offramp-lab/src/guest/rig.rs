@@ -233,6 +233,10 @@ impl Hosts for GuestRig<'_> {
         Counts::of(&self.controls)
     }
 
+    fn counts_of(&self, side: usize) -> Counts {
+        Counts::of(&self.controls[side..=side])
+    }
+
     fn has_rps(&self) -> bool {
         self.rps
     }

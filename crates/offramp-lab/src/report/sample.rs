@@ -55,6 +55,7 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
         throughput_bps: Some(throughput_bps),
         transactions_per_s: rates.transactions_per_s.map(|per_s| per_s * (1.0 + 0.03 * noise(seed))),
         host_cpu_s: Some(rates.host_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
+        host_cpu_range_s: None,
         adapter_cpu_s: Some(rates.adapter_s_per_gb * gb * (1.0 + 0.02 * noise(seed))),
         machine_cpu_s: Some((rates.host_s_per_gb + rates.adapter_s_per_gb) * gb * 1.03),
         bytes: bytes as u64,

@@ -15,7 +15,7 @@ mod times;
 
 pub use awake::AwakeCpus;
 pub use distance::line_distance_ns;
-pub use times::{CpuTime, CpuTimes, tick_us};
+pub use times::{CpuTime, CpuTimes, Worked, tick_us};
 
 /// The calling thread, for the calls that take a thread.
 const THIS_THREAD: Pid = Pid::from_raw(0);

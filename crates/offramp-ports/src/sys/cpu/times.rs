@@ -1,7 +1,15 @@
 //! What each processor did, as the kernel accounts it (`/proc/stat`, `proc_stat(5)`).
+//!
+//! What a hypervisor took (`steal`) is not disjoint from idle time. A kernel whose tick stops when it idles counts idle time by
+//! the clock, from when a processor goes to sleep until it runs again (Linux `get_cpu_idle_time_us`, which
+//! `fs/proc/stat.c` shows); KVM counts as stolen all time in which the virtual processor was runnable and did not run
+//! (`record_steal_time`), and that begins when the interrupt comes that is to wake it. So a hypervisor that is late to wake
+//! a processor adds the same time to both. Time of a guest (columns 9 and 10) is in `user` and `nice` already, and `irq`
+//! and `softirq` are disjoint from `system`.
 
 use std::fs;
 use std::io;
+use std::iter::Sum;
 
 use super::super::SysError;
 
@@ -21,13 +29,13 @@ pub struct CpuTime {
     pub nice_us: u64,
     /// The kernel, on behalf of programs.
     pub system_us: u64,
-    /// Idle, waiting for a disk or not.
+    /// Idle, waiting for a disk or not; and what a hypervisor took while it should have woken up.
     pub idle_us: u64,
     /// Hardware interrupts.
     pub irq_us: u64,
     /// Soft interrupts: most of a kernel's network work.
     pub softirq_us: u64,
-    /// The hypervisor ran somebody else although this processor had work.
+    /// The hypervisor ran somebody else although this processor had work, or was to wake up for some.
     pub steal_us: u64,
 }
 
@@ -35,6 +43,25 @@ impl CpuTime {
     /// Time spent on work of any kind; stolen time is neither work nor idle.
     pub fn busy_us(&self) -> u64 {
         self.user_us + self.nice_us + self.system_us + self.irq_us + self.softirq_us
+    }
+
+    /// Time at work in a window of that length, of which these are the times: neither idle nor stolen. For
+    /// `kept_awake_us` of the window a spinning thread ([`AwakeCpus`](super::AwakeCpus)) had the processor, and stolen time
+    /// is not in that.
+    ///
+    /// Idle time is exact to a tick: the kernel adds it up. The other columns it samples, and they do not say how much of
+    /// the stolen time is in the idle time: between none and all of it. What is likely is that it is as large a share of
+    /// the idle time as of the whole window.
+    pub fn worked(&self, elapsed_us: u64, kept_awake_us: u64) -> Worked {
+        let awake_us = elapsed_us.saturating_sub(self.idle_us);
+        let stolen_us = self.steal_us.min(elapsed_us);
+        let stolen_awake_us = u128::from(stolen_us) * u128::from(awake_us) / u128::from(elapsed_us.max(1));
+        let without = |stolen_us: u64| awake_us.saturating_sub(kept_awake_us).saturating_sub(stolen_us);
+        Worked {
+            likely_us: without(stolen_awake_us as u64),
+            min_us: without(stolen_us),
+            max_us: without(stolen_us.saturating_sub(self.idle_us)),
+        }
     }
 
     /// The time since an earlier reading of the same processor.
@@ -52,6 +79,27 @@ impl CpuTime {
             softirq_us: less(self.softirq_us, earlier.softirq_us),
             steal_us: less(self.steal_us, earlier.steal_us),
         }
+    }
+}
+
+/// Time in which processors were at work, and how well that is known where a hypervisor took some.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Worked {
+    /// What is likely.
+    pub likely_us: u64,
+    /// Not less than this.
+    pub min_us: u64,
+    /// Not more than this.
+    pub max_us: u64,
+}
+
+impl Sum for Worked {
+    fn sum<I: Iterator<Item = Self>>(all: I) -> Self {
+        all.fold(Self::default(), |sum, of| Self {
+            likely_us: sum.likely_us + of.likely_us,
+            min_us: sum.min_us + of.min_us,
+            max_us: sum.max_us + of.max_us,
+        })
     }
 }
 
@@ -143,6 +191,52 @@ mod tests {
         let spent = now.since(&earlier);
         assert_eq!(spent.all().len(), 1);
         assert_eq!((spent.all()[0].busy_us(), spent.all()[0].idle_us), (2, 0));
+    }
+
+    /// What a processor worked in a second, by its line at the begin and at the end of it; in milliseconds.
+    fn worked_in_a_second(begin: &str, end: &str, kept_awake_us: u64) -> [u64; 3] {
+        let [begin, end] = [begin, end].map(|line| CpuTimes::parse(line, 10_000));
+        let worked = end.since(&begin).all()[0].worked(1_000_000, kept_awake_us);
+        [worked.likely_us, worked.min_us, worked.max_us].map(|us| us / 1000)
+    }
+
+    #[test]
+    fn where_nothing_is_stolen_a_processor_worked_when_it_was_not_idle() {
+        // Columns 9 and 10 are time of guests, which user and nice hold; column 5 waits for a disk.
+        let worked = worked_in_a_second("cpu0 5 5 5 100 10 0 0 7 5 5", "cpu0 25 15 5 160 20 0 0 7 25 15", 0);
+        assert_eq!(worked, [300; 3]);
+    }
+
+    #[test]
+    fn a_processor_that_never_sleeps_worked_all_that_was_not_stolen() {
+        assert_eq!(worked_in_a_second("cpu0 0 0 0 5 0 0 0 5", "cpu0 50 0 15 5 0 0 0 40", 0), [650; 3]);
+    }
+
+    #[test]
+    fn time_that_is_stolen_from_a_processor_that_sleeps_is_not_taken_from_its_work_a_second_time() {
+        // 0.7 s asleep, 0.35 s stolen: the work is not the nothing that is left of a second without both.
+        let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 70 0 0 0 35", 0);
+        assert_eq!(worked, [195, 0, 300]);
+        // More is stolen than it slept: some of that is from its work for certain.
+        let worked = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 20 0 0 20 0 0 0 30", 0);
+        assert_eq!(worked, [560, 500, 700]);
+    }
+
+    #[test]
+    fn time_that_is_stolen_from_a_processor_that_is_kept_awake_is_in_no_other_column() {
+        assert_eq!(worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", "cpu0 30 60 0 0 0 0 0 10", 600_000), [300; 3]);
+    }
+
+    #[test]
+    fn what_is_likely_lies_between_what_is_certain_whatever_the_columns_say() {
+        for (idle, steal, kept_awake) in
+            [(0, 0, 0), (100, 0, 0), (101, 3, 0), (0, 130, 0), (50, 50, 500_000), (20, 7, 900_000)]
+        {
+            let end = format!("cpu0 1 2 3 {idle} 0 4 5 {steal}");
+            let [likely, min, max] = worked_in_a_second("cpu0 0 0 0 0 0 0 0 0", &end, kept_awake);
+            assert!(min <= likely && likely <= max && max <= 1000, "{end}: {likely} {min} {max}");
+        }
+        assert_eq!(CpuTime { steal_us: 5, ..CpuTime::default() }.worked(0, 0), Worked::default());
     }
 
     #[test]
