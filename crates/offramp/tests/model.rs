@@ -7,7 +7,7 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 /// Longest that a few points of a sweep may take: a guard, not a bound.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_mins(1);
 
 fn offramp(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
