@@ -27,6 +27,7 @@ fn main() {
     match std::env::var(CASE).as_deref() {
         Ok("works") => an_ordinary_user_gets_namespaces_and_taps(),
         Ok("refuses") => print_refusal(),
+        Ok("tap") => print_refusal_of_a_tap(),
         Ok("threads") => print_refusal_beside_a_thread(),
         _ => run_all(),
     }
@@ -43,6 +44,17 @@ fn run_all() {
     check("refuses", Some(0o600), "/dev/net/tun cannot be opened (Permission denied (os error 13)); run as root");
     check("refuses", None, "/dev/net/tun does not exist; load the driver (modprobe tun)");
     refused_namespaces_are_named();
+    check(
+        "tap",
+        Some(0o600),
+        "tap \"ofr0\": /dev/net/tun cannot be opened (Permission denied (os error 13)); run as root",
+    );
+    check("tap", None, "tap \"ofr0\": /dev/net/tun does not exist; load the driver (modprobe tun)");
+    check(
+        "tap",
+        Some(0o666),
+        "tap \"ofr0\": permission denied making the interface; run as root or grant CAP_NET_ADMIN",
+    );
     check("threads", Some(0o666), "user namespaces can only be entered before the first thread is started");
 }
 
@@ -118,6 +130,11 @@ fn an_ordinary_user_gets_namespaces_and_taps() {
 
 fn print_refusal() {
     println!("{}", privilege::enter().unwrap_err());
+}
+
+/// Without a namespace of its own: in that of the machine.
+fn print_refusal_of_a_tap() {
+    println!("{}", Tap::open(&TapConfig::new("ofr0")).unwrap_err());
 }
 
 fn print_refusal_beside_a_thread() {

@@ -96,10 +96,15 @@ fn write_map(file: &'static str, text: &str) -> Result<(), SetupError> {
 }
 
 fn check_tun() -> Result<(), SetupError> {
-    match fs::OpenOptions::new().read(true).write(true).open(TUN_DEVICE) {
-        Ok(_) => Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Err(SetupError::NoTun),
-        Err(e) => Err(SetupError::Tun(e)),
+    fs::OpenOptions::new().read(true).write(true).open(TUN_DEVICE).map_err(tun_refusal)?;
+    Ok(())
+}
+
+/// What it means that `/dev/net/tun` cannot be opened.
+pub(crate) fn tun_refusal(cause: io::Error) -> SetupError {
+    match cause.kind() {
+        io::ErrorKind::NotFound => SetupError::NoTun,
+        _ => SetupError::Tun(cause),
     }
 }
 

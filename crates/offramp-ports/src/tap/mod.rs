@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use offramp_offload::caps::Offloads;
 
 use crate::sys::link::{self, NAME_LEN_MAX};
+use crate::sys::privilege::{self, SetupError};
 use crate::sys::{NetNs, SysError};
 
 mod ioctl;
@@ -90,8 +91,16 @@ pub enum TapError {
         /// The queues that were asked for.
         queues: u16,
     },
-    /// `/dev/net/tun` may not be opened, or no interface may be made in this namespace.
-    #[error("tap \"{name}\": permission denied {doing}; run as root or allow user namespaces")]
+    /// `/dev/net/tun` does not exist or may not be opened.
+    #[error("tap \"{name}\": {cause}")]
+    Device {
+        /// The interface.
+        name: String,
+        /// Which of the two, and what to do about it.
+        cause: SetupError,
+    },
+    /// Interfaces of this namespace need `CAP_NET_ADMIN`.
+    #[error("tap \"{name}\": permission denied {doing}; run as root or grant CAP_NET_ADMIN")]
     Permission {
         /// The interface.
         name: String,
@@ -237,7 +246,7 @@ fn check(config: &TapConfig) -> Result<(), TapError> {
 /// Opens one queue; the first one makes the interface.
 fn open_queue(config: &TapConfig) -> Result<OwnedFd, TapError> {
     let name = &config.name;
-    let fd = ioctl::open_device().map_err(|e| system(name, "opening /dev/net/tun", e))?;
+    let fd = ioctl::open_device().map_err(|e| device(name, e))?;
     ioctl::attach(fd.as_fd(), name, config.queues > 1, config.napi).map_err(|e| match e.raw_os_error() {
         Some(libc::EBUSY) => TapError::NameTaken(name.clone()),
         _ => system(name, "making the interface", e),
@@ -267,6 +276,15 @@ fn set_up_link(config: &TapConfig) -> Result<(), SysError> {
         link::set_tx_queue_len(&config.name, frames)?;
     }
     Ok(())
+}
+
+fn device(name: &str, cause: io::Error) -> TapError {
+    match cause.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => {
+            TapError::Device { name: name.to_owned(), cause: privilege::tun_refusal(cause) }
+        }
+        _ => system(name, "opening /dev/net/tun", cause),
+    }
 }
 
 fn system(name: &str, doing: &'static str, cause: io::Error) -> TapError {
