@@ -773,6 +773,18 @@ mod cost {
     }
 
     #[test]
+    fn an_interrupt_among_the_first_that_something_interrupted_hardly_changes_the_cost() {
+        let mut estimator = CostEstimator::default();
+        estimator.observe_interrupt(1_000_000);
+        (0..19).for_each(|_| estimator.observe_interrupt(12_000));
+        assert!((12_000..14_000).contains(&estimator.cost_ns()), "{}", estimator.cost_ns());
+        // One that is dear is found to be so all the same.
+        let mut dear = CostEstimator::default();
+        (0..1000).for_each(|_| dear.observe_interrupt(200_000));
+        assert_near(&dear, 200_000);
+    }
+
+    #[test]
     fn batches_of_one_size_leave_the_cost_as_it_was_but_not_above_a_whole_batch() {
         let mut estimator = CostEstimator::default();
         (0..1000).for_each(|_| estimator.observe(1, 30_000));

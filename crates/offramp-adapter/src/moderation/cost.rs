@@ -16,7 +16,9 @@ pub const COST_NS_START: u64 = 10_000;
 /// Part of the weight that is left of a measured batch when the next one comes: the last 256 or so count, so
 /// that a change of load is followed within some tenths of a second under load.
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
-/// Of so many interrupts one is measured, once there were enough: two looks at a thread's own time cost some tenths of
+/// Weight of measurements from which on not every interrupt is measured.
+const WEIGHT_SETTLED: f64 = 128.0;
+/// Of so many interrupts one is measured then: two looks at a thread's own time cost some tenths of
 /// a microsecond, which a lone request would wait for.
 const MEASURED_ONE_IN: u32 = 8;
 /// Weight of batches before anything is concluded.
@@ -116,10 +118,10 @@ impl CostEstimator {
         self.cost_ns
     }
 
-    /// Whether the next interrupt is to be measured: each of the first, then one in eight.
+    /// Whether the next interrupt is to be measured: each of the first hundreds, then one in eight.
     pub(super) fn measures_next(&mut self) -> bool {
         self.passed += 1;
-        let is_measured = self.weight < WEIGHT_MIN || self.passed >= MEASURED_ONE_IN;
+        let is_measured = self.weight < WEIGHT_SETTLED || self.passed >= MEASURED_ONE_IN;
         if is_measured {
             self.passed = 0;
         }
@@ -142,7 +144,10 @@ impl CostEstimator {
 
     /// Learns from an interrupt that was seen to cost `ns` by itself.
     pub fn observe_interrupt(&mut self, ns: u64) {
-        let ns = (ns.min(HANDLING_NS_MAX) as f64).min(self.longest_ns(0.0));
+        // An interrupt by itself is expected to cost something before any was seen.
+        let longest_ns =
+            if self.weight < WEIGHT_MIN { COST_NS_START as f64 * UNEXPECTED } else { self.longest_ns(0.0) };
+        let ns = (ns.min(HANDLING_NS_MAX) as f64).min(longest_ns);
         self.weight = self.weight * KEEP + 1.0;
         self.ns = self.ns * KEEP + ns;
         if self.weight >= WEIGHT_MIN {
