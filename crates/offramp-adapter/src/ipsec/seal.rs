@@ -134,9 +134,7 @@ impl Sealing {
         }
         planned.map(|plan| Some((plan, at)))
     }
-}
 
-impl Sealing {
     /// May a packet that matches no selector go in the clear?
     fn pass_unmatched(&self, frame: &[u8], layout: &FrameLayout) -> Result<(), Loss> {
         if self.in_force.policy.transmit == NoMatch::Discard {

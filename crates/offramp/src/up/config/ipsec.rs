@@ -31,9 +31,7 @@ impl SaEntry {
     pub fn add(&self) -> SaChange {
         SaChange::Add { direction: self.direction, config: Box::new(self.config.clone()) }
     }
-}
 
-impl SaEntry {
     /// Whether both seal, in a counter mode, with one key.
     fn shares_key(&self, other: &Self) -> bool {
         let both_seal = self.direction == SaDirection::Out && other.direction == SaDirection::Out;
