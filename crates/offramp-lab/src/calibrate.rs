@@ -5,14 +5,15 @@
 //!
 //! ```text
 //! host    = byte + sends × send + receives × receive [+ sum sent] [+ sum received]
-//! adapter = byte + wire frames × frame + (sends + receives) × hand-over
+//! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- sums that the hosts make]
 //! ```
 //!
 //! The counts are those of the adapters, so the costs follow by least squares from a few experiments (`lso`, `rsc`,
 //! `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000), none of them below 0. Where a line is the limit, the
 //! hosts sleep between two interrupts, and what a hand-over then costs beyond that sum is waking: taken from
-//! `interrupt-cap` at 8000 interrupts a second. The profile that is made of all this is a host that pays for both ends of
-//! a connection: that is what was measured. All other experiments are predicted by runs of the model on that profile.
+//! `interrupt-cap` at 8000 interrupts a second, and so are the pieces in which frames are then handed over. The profile
+//! that is made of all this is a host that pays for both ends of a connection: that is what was measured. All other
+//! experiments are predicted by runs of the model on that profile.
 //!
 //! What a host pays that only receives is measured by itself (`receiver`): it has a processor alone, and the sending host
 //! shares the other one with the adapters. Its processor's time is
@@ -21,7 +22,8 @@
 //! receiver = byte + (receives + acknowledgements) × hand-over [+ sum received]
 //! ```
 //!
-//! by least squares from three variants, the sum from `rx-checksum`; two more are predicted.
+//! by least squares from three variants, the sum from `rx-checksum`; two more are predicted. The other processor is the
+//! limit of the speed there, so the time that a byte takes is its work, and is taken apart like that of the adapters.
 
 use std::fmt::Write as _;
 
@@ -30,13 +32,13 @@ use offramp_model::profile::schema::SECTIONS;
 use offramp_model::profile::{Profile, ProfileError};
 use offramp_model::simulation::{ModelError, run};
 
-use crate::compare::median;
 use crate::model::{Experiment, Sample};
 use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND, Plan, RECEIVER, Settings};
+use crate::traffic::Amount;
 
 /// Variants from which the costs of bytes and frames follow.
-const LEARNED: [(&str, &str); 5] =
-    [("lso", "off"), ("lso", "on"), ("rsc", "off"), ("rsc", "on"), ("jumbo", "MTU 9000")];
+const LEARNED: [(&str, &str); 6] =
+    [("lso", "off"), ("lso", "on"), ("rsc", "off"), ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
 /// Experiments that say what a sum costs, by their variants `off` and `on`.
 const SUMS: [&str; 2] = ["tx-checksum", "rx-checksum"];
 /// The variant from which waking follows: hosts that the line leaves idle between the interrupts.
@@ -50,6 +52,11 @@ pub const CPU_PERCENT: f64 = 20.0;
 /// A sample tells the hosts' time well enough where what a hypervisor took leaves it open by no more than this share of
 /// it: half of what a prediction may be away.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
+/// Samples are so many times as long where the line is the limit: the hosts then work a quarter of the time, and the
+/// system counts it in ticks.
+const PACED_TIMES: u64 = 4;
+/// Of the values of all rounds so many at each end are left out of their mean.
+const TRIMMED_PERCENT: usize = 10;
 
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
@@ -59,8 +66,6 @@ const HEADERS_LEN: f64 = 66.0;
 const MSS: f64 = 1448.0;
 /// Largest large send that the model's profiles know.
 const CHUNK_LEN_MAX: f64 = 65_400.0;
-/// Preamble, check sequence and gap of a frame on the line (IEEE 802.3 3.1.1, 4.4.2).
-const LINE_OVERHEAD_LEN: f64 = 24.0;
 
 /// Why a machine cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
@@ -128,11 +133,23 @@ impl PerByte {
     }
 }
 
+/// The mean without the smallest and the largest [`TRIMMED_PERCENT`] of the values; `None` without any.
+///
+/// A virtual machine's processors are at times two and at times the halves of one, which makes frames up to twice as dear.
+/// A median of values of two kinds is of the one or of the other, and by chance differs between experiments; of means, the
+/// mean of a sum is the sum of the means.
+fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let trimmed = values.len() * TRIMMED_PERCENT / 100;
+    let kept = values.get(trimmed..values.len() - trimmed).filter(|kept| !kept.is_empty())?;
+    Some(kept.iter().sum::<f64>() / kept.len() as f64)
+}
+
 /// The samples of a run.
 #[derive(Clone, Copy, Debug)]
 struct Samples<'a> {
     experiments: &'a [Experiment],
-    /// Only of this round; `None`: the medians of all.
+    /// Only of this round; `None`: what all say together.
     round: Option<usize>,
 }
 
@@ -143,7 +160,7 @@ impl Samples<'_> {
         let of = of.variants.iter().find(|of| of.name == variant).ok_or_else(missing)?;
         let rounds = of.samples.iter().filter(|sample| self.round.is_none_or(|round| sample.round == round));
         let all = PerByte::certain(rounds.filter_map(PerByte::of).collect());
-        let middle = |of: fn(&PerByte) -> f64| median(&all.iter().map(of).collect::<Vec<_>>()).ok_or_else(missing);
+        let middle = |of: fn(&PerByte) -> f64| trimmed_mean(all.iter().map(of).collect()).ok_or_else(missing);
         Ok(PerByte {
             host_ns: middle(|of| of.host_ns)?,
             host_min_ns: middle(|of| of.host_min_ns)?,
@@ -167,6 +184,11 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
         plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
+        for variant in plan.variants.iter_mut().filter(|variant| variant.rig.rate_bps.is_some()) {
+            if let Amount::Usecs(usecs) = &mut variant.traffic.amount {
+                *usecs *= PACED_TIMES;
+            }
+        }
     }
     plans.retain(|plan| !plan.variants.is_empty());
     plans
@@ -187,16 +209,24 @@ pub struct Costs {
     pub sum_received_ns: f64,
     /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
     pub wake_ns: f64,
-    /// The adapters, for each byte.
+    /// The adapters, for each byte, sums included.
     pub adapter_byte_ns: f64,
     /// The adapters, for each frame on the line.
     pub adapter_frame_ns: f64,
     /// The adapters, for each frame or super-frame that goes to or from a host.
     pub adapter_hand_over_ns: f64,
+    /// The adapters, for each byte sent that they sum for the hosts.
+    pub adapter_sum_sent_ns: f64,
+    /// The adapters, for each byte received that they sum for the hosts.
+    pub adapter_sum_received_ns: f64,
     /// Bytes handed down at once with large sends, acknowledgements counted in.
     pub chunk_len: f64,
     /// Bytes handed up at once with receive coalescing, acknowledgements counted in.
     pub joined_len: f64,
+    /// Bytes handed down at once where the line is the limit, acknowledgements counted in.
+    pub paced_sent_len: f64,
+    /// Bytes handed up at once where the line is the limit, acknowledgements counted in.
+    pub paced_joined_len: f64,
     /// Frames on the line for each segment: one, and its share of an acknowledgement.
     pub frames_per_segment: f64,
     /// What receiving takes alone; `None`: the system does not let the receive work of a host be moved to its processor, or
@@ -213,6 +243,12 @@ pub struct ReceiverCosts {
     pub hand_over_ns: f64,
     /// Segments that an acknowledgement answers where none are joined.
     pub segments_per_ack: f64,
+    /// The sending host and the adapters, which share a processor, for each byte.
+    pub peer_byte_ns: f64,
+    /// The same for each frame on the line.
+    pub peer_frame_ns: f64,
+    /// The same for each frame or joined frame that goes to or from the receiving host.
+    pub peer_hand_over_ns: f64,
 }
 
 impl ReceiverCosts {
@@ -222,13 +258,39 @@ impl ReceiverCosts {
         let learned = learned.collect::<Option<Vec<_>>>()?;
         let rows: Vec<_> = learned.iter().map(|of| ([1.0, of.sends + of.receives, 0.0], of.host_ns)).collect();
         let [byte_ns, hand_over_ns, _] = least_squares(&rows);
+        let times = learned.iter().map(|of| {
+            let time_ns = of.time * NANOSECONDS_PER_SECOND;
+            ([1.0, of.wire_frames, of.sends + of.receives], time_ns)
+        });
+        let [peer_byte_ns, peer_frame_ns, peer_hand_over_ns] = least_squares(&times.collect::<Vec<_>>());
         let [plain, ..] = learned.as_slice() else { return None };
-        Some(Self { byte_ns, hand_over_ns, segments_per_ack: 1.0 / (plain.sends * MSS) })
+        let segments_per_ack = 1.0 / (plain.sends * MSS);
+        Some(Self { byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns })
     }
 
-    /// For each segment, without its sum.
-    fn segment_ns(&self, mss: f64) -> f64 {
-        self.byte_ns * mss + self.hand_over_ns * (1.0 + 1.0 / self.segments_per_ack)
+    /// In the order of [`NAMES`].
+    fn values(&self) -> [f64; NAMES.len() - OF_RECEIVER] {
+        [
+            self.byte_ns,
+            self.hand_over_ns,
+            self.segments_per_ack,
+            self.peer_byte_ns,
+            self.peer_frame_ns,
+            self.peer_hand_over_ns,
+        ]
+    }
+
+    /// Of each segment, what goes up and down between the receiving host and the adapters.
+    fn hand_overs(&self, costs: &Costs, setup: &Setup) -> f64 {
+        if setup.rsc { 2.0 * setup.mss / costs.joined_len } else { 1.0 + 1.0 / self.segments_per_ack }
+    }
+
+    /// The processor of the sending host and the adapters, for each segment.
+    fn peer_ns(&self, costs: &Costs, setup: &Setup) -> f64 {
+        let spared = if setup.host_sums_received { costs.adapter_sum_received_ns } else { 0.0 };
+        (self.peer_byte_ns - spared) * setup.mss
+            + self.peer_frame_ns * costs.frames_per_segment
+            + self.peer_hand_over_ns * self.hand_overs(costs, setup)
     }
 
     fn settings(&self) -> [Setting; 4] {
@@ -252,10 +314,10 @@ impl ReceiverCosts {
 /// Most segments that an acknowledgement of the model answers.
 const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
 /// Position of the first cost of a host that only receives, in [`NAMES`].
-const OF_RECEIVER: usize = 12;
+const OF_RECEIVER: usize = 16;
 
 /// Names and units of the costs, in the order of [`Costs::values`].
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 22] = [
     "host, ns/byte, both ends",
     "host, ns/send",
     "host, ns/receive",
@@ -265,19 +327,26 @@ const NAMES: [&str; 15] = [
     "adapters, ns/byte",
     "adapters, ns/frame on the line",
     "adapters, ns/hand-over",
+    "adapters, ns/byte summed, sent",
+    "adapters, ns/byte summed, received",
     "bytes/send with LSO",
     "bytes/receive with RSC",
+    "bytes/send with LSO, line the limit",
+    "bytes/receive with RSC, line the limit",
     "frames/segment",
     "receiving host, ns/byte",
     "receiving host, ns/hand-over",
     "receiving host, segments/acknowledgement",
+    "its peer and adapters, ns/byte",
+    "its peer and adapters, ns/frame",
+    "its peer and adapters, ns/hand-over",
 ];
 
 impl Costs {
     /// Of a host that only receives 0 where it was not measured.
     fn values(&self) -> [f64; NAMES.len()] {
-        let receiver = self.receiver.map_or([0.0; 3], |of| [of.byte_ns, of.hand_over_ns, of.segments_per_ack]);
-        let [receiver_byte_ns, receiver_hand_over_ns, segments_per_ack] = receiver;
+        let [byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns] =
+            self.receiver.map_or([0.0; 6], |of| of.values());
         [
             self.byte_ns,
             self.send_ns,
@@ -288,12 +357,19 @@ impl Costs {
             self.adapter_byte_ns,
             self.adapter_frame_ns,
             self.adapter_hand_over_ns,
+            self.adapter_sum_sent_ns,
+            self.adapter_sum_received_ns,
             self.chunk_len,
             self.joined_len,
+            self.paced_sent_len,
+            self.paced_joined_len,
             self.frames_per_segment,
-            receiver_byte_ns,
-            receiver_hand_over_ns,
+            byte_ns,
+            hand_over_ns,
             segments_per_ack,
+            peer_byte_ns,
+            peer_frame_ns,
+            peer_hand_over_ns,
         ]
     }
 
@@ -307,6 +383,11 @@ impl Costs {
         let [adapter_byte_ns, adapter_frame_ns, adapter_hand_over_ns] = least_squares(&adapter);
         let spared = |name| -> Result<f64, CalibrateError> {
             Ok((samples.get(name, "off")?.host_ns - samples.get(name, "on")?.host_ns).max(0.0))
+        };
+        let summed = |name| -> Result<f64, CalibrateError> {
+            let sum_ns = samples.get(name, "on")?.adapter_ns - samples.get(name, "off")?.adapter_ns;
+            // A byte's whole cost has them in it.
+            Ok(sum_ns.clamp(0.0, adapter_byte_ns / SUMS.len() as f64))
         };
         let paced = samples.get(PACED.0, PACED.1)?;
         let handed_over_ns = byte_ns + paced.sends * send_ns + paced.receives * receive_ns;
@@ -322,8 +403,12 @@ impl Costs {
             adapter_byte_ns,
             adapter_frame_ns,
             adapter_hand_over_ns,
+            adapter_sum_sent_ns: summed(SUMS[0])?,
+            adapter_sum_received_ns: summed(SUMS[1])?,
             chunk_len: 1.0 / large.sends,
             joined_len: 1.0 / large.receives,
+            paced_sent_len: 1.0 / paced.sends,
+            paced_joined_len: 1.0 / paced.receives,
             frames_per_segment: plain.wire_frames * MSS,
             receiver: ReceiverCosts::learn(samples),
         })
@@ -356,7 +441,7 @@ fn least_squares(rows: &[([f64; 3], f64)]) -> [f64; 3] {
 /// Costs with the range that the rounds of the run give them.
 #[derive(Clone, Debug)]
 pub struct Calibration {
-    /// From the medians of all rounds.
+    /// From all rounds together.
     pub costs: Costs,
     /// From each round by itself.
     pub rounds: Vec<Costs>,
@@ -541,13 +626,6 @@ impl Setup {
     const ALL_ON: Self =
         Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, is_gigabit: false };
     const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
-
-    /// Payload between two interrupts, bytes, where the line is the limit.
-    fn gap_len(&self) -> Option<f64> {
-        let share = self.mss / (self.mss + HEADERS_LEN + LINE_OVERHEAD_LEN);
-        let bytes_per_s = GIGABIT_BPS as f64 / BITS_PER_BYTE * share;
-        self.is_gigabit.then_some(bytes_per_s / f64::from(GIGABIT_INTERRUPTS_PER_SECOND))
-    }
 }
 
 /// Experiments that are predicted, and how they are set.
@@ -580,19 +658,21 @@ struct HandOvers {
 }
 
 impl Costs {
-    /// Where the line is the limit, each interrupt joins what came since the last one and is answered by one
-    /// acknowledgement, and the sender has large sends as long as they may be. Elsewhere as was measured.
+    /// As was measured, where the line is the limit and elsewhere. What is handed down then beyond large sends as long as
+    /// they may be is acknowledgements, of which large send makes neither more nor less.
     fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
-        let joined = |gap_len: Option<f64>| gap_len.map_or(setup.mss / self.joined_len, |gap| 2.0 * setup.mss / gap);
-        let up = if setup.rsc { joined(setup.gap_len()) } else { one };
-        match (setup.gap_len(), setup.lso) {
-            (Some(gap), true) => {
-                HandOvers { up, down: setup.mss / CHUNK_LEN_MAX, acks: setup.mss / gap, chunk_len: CHUNK_LEN_MAX }
-            }
-            (Some(gap), false) => HandOvers { up, down: 1.0 + setup.mss / gap, acks: 0.0, chunk_len: self.chunk_len },
-            (None, true) => HandOvers { up, down: setup.mss / self.chunk_len, acks: 0.0, chunk_len: self.chunk_len },
-            (None, false) => HandOvers { up, down: one, acks: 0.0, chunk_len: self.chunk_len },
+        let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
+        let (chunk_len, joined_len, acks, plain) = if setup.is_gigabit {
+            (CHUNK_LEN_MAX, self.paced_joined_len, paced_acks, 1.0 + paced_acks)
+        } else {
+            (self.chunk_len, self.joined_len, 0.0, one)
+        };
+        let up = if setup.rsc { setup.mss / joined_len } else { one };
+        if setup.lso {
+            HandOvers { up, down: setup.mss / chunk_len, acks, chunk_len }
+        } else {
+            HandOvers { up, down: plain, acks: 0.0, chunk_len }
         }
     }
 
@@ -614,11 +694,10 @@ impl Costs {
             per_byte("host.checksum_time", self.sum_sent_ns, 3),
             time("host.wake_time", self.wake_ns, 5),
             time("adapter.segment_time", engine, 6),
-            bytes("adapter.segment_chunk", pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX), 9),
+            bytes("adapter.segment_chunk", pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX), 11),
         ];
         if let Some(receiver) = self.receiver {
-            // Whoever sends is no faster than the thread that hands over.
-            settings.push(time("peer.gap", engine, 6));
+            settings.push(time("peer.gap", receiver.peer_ns(self, setup), OF_RECEIVER + 3));
             settings.extend(receiver.settings());
         }
         settings
@@ -627,16 +706,14 @@ impl Costs {
     /// The adapters, for each segment.
     fn engine_ns(&self, setup: &Setup) -> f64 {
         let pieces = self.hand_overs(setup);
-        self.adapter_byte_ns * (setup.mss + HEADERS_LEN)
+        let sums = [
+            (setup.host_sums_sent, self.adapter_sum_sent_ns),
+            (setup.host_sums_received, self.adapter_sum_received_ns),
+        ];
+        let spared: f64 = sums.iter().filter(|(is_of_host, _)| *is_of_host).map(|(_, sum_ns)| sum_ns).sum();
+        (self.adapter_byte_ns - spared) * (setup.mss + HEADERS_LEN)
             + self.adapter_frame_ns * self.frames_per_segment
             + self.adapter_hand_over_ns * (pieces.up + pieces.down + pieces.acks)
-    }
-
-    /// The sending host alone, for each segment: both ends without the receiving one, where neither joins.
-    fn sender_ns(&self, receiver: &ReceiverCosts, setup: &Setup) -> f64 {
-        let pieces = self.hand_overs(&Setup { rsc: false, ..*setup });
-        let both = self.byte_ns * setup.mss + self.receive_ns * pieces.up + self.send_ns * (pieces.down + pieces.acks);
-        (both - receiver.segment_ns(setup.mss)).max(0.0)
     }
 }
 
@@ -723,8 +800,7 @@ pub fn predict(
             }
             _ => run(&set_up(&base, costs, setup)?, Workload::TtcpSend)?,
         };
-        let of = experiments.iter().filter(|of| of.name == experiment).flat_map(|of| &of.variants);
-        let speed = of.filter(|of| of.name == variant).find_map(|of| of.throughput_bps).unwrap_or(f64::NAN);
+        let speed = BITS_PER_BYTE / measured.time;
         let busy_s = outcome.cpu_percent / 100.0 * outcome.seconds * outcome.processors as f64;
         let gb = outcome.bytes_per_second * outcome.seconds / NANOSECONDS_PER_SECOND;
         Ok(Prediction {
@@ -739,7 +815,7 @@ pub fn predict(
     PREDICTED.iter().chain(of_receiver).map(one).collect()
 }
 
-/// A host that only receives, from a peer that has one processor with the adapters: a frame every so often. What waking
+/// A host that only receives, from a peer that shares a processor with the adapters: a frame every so often. What waking
 /// there was, in what was learned from as in what is predicted, is in its costs.
 fn set_up_receiver(
     base: &Profile,
@@ -748,7 +824,7 @@ fn set_up_receiver(
     setup: &Setup,
 ) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
-    let gap_ns = costs.sender_ns(receiver, setup) + costs.engine_ns(setup);
+    let gap_ns = receiver.peer_ns(costs, setup);
     let sum_ns = if setup.host_sums_received { costs.sum_received_ns } else { 0.0 };
     profile.set("peer.gap", &format!("{gap_ns:.3}ns"))?;
     profile.set("host.wake_time", "0ns")?;

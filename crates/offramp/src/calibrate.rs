@@ -21,8 +21,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-/// Rounds of a default run: enough for a median and a range.
-const REPEATS: u16 = 10;
+/// Rounds of a default run: enough for a mean and a range.
+const REPEATS: u16 = 12;
 const SECONDS: f64 = 0.3;
 /// A hypervisor that takes more of the processors' time than this is told of: it is in no cost, and what is predicted
 /// holds for a machine of one's own.
@@ -32,7 +32,7 @@ pub const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp calibrate                                                    in two minutes
+  offramp calibrate                                                    in three minutes
   offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
   offramp model run this-host --workload ttcp-receive --set adapter.coalesce=off
 
