@@ -24,6 +24,8 @@ pub(super) struct Driver {
     is_active: bool,
     /// A batch that a timer has begun is under way.
     is_polling: bool,
+    /// What the interrupt under way has cost so far, if the moderator is to learn of it.
+    handling: Option<Handling>,
     /// Frames of the batch that is handed over, the next one last.
     batch: Vec<Frame>,
     transmit_buffers: usize,
@@ -35,6 +37,15 @@ pub(super) struct Driver {
     completions: u64,
 }
 
+/// An interrupt and the batch behind it: what the ports measure of theirs, here as it is charged to the processor. What
+/// TCP and processes do with the frames afterwards is not part of it.
+#[derive(Clone, Copy, Debug)]
+struct Handling {
+    /// Received frames and completed sends: both are what the moderator counts.
+    frames: u64,
+    took: Span,
+}
+
 impl Driver {
     pub(super) fn new(config: &AdapterConfig) -> Self {
         Self {
@@ -44,11 +55,29 @@ impl Driver {
             moderation_at: None,
             is_active: false,
             is_polling: false,
+            handling: None,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
             in_use: 0,
             waiting: VecDeque::new(),
             completions: 0,
+        }
+    }
+
+    /// The driver works so long on so many frames of the batch.
+    fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
+        if let Some(handling) = &mut self.handling {
+            handling.frames += frames;
+            handling.took = costs.iter().fold(handling.took, |sum, &(_, span)| sum + span);
+        }
+    }
+
+    /// The handler, or what it has deferred, has ended. The moderator learns what it has cost, as from the ports: of
+    /// batches that held something.
+    fn ends(&mut self) {
+        self.is_active = false;
+        if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
+            self.moderator.handled(u32::try_from(frames).unwrap_or(u32::MAX), took.whole_ns());
         }
     }
 
@@ -146,7 +175,9 @@ impl Simulation {
             self.counts.interrupts += 1;
             let entry = self.config.host.costs.interrupt;
             let wake = if self.finds_idle(&Job::InterruptEntry) { self.config.host.costs.wake } else { Span::ZERO };
-            self.work(Priority::Interrupt, Job::InterruptEntry, &[(Activity::Interrupt, entry + wake)]);
+            let took = entry + wake;
+            self.driver.handling = self.driver.moderator.measures_next().then_some(Handling { frames: 0, took });
+            self.work(Priority::Interrupt, Job::InterruptEntry, &[(Activity::Interrupt, took)]);
         } else if let Some(due_ns) = driver.moderator.next_due_ns() {
             let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
             if driver.moderation_at.is_none_or(|at| due < at) {
@@ -163,6 +194,9 @@ impl Simulation {
                 // It has cost time, and that was all.
                 self.driver.moderator.seen();
                 self.driver.is_active = false;
+                if let Some(Handling { took, .. }) = self.driver.handling.take() {
+                    self.driver.moderator.costed(took.whole_ns());
+                }
             }
             ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin, &[]),
         }
@@ -192,15 +226,13 @@ impl Simulation {
         // Whatever came while it ran is seen without another interrupt.
         driver.moderator.seen();
         driver.completions = 0;
-        let Some(first) = driver.memory.begin() else {
-            driver.is_active = false;
-            return;
-        };
+        let Some(first) = driver.memory.begin() else { return driver.ends() };
         self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
         let costs = [
             (Activity::Driver, self.config.host.costs.frame),
             (Activity::Bus, self.config.adapter.bus.processor_time(first.len as u64)),
         ];
+        self.driver.handles(1, &costs);
         self.work_next(Priority::Interrupt, Job::ReadOut, &costs);
     }
 
@@ -225,6 +257,7 @@ impl Simulation {
         let completion = self.config.host.costs.completion;
         if completions > 0 && completion > Span::ZERO {
             let costs = [(Activity::Driver, completion.times(completions))];
+            self.driver.handles(completions, &costs);
             return self.work_next(Priority::Softirq, Job::Completions, &costs);
         }
         let mut batch = std::mem::take(&mut self.driver.batch);
@@ -233,6 +266,8 @@ impl Simulation {
             batch.extend(self.take_frame());
         }
         self.counts.batches += u64::from(!batch.is_empty());
+        // What is joined was several frames, and the moderator has counted each.
+        self.driver.handles(batch.len() as u64, &[]);
         if self.config.adapter.engine.coalesces {
             coalesce(&mut batch);
         }
@@ -250,7 +285,7 @@ impl Simulation {
             if self.polls() {
                 self.driver.is_polling = false;
             } else {
-                self.driver.is_active = false;
+                self.driver.ends();
                 self.interrupt_if_due();
             }
             return;
@@ -259,6 +294,7 @@ impl Simulation {
             (Activity::Driver, self.config.host.costs.frame),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
         ];
+        self.driver.handles(0, &costs);
         self.work_next(Priority::Softirq, Job::BatchFrame(frame), &costs);
     }
 
