@@ -318,6 +318,7 @@ impl Simulation {
             self.handled += 1;
             if let Event::Warm = event {
                 (warm, warm_parts) = (self.counts_now(), self.parts_now());
+                self.dma.busy.iter_mut().for_each(|busy| busy.count_from(at));
             } else {
                 self.handle(event);
             }

@@ -178,7 +178,7 @@ impl Simulation {
             dropped: of_queues(|queue| queue.memory.counts().dropped) + self.dma.dropped,
             frames_received: of_queues(|queue| queue.received),
             interrupts: of_queues(|queue| queue.interrupts),
-            bus_busy: self.dma.busy,
+            bus_busy: std::array::from_fn(|direction| self.dma.busy[direction].until(self.now)),
             line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
             overrun: of_queues(|queue| queue.memory.counts().overrun),
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
