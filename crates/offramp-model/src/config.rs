@@ -113,7 +113,7 @@ pub enum Placement {
     /// Each connection has one, with softirqs and protocols; interrupts go round. For a single queue.
     Balanced,
     /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]; the process of a connection, and what it sends,
-    /// is on the processor of the connection's number, counted from the last.
+    /// is where the fewest connections are received for and the fewest processes are, as a scheduler ends up that balances.
     Spread,
 }
 

@@ -279,7 +279,7 @@ impl Simulation {
             dma: Dma::new(&config.adapter),
             link: Link::new(config.link),
             stations: [StationState::new(config.link.gap()), StationState::new(config.peer.gap)],
-            steering: Steering::new(config, &directions),
+            steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             flows: directions.into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
             calls: vec![Call::default(); calls as usize],
@@ -402,7 +402,7 @@ impl Simulation {
             Placement::Balanced => job.connection().unwrap_or(self.interrupt_turn) % count,
             Placement::Pinned | Placement::Spread if priority != Priority::User => self.queue_of(job) % count,
             Placement::Pinned => count - 1,
-            Placement::Spread => count - 1 - job.connection().unwrap_or(0) % count,
+            Placement::Spread => job.connection().map_or(count - 1, |connection| self.steering.process(connection)),
         }
     }
 

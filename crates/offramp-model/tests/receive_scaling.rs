@@ -26,10 +26,7 @@ fn one_connection_is_no_faster_on_several_queues_whatever_its_hash() {
     let single = receives(&[("adapter.queues", "1")]);
     let of = |seed| receives(&[("adapter.queues", "4"), ("workload.seed", seed)]);
     let shares = ["1", "2", "3", "4", "5"].map(|seed| of(seed).bytes_per_second / single.bytes_per_second);
-    assert!(shares.iter().all(|&share| share < 1.001), "{shares:?}");
-    assert!(shares.iter().any(|&share| share > 0.999), "{shares:?}");
-    // Where the hash takes the frames to the processor of the process, both have one together.
-    assert!(shares.iter().any(|&share| share < 0.9), "{shares:?}");
+    assert!(shares.iter().all(|&share| (share - 1.0).abs() < 0.001), "{shares:?}");
 }
 
 #[test]
@@ -43,17 +40,17 @@ fn many_connections_have_several_queues_work_at_once() {
 
 #[test]
 fn each_queue_interrupts_its_own_processor_and_processes_are_where_the_placement_says() {
-    for (placement, last_only) in [("spread", false), ("pinned", true)] {
-        let outcome = receives(&[("adapter.queues", "2"), ("workload.flows", "8"), ("host.placement", placement)]);
+    for placement in ["spread", "pinned"] {
+        let outcome = receives(&[("adapter.queues", "2"), ("workload.flows", "16"), ("host.placement", placement)]);
         let [first, second, third, last] = &outcome.processor_loads[..] else { panic!("four processors") };
         for of in [first, second] {
             assert!(of.busy_percent_by_priority[0] > 0.0 && of.busy_percent_by_priority[1] > 0.0, "{of:?}");
-            assert_eq!(of.busy_percent_by_priority[2] == 0.0, last_only, "{placement}: {of:?}");
         }
         for of in [third, last] {
             assert_eq!(of.busy_percent_by_priority[..2], [0.0, 0.0], "{placement}: {of:?}");
         }
         assert!(last.busy_percent_by_priority[2] > 0.0);
+        assert_eq!(third.busy_percent_by_priority[2] > 0.0, placement == "spread", "{third:?}");
         assert_eq!(outcome.queue_loads.iter().map(|queue| queue.processor).collect::<Vec<_>>(), [Some(0), Some(1)]);
     }
 }

@@ -73,7 +73,7 @@ pub const BUSES: &[&str] = &["unlimited", "pci", "pcie", "pci-x"];
 /// Which checksums an adapter does.
 pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
 /// Which processor does what: interrupts and protocol on the first, or on that of the queue, and processes on the last; all
-/// by connection; or interrupts and protocol as with the first, and processes by connection.
+/// by connection; or interrupts and protocol as with the first, and each process where the load is least.
 pub const PLACEMENTS: &[&str] = &["pinned", "balanced", "spread"];
 /// How a bus master reads over PCI: several cache lines, one, or a word or two.
 pub const READ_COMMANDS: &[&str] = &["mrm", "mrl", "mr"];

@@ -35,41 +35,25 @@ const FIRST: usize = 0;
 pub(super) struct Steering {
     of_flows: Vec<usize>,
     of_replies: usize,
+    /// The processor of the process of each connection, or of each call, where they are spread.
+    processes: Vec<usize>,
 }
 
 impl Steering {
     /// The queue of what a process sends over UDP: there is one such process, and it sends through the first.
     pub(super) const OF_DATAGRAMS: usize = FIRST;
 
-    /// For connections of which each goes to the host or, `false`, from it.
-    pub(super) fn new(config: &Config, directions: &[bool]) -> Self {
-        let queues = u16::try_from(config.adapter.queues).unwrap_or(u16::MAX);
-        let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
-        let Some(table) = table else { return Self { of_flows: vec![FIRST; directions.len()], of_replies: FIRST } };
-        let hash = Toeplitz::default();
-        let queue = |frame: &[u8]| {
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok();
-            layout
-                .and_then(|layout| hash.hash_frame(frame, &layout))
-                .map_or(FIRST, |hash| usize::from(table.queue(hash)))
-        };
-        let ports = ephemeral_ports(config.workload.seed, directions.len());
-        let of_flow = |(&is_to_host, port): (&bool, u16)| {
-            let (peer, host) = if is_to_host { (port, TTCP_PORT) } else { (TTCP_PORT, port) };
-            queue(&tcp_frame(
-                Endpoint { address: PEER_ADDRESS, port: peer },
-                Endpoint { address: HOST_ADDRESS, port: host },
-            ))
-        };
-        let of_replies = match config.workload.workload {
-            Workload::NfsRead => {
-                let from = Endpoint { address: PEER_ADDRESS, port: NFS_PORT };
-                let to = Endpoint { address: HOST_ADDRESS, port: NFS_CLIENT_PORT };
-                first_reply_frame(config.workload.rpc_size as usize, from, to).map_or(FIRST, |frame| queue(&frame))
-            }
-            _ => FIRST,
-        };
-        Self { of_flows: directions.iter().zip(ports).map(of_flow).collect(), of_replies }
+    /// For connections of which each goes to the host or, `false`, from it, and so many calls.
+    pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
+        let (of_flows, of_replies) = queues(config, directions);
+        let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
+        let processes = spread(&each, config.host.processors as usize);
+        Self { of_flows, of_replies, processes }
+    }
+
+    /// The processor of a connection's process, or of a call's, where they are spread.
+    pub(super) fn process(&self, connection: usize) -> usize {
+        self.processes[connection]
     }
 
     /// The queue of a connection.
@@ -97,6 +81,48 @@ impl Steering {
     }
 }
 
+/// The queue of each connection, and of replies.
+fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
+    let queues = u16::try_from(config.adapter.queues).unwrap_or(u16::MAX);
+    let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
+    let Some(table) = table else { return (vec![FIRST; directions.len()], FIRST) };
+    let hash = Toeplitz::default();
+    let queue = |frame: &[u8]| {
+        let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok();
+        layout.and_then(|layout| hash.hash_frame(frame, &layout)).map_or(FIRST, |hash| usize::from(table.queue(hash)))
+    };
+    let ends =
+        |peer, host| [Endpoint { address: PEER_ADDRESS, port: peer }, Endpoint { address: HOST_ADDRESS, port: host }];
+    let of_flow = |(&is_to_host, port): (&bool, u16)| {
+        let [peer, host] = if is_to_host { ends(port, TTCP_PORT) } else { ends(TTCP_PORT, port) };
+        queue(&tcp_frame(peer, host))
+    };
+    let ports = ephemeral_ports(config.workload.seed, directions.len());
+    let of_replies = match config.workload.workload {
+        Workload::NfsRead => {
+            let [server, client] = ends(NFS_PORT, NFS_CLIENT_PORT);
+            first_reply_frame(config.workload.rpc_size as usize, server, client).map_or(FIRST, |frame| queue(&frame))
+        }
+        _ => FIRST,
+    };
+    (directions.iter().zip(ports).map(of_flow).collect(), of_replies)
+}
+
+/// The processor of each connection's process, as a scheduler ends up that balances: each is put where the fewest
+/// connections are received for and the fewest processes are, the last such processor.
+fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
+    let mut loads = vec![0u64; processors];
+    for queue in queues {
+        loads[queue % processors] += 1;
+    }
+    let mut least = || {
+        let idlest = (0..processors).rev().min_by_key(|&processor| loads[processor]).unwrap_or(0);
+        loads[idlest] += 1;
+        idlest
+    };
+    queues.iter().map(|_| least()).collect()
+}
+
 /// So many different ports.
 fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -122,7 +148,7 @@ mod tests {
         let base = Profile::load("server-82599").unwrap();
         let profile = settings.iter().fold(base, |profile, (key, value)| profile.with(key, value));
         let config = Config::new(&profile, workload).unwrap();
-        Steering::new(&config, &vec![true; config.workload.flows as usize])
+        Steering::new(&config, &vec![true; config.workload.flows as usize], 0)
     }
 
     #[test]
@@ -162,6 +188,15 @@ mod tests {
         let addresses = Toeplitz::default().hash(&[PEER_ADDRESS, HOST_ADDRESS].concat()) as usize % 64;
         assert_eq!([of("8KiB"), of("4KiB")], [addresses; 2]);
         assert_ne!(of("1KiB"), addresses);
+    }
+
+    #[test]
+    fn processes_keep_away_from_processors_that_receive_until_all_have_as_much() {
+        assert_eq!(spread(&[3], 4), [2]);
+        assert_eq!(spread(&[0; 6], 4), [3, 2, 1, 3, 2, 1]);
+        assert_eq!(spread(&[0, 1, 2, 3], 4), [3, 2, 1, 0]);
+        assert_eq!(spread(&[0, 5, 1], 2), [0, 1, 0]);
+        assert_eq!(spread(&[2, 0], 1), [0, 0]);
     }
 
     #[test]
