@@ -107,10 +107,14 @@ pub struct Costs {
 /// Which processor does what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
-    /// The first has interrupts, softirqs and protocols, the last has processes.
+    /// Interrupts, softirqs and protocols of a queue are on the processor of its number, counted from the first, and round
+    /// again where there are fewer; processes, and what they send, are on the last.
     Pinned,
-    /// Each connection has one; interrupts go round.
+    /// Each connection has one, with softirqs and protocols; interrupts go round. For a single queue.
     Balanced,
+    /// Interrupts, softirqs and protocols as with [`Placement::Pinned`]; the process of a connection, and what it sends,
+    /// is where the fewest connections are received for and the fewest processes are, as a scheduler ends up that balances.
+    Spread,
 }
 
 /// A TCP that sends: of the host or of the peer.
@@ -154,9 +158,11 @@ pub struct HostConfig {
 /// Its adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdapterConfig {
-    /// Packet memory.
+    /// Pairs of a receive and a transmit queue.
+    pub queues: u64,
+    /// Packet memory, of each queue.
     pub memory: MemoryConfig,
-    /// When the host is interrupted.
+    /// When the host is interrupted, for each queue.
     pub moderation: ModerationConfig,
     /// How bytes get to the host.
     pub bus: Bus,
@@ -355,6 +361,7 @@ impl Fields<'_> {
             processors: self.0.value("host.processors"),
             placement: match self.word("host.placement", schema::PLACEMENTS) {
                 "balanced" => Placement::Balanced,
+                "spread" => Placement::Spread,
                 _ => Placement::Pinned,
             },
             send: self.host_send(),
@@ -399,7 +406,8 @@ impl Fields<'_> {
     fn adapter(&self) -> Result<AdapterConfig, MemoryConfigError> {
         let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
         memory.check()?;
-        Ok(AdapterConfig { memory, moderation: self.moderation(), bus: self.bus(), engine: self.engine() })
+        let queues = self.0.value("adapter.queues");
+        Ok(AdapterConfig { queues, memory, moderation: self.moderation(), bus: self.bus(), engine: self.engine() })
     }
 
     fn engine(&self) -> EngineConfig {

@@ -35,6 +35,8 @@ pub struct Explanation {
     pub bus: Vec<Part>,
     /// What the processors were busy with, and how long they were idle, all together.
     pub processor: Vec<Part>,
+    /// The same of each processor by itself, the first first, where there are several.
+    pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
     pub ring_wait_us: f64,
     /// What limits the run.
@@ -55,12 +57,13 @@ pub fn explain(outcome: &Outcome) -> Explanation {
         line.push(part("gaps, nothing to send from the host", all_us - host));
     }
     let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
-    let mut processor: Vec<_> = ACTIVITIES
-        .into_iter()
-        .map(|(activity, name)| part(name, outcome.counts.activities[activity as usize].as_us()))
-        .filter(|part| part.us_per_frame > 0.0)
-        .collect();
-    processor.push(part("idle", all_us * outcome.processors as f64 - busy_us));
+    let work = |activities: &[Span], idle_us: f64| -> Vec<Part> {
+        let of = ACTIVITIES.into_iter().map(|(activity, name)| part(name, activities[activity as usize].as_us()));
+        of.filter(|part| part.us_per_frame > 0.0).chain([part("idle", idle_us)]).collect()
+    };
+    let processor = work(&outcome.counts.activities, all_us * outcome.processors as f64 - busy_us);
+    let loads = outcome.processor_loads.iter().filter(|_| outcome.processors > 1);
+    let processors = loads.map(|of| work(&of.activities, all_us * (1.0 - of.busy_percent / 100.0))).collect();
     let [to_host, from_host] = outcome.counts.bus_busy.map(Span::as_us);
     let bus = if to_host + from_host > 0.0 {
         vec![part("moving to the host", to_host), part("moving from the host", from_host)]
@@ -72,6 +75,7 @@ pub fn explain(outcome: &Outcome) -> Explanation {
         line,
         bus,
         processor,
+        processors,
         ring_wait_us: outcome.ring_wait_us,
         limit: limit(outcome),
     }
@@ -107,15 +111,41 @@ pub fn text(outcome: &Outcome) -> String {
     }
     let title = if outcome.processors > 1 { "the processors, all together" } else { "the processor" };
     write_parts(&mut out, title, &explanation.processor);
+    for (at, parts) in explanation.processors.iter().enumerate() {
+        write_parts(&mut out, &format!("processor {at}"), parts);
+    }
     let shares: Vec<_> = PRIORITY_NAMES
         .iter()
         .zip(outcome.cpu_percent_by_priority)
         .map(|(name, percent)| format!("{name} {percent:.1} %"))
         .collect();
     let _ = writeln!(out, "\nthe processor by priority: {}", shares.join(", "));
+    if outcome.queue_loads.len() > 1 {
+        let _ = writeln!(out, "\n{}", queues_text(outcome));
+    }
     let _ =
         writeln!(out, "a frame waits {:.1} us in the adapter's memory before it is read out", explanation.ring_wait_us);
     let _ = writeln!(out, "limit: {}", explanation.limit);
+    out
+}
+
+/// Who shares which queue, for people: a line for each.
+pub fn queues_text(outcome: &Outcome) -> String {
+    let mut out = format!(
+        "{:8} {:>9} {:>11} {:>10} {:>14} {:>11}\n",
+        "", "processor", "connections", "frames/s", "interrupts/s", "frames lost"
+    );
+    for (at, queue) in outcome.queue_loads.iter().enumerate() {
+        let processor = queue.processor.map_or_else(|| "any".to_owned(), |processor| processor.to_string());
+        let name = format!("queue {at}");
+        let (frames, interrupts) = (queue.frames_per_second, queue.interrupts_per_second);
+        // Writing to a string does not fail.
+        let _ = writeln!(
+            out,
+            "{name:8} {processor:>9} {:>11} {frames:>10.0} {interrupts:>14.0} {:>11}",
+            queue.flows, queue.lost_frames
+        );
+    }
     out
 }
 

@@ -2,8 +2,9 @@
 //!
 //! A run is a discrete simulation of events in whole picoseconds; the same profile, workload and seed give the same
 //! result to the last bit. It charges time around the product's own code: what fits into an adapter's memory and what
-//! is lost ([`offramp_adapter::memory`]), when the host is interrupted ([`offramp_adapter::moderation`]), and how a
-//! datagram is cut into frames ([`offramp_offload::segment`]) is not written a second time here.
+//! is lost ([`offramp_adapter::memory`]), when the host is interrupted ([`offramp_adapter::moderation`]), which queue a
+//! connection has ([`offramp_offload::rss`]), and how a datagram is cut into frames ([`offramp_offload::segment`]) is not
+//! written a second time here.
 //!
 //! | module | what it does |
 //! |---|---|

@@ -7,6 +7,7 @@
 //! | `mechanism/driver.rs` | drivers: the order of a batch, interrupt moderation |
 //! | `mechanism/master.rs` | bus masters: bursts, a bus that others use |
 //! | `mechanism/express.rs` | PCI Express |
+//! | `mechanism/queues.rs` | several receive queues |
 //! | `mechanism/work.rs` | work for each byte: sums and ciphers |
 //! | `mechanism/frames.rs` | fewer and larger pieces: large sends, jumbo frames |
 
@@ -15,6 +16,7 @@ mod express;
 mod frames;
 mod isa;
 mod master;
+mod queues;
 mod work;
 
 use crate::config::Workload;
@@ -77,6 +79,7 @@ pub fn all() -> Result<Vec<Mechanism>, ModelError> {
         isa::nfs()?,
         driver::order()?,
         driver::moderation()?,
+        queues::queues()?,
         master::bursts(),
         master::shared(),
         express::express(),

@@ -19,6 +19,11 @@ pub static METRICS: &[Metric] = &[
     Metric { name: "throughput_bytes_per_s", heading: "throughput, bytes/s", value: |of| of.bytes_per_second },
     Metric { name: "throughput_kib_per_s", heading: "throughput, KiB/s", value: |of| of.kib_per_second },
     Metric { name: "cpu_percent", heading: "processor, %", value: |of| of.cpu_percent },
+    Metric {
+        name: "cpu_busiest_percent",
+        heading: "the busiest processor, %",
+        value: |of| of.busiest_processor_percent,
+    },
     Metric { name: "cpu_ns_per_byte", heading: "processor, ns/byte", value: cpu_ns_per_byte },
     Metric {
         name: "cpu_interrupt_percent",

@@ -341,7 +341,36 @@ impl Profile {
                 return Err(key_error(&self.name, name, why));
             }
         }
-        self.check_offloads()
+        self.check_offloads()?;
+        self.check_queues()
+    }
+
+    /// Where there can be several queues. What they could not be combined with is refused, not left out.
+    fn check_queues(&self) -> Result<(), ProfileError> {
+        let queues = self.value("adapter.queues");
+        if queues == 1 {
+            return Ok(());
+        }
+        let word = |name: &str| schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)));
+        let refuse = |why: String| Err(key_error(&self.name, "adapter.queues", why));
+        for (name, needed) in [("adapter.access", "master"), ("adapter.memory_kind", "descriptors")] {
+            let is = word(name);
+            if is != needed {
+                return refuse(format!("{queues} queues need {name} to be {needed:?}; it is {is:?}"));
+            }
+        }
+        if word("host.placement") == "balanced" {
+            return refuse(format!(
+                "{queues} queues have a processor each for their interrupts; use host.placement \"pinned\" or \"spread\", \
+                 not \"balanced\""
+            ));
+        }
+        if self.value("host.poll_interval") > 0 {
+            return refuse(format!(
+                "{queues} queues need a driver that interrupts tell; set host.poll_interval to 0us"
+            ));
+        }
+        Ok(())
     }
 
     /// The value of a parameter in base units.

@@ -30,19 +30,25 @@ pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
 
 fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     let frame = datagram(datagram_len);
-    let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
-    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
-    let meta = TxMeta {
-        checksum: Some(PartialChecksum { start: transport_start, offset: UDP_CHECKSUM_AT }),
-        segmentation: (datagram_len > usize::from(FRAGMENT_PAYLOAD_LEN)).then_some(segmentation),
-    };
-    let mut segmenter = Segmenter::new(&frame, &meta, &SegmentPolicy::default())?;
+    let mut segmenter = udp_segmenter(&frame)?;
     let mut lens = Vec::with_capacity(segmenter.frames_left());
     while segmenter.frames_left() > 0 {
         lens.push(segmenter.next_len() as u64);
         segmenter.skip_next();
     }
     Ok(lens)
+}
+
+/// The adapter's own segmenter, for a datagram that is cut into fragments if it is longer than one.
+fn udp_segmenter(frame: &[u8]) -> Result<Segmenter, Refused> {
+    let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
+    let datagram_len = frame.len() - ETHERNET_HEADER_LEN - IPV4_HEADER_LEN;
+    let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
+    let meta = TxMeta {
+        checksum: Some(PartialChecksum { start: transport_start, offset: UDP_CHECKSUM_AT }),
+        segmentation: (datagram_len > usize::from(FRAGMENT_PAYLOAD_LEN)).then_some(segmentation),
+    };
+    Segmenter::new(frame, &meta, &SegmentPolicy::default())
 }
 
 /// An Ethernet frame with a UDP datagram of that length, headers and all.
@@ -63,6 +69,45 @@ fn datagram(datagram_len: usize) -> Vec<u8> {
     udp[2..4].copy_from_slice(&NFS_PORT.to_be_bytes());
     udp[4..6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
     frame
+}
+
+/// One end of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Endpoint {
+    /// IPv4, as in the header.
+    pub address: [u8; 4],
+    /// TCP or UDP.
+    pub port: u16,
+}
+
+/// Writes who sends to whom into a frame with IPv4 and TCP or UDP, whose ports are in the same place.
+fn address(frame: &mut [u8], from: Endpoint, to: Endpoint) {
+    const ADDRESSES_AT: usize = ETHERNET_HEADER_LEN + 12;
+    const PORTS_AT: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN;
+    frame[ADDRESSES_AT..ADDRESSES_AT + 4].copy_from_slice(&from.address);
+    frame[ADDRESSES_AT + 4..ADDRESSES_AT + 8].copy_from_slice(&to.address);
+    frame[PORTS_AT..PORTS_AT + 2].copy_from_slice(&from.port.to_be_bytes());
+    frame[PORTS_AT + 2..PORTS_AT + 4].copy_from_slice(&to.port.to_be_bytes());
+}
+
+/// A frame with nothing but headers of a TCP connection.
+pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
+    let mut frame = large_send(0, 0);
+    address(&mut frame, from, to);
+    frame
+}
+
+/// The first frame of the reply to a read of `size` bytes, as the product's own code cuts it.
+///
+/// # Errors
+/// When the reply does not fit into one UDP datagram.
+pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Result<Vec<u8>, Refused> {
+    let mut reply = datagram(UDP_HEADER_LEN + REPLY_HEADER_LEN + size);
+    address(&mut reply, from, to);
+    let mut segmenter = udp_segmenter(&reply)?;
+    let mut first = vec![0; segmenter.next_len()];
+    segmenter.write_next(&reply, &mut first);
+    Ok(first)
 }
 
 const TCP_HEADER_LEN: usize = 20;

@@ -6,6 +6,7 @@
 //! | `simulation/line.rs` | who sends when |
 //! | `simulation/dma.rs` | the way through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
+//! | `simulation/steering.rs` | which queue a connection has |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
 //! | `simulation/peer.rs` | the other machine |
@@ -18,8 +19,9 @@ mod line;
 mod outcome;
 mod peer;
 mod send;
+mod steering;
 
-pub use outcome::{ACTIVITIES, Activity, Counts, Outcome};
+pub use outcome::{ACTIVITIES, Activity, Counts, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
@@ -36,6 +38,7 @@ use offramp_adapter::memory::MemoryConfigError;
 use offramp_offload::segment::Refused;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
+use steering::Steering;
 
 /// The host under study.
 const HOST: Station = 0;
@@ -130,8 +133,8 @@ enum Event {
     DmaRead(Frame),
     /// The driver's timer.
     Poll,
-    /// The moderator may want an interrupt.
-    Moderation,
+    /// A queue's moderator may want an interrupt.
+    Moderation { queue: usize },
     /// The peer's answer to something is there.
     PeerSends(Frame),
     /// The peer's reply to a call is there.
@@ -157,22 +160,44 @@ enum Event {
 /// Work of the host's processor.
 #[derive(Clone, Copy, Debug)]
 enum Job {
-    InterruptEntry,
-    ReadOut,
-    BatchFrame(Frame),
-    BatchBegin,
+    InterruptEntry { queue: usize },
+    ReadOut { queue: usize },
+    BatchFrame { queue: usize, frame: Frame },
+    BatchBegin { queue: usize },
     Segment { flow: usize, start: u64, len: u64 },
     Ack { flow: usize, next: u64, window: u64 },
     Read { flow: usize, bytes: u64 },
     Fragment { slot: usize, number: u64, attempt: u32 },
     Call { slot: usize },
     Reply { slot: usize },
-    Completions,
+    Completions { queue: usize },
     AckIn { flow: usize, next: u64, window: u64 },
     Write { flow: usize },
     Send { flow: usize, start: u64, len: u64 },
     Datagram,
     Mask,
+}
+
+impl Job {
+    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
+    fn connection(&self) -> Option<usize> {
+        match *self {
+            Self::Segment { flow, .. }
+            | Self::Ack { flow, .. }
+            | Self::Read { flow, .. }
+            | Self::AckIn { flow, .. }
+            | Self::Write { flow }
+            | Self::Send { flow, .. } => Some(flow),
+            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Some(slot),
+            Self::Datagram
+            | Self::InterruptEntry { .. }
+            | Self::ReadOut { .. }
+            | Self::BatchFrame { .. }
+            | Self::BatchBegin { .. }
+            | Self::Completions { .. }
+            | Self::Mask => None,
+        }
+    }
 }
 
 /// A TCP connection with data in one direction.
@@ -202,6 +227,8 @@ struct Simulation {
     now: Time,
     rng: ChaCha8Rng,
     cpus: Vec<Cpu<Job>>,
+    /// Work given to each processor by what it is for.
+    activities: Vec<[Span; ACTIVITIES.len()]>,
     /// The processor whose job is just done, and decides what follows.
     deciding: Option<usize>,
     /// Interrupts so far that were given to processors in turn.
@@ -209,7 +236,9 @@ struct Simulation {
     dma: Dma,
     link: Link,
     stations: [StationState; 2],
-    driver: Driver,
+    steering: Steering,
+    /// Of each queue.
+    drivers: Vec<Driver>,
     flows: Vec<Flow>,
     calls: Vec<Call>,
     reply_frames: Vec<u64>,
@@ -238,18 +267,21 @@ impl Simulation {
         let is_rpc = config.workload.workload == Workload::NfsRead;
         let reply_frames = if is_rpc { reply_frames(config.workload.rpc_size as usize)? } else { Vec::new() };
         let calls = if is_rpc { config.workload.rpc_outstanding } else { 0 };
+        let directions = directions(config);
         Ok(Self {
             events: EventQueue::default(),
             now: Time::START,
             rng: ChaCha8Rng::seed_from_u64(config.workload.seed),
             cpus: (0..config.host.processors).map(|_| Cpu::default()).collect(),
+            activities: vec![[Span::ZERO; ACTIVITIES.len()]; config.host.processors as usize],
             deciding: None,
             interrupt_turn: 0,
             dma: Dma::new(&config.adapter),
             link: Link::new(config.link),
             stations: [StationState::new(config.link.gap()), StationState::new(config.peer.gap)],
-            driver: Driver::new(&config.adapter),
-            flows: directions(config).into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
+            steering: Steering::new(config, &directions, calls as usize),
+            drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
+            flows: directions.into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
             calls: vec![Call::default(); calls as usize],
             reply_frames,
             datagram_frames: datagram_frames(config.workload.write_size.min(DATAGRAM_LEN_MAX) as usize)?,
@@ -280,12 +312,13 @@ impl Simulation {
 
     fn run(mut self) -> Result<Outcome, ModelError> {
         let end = Time::START + self.config.workload.warmup + self.config.workload.time;
-        let mut warm = Counts::default();
+        let (mut warm, mut warm_parts) = (Counts::default(), self.parts_now());
         while let Some((at, event)) = self.events.next_before(end) {
             self.now = at;
             self.handled += 1;
             if let Event::Warm = event {
-                warm = self.counts_now();
+                (warm, warm_parts) = (self.counts_now(), self.parts_now());
+                self.dma.busy.iter_mut().for_each(|busy| busy.count_from(at));
             } else {
                 self.handle(event);
             }
@@ -303,7 +336,8 @@ impl Simulation {
                 _ => ModelError::Stalled { at_us, waiting },
             });
         }
-        Ok(Outcome::new(&self.config, &counts, self.handled))
+        let parts = self.parts_now().since(&warm_parts);
+        Ok(Outcome::new(&self.config, &counts, &parts, self.handled))
     }
 
     fn handle(&mut self, event: Event) {
@@ -317,7 +351,7 @@ impl Simulation {
             Event::Free(station) => self.on_free(station),
             Event::Left(frame) => self.on_left(frame),
             Event::Arrive(station, frame) => self.on_arrive(station, frame),
-            Event::Moderation => self.on_moderation(),
+            Event::Moderation { queue } => self.on_moderation(queue),
             Event::PeerSends(frame) => self.send(PEER, frame),
             Event::PeerReplies { slot, number, attempt } => self.on_peer_replies(slot, number, attempt),
             Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
@@ -335,10 +369,10 @@ impl Simulation {
         let Some(job) = self.cpus[processor].complete(self.now, generation) else { return };
         self.deciding = Some(processor);
         match job {
-            Job::InterruptEntry => self.on_interrupt(),
-            Job::ReadOut => self.on_read_out(),
-            Job::BatchBegin | Job::Completions => self.begin_batch(),
-            Job::BatchFrame(frame) => self.on_batch_frame(frame),
+            Job::InterruptEntry { queue } => self.on_interrupt(queue),
+            Job::ReadOut { queue } => self.on_read_out(queue),
+            Job::BatchBegin { queue } | Job::Completions { queue } => self.begin_batch(queue),
+            Job::BatchFrame { queue, frame } => self.on_batch_frame(queue, frame),
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
             Job::Ack { flow, next, window } => self.on_ack_built(flow, next, window),
             Job::Read { flow, bytes } => self.on_read(flow, bytes),
@@ -362,24 +396,33 @@ impl Simulation {
         if count == 1 {
             return 0;
         }
-        if self.config.host.placement == Placement::Pinned {
-            return if priority == Priority::User { count - 1 } else { 0 };
+        match self.config.host.placement {
+            // A process that has no connection.
+            _ if matches!(job, Job::Datagram) => count - 1,
+            Placement::Balanced => job.connection().unwrap_or(self.interrupt_turn) % count,
+            Placement::Pinned | Placement::Spread if priority != Priority::User => self.queue_of(job) % count,
+            Placement::Pinned => count - 1,
+            Placement::Spread => job.connection().map_or(count - 1, |connection| self.steering.process(connection)),
         }
+    }
+
+    /// The queue whose interrupts a job follows from. Interrupts are shut out on the first processor.
+    fn queue_of(&self, job: &Job) -> usize {
         match *job {
+            Job::InterruptEntry { queue }
+            | Job::ReadOut { queue }
+            | Job::BatchFrame { queue, .. }
+            | Job::BatchBegin { queue }
+            | Job::Completions { queue } => queue,
             Job::Segment { flow, .. }
             | Job::Ack { flow, .. }
             | Job::Read { flow, .. }
             | Job::AckIn { flow, .. }
             | Job::Write { flow }
-            | Job::Send { flow, .. } => flow % count,
-            Job::Fragment { slot, .. } | Job::Call { slot } | Job::Reply { slot } => slot % count,
-            Job::Datagram => count - 1,
-            Job::InterruptEntry
-            | Job::ReadOut
-            | Job::BatchFrame(_)
-            | Job::BatchBegin
-            | Job::Completions
-            | Job::Mask => self.interrupt_turn % count,
+            | Job::Send { flow, .. } => self.steering.of_flow(flow),
+            Job::Fragment { .. } | Job::Call { .. } | Job::Reply { .. } => self.steering.of_replies(),
+            Job::Datagram => Steering::OF_DATAGRAMS,
+            Job::Mask => 0,
         }
     }
 
@@ -390,8 +433,8 @@ impl Simulation {
 
     /// Work for the processor, charged to what it is for.
     fn work(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
-        let cost = self.charge(costs);
         let processor = self.place(priority, &job);
+        let cost = self.charge(processor, costs);
         let completion = self.cpus[processor].submit(self.now, priority, job, cost);
         self.expect(processor, completion);
     }
@@ -402,14 +445,14 @@ impl Simulation {
         if self.deciding != Some(processor) {
             return self.work(priority, job, costs);
         }
-        let cost = self.charge(costs);
+        let cost = self.charge(processor, costs);
         self.cpus[processor].submit_next(priority, job, cost);
     }
 
-    fn charge(&mut self, costs: &[(Activity, Span)]) -> Span {
+    fn charge(&mut self, processor: usize, costs: &[(Activity, Span)]) -> Span {
         let mut sum = Span::ZERO;
         for &(activity, span) in costs {
-            self.counts.activities[activity as usize] += span;
+            self.activities[processor][activity as usize] += span;
             sum += span;
         }
         sum
@@ -432,9 +475,8 @@ impl Simulation {
         if self.datagram_waits {
             all.push("the process waits for room to send another datagram".to_owned());
         }
-        let lost = self.driver.memory.counts();
-        if lost.dropped + lost.overrun + self.dma.dropped > 0 {
-            let (dropped, overrun) = (lost.dropped + self.dma.dropped, lost.overrun);
+        let Counts { dropped, overrun, .. } = self.counts_now();
+        if dropped + overrun > 0 {
             all.push(format!("the adapter has lost {dropped} frames for want of room and overrun {overrun}"));
         }
         all.join("; ")

@@ -82,6 +82,11 @@ impl Span {
         divide(u128::from(self.0) * u128::from(ppm), PPM)
     }
 
+    /// Whole nanoseconds, rounded down: the time of the adapter's own code.
+    pub fn whole_ns(self) -> u64 {
+        self.0 / PICOSECONDS_PER_NANOSECOND
+    }
+
     /// Microseconds, to show to people.
     pub fn as_us(self) -> f64 {
         self.0 as f64 / PICOSECONDS_PER_MICROSECOND as f64

@@ -242,6 +242,10 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         count => format!("{:.1} % of {count}, the busiest {busiest:.1} %", outcome.cpu_percent),
     };
     line("processor", processor);
+    if outcome.processors > 1 {
+        let each: Vec<_> = outcome.processor_loads.iter().map(|of| format!("{:.1} %", of.busy_percent)).collect();
+        line("each processor", each.join(", "));
+    }
     line("interrupts", format!("{:.0}/s", outcome.interrupts_per_second));
     line("frames to the host", format!("{:.0}/s", outcome.frames_per_second));
     line("frames lost", format!("{} drop, {} overrun", counts.dropped, counts.overrun));
@@ -253,6 +257,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         line("bus", format!("{to_host:.1} % to the host, {from_host:.1} % from it"));
     }
     line("counted", format!("{:.1} s, {} events", outcome.seconds, outcome.events));
+    if outcome.queue_loads.len() > 1 {
+        let _ = write!(out, "\n{}", explain::queues_text(outcome));
+    }
     let _ = writeln!(out, "\nwhat it was made with");
     for (key, quantity) in profile.said() {
         let value = key.dimension.show(quantity.value);

@@ -43,7 +43,7 @@ impl Drop for Scratch {
 #[test]
 fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
     let of = ["486-wd8003ep", "--workload", "ttcp-receive"];
-    let cases: [(&str, &[&str], &str); 12] = [
+    let cases: [(&str, &[&str], &str); 13] = [
         ("run", &["--set", "bus.clok=8MHz"], "bus.clok: there is no such parameter; did you mean \"bus.clock\"?"),
         ("run", &["--set", "bus.clock=8"], "bus.clock: the unit is missing; use one of: Hz, kHz, MHz, GHz"),
         ("run", &["--set", "bus.clock=-8MHz"], "bus.clock: \"-8\" is not a number of 0 or more"),
@@ -56,6 +56,7 @@ fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
         ("sensitivity", &["--method", "morris", "--paths", "99999999999999"], "runs are too many"),
         ("sensitivity", &["--parameters", "bus.clock,bus.clock"], "bus.clock: it is named twice"),
         ("explain", &["--set", "adapter.lso=on"], "adapter.lso: \"on\" needs adapter.access to be \"master\""),
+        ("run", &["--set", "adapter.queues=4"], "adapter.queues: 4 queues need adapter.access to be \"master\""),
     ];
     for (name, why) in [
         ("486-wd8003", "there is no system profile \"486-wd8003\"; did you mean \"486-wd8003e\"?"),

@@ -224,6 +224,16 @@ impl PcieState {
         self.down = data + used.down;
         self.down
     }
+
+    /// From when on the link to the host is given to the transfer that was the last to ask.
+    pub fn begun_up(&self, used: &Use) -> Time {
+        Time(self.up.0.saturating_sub(used.up.0))
+    }
+
+    /// The same of the link from the host.
+    pub fn begun_down(&self, used: &Use) -> Time {
+        Time(self.down.0.saturating_sub(used.down.0))
+    }
 }
 
 #[cfg(test)]

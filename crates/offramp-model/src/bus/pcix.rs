@@ -107,6 +107,11 @@ impl PciXState {
         self.bus = now.max(self.bus) + used.bus;
         self.bus.max(begins + pcix.read_latency + used.bus)
     }
+
+    /// From when on the bus is given to the transfer that was the last to ask.
+    pub fn begun(&self, used: &Use) -> Time {
+        Time(self.bus.0.saturating_sub(used.bus.0))
+    }
 }
 
 #[cfg(test)]

@@ -139,3 +139,18 @@ fn what_a_cipher_in_the_adapter_is_worth_grows_with_what_is_encrypted_until_its_
     let by_rate = curve(&mechanism, 1, "the adapter");
     assert!(by_rate.windows(2).all(|pair| pair[1][1] >= 0.99 * pair[0][1]), "{by_rate:?}");
 }
+
+#[test]
+fn queues_bring_one_connection_nothing_and_many_as_much_as_there_are_processors() {
+    let mechanism = queues::queues().unwrap();
+    let speed = |queues, flows| at(curve(&mechanism, 0, queues), flows);
+    for queues in ["2 queues", "4 queues"] {
+        assert!(speed(queues, 1.0) < 1.001 * speed("1 queue", 1.0), "{mechanism:?}");
+    }
+    assert!(speed("2 queues", 32.0) > 1.5 * speed("1 queue", 32.0), "{mechanism:?}");
+    assert!(speed("4 queues", 32.0) > 2.5 * speed("1 queue", 32.0), "{mechanism:?}");
+    assert!(speed("4 queues", 4.0) < 0.8 * speed("4 queues", 32.0), "as many connections as queues are too few");
+    let load = |queues, flows| at(curve(&mechanism, 1, queues), flows);
+    assert!((load("4 queues", 1.0) / load("1 queue", 1.0) - 1.0).abs() < 0.001, "{mechanism:?}");
+    assert!(load("4 queues", 32.0) < 0.6 * load("1 queue", 32.0), "{mechanism:?}");
+}

@@ -72,8 +72,9 @@ pub const ACCESSES: &[&str] = &["memory", "port", "master"];
 pub const BUSES: &[&str] = &["unlimited", "pci", "pcie", "pci-x"];
 /// Which checksums an adapter does.
 pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
-/// Which processor does what: interrupts and protocol on the first and processes on the last, or by connection.
-pub const PLACEMENTS: &[&str] = &["pinned", "balanced"];
+/// Which processor does what: interrupts and protocol on the first, or on that of the queue, and processes on the last; all
+/// by connection; or interrupts and protocol as with the first, and each process where the load is least.
+pub const PLACEMENTS: &[&str] = &["pinned", "balanced", "spread"];
 /// How a bus master reads over PCI: several cache lines, one, or a word or two.
 pub const READ_COMMANDS: &[&str] = &["mrm", "mrl", "mr"];
 /// Who encrypts.
@@ -198,6 +199,13 @@ pub static KEYS: &[Key] = &[
     key("adapter.memory", Bytes, (3584, 1 << 30), "8KiB", "memory of a card with a DP8390, both directions together"),
     key("adapter.receive_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the receive ring"),
     key("adapter.transmit_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the transmit ring"),
+    key(
+        "adapter.queues",
+        Count("queue"),
+        (1, 64),
+        "1queue",
+        "pairs of a receive and a transmit ring, each with its moderation and the interrupt of a processor; a hash says which",
+    ),
     choice("adapter.overflow", OVERFLOWS, "which frame is lost when there is no room"),
     key(
         "adapter.recover_time",

@@ -14,6 +14,50 @@ use crate::rpc::tcp_payloads;
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
 
+/// Time of one direction of the bus, of which some is given away before it comes.
+#[derive(Debug, Default)]
+pub(super) struct Busy {
+    /// All that was given away so far.
+    booked: Span,
+    /// What was not over when the last of it was given away: from when to when, in order.
+    pending: VecDeque<(Time, Time)>,
+    /// Nothing counts before: a frame that goes over the bus while it comes from the line is booked when it has come.
+    counts_from: Time,
+}
+
+impl Busy {
+    /// What is given away for the time before counts no longer.
+    pub(super) fn count_from(&mut self, now: Time) {
+        self.counts_from = now;
+    }
+
+    /// The bus is given away from a moment on, for so long.
+    fn book(&mut self, now: Time, from: Time, taken: Span) {
+        let (from, until) = (from.max(self.counts_from), from + taken);
+        while self.pending.front().is_some_and(|&(_, until)| until <= now) {
+            self.pending.pop_front();
+        }
+        self.booked += until.since(from);
+        if until > now {
+            self.pending.push_back((from, until));
+        }
+    }
+
+    /// What of it has passed.
+    pub(super) fn until(&self, now: Time) -> Span {
+        let to_come = |&(from, until): &(Time, Time)| until.since(now.max(from));
+        self.pending.iter().map(to_come).fold(self.booked, |passed, span| passed - span)
+    }
+}
+
+/// When a transfer is over, and which time of the bus it takes.
+#[derive(Clone, Copy, Debug)]
+struct Transfer {
+    done: Time,
+    from: Time,
+    taken: Span,
+}
+
 /// A bus on which an adapter is master, and when it is free again.
 #[derive(Debug)]
 enum Master {
@@ -26,43 +70,49 @@ enum Master {
 }
 
 impl Master {
-    /// When so many bytes are in the memory of the host, and the time of the bus that they took.
-    fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> (Time, Span) {
+    /// So many bytes to the memory of the host.
+    fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> Transfer {
         match self {
-            Self::Unlimited => (now, Span::ZERO),
+            Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, _, free) => {
                 let taken = pci.time(Command::Write, bytes) + descriptors.on_pci(pci);
-                *free = now.max(*free) + taken;
-                (*free, taken)
+                let from = now.max(*free);
+                *free = from + taken;
+                Transfer { done: *free, from, taken }
             }
             Self::PciX(pcix, state) => {
                 let used = descriptors.beside_on_pcix(pcix, pcix.write(bytes));
-                (state.write(&used, now), used.bus)
+                let done = state.write(&used, now);
+                Transfer { done, from: state.begun(&used), taken: used.bus }
             }
             Self::Pcie(pcie, state) => {
                 let used = pcie.write(bytes).beside(&descriptors.on_pcie(pcie));
-                (state.write(pcie, &used, now), used.up)
+                let done = state.write(pcie, &used, now);
+                Transfer { done, from: state.begun_up(&used), taken: used.up }
             }
         }
     }
 
     /// The same from the memory of the host. `is_part`: of a large send, whose bytes lie one behind the other, so that bursts cross the ends of segments.
-    fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> (Time, Span) {
+    fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> Transfer {
         match self {
-            Self::Unlimited => (now, Span::ZERO),
+            Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
             Self::Pci(pci, command, free) => {
                 let data = if is_part { part_of_burst(pci, *command, bytes) } else { pci.time(*command, bytes) };
                 let taken = data + descriptors.on_pci(pci);
-                *free = now.max(*free) + taken;
-                (*free, taken)
+                let from = now.max(*free);
+                *free = from + taken;
+                Transfer { done: *free, from, taken }
             }
             Self::PciX(pcix, state) => {
                 let used = descriptors.beside_on_pcix(pcix, pcix.read(bytes));
-                (state.read(pcix, &used, now), used.bus)
+                let done = state.read(pcix, &used, now);
+                Transfer { done, from: state.begun(&used), taken: used.bus }
             }
             Self::Pcie(pcie, state) => {
                 let used = pcie.read(bytes).beside(&descriptors.on_pcie(pcie));
-                (state.read(pcie, &used, now), used.down)
+                let done = state.read(pcie, &used, now);
+                Transfer { done, from: state.begun_down(&used), taken: used.down }
             }
         }
     }
@@ -145,7 +195,7 @@ pub(super) struct Dma {
     /// Frames that found no room in the receive FIFO.
     pub(super) dropped: u64,
     /// Time of the bus towards the host, and from it.
-    pub(super) busy: [Span; 2],
+    pub(super) busy: [Busy; 2],
 }
 
 impl Dma {
@@ -167,7 +217,7 @@ impl Dma {
             posted: VecDeque::new(),
             cut: (0, Vec::new()),
             dropped: 0,
-            busy: [Span::ZERO; 2],
+            busy: Default::default(),
         }
     }
 
@@ -192,8 +242,8 @@ impl Dma {
         let ready = self.receive_free;
         let ready = self.crypt(ready, len);
         let descriptors = Descriptors::new(&self.engine, len.div_ceil(self.engine.buffer));
-        let (done, taken) = self.master.write(ready, len, &descriptors);
-        self.busy[0] += taken;
+        let Transfer { done, from, taken } = self.master.write(ready, len, &descriptors);
+        self.busy[0].book(now, from, taken);
         Some(done.max(now))
     }
 
@@ -214,9 +264,10 @@ impl Dma {
             (false, _) => 0,
         };
         let bytes = if is_first { piece.len } else { piece.len - headers_len };
-        let (read, taken) = self.master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
-        self.busy[1] += taken;
-        self.transmit_free = self.transmit_free.max(read) + self.engine.segment;
+        let Transfer { done, from, taken } =
+            self.master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
+        self.busy[1].book(now, from, taken);
+        self.transmit_free = self.transmit_free.max(done) + self.engine.segment;
         let ready = self.transmit_free;
         let ready = self.crypt(ready, piece.len);
         self.advance(is_last, piece.len - headers_len.min(piece.len));
@@ -291,5 +342,24 @@ impl Simulation {
     pub(super) fn dma_sent(&mut self, frame: Frame) {
         self.dma.transmit_fifo -= frame.len;
         self.fill_transmit_fifo();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_given_away_counts_when_it_has_passed_and_gaps_never_do() {
+        let mut busy = Busy::default();
+        busy.book(Time(0), Time(0), Span(10));
+        busy.book(Time(0), Time(30), Span(20));
+        let passed = [0, 4, 10, 20, 30, 45, 50, 99].map(|now| busy.until(Time(now)).0);
+        assert_eq!(passed, [0, 4, 10, 10, 10, 25, 30, 30]);
+        busy.book(Time(60), Time(60), Span(5));
+        assert_eq!((busy.pending.len(), busy.until(Time(62)), busy.until(Time(70))), (1, Span(32), Span(35)));
+        busy.count_from(Time(80));
+        busy.book(Time(90), Time(75), Span(10));
+        assert_eq!(busy.until(Time(90)), Span(40), "half of it was before");
     }
 }

@@ -11,7 +11,7 @@ use offramp_adapter::port::Arrival;
 use rand::RngExt;
 use std::collections::VecDeque;
 
-/// The adapter as its driver sees it. What is held and what is lost is decided by the adapter's own code.
+/// A queue pair of the adapter as its driver sees it. What is held and what is lost is decided by the adapter's own code.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
@@ -24,6 +24,8 @@ pub(super) struct Driver {
     is_active: bool,
     /// A batch that a timer has begun is under way.
     is_polling: bool,
+    /// What the interrupt under way has cost so far, if the moderator is to learn of it.
+    handling: Option<Handling>,
     /// Frames of the batch that is handed over, the next one last.
     batch: Vec<Frame>,
     transmit_buffers: usize,
@@ -33,6 +35,19 @@ pub(super) struct Driver {
     waiting: VecDeque<Frame>,
     /// Sends that are completed, and that the driver has not seen.
     completions: u64,
+    /// Frames that the driver has read out so far.
+    pub(super) received: u64,
+    /// Interrupts so far.
+    pub(super) interrupts: u64,
+}
+
+/// An interrupt and the batch behind it: what the ports measure of theirs, here as it is charged to the processor. What
+/// TCP and processes do with the frames afterwards is not part of it.
+#[derive(Clone, Copy, Debug)]
+struct Handling {
+    /// Received frames and completed sends: both are what the moderator counts.
+    frames: u64,
+    took: Span,
 }
 
 impl Driver {
@@ -44,11 +59,31 @@ impl Driver {
             moderation_at: None,
             is_active: false,
             is_polling: false,
+            handling: None,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
             in_use: 0,
             waiting: VecDeque::new(),
             completions: 0,
+            received: 0,
+            interrupts: 0,
+        }
+    }
+
+    /// The driver works so long on so many frames of the batch.
+    fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
+        if let Some(handling) = &mut self.handling {
+            handling.frames += frames;
+            handling.took = costs.iter().fold(handling.took, |sum, &(_, span)| sum + span);
+        }
+    }
+
+    /// The handler, or what it has deferred, has ended. The moderator learns what it has cost, as from the ports: of
+    /// batches that held something.
+    fn ends(&mut self) {
+        self.is_active = false;
+        if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
+            self.moderator.handled(u32::try_from(frames).unwrap_or(u32::MAX), took.whole_ns());
         }
     }
 
@@ -71,7 +106,8 @@ impl Simulation {
     /// A frame is in the memory of the host, or of a card that the host reads.
     pub(super) fn frame_is_held(&mut self, frame: Frame) {
         let now_ns = self.now.ns();
-        let driver = &mut self.driver;
+        let queue = self.steering.of_frame(&frame.content);
+        let driver = &mut self.drivers[queue];
         let first_unread = driver.memory.first_unread();
         if let Fate::Held { overrun } = driver.memory.arrive(Arrival { at_ns: now_ns, len: frame.len as usize }) {
             for _ in 0..overrun {
@@ -79,7 +115,7 @@ impl Simulation {
             }
             driver.frames.push_back(frame);
             driver.moderator.arrived(now_ns, frame.len);
-            self.interrupt_if_due();
+            self.interrupt_if_due(queue);
         }
     }
 
@@ -91,50 +127,49 @@ impl Simulation {
         }
         if frame.completes {
             self.counts.sends_completed += 1;
-            self.driver.completions += 1;
-            self.release();
-            self.driver.moderator.arrived(self.now.ns(), 0);
-            self.interrupt_if_due();
+            let queue = self.steering.of_frame(&frame.content);
+            self.drivers[queue].completions += 1;
+            self.release(queue);
+            self.drivers[queue].moderator.arrived(self.now.ns(), 0);
+            self.interrupt_if_due(queue);
         }
     }
 
-    /// A transmit buffer is free again.
-    pub(super) fn release(&mut self) {
-        self.driver.in_use -= 1;
-        if let Some(frame) = self.driver.waiting.pop_front() {
-            self.hand_down(frame);
+    /// A transmit buffer of a queue is free again.
+    pub(super) fn release(&mut self, queue: usize) {
+        self.drivers[queue].in_use -= 1;
+        if let Some(frame) = self.drivers[queue].waiting.pop_front() {
+            self.hand_down(queue, frame);
         }
         self.wake_datagrams();
     }
 
     /// The host hands a frame down; its bytes are paid for already.
     pub(super) fn transmit(&mut self, frame: Frame) {
-        if self.has_transmit_buffer() {
-            self.hand_down(frame);
+        let queue = self.steering.of_frame(&frame.content);
+        let driver = &mut self.drivers[queue];
+        if driver.in_use < driver.transmit_buffers {
+            self.hand_down(queue, frame);
         } else {
-            self.driver.waiting.push_back(frame);
+            driver.waiting.push_back(frame);
         }
     }
 
-    fn has_transmit_buffer(&self) -> bool {
-        self.driver.in_use < self.driver.transmit_buffers
-    }
-
-    fn hand_down(&mut self, frame: Frame) {
-        self.driver.in_use += 1;
+    fn hand_down(&mut self, queue: usize, frame: Frame) {
+        self.drivers[queue].in_use += 1;
         match self.config.adapter.bus {
             Bus::Isa(_) => self.send(HOST, frame),
             Bus::Master | Bus::Pci(_) | Bus::PciX(_) | Bus::Pcie(_) => self.dma_transmit(frame),
         }
     }
 
-    pub(super) fn on_moderation(&mut self) {
-        self.driver.moderation_at = None;
-        self.interrupt_if_due();
+    pub(super) fn on_moderation(&mut self, queue: usize) {
+        self.drivers[queue].moderation_at = None;
+        self.interrupt_if_due(queue);
     }
 
-    fn interrupt_if_due(&mut self) {
-        let driver = &mut self.driver;
+    fn interrupt_if_due(&mut self, queue: usize) {
+        let driver = &mut self.drivers[queue];
         if driver.is_active {
             return;
         }
@@ -142,29 +177,37 @@ impl Simulation {
         if driver.moderator.is_due(now_ns) {
             driver.moderator.fired(now_ns);
             driver.is_active = true;
+            driver.interrupts += 1;
             self.interrupt_turn += 1;
-            self.counts.interrupts += 1;
             let entry = self.config.host.costs.interrupt;
-            let wake = if self.finds_idle(&Job::InterruptEntry) { self.config.host.costs.wake } else { Span::ZERO };
-            self.work(Priority::Interrupt, Job::InterruptEntry, &[(Activity::Interrupt, entry + wake)]);
+            let wake =
+                if self.finds_idle(&Job::InterruptEntry { queue }) { self.config.host.costs.wake } else { Span::ZERO };
+            let took = entry + wake;
+            let driver = &mut self.drivers[queue];
+            driver.handling = driver.moderator.measures_next().then_some(Handling { frames: 0, took });
+            self.work(Priority::Interrupt, Job::InterruptEntry { queue }, &[(Activity::Interrupt, took)]);
         } else if let Some(due_ns) = driver.moderator.next_due_ns() {
             let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
             if driver.moderation_at.is_none_or(|at| due < at) {
                 driver.moderation_at = Some(due);
-                self.events.schedule(due, Event::Moderation);
+                self.events.schedule(due, Event::Moderation { queue });
             }
         }
     }
 
-    pub(super) fn on_interrupt(&mut self) {
+    pub(super) fn on_interrupt(&mut self, queue: usize) {
         match self.config.host.receive_in {
-            ReceiveIn::Interrupt => self.read_out_next(),
+            ReceiveIn::Interrupt => self.read_out_next(queue),
             ReceiveIn::Deferred { .. } if self.polls() => {
                 // It has cost time, and that was all.
-                self.driver.moderator.seen();
-                self.driver.is_active = false;
+                let driver = &mut self.drivers[queue];
+                driver.moderator.seen();
+                driver.is_active = false;
+                if let Some(Handling { took, .. }) = driver.handling.take() {
+                    driver.moderator.costed(took.whole_ns());
+                }
             }
-            ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin, &[]),
+            ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]),
         }
     }
 
@@ -179,60 +222,65 @@ impl Simulation {
     }
 
     pub(super) fn on_poll(&mut self) {
-        if !self.driver.is_polling {
-            self.driver.is_polling = true;
-            self.work(Priority::Softirq, Job::BatchBegin, &[]);
+        // No timer looks at several queues: the profile was refused.
+        let queue = 0;
+        if !self.drivers[queue].is_polling {
+            self.drivers[queue].is_polling = true;
+            self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
         }
         self.start_polling();
     }
 
     /// The handler reads the next frame out, or ends.
-    fn read_out_next(&mut self) {
-        let driver = &mut self.driver;
+    fn read_out_next(&mut self, queue: usize) {
+        let driver = &mut self.drivers[queue];
         // Whatever came while it ran is seen without another interrupt.
         driver.moderator.seen();
         driver.completions = 0;
-        let Some(first) = driver.memory.begin() else {
-            driver.is_active = false;
-            return;
-        };
+        let Some(first) = driver.memory.begin() else { return driver.ends() };
         self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
         let costs = [
             (Activity::Driver, self.config.host.costs.frame),
             (Activity::Bus, self.config.adapter.bus.processor_time(first.len as u64)),
         ];
-        self.work_next(Priority::Interrupt, Job::ReadOut, &costs);
+        driver.handles(1, &costs);
+        self.work_next(Priority::Interrupt, Job::ReadOut { queue }, &costs);
     }
 
-    pub(super) fn on_read_out(&mut self) {
-        if let Some(frame) = self.take_frame() {
+    pub(super) fn on_read_out(&mut self, queue: usize) {
+        if let Some(frame) = self.take_frame(queue) {
             self.receive(frame);
         }
-        self.read_out_next();
+        self.read_out_next(queue);
     }
 
-    fn take_frame(&mut self) -> Option<Frame> {
-        self.driver.memory.end();
-        let frame = self.driver.frames.pop_front();
-        self.counts.frames_received += u64::from(frame.is_some());
+    fn take_frame(&mut self, queue: usize) -> Option<Frame> {
+        let driver = &mut self.drivers[queue];
+        driver.memory.end();
+        let frame = driver.frames.pop_front();
+        driver.received += u64::from(frame.is_some());
         frame
     }
 
     /// A deferred driver takes all that is there.
-    pub(super) fn begin_batch(&mut self) {
-        self.driver.moderator.seen();
-        let completions = std::mem::take(&mut self.driver.completions);
+    pub(super) fn begin_batch(&mut self, queue: usize) {
+        let driver = &mut self.drivers[queue];
+        driver.moderator.seen();
+        let completions = std::mem::take(&mut driver.completions);
         let completion = self.config.host.costs.completion;
         if completions > 0 && completion > Span::ZERO {
             let costs = [(Activity::Driver, completion.times(completions))];
-            return self.work_next(Priority::Softirq, Job::Completions, &costs);
+            driver.handles(completions, &costs);
+            return self.work_next(Priority::Softirq, Job::Completions { queue }, &costs);
         }
-        let mut batch = std::mem::take(&mut self.driver.batch);
-        while let Some(first) = self.driver.memory.first() {
+        let mut batch = std::mem::take(&mut driver.batch);
+        while let Some(first) = self.drivers[queue].memory.first() {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
-            batch.extend(self.take_frame());
+            batch.extend(self.take_frame(queue));
         }
         self.counts.batches += u64::from(!batch.is_empty());
+        // What is joined was several frames, and the moderator has counted each.
+        self.drivers[queue].handles(batch.len() as u64, &[]);
         if self.config.adapter.engine.coalesces {
             coalesce(&mut batch);
         }
@@ -241,17 +289,17 @@ impl Simulation {
         if !is_reversed {
             batch.reverse();
         }
-        self.driver.batch = batch;
-        self.next_of_batch();
+        self.drivers[queue].batch = batch;
+        self.next_of_batch(queue);
     }
 
-    fn next_of_batch(&mut self) {
-        let Some(frame) = self.driver.batch.pop() else {
+    fn next_of_batch(&mut self, queue: usize) {
+        let Some(frame) = self.drivers[queue].batch.pop() else {
             if self.polls() {
-                self.driver.is_polling = false;
+                self.drivers[queue].is_polling = false;
             } else {
-                self.driver.is_active = false;
-                self.interrupt_if_due();
+                self.drivers[queue].ends();
+                self.interrupt_if_due(queue);
             }
             return;
         };
@@ -259,12 +307,13 @@ impl Simulation {
             (Activity::Driver, self.config.host.costs.frame),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
         ];
-        self.work_next(Priority::Softirq, Job::BatchFrame(frame), &costs);
+        self.drivers[queue].handles(0, &costs);
+        self.work_next(Priority::Softirq, Job::BatchFrame { queue, frame }, &costs);
     }
 
-    pub(super) fn on_batch_frame(&mut self, frame: Frame) {
+    pub(super) fn on_batch_frame(&mut self, queue: usize, frame: Frame) {
         self.receive(frame);
-        self.next_of_batch();
+        self.next_of_batch(queue);
     }
 
     pub(super) fn schedule_mask(&mut self) {

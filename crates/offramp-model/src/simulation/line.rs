@@ -123,8 +123,10 @@ impl Simulation {
             } else {
                 self.pause(station);
             }
-            if station == HOST && given_up.is_some() {
-                self.release();
+            if station == HOST
+                && let Some(frame) = given_up
+            {
+                self.release(self.steering.of_frame(&frame.content));
             }
         }
         self.events.schedule(free, Event::Free(HOST));

@@ -1,9 +1,10 @@
 //! What is counted, and what a run says.
 
-use super::{Job, Simulation};
+use super::Simulation;
+use super::driver::Driver;
 use crate::bus::Bus;
-use crate::config::{Config, Workload};
-use crate::cpu::{Cpu, PRIORITIES};
+use crate::config::{Config, Placement, Workload};
+use crate::cpu::PRIORITIES;
 use crate::time::Span;
 use serde::Serialize;
 
@@ -118,8 +119,6 @@ pub struct Counts {
     pub line_busy: [Span; 2],
     /// Time of the processor by priority.
     pub busy: [Span; PRIORITIES.len()],
-    /// Time of the processor that was busiest since the start.
-    pub busiest: Span,
     /// Work given to the processor by what it is for.
     pub activities: [Span; ACTIVITIES.len()],
 }
@@ -139,7 +138,6 @@ impl Counts {
         let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
         Self {
             bytes: self.bytes - earlier.bytes,
-            busiest: self.busiest - earlier.busiest,
             bytes_sent: self.bytes_sent - earlier.bytes_sent,
             sends: self.sends - earlier.sends,
             sends_completed: self.sends_completed - earlier.sends_completed,
@@ -174,22 +172,26 @@ impl Counts {
 impl Simulation {
     /// All counters, also those that others keep.
     pub(super) fn counts_now(&self) -> Counts {
-        let memory = self.driver.memory.counts();
+        let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
         let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
         Counts {
-            dropped: memory.dropped + self.dma.dropped,
-            bus_busy: self.dma.busy,
+            dropped: of_queues(|queue| queue.memory.counts().dropped) + self.dma.dropped,
+            frames_received: of_queues(|queue| queue.received),
+            interrupts: of_queues(|queue| queue.interrupts),
+            bus_busy: std::array::from_fn(|direction| self.dma.busy[direction].until(self.now)),
             line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
-            overrun: memory.overrun,
+            overrun: of_queues(|queue| queue.memory.counts().overrun),
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
             timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
             duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
             collisions: self.link.collisions,
             excessive_collisions: self.link.excessive_collisions,
-            busiest: self.cpus.iter().map(|cpu| self.busy_of(cpu)).max().unwrap_or_default(),
             busy: PRIORITIES
                 .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
+            activities: std::array::from_fn(|activity| {
+                self.activities.iter().fold(Span::ZERO, |sum, of| sum + of[activity])
+            }),
             ..self.counts
         }
     }
@@ -202,9 +204,90 @@ impl Simulation {
         if is_alone { self.stations[station].free_at().since(self.now) } else { Span::ZERO }
     }
 
-    fn busy_of(&self, cpu: &Cpu<Job>) -> Span {
-        PRIORITIES.into_iter().fold(Span::ZERO, |sum, priority| sum + cpu.busy(self.now, priority))
+    /// The counters of each processor and of each queue.
+    pub(super) fn parts_now(&self) -> Parts {
+        let processors = self.cpus.iter().zip(&self.activities).map(|(cpu, &activities)| ProcessorCounts {
+            busy: PRIORITIES.map(|priority| cpu.busy(self.now, priority)),
+            activities,
+        });
+        let queues = self.drivers.iter().enumerate().map(|(at, queue)| {
+            let memory = queue.memory.counts();
+            QueueCounts {
+                flows: self.steering.flows_of(at) as u64,
+                frames: queue.received,
+                interrupts: queue.interrupts,
+                lost: memory.dropped + memory.overrun,
+            }
+        });
+        Parts { processors: processors.collect(), queues: queues.collect() }
     }
+}
+
+/// Counters of one processor, all growing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ProcessorCounts {
+    busy: [Span; PRIORITIES.len()],
+    activities: [Span; ACTIVITIES.len()],
+}
+
+/// Counters of one queue, all growing but for the connections that it has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct QueueCounts {
+    flows: u64,
+    frames: u64,
+    interrupts: u64,
+    lost: u64,
+}
+
+/// Counters of each processor and of each queue.
+#[derive(Clone, Debug)]
+pub(super) struct Parts {
+    processors: Vec<ProcessorCounts>,
+    queues: Vec<QueueCounts>,
+}
+
+impl Parts {
+    /// What came since `earlier`.
+    pub(super) fn since(&self, earlier: &Self) -> Self {
+        let processors = self.processors.iter().zip(&earlier.processors).map(|(now, before)| ProcessorCounts {
+            busy: std::array::from_fn(|at| now.busy[at] - before.busy[at]),
+            activities: std::array::from_fn(|at| now.activities[at] - before.activities[at]),
+        });
+        let queues = self.queues.iter().zip(&earlier.queues).map(|(now, before)| QueueCounts {
+            flows: now.flows,
+            frames: now.frames - before.frames,
+            interrupts: now.interrupts - before.interrupts,
+            lost: now.lost - before.lost,
+        });
+        Self { processors: processors.collect(), queues: queues.collect() }
+    }
+}
+
+/// One processor of the host.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ProcessorLoad {
+    /// Share of it that was busy, percent.
+    pub busy_percent: f64,
+    /// The same in interrupt handlers, softirqs and processes.
+    pub busy_percent_by_priority: [f64; PRIORITIES.len()],
+    /// Work given to it by what it is for.
+    #[serde(skip)]
+    pub activities: [Span; ACTIVITIES.len()],
+}
+
+/// One queue pair of the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QueueLoad {
+    /// The processor that it interrupts, the first is 0; `None` where interrupts go round.
+    pub processor: Option<u64>,
+    /// Connections that the hash gave to it.
+    pub flows: u64,
+    /// Frames that were read out of it, per second.
+    pub frames_per_second: f64,
+    /// Its interrupts, per second.
+    pub interrupts_per_second: f64,
+    /// Frames for which its ring had no room.
+    pub lost_frames: u64,
 }
 
 /// What came of a run, over the time that was counted.
@@ -220,6 +303,10 @@ pub struct Outcome {
     pub processors: u64,
     /// Share of the busiest of them that was busy, percent.
     pub busiest_processor_percent: f64,
+    /// Each of them, the first first.
+    pub processor_loads: Vec<ProcessorLoad>,
+    /// Each queue of the adapter.
+    pub queue_loads: Vec<QueueLoad>,
     /// Both stations share the time of the line, as on a half-duplex one.
     pub line_is_shared: bool,
     /// Both directions of the bus share its time, as on PCI.
@@ -259,19 +346,38 @@ const KIB: f64 = 1024.0;
 const FULL_FRAME_LEN: u64 = 1514;
 
 impl Outcome {
-    pub(super) fn new(config: &Config, counts: &Counts, events: u64) -> Self {
+    pub(super) fn new(config: &Config, counts: &Counts, parts: &Parts, events: u64) -> Self {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
         let processors = config.host.processors as f64;
         let per_second = |count: u64| count as f64 / seconds;
         let in_flight = counts.in_flight as f64 / counts.acks_received.max(1) as f64;
         let workload: Workload = config.workload.workload;
+        let processor_loads: Vec<_> = parts
+            .processors
+            .iter()
+            .map(|of| ProcessorLoad {
+                busy_percent: percent(of.busy.into_iter().fold(Span::ZERO, |sum, span| sum + span)),
+                busy_percent_by_priority: of.busy.map(percent),
+                activities: of.activities,
+            })
+            .collect();
+        let goes_round = config.host.placement == Placement::Balanced && config.host.processors > 1;
+        let queue_load = |(at, queue): (usize, &QueueCounts)| QueueLoad {
+            processor: (!goes_round).then_some(at as u64 % config.host.processors),
+            flows: queue.flows,
+            frames_per_second: per_second(queue.frames),
+            interrupts_per_second: per_second(queue.interrupts),
+            lost_frames: queue.lost,
+        };
         Self {
             bytes_per_second: per_second(counts.bytes),
             kib_per_second: per_second(counts.bytes) / KIB,
             sent_bytes_per_second: per_second(counts.bytes_sent),
             processors: config.host.processors,
-            busiest_processor_percent: percent(counts.busiest),
+            busiest_processor_percent: processor_loads.iter().map(|of| of.busy_percent).fold(0.0, f64::max),
+            processor_loads,
+            queue_loads: parts.queues.iter().enumerate().map(queue_load).collect(),
             line_is_shared: !config.link.full_duplex,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,

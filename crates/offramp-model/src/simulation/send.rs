@@ -4,6 +4,7 @@
 //! on the processor of the process.
 
 use super::dma::PAGE_LEN;
+use super::steering::Steering;
 use super::{Activity, Content, DATAGRAM_LEN_MAX, Event, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
@@ -144,7 +145,7 @@ impl Simulation {
 
     pub(super) fn wake_datagrams(&mut self) {
         let is_udp = self.config.workload.workload == Workload::UdpSend;
-        if is_udp && self.datagram_waits && self.driver.has_room() {
+        if is_udp && self.datagram_waits && self.drivers[Steering::OF_DATAGRAMS].has_room() {
             self.datagram_waits = false;
             self.send_datagram();
         }

@@ -1,0 +1,208 @@
+//! Which queue a frame of a connection goes through: receive side scaling, by the product's own hash and table.
+//!
+//! The hash is taken of real frames, with the addresses of [`PEER_ADDRESS`] and [`HOST_ADDRESS`], the port of `ttcp` at
+//! the end that waits and a random one at the end that calls. The random ports follow from the seed of the run, in a
+//! stream of their own: another seed is another hand of connections, and draws nothing from what else is random.
+
+use super::Content;
+use crate::config::{Config, Workload};
+use crate::rpc::{Endpoint, first_reply_frame, tcp_frame};
+use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
+
+/// Addresses for measurements of adapters (RFC 2544, C.2.2; RFC 6890).
+const PEER_ADDRESS: [u8; 4] = [198, 18, 0, 1];
+const HOST_ADDRESS: [u8; 4] = [198, 18, 0, 2];
+/// Where `ttcp` waits for its connection.
+const TTCP_PORT: u16 = 5001;
+/// Where an NFS server waits for calls.
+const NFS_PORT: u16 = 2049;
+/// A client of NFS calls from a privileged port; this is the highest.
+const NFS_CLIENT_PORT: u16 = 1023;
+/// Ports of those that call (RFC 6335 6), chosen at random (RFC 6056 3.3.1).
+const EPHEMERAL_PORTS: RangeInclusive<u16> = 49_152..=65_535;
+/// The stream of random numbers that ports are drawn from. All else in a run is drawn from stream 0.
+const PORT_STREAM: u64 = 1;
+/// The queue of frames that no hash is taken of, and of the only queue.
+const FIRST: usize = 0;
+
+/// The queue of each connection. What the host sends of it goes out through the same queue.
+#[derive(Debug)]
+pub(super) struct Steering {
+    of_flows: Vec<usize>,
+    of_replies: usize,
+    /// The processor of the process of each connection, or of each call, where they are spread.
+    processes: Vec<usize>,
+}
+
+impl Steering {
+    /// The queue of what a process sends over UDP: there is one such process, and it sends through the first.
+    pub(super) const OF_DATAGRAMS: usize = FIRST;
+
+    /// For connections of which each goes to the host or, `false`, from it, and so many calls.
+    pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
+        let (of_flows, of_replies) = queues(config, directions);
+        let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
+        let processes = spread(&each, config.host.processors as usize);
+        Self { of_flows, of_replies, processes }
+    }
+
+    /// The processor of a connection's process, or of a call's, where they are spread.
+    pub(super) fn process(&self, connection: usize) -> usize {
+        self.processes[connection]
+    }
+
+    /// The queue of a connection.
+    pub(super) fn of_flow(&self, flow: usize) -> usize {
+        self.of_flows[flow]
+    }
+
+    /// The queue of all replies: fragments are hashed by their addresses, and all have the same.
+    pub(super) fn of_replies(&self) -> usize {
+        self.of_replies
+    }
+
+    /// The queue that a frame comes or goes through.
+    pub(super) fn of_frame(&self, content: &Content) -> usize {
+        match *content {
+            Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
+            Content::Request { .. } | Content::Fragment { .. } => self.of_replies,
+            Content::Datagram { .. } => Self::OF_DATAGRAMS,
+        }
+    }
+
+    /// How many connections a queue has.
+    pub(super) fn flows_of(&self, queue: usize) -> usize {
+        self.of_flows.iter().filter(|&&of| of == queue).count()
+    }
+}
+
+/// The queue of each connection, and of replies.
+fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
+    let queues = u16::try_from(config.adapter.queues).unwrap_or(u16::MAX);
+    let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
+    let Some(table) = table else { return (vec![FIRST; directions.len()], FIRST) };
+    let hash = Toeplitz::default();
+    let queue = |frame: &[u8]| {
+        let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok();
+        layout.and_then(|layout| hash.hash_frame(frame, &layout)).map_or(FIRST, |hash| usize::from(table.queue(hash)))
+    };
+    let ends =
+        |peer, host| [Endpoint { address: PEER_ADDRESS, port: peer }, Endpoint { address: HOST_ADDRESS, port: host }];
+    let of_flow = |(&is_to_host, port): (&bool, u16)| {
+        let [peer, host] = if is_to_host { ends(port, TTCP_PORT) } else { ends(TTCP_PORT, port) };
+        queue(&tcp_frame(peer, host))
+    };
+    let ports = ephemeral_ports(config.workload.seed, directions.len());
+    let of_replies = match config.workload.workload {
+        Workload::NfsRead => {
+            let [server, client] = ends(NFS_PORT, NFS_CLIENT_PORT);
+            first_reply_frame(config.workload.rpc_size as usize, server, client).map_or(FIRST, |frame| queue(&frame))
+        }
+        _ => FIRST,
+    };
+    (directions.iter().zip(ports).map(of_flow).collect(), of_replies)
+}
+
+/// The processor of each connection's process, as a scheduler ends up that balances: each is put where the fewest
+/// connections are received for and the fewest processes are, the last such processor.
+fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
+    let mut loads = vec![0u64; processors];
+    for queue in queues {
+        loads[queue % processors] += 1;
+    }
+    let mut least = || {
+        let idlest = (0..processors).rev().min_by_key(|&processor| loads[processor]).unwrap_or(0);
+        loads[idlest] += 1;
+        idlest
+    };
+    queues.iter().map(|_| least()).collect()
+}
+
+/// So many different ports.
+fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(PORT_STREAM);
+    let mut taken = BTreeSet::new();
+    let count = count.min(EPHEMERAL_PORTS.len());
+    let mut ports = Vec::with_capacity(count);
+    while ports.len() < count {
+        let port = rng.random_range(EPHEMERAL_PORTS);
+        if taken.insert(port) {
+            ports.push(port);
+        }
+    }
+    ports
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::Profile;
+
+    fn steering(workload: Workload, settings: &[(&str, &str)]) -> Steering {
+        let base = Profile::load("server-82599").unwrap();
+        let profile = settings.iter().fold(base, |profile, (key, value)| profile.with(key, value));
+        let config = Config::new(&profile, workload).unwrap();
+        Steering::new(&config, &vec![true; config.workload.flows as usize], 0)
+    }
+
+    #[test]
+    fn many_connections_are_spread_evenly_and_another_seed_spreads_them_otherwise() {
+        let of = |seed| {
+            steering(
+                Workload::TtcpReceive,
+                &[("adapter.queues", "4"), ("workload.flows", "64"), ("workload.seed", seed)],
+            )
+        };
+        let [first, again, other] = ["1", "1", "2"].map(|seed| of(seed).of_flows);
+        assert_eq!(first, again);
+        assert_ne!(first, other);
+        for seed in ["1", "2", "3"] {
+            let spread = of(seed);
+            // 16 are expected of each; five standard deviations of the binomial distribution are 17.
+            assert!((0..4).all(|queue| (1..=33).contains(&spread.flows_of(queue))), "{spread:?}");
+            assert_eq!((0..4).map(|queue| spread.flows_of(queue)).sum::<usize>(), 64);
+        }
+    }
+
+    #[test]
+    fn the_hash_of_a_connection_is_the_one_that_ndis_says_of_its_addresses_and_ports() {
+        let port = ephemeral_ports(1, 1)[0];
+        let mut input = [PEER_ADDRESS, HOST_ADDRESS].concat();
+        input.extend(port.to_be_bytes());
+        input.extend(TTCP_PORT.to_be_bytes());
+        let expected = Toeplitz::default().hash(&input) as usize % 64;
+        let spread = steering(Workload::TtcpReceive, &[("adapter.queues", "64")]);
+        assert_eq!(spread.of_flow(0), expected);
+    }
+
+    #[test]
+    fn a_reply_in_fragments_is_hashed_by_addresses_and_one_in_a_frame_with_its_ports() {
+        let of =
+            |size| steering(Workload::NfsRead, &[("adapter.queues", "64"), ("workload.rpc_size", size)]).of_replies;
+        let addresses = Toeplitz::default().hash(&[PEER_ADDRESS, HOST_ADDRESS].concat()) as usize % 64;
+        assert_eq!([of("8KiB"), of("4KiB")], [addresses; 2]);
+        assert_ne!(of("1KiB"), addresses);
+    }
+
+    #[test]
+    fn processes_keep_away_from_processors_that_receive_until_all_have_as_much() {
+        assert_eq!(spread(&[3], 4), [2]);
+        assert_eq!(spread(&[0; 6], 4), [3, 2, 1, 3, 2, 1]);
+        assert_eq!(spread(&[0, 1, 2, 3], 4), [3, 2, 1, 0]);
+        assert_eq!(spread(&[0, 5, 1], 2), [0, 1, 0]);
+        assert_eq!(spread(&[2, 0], 1), [0, 0]);
+    }
+
+    #[test]
+    fn no_port_is_given_twice() {
+        let ports = ephemeral_ports(7, 128);
+        assert_eq!(ports.iter().collect::<BTreeSet<_>>().len(), 128);
+        assert!(ports.iter().all(|port| EPHEMERAL_PORTS.contains(port)));
+    }
+}
