@@ -119,7 +119,9 @@ fn print(load: Load, samples: &[Vec<Sample>; POLICIES.len()]) {
     for (name, of_policy) in POLICIES.iter().zip(samples) {
         for sample in of_policy.iter().filter(|sample| sample.lost > 0) {
             let (lost, absence_ms) = (sample.lost, sample.absence.as_secs_f64() * 1e3);
-            println!("  {name}: {lost} frames found no buffer in a sample whose guest took none for {absence_ms:.1} ms");
+            println!(
+                "  {name}: {lost} frames found no buffer in a sample whose guest took none for {absence_ms:.1} ms"
+            );
         }
     }
     if load == Load::Mixed {
