@@ -151,10 +151,7 @@ impl Daemon {
 
     /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
     pub fn remove_sockets(&self) {
-        for socket in self.ports.iter().filter_map(|port| port.host.socket()) {
-            // Somebody else may have removed it.
-            let _ = std::fs::remove_file(socket);
-        }
+        self.ports.iter().for_each(|port| port.host.remove_socket());
     }
 
     /// Takes nothing more from any host, lets what is held go out, and ends the threads; whether all of it went out.

@@ -184,11 +184,11 @@ impl Host {
         }
     }
 
-    /// The socket's file that must go with the daemon, if the host has one.
-    pub fn socket(&self) -> Option<PathBuf> {
-        let Self::VhostUser(port) = self else { return None };
-        let port = locked(port);
-        (port.config().mode == Mode::Server).then(|| port.config().socket.clone())
+    /// Removes the socket's file, if the host has one.
+    pub fn remove_socket(&self) {
+        if let Self::VhostUser(port) = self {
+            locked(port).remove_socket();
+        }
     }
 
     /// What `show` says of it.
