@@ -6,7 +6,7 @@ mod bed;
 
 use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
-use offramp_ports::sys::link;
+use offramp_ports::sys::{NetNs, link};
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -440,6 +440,30 @@ fn a_deleted_interface_is_shown_as_gone_and_does_not_hold_the_end() {
     bed.signal(Signal::SIGTERM);
     assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
     assert!(bed.stderr().contains("port \"a\", queue pair 0: the host is gone"), "{}", bed.stderr());
+}
+
+#[test]
+fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
+    for ipsec in ["", "ipsec = { transmit = \"bypass\" }"] {
+        let mut bed = Bed::unstarted("wire", "");
+        let text = fs::read_to_string(bed.file()).unwrap();
+        let text = text.replace("cable = \"b\"", "packet = \"ofrline\"").replace("cable = \"a\"", "switch = \"lan\"");
+        fs::write(bed.file(), text.replace("# changes of a", ipsec) + "[[switch]]\nname = \"lan\"\n").unwrap();
+        let here = NetNs::new().unwrap();
+        let line = |change: fn()| here.run(change).unwrap();
+        line(|| link::create_veth("ofrline", "ofrfar").and_then(|()| link::set_up("ofrline")).unwrap());
+        bed.start_in(here.try_clone().unwrap());
+        assert_eq!(bed.show()["ports"][0]["wire_running"], true);
+        line(|| link::delete("ofrline").unwrap());
+        bed.until(|| bed.show()["ports"][0]["wire_running"] == false);
+        let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+        assert!(shown.contains("interface ofrline (gone)"), "{shown}");
+        bed.until(|| bed.stderr().contains("port \"a\": the interface on its wire is gone"));
+        // A host on a switch, too.
+        bed.host(1).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
+        bed.until(|| bed.stderr().contains("port \"b\": the host is gone"));
+        assert_eq!(bed.stderr().lines().count(), 2, "{}", bed.stderr());
+    }
 }
 
 #[test]

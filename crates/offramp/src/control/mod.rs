@@ -155,6 +155,8 @@ pub struct PortStatus {
     pub name: String,
     pub host: HostStatus,
     pub wire: WireStatus,
+    /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
+    pub wire_running: bool,
     pub mtu: usize,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
@@ -364,6 +366,7 @@ mod tests {
             name: "a".into(),
             host: HostStatus::Tap { interface: "t".into(), namespace: None },
             wire: WireStatus::Cable { port: "b".into() },
+            wire_running: true,
             mtu: 1500,
             rx_usecs: 0,
             moderation: Some(every_key()),

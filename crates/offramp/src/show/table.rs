@@ -52,7 +52,8 @@ fn about(port: &PortStatus) -> String {
         WireStatus::Packet { interface } => format!("interface {interface}"),
         WireStatus::Switch { name } => format!("switch {name}"),
     };
-    let mut parts = vec![format!("host: {host}"), format!("wire: {wire}"), format!("MTU {}", port.mtu)];
+    let gone = if port.wire_running { "" } else { " (gone)" };
+    let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     if !port.cpus.is_empty() {
         parts.push(format!("processors {:?}", port.cpus));

@@ -229,6 +229,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
             WireConfig::Packet(interface) => WireStatus::Packet { interface: interface.clone() },
             WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
         },
+        wire_running: port.is_wire_there(),
         mtu: port.adapter.mtu,
         rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
         moderation: moderation.map(Moderation::from),

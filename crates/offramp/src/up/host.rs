@@ -235,27 +235,32 @@ fn pair_task<H: HostIo + Send + 'static>(
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
     let (host, memory, faults) = (gated(host, parts.rest), parts.memory, parts.faults);
+    let who = format!("port \"{}\", queue pair {queue}: the host", parts.port);
     if memory.is_none() && faults.is_none() {
-        resting(host, wire, queue, parts)
+        resting(host, wire, queue, parts, who)
     } else {
-        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts)
+        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts, who)
     }
 }
 
-/// A queue pair that can be brought to rest: `host` has a gate in it.
-fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
+/// A queue pair that can be brought to rest: `host` has a gate in it, and is called `who`.
+fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>, who: String) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
     W: Line + Send + 'static,
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
-    let name = format!("port \"{}\", queue pair {queue}", parts.port);
-    Box::new(RestingPair::new(pair, parts.rest, parts.mark, name))
+    Box::new(RestingPair::new(pair, parts.rest, parts.mark, who))
 }
 
 /// What drives the far end of a port's own cable, whose host is the interface on the port's wire.
 pub fn wire_task(interface: Gated<Seat>, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
-    resting(interface, wire, 0, parts)
+    resting(interface, wire, 0, parts, on_wire(parts.port))
+}
+
+/// What a message calls the interface on a port's wire.
+pub fn on_wire(port: &str) -> String {
+    format!("port \"{port}\": the interface on its wire")
 }
 
 fn guest_status(port: &VhostUser) -> HostStatus {
