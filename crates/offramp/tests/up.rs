@@ -8,7 +8,9 @@ use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use offramp_ports::sys::{NetNs, link};
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
@@ -130,6 +132,25 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
         assert!(!socket.exists() && !bed.control().exists());
     }
+}
+
+#[test]
+fn why_a_frontend_was_sent_away_is_shown() {
+    let mut bed = Bed::unstarted("refusal", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let socket = bed.file().with_file_name("guest.sock");
+    let first = text.lines().find(|line| line.starts_with("host =")).unwrap().to_owned();
+    let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
+    fs::write(bed.file(), text.replacen(&first, &guest, 1)).unwrap();
+    bed.start_without_hosts();
+    assert!(bed.show()["ports"][0]["host"]["last_refusal"].is_null());
+    // SET_VRING_NUM (8) of ring 0 with 3000 entries, which is more than queue_size_max.
+    let message = [8u32, 1, 8, 0, 3000].map(u32::to_ne_bytes).concat();
+    let mut frontend = UnixStream::connect(&socket).unwrap();
+    frontend.write_all(&message).unwrap();
+    bed.until(|| !bed.show()["ports"][0]["host"]["last_refusal"].is_null());
+    let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+    assert!(shown.contains("a frontend was last sent away for: message 8: "), "{shown}");
 }
 
 #[test]

@@ -195,6 +195,7 @@ impl Session {
             }
             if is_ready(&fds[2]) {
                 self.counters.lost_memory();
+                self.last_refusal = Some("the memory that was shared is gone: its file was made shorter".to_owned());
                 return End::Gone;
             }
             if !is_ready(&fds[1]) {

@@ -187,6 +187,8 @@ pub enum HostStatus {
         ring_entries: Vec<u16>,
         /// Guest memory that is mapped.
         memory_bytes: u64,
+        /// Why a frontend was last sent away, if one was.
+        last_refusal: Option<String>,
         counters: GuestCounters,
     },
 }
@@ -198,6 +200,7 @@ pub struct GuestCounters {
     pub refused_connections: u64,
     pub messages: u64,
     pub bad_messages: u64,
+    pub lost_memories: u64,
     pub calls: u64,
     pub bad_chains: u64,
     pub broken_rings: u64,
@@ -380,6 +383,7 @@ mod tests {
             refused_connections: 0,
             messages: 9,
             bad_messages: 0,
+            lost_memories: 0,
             calls: 0,
             bad_chains: 0,
             broken_rings: 0,
@@ -391,6 +395,7 @@ mod tests {
             virtio_features: vec!["CSUM".into()],
             ring_entries: vec![256, 256],
             memory_bytes: 4096,
+            last_refusal: Some("x".into()),
             counters,
         };
         let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };

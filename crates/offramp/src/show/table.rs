@@ -63,7 +63,9 @@ fn about(port: &PortStatus) -> String {
 
 /// Rings, negotiated features and events of a guest that is there, or was.
 fn guest(host: &HostStatus) -> Vec<String> {
-    let HostStatus::VhostUser { virtio_features, ring_entries, counters, .. } = host else { return Vec::new() };
+    let HostStatus::VhostUser { virtio_features, ring_entries, counters, last_refusal, .. } = host else {
+        return Vec::new();
+    };
     let mut lines = Vec::new();
     if ring_entries.iter().any(|&entries| entries > 0) {
         lines.push(format!("rings (receive, transmit of each pair): {ring_entries:?}"));
@@ -75,6 +77,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
         ("connections", counters.connections),
         ("refused connections", counters.refused_connections),
         ("bad messages", counters.bad_messages),
+        ("lost memories", counters.lost_memories),
         ("calls", counters.calls),
         ("bad chains", counters.bad_chains),
         ("broken rings", counters.broken_rings),
@@ -85,6 +88,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     if !told.is_empty() {
         lines.push(told.join(", "));
     }
+    lines.extend(last_refusal.iter().map(|why| format!("a frontend was last sent away for: {why}")));
     lines
 }
 

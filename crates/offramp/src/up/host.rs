@@ -275,11 +275,13 @@ fn guest_status(port: &VhostUser) -> HostStatus {
         virtio_features: named.map(str::to_owned).collect(),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
+        last_refusal: status.last_refusal,
         counters: GuestCounters {
             connections: channel.connections(),
             refused_connections: channel.refused_connections(),
             messages: channel.messages(),
             bad_messages: channel.bad_messages(),
+            lost_memories: channel.lost_memories(),
             calls: sum(|counters| &counters.calls),
             bad_chains: sum(|counters| &counters.bad_chains),
             broken_rings: sum(|counters| &counters.broken_rings),
