@@ -9,6 +9,7 @@ use nix::sys::signal::Signal;
 use offramp_ports::sys::{NetNs, link};
 use std::fs;
 use std::io::Write;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -132,6 +133,20 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
         assert!(!socket.exists() && !bed.control().exists());
     }
+}
+
+#[test]
+fn a_switch_that_may_flood_nothing_floods_nothing() {
+    let mut bed = Bed::unstarted("flood", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\nflood_frames_per_second = 0\n").unwrap();
+    bed.start_again();
+    // Nobody knows the address yet, so it is asked for.
+    let sent = bed.host(0).run(|| UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (bed::ADDRESSES[1], 9)));
+    sent.unwrap().unwrap();
+    bed.until(|| direction(&bed.show(), "a", "transmit")["lost"]["flood_limit"].as_u64().unwrap() > 0);
+    assert_eq!(queue_sum(&bed.show(), "b", "receive", "frames_in"), 0);
 }
 
 #[test]

@@ -382,12 +382,18 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
         ..switch::SwitchConfig::default()
     };
     let Some(stations_max) = config.mac_entries_max.checked_div(ports.len()) else { return Ok(()) };
-    let floods = FloodLimit { frames_per_s: config.flood_frames_per_second, ..FloodLimit::default() };
+    let floods = flood_limit(config.flood_frames_per_second);
     let switch = Switch::new(&shape);
     for port in &mut ports {
         port.sit_down(&switch, stations_max, Some(floods), rest)?;
     }
     run_seats(switch, ports, rest)
+}
+
+/// A port that may flood nothing has no burst to begin with either.
+fn flood_limit(frames_per_s: u32) -> FloodLimit {
+    let FloodLimit { burst_frames, .. } = FloodLimit::default();
+    FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
 }
 
 /// One thread for a switch, on the first processor that one of its ports names.

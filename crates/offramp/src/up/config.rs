@@ -6,6 +6,7 @@ mod card;
 mod file;
 mod ipsec;
 mod place;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -226,6 +227,8 @@ impl Config {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
         check.ports_share_no_key(&ports, &written.port)?;
+        check.nothing_is_made_twice(&daemon.control, &ports, &written.port)?;
+        check.switches_have_room(&ports, &switches, &written.switch)?;
         Ok(Self { daemon, ports, switches })
     }
 }
