@@ -157,6 +157,8 @@ pub struct PortStatus {
     pub wire: WireStatus,
     /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
     pub wire_running: bool,
+    /// What was lost at the interface on its wire; `null` on any other wire.
+    pub wire_lost: Option<WireLost>,
     pub mtu: usize,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
@@ -215,6 +217,15 @@ pub enum WireStatus {
     Tap { interface: String },
     Packet { interface: String },
     Switch { name: String },
+}
+
+/// Frames that were lost at the interface on a port's wire, by reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireLost {
+    /// Went out of the adapter, and the interface did not take them.
+    pub transmit: BTreeMap<String, u64>,
+    /// Came in at the interface, and did not reach the adapter.
+    pub receive: BTreeMap<String, u64>,
 }
 
 /// One feature of one port, with its names in the field.
@@ -364,12 +375,14 @@ mod tests {
             in_use: false,
             waits_for: Some(WaitsFor::Prerequisite),
         };
+        let lost = direction.lost.clone();
         let queue = QueueStatus { index: 0, running: true, thread: 7, transmit: direction.clone(), receive: direction };
         let port = PortStatus {
             name: "a".into(),
             host: HostStatus::Tap { interface: "t".into(), namespace: None },
             wire: WireStatus::Cable { port: "b".into() },
             wire_running: true,
+            wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
             mtu: 1500,
             rx_usecs: 0,
             moderation: Some(every_key()),

@@ -1,7 +1,7 @@
 //! Tables of a daemon's ports in a terminal.
 
 use crate::control::{
-    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireStatus,
+    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use offramp_lab::report::terminal::Style;
@@ -30,6 +30,7 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.extend(waits(&port.host, &port.queues));
     lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
+    lines.extend(port.wire_lost.iter().flat_map(losses_on_wire));
     lines.extend(port.ipsec.iter().filter(|ipsec| is_used(ipsec)).flat_map(|ipsec| {
         let mut lines = vec![String::new()];
         lines.extend(ipsec_lines(ipsec));
@@ -234,6 +235,14 @@ fn losses(queues: &[QueueStatus]) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A line for each reason for which frames were lost at the interface on a wire.
+fn losses_on_wire(lost: &WireLost) -> Vec<String> {
+    let ways = [("transmit", &lost.transmit), ("receive", &lost.receive)];
+    let all = ways.into_iter().flat_map(|(way, lost)| lost.iter().map(move |(reason, count)| (way, reason, *count)));
+    let line = |(way, reason, count)| format!("{INDENT}interface on the wire, {way}: lost, {reason}: {count}");
+    all.filter(|(.., count)| *count > 0).map(line).collect()
 }
 
 /// A heading and rows; the columns named in `figures` stand to the right.

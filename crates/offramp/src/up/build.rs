@@ -54,8 +54,8 @@ pub struct Port {
     pub events: Option<Arc<EventLog>>,
     /// What drives the far end of the port's own cable, where it has one.
     pub wire_mark: Option<Arc<Mark>>,
-    /// The interface on its wire as the other end of a link, where it is that.
-    wire_seat: Option<Arc<SwitchPort>>,
+    /// What carries the frames of the interface on its wire.
+    wire_carrier: Option<Carrier>,
     /// The interface on its wire; it lives as long as this.
     wire: Option<Wire>,
 }
@@ -73,8 +73,20 @@ impl Port {
     /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
     pub fn is_wire_there(&self) -> bool {
         let has_ended = self.wire_mark.as_ref().is_some_and(|mark| mark.has_ended());
-        let is_closed = self.wire_seat.as_ref().is_some_and(|seat| seat.closed().is_some());
-        !has_ended && !is_closed
+        !has_ended && self.wire_carrier.as_ref().is_none_or(Carrier::is_open)
+    }
+
+    /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
+    pub fn wire_stats(&self) -> Option<&QueueStats> {
+        self.wire_carrier.as_ref()?.stats(0)
+    }
+
+    /// Frames of the interface on its wire that nobody took in time, as far as the kernel counts them.
+    pub fn wire_unread(&self) -> u64 {
+        match &self.wire {
+            Some(Wire::Packet(packet)) => packet.dropped(),
+            Some(Wire::Tap(_)) | None => 0,
+        }
     }
 
     /// The ports of a switch or a link that are its: its own, and that of the interface on its wire.
@@ -83,7 +95,10 @@ impl Port {
             Carrier::Seat(seat) => Some(Named::new(seat, format!("port \"{}\": the host", self.name))),
             Carrier::Pairs(_) => None,
         };
-        let on_wire = self.wire_seat.as_ref().map(|seat| Named::new(seat, on_wire(&self.name)));
+        let on_wire = match &self.wire_carrier {
+            Some(Carrier::Seat(seat)) => Some(Named::new(seat, on_wire(&self.name))),
+            Some(Carrier::Pairs(_)) | None => None,
+        };
         own.into_iter().chain(on_wire)
     }
 }
@@ -259,7 +274,7 @@ impl Unwired {
         let installed = control.change_ipsec(&config.ipsec.changes());
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (carrier, queues) = (Carrier::Pairs(control), Vec::new());
-        let port = Port { name, host, adapter, carrier, queues, events, wire_mark: None, wire_seat: None, wire };
+        let port = Port { name, host, adapter, carrier, queues, events, wire_mark: None, wire_carrier: None, wire };
         Ok(Self {
             port,
             memory: config.memory,
@@ -343,7 +358,7 @@ fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
             switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
         let added = link.control().add(wire, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
-        port.port.wire_seat = Some(shared);
+        port.port.wire_carrier = Some(Carrier::Seat(shared));
     }
     run_seats(link, vec![port], rest)
 }
@@ -370,6 +385,7 @@ fn run_protected_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildE
     let worker = start_worker(&port.port.name, 0, vec![near, far], port.cpu(0), port.polling)?;
     port.port.queues.push(Queue { mark: near_mark, worker });
     port.port.wire_mark = Some(mark);
+    port.port.wire_carrier = Some(Carrier::Pairs(control));
     Ok(())
 }
 

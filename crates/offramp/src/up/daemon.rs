@@ -6,7 +6,7 @@ use super::drain::Rest;
 use crate::control::server::Handler;
 use crate::control::{
     Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request, Status,
-    WaitsFor, WireStatus,
+    WaitsFor, WireLost, WireStatus,
 };
 use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::moderation::ModerationConfig;
@@ -230,6 +230,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
             WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
         },
         wire_running: port.is_wire_there(),
+        wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,
         rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
         moderation: moderation.map(Moderation::from),
@@ -279,6 +280,17 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
     }
 }
 
+fn lost(direction: &Direction) -> BTreeMap<String, u64> {
+    Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
+}
+
+/// What was lost at the interface on a port's wire: what that was given, and what it brought.
+fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
+    let mut receive = lost(&stats.transmit);
+    *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();
+    WireLost { transmit: lost(&stats.receive), receive }
+}
+
 fn direction_status(direction: &Direction) -> DirectionStatus {
     let NetDevColumns { drop, fifo, frame } = direction.net_dev();
     DirectionStatus {
@@ -297,7 +309,7 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         drop,
         fifo,
         frame,
-        lost: Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect(),
+        lost: lost(direction),
         rates: None,
     }
 }
