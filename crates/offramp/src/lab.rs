@@ -58,6 +58,7 @@ failure or a stop is in the page, and in the object of --json.";
 
 /// Measure what each offload is worth, with real TCP through two adapters on this machine.
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[command(after_help = EXAMPLES, group(ArgGroup::new("what").args(["list", "device", "restore"])))]
 pub struct Args {
     /// List the experiments

@@ -47,7 +47,7 @@ pub enum Host {
         namespace: Option<PathBuf>,
     },
     /// Locked for a look at it: queues that are not in use yet belong to one thread at a time.
-    VhostUser(Mutex<VhostUser>),
+    VhostUser(Box<Mutex<VhostUser>>),
 }
 
 /// Opens the host of a port, and offers what the configuration allows. `None` for one that needs no privilege:
@@ -70,7 +70,7 @@ pub fn open_guest(config: &PortConfig) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
     let opened = VhostUser::open(&guest_config(config, host));
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
-    Ok(Some(Host::VhostUser(Mutex::new(port))))
+    Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }
 
 fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
