@@ -10,6 +10,7 @@
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
 use std::collections::VecDeque;
+use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
@@ -43,6 +44,28 @@ pub struct CableConfig {
     pub delay_ns: u64,
     /// Bytes that may wait for a line with a rate before the transmitter is told to hold.
     pub queue_bytes: usize,
+}
+
+/// Rates of a cable that may be given, bits per second: from a modem's to what no line has yet.
+pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+
+/// Why a cable is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CableConfigError {
+    /// A line that stands still, or is faster than any.
+    #[error("line rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
+    Rate(u64),
+}
+
+impl CableConfig {
+    /// Checks what a user may get wrong. A cable that is refused does no harm, and may carry nothing.
+    ///
+    /// # Errors
+    /// One line that names the setting, its value and its range.
+    pub fn check(&self) -> Result<(), CableConfigError> {
+        let wrong = self.rate_bps.filter(|rate_bps| !RATE_BPS.contains(rate_bps));
+        wrong.map_or(Ok(()), |rate_bps| Err(CableConfigError::Rate(rate_bps)))
+    }
 }
 
 impl Default for CableConfig {
@@ -166,6 +189,11 @@ impl Lane {
     }
 }
 
+/// Nanoseconds; what is longer than 584 years is for ever.
+fn saturating(ns: u128) -> u64 {
+    u64::try_from(ns).unwrap_or(u64::MAX)
+}
+
 /// Batches that a line with a rate and a delay holds besides those of its ends.
 fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     let Some(rate_bps) = config.rate_bps else { return 0 };
@@ -225,12 +253,12 @@ impl CableEnd {
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
-        (bits * NANOSECONDS / u128::from(rate_bps)) as u64
+        saturating(bits * NANOSECONDS / u128::from(rate_bps.max(1)))
     }
 
     fn queue_time_ns(&self) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return u64::MAX };
-        (self.config.queue_bytes as u128 * 8 * NANOSECONDS / u128::from(rate_bps)) as u64
+        saturating(self.config.queue_bytes as u128 * 8 * NANOSECONDS / u128::from(rate_bps.max(1)))
     }
 
     fn recycle(&mut self) {
@@ -271,8 +299,8 @@ impl WirePort for CableEnd {
         let Some(batch) = &mut self.filling else { return };
         self.line_free_ns = self.line_free_ns.max(now_ns);
         for _ in 0..count {
-            self.line_free_ns += line_time_ns;
-            batch.push(len, self.line_free_ns + self.config.delay_ns);
+            self.line_free_ns = self.line_free_ns.saturating_add(line_time_ns);
+            batch.push(len, self.line_free_ns.saturating_add(self.config.delay_ns));
         }
         if batch.frames.len() == BATCH_FRAMES_MAX {
             self.flush();

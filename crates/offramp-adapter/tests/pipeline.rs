@@ -8,7 +8,7 @@ use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
 use offramp_adapter::pair::{Control, QueuePair};
-use offramp_adapter::port::Line;
+use offramp_adapter::port::{Line, WirePort};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, TxMeta};
@@ -88,6 +88,24 @@ impl Bench {
 
 fn received_by(pair: &Pair) -> Vec<u8> {
     pair.host().given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
+}
+
+#[test]
+fn a_line_of_any_rate_does_no_harm_and_one_that_stands_still_is_refused() {
+    for rate_bps in [0, 1, 999, u64::MAX] {
+        let config = CableConfig { rate_bps: Some(rate_bps), ..CableConfig::default() };
+        assert!(config.check().unwrap_err().to_string().contains(&format!("{rate_bps} bit/s is out of range")));
+        let (mut near, mut far) = cable(&config);
+        for _ in 0..100 {
+            if near.room(u64::MAX) > 0 && near.lend(1514, 1).is_some() {
+                near.put(1514, 1, u64::MAX);
+            }
+        }
+        near.flush();
+        assert!(far.take(u64::MAX).is_some());
+    }
+    assert_eq!(CableConfig { rate_bps: Some(1000), ..CableConfig::default() }.check(), Ok(()));
+    assert_eq!(CableConfig::default().check(), Ok(()));
 }
 
 #[test]

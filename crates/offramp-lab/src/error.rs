@@ -2,6 +2,7 @@
 
 use crate::device::DeviceError;
 use crate::guest::GuestError;
+use offramp_adapter::cable::CableConfigError;
 use offramp_adapter::config::ConfigError;
 use offramp_adapter::fault::FaultConfigError;
 use offramp_adapter::ipsec::SaError;
@@ -25,6 +26,9 @@ pub enum LabError {
     /// A setting is out of range.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The line is out of range.
+    #[error("{0}, each queue pair having its share")]
+    Line(#[from] CableConfigError),
     /// The memory of a card is out of range.
     #[error(transparent)]
     Memory(#[from] MemoryConfigError),

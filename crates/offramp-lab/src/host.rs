@@ -23,8 +23,8 @@ pub struct HostSettings {
     /// Receive packet steering: a host's receive work runs on the hosts' processors, where they have their own, and not
     /// on the adapter's that handed the frames over.
     pub rps: bool,
-    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 leaves it to the kernel. Without effect behind a TAP,
-    /// which has no NAPI.
+    /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 leaves it to the kernel. Without effect behind a TAP
+    /// without `gro`, which has no NAPI.
     pub busy_poll_usecs: u32,
     /// The processors do not sleep: what waking one costs, many times the rest in a virtual machine, is in no figure.
     /// Their idle time is then told by those who keep them awake. A guest's cannot be kept awake.
@@ -46,6 +46,14 @@ impl Default for HostSettings {
 }
 
 impl HostSettings {
+    /// What a user has set, in words; nothing where it is the default. What only experiments set is theirs to say.
+    pub(crate) fn said(&self) -> String {
+        let busy_poll = format!("busy polling for {} us", self.busy_poll_usecs);
+        let said =
+            [(self.gro, "GRO of their own"), (self.busy_poll_usecs > 0, busy_poll.as_str()), (!self.rps, "no RPS")];
+        said.into_iter().filter(|(is_set, _)| *is_set).map(|(_, what)| what).collect::<Vec<_>>().join(", ")
+    }
+
     /// Makes the settings of the kernel, in the calling thread's namespace.
     ///
     /// # Errors

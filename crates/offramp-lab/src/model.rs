@@ -120,6 +120,17 @@ pub struct Judgement {
     pub is_met: bool,
 }
 
+impl Judgement {
+    /// Whether the whole interval of the ratio lies on the same side of the bound as the ratio.
+    pub fn is_sure(&self) -> bool {
+        let [low, high] = self.verdict.ci95;
+        let keeps = |ratio: f64| {
+            self.at_most.is_none_or(|most| ratio <= most) && self.at_least.is_none_or(|least| ratio >= least)
+        };
+        keeps(low) == self.is_met && keeps(high) == self.is_met
+    }
+}
+
 /// One setting, and the medians of its samples.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Variant {

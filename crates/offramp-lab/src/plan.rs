@@ -61,6 +61,8 @@ pub struct Settings {
     pub queues: u16,
     /// Who drives the adapters.
     pub threads: Threads,
+    /// What the hosts are set to; an experiment may set more.
+    pub host: HostSettings,
 }
 
 impl Default for Settings {
@@ -73,6 +75,7 @@ impl Default for Settings {
             mtu: MTU_DEFAULT,
             queues: 1,
             threads: Threads::Shared,
+            host: HostSettings::default(),
         }
     }
 }
@@ -197,7 +200,17 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         resist::checksum_verdict(settings),
     ];
     plans.extend(ipsec::plans(settings));
-    plans
+    plans.into_iter().map(|plan| with_host_settings(plan, settings)).collect()
+}
+
+/// What the user has set of the hosts stands among what is fixed.
+fn with_host_settings(mut plan: Plan, settings: &Settings) -> Plan {
+    let said = settings.host.said();
+    if !said.is_empty() {
+        plan.fixed.push_str("; the hosts: ");
+        plan.fixed.push_str(&said);
+    }
+    plan
 }
 
 /// The experiments that one guest as host A can make, in the order of a default run. The guest sends; where the
@@ -215,7 +228,7 @@ pub fn guest_plans(settings: &Settings) -> Vec<Plan> {
         to_the_guest(moderation::in_a_guest(moderation::bulk(settings))),
         to_the_guest(moderation::in_a_guest(moderation::mixed(settings))),
     ];
-    plans.into_iter().map(warmed_up_longer).collect()
+    plans.into_iter().map(|plan| with_host_settings(warmed_up_longer(plan), settings)).collect()
 }
 
 fn to_the_guest(mut plan: Plan) -> Plan {
@@ -282,7 +295,7 @@ fn rig(settings: &Settings, offloads: Offloads) -> RigConfig {
         },
         host_gso: false,
         host_gro: false,
-        host: HostSettings::default(),
+        host: settings.host,
         card: Card::default(),
         esp: None,
         client: 0,
@@ -308,11 +321,28 @@ fn bulk(settings: &Settings) -> Params {
     traffic(settings, Workload::Bulk(BulkParams::default()))
 }
 
+/// The line and its traffic, for an experiment with a moderation of its own.
 fn line(settings: &Settings) -> String {
-    let rate = settings
-        .rate_bps
-        .map_or("a line without a limit".to_owned(), |rate| format!("a line of {} Mbit/s", rate / 1_000_000));
+    let rate =
+        settings.rate_bps.map_or("a line without a limit".to_owned(), |rate| format!("a line of {}", text_of(rate)));
     format!("{rate}, {} TCP stream(s), {}", settings.streams, settings.congestion)
+}
+
+/// The same with what [`rig`] moderates.
+fn moderated_line(settings: &Settings) -> String {
+    let moderation = if settings.rate_bps == Some(GIGABIT_BPS) {
+        format!(", at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second")
+    } else {
+        String::new()
+    };
+    format!("{}{moderation}", line(settings))
+}
+
+/// A rate in the largest unit of which it is a whole number.
+fn text_of(rate_bps: u64) -> String {
+    let units = [(1_000_000, "Mbit/s"), (1000, "kbit/s")];
+    let unit = units.into_iter().find(|(unit, _)| rate_bps.is_multiple_of(*unit));
+    unit.map_or(format!("{rate_bps} bit/s"), |(unit, name)| format!("{} {name}", rate_bps / unit))
 }
 
 fn lso(settings: &Settings) -> Plan {
@@ -325,7 +355,7 @@ fn lso(settings: &Settings) -> Plan {
         fixed: format!(
             "MTU {}, {}; receive coalescing on; no GSO of the host's own unless named",
             settings.mtu,
-            line(settings)
+            moderated_line(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -350,7 +380,7 @@ fn tx_checksum(settings: &Settings) -> Plan {
         fixed: format!(
             "MTU {}, {}; no large send, the host's own GSO on; receive coalescing on",
             settings.mtu,
-            line(settings)
+            moderated_line(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -366,7 +396,7 @@ fn rx_checksum(settings: &Settings) -> Plan {
         name: "rx-checksum",
         question: "What is it worth that the adapter verifies what the host receives?",
         claims: &["M1", "M4"],
-        fixed: format!("MTU {}, {}; large send on; no receive coalescing", settings.mtu, line(settings)),
+        fixed: format!("MTU {}, {}; large send on; no receive coalescing", settings.mtu, moderated_line(settings)),
         metric: HOST_CPU,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, lso), traffic: bulk(settings) },
@@ -381,7 +411,7 @@ fn rsc(settings: &Settings) -> Plan {
         name: "rsc",
         question: "What is receive coalescing (RSC, LRO) worth?",
         claims: &["M11"],
-        fixed: format!("MTU {}, {}; large send and checksums on", settings.mtu, line(settings)),
+        fixed: format!("MTU {}, {}; large send and checksums on", settings.mtu, moderated_line(settings)),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, off), traffic: bulk(settings) },
@@ -402,9 +432,9 @@ fn receiver(settings: &Settings) -> Plan {
         question: "What does a host pay that only receives, on a processor of its own?",
         claims: &[],
         fixed: format!(
-            "{}; large send on; the sending host and the adapters on one processor, the receiving host alone on another, and \
+            "MTU {mtu} unless named, {}; large send on; the sending host and the adapters on one processor, the receiving host alone on another, and \
              time and frames of hosts are its own",
-            line(settings)
+            moderated_line(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -425,7 +455,7 @@ fn jumbo(settings: &Settings) -> Plan {
         claims: &["M20"],
         fixed: format!(
             "{}; checksums on, no large send, no GSO of the host's own, no receive coalescing",
-            line(settings)
+            moderated_line(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -439,6 +469,11 @@ fn at_a_gigabit(settings: &Settings) -> Settings {
     Settings { rate_bps: Some(GIGABIT_BPS), mtu: MTU_DEFAULT, ..settings.clone() }
 }
 
+/// A line that is never the limit, with the common MTU: what datagrams of a fixed size and rate need.
+fn without_a_limit(settings: &Settings) -> Settings {
+    Settings { rate_bps: None, mtu: MTU_DEFAULT, ..settings.clone() }
+}
+
 fn lso_at_a_gigabit(settings: &Settings) -> Plan {
     let settings = &at_a_gigabit(settings);
     let all = Offloads::all();
@@ -446,10 +481,7 @@ fn lso_at_a_gigabit(settings: &Settings) -> Plan {
         name: "lso-1g",
         question: "At 1 Gbit/s, transmit only: what does large send save the host?",
         claims: &["H2", "H4", "H5"],
-        fixed: format!(
-            "MTU 1500, {}, at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second; receive coalescing on; no GSO of the host's own",
-            line(settings)
-        ),
+        fixed: format!("MTU 1500, {}; receive coalescing on; no GSO of the host's own", moderated_line(settings)),
         metric: HOST_CPU,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, all - Offloads::LSO), traffic: bulk(settings) },
@@ -467,8 +499,8 @@ fn lso_both_ways(settings: &Settings) -> Plan {
         question: "At 1 Gbit/s in both directions at once: what does large send save the hosts?",
         claims: &["H1"],
         fixed: format!(
-            "MTU 1500, {}, each way, at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second; receive coalescing on; no GSO of the host's own",
-            line(settings)
+            "MTU 1500, {}, each way; receive coalescing on; no GSO of the host's own",
+            moderated_line(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -495,7 +527,7 @@ fn lso_transactions(settings: &Settings) -> Plan {
             "MTU {}, {}; requests of {TRANSACTION_REQUEST_BYTES} B, answers of {TRANSACTION_RESPONSE_BYTES} B, \
              {TRANSACTION_WORK_USECS} us of work for each; receive coalescing on; no GSO of the host's own",
             settings.mtu,
-            line(settings)
+            moderated_line(settings)
         ),
         metric: TRANSACTIONS,
         variants: vec![
@@ -510,6 +542,7 @@ fn udp(settings: &Settings, datagram_bytes: u32, gso_segments: u32, rate_bps: u6
 }
 
 fn uso(settings: &Settings) -> Plan {
+    let settings = &without_a_limit(settings);
     let all = Offloads::all();
     let traffic = udp(settings, DATAGRAM_BYTES, DATAGRAMS, DATAGRAMS_BPS);
     Plan {
@@ -529,6 +562,7 @@ fn uso(settings: &Settings) -> Plan {
 }
 
 fn tso_and_udp(settings: &Settings) -> Plan {
+    let settings = &without_a_limit(settings);
     let all = Offloads::all() - Offloads::UFO - Offloads::USO;
     let traffic = udp(settings, LARGE_DATAGRAM_BYTES, 1, LARGE_DATAGRAMS_BPS);
     Plan {
@@ -552,7 +586,7 @@ fn all(settings: &Settings) -> Plan {
         name: "all",
         question: "What are all offloads together worth?",
         claims: &["M1", "M5"],
-        fixed: format!("MTU {}, {}; no GSO of the host's own", settings.mtu, line(settings)),
+        fixed: format!("MTU {}, {}; no GSO of the host's own", settings.mtu, moderated_line(settings)),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "none", rig: rig(settings, Offloads::empty()), traffic: bulk(settings) },
@@ -577,7 +611,7 @@ fn relay(settings: &Settings) -> Plan {
         fixed: format!(
             "MTU {}, {}; a thread for each direction, every program on any processor",
             settings.mtu,
-            line(settings)
+            moderated_line(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -664,5 +698,60 @@ mod tests {
             .map(|variant| variant.name)
             .collect();
         assert_eq!(joining, ["off, guest GRO"]);
+    }
+
+    /// Settings that a user may choose, none of them the default.
+    fn chosen() -> [Settings; 3] {
+        let host = HostSettings { rps: false, busy_poll_usecs: 50, gro: true, ..HostSettings::default() };
+        let plain = Settings::default();
+        [
+            Settings { mtu: 1400, rate_bps: Some(250_000), host, ..plain.clone() },
+            Settings { mtu: 9000, rate_bps: Some(GIGABIT_BPS), streams: 3, ..plain.clone() },
+            Settings { mtu: 1500, rate_bps: Some(2_500_000_000), ..plain },
+        ]
+    }
+
+    #[test]
+    fn what_is_said_to_be_fixed_is_so_whatever_the_user_sets() {
+        for plan in chosen().iter().flat_map(plans) {
+            let said = |text: &str| plan.fixed.contains(text);
+            for VariantPlan { name, rig, traffic } in &plan.variants {
+                let mtu = format!("MTU {}", rig.mtu);
+                // The cards' Ethernet has no other MTU.
+                let is_mtu_said = said(&mtu) || *name == mtu || (rig.mtu == MTU_DEFAULT && said("8390"));
+                let name = format!("{}: {name}: {}", plan.name, plan.fixed);
+                assert!(is_mtu_said, "{name}");
+                assert!(!said("a line without a limit,") || rig.rate_bps.is_none(), "{name}");
+                assert!(said("Mbit/s") || said("Gbit/s") || said("kbit/s") || rig.rate_bps.is_none(), "{name}");
+                assert!(!said(" 0 "), "{name}");
+                let is_gap_named = name.contains("/s: ");
+                let is_gapped = matches!(rig.moderation.policy, Policy::FixedGap { .. });
+                assert!(!is_gapped || said("hand-overs a second") || is_gap_named, "{name}");
+                assert!(!said("1 TCP stream(s)") || traffic.streams == 1, "{name}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_user_sets_of_the_hosts_reaches_every_variant_and_is_said() {
+        let [settings, ..] = chosen();
+        for plan in plans(&settings) {
+            assert!(
+                plan.fixed.ends_with("; the hosts: GRO of their own, busy polling for 50 us, no RPS"),
+                "{}",
+                plan.fixed
+            );
+            for VariantPlan { name, rig, .. } in &plan.variants {
+                let HostSettings { rps, busy_poll_usecs, gro, .. } = rig.host;
+                assert_eq!((rps, busy_poll_usecs, gro), (false, 50, true), "{}: {name}", plan.name);
+            }
+        }
+    }
+
+    #[test]
+    fn a_datagram_of_a_fixed_size_fits_the_mtu_whatever_the_user_sets() {
+        for plan in chosen().iter().flat_map(plans).filter(|plan| plan.name == "uso") {
+            assert!(plan.variants.iter().all(|variant| variant.rig.mtu >= DATAGRAM_BYTES as usize + 28));
+        }
     }
 }

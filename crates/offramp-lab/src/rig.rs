@@ -234,6 +234,7 @@ impl Rig {
             ..AdapterConfig::default()
         };
         adapter.check()?;
+        line_of(config).check()?;
         config.card.memory.check()?;
         config.card.faults.check()?;
         let hosts = [NetNs::new()?, NetNs::new()?];
@@ -308,9 +309,7 @@ impl Rig {
 
     /// One cable for each queue pair, and threads that drive both its ends.
     fn start_adapters(&mut self, adapter: &AdapterConfig, threads: Threads) -> Result<(), LabError> {
-        let queues = u64::from(adapter.queues);
-        let rate_bps = self.config.rate_bps.map(|rate_bps| rate_bps / queues);
-        let line = CableConfig { mtu: adapter.mtu, rate_bps, ..CableConfig::default() };
+        let line = line_of(&self.config);
         for queue in 0..usize::from(adapter.queues) {
             let ends = cable(&line);
             if self.config.card.is_none() {
@@ -416,6 +415,12 @@ impl Rig {
     pub fn counts_of(&self, side: usize) -> Counts {
         Counts::of(&self.controls[side..=side])
     }
+}
+
+/// The cable of one queue pair, which has its share of the rate.
+fn line_of(config: &RigConfig) -> CableConfig {
+    let rate_bps = config.rate_bps.map(|rate_bps| rate_bps / u64::from(config.queues.max(1)));
+    CableConfig { mtu: config.mtu, rate_bps, ..CableConfig::default() }
 }
 
 /// The threads that drive the ends of one cable, by name, and what each of them drives.

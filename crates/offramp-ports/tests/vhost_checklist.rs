@@ -138,12 +138,33 @@ fn r2_what_was_not_offered_is_refused_and_what_lacks_its_ground_is_off() {
 }
 
 #[test]
+fn what_a_frontend_was_shown_it_may_agree_to_though_it_was_switched_off_meanwhile() {
+    let rig = ethernet();
+    let mut frontend = connect(&rig);
+    let shown = frontend.get_features().unwrap();
+    frontend.set_protocol_features(protocol::REPLY_ACK).unwrap();
+    // QEMU asks when it connects, and agrees when the guest's driver begins.
+    rig.ports[0].allow(Offloads::all() - Offloads::LSO - Offloads::UFO);
+    frontend.set_features(shown).unwrap();
+    let granted = Offloads::TSO4 | Offloads::UFO;
+    wait_until("the features", || rig.ports[0].status().offloads().contains(granted));
+    // What was never shown is refused as ever, and so is it to the next one who was not shown it.
+    assert!(frontend.set_features(shown | features::HASH_REPORT).is_err());
+    let mut next = connect(&rig);
+    assert_eq!(next.get_features().unwrap() & features::HOST_TSO4, 0);
+    next.set_protocol_features(protocol::REPLY_ACK).unwrap();
+    assert!(next.set_features(shown).is_err());
+}
+
+#[test]
 fn every_ring_feature_can_be_switched_off() {
     let scratch = Scratch::new();
     for one in RingFeatures::all() {
         let rings = RingFeatures::all() - one;
         let config = VhostUserConfig { rings, ..VhostUserConfig::new(scratch.path("port")) };
-        let port = VhostUser::open(&config).unwrap();
+        let mut port = VhostUser::open(&config).unwrap();
+        // Nobody waits for a queue that is gone.
+        drop(port.queue(0));
         assert_eq!(Frontend::connect(&config.socket).get_features().unwrap() & one.bits(), 0, "{one:?}");
         drop(port);
     }

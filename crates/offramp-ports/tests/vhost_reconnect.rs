@@ -323,17 +323,56 @@ fn opening_and_closing_ports_leaves_nothing_behind() {
 }
 
 #[test]
+fn what_is_no_socket_is_never_replaced_by_one() {
+    let _alone = alone();
+    let scratch = Scratch::new();
+    let (file, directory, link) = (scratch.path("file"), scratch.path("directory"), scratch.path("link"));
+    std::fs::write(&file, "precious").unwrap();
+    std::fs::create_dir(&directory).unwrap();
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &directory, &link] {
+        let error = VhostUser::open(&VhostUserConfig::new(path)).map(|_| ()).unwrap_err();
+        assert!(matches!(&error, VhostUserError::NoSocket(named) if named == path), "{error}");
+    }
+    assert_eq!(std::fs::read_to_string(&link).unwrap(), "precious");
+}
+
+#[test]
+fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
+    let _alone = alone();
+    let scratch = Scratch::new();
+    let config = VhostUserConfig::new(scratch.path("port"));
+    let first = VhostUser::open(&config).unwrap();
+    std::fs::remove_file(&config.socket).unwrap();
+    let second = VhostUser::open(&config).unwrap();
+    first.remove_socket();
+    drop(first);
+    assert!(config.socket.exists());
+    second.remove_socket();
+    assert!(!config.socket.exists());
+    // The file that a dead one left is replaced.
+    drop(std::os::unix::net::UnixListener::bind(&config.socket).unwrap());
+    drop(VhostUser::open(&config).unwrap());
+    assert!(!config.socket.exists());
+}
+
+#[test]
 fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     let _alone = alone();
     let scratch = Scratch::new();
     let good = VhostUserConfig::new(scratch.path("port"));
-    let first = VhostUser::open(&good).unwrap();
+    let mut first = VhostUser::open(&good).unwrap();
+    // Nobody waits for a queue that is gone.
+    drop(first.queue(0));
     let before = Held::now();
     for _ in 0..20 {
         let refused = |config: VhostUserConfig| VhostUser::open(&config).map(|_| ()).unwrap_err();
         assert!(matches!(refused(good.clone()), VhostUserError::SocketInUse(_)));
         let nowhere = VhostUserConfig::new(scratch.path("no/such/directory"));
-        assert!(matches!(refused(nowhere), VhostUserError::System { .. }));
+        let error = refused(nowhere);
+        assert!(
+            matches!(error, VhostUserError::Listening { .. }) && error.to_string().contains("; make the directory")
+        );
         for queue_pairs in [0, 129] {
             let config = VhostUserConfig { queue_pairs, ..good.clone() };
             assert!(matches!(refused(config), VhostUserError::QueuePairs { .. }));

@@ -6,15 +6,17 @@ use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
 use offramp_lab::guest::machine::{Accelerator, GuestSpec};
 use offramp_lab::guest::{GuestError, Guests};
+use offramp_lab::host::HostSettings;
 use offramp_lab::model::{self, Experiment, LabReport};
 use offramp_lab::plan::{GROUPS, ON_REQUEST, Plan, Settings, guest_plans, plans};
 use offramp_lab::report::{self, html, terminal};
 use offramp_lab::rig::{Placement, Rig, RigConfig, Threads};
 use offramp_lab::sample::{Bench, Stage};
-use offramp_lab::traffic::{CONGESTION_DEFAULT, PORT_DEFAULT};
+use offramp_lab::traffic::{BUSY_POLL_MAX_USECS, CONGESTION_DEFAULT, PORT_DEFAULT};
 use offramp_lab::{device, machine, run as runner};
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -51,10 +53,12 @@ Examples:
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
   offramp lab --restore                        put an adapter's settings back after a crash
 
-Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped.";
+Exit status: 0 measured; 1 a measurement failed; 2 wrong options, or nothing began; 130 stopped. What was finished before a
+failure or a stop is in the page, and in the object of --json.";
 
 /// Measure what each offload is worth, with real TCP through two adapters on this machine.
 #[derive(clap::Args)]
+#[allow(clippy::struct_excessive_bools, reason = "each is an option of its own")]
 #[command(after_help = EXAMPLES, group(ArgGroup::new("what").args(["list", "device", "restore"])))]
 pub struct Args {
     /// List the experiments
@@ -72,7 +76,7 @@ pub struct Args {
     /// Nine longer samples of each variant instead of three
     #[arg(long)]
     thorough: bool,
-    /// Line rate where the experiment does not fix it [default: no limit]
+    /// Line rate where the experiment does not fix it, shared by all queue pairs [default: no limit]
     #[arg(long, value_name = "BITS", value_parser = crate::ttcp::rate)]
     rate: Option<u64>,
     /// MTU where the experiment does not fix it
@@ -90,6 +94,17 @@ pub struct Args {
     /// Who drives the two adapters
     #[arg(long, value_enum, default_value = "shared")]
     threads: ThreadsArg,
+    /// Let the hosts join what they receive, as behind a hardware adapter (GRO; a TAP's hosts else do not)
+    #[arg(long, conflicts_with = "device")]
+    host_gro: bool,
+    /// Let reads of the data sockets look at the adapter for so long before they sleep (`SO_BUSY_POLL`); behind a TAP only
+    /// with --host-gro
+    #[arg(long, value_name = "USECS", default_value_t = 0, conflicts_with = "device")]
+    #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(BUSY_POLL_MAX_USECS)))]
+    busy_poll_usecs: u32,
+    /// Leave the hosts' receive work where the adapter handed the frames over, and do not move it to their processors
+    #[arg(long, conflicts_with = "device")]
+    no_rps: bool,
     /// Print one JSON object instead of tables
     #[arg(long)]
     json: bool,
@@ -228,6 +243,17 @@ impl Args {
                 ThreadsArg::PerAdapter => Threads::PerAdapter,
                 ThreadsArg::PerDirection => Threads::PerDirection,
             },
+            host: self.host(),
+        }
+    }
+
+    /// What the hosts are set to.
+    fn host(&self) -> HostSettings {
+        HostSettings {
+            rps: !self.no_rps,
+            busy_poll_usecs: self.busy_poll_usecs,
+            gro: self.host_gro,
+            ..HostSettings::default()
         }
     }
 
@@ -253,8 +279,17 @@ fn check_page(path: &Path) -> Result<(), String> {
             Err(format!("--html {}: there is no directory {}", path.display(), directory.display()))
         }
         _ if path.is_dir() => Err(format!("--html {}: it is a directory; name a file", path.display())),
-        _ => Ok(()),
+        _ => try_page(path).map_err(|cause| {
+            format!("--html {}: it cannot be written: {cause}; name a file in a directory of yours", path.display())
+        }),
     }
+}
+
+/// Opens the page as it will be written; what there is stays, and nothing is left behind.
+fn try_page(path: &Path) -> io::Result<()> {
+    let is_there = path.try_exists()?;
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_there { Ok(()) } else { std::fs::remove_file(path) }
 }
 
 /// Runs `offramp lab`.
@@ -330,24 +365,14 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let started = Instant::now();
-    let has_rps = spec.is_none() && Rig::start(&RigConfig::default())?.has_rps();
+    let has_rps = spec.is_none() && Rig::start(&RigConfig { host: args.host(), ..RigConfig::default() })?.has_rps();
     let mut stage = spec.map_or(Stage::Namespaces, |spec| Stage::Guest(Box::new(Guests::new(spec, stop))));
     let (rtt_time, rtt_rounds) = args.round_trips();
     let bench = Bench { program: std::env::current_exe()?, rtt_time, rtt_rounds, stop };
-    let mut progress = terminal::Progress::stderr();
     let mut experiments = Vec::new();
-    let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * args.repeats());
-    for plan in &plans {
-        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
-            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
-            done += 1;
-            let (experiment, rounds) = (plan.name, args.repeats());
-            progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
-        };
-        let experiment = runner::run(&bench, &mut stage, plan, args.repeats(), &mut on_sample)?;
-        progress.clear();
-        show(args, &experiment);
-        experiments.push(experiment);
+    let outcome = measure(args, &bench, &mut stage, &plans, &mut experiments);
+    if outcome.is_err() && experiments.is_empty() {
+        return outcome;
     }
     let mut machine = match &stage {
         Stage::Namespaces => machine::describe(&Placement::apart(), has_rps),
@@ -361,13 +386,46 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
         ThreadsArg::PerAdapter => "one thread drives each adapter",
         ThreadsArg::PerDirection => "one thread drives each direction, from one host to the other",
     };
-    finish(args, started, machine, threads, experiments)
+    // What was measured before a failure, or before the run was stopped, is not lost.
+    let finished = finish(args, started, machine, threads, experiments);
+    outcome.and(finished)
+}
+
+/// Makes the experiments, and shows each; what was finished is in `experiments` however this ends.
+fn measure(
+    args: &Args,
+    bench: &Bench,
+    stage: &mut Stage,
+    plans: &[Plan],
+    experiments: &mut Vec<Experiment>,
+) -> Result<(), LabError> {
+    let (started, repeats) = (Instant::now(), args.repeats());
+    let mut progress = terminal::Progress::stderr();
+    let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);
+    for plan in plans {
+        let mut on_sample = |round: usize, _turn: usize, variant: &str| {
+            let left_s = (done > 0).then(|| started.elapsed().as_secs_f64() / done as f64 * (total - done) as f64);
+            done += 1;
+            let (experiment, rounds) = (plan.name, repeats);
+            progress.step(&terminal::Step { done, total, experiment, variant, round: round + 1, rounds, left_s });
+        };
+        let made = runner::run(bench, stage, plan, repeats, &mut on_sample);
+        progress.clear();
+        let experiment = made?;
+        show(args, &experiment);
+        experiments.push(experiment);
+    }
+    Ok(())
 }
 
 /// QEMU and kernel of the guest, and no option that a guest does not know.
 fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());
+    }
+    if args.host_gro || args.no_rps {
+        let message = "--host-gro and --no-rps are of hosts behind a TAP; a guest joins in the experiment rsc";
+        return Err(GuestError::Unsupported(message).into());
     }
     if matches!(args.threads, ThreadsArg::PerDirection) {
         return Err(GuestError::Unsupported("a guest's rings belong to one thread; not --threads per-direction").into());

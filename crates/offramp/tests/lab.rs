@@ -1,5 +1,6 @@
 //! `offramp lab` as a user meets it: what it prints, and how it ends when something is wrong.
 
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
@@ -49,6 +50,27 @@ fn a_short_run_prints_one_object_with_hosts_and_adapters_apart_and_writes_a_page
 }
 
 #[test]
+fn a_run_that_is_stopped_keeps_what_it_has_finished() {
+    let page = page("stopped");
+    let args = ["lab", "--only", "tso-udp,all", "--repeats", "1", "--seconds", "0.05", "--json", "--html"];
+    let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    command.args(args).arg(&page).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut run = command.spawn().unwrap();
+    // The line of progress that says that the second experiment has begun.
+    let mut progress = BufReader::new(run.stderr.take().unwrap()).lines();
+    assert!(progress.any(|line| line.unwrap().contains("all")));
+    send("TERM", &run.id().to_string());
+    let text: String = progress.map(Result::unwrap).collect();
+    let output = run.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130), "{text}");
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let names: Vec<_> = report["experiments"].as_array().unwrap().iter().map(|found| &found["name"]).collect();
+    assert_eq!(names, ["tso-udp"], "the one that stands first in the list");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("<svg"));
+    std::fs::remove_file(&page).unwrap();
+}
+
+#[test]
 fn the_experiments_are_listed_with_their_claims() {
     let output = offramp(&["lab", "--list"]);
     let text = String::from_utf8(output.stdout).unwrap();
@@ -93,6 +115,9 @@ fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
     refused(&["lab", "--only", "lso", "--seconds", "0"], "nothing can be measured in no time");
     refused(&["lab", "--only", "lso", "--html", "/nowhere/lab.html"], "there is no directory /nowhere");
     refused(&["lab", "--only", "lso", "--html", "/"], "it is a directory");
+    refused(&["lab", "--only", "lso", "--html", "/proc/lab.html"], "--html /proc/lab.html: it cannot be written");
+    refused(&["lab", "--only", "lso", "--rate", "0"], "line rate of 0 bit/s is out of range; use 1000 to");
+    refused(&["lab", "--only", "lso", "--rate", "9k", "--queues", "10"], "line rate of 900 bit/s is out of range");
 }
 
 #[test]

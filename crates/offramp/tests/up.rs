@@ -6,9 +6,12 @@ mod bed;
 
 use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
-use offramp_ports::sys::link;
+use offramp_ports::sys::{NetNs, link};
 use std::fs;
+use std::io::Write;
+use std::net::UdpSocket;
 use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
@@ -130,6 +133,42 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
         assert!(!socket.exists() && !bed.control().exists());
     }
+}
+
+/// In the first host's namespace: has its kernel ask for the other one's address, which nobody knows yet.
+fn ask_for_the_other() {
+    UdpSocket::bind("0.0.0.0:0").unwrap().send_to(b"x", (bed::ADDRESSES[1], 9)).unwrap();
+}
+
+#[test]
+fn a_switch_that_may_flood_nothing_floods_nothing() {
+    let mut bed = Bed::unstarted("flood", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\nflood_frames_per_second = 0\n").unwrap();
+    bed.start_again();
+    bed.host(0).run(ask_for_the_other).unwrap();
+    bed.until(|| direction(&bed.show(), "a", "transmit")["lost"]["flood_limit"].as_u64().unwrap() > 0);
+    assert_eq!(queue_sum(&bed.show(), "b", "receive", "frames_in"), 0);
+}
+
+#[test]
+fn why_a_frontend_was_sent_away_is_shown() {
+    let mut bed = Bed::unstarted("refusal", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let socket = bed.file().with_file_name("guest.sock");
+    let first = text.lines().find(|line| line.starts_with("host =")).unwrap().to_owned();
+    let guest = format!("host = {{ vhost_user = \"{}\" }}", socket.display());
+    fs::write(bed.file(), text.replacen(&first, &guest, 1)).unwrap();
+    bed.start_without_hosts();
+    assert!(bed.show()["ports"][0]["host"]["last_refusal"].is_null());
+    // SET_VRING_NUM (8) of ring 0 with 3000 entries, which is more than queue_size_max.
+    let message = [8u32, 1, 8, 0, 3000].map(u32::to_ne_bytes).concat();
+    let mut frontend = UnixStream::connect(&socket).unwrap();
+    frontend.write_all(&message).unwrap();
+    bed.until(|| !bed.show()["ports"][0]["host"]["last_refusal"].is_null());
+    let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+    assert!(shown.contains("a frontend was last sent away for: message 8: "), "{shown}");
 }
 
 #[test]
@@ -440,6 +479,75 @@ fn a_deleted_interface_is_shown_as_gone_and_does_not_hold_the_end() {
     bed.signal(Signal::SIGTERM);
     assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
     assert!(bed.stderr().contains("port \"a\", queue pair 0: the host is gone"), "{}", bed.stderr());
+}
+
+#[test]
+fn an_interface_on_a_wire_that_is_deleted_is_told_of_and_shown() {
+    for ipsec in ["", "ipsec = { transmit = \"bypass\" }"] {
+        let mut bed = Bed::unstarted("wire", "");
+        let text = fs::read_to_string(bed.file()).unwrap();
+        let text = text.replace("cable = \"b\"", "packet = \"ofrline\"").replace("cable = \"a\"", "switch = \"lan\"");
+        fs::write(bed.file(), text.replace("# changes of a", ipsec) + "[[switch]]\nname = \"lan\"\n").unwrap();
+        let here = NetNs::new().unwrap();
+        let line = |change: fn()| here.run(change).unwrap();
+        line(|| link::create_veth("ofrline", "ofrfar").and_then(|()| link::set_up("ofrline")).unwrap());
+        bed.start_in(here.try_clone().unwrap());
+        assert_eq!(bed.show()["ports"][0]["wire_running"], true);
+        // What an interface that is down does not take is counted with its reason: its host asks for an address.
+        line(|| link::set_down("ofrline").unwrap());
+        let wire_lost = |way: &str, reason: &str| bed.show()["ports"][0]["wire_lost"][way][reason].as_u64().unwrap();
+        assert_eq!((wire_lost("receive", "drop"), wire_lost("receive", "bad_request")), (0, 0));
+        bed.host(0).run(ask_for_the_other).unwrap();
+        bed.until(|| wire_lost("transmit", "host_refused") > 0);
+        let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+        assert!(shown.contains("interface on the wire, transmit: lost, host_refused: "), "{shown}");
+        line(|| link::delete("ofrline").unwrap());
+        bed.until(|| bed.show()["ports"][0]["wire_running"] == false);
+        let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+        assert!(shown.contains("interface ofrline (gone)"), "{shown}");
+        bed.until(|| bed.stderr().contains("port \"a\": the interface on its wire is gone"));
+        // A host on a switch, too.
+        bed.host(1).run(|| link::delete(bed::INTERFACE).unwrap()).unwrap();
+        bed.until(|| bed.stderr().contains("port \"b\": the host is gone"));
+        assert_eq!(bed.stderr().lines().count(), 2, "{}", bed.stderr());
+    }
+}
+
+#[test]
+fn what_comes_in_at_an_interface_and_finds_no_room_is_counted() {
+    const FRAMES: u64 = 20_000;
+    let far: std::net::Ipv4Addr = [198, 18, 1, 2].into();
+    let mut bed = Bed::unstarted("unread", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "packet = \"ofrline\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    let here = NetNs::new().unwrap();
+    let set_up = || {
+        link::create_veth("ofrline", "ofrfar").unwrap();
+        for name in ["ofrline", "ofrfar"] {
+            link::disable_ipv6(name).unwrap();
+            link::set_up(name).unwrap();
+        }
+        link::add_address("ofrfar", std::net::IpAddr::V4([198, 18, 1, 1].into()), 24).unwrap();
+        link::add_neighbour("ofrfar", std::net::IpAddr::V4(far), [2, 0, 0, 0, 0, 9]).unwrap();
+    };
+    here.run(set_up).unwrap();
+    bed.start_in(here.try_clone().unwrap());
+    bed.signal(Signal::SIGSTOP);
+    let send = move || {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        (0..FRAMES).for_each(|_| assert!(socket.send_to(&[0; 1400], (far, 9)).is_ok()));
+    };
+    here.run(send).unwrap();
+    bed.signal(Signal::SIGCONT);
+    let counts = || {
+        let status = bed.show();
+        let lost = status["ports"][0]["wire_lost"]["receive"]["drop"].as_u64().unwrap();
+        (lost, queue_sum(&status, "a", "receive", "frames_in"))
+    };
+    // Every frame is in one of the two.
+    bed.until(|| counts().0 + counts().1 == FRAMES);
+    assert!(counts().0 > 0 && counts().1 > 0, "{:?}", counts());
 }
 
 #[test]

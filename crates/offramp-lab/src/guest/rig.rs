@@ -193,6 +193,7 @@ fn start_adapters(
     tap: &Tap,
 ) -> Result<Vec<Worker>, LabError> {
     let line = CableConfig { mtu: config.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
+    line.check()?;
     let (a, b) = cable(&line);
     let (guest, other) = port.queue(0).zip(tap.queue(0)).expect("both were opened with one queue pair");
     let (a, b) = (task(adapter, &controls[GUEST], guest, a), task(adapter, &controls[OTHER], other, b));

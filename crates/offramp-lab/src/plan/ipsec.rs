@@ -1,6 +1,6 @@
 //! What it is worth that the adapter encrypts.
 
-use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, line, rig};
+use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, moderated_line, rig};
 use crate::esp::{EspBy, EspLink};
 use crate::rig::RigConfig;
 use offramp_offload::caps::Offloads;
@@ -62,7 +62,7 @@ fn plan(
             "ESP in a tunnel, {suite}, line MTU {}, {}; checksums on; no GSO of the host's own; where the host does ESP, a \
              program of it does, which takes super-frames in the variants with LSO and cuts them itself",
             settings.mtu,
-            line(settings)
+            moderated_line(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![

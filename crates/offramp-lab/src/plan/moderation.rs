@@ -115,7 +115,7 @@ fn policies() -> [(&'static str, ModerationConfig); 7] {
 /// A variant for each policy, with the same traffic. The processors are kept awake: one that sleeps between two frames
 /// wakes later than any policy interrupts, and would be what is measured.
 fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
-    let host = HostSettings { awake: true, ..HostSettings::default() };
+    let host = HostSettings { awake: true, ..settings.host };
     let variant = |(name, moderation)| VariantPlan {
         name,
         rig: RigConfig { moderation, host, ..rig(settings, Offloads::all()) },

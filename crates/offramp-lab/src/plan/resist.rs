@@ -40,23 +40,21 @@ const CONNECTIONS: u32 = 4;
 
 /// A TCP that takes three duplicate acknowledgements for a loss, and is never told that it was wrong: no selective
 /// acknowledgements, no time-stamps to undo by, no loss detection by time, no probes.
-const STRICT: HostSettings = HostSettings {
-    rps: true,
-    busy_poll_usecs: 0,
-    awake: false,
-    sysctls: &[
-        ("net.ipv4.tcp_sack", "0"),
-        ("net.ipv4.tcp_dsack", "0"),
-        ("net.ipv4.tcp_timestamps", "0"),
-        ("net.ipv4.tcp_recovery", "0"),
-        ("net.ipv4.tcp_reordering", "3"),
-        ("net.ipv4.tcp_max_reordering", "3"),
-        ("net.ipv4.tcp_early_retrans", "0"),
-        ("net.ipv4.tcp_frto", "0"),
-    ],
-    gro: false,
-    captured: false,
-};
+const STRICT: &[(&str, &str)] = &[
+    ("net.ipv4.tcp_sack", "0"),
+    ("net.ipv4.tcp_dsack", "0"),
+    ("net.ipv4.tcp_timestamps", "0"),
+    ("net.ipv4.tcp_recovery", "0"),
+    ("net.ipv4.tcp_reordering", "3"),
+    ("net.ipv4.tcp_max_reordering", "3"),
+    ("net.ipv4.tcp_early_retrans", "0"),
+    ("net.ipv4.tcp_frto", "0"),
+];
+
+/// A host with that TCP, else as it is.
+fn strict(host: HostSettings) -> HostSettings {
+    HostSettings { sysctls: STRICT, ..host }
+}
 
 /// Rate of the cards' line.
 const CARD_BPS: u64 = 10_000_000;
@@ -152,7 +150,7 @@ fn card_rig(settings: &Settings, memory: MemoryConfig, bus: Bus) -> RigConfig {
 
 /// The same with hosts of a time before selective acknowledgements.
 fn as_of_then(variant: VariantPlan) -> VariantPlan {
-    let rig = RigConfig { host: STRICT, ..variant.rig };
+    let rig = RigConfig { host: strict(variant.rig.host), ..variant.rig };
     let traffic = Params { congestion: STRICT_CONGESTION.to_owned(), ..variant.traffic };
     VariantPlan { name: variant.name, rig, traffic }
 }
@@ -187,13 +185,14 @@ pub(super) fn order(settings: &Settings) -> Plan {
             card: Card { memory: MemoryConfig::default(), faults },
             ..rig(settings, Offloads::all() - Offloads::RSC)
         };
-        let is_strict = host != HostSettings::default();
+        let is_strict = !host.sysctls.is_empty();
         let congestion = if is_strict { STRICT_CONGESTION.to_owned() } else { settings.congestion.clone() };
         let bulk = BulkParams { cut_off: true, ..BulkParams::default() };
         let traffic = Params { streams, congestion, ..traffic(settings, Workload::Bulk(bulk)) };
         VariantPlan { name, rig, traffic }
     };
-    let plain = HostSettings::default();
+    let plain = settings.host;
+    let strict = strict(plain);
     Plan {
         name: ORDER,
         question: "Frames handed over in order, or each group of so many the last one first: what does it cost TCP?",
@@ -204,12 +203,12 @@ pub(super) fn order(settings: &Settings) -> Plan {
         ),
         metric: THROUGHPUT,
         variants: vec![
-            variant("strict, in order", None, STRICT, 1),
-            variant("strict, 64", Some(64), STRICT, 1),
-            variant("strict, 16", Some(16), STRICT, 1),
-            variant("strict, 4", Some(4), STRICT, 1),
-            variant("strict, 2", Some(2), STRICT, 1),
-            variant("strict, 64, four", Some(64), STRICT, CONNECTIONS),
+            variant("strict, in order", None, strict, 1),
+            variant("strict, 64", Some(64), strict, 1),
+            variant("strict, 16", Some(16), strict, 1),
+            variant("strict, 4", Some(4), strict, 1),
+            variant("strict, 2", Some(2), strict, 1),
+            variant("strict, 64, four", Some(64), strict, CONNECTIONS),
             variant("in order", None, plain, 1),
             variant("reversed 64", Some(64), plain, 1),
             variant("reversed 16", Some(16), plain, 1),
@@ -358,7 +357,7 @@ pub(super) fn checksum_verdict(settings: &Settings) -> Plan {
         memory: MemoryConfig::default(),
         faults: FaultConfig { verdict: Some(verdict), ..FaultConfig::default() },
     };
-    let captured = HostSettings { captured: true, ..HostSettings::default() };
+    let captured = HostSettings { captured: true, ..settings.host };
     let bulk = BulkParams { cut_off: true, pattern_seed: Some(PATTERN_SEED), ..BulkParams::default() };
     let all = Offloads::all() - Offloads::RSC;
     let variant = |name, card, offloads, host| {
@@ -375,14 +374,14 @@ pub(super) fn checksum_verdict(settings: &Settings) -> Plan {
              does not help; no receive coalescing; payload without repetition; a connection that stands still is cut \
              off at the end",
             settings.mtu,
-            super::line(settings)
+            super::moderated_line(settings)
         ),
         metric: STALL,
         variants: vec![
-            variant("mended", Card::default(), all, HostSettings::default()),
-            variant("wrong verdicts", faulty, all, HostSettings::default()),
+            variant("mended", Card::default(), all, settings.host),
+            variant("wrong verdicts", faulty, all, settings.host),
             variant("wrong, captured", faulty, all, captured),
-            variant("wrong, Rx sum off", faulty, all - Offloads::RX_CHECKSUM, HostSettings::default()),
+            variant("wrong, Rx sum off", faulty, all - Offloads::RX_CHECKSUM, settings.host),
         ],
     }
 }

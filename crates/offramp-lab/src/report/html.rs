@@ -72,6 +72,7 @@ struct JudgementRow {
     interval: String,
     bound: String,
     is_met: bool,
+    is_sure: bool,
 }
 
 impl From<&Judgement> for JudgementRow {
@@ -85,6 +86,7 @@ impl From<&Judgement> for JudgementRow {
             interval: words::interval(verdict),
             bound: words::bound(judgement),
             is_met: judgement.is_met,
+            is_sure: judgement.is_sure(),
         }
     }
 }
@@ -360,8 +362,10 @@ mod tests {
         let judgements: Vec<_> = report.experiments.iter().flat_map(|one| &one.judgements).collect();
         let kept = judgements.iter().filter(|judgement| judgement.is_met).count();
         assert!(kept > 0 && kept < judgements.len());
-        assert_eq!(page.matches(">kept</td>").count(), kept);
-        assert_eq!(page.matches(">not kept</strong></td>").count(), judgements.len() - kept);
+        assert_eq!(page.matches("<td>kept").count(), kept);
+        assert_eq!(page.matches("<strong>not kept</strong>").count(), judgements.len() - kept);
+        let unsure = judgements.iter().filter(|judgement| !judgement.is_sure()).count();
+        assert_eq!(page.matches(", not for sure</td>").count(), unsure);
     }
 
     #[test]

@@ -427,8 +427,8 @@ mod tests {
     #[test]
     fn bounds_stand_under_the_table() {
         let text = experiment(&sample::moderation("moderation-mixed", true), PLAIN);
-        assert!(text.contains("bounds: quiet-or-area: ") && text.contains("at most 1.25: kept."), "{text}");
-        assert!(text.contains(": NOT kept."), "{text}");
+        assert!(text.contains("bounds: quiet-or-area: ") && text.contains("at most 1.25: kept"), "{text}");
+        assert!(text.contains(": NOT kept"), "{text}");
     }
 
     #[test]

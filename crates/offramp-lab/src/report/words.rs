@@ -533,12 +533,13 @@ fn judgement_phrase(judgement: &Judgement) -> String {
     let verdict = &judgement.verdict;
     let kept = if judgement.is_met { "kept" } else { "NOT kept" };
     format!(
-        "{}\u{a0}× {} of {} ({}), {}: {kept}",
+        "{}\u{a0}× {} of {} ({}), {}: {kept}{}",
         verdict_ratio(verdict),
         noun(&verdict.metric),
         verdict.base,
         interval(verdict),
-        bound(judgement)
+        bound(judgement),
+        if judgement.is_sure() { "" } else { ", not for sure" }
     )
 }
 
@@ -661,8 +662,10 @@ mod tests {
         let said: Vec<String> = judged(&experiment).iter().map(|line| ordinary_spaces(line)).collect();
         assert_eq!(
             said,
-            ["large send: 1.02 × the median time to an answer of off (0.92 … 1.12), at most 1.05: kept; 0.62 × the \
-              interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."]
+            [
+                "large send: 1.02 × the median time to an answer of off (0.92 … 1.12), at most 1.05: kept, not for sure; 0.62 × the \
+              interrupts per second of off (0.56 … 0.68), at most 0.5: NOT kept."
+            ]
         );
     }
 

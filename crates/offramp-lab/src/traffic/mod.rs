@@ -44,10 +44,11 @@ mod wire;
 pub use client::run_client;
 pub use error::TrafficError;
 pub use params::{
-    Amount, Arrivals, BulkParams, CONGESTION_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN, Direction,
-    GSO_SEGMENTS_MAX, LENGTH_DEFAULT_BYTES, LENGTH_MAX_BYTES, MESSAGE_MAX_BYTES, MixedParams, PORT_DEFAULT, Params,
-    RPC_OUTSTANDING, RPC_OUTSTANDING_MAX, RPC_REQUEST_BYTES, RPC_RESPONSE_BYTES, RPC_TIMER_USECS, RR_MESSAGE_BYTES,
-    RequestParams, RpcParams, STREAMS_MAX, TransactionParams, UdpParams, WARMUP_DEFAULT_USECS, Workload,
+    Amount, Arrivals, BUSY_POLL_MAX_USECS, BulkParams, CONGESTION_DEFAULT, DATAGRAM_BYTES_MAX, DATAGRAM_BYTES_MIN,
+    Direction, GSO_SEGMENTS_MAX, LENGTH_DEFAULT_BYTES, LENGTH_MAX_BYTES, MESSAGE_MAX_BYTES, MixedParams, PORT_DEFAULT,
+    Params, RPC_OUTSTANDING, RPC_OUTSTANDING_MAX, RPC_REQUEST_BYTES, RPC_RESPONSE_BYTES, RPC_TIMER_USECS,
+    RR_MESSAGE_BYTES, RequestParams, RpcParams, STREAMS_MAX, TransactionParams, UdpParams, WARMUP_DEFAULT_USECS,
+    Workload,
 };
 pub use report::{
     CpuTime, Datagrams, EndFigures, Event, Flow, Interval, Latency, Report, Rpc, RpcCounts, TcpFigures, Transactions,

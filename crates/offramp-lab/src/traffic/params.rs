@@ -61,7 +61,7 @@ const BURST_MAX: u32 = 1024;
 /// Longest time from one burst to the next, in microseconds.
 const BURST_EVERY_MAX_USECS: u32 = 60_000_000;
 /// Longest time that a socket may busy-poll, in microseconds.
-const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
+pub const BUSY_POLL_MAX_USECS: u32 = 1_000_000;
 
 /// Which way the data of a test goes, seen from the client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

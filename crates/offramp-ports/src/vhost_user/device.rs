@@ -111,6 +111,9 @@ pub(super) struct Device {
     vrings: Vec<Setup>,
     memory: Arc<GuestMemory>,
     features: u64,
+    /// All that this frontend was shown. It may agree to that much later, and has no way to hear of a change: what was
+    /// switched off meanwhile is granted to it until it connects again.
+    shown: u64,
     protocol_features: u64,
     status: u8,
     frontend_mtu: Option<u16>,
@@ -137,6 +140,7 @@ impl Device {
             vrings,
             memory: Arc::default(),
             features: 0,
+            shown: 0,
             protocol_features: 0,
             status: 0,
             frontend_mtu: None,
@@ -271,6 +275,7 @@ impl Device {
         }
         self.memory = Arc::default();
         self.features = 0;
+        self.shown = 0;
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;
@@ -409,11 +414,12 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn get_features(&mut self) -> Result<u64> {
+        self.shown |= self.offered();
         Ok(self.offered())
     }
 
     fn set_features(&mut self, features: u64) -> Result<()> {
-        let never_offered = features & !(self.offered() | self.features);
+        let never_offered = features & !(self.offered() | self.shown);
         if never_offered != 0 {
             return Err(Refused::Features(never_offered).into());
         }

@@ -38,6 +38,7 @@ mod rarp;
 mod ring;
 mod session;
 mod sigbus;
+mod socket_file;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
@@ -51,6 +52,7 @@ use link::Presence;
 use mailbox::mailbox;
 use queue::QueueState;
 use session::Session;
+use socket_file::SocketFile;
 
 #[cfg(target_endian = "big")]
 compile_error!("rings of virtio 1 are little-endian, and are read here as they lie in memory");
@@ -163,6 +165,17 @@ pub enum VhostUserError {
     /// Somebody listens on that socket.
     #[error("vhost-user \"{}\": the socket is in use; choose another, or stop who listens on it", .0.display())]
     SocketInUse(PathBuf),
+    /// There is something else at the socket's path. It stays as it is.
+    #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
+    NoSocket(PathBuf),
+    /// The socket cannot be made.
+    #[error("vhost-user \"{}\": making the socket: {cause}{}", socket.display(), socket_file::hint(cause, socket))]
+    Listening {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
     /// A system call failed.
     #[error("vhost-user \"{}\": {doing}: {cause}", socket.display())]
     System {
@@ -220,6 +233,8 @@ pub struct VhostUser {
     presence: Arc<Presence>,
     stop: Arc<EventFd>,
     control: Option<JoinHandle<()>>,
+    /// Of a server.
+    socket_file: Option<SocketFile>,
 }
 
 impl VhostUser {
@@ -247,11 +262,10 @@ impl VhostUser {
         let link = Link::new().map_err(system("making an eventfd"))?;
         let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
         let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
-        // Before there is a port: one that is dropped takes its socket with it.
-        let listener = config.mode.listener(&config.socket).map_err(|cause| match cause.kind() {
-            io::ErrorKind::AddrInUse => VhostUserError::SocketInUse(config.socket.clone()),
-            _ => system("listening")(cause),
-        })?;
+        let (listener, socket_file) = match config.mode {
+            Mode::Server => SocketFile::listen(&config.socket).map(|(listener, file)| (Some(listener), Some(file)))?,
+            Mode::Client => (None, None),
+        };
         let mut port = Self {
             config: config.clone(),
             allowed: Arc::new(AtomicU32::new(config.offloads.bits())),
@@ -263,6 +277,7 @@ impl VhostUser {
             presence: Arc::default(),
             stop: Arc::new(stop),
             control: None,
+            socket_file,
         };
         let session = Session {
             config: config.clone(),
@@ -297,6 +312,14 @@ impl VhostUser {
     /// What the port was made with.
     pub fn config(&self) -> &VhostUserConfig {
         &self.config
+    }
+
+    /// Removes the file of a server's socket already now: no new frontend finds the port. One that has taken its place
+    /// stays.
+    pub fn remove_socket(&self) {
+        if let Some(file) = &self.socket_file {
+            file.remove();
+        }
     }
 
     /// Changes what may be offered, from the guest's next negotiation on.
@@ -338,10 +361,6 @@ impl Drop for VhostUser {
         if let Some(control) = self.control.take() {
             // A panic in the thread was reported when it happened.
             let _ = control.join();
-        }
-        if self.config.mode == Mode::Server {
-            // Somebody else may have removed it.
-            let _ = std::fs::remove_file(&self.config.socket);
         }
     }
 }

@@ -12,7 +12,7 @@ use super::device::Device;
 use super::link::{Link, Presence};
 use super::memory::REGIONS_MAX;
 use super::sigbus::Alarm;
-use super::{Mode, PortStatus, VhostUserConfig};
+use super::{PortStatus, VhostUserConfig};
 use crate::sys::link::CarrierWatch;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -21,7 +21,6 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::Path;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -196,6 +195,7 @@ impl Session {
             }
             if is_ready(&fds[2]) {
                 self.counters.lost_memory();
+                self.last_refusal = Some("the memory that was shared is gone: its file was made shorter".to_owned());
                 return End::Gone;
             }
             if !is_ready(&fds[1]) {
@@ -477,30 +477,4 @@ fn is_ready(fd: &PollFd) -> bool {
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {
     // Interrupted: the caller looks, finds nothing and waits again.
     let _ = poll(fds, timeout);
-}
-
-/// Opens the socket of a server. One that a dead backend left is replaced; one that is listened on is not.
-pub(super) fn listen(path: &Path) -> io::Result<UnixListener> {
-    match UnixListener::bind(path) {
-        Err(e) if e.kind() == io::ErrorKind::AddrInUse => {
-            let is_dead = UnixStream::connect(path).is_err_and(|e| e.kind() == io::ErrorKind::ConnectionRefused);
-            if !is_dead {
-                return Err(e);
-            }
-            std::fs::remove_file(path)?;
-            UnixListener::bind(path)
-        }
-        bound => bound,
-    }
-    .and_then(|listener| listener.set_nonblocking(true).map(|()| listener))
-}
-
-impl Mode {
-    /// The listener of a server, none for a client.
-    pub(super) fn listener(self, path: &Path) -> io::Result<Option<UnixListener>> {
-        match self {
-            Self::Server => listen(path).map(Some),
-            Self::Client => Ok(None),
-        }
-    }
 }

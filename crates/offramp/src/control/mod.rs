@@ -155,6 +155,10 @@ pub struct PortStatus {
     pub name: String,
     pub host: HostStatus,
     pub wire: WireStatus,
+    /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
+    pub wire_running: bool,
+    /// What was lost at the interface on its wire; `null` on any other wire.
+    pub wire_lost: Option<WireLost>,
     pub mtu: usize,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
@@ -185,6 +189,8 @@ pub enum HostStatus {
         ring_entries: Vec<u16>,
         /// Guest memory that is mapped.
         memory_bytes: u64,
+        /// Why a frontend was last sent away, if one was.
+        last_refusal: Option<String>,
         counters: GuestCounters,
     },
 }
@@ -196,6 +202,7 @@ pub struct GuestCounters {
     pub refused_connections: u64,
     pub messages: u64,
     pub bad_messages: u64,
+    pub lost_memories: u64,
     pub calls: u64,
     pub bad_chains: u64,
     pub broken_rings: u64,
@@ -210,6 +217,15 @@ pub enum WireStatus {
     Tap { interface: String },
     Packet { interface: String },
     Switch { name: String },
+}
+
+/// Frames that were lost at the interface on a port's wire, by reason.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct WireLost {
+    /// Went out of the adapter, and the interface did not take them.
+    pub transmit: BTreeMap<String, u64>,
+    /// Came in at the interface, and did not reach the adapter.
+    pub receive: BTreeMap<String, u64>,
 }
 
 /// One feature of one port, with its names in the field.
@@ -359,11 +375,14 @@ mod tests {
             in_use: false,
             waits_for: Some(WaitsFor::Prerequisite),
         };
+        let lost = direction.lost.clone();
         let queue = QueueStatus { index: 0, running: true, thread: 7, transmit: direction.clone(), receive: direction };
         let port = PortStatus {
             name: "a".into(),
             host: HostStatus::Tap { interface: "t".into(), namespace: None },
             wire: WireStatus::Cable { port: "b".into() },
+            wire_running: true,
+            wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
             mtu: 1500,
             rx_usecs: 0,
             moderation: Some(every_key()),
@@ -377,6 +396,7 @@ mod tests {
             refused_connections: 0,
             messages: 9,
             bad_messages: 0,
+            lost_memories: 0,
             calls: 0,
             bad_chains: 0,
             broken_rings: 0,
@@ -388,6 +408,7 @@ mod tests {
             virtio_features: vec!["CSUM".into()],
             ring_entries: vec![256, 256],
             memory_bytes: 4096,
+            last_refusal: Some("x".into()),
             counters,
         };
         let guest = PortStatus { host: guest, wire: WireStatus::Switch { name: "lan".into() }, ..port.clone() };

@@ -1,7 +1,7 @@
 //! Tables of a daemon's ports in a terminal.
 
 use crate::control::{
-    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireStatus,
+    DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use offramp_lab::report::terminal::Style;
@@ -30,6 +30,7 @@ fn port(port: &PortStatus, style: Style) -> String {
     lines.extend(waits(&port.host, &port.queues));
     lines.extend(memories(&port.queues));
     lines.extend(losses(&port.queues));
+    lines.extend(port.wire_lost.iter().flat_map(losses_on_wire));
     lines.extend(port.ipsec.iter().filter(|ipsec| is_used(ipsec)).flat_map(|ipsec| {
         let mut lines = vec![String::new()];
         lines.extend(ipsec_lines(ipsec));
@@ -52,7 +53,8 @@ fn about(port: &PortStatus) -> String {
         WireStatus::Packet { interface } => format!("interface {interface}"),
         WireStatus::Switch { name } => format!("switch {name}"),
     };
-    let mut parts = vec![format!("host: {host}"), format!("wire: {wire}"), format!("MTU {}", port.mtu)];
+    let gone = if port.wire_running { "" } else { " (gone)" };
+    let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     if !port.cpus.is_empty() {
         parts.push(format!("processors {:?}", port.cpus));
@@ -62,7 +64,9 @@ fn about(port: &PortStatus) -> String {
 
 /// Rings, negotiated features and events of a guest that is there, or was.
 fn guest(host: &HostStatus) -> Vec<String> {
-    let HostStatus::VhostUser { virtio_features, ring_entries, counters, .. } = host else { return Vec::new() };
+    let HostStatus::VhostUser { virtio_features, ring_entries, counters, last_refusal, .. } = host else {
+        return Vec::new();
+    };
     let mut lines = Vec::new();
     if ring_entries.iter().any(|&entries| entries > 0) {
         lines.push(format!("rings (receive, transmit of each pair): {ring_entries:?}"));
@@ -74,6 +78,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
         ("connections", counters.connections),
         ("refused connections", counters.refused_connections),
         ("bad messages", counters.bad_messages),
+        ("lost memories", counters.lost_memories),
         ("calls", counters.calls),
         ("bad chains", counters.bad_chains),
         ("broken rings", counters.broken_rings),
@@ -84,6 +89,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     if !told.is_empty() {
         lines.push(told.join(", "));
     }
+    lines.extend(last_refusal.iter().map(|why| format!("a frontend was last sent away for: {why}")));
     lines
 }
 
@@ -229,6 +235,14 @@ fn losses(queues: &[QueueStatus]) -> Vec<String> {
         }
     }
     lines
+}
+
+/// A line for each reason for which frames were lost at the interface on a wire.
+fn losses_on_wire(lost: &WireLost) -> Vec<String> {
+    let ways = [("transmit", &lost.transmit), ("receive", &lost.receive)];
+    let all = ways.into_iter().flat_map(|(way, lost)| lost.iter().map(move |(reason, count)| (way, reason, *count)));
+    let line = |(way, reason, count)| format!("{INDENT}interface on the wire, {way}: lost, {reason}: {count}");
+    all.filter(|(.., count)| *count > 0).map(line).collect()
 }
 
 /// A heading and rows; the columns named in `figures` stand to the right.

@@ -5,9 +5,9 @@
 
 use super::config::{Config, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{Gated, Mark, Rest, gated};
-use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here, wire_task};
+use super::host::{Host, HostError, TaskParts, on_wire, open_guest, open_privileged, open_tap_here, wire_task};
 use super::ipsec::EventLog;
-use super::seat::{RestingSwitch, Seat};
+use super::seat::{Named, RestingSwitch, Seat};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::fault::FaultConfig;
@@ -54,6 +54,8 @@ pub struct Port {
     pub events: Option<Arc<EventLog>>,
     /// What drives the far end of the port's own cable, where it has one.
     pub wire_mark: Option<Arc<Mark>>,
+    /// What carries the frames of the interface on its wire.
+    wire_carrier: Option<Carrier>,
     /// The interface on its wire; it lives as long as this.
     wire: Option<Wire>,
 }
@@ -66,6 +68,38 @@ impl Port {
             (Carrier::Seat(seat), Host::VhostUser(_)) => Some(seat.moderation()),
             (Carrier::Seat(_), Host::Tap { .. }) => None,
         }
+    }
+
+    /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
+    pub fn is_wire_there(&self) -> bool {
+        let has_ended = self.wire_mark.as_ref().is_some_and(|mark| mark.has_ended());
+        !has_ended && self.wire_carrier.as_ref().is_none_or(Carrier::is_open)
+    }
+
+    /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
+    pub fn wire_stats(&self) -> Option<&QueueStats> {
+        self.wire_carrier.as_ref()?.stats(0)
+    }
+
+    /// Frames of the interface on its wire that nobody took in time, as far as the kernel counts them.
+    pub fn wire_unread(&self) -> u64 {
+        match &self.wire {
+            Some(Wire::Packet(packet)) => packet.dropped(),
+            Some(Wire::Tap(_)) | None => 0,
+        }
+    }
+
+    /// The ports of a switch or a link that are its: its own, and that of the interface on its wire.
+    fn seats(&self) -> impl Iterator<Item = Named> {
+        let own = match &self.carrier {
+            Carrier::Seat(seat) => Some(Named::new(seat, format!("port \"{}\": the host", self.name))),
+            Carrier::Pairs(_) => None,
+        };
+        let on_wire = match &self.wire_carrier {
+            Some(Carrier::Seat(seat)) => Some(Named::new(seat, on_wire(&self.name))),
+            Some(Carrier::Pairs(_)) | None => None,
+        };
+        own.into_iter().chain(on_wire)
     }
 }
 
@@ -239,8 +273,8 @@ impl Unwired {
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);
         let installed = control.change_ipsec(&config.ipsec.changes());
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
-        let (carrier, queues, wire_mark) = (Carrier::Pairs(control), Vec::new(), None);
-        let port = Port { name, host, adapter, carrier, queues, events, wire_mark, wire };
+        let (carrier, queues) = (Carrier::Pairs(control), Vec::new());
+        let port = Port { name, host, adapter, carrier, queues, events, wire_mark: None, wire_carrier: None, wire };
         Ok(Self {
             port,
             memory: config.memory,
@@ -323,7 +357,8 @@ fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
         let config =
             switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
         let added = link.control().add(wire, &config);
-        added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
+        let shared = added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
+        port.port.wire_carrier = Some(Carrier::Seat(shared));
     }
     run_seats(link, vec![port], rest)
 }
@@ -343,13 +378,14 @@ fn run_protected_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildE
         ..AdapterConfig::default()
     };
     let (control, mark) = (Control::new(&adapter), Arc::new(Mark::default()));
-    let name = format!("{} (wire)", port.port.name);
     let (memory, faults) = (&MemoryConfig::default(), &FaultConfig::default());
-    let parts = TaskParts { port: &name, adapter: &adapter, memory, faults, control: &control, rest, mark: &mark };
+    let parts =
+        TaskParts { port: &port.port.name, adapter: &adapter, memory, faults, control: &control, rest, mark: &mark };
     let far = wire_task(interface, far_end, &parts);
     let worker = start_worker(&port.port.name, 0, vec![near, far], port.cpu(0), port.polling)?;
     port.port.queues.push(Queue { mark: near_mark, worker });
     port.port.wire_mark = Some(mark);
+    port.port.wire_carrier = Some(Carrier::Pairs(control));
     Ok(())
 }
 
@@ -362,7 +398,7 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
         ..switch::SwitchConfig::default()
     };
     let Some(stations_max) = config.mac_entries_max.checked_div(ports.len()) else { return Ok(()) };
-    let floods = FloodLimit { frames_per_s: config.flood_frames_per_second, ..FloodLimit::default() };
+    let floods = flood_limit(config.flood_frames_per_second);
     let switch = Switch::new(&shape);
     for port in &mut ports {
         port.sit_down(&switch, stations_max, Some(floods), rest)?;
@@ -370,11 +406,18 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
     run_seats(switch, ports, rest)
 }
 
+/// A port that may flood nothing has no burst to begin with either.
+fn flood_limit(frames_per_s: u32) -> FloodLimit {
+    let FloodLimit { burst_frames, .. } = FloodLimit::default();
+    FloodLimit { frames_per_s, burst_frames: if frames_per_s == 0 { 0 } else { burst_frames } }
+}
+
 /// One thread for a switch, on the first processor that one of its ports names.
 fn run_seats(switch: Switch<Gated<Seat>>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let Some(first) = ports.first() else { return Ok(()) };
     let mark = Arc::new(Mark::default());
-    let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark));
+    let named = ports.iter().flat_map(|port| port.port.seats()).collect();
+    let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark, named));
     let cpu = ports.iter().find_map(|port| port.cpu(0));
     let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
     let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling)?;

@@ -6,6 +6,7 @@ mod card;
 mod file;
 mod ipsec;
 mod place;
+mod share;
 #[cfg(test)]
 mod tests;
 
@@ -14,6 +15,7 @@ pub use place::{ConfigError, unknown};
 
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
+use offramp_adapter::cable::RATE_BPS;
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
 use offramp_adapter::fault::FaultConfig;
 use offramp_adapter::memory::MemoryConfig;
@@ -48,8 +50,8 @@ const POLL_USECS_MAX: i64 = 1_000_000;
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
 const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 const QUEUE_SIZE_DEFAULT: i64 = 1024;
-/// Rates of a cable that may be given, bits per second: from a modem's to what no line has yet.
-const BITS_PER_SECOND: RangeInclusive<i64> = 1_000..=1_000_000_000_000;
+/// Rates of a cable that may be given, bits per second.
+const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 /// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
 const MAC_ENTRIES: RangeInclusive<i64> = 1..=1_048_576;
 const MAC_ENTRIES_DEFAULT: i64 = 4096;
@@ -225,6 +227,8 @@ impl Config {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
         check.ports_share_no_key(&ports, &written.port)?;
+        check.nothing_is_made_twice(&daemon.control, &ports, &written.port)?;
+        check.switches_have_room(&ports, &switches, &written.switch)?;
         Ok(Self { daemon, ports, switches })
     }
 }

@@ -6,7 +6,7 @@ use super::drain::Rest;
 use crate::control::server::Handler;
 use crate::control::{
     Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request, Status,
-    WaitsFor, WireStatus,
+    WaitsFor, WireLost, WireStatus,
 };
 use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::moderation::ModerationConfig;
@@ -151,10 +151,7 @@ impl Daemon {
 
     /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
     pub fn remove_sockets(&self) {
-        for socket in self.ports.iter().filter_map(|port| port.host.socket()) {
-            // Somebody else may have removed it.
-            let _ = std::fs::remove_file(socket);
-        }
+        self.ports.iter().for_each(|port| port.host.remove_socket());
     }
 
     /// Takes nothing more from any host, lets what is held go out, and ends the threads; whether all of it went out.
@@ -232,6 +229,8 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
             WireConfig::Packet(interface) => WireStatus::Packet { interface: interface.clone() },
             WireConfig::Switch(name) => WireStatus::Switch { name: name.clone() },
         },
+        wire_running: port.is_wire_there(),
+        wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,
         rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
         moderation: moderation.map(Moderation::from),
@@ -281,6 +280,17 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
     }
 }
 
+fn lost(direction: &Direction) -> BTreeMap<String, u64> {
+    Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect()
+}
+
+/// What was lost at the interface on a port's wire: what that was given, and what it brought.
+fn wire_lost(port: &Port, stats: &QueueStats) -> WireLost {
+    let mut receive = lost(&stats.transmit);
+    *receive.entry(Loss::Drop.name().to_owned()).or_default() += port.wire_unread();
+    WireLost { transmit: lost(&stats.receive), receive }
+}
+
 fn direction_status(direction: &Direction) -> DirectionStatus {
     let NetDevColumns { drop, fifo, frame } = direction.net_dev();
     DirectionStatus {
@@ -299,7 +309,7 @@ fn direction_status(direction: &Direction) -> DirectionStatus {
         drop,
         fifo,
         frame,
-        lost: Loss::ALL.iter().map(|&reason| (reason.name().to_owned(), direction.lost(reason))).collect(),
+        lost: lost(direction),
         rates: None,
     }
 }

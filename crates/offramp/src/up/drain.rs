@@ -155,19 +155,25 @@ pub fn gated<H>(host: H, rest: &Arc<Rest>) -> Gated<H> {
     Gated { host, rest: Arc::clone(rest) }
 }
 
+/// Says that a host, or an interface on a wire, is gone for good.
+pub fn say_gone(who: &str, error: PortError) {
+    eprintln!("offramp: {who} is gone: {error}; it carries nothing any more");
+}
+
 /// A queue pair on a cable that says when it is at rest, and when its host is gone. `H` has a gate in it.
 #[derive(Debug)]
 pub struct RestingPair<H, W = CableEnd> {
     pair: QueuePair<H, W>,
     rest: Arc<Rest>,
     mark: Arc<Mark>,
-    name: String,
+    /// What a message calls its host.
+    who: String,
 }
 
 impl<H: HostIo, W: Line> RestingPair<H, W> {
-    /// `name` is what a message calls it.
-    pub fn new(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>, name: String) -> Self {
-        Self { pair, rest: Arc::clone(rest), mark: Arc::clone(mark), name }
+    /// `who` is what a message calls its host.
+    pub fn new(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>, who: String) -> Self {
+        Self { pair, rest: Arc::clone(rest), mark: Arc::clone(mark), who }
     }
 
     /// Notes the phase whose end is reached. Nothing is held after a poll that moved nothing; a line may
@@ -191,7 +197,7 @@ impl<H: HostIo + Send, W: Line + Send> Task for RestingPair<H, W> {
         match polled {
             Ok(moved) => self.note(phase, moved),
             Err(error @ PortError::Closed(_)) => {
-                eprintln!("offramp: {}: the host is gone: {error}; it carries nothing any more", self.name);
+                say_gone(&self.who, error);
                 self.mark.ended.store(true, Ordering::Relaxed);
             }
             Err(_) => {}

@@ -47,7 +47,7 @@ pub enum Host {
         namespace: Option<PathBuf>,
     },
     /// Locked for a look at it: queues that are not in use yet belong to one thread at a time.
-    VhostUser(Mutex<VhostUser>),
+    VhostUser(Box<Mutex<VhostUser>>),
 }
 
 /// Opens the host of a port, and offers what the configuration allows. `None` for one that needs no privilege:
@@ -70,7 +70,7 @@ pub fn open_guest(config: &PortConfig) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
     let opened = VhostUser::open(&guest_config(config, host));
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
-    Ok(Some(Host::VhostUser(Mutex::new(port))))
+    Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }
 
 fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
@@ -184,11 +184,11 @@ impl Host {
         }
     }
 
-    /// The socket's file that must go with the daemon, if the host has one.
-    pub fn socket(&self) -> Option<PathBuf> {
-        let Self::VhostUser(port) = self else { return None };
-        let port = locked(port);
-        (port.config().mode == Mode::Server).then(|| port.config().socket.clone())
+    /// Removes the socket's file, if the host has one.
+    pub fn remove_socket(&self) {
+        if let Self::VhostUser(port) = self {
+            locked(port).remove_socket();
+        }
     }
 
     /// What `show` says of it.
@@ -235,27 +235,32 @@ fn pair_task<H: HostIo + Send + 'static>(
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
     let (host, memory, faults) = (gated(host, parts.rest), parts.memory, parts.faults);
+    let who = format!("port \"{}\", queue pair {queue}: the host", parts.port);
     if memory.is_none() && faults.is_none() {
-        resting(host, wire, queue, parts)
+        resting(host, wire, queue, parts, who)
     } else {
-        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts)
+        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts, who)
     }
 }
 
-/// A queue pair that can be brought to rest: `host` has a gate in it.
-fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
+/// A queue pair that can be brought to rest: `host` has a gate in it, and is called `who`.
+fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>, who: String) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
     W: Line + Send + 'static,
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
-    let name = format!("port \"{}\", queue pair {queue}", parts.port);
-    Box::new(RestingPair::new(pair, parts.rest, parts.mark, name))
+    Box::new(RestingPair::new(pair, parts.rest, parts.mark, who))
 }
 
 /// What drives the far end of a port's own cable, whose host is the interface on the port's wire.
 pub fn wire_task(interface: Gated<Seat>, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
-    resting(interface, wire, 0, parts)
+    resting(interface, wire, 0, parts, on_wire(parts.port))
+}
+
+/// What a message calls the interface on a port's wire.
+pub fn on_wire(port: &str) -> String {
+    format!("port \"{port}\": the interface on its wire")
 }
 
 fn guest_status(port: &VhostUser) -> HostStatus {
@@ -270,11 +275,13 @@ fn guest_status(port: &VhostUser) -> HostStatus {
         virtio_features: named.map(str::to_owned).collect(),
         ring_entries: status.ring_entries,
         memory_bytes: status.memory_bytes,
+        last_refusal: status.last_refusal,
         counters: GuestCounters {
             connections: channel.connections(),
             refused_connections: channel.refused_connections(),
             messages: channel.messages(),
             bad_messages: channel.bad_messages(),
+            lost_memories: channel.lost_memories(),
             calls: sum(|counters| &counters.calls),
             bad_chains: sum(|counters| &counters.bad_chains),
             broken_rings: sum(|counters| &counters.broken_rings),

@@ -1,6 +1,6 @@
 //! Any host port as a port of a switch, and the switch as a task that can be brought to rest.
 
-use super::drain::{Gated, Mark, Rest};
+use super::drain::{Gated, Mark, Rest, say_gone};
 use offramp_adapter::port::{HostPort, Interrupts, PortError};
 use offramp_adapter::switch::{Switch, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -72,13 +72,40 @@ pub struct RestingSwitch {
     switch: Switch<Gated<Seat>>,
     rest: Arc<Rest>,
     mark: Arc<Mark>,
-    ports: Vec<Arc<SwitchPort>>,
+    ports: Vec<Named>,
+}
+
+/// A port of a switch, and what a message calls who sits there.
+pub struct Named {
+    port: Arc<SwitchPort>,
+    /// `None` once it was said that they are gone.
+    who: Option<String>,
+}
+
+impl Named {
+    pub fn new(port: &Arc<SwitchPort>, who: String) -> Self {
+        Self { port: Arc::clone(port), who: Some(who) }
+    }
+
+    fn say_if_gone(&mut self) {
+        if let Some(errno) = self.port.closed()
+            && let Some(who) = self.who.take()
+        {
+            say_gone(&who, PortError::Closed(errno));
+        }
+    }
 }
 
 impl RestingSwitch {
-    pub fn new(switch: Switch<Gated<Seat>>, rest: &Arc<Rest>, mark: &Arc<Mark>) -> Self {
-        let ports = switch.control().ports();
+    /// `ports` are all of the switch.
+    pub fn new(switch: Switch<Gated<Seat>>, rest: &Arc<Rest>, mark: &Arc<Mark>, ports: Vec<Named>) -> Self {
         Self { switch, rest: Arc::clone(rest), mark: Arc::clone(mark), ports }
+    }
+
+    /// Whether nothing is held for any port that is there.
+    fn is_empty(&self) -> bool {
+        let mut open = self.ports.iter().map(|named| &named.port).filter(|port| port.closed().is_none());
+        open.all(|port| self.switch.held(port.index()) == 0)
     }
 }
 
@@ -86,8 +113,8 @@ impl Task for RestingSwitch {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let phase = self.rest.phase();
         let moved = Task::poll(&mut self.switch, now_ns)?;
-        let is_empty = || self.ports.iter().all(|port| port.closed().is_some() || self.switch.held(port.index()) == 0);
-        if !moved && is_empty() {
+        self.ports.iter_mut().for_each(Named::say_if_gone);
+        if !moved && self.is_empty() {
             self.mark.note(phase);
         }
         Ok(moved)

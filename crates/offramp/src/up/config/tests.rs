@@ -368,6 +368,40 @@ fn a_wire_that_leads_nowhere_is_refused() {
 }
 
 #[test]
+fn what_can_be_made_once_is_refused_the_second_time() {
+    let on_switch = |name: &str, host: &str| {
+        format!("[[port]]\nname = \"{name}\"\nhost = {{ {host} }}\nwire = {{ switch = \"s\" }}\n")
+    };
+    let two = |first: &str, second: &str| {
+        on_switch("a", first) + &on_switch("b", second) + "[[switch]]\nname = \"s\"\nmac_entries_max = 2\n"
+    };
+    let guest = "vhost_user = \"/run/g.sock\"";
+    refused(&two(guest, guest), 7, "port \"b\": the socket /run/g.sock is that of port \"a\" already; choose another");
+    refused(&two("tap = \"t\"", "tap = \"t\""), 7, "port \"b\": the interface t is that of port \"a\" already");
+    let within = "tap = \"t\", namespace = \"n\"";
+    refused(&two(within, within), 7, "the interface t in /run/netns/n is that of port \"a\"");
+    let control = format!("vhost_user = \"{CONTROL_DEFAULT}\"");
+    refused(&two("tap = \"t\"", &control), 7, "is the daemon's control socket already");
+    let both = "[[port]]\nname = \"a\"\nhost = { tap = \"t\" }\nwire = { tap = \"t\" }\n";
+    refused(both, 4, "port \"a\": the interface t is that of port \"a\" already");
+    // Elsewhere the same name is another interface, and who connects makes no socket.
+    parse(&two("tap = \"t\"", within)).unwrap();
+    let client = format!("{guest}, mode = \"client\"");
+    parse(&two(&client, &client)).unwrap();
+}
+
+#[test]
+fn a_switch_has_room_for_an_address_of_each_port() {
+    let port = |name: &str| {
+        format!("[[port]]\nname = \"{name}\"\nhost = {{ tap = \"{name}\" }}\nwire = {{ switch = \"s\" }}\n")
+    };
+    let file =
+        |entries: u32| port("a") + &port("b") + &format!("[[switch]]\nname = \"s\"\nmac_entries_max = {entries}\n");
+    refused(&file(1), 11, "switch.mac_entries_max 1 of switch \"s\" is less than its 2 ports");
+    parse(&file(2)).unwrap();
+}
+
+#[test]
 fn the_calls_of_a_guest_are_moderated_on_any_wire() {
     let switch = "[[switch]]\nname = \"lan\"\n";
     for wire in ["switch = \"lan\"", "packet = \"eth0\"", "tap = \"t0\"", "cable = \"b\""] {

@@ -1,0 +1,94 @@
+//! What two ports of one file may not have both.
+
+use super::file::{self, Key};
+use super::{Check, ConfigError, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use std::fmt;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use toml::Spanned;
+
+/// What a port makes for itself, and can be made once.
+#[derive(PartialEq, Eq)]
+enum Made<'a> {
+    /// A socket at which the daemon listens.
+    Socket(&'a Path),
+    /// A TAP interface, in the daemon's own namespace when that is `None`.
+    Tap { interface: &'a str, namespace: Option<&'a PathBuf> },
+}
+
+impl fmt::Display for Made<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Socket(path) => write!(f, "the socket {}", path.display()),
+            Self::Tap { interface, namespace: None } => write!(f, "the interface {interface}"),
+            Self::Tap { interface, namespace: Some(namespace) } => {
+                write!(f, "the interface {interface} in {}", namespace.display())
+            }
+        }
+    }
+}
+
+/// What a port makes, with its place in the file.
+fn made<'a>(port: &'a PortConfig, written: &Spanned<file::Port>) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
+    let of_host = match &port.host {
+        HostConfig::Tap(tap) => Some(Made::Tap { interface: &tap.interface, namespace: tap.namespace.as_ref() }),
+        HostConfig::VhostUser(guest) => guest.listens.then_some(Made::Socket(&guest.socket)),
+    };
+    let of_wire = match &port.wire {
+        WireConfig::Tap(interface) => Some(Made::Tap { interface, namespace: None }),
+        WireConfig::Cable(_) | WireConfig::Packet(_) | WireConfig::Switch(_) => None,
+    };
+    let (host, wire) = (place_of(&written.as_ref().host, written), place_of(&written.as_ref().wire, written));
+    of_host.map(|made| (made, host)).into_iter().chain(of_wire.map(|made| (made, wire)))
+}
+
+#[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
+    key.as_ref().map_or(whole.span(), Spanned::span)
+}
+
+impl Check<'_> {
+    /// Refuses what would fail only when the daemon starts, and with a message that blames somebody else.
+    pub(super) fn nothing_is_made_twice(
+        &self,
+        control: &Path,
+        ports: &[PortConfig],
+        written: &[Spanned<file::Port>],
+    ) -> Result<(), ConfigError> {
+        let mut all = vec![(Made::Socket(control), "the daemon's control socket".to_owned())];
+        for (port, written) in ports.iter().zip(written) {
+            for (made, place) in made(port, written) {
+                if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {
+                    let message = format!("port \"{}\": {made} is {other} already; choose another", port.name);
+                    return Err(self.0.wrong(place, message));
+                }
+                all.push((made, format!("that of port \"{}\"", port.name)));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a switch whose table has no room for one address of each port: nothing would be learnt behind any, and
+    /// every frame be flooded.
+    pub(super) fn switches_have_room(
+        &self,
+        ports: &[PortConfig],
+        switches: &[SwitchConfig],
+        written: &[Spanned<file::Switch>],
+    ) -> Result<(), ConfigError> {
+        for (switch, written) in switches.iter().zip(written) {
+            let wire = WireConfig::Switch(switch.name.clone());
+            let on_it = ports.iter().filter(|port| port.wire == wire).count();
+            if switch.mac_entries_max < on_it {
+                let message = format!(
+                    "switch.mac_entries_max {} of switch \"{}\" is less than its {on_it} ports, which share them equally; \
+                     use {on_it} or more",
+                    switch.mac_entries_max, switch.name
+                );
+                let place = written.as_ref().mac_entries_max.as_ref().map_or(written.span(), Spanned::span);
+                return Err(self.0.wrong(place, message));
+            }
+        }
+        Ok(())
+    }
+}
