@@ -26,10 +26,12 @@ use crate::simulation::{Outcome, run as simulate};
 use rand::seq::SliceRandom;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
-use std::fmt::Write;
+use std::collections::HashSet;
 use std::io;
 use std::num::NonZeroUsize;
 
+/// Stands between the parts of a fingerprint.
+const PART_END: &str = "; ";
 /// Most points of a sweep.
 pub const POINTS_MAX: usize = 1_000_000;
 
@@ -59,10 +61,14 @@ pub enum SweepError {
         error: io::Error,
     },
     /// What is done already belongs to something else.
-    #[error("{file}: holds points of another sweep, profile or version; remove it to begin anew")]
+    #[error(
+        "{file}: {what}; end that sweep with the command and the version that began it, or remove the file to begin anew"
+    )]
     OtherSweep {
         /// The file.
         file: String,
+        /// What is other than here.
+        what: String,
     },
 }
 
@@ -160,17 +166,35 @@ impl Sweep {
 
     /// Says what is run, in one line: two sweeps with the same one have the same points and the same results.
     pub fn fingerprint(&self) -> String {
-        let mut out = format!("offramp {} sweep of {}", env!("CARGO_PKG_VERSION"), self.workload.name());
-        // Writing to a string does not fail.
-        let _ = write!(out, "; {:?}; ", self.design);
+        self.fingerprint_parts().map(|part| part.text).join(PART_END)
+    }
+
+    fn fingerprint_parts(&self) -> [FingerprintPart; 5] {
         let axes: Vec<_> = self.axes.iter().map(Axis::text).collect();
-        let _ = write!(out, "{}; ", axes.join(" "));
         let kept: Vec<_> =
             self.profile.all().map(|(key, quantity)| format!("{}={}", key.name, quantity.value)).collect();
-        let _ = write!(out, "{}; ", kept.join(" "));
         let metrics: Vec<_> = METRICS.iter().map(|metric| metric.name).collect();
-        let _ = write!(out, "{}", metrics.join(" "));
-        out
+        let begun_by = format!("offramp {} sweep of {}", env!("CARGO_PKG_VERSION"), self.workload.name());
+        let part = |name, text, has_words| FingerprintPart { name, text, has_words };
+        [
+            part("version or workload", begun_by, true),
+            part("design", format!("{:?}", self.design), false),
+            part("varied parameters", axes.join(" "), false),
+            part("profile", kept.join(" "), true),
+            part("metrics", metrics.join(" "), true),
+        ]
+    }
+
+    /// What the sweep of another fingerprint has that this one has not, for people.
+    fn difference(&self, fingerprint: &str) -> String {
+        let ours = self.fingerprint_parts();
+        let theirs: Vec<_> = fingerprint.split(PART_END).collect();
+        if theirs.len() != ours.len() {
+            return "holds no points of a sweep that is known here".to_owned();
+        }
+        let others = ours.iter().zip(theirs).filter(|(here, there)| here.text != *there);
+        let named: Vec<_> = others.map(|(here, there)| here.difference(there)).collect();
+        format!("holds points of a sweep with other {}", named.join(", other "))
     }
 
     /// Runs all points but those that are `done`, on so many threads. `on_row` is told of each new one as it ends; when
@@ -209,6 +233,33 @@ impl Sweep {
         let settings = self.axes.iter().map(|axis| axis.key).zip(values.iter().copied());
         profile.set_base_units(settings).map_err(|error| error.to_string())?;
         simulate(&profile, self.workload).map_err(|error| error.to_string())
+    }
+}
+
+/// A part of a sweep's fingerprint.
+struct FingerprintPart {
+    /// What it says, for people.
+    name: &'static str,
+    text: String,
+    /// Each word of it stands for itself.
+    has_words: bool,
+}
+
+impl FingerprintPart {
+    /// Its name and, in brackets, the first words that only one of this part and that of another sweep has.
+    fn difference(&self, there: &str) -> String {
+        let only = |words: &str, others: &str| {
+            let others: HashSet<&str> = others.split(' ').collect();
+            words.split(' ').find(|word| !others.contains(word)).map(str::to_owned)
+        };
+        let there_only = only(there, &self.text).map(|word| format!("{word} there"));
+        let here_only = only(&self.text, there).map(|word| format!("{word} here"));
+        let words: Vec<_> = there_only.into_iter().chain(here_only).collect();
+        if self.has_words && !words.is_empty() {
+            format!("{} ({})", self.name, words.join(", "))
+        } else {
+            self.name.to_owned()
+        }
     }
 }
 

@@ -70,6 +70,14 @@ impl Driver {
         }
     }
 
+    /// Something waits that the host does not know of: a frame of so many bytes, or a completed send, of none. As by the
+    /// product's own gate, the moderator is told how many frames the receive memory takes behind it, so that none waits
+    /// in a ring that is full. A completed send takes no place there, so what is left beside it is said again.
+    fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
+        self.moderator.arrived(now_ns, bytes);
+        self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
+    }
+
     /// The driver works so long on so many frames of the batch.
     fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
         if let Some(handling) = &mut self.handling {
@@ -114,7 +122,7 @@ impl Simulation {
                 driver.frames.remove(first_unread);
             }
             driver.frames.push_back(frame);
-            driver.moderator.arrived(now_ns, frame.len);
+            driver.note_waiting(now_ns, frame.len);
             self.interrupt_if_due(queue);
         }
     }
@@ -130,7 +138,7 @@ impl Simulation {
             let queue = self.steering.of_frame(&frame.content);
             self.drivers[queue].completions += 1;
             self.release(queue);
-            self.drivers[queue].moderator.arrived(self.now.ns(), 0);
+            self.drivers[queue].note_waiting(self.now.ns(), 0);
             self.interrupt_if_due(queue);
         }
     }

@@ -1,6 +1,7 @@
 //! What is done already: a file beside the result, one line for each point, so that a sweep that was interrupted goes on.
 //!
-//! The first line says which sweep it is. A line that was not written to its end is forgotten, and its point run again.
+//! The first line says which sweep it is, and of which columns; a file that begins otherwise is refused and left as it is,
+//! so that rows of two sweeps never meet. A line that was not written to its end is forgotten, and its point run again.
 
 use super::{Row, Sweep, SweepError};
 use crate::metrics::METRICS;
@@ -31,15 +32,17 @@ impl Journal {
         let mut text = String::new();
         journal.file.read_to_string(&mut text).map_err(failed)?;
         let head = format!("{}\n", sweep.fingerprint());
+        let other = |what: String| SweepError::OtherSweep { file: path.display().to_string(), what };
         // Only what ends in a newline was written to its end.
         let whole = text.rfind('\n').map_or(0, |at| at + 1);
-        if whole == 0 {
+        if whole == 0 && head.starts_with(&text) {
             journal.begin(&head).map_err(failed)?;
             return Ok((journal, Vec::new()));
         }
-        let other = || SweepError::OtherSweep { file: path.display().to_string() };
-        let lines = text[..whole].strip_prefix(&head).ok_or_else(other)?;
-        let rows = lines.lines().map(|line| read(line, points)).collect::<Option<Vec<_>>>().ok_or_else(other)?;
+        let Some(lines) = text[..whole].strip_prefix(&head) else {
+            return Err(other(sweep.difference(text.lines().next().unwrap_or_default())));
+        };
+        let rows = read_all(lines, points).map_err(other)?;
         journal.cut(whole as u64).map_err(failed)?;
         Ok((journal, rows))
     }
@@ -76,6 +79,20 @@ impl Journal {
         let removed = std::fs::remove_file(&self.path);
         removed.map_err(|error| SweepError::File { file: self.path.display().to_string(), error })
     }
+}
+
+/// The rows of all lines behind the first one.
+fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
+    let mut is_done = vec![false; points];
+    let rows = lines.lines().enumerate().map(|(at, line)| {
+        let number = at + 2;
+        let row = read(line, points).ok_or_else(|| format!("line {number} is no point of this sweep"))?;
+        if std::mem::replace(&mut is_done[row.point], true) {
+            return Err(format!("line {number} has point {} a second time", row.point));
+        }
+        Ok(row)
+    });
+    rows.collect()
 }
 
 /// The row of a line; `None` if it is none of this sweep.

@@ -122,20 +122,87 @@ fn a_sweep_that_was_interrupted_anywhere_ends_with_the_same_bytes() {
 }
 
 #[test]
-fn a_journal_of_another_sweep_is_refused_and_left_as_it_is() {
+fn a_journal_of_another_sweep_is_refused_with_what_is_other_and_left_as_it_is() {
     let scratch = Scratch::new("other");
     let first = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
     let (mut journal, _) = Journal::open(&scratch.0, &first).unwrap();
     journal.add(&Row { point: 0, result: Err("none".to_owned()) }).unwrap();
-    let before = std::fs::read_to_string(&scratch.0).unwrap();
-    let mut other_profile = first.clone();
-    other_profile.profile.set("peer.gap", "50us").unwrap();
-    for other in [sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), other_profile] {
-        let error = Journal::open(&scratch.0, &other).unwrap_err();
-        assert!(matches!(error, SweepError::OtherSweep { .. }), "{error}");
+    let with = |change: fn(&mut Sweep)| {
+        let mut other = first.clone();
+        change(&mut other);
+        other
+    };
+    let text = std::fs::read_to_string(&scratch.0).unwrap();
+    for (other, what) in [
+        (sweep(&["bus.clock=8MHz,20MHz"], Design::Grid), "other varied parameters;"),
+        (sweep(&["bus.clock=8MHz,16MHz", "peer.gap=10us,20us"], Design::Grid), "other varied parameters;"),
+        (sweep(&["bus.clock=8MHz,16MHz"], Design::Latin { points: 2, seed: 1 }), "other design;"),
+        (
+            with(|other| other.workload = Workload::TtcpSend),
+            "other version or workload (ttcp-receive there, ttcp-send here);",
+        ),
+        (
+            with(|other| other.profile.set("peer.gap", "50us").unwrap()),
+            "other profile (peer.gap=100000000 there, peer.gap=50000000 here);",
+        ),
+    ] {
+        let error = Journal::open(&scratch.0, &other).unwrap_err().to_string();
+        assert!(error.starts_with(&format!("{}: holds points of a sweep with {what}", scratch.0.display())), "{error}");
+        assert!(error.ends_with("or remove the file to begin anew"), "{error}");
+        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
     }
-    std::fs::write(&scratch.0, format!("{before}7\tnonsense\n")).unwrap();
-    assert!(matches!(Journal::open(&scratch.0, &first), Err(SweepError::OtherSweep { .. })));
+}
+
+#[test]
+fn a_journal_of_a_binary_with_other_columns_is_refused_and_left_as_it_is() {
+    let scratch = Scratch::new("columns");
+    let sweep = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
+    let head = sweep.fingerprint();
+    let metric = METRICS.last().unwrap().name;
+    let figures = vec!["1"; METRICS.len()].join("\t");
+    for (other_head, what) in [
+        (format!("{head} gone_metric"), "other metrics (gone_metric there)".to_owned()),
+        (head.replace(metric, "renamed_metric"), format!("other metrics (renamed_metric there, {metric} here)")),
+        (head.replacen("throughput_bytes_per_s ", "", 1), "other metrics (throughput_bytes_per_s here)".to_owned()),
+        (head.replace(" peer.gap=100000000", ""), "other profile (peer.gap=100000000 here)".to_owned()),
+        (head.replacen("offramp ", "offramp 9", 1), "other version or workload".to_owned()),
+    ] {
+        assert_ne!(other_head, head, "{what}");
+        // Also without a line of figures, and with a head that was not written to its end.
+        for text in [format!("{other_head}\n0\t{figures}\n"), format!("{other_head}\n"), other_head.clone()] {
+            std::fs::write(&scratch.0, &text).unwrap();
+            let error = Journal::open(&scratch.0, &sweep).unwrap_err().to_string();
+            assert!(error.contains(&format!("holds points of a sweep with {what}")), "{error}");
+            assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
+        }
+    }
+}
+
+#[test]
+fn a_journal_that_is_damaged_or_none_is_refused_with_the_line_and_left_as_it_is() {
+    let scratch = Scratch::new("damaged");
+    let sweep = sweep(&["bus.clock=8MHz,16MHz"], Design::Grid);
+    let head = sweep.fingerprint();
+    let figures = vec!["1"; METRICS.len()].join("\t");
+    for (text, what) in [
+        (format!("{head}\n0\t{figures}\n7\tnonsense\n"), "line 3 is no point of this sweep"),
+        (format!("{head}\n0\t{figures}\t1\n"), "line 2 is no point of this sweep"),
+        (format!("{head}\n2\t{figures}\n"), "line 2 is no point of this sweep"),
+        (format!("{head}\n1\t{figures}\n0\t{figures}\n1\t{figures}\n"), "line 4 has point 1 a second time"),
+        ("a file of somebody else's".to_owned(), "holds no points of a sweep that is known here"),
+        ("point,bus.clock_hz\n0,8000000\n".to_owned(), "holds no points of a sweep that is known here"),
+    ] {
+        std::fs::write(&scratch.0, &text).unwrap();
+        let error = Journal::open(&scratch.0, &sweep).unwrap_err().to_string();
+        assert!(error.contains(what), "{error}");
+        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), text);
+    }
+    for begun in 0..=head.len() {
+        std::fs::write(&scratch.0, &head[..begun]).unwrap();
+        let (_, done) = Journal::open(&scratch.0, &sweep).unwrap();
+        assert!(done.is_empty(), "a head that was not written to its end is written anew");
+        assert_eq!(std::fs::read_to_string(&scratch.0).unwrap(), format!("{head}\n"));
+    }
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! Where each microsecond goes: of one system, or of two side by side.
 
 use offramp_model::compare::{Compared, Comparison};
-use offramp_model::explain::{Part, explain};
+use offramp_model::explain::{Explanation, Part, explain};
 use offramp_model::profile::Profile;
 use offramp_model::simulation::Outcome;
 
@@ -16,29 +16,56 @@ fn is_rest(name: &str) -> bool {
     RESTS.iter().any(|rest| name.starts_with(rest))
 }
 
-/// The time of each frame on the line and on the processor of one system.
+/// Something whose time frames take up, with the parts of it.
+struct TakenUp<'a> {
+    name: String,
+    parts: &'a [Part],
+    /// How many of them there are, all together.
+    count: usize,
+}
+
+impl TakenUp<'_> {
+    /// The share that is busy.
+    fn figure(&self) -> String {
+        let share = number(busy(self.parts) / self.count as f64);
+        if self.count == 1 { format!("{share} %") } else { format!("{share} % of {}", self.count) }
+    }
+}
+
+/// The line, the bus if it has limits, and the processor; of several processors all together, and each by itself.
+fn taken_up(explanation: &Explanation) -> Vec<TakenUp<'_>> {
+    let one = |name: String, parts| TakenUp { name, parts, count: 1 };
+    let mut all = vec![one("the line".to_owned(), &explanation.line[..])];
+    if !explanation.bus.is_empty() {
+        all.push(one("the bus".to_owned(), &explanation.bus));
+    }
+    if explanation.processors.is_empty() {
+        all.push(one("the processor".to_owned(), &explanation.processor));
+    } else {
+        let (parts, count) = (&explanation.processor, explanation.processors.len());
+        all.push(TakenUp { name: "all processors".to_owned(), parts, count });
+        let each = explanation.processors.iter().enumerate();
+        all.extend(each.map(|(at, parts)| one(format!("processor {at}"), parts)));
+    }
+    all
+}
+
+/// The time of each frame on the line and on each processor of one system.
 pub fn chart(outcome: &Outcome) -> Figure {
     let explanation = explain(outcome);
-    let bar = |name: &str, parts: &[Part]| Bar {
-        name: name.to_owned(),
-        parts: parts
+    let bar = |of: TakenUp| Bar {
+        parts: of
+            .parts
             .iter()
             .map(|part| BarPart { name: part.name.to_owned(), value: part.us_per_frame, is_rest: is_rest(part.name) })
             .collect(),
-        figure: format!("{} %", number(busy(parts))),
+        figure: of.figure(),
+        name: of.name,
     };
     Figure::Bars(Bars {
         title: "Where each microsecond of a frame goes".to_owned(),
         x_title: "µs of each frame; right of the bars: the share that is busy".to_owned(),
-        bars: [
-            ("the line", &explanation.line),
-            ("the bus", &explanation.bus),
-            ("the processor", &explanation.processor),
-        ]
-        .into_iter()
-        .filter(|(_, parts)| !parts.is_empty())
-        .map(|(name, parts)| bar(name, parts))
-        .collect(),
+        bars: taken_up(&explanation).into_iter().map(bar).collect(),
     })
 }
 
@@ -54,13 +81,12 @@ pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
         let figures = [number(part.us_per_frame), format!("{:.1} %", part.percent)];
         [of.to_owned(), part.name.to_owned()].into_iter().chain(figures).collect::<Vec<_>>()
     };
-    let line = explanation.line.iter().map(|part| row("the line", part));
-    let bus = explanation.bus.iter().map(|part| row("the bus", part));
-    let processor = explanation.processor.iter().map(|part| row("the processor", part));
+    let rows = taken_up(&explanation);
+    let rows = rows.iter().flat_map(|of| of.parts.iter().map(|part| row(&of.name, part)));
     let table = Table {
         caption: "Time of each frame".to_owned(),
         head: ["of", "part", "µs/frame", "share"].map(str::to_owned).to_vec(),
-        rows: line.chain(bus).chain(processor).collect(),
+        rows: rows.collect(),
         ..Table::default()
     };
     let says = format!(
@@ -140,4 +166,73 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
         ],
     };
     Document { title: format!("{first} and {second}"), lead: Vec::new(), sections: vec![section] }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offramp_model::config::Workload::TtcpReceive;
+    use offramp_model::simulation::run;
+
+    /// A server of four processors, with a queue for each, and connections to share them.
+    fn server(processors: &str) -> (Profile, Outcome) {
+        let settings = [("host.processors", processors), ("host.placement", "spread"), ("adapter.queues", processors)];
+        let base = Profile::load("server-100g").expect("it comes with offramp").with("workload.flows", "8");
+        let base = base.with("workload.warmup", "2ms").with("workload.time", "3ms");
+        let profile = settings.into_iter().fold(base, |profile, (key, value)| profile.with(key, value));
+        let outcome = run(&profile, TtcpReceive).expect("it runs");
+        (profile, outcome)
+    }
+
+    fn bars_of(outcome: &Outcome) -> Vec<Bar> {
+        let Figure::Bars(bars) = chart(outcome) else { panic!("bars") };
+        bars.bars
+    }
+
+    fn names(bars: &[Bar]) -> Vec<&str> {
+        bars.iter().map(|bar| bar.name.as_str()).collect()
+    }
+
+    #[test]
+    fn several_processors_have_a_bar_each_as_long_as_the_time_between_frames_and_one_for_all() {
+        let (_, outcome) = server("4");
+        let bars = bars_of(&outcome);
+        let each = ["processor 0", "processor 1", "processor 2", "processor 3"];
+        assert_eq!(names(&bars), [&["the line", "the bus", "all processors"][..], &each].concat());
+        let explanation = explain(&outcome);
+        let sum = |bar: &Bar| bar.parts.iter().map(|part| part.value).sum::<f64>();
+        let [all, each @ ..] = &bars[2..] else { panic!("processors") };
+        for (bar, load) in each.iter().zip(&outcome.processor_loads) {
+            assert!((sum(bar) / explanation.us_between_frames - 1.0).abs() < 0.01, "{}: {} us", bar.name, sum(bar));
+            let worked: f64 = bar.parts.iter().filter(|part| !part.is_rest).map(|part| part.value).sum();
+            let busy_percent = 100.0 * worked / explanation.us_between_frames;
+            // Work counts when it is given, and the processor's time as it passes.
+            assert!((busy_percent - load.busy_percent).abs() < 1.0, "{}: {busy_percent} %", bar.name);
+            assert_eq!(bar.figure, format!("{} %", number(busy_percent)));
+            for part in bar.parts.iter().filter(|part| !part.is_rest) {
+                let of_all = all.parts.iter().find(|of| of.name == part.name).expect("all have what one has");
+                assert!(of_all.value >= part.value, "{} of {}", part.name, bar.name);
+            }
+        }
+        assert!(all.figure.ends_with(" % of 4"), "{}", all.figure);
+        let of_each: f64 = each.iter().map(sum).sum();
+        assert!((sum(all) / of_each - 1.0).abs() < 0.01, "{} us, and {of_each} us one by one", sum(all));
+    }
+
+    #[test]
+    fn one_processor_has_one_bar() {
+        assert_eq!(names(&bars_of(&server("1").1)), ["the line", "the bus", "the processor"]);
+    }
+
+    #[test]
+    fn the_page_has_the_bars_and_the_figures_of_each_processor_in_the_order_of_their_numbers() {
+        let (profile, outcome) = server("4");
+        let page = page(&profile, &outcome, "offramp model explain server-100g").html();
+        let places: Vec<_> = (0..4).map(|at| page.find(&format!("processor {at}")).expect("it is named")).collect();
+        assert!(places.is_sorted());
+        let rows = |at: usize| page.matches(&format!("<th scope=\"row\">processor {at}</th>")).count();
+        for (at, parts) in explain(&outcome).processors.iter().enumerate() {
+            assert_eq!(rows(at), parts.len(), "processor {at}");
+        }
+    }
 }

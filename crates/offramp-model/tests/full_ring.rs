@@ -1,0 +1,87 @@
+//! A ring that fills ends every wait, in a run as between the product's own ports.
+
+#[path = "../../offramp-adapter/tests/support/mod.rs"]
+mod support;
+
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::memory::{MemoryConfig, OverflowPolicy, PacketMemory, ReceiveMemory};
+use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
+use offramp_adapter::pair::{Control, QueuePair};
+use offramp_model::config::Workload::NfsRead;
+use offramp_model::profile::Profile;
+use offramp_model::simulation::run;
+use support::MemoryHost;
+use support::line::ScriptedLine;
+
+/// Frames of a reply of 16 KiB, which come one behind the other.
+const BURST_FRAMES: u64 = 12;
+/// A full frame on a line of 1 Gbit/s, and its gap.
+const FRAME_NS: u64 = 12_304;
+/// Far longer than a burst, and shorter than an RPC waits.
+const WAIT_USECS: u32 = 20_000;
+/// More than any ring here holds.
+const WAITING_FRAMES_MAX: u32 = 1000;
+
+/// What a burst comes to: frames lost, and times that the host is told.
+#[derive(Debug, PartialEq, Eq)]
+struct Burst {
+    lost: u64,
+    interrupts: u64,
+}
+
+fn in_the_product(ring_entries: usize) -> Burst {
+    let policy = Policy::Coalescing(Coalescing { max_usecs: WAIT_USECS, max_packets: WAITING_FRAMES_MAX });
+    let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
+    let config = AdapterConfig { moderation, ..AdapterConfig::default() };
+    let memory = MemoryConfig {
+        receive: ReceiveMemory::Unlimited,
+        receive_ring_entries: Some(ring_entries),
+        transmit_buffers: None,
+        policy: OverflowPolicy::Drop,
+    };
+    let control = Control::new(&config);
+    let line = ScriptedLine::bringing((1..=BURST_FRAMES).map(|n| (n * FRAME_NS, 1514)));
+    let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), PacketMemory::new(line, &memory));
+    pair.poll(0).unwrap();
+    while let Some(at_ns) = pair.next_deadline_ns() {
+        pair.poll(at_ns).unwrap();
+    }
+    let received = &control.queues()[0].receive;
+    assert_eq!(pair.host().given.len() as u64 + received.lost_total(), BURST_FRAMES);
+    Burst { lost: received.lost_total(), interrupts: received.interrupts.get() }
+}
+
+/// Per reply that came whole. The host has a ring's frames out before the next one comes, as the product's has.
+fn in_the_model(ring_entries: usize) -> Burst {
+    let settings = [
+        ("adapter.receive_descriptors", format!("{ring_entries}frame")),
+        ("adapter.moderation", "coalescing".to_owned()),
+        ("adapter.interrupt_wait", format!("{WAIT_USECS}us")),
+        ("adapter.interrupt_frames", format!("{WAITING_FRAMES_MAX}frame")),
+        ("host.poll_interval", "0us".to_owned()),
+        ("host.order", "forward".to_owned()),
+        ("host.interrupt_time", "500ns".to_owned()),
+        ("host.frame_time", "100ns".to_owned()),
+        ("host.udp_time", "100ns".to_owned()),
+        ("adapter.checksum", "on".to_owned()),
+        ("workload.rpc_size", "16KiB".to_owned()),
+        ("workload.rpc_outstanding", "1".to_owned()),
+    ];
+    let base = Profile::load("ndis-2011").unwrap();
+    let profile = settings.iter().fold(base, |profile, (key, value)| profile.with(key, value));
+    let outcome = run(&profile, NfsRead).unwrap();
+    let counts = &outcome.counts;
+    let replies = counts.frames_arrived as f64 / BURST_FRAMES as f64;
+    assert!(replies > 20.0, "{replies} replies");
+    Burst { lost: counts.dropped + counts.overrun, interrupts: (counts.interrupts as f64 / replies).round() as u64 }
+}
+
+#[test]
+fn a_burst_on_a_small_ring_with_a_long_wait_is_told_and_lost_as_between_the_products_ports() {
+    for ring_entries in [1, 2, 3, 5, 8, 11, 12, 13, 256] {
+        let product = in_the_product(ring_entries);
+        assert_eq!(in_the_model(ring_entries), product, "ring of {ring_entries}");
+        assert_eq!(product.lost, 0, "ring of {ring_entries}");
+        assert_eq!(product.interrupts, BURST_FRAMES.div_ceil(ring_entries as u64), "ring of {ring_entries}");
+    }
+}
