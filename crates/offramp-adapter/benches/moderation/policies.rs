@@ -13,8 +13,7 @@ const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };
 /// All of them, for interrupts that cost `interrupt_ns`. Only the area trigger is told so.
 pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
     let area = AreaConfig { cost: InterruptCost::Given { ns: interrupt_ns }, deadline_ns: DEADLINE_NS_DEFAULT };
-    let adaptive =
-        AreaConfig { cost: InterruptCost::Adaptive { interrupts_per_second: 8000 }, deadline_ns: DEADLINE_NS_DEFAULT };
+    let adaptive = AreaConfig::default();
     let policies = [
         ("off", Policy::Off),
         ("fixed gap 125 µs", Policy::FixedGap { max_interrupts_per_second: FIXED_PER_SECOND }),
@@ -26,7 +25,7 @@ pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
         ("net_dim, receive, completion", Policy::NetDim(DimProfiles::ReceiveCompletion)),
         ("area", Policy::Area(area)),
         ("quiet-or-area", Policy::QuietOrArea(area)),
-        ("quiet-or-area, adaptive to 8000/s", Policy::QuietOrArea(adaptive)),
+        ("quiet-or-area, adaptive", Policy::QuietOrArea(adaptive)),
     ];
     let moderator = |policy| Moderator::new(ModerationConfig { policy, ..ModerationConfig::default() });
     policies.into_iter().map(|(name, policy)| (name, moderator(policy))).collect()

@@ -12,7 +12,7 @@ const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 /// One, as the price counts.
 const ONE: u64 = 256;
 /// Highest price: with the lowest cost that is believed it still holds 100 Gbit/s of full frames, 8 million a
-/// second, back by 125 µs.
+/// second, back by a default gap.
 const PRICE_MAX: u64 = ONE << 20;
 /// A rise is by one part in so many, and so is a fall without haste.
 const STEP: u64 = 4;
