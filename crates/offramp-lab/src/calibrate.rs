@@ -443,7 +443,7 @@ fn least_squares(rows: &[([f64; 3], f64)]) -> [f64; 3] {
 pub struct Calibration {
     /// From all rounds together.
     pub costs: Costs,
-    /// From each round by itself.
+    /// From each round by itself that tells all.
     pub rounds: Vec<Costs>,
 }
 
@@ -456,8 +456,9 @@ impl Calibration {
         let costs = Costs::learn(Samples { experiments, round: None })?;
         let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
         let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
-        let rounds = (0..rounds).map(|round| Costs::learn(Samples { experiments, round: Some(round) }));
-        Ok(Self { costs, rounds: rounds.collect::<Result<_, _>>()? })
+        // A round with a sample that tells nothing, as one in which nothing arrived, has no costs of its own.
+        let rounds = (0..rounds).filter_map(|round| Costs::learn(Samples { experiments, round: Some(round) }).ok());
+        Ok(Self { costs, rounds: rounds.collect() })
     }
 
     /// The smallest and the largest value that a round by itself, or all together, give.

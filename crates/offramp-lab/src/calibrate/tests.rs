@@ -233,6 +233,20 @@ fn a_machine_that_cannot_tell_hosts_and_adapters_apart_is_refused() {
 }
 
 #[test]
+fn a_sample_that_tells_nothing_costs_its_round_and_not_the_run() {
+    let mut experiments = experiments();
+    experiments[3].variants[1].samples[1].bytes = 0;
+    let calibration = Calibration::of(&experiments).unwrap();
+    assert_eq!(calibration.rounds.len(), 2);
+    let [found, whole] = [calibration, Calibration::of(&self::experiments()).unwrap()].map(|of| of.costs.byte_ns);
+    assert!((found / whole - 1.0).abs() < 1e-9, "{found} instead of {whole}");
+    for sample in &mut experiments[3].variants[1].samples {
+        sample.bytes = 0;
+    }
+    assert!(Calibration::of(&experiments).unwrap_err().to_string().contains("rx-checksum, on"));
+}
+
+#[test]
 fn a_round_in_which_the_hosts_time_is_open_counts_only_where_half_of_them_are_so() {
     let of = |host_ns: f64, open_ns: f64| PerByte {
         host_ns,
