@@ -135,7 +135,7 @@ impl PerByte {
 
 /// The mean without the smallest and the largest [`TRIMMED_PERCENT`] of the values; `None` without any.
 ///
-/// A virtual machine's processors are at times two and at times the halves of one, which makes frames up to twice as dear.
+/// On a virtual machine samples of one variant are of two kinds, up to twice as dear the one as the other; why is not known.
 /// A median of values of two kinds is of the one or of the other, and by chance differs between experiments; of means, the
 /// mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
