@@ -47,12 +47,12 @@ pub use port::VhostPort;
 pub use queue::VhostQueue;
 
 use crate::sys::link::CarrierWatch;
+use crate::sys::socket_file::{SocketFile, hint};
 use device::Device;
 use link::Presence;
 use mailbox::mailbox;
 use queue::QueueState;
 use session::Session;
-use socket_file::SocketFile;
 
 #[cfg(target_endian = "big")]
 compile_error!("rings of virtio 1 are little-endian, and are read here as they lie in memory");
@@ -169,7 +169,7 @@ pub enum VhostUserError {
     #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The socket cannot be made.
-    #[error("vhost-user \"{}\": making the socket: {cause}{}", socket.display(), socket_file::hint(cause, socket))]
+    #[error("vhost-user \"{}\": making the socket: {cause}{}", socket.display(), hint(cause, socket))]
     Listening {
         /// The port's socket.
         socket: PathBuf,
@@ -263,7 +263,7 @@ impl VhostUser {
         let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
         let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
         let (listener, socket_file) = match config.mode {
-            Mode::Server => SocketFile::listen(&config.socket).map(|(listener, file)| (Some(listener), Some(file)))?,
+            Mode::Server => socket_file::listen(&config.socket).map(|(listener, file)| (Some(listener), Some(file)))?,
             Mode::Client => (None, None),
         };
         let mut port = Self {

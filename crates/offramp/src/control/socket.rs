@@ -3,11 +3,12 @@
 use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen, socket};
 use nix::sys::stat::{Mode, fchmod};
 use nix::unistd::{Gid, chown};
+use offramp_ports::sys::socket_file::{self, Occupant, SocketFile, occupant};
 use std::fs;
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 /// No permission for anyone but the owner while the socket is made.
@@ -31,24 +32,18 @@ pub enum SocketError {
 }
 
 fn hint(doing: &str, cause: &io::Error, path: &Path) -> String {
-    let directory = path.parent().unwrap_or(path).display();
-    match cause.kind() {
-        io::ErrorKind::PermissionDenied if doing == GIVING => "; its user must be a member of that group".to_owned(),
-        io::ErrorKind::PermissionDenied => {
-            format!("; the daemon's user must be able to write to the directory {directory}")
-        }
-        io::ErrorKind::NotFound => format!("; make the directory {directory}"),
-        _ => String::new(),
+    if doing == GIVING && cause.kind() == io::ErrorKind::PermissionDenied {
+        return "; its user must be a member of that group".to_owned();
     }
+    socket_file::hint(cause, path)
 }
 
 /// A listening control socket. Its file goes with it, unless another has taken its place.
 #[derive(Debug)]
 pub struct ControlSocket {
     listener: UnixListener,
-    path: PathBuf,
-    /// Device and inode of the file.
-    file: (u64, u64),
+    /// Goes with it.
+    _file: SocketFile,
 }
 
 /// Whether the place is free: nothing there, or the file of a daemon that is dead.
@@ -57,21 +52,10 @@ pub struct ControlSocket {
 /// When a daemon answers there, or there is something else.
 pub fn check_free(path: &Path) -> Result<(), SocketError> {
     let system = |doing, cause| SocketError::System { path: path.to_owned(), doing, cause };
-    match fs::symlink_metadata(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(system("looking at it", error)),
-        Ok(found) if !found.file_type().is_socket() => return Err(SocketError::NoSocket(path.to_owned())),
-        Ok(_) => {}
-    }
-    match UnixStream::connect(path) {
-        Ok(_) => Err(SocketError::InUse(path.to_owned())),
-        Err(error) => match error.kind() {
-            // Nobody listens: its daemon is dead. Not found: it has just gone.
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => Ok(()),
-            // A queue that is full belongs to one that listens.
-            io::ErrorKind::WouldBlock => Err(SocketError::InUse(path.to_owned())),
-            _ => Err(system("asking whether a daemon answers there", error)),
-        },
+    match occupant(path).map_err(|cause| system("asking whether a daemon answers there", cause))? {
+        Occupant::Nobody | Occupant::Dead => Ok(()),
+        Occupant::Listener => Err(SocketError::InUse(path.to_owned())),
+        Occupant::NoSocket => Err(SocketError::NoSocket(path.to_owned())),
     }
 }
 
@@ -92,9 +76,9 @@ impl ControlSocket {
             chown(&making.0, None, group).map_err(|e| system(GIVING)(e.into()))?;
         }
         fs::set_permissions(&making.0, fs::Permissions::from_mode(mode)).map_err(system("setting its permissions"))?;
-        let found = fs::symlink_metadata(&making.0).map_err(system("looking at it"))?;
+        let file = SocketFile::new(&making.0, path).map_err(system("looking at it"))?;
         put_in_place(&making.0, path)?;
-        Ok(Self { listener, path: path.to_owned(), file: (found.dev(), found.ino()) })
+        Ok(Self { listener, _file: file })
     }
 
     /// The socket, to accept clients from.
@@ -103,16 +87,6 @@ impl ControlSocket {
     /// When the process has no descriptor left.
     pub fn listener(&self) -> io::Result<UnixListener> {
         self.listener.try_clone()
-    }
-}
-
-impl Drop for ControlSocket {
-    fn drop(&mut self) {
-        let is_own = |found: fs::Metadata| (found.dev(), found.ino()) == self.file;
-        if fs::symlink_metadata(&self.path).is_ok_and(is_own) {
-            // Gone already, or a directory that is no longer ours to write to: nothing to do about it.
-            let _ = fs::remove_file(&self.path);
-        }
     }
 }
 
@@ -179,6 +153,7 @@ fn remove_dead(path: &Path, aside: &Made) -> Result<(), SocketError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::net::UnixStream;
 
     /// A directory of its own for each test.
     struct Directory(PathBuf);
