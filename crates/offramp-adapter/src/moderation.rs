@@ -66,7 +66,7 @@ pub use e1000::E1000Mode;
 pub use notification::{CommandError, NotificationCoalescing, Outcome, command, feature};
 
 use dim::Dim;
-use e1000::E1000;
+use e1000::{Balance, Classes};
 use price::Price;
 
 const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
@@ -128,15 +128,24 @@ impl Waiting {
     }
 }
 
+/// How long a first frame waits that comes before the host has rested.
+#[derive(Clone, Copy, Debug)]
+enum Early {
+    /// Until the host has rested.
+    UntilRested,
+    /// So long after it came.
+    For { wait_ns: u64 },
+}
+
 /// What ends the wait, whatever the policy; the first that is met does.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// Since the first frame.
+    /// So long after an interrupt the host has rested.
+    rested_ns: u64,
+    /// Since the first frame, if the host had rested when it came.
     wait_ns: u64,
-    /// Since the last interrupt.
-    gap_ns: u64,
-    /// A first frame that comes so long after the last interrupt waits for nothing.
-    quiet_ns: u64,
+    /// Since the first frame, if not.
+    early: Early,
     /// Waiting time of all frames together.
     area_ns: u64,
     /// Frames that wait.
@@ -145,10 +154,10 @@ struct Limits {
 
 impl Limits {
     /// Every frame at once.
-    const NONE: Self = Self { wait_ns: 0, gap_ns: 0, quiet_ns: NEVER, area_ns: NEVER, frames: NEVER };
+    const NONE: Self = Self { rested_ns: 0, wait_ns: 0, early: Early::UntilRested, area_ns: NEVER, frames: NEVER };
 
     fn gap(gap_ns: u64) -> Self {
-        Self { gap_ns, ..Self::NONE }
+        Self { rested_ns: gap_ns, ..Self::NONE }
     }
 
     /// Virtio's notification condition (V80).
@@ -167,31 +176,68 @@ impl Limits {
         }
     }
 
-    /// How long frames of which the first came at `first_ns` wait at the latest. With a clock that went back
-    /// behind the last interrupt, the gap counts from the first frame.
+    /// As [`Limits::area`]; a first frame waits for nothing when the host has rested for as long as the frames may
+    /// wait together.
+    fn quiet_or_area(config: &AreaConfig, price: Option<&Price>, cost: &CostEstimator) -> Self {
+        let area = Self::area(config, price, cost);
+        Self { rested_ns: area.area_ns, wait_ns: 0, early: Early::For { wait_ns: area.wait_ns }, ..area }
+    }
+
+    /// How long frames wait at the latest of which the first came when the host had rested so long.
     #[inline]
-    fn wait_ns(&self, first_ns: u64, fired_ns: Option<u64>) -> u64 {
-        let since_fired_ns = fired_ns.map_or(NEVER, |fired_ns| first_ns.saturating_sub(fired_ns));
-        if since_fired_ns >= self.quiet_ns && self.quiet_ns < NEVER {
-            return 0;
+    fn wait_ns(&self, rest_ns: u64) -> u64 {
+        if rest_ns >= self.rested_ns {
+            return self.wait_ns;
         }
-        self.wait_ns.saturating_add(self.gap_ns.saturating_sub(since_fired_ns))
+        match self.early {
+            Early::UntilRested => self.rested_ns - rest_ns,
+            Early::For { wait_ns } => wait_ns,
+        }
     }
 
     /// The longest that a frame waits.
     fn wait_max_ns(&self) -> u64 {
-        self.wait_ns.saturating_add(self.gap_ns).min(self.area_ns)
+        let early_ns = match self.early {
+            Early::UntilRested => self.rested_ns,
+            Early::For { wait_ns } => wait_ns,
+        };
+        self.wait_ns.max(early_ns).min(self.area_ns)
+    }
+}
+
+/// An interrupt, as a policy learns of it.
+#[derive(Clone, Copy, Debug)]
+struct Interrupt {
+    now_ns: u64,
+    /// When the one before was; of the first, when the clock began.
+    before_ns: u64,
+    /// Frames that came since the one before, and their bytes.
+    frames: u64,
+    bytes: u64,
+    /// Those of them that waited for this one; the host has seen the others without it.
+    told_frames: u64,
+    /// The first of those that waited was made to.
+    has_waited: bool,
+}
+
+impl Interrupt {
+    /// Time since the one before.
+    #[inline]
+    fn since_ns(&self) -> u64 {
+        self.now_ns.saturating_sub(self.before_ns)
     }
 }
 
 /// What a policy knows besides its setting.
 #[derive(Clone, Debug)]
+#[repr(u8)] // The tag is read for each interrupt: by itself, not out of a value that a variant cannot have.
 enum Rule {
     Off,
     Gap { gap_ns: u64 },
     Coalescing(Coalescing),
     Dim(Dim),
-    E1000(E1000),
+    Classes(Classes),
+    Balance(Balance),
     Area(AreaConfig, Option<Price>),
     QuietOrArea(AreaConfig, Option<Price>),
 }
@@ -205,7 +251,9 @@ impl Rule {
             }
             Policy::Coalescing(coalescing) => Self::Coalescing(coalescing),
             Policy::NetDim(profiles) => Self::Dim(Dim::new(profiles)),
-            Policy::E1000(mode) => Self::E1000(E1000::new(mode)),
+            Policy::E1000(E1000Mode::Dynamic) => Self::Classes(Classes::dynamic()),
+            Policy::E1000(E1000Mode::Conservative) => Self::Classes(Classes::conservative()),
+            Policy::E1000(E1000Mode::Simplified) => Self::Balance(Balance::new()),
             Policy::Area(config) => Self::Area(config, config.cost.price()),
             Policy::QuietOrArea(config) => Self::QuietOrArea(config, config.cost.price()),
         }
@@ -218,25 +266,22 @@ impl Rule {
             Self::Gap { gap_ns } => Limits::gap(*gap_ns),
             Self::Coalescing(coalescing) => Limits::coalescing(coalescing),
             Self::Dim(dim) => Limits::coalescing(dim.profile()),
-            Self::E1000(e1000) => Limits::gap(e1000.gap_ns()),
+            Self::Classes(classes) => Limits::gap(classes.gap_ns()),
+            Self::Balance(balance) => Limits::gap(balance.gap_ns()),
             Self::Area(config, price) => Limits::area(config, price.as_ref(), cost),
-            Self::QuietOrArea(config, price) => {
-                let limits = Limits::area(config, price.as_ref(), cost);
-                Limits { quiet_ns: limits.area_ns, ..limits }
-            }
+            Self::QuietOrArea(config, price) => Limits::quiet_or_area(config, price.as_ref(), cost),
         }
     }
 
-    /// Learns of an interrupt for the frames of `waiting`, and of what came in all since the one before. Whether
-    /// the limits are others now.
-    #[inline]
-    fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64, waiting: &Waiting) -> bool {
+    /// Learns of an interrupt. Whether the limits are others now.
+    #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
+    #[inline(always)]
+    fn fired(&mut self, interrupt: Interrupt) -> bool {
         match self {
-            Self::Dim(dim) => dim.fired(now_ns, frames, bytes),
-            Self::E1000(e1000) => e1000.fired(now_ns, frames, bytes),
-            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => {
-                price.fired(now_ns, frames, waiting.frames, waiting.wait_ns > 0)
-            }
+            Self::Dim(dim) => dim.fired(interrupt.now_ns, interrupt.frames, interrupt.bytes),
+            Self::Classes(classes) => classes.fired(interrupt.frames, interrupt.bytes),
+            Self::Balance(balance) => balance.fired(interrupt.now_ns, interrupt.bytes),
+            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(interrupt),
             Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_, None) | Self::QuietOrArea(_, None) => {
                 false
             }
@@ -249,7 +294,9 @@ impl Rule {
 pub struct Moderator {
     waiting: Waiting,
     limits: Limits,
-    fired_ns: Option<u64>,
+    /// When the last interrupt was; 0 before the first.
+    fired_ns: u64,
+    has_fired: bool,
     /// Frames that the host has seen since the last interrupt without another one.
     seen_frames: u64,
     /// Bytes that came since the last interrupt.
@@ -274,7 +321,8 @@ impl Moderator {
         let mut moderator = Self {
             waiting: Waiting::default(),
             limits: Limits::NONE,
-            fired_ns: None,
+            fired_ns: 0,
+            has_fired: false,
             seen_frames: 0,
             bytes: 0,
             rule: Rule::new(&config.policy),
@@ -297,7 +345,7 @@ impl Moderator {
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
         if self.waiting.frames == 0 {
-            self.waiting = Waiting::begin(now_ns, frames, self.limits.wait_ns(now_ns, self.fired_ns));
+            self.waiting = Waiting::begin(now_ns, frames, self.first_wait_ns(now_ns));
         } else {
             self.waiting.add(now_ns, frames);
         }
@@ -331,15 +379,22 @@ impl Moderator {
     }
 
     /// The host was interrupted and will find all that waits. Returns how many frames that are.
-    #[inline]
+    #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
+    #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
-        let frames_since = self.seen_frames.saturating_add(frames);
-        let has_learned = self.rule.fired(now_ns, frames_since, self.bytes, &self.waiting);
+        let interrupt = Interrupt {
+            now_ns,
+            before_ns: self.fired_ns,
+            frames: self.seen_frames.wrapping_add(frames),
+            bytes: self.bytes,
+            told_frames: frames,
+            has_waited: self.waiting.wait_ns > 0,
+        };
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
-        self.fired_ns = Some(now_ns);
-        if has_learned {
+        (self.fired_ns, self.has_fired) = (now_ns, true);
+        if self.rule.fired(interrupt) {
             self.take_limits();
         }
         frames
@@ -349,7 +404,7 @@ impl Moderator {
     /// suppresses notifications (V78). Returns how many frames that are.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
-        self.seen_frames = self.seen_frames.saturating_add(frames);
+        self.seen_frames = self.seen_frames.wrapping_add(frames);
         self.waiting.clear();
         frames
     }
@@ -384,8 +439,8 @@ impl Moderator {
 
     /// So many bytes went the other way. Only [`E1000Mode::Simplified`] wants to know.
     pub fn other_direction(&mut self, bytes: u64) {
-        if let Rule::E1000(e1000) = &mut self.rule {
-            e1000.other_direction(bytes);
+        if let Rule::Balance(balance) = &mut self.rule {
+            balance.other_direction(bytes);
         }
     }
 
@@ -398,7 +453,7 @@ impl Moderator {
         }
         self.config = config;
         self.take_limits();
-        self.waiting.wait_ns = self.limits.wait_ns(self.waiting.first_ns, self.fired_ns);
+        self.waiting.wait_ns = self.first_wait_ns(self.waiting.first_ns);
     }
 
     /// The setting in force.
@@ -419,6 +474,14 @@ impl Moderator {
     /// What an interrupt costs as far as it was measured, nanoseconds.
     pub fn cost_ns(&self) -> u64 {
         self.cost.cost_ns()
+    }
+
+    /// How long frames wait at the latest of which the first came at `first_ns`. A host that was never interrupted
+    /// has rested; with a clock that went back behind the last interrupt, its rest begins at the first frame.
+    #[inline]
+    fn first_wait_ns(&self, first_ns: u64) -> u64 {
+        let rest_ns = if self.has_fired { first_ns.saturating_sub(self.fired_ns) } else { NEVER };
+        self.limits.wait_ns(rest_ns)
     }
 
     /// Takes the limits from what the policy and the ring say now.

@@ -11,12 +11,6 @@
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Interrupts per second of the class of few, short frames.
-const LOWEST_PER_SECOND: u32 = 70_000;
-/// Interrupts per second in between, and at the start.
-const LOW_PER_SECOND: u32 = 20_000;
-/// Interrupts per second of the class of bulk data.
-const BULK_PER_SECOND: u32 = 4_000;
 /// A rise takes steps of one part in so many of the rate that is aimed at.
 const RISE_DIVISOR: u32 = 4;
 
@@ -65,23 +59,28 @@ pub enum E1000Mode {
     Simplified,
 }
 
-/// What a queue carries, as far as its last interrupt shows.
+/// What a queue carries, as far as its last interrupt shows: by the latency that it asks for, with the interrupts
+/// per second that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u32)]
 enum Class {
-    Lowest,
-    Low,
-    Bulk,
+    /// Bulk data.
+    Bulk = 4000,
+    /// In between, and at the start.
+    Low = 20_000,
+    /// Few, short frames.
+    Lowest = 70_000,
 }
 
 impl Class {
-    /// The class after an interrupt for so many frames and bytes.
+    /// The class after an interrupt for so many frames and bytes, where none above `highest` is given.
     #[inline]
-    fn after(self, frames: u64, bytes: u64) -> Self {
+    fn after(self, frames: u64, bytes: u64, highest: Self) -> Self {
         if frames == 0 {
             return self;
         }
-        // The mean, rounded down, is above the limit: divided by a constant, which is a multiplication.
-        let is_mean_above = |limit: u64| bytes / (limit + 1) >= frames;
+        // The mean, rounded down, is above the limit; exact below 2^50 frames, which no interrupt is for.
+        let is_mean_above = |limit: u64| bytes >= frames.wrapping_mul(limit + 1);
         match self {
             Self::Lowest if is_mean_above(JUMBO_BYTES) => Self::Bulk,
             Self::Lowest if frames < LOWEST_FRAMES && bytes > LOWEST_BYTES => Self::Low,
@@ -89,12 +88,12 @@ impl Class {
                 let is_bulk = is_mean_above(JUMBO_BYTES) || frames < LOW_FRAMES_FEW || is_mean_above(FULL_BYTES);
                 match is_bulk {
                     true => Self::Bulk,
-                    false if frames > FRAMES_MANY => Self::Lowest,
+                    false if frames > FRAMES_MANY => highest,
                     false => Self::Low,
                 }
             }
             Self::Low if is_mean_above(LARGE_BYTES) => Self::Bulk,
-            Self::Low if frames <= LONE_FRAMES && bytes < LONE_BYTES => Self::Lowest,
+            Self::Low if frames <= LONE_FRAMES && bytes < LONE_BYTES => highest,
             Self::Bulk if bytes > BULK_BYTES && frames > FRAMES_MANY => Self::Low,
             Self::Bulk if bytes < BULK_BYTES_FEW => Self::Low,
             same => same,
@@ -102,49 +101,73 @@ impl Class {
     }
 
     fn per_second(self) -> u32 {
-        match self {
-            Self::Lowest => LOWEST_PER_SECOND,
-            Self::Low => LOW_PER_SECOND,
-            Self::Bulk => BULK_PER_SECOND,
-        }
+        self as u32
     }
 }
 
-/// Bytes of both directions since a moment.
-#[derive(Clone, Copy, Debug)]
-struct Balance {
-    since_ns: u64,
+/// The judgement of one queue by its frames.
+#[derive(Clone, Debug)]
+pub(super) struct Classes {
+    class: Class,
+    per_second: u32,
+    /// No class above this one is given.
+    highest: Class,
+}
+
+impl Classes {
+    /// Of [`E1000Mode::Dynamic`].
+    pub(super) fn dynamic() -> Self {
+        Self { class: Class::Low, per_second: Class::Low.per_second(), highest: Class::Lowest }
+    }
+
+    /// Of [`E1000Mode::Conservative`].
+    pub(super) fn conservative() -> Self {
+        Self { highest: Class::Low, ..Self::dynamic() }
+    }
+
+    /// Shortest time between two interrupts now, nanoseconds.
+    pub(super) fn gap_ns(&self) -> u64 {
+        NANOSECONDS_PER_SECOND / u64::from(self.per_second)
+    }
+
+    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the gap is another
+    /// one now.
+    ///
+    /// Writes only what changes: an interrupt that finds the queue as the one before left it waits for nothing
+    /// that was written there.
+    #[inline]
+    pub(super) fn fired(&mut self, frames: u64, bytes: u64) -> bool {
+        let class = self.class.after(frames, bytes, self.highest);
+        if class == self.class && class.per_second() == self.per_second {
+            return false;
+        }
+        self.turn(class)
+    }
+
+    /// Apart from the usual case, which is not slowed by it.
+    #[inline(never)]
+    fn turn(&mut self, class: Class) -> bool {
+        self.class = class;
+        let aim = class.per_second();
+        let per_second = aim.min(self.per_second + aim / RISE_DIVISOR);
+        std::mem::replace(&mut self.per_second, per_second) != per_second
+    }
+}
+
+/// The judgement of one queue by how much goes either way.
+#[derive(Clone, Debug)]
+pub(super) struct Balance {
+    per_second: u32,
+    /// None until the first interrupt, which gives it the time.
+    since_ns: Option<u64>,
     own_bytes: u64,
     other_bytes: u64,
 }
 
 impl Balance {
-    fn since(since_ns: u64) -> Self {
-        Self { since_ns, own_bytes: 0, other_bytes: 0 }
-    }
-
-    fn per_second(&self) -> u32 {
-        let sum = u128::from(self.own_bytes) + u128::from(self.other_bytes);
-        let difference = u128::from(self.own_bytes.abs_diff(self.other_bytes));
-        let share = (difference * u128::from(ONE_SIDED_PER_SECOND)).checked_div(sum);
-        share.map_or(IDLE_PER_SECOND, |share| BALANCED_PER_SECOND + share as u32)
-    }
-}
-
-/// The judgement of one queue.
-#[derive(Clone, Debug)]
-pub(super) struct E1000 {
-    mode: E1000Mode,
-    class: Class,
-    per_second: u32,
-    /// None until the first interrupt, which gives it the time.
-    balance: Option<Balance>,
-}
-
-impl E1000 {
-    pub(super) fn new(mode: E1000Mode) -> Self {
-        let per_second = if mode == E1000Mode::Simplified { IDLE_PER_SECOND } else { LOW_PER_SECOND };
-        Self { mode, class: Class::Low, per_second, balance: None }
+    /// Of [`E1000Mode::Simplified`].
+    pub(super) fn new() -> Self {
+        Self { per_second: IDLE_PER_SECOND, since_ns: None, own_bytes: 0, other_bytes: 0 }
     }
 
     /// Shortest time between two interrupts now, nanoseconds.
@@ -154,48 +177,29 @@ impl E1000 {
 
     /// Learns of bytes that went the other way.
     pub(super) fn other_direction(&mut self, bytes: u64) {
-        if let Some(balance) = &mut self.balance {
-            balance.other_bytes = balance.other_bytes.saturating_add(bytes);
-        }
+        self.other_bytes = self.other_bytes.saturating_add(bytes);
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the gap is another
-    /// one now.
+    /// Learns of an interrupt and of the bytes since the one before. Whether the gap is another one now.
     #[inline]
-    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, bytes: u64) -> bool {
-        match self.mode {
-            E1000Mode::Simplified => self.weigh(now_ns, bytes),
-            E1000Mode::Dynamic | E1000Mode::Conservative => self.classify(frames, bytes),
-        }
+    pub(super) fn fired(&mut self, now_ns: u64, bytes: u64) -> bool {
+        let since_ns = *self.since_ns.get_or_insert(now_ns);
+        self.own_bytes = self.own_bytes.saturating_add(bytes);
+        now_ns.saturating_sub(since_ns) >= BALANCE_NS && self.weigh(now_ns)
     }
 
-    /// Writes only what changes: an interrupt that finds the queue as the one before left it waits for nothing
-    /// that was written there.
-    #[inline]
-    fn classify(&mut self, frames: u64, bytes: u64) -> bool {
-        let class = match self.class.after(frames, bytes) {
-            Class::Lowest if self.mode == E1000Mode::Conservative => Class::Low,
-            class => class,
-        };
-        let aim = class.per_second();
-        if class == self.class && aim == self.per_second {
-            return false;
-        }
-        self.class = class;
-        let per_second = aim.min(self.per_second + aim / RISE_DIVISOR);
-        std::mem::replace(&mut self.per_second, per_second) != per_second
+    #[cold]
+    fn weigh(&mut self, now_ns: u64) -> bool {
+        let before = self.per_second;
+        *self = Self { per_second: self.balanced_per_second(), since_ns: Some(now_ns), ..Self::new() };
+        self.per_second != before
     }
 
-    #[inline]
-    fn weigh(&mut self, now_ns: u64, bytes: u64) -> bool {
-        let balance = self.balance.get_or_insert(Balance::since(now_ns));
-        balance.own_bytes = balance.own_bytes.saturating_add(bytes);
-        if now_ns.saturating_sub(balance.since_ns) < BALANCE_NS {
-            return false;
-        }
-        let per_second = balance.per_second();
-        self.balance = Some(Balance::since(now_ns));
-        std::mem::replace(&mut self.per_second, per_second) != per_second
+    fn balanced_per_second(&self) -> u32 {
+        let sum = u128::from(self.own_bytes) + u128::from(self.other_bytes);
+        let difference = u128::from(self.own_bytes.abs_diff(self.other_bytes));
+        let share = (difference * u128::from(ONE_SIDED_PER_SECOND)).checked_div(sum);
+        share.map_or(IDLE_PER_SECOND, |share| BALANCED_PER_SECOND + share as u32)
     }
 }
 

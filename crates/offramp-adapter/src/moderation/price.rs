@@ -7,7 +7,7 @@
 //! back when a frame has waited alone. A rise is first an attempt; the more often it was in vain, the longer
 //! until the next one, so that a flow of lone requests hardly ever waits.
 
-const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+use super::{Interrupt, NANOSECONDS_PER_SECOND};
 
 /// One, as the price counts.
 const ONE: u64 = 256;
@@ -33,15 +33,13 @@ pub(super) struct Price {
     until_attempt: u32,
     /// How many that will be after the next attempt in vain.
     patience: u32,
-    /// When the last interrupt was. Before the first one: any moment will do, one step of the price is no harm.
-    fired_ns: u64,
 }
 
 impl Price {
     /// Of a queue that is to be interrupted so many times a second when frames come thick.
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, fired_ns: 0 }
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1 }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
@@ -54,24 +52,23 @@ impl Price {
         cost_ns.saturating_mul(self.level) / ONE
     }
 
-    /// Learns of an interrupt for the `told` frames that waited, of which the first was made to or not, and of
-    /// the `frames` that came in all since the one before. Whether the price is another one now.
+    /// Learns of an interrupt. Whether the price is another one now.
     ///
     /// What the host has seen without an interrupt came, but was not gathered by waiting.
     #[inline]
-    pub(super) fn fired(&mut self, now_ns: u64, frames: u64, told: u64, has_waited: bool) -> bool {
-        let since_ns = now_ns.saturating_sub(self.fired_ns);
-        self.fired_ns = now_ns;
-        if since_ns >= self.gap_ns && self.level == ONE && !has_waited {
-            return false;
-        }
-        self.learn(since_ns, frames, told, has_waited)
+    pub(super) fn fired(&mut self, interrupt: Interrupt) -> bool {
+        let since_ns = interrupt.since_ns();
+        let Interrupt { frames, told_frames, has_waited, .. } = interrupt;
+        let is_usual = since_ns >= self.gap_ns && self.level == ONE && !has_waited;
+        !is_usual && self.learn(since_ns, frames, told_frames, has_waited)
     }
 
-    fn learn(&mut self, since_ns: u64, frames: u64, told: u64, has_waited: bool) -> bool {
+    /// Apart from the usual case, which is not slowed by it; so its arguments are one by one, in registers.
+    #[inline(never)]
+    fn learn(&mut self, since_ns: u64, frames: u64, told_frames: u64, has_waited: bool) -> bool {
         let before = self.level;
         let is_thick = frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > since_ns;
-        if has_waited && told <= 1 {
+        if has_waited && told_frames <= 1 {
             self.level = (self.level / FALL).max(ONE);
             self.patience = (self.patience * 2).min(PATIENCE_MAX);
             self.until_attempt = self.patience;

@@ -33,25 +33,25 @@ fn each_class_follows_from_the_frames_and_bytes_of_the_last_interrupt() {
         (Bulk, 1, 5999, Low, "few bytes"),
     ];
     for (class, frames, bytes, after, why) in cases {
-        assert_eq!(class.after(frames, bytes), after, "{class:?} with {frames} frames of {bytes} bytes: {why}");
+        assert_eq!(class.after(frames, bytes, Lowest), after, "{class:?} with {frames} frames of {bytes} bytes: {why}");
     }
 }
 
 /// One lone short frame, which asks for more interrupts.
-fn lone_frame(e1000: &mut E1000) -> u32 {
-    e1000.fired(0, 1, 60);
+fn lone_frame(e1000: &mut Classes) -> u32 {
+    e1000.fired(1, 60);
     e1000.per_second
 }
 
 /// One large batch of full frames, which asks for fewer.
-fn bulk(e1000: &mut E1000) -> u32 {
-    e1000.fired(0, 20, 20 * 1514);
+fn bulk(e1000: &mut Classes) -> u32 {
+    e1000.fired(20, 20 * 1514);
     e1000.per_second
 }
 
 #[test]
 fn the_rate_falls_at_once_and_rises_by_a_quarter_of_the_aim() {
-    let mut e1000 = E1000::new(E1000Mode::Dynamic);
+    let mut e1000 = Classes::dynamic();
     assert_eq!(bulk(&mut e1000), 4000);
     // Bulk → low: the aim is 20,000. Then low → lowest: the aim is 70,000.
     assert_eq!(lone_frame(&mut e1000), 9000);
@@ -62,7 +62,7 @@ fn the_rate_falls_at_once_and_rises_by_a_quarter_of_the_aim() {
 
 #[test]
 fn the_conservative_mode_never_goes_above_twenty_thousand() {
-    let mut e1000 = E1000::new(E1000Mode::Conservative);
+    let mut e1000 = Classes::conservative();
     assert_eq!(lone_frame(&mut e1000), 20_000);
     assert_eq!(bulk(&mut e1000), 4000);
     let rises: Vec<_> = (0..5).map(|_| lone_frame(&mut e1000)).collect();
@@ -71,11 +71,11 @@ fn the_conservative_mode_never_goes_above_twenty_thousand() {
 
 #[test]
 fn the_simplified_mode_weighs_both_directions_every_two_seconds() {
-    let mut e1000 = E1000::new(E1000Mode::Simplified);
+    let mut balance = Balance::new();
     let mut after = |now_s: u64, own_bytes, other_bytes| {
-        e1000.other_direction(other_bytes);
-        e1000.fired(now_s * NANOSECONDS_PER_SECOND, 1, own_bytes);
-        e1000.per_second
+        balance.other_direction(other_bytes);
+        balance.fired(now_s * NANOSECONDS_PER_SECOND, own_bytes);
+        balance.per_second
     };
     assert_eq!(after(0, 1_000_000, 0), IDLE_PER_SECOND, "at the start");
     assert_eq!(after(1, 0, 1_000_000), IDLE_PER_SECOND, "a second is too soon");
