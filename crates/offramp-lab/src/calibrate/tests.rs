@@ -134,6 +134,54 @@ fn experiments() -> Vec<Experiment> {
     ]
 }
 
+/// Rounds that differ, one of which tells nothing and one nothing of a receiving host; a variant that is dearer than the sum
+/// of its costs, and one whose hosts' time a hypervisor leaves open.
+fn uneven_experiments() -> Vec<Experiment> {
+    let mut experiments = experiments();
+    for of in &mut experiments {
+        for variant in &mut of.variants {
+            let dear = if (&*of.name, &*variant.name) == ("jumbo", "MTU 1500") { 1.5 } else { 1.0 };
+            let is_open = (&*of.name, &*variant.name) == ("all", "none");
+            for sample in &mut variant.samples {
+                let round = sample.round as f64;
+                let times = |seconds: Option<f64>, part: f64| seconds.map(|seconds| seconds * (1.0 + part * round));
+                sample.host_cpu_s = times(sample.host_cpu_s, 0.02).map(|seconds| seconds * dear);
+                sample.adapter_cpu_s = times(sample.adapter_cpu_s, 0.03);
+                sample.seconds *= 1.0 + 0.01 * round;
+                let host_s = sample.host_cpu_s.unwrap();
+                sample.host_cpu_range_s = is_open.then_some([host_s * 0.5, host_s]);
+            }
+        }
+    }
+    experiments[0].variants[0].samples.push(Sample { round: 3, ..Sample::default() });
+    let receiver = experiments.iter_mut().find(|of| of.name == RECEIVER).unwrap();
+    receiver.variants[0].samples[2].host_cpu_s = None;
+    experiments
+}
+
+#[test]
+fn the_texts_of_a_run_are_these() {
+    let experiments = uneven_experiments();
+    let calibration = Calibration::of(&experiments).unwrap();
+    assert_eq!(calibration.text(), include_str!("expected/costs.txt"));
+    let profile = calibration.profile("a \"machine\"");
+    assert_eq!(profile, include_str!("expected/profile.toml"));
+    let path = std::env::temp_dir().join(format!("offramp-texts-{}.toml", std::process::id()));
+    std::fs::write(&path, profile).unwrap();
+    let predictions = predict(path.to_str().unwrap(), &calibration, &experiments);
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(predictions_text(&predictions.unwrap()), include_str!("expected/predictions.txt"));
+}
+
+#[test]
+fn the_texts_of_a_run_without_a_receiving_host_are_these() {
+    let mut experiments = uneven_experiments();
+    experiments.retain(|of| of.name != RECEIVER);
+    let calibration = Calibration::of(&experiments).unwrap();
+    assert_eq!(calibration.text(), include_str!("expected/costs-without-receiver.txt"));
+    assert_eq!(calibration.profile("this"), include_str!("expected/profile-without-receiver.toml"));
+}
+
 #[test]
 fn the_costs_of_a_machine_that_is_a_sum_of_costs_are_found() {
     let found = Calibration::of(&experiments()).unwrap().costs;
