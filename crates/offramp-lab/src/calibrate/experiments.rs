@@ -1,0 +1,89 @@
+//! The experiments of the lab that calibration needs: those that it learns from, and those that it predicts.
+
+use super::setup::Setup;
+use crate::plan::{Plan, RECEIVER, Settings};
+use crate::traffic::Amount;
+
+/// Variants from which the costs of bytes and frames follow.
+pub(super) const LEARNED: [(&str, &str); 6] =
+    [("lso", "off"), LARGE_SENDS, UNJOINED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
+/// The variant that says how long large sends and joined frames are.
+pub(super) const LARGE_SENDS: (&str, &str) = ("lso", "on");
+/// The variant that says how many frames go over the line for each segment.
+pub(super) const UNJOINED: (&str, &str) = ("rsc", "off");
+/// The experiment that says what a sum costs of what is sent, by its variants `off` and `on`.
+pub(super) const SUM_SENT: &str = "tx-checksum";
+/// The same of what is received.
+pub(super) const SUM_RECEIVED: &str = "rx-checksum";
+/// The variant from which waking follows: hosts that the line leaves idle between the interrupts.
+pub(super) const PACED: (&str, &str) = ("interrupt-cap", "8000/s");
+/// The variant that says how many segments an acknowledgement of a host answers that only receives.
+pub(super) const RECEIVER_UNJOINED: (&str, &str) = (RECEIVER, "off");
+/// Variants from which the costs of such a host follow.
+pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] = [RECEIVER_UNJOINED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
+/// Samples are so many times as long where the line is the limit: the hosts then work a quarter of the time, and the
+/// system counts it in ticks.
+const PACED_TIMES: u64 = 4;
+
+/// Experiments that are predicted, and how they are set.
+pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
+    (("jumbo", "MTU 1500"), Setup::BARE),
+    (("all", "checksums only"), Setup::BARE),
+    (("all", "none"), Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE }),
+    (("all", "all"), Setup::ALL_ON),
+    (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
+    (("lso-1g", "on"), Setup { is_gigabit: true, ..Setup::ALL_ON }),
+];
+/// The same of a host that only receives.
+pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
+    ((RECEIVER, "no checksums"), Setup { rsc: false, host_sums_received: true, ..Setup::ALL_ON }),
+    ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
+];
+
+/// The part of the lab that calibration needs: the variants that it learns from, and those that it predicts.
+pub fn plans(settings: &Settings) -> Vec<Plan> {
+    let needed = needed();
+    let mut plans = crate::plan::plans(settings);
+    for plan in &mut plans {
+        plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
+        for variant in plan.variants.iter_mut().filter(|variant| variant.rig.rate_bps.is_some()) {
+            if let Amount::Usecs(usecs) = &mut variant.traffic.amount {
+                *usecs *= PACED_TIMES;
+            }
+        }
+    }
+    plans.retain(|plan| !plan.variants.is_empty());
+    plans
+}
+
+fn needed() -> Vec<(&'static str, &'static str)> {
+    let sums = [SUM_SENT, SUM_RECEIVED].into_iter().flat_map(|name| [(name, "off"), (name, "on")]);
+    let predicted = PREDICTED.into_iter().chain(PREDICTED_OF_RECEIVER).map(|(of, _)| of);
+    LEARNED.into_iter().chain([PACED]).chain(sums).chain(LEARNED_OF_RECEIVER).chain(predicted).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_variant_that_is_learned_from_or_predicted_is_one_of_the_lab() {
+        let plans = plans(&Settings::default());
+        let run: Vec<_> = plans.iter().flat_map(|plan| plan.variants.iter().map(|of| (plan.name, of.name))).collect();
+        for one in needed() {
+            assert_eq!(run.iter().filter(|other| **other == one).count(), 1, "{one:?}");
+        }
+    }
+
+    #[test]
+    fn samples_are_longer_where_the_line_is_the_limit_and_the_hosts_work_little() {
+        let plans = plans(&Settings::default());
+        let time_usecs = |experiment: &str| {
+            let plan = plans.iter().find(|plan| plan.name == experiment).unwrap();
+            let Amount::Usecs(usecs) = plan.variants[0].traffic.amount else { panic!("an amount of time") };
+            usecs
+        };
+        assert_eq!(time_usecs(PACED.0), PACED_TIMES * time_usecs("lso"));
+        assert_eq!(time_usecs("lso-1g"), time_usecs(PACED.0));
+    }
+}

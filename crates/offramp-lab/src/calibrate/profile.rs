@@ -1,0 +1,203 @@
+//! The profile of a machine: what follows from its costs, and what is assumed.
+
+use std::fmt::Write as _;
+
+use offramp_model::profile::schema::SECTIONS;
+
+use super::Calibration;
+use super::costs::{CHUNK_LEN_MAX, Cost, Costs};
+use super::receiver::ReceiverCosts;
+use super::setup::{MSS, Setup};
+use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
+
+/// Most segments that an acknowledgement of the model answers.
+const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
+
+impl Calibration {
+    /// The profile of this machine: a system with large sends and receive coalescing on, and a line without a limit.
+    #[must_use]
+    pub fn profile(&self, machine: &str) -> String {
+        let mut out = format!(
+            "# Made by `offramp calibrate`, which makes it anew each time that it runs.\nkind = \"system\"\ntitle = \"{}\"\n",
+            machine.replace(['"', '\\', '\n'], " ")
+        );
+        let mut section = "";
+        for Line { key, value, source } in self.lines() {
+            let (of, name) = key.split_once('.').unwrap_or((key, ""));
+            if of != section {
+                // Writing to a string does not fail.
+                let _ = write!(out, "\n[{of}]\n");
+                section = of;
+            }
+            let (tag, source) = match source {
+                Source::Measured(cost) => {
+                    ("measured", format!("the lab: {}, {} rounds", cost.name(), self.rounds.len()))
+                }
+                Source::Assumed(why) => ("assumed", why.to_owned()),
+            };
+            let _ = writeln!(out, "{name} = {{ {value}, tag = \"{tag}\", source = \"{source}\" }}");
+        }
+        out
+    }
+
+    /// Section by section. What was measured is not assumed.
+    fn lines(&self) -> Vec<Line> {
+        let mut lines = self.measured();
+        let is_measured = |key: &str, lines: &[Line]| lines.iter().any(|line| line.key == key);
+        let assumed: Vec<Line> = assumed().into_iter().filter(|line| !is_measured(line.key, &lines)).collect();
+        lines.extend(assumed);
+        let place = |line: &Line| SECTIONS.iter().position(|section| line.key.starts_with(section));
+        lines.sort_by_key(place);
+        lines
+    }
+
+    fn measured(&self) -> Vec<Line> {
+        let of_rounds: Vec<Setting> = self.rounds.iter().flat_map(|costs| settings(costs, &Setup::ALL_ON)).collect();
+        let line = |setting: Setting| {
+            // A round by itself may not say what a receiving host pays.
+            let found = of_rounds.iter().filter(|of| of.key == setting.key).map(|of| of.value);
+            Line { key: setting.key, value: setting.with_interval(found), source: Source::Measured(setting.cost) }
+        };
+        settings(&self.costs, &Setup::ALL_ON).into_iter().map(line).collect()
+    }
+}
+
+/// A line of a profile.
+struct Line {
+    key: &'static str,
+    value: String,
+    source: Source,
+}
+
+enum Source {
+    /// It follows mostly from this cost.
+    Measured(Cost),
+    /// Why it is so.
+    Assumed(&'static str),
+}
+
+/// What no experiment says.
+fn assumed() -> Vec<Line> {
+    let word = |key, word: &str, why| Line { key, value: format!("value = \"{word}\""), source: Source::Assumed(why) };
+    let size = |key, size: f64, unit: &str, why| {
+        let value = format!("value = {size}, unit = \"{unit}\"");
+        Line { key, value, source: Source::Assumed(why) }
+    };
+    let interrupts_per_s = f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
+    vec![
+        word("host.receive", "deferred", "Linux: softirqs"),
+        word("host.tcp", "cubic", "Linux' default"),
+        size("host.send_buffer", 4.0, "MiB", "Linux grows it as far as it is needed"),
+        size("host.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
+        size(
+            "host.delayed_ack_time",
+            100.0,
+            "us",
+            "Linux acknowledges once a process has read all there is; the model has a timer for that",
+        ),
+        word("adapter.memory_kind", "descriptors", "a TAP's queue"),
+        word("adapter.access", "master", "the copy of the adapter's thread is in its time for each frame"),
+        word("adapter.checksum", "on", "offramp's default"),
+        word("adapter.lso", "on", "offramp's default"),
+        word("adapter.coalesce", "on", "offramp's default"),
+        size("adapter.receive_descriptors", 4096.0, "frame", "more than a window: the adapter's thread waits for room"),
+        word("adapter.moderation", "fixed-gap", "the lab's own where a line is the limit"),
+        size("adapter.interrupt_rate", interrupts_per_s, "interrupt/s", "the same"),
+        size(
+            "adapter.transmit_fifo",
+            256.0,
+            "KiB",
+            "more than a large send, so that the thread never waits for the line",
+        ),
+        word("link.duplex", "full", "offramp's cable"),
+        size("link.rate", 1000.0, "Gbit/s", "a cable in memory: the thread is the limit, and not the line"),
+        size("link.delay", 10.0, "us", "about the round trip that the lab measures, without what the processors do"),
+        size("peer.gap", 0.0, "ns", "the peer is the same processor, and its time is in the costs above"),
+        size("peer.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
+        word("peer.tcp", "cubic", "Linux' default"),
+        size("workload.mss", MSS, "byte", "an MTU of 1500 with timestamps"),
+        size("workload.tcp_options", 12.0, "byte", "RFC 7323: timestamps"),
+        size(
+            "workload.write_size",
+            256.0,
+            "KiB",
+            "as large as the lab's own writes, or larger: their costs are in the bytes",
+        ),
+        size("workload.warmup", 20.0, "ms", "longer than slow start"),
+        size("workload.time", 100.0, "ms", "some ten thousand round trips"),
+    ]
+}
+
+/// A parameter of a profile that follows from the costs.
+pub(super) struct Setting {
+    pub(super) key: &'static str,
+    value: f64,
+    /// Digits behind the point.
+    decimals: usize,
+    unit: &'static str,
+    /// The cost that it mostly follows from.
+    cost: Cost,
+}
+
+impl Setting {
+    fn per_byte(key: &'static str, value: f64, cost: Cost) -> Self {
+        Self { key, value, decimals: 6, unit: "ns/byte", cost }
+    }
+
+    fn time(key: &'static str, value: f64, cost: Cost) -> Self {
+        Self { key, value, decimals: 3, unit: "ns", cost }
+    }
+
+    fn count(key: &'static str, value: f64, unit: &'static str, cost: Cost) -> Self {
+        Self { key, value, decimals: 0, unit, cost }
+    }
+
+    /// As a user writes it.
+    pub(super) fn text(&self) -> String {
+        format!("{:.*}{}", self.decimals, self.value, self.unit)
+    }
+
+    /// As a profile has it, with an interval that holds the value and what was found besides.
+    fn with_interval(&self, found: impl Iterator<Item = f64>) -> String {
+        let (low, high) = found.fold((self.value, self.value), |(low, high), of| (low.min(of), high.max(of)));
+        let (decimals, value) = (self.decimals, self.value);
+        format!(
+            "value = {value:.decimals$}, unit = \"{}\", interval = [{low:.decimals$}, {high:.decimals$}]",
+            self.unit
+        )
+    }
+}
+
+/// The parameters of a profile that follow from the costs, for hosts and adapters that are set so.
+pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
+    let pieces = costs.hand_overs(setup);
+    let byte_ns = costs.byte_ns
+        + (costs.receive_ns * pieces.up + costs.send_ns * pieces.acks) / setup.mss
+        + if setup.host_sums_received { costs.sum_received_ns } else { 0.0 };
+    let segment_sends = if setup.lso { costs.frames_per_segment } else { pieces.down };
+    let chunk_len = pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX);
+    let mut settings = vec![
+        Setting::per_byte("host.write_copy_time", byte_ns, Cost::Byte),
+        Setting::time("host.segment_time", costs.send_ns * segment_sends, Cost::Send),
+        Setting::time("host.chunk_time", costs.send_ns, Cost::Send),
+        Setting::per_byte("host.checksum_time", costs.sum_sent_ns, Cost::SumSent),
+        Setting::time("host.wake_time", costs.wake_ns, Cost::Wake),
+        Setting::time("adapter.segment_time", costs.engine_ns(setup), Cost::AdapterByte),
+        Setting::count("adapter.segment_chunk", chunk_len, "byte", Cost::ChunkLen),
+    ];
+    if let Some(receiver) = costs.receiver {
+        settings.push(Setting::time("peer.gap", receiver.peer_ns(costs, setup), Cost::PeerByte));
+        settings.extend(receiver_settings(&receiver));
+    }
+    settings
+}
+
+fn receiver_settings(receiver: &ReceiverCosts) -> [Setting; 4] {
+    let segments_per_ack = receiver.segments_per_ack.clamp(1.0, SEGMENTS_PER_ACK_MAX);
+    [
+        Setting::per_byte("host.copy_time", receiver.byte_ns, Cost::ReceiverByte),
+        Setting::time("host.tcp_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
+        Setting::time("host.ack_time", receiver.hand_over_ns, Cost::ReceiverHandOver),
+        Setting::count("host.segments_per_ack", segments_per_ack, "segment", Cost::ReceiverSegmentsPerAck),
+    ]
+}

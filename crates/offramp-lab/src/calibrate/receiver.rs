@@ -1,0 +1,66 @@
+//! What a host pays that only receives, learned from samples.
+
+use super::NANOSECONDS_PER_SECOND;
+use super::costs::{Cost, Costs};
+use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNJOINED};
+use super::least_squares::least_squares;
+use super::samples::Samples;
+use super::setup::{MSS, Setup};
+
+/// What a host pays that only receives, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ReceiverCosts {
+    /// For each byte.
+    pub byte_ns: f64,
+    /// For each frame or joined frame handed up, and for each acknowledgement handed down.
+    pub hand_over_ns: f64,
+    /// Segments that an acknowledgement answers where none are joined.
+    pub segments_per_ack: f64,
+    /// The sending host and the adapters, which share a processor, for each byte.
+    pub peer_byte_ns: f64,
+    /// The same for each frame on the line.
+    pub peer_frame_ns: f64,
+    /// The same for each frame or joined frame that goes to or from the receiving host.
+    pub peer_hand_over_ns: f64,
+}
+
+impl ReceiverCosts {
+    /// `None` where one of the variants did not tell the receiving host's time.
+    pub(super) fn learn(samples: Samples) -> Option<Self> {
+        let learned = LEARNED_OF_RECEIVER.iter().map(|&of| samples.get(of).ok()).collect::<Option<Vec<_>>>()?;
+        let rows: Vec<_> = learned.iter().map(|of| ([1.0, of.sends + of.receives, 0.0], of.host_ns)).collect();
+        let [byte_ns, hand_over_ns, _] = least_squares(&rows);
+        let times = learned.iter().map(|of| {
+            let time_ns = of.time_s * NANOSECONDS_PER_SECOND;
+            ([1.0, of.wire_frames, of.sends + of.receives], time_ns)
+        });
+        let [peer_byte_ns, peer_frame_ns, peer_hand_over_ns] = least_squares(&times.collect::<Vec<_>>());
+        let segments_per_ack = 1.0 / (samples.get(RECEIVER_UNJOINED).ok()?.sends * MSS);
+        Some(Self { byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns })
+    }
+
+    /// All of them, in the order in which people read them.
+    pub(super) fn values(&self) -> [(Cost, f64); 6] {
+        [
+            (Cost::ReceiverByte, self.byte_ns),
+            (Cost::ReceiverHandOver, self.hand_over_ns),
+            (Cost::ReceiverSegmentsPerAck, self.segments_per_ack),
+            (Cost::PeerByte, self.peer_byte_ns),
+            (Cost::PeerFrame, self.peer_frame_ns),
+            (Cost::PeerHandOver, self.peer_hand_over_ns),
+        ]
+    }
+
+    /// The processor of the sending host and the adapters, for each segment.
+    pub(super) fn peer_ns(&self, costs: &Costs, setup: &Setup) -> f64 {
+        let spared = if setup.host_sums_received { costs.adapter_sum_received_ns } else { 0.0 };
+        (self.peer_byte_ns - spared) * setup.mss
+            + self.peer_frame_ns * costs.frames_per_segment
+            + self.peer_hand_over_ns * self.hand_overs(costs, setup)
+    }
+
+    /// Of each segment, what goes up and down between the receiving host and the adapters.
+    fn hand_overs(&self, costs: &Costs, setup: &Setup) -> f64 {
+        if setup.rsc { 2.0 * setup.mss / costs.joined_len } else { 1.0 + 1.0 / self.segments_per_ack }
+    }
+}

@@ -1,0 +1,128 @@
+//! What samples say of a byte of payload.
+
+use super::predictions::CPU_PERCENT;
+use super::{CalibrateError, NANOSECONDS_PER_SECOND};
+use crate::model::{Experiment, Sample};
+
+/// A sample tells the hosts' time well enough where what a hypervisor took leaves it open by no more than this share of
+/// it: half of what a prediction may be away.
+const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
+/// Of the values of all rounds so many at each end are left out of their mean.
+const TRIMMED_PERCENT: usize = 10;
+
+/// The samples of a run.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Samples<'a> {
+    pub(super) experiments: &'a [Experiment],
+    /// Only of this round; `None`: what all say together.
+    pub(super) round: Option<usize>,
+}
+
+impl Samples<'_> {
+    /// What the samples of one variant of an experiment say together.
+    pub(super) fn get(&self, (experiment, variant): (&str, &str)) -> Result<PerByte, CalibrateError> {
+        let missing = || CalibrateError::Missing { experiment: experiment.to_owned(), variant: variant.to_owned() };
+        let of = self.experiments.iter().find(|of| of.name == experiment).ok_or_else(missing)?;
+        let of = of.variants.iter().find(|of| of.name == variant).ok_or_else(missing)?;
+        let rounds = of.samples.iter().filter(|sample| self.round.is_none_or(|round| sample.round == round));
+        let all = PerByte::certain(rounds.filter_map(PerByte::of).collect());
+        let middle = |of: fn(&PerByte) -> f64| trimmed_mean(all.iter().map(of).collect()).ok_or_else(missing);
+        Ok(PerByte {
+            host_ns: middle(|of| of.host_ns)?,
+            host_min_ns: middle(|of| of.host_min_ns)?,
+            host_max_ns: middle(|of| of.host_max_ns)?,
+            adapter_ns: middle(|of| of.adapter_ns)?,
+            sends: middle(|of| of.sends)?,
+            receives: middle(|of| of.receives)?,
+            wire_frames: middle(|of| of.wire_frames)?,
+            time_s: middle(|of| of.time_s)?,
+        })
+    }
+}
+
+/// What one sample says of a byte of payload.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct PerByte {
+    pub(super) host_ns: f64,
+    /// The least and the most that `host_ns` may be.
+    pub(super) host_min_ns: f64,
+    pub(super) host_max_ns: f64,
+    pub(super) adapter_ns: f64,
+    pub(super) sends: f64,
+    pub(super) receives: f64,
+    pub(super) wire_frames: f64,
+    pub(super) time_s: f64,
+}
+
+impl PerByte {
+    fn of(sample: &Sample) -> Option<Self> {
+        let bytes = sample.bytes as f64;
+        let host_s = sample.host_cpu_s?;
+        let [host_min_s, host_max_s] = sample.host_cpu_range_s.unwrap_or([host_s; 2]);
+        let found = Self {
+            host_ns: host_s * NANOSECONDS_PER_SECOND / bytes,
+            host_min_ns: host_min_s * NANOSECONDS_PER_SECOND / bytes,
+            host_max_ns: host_max_s * NANOSECONDS_PER_SECOND / bytes,
+            adapter_ns: sample.adapter_cpu_s? * NANOSECONDS_PER_SECOND / bytes,
+            sends: sample.sent_frames? as f64 / bytes,
+            receives: sample.host_frames? as f64 / bytes,
+            wire_frames: sample.wire_frames? as f64 / bytes,
+            time_s: sample.seconds / bytes,
+        };
+        (sample.bytes > 0).then_some(found)
+    }
+
+    /// Whether what a hypervisor took leaves the hosts' time open by little.
+    fn is_certain(&self) -> bool {
+        self.host_max_ns - self.host_min_ns <= self.host_ns * OPEN_SHARE_MAX
+    }
+
+    /// Those in which the hosts' time is certain, if they are half of all at least; else all.
+    fn certain(all: Vec<Self>) -> Vec<Self> {
+        let certain: Vec<Self> = all.iter().copied().filter(Self::is_certain).collect();
+        if certain.len() * 2 >= all.len() { certain } else { all }
+    }
+}
+
+/// The mean without the smallest and the largest [`TRIMMED_PERCENT`] of the values; `None` without any.
+///
+/// On a virtual machine samples of one variant are of two kinds, up to twice as dear the one as the other; why is not known.
+/// A median of values of two kinds is of the one or of the other, and by chance differs between experiments; of means, the
+/// mean of a sum is the sum of the means.
+fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
+    values.sort_by(f64::total_cmp);
+    let trimmed = values.len() * TRIMMED_PERCENT / 100;
+    let kept = values.get(trimmed..values.len() - trimmed).filter(|kept| !kept.is_empty())?;
+    Some(kept.iter().sum::<f64>() / kept.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_in_which_the_hosts_time_is_open_counts_only_where_half_of_them_are_so() {
+        let of = |host_ns: f64, open_ns: f64| PerByte {
+            host_ns,
+            host_min_ns: host_ns - open_ns,
+            host_max_ns: host_ns,
+            adapter_ns: 1.0,
+            sends: 1.0,
+            receives: 1.0,
+            wire_frames: 1.0,
+            time_s: 1.0,
+        };
+        let [sure, open] = [of(1.0, 0.05), of(3.0, 2.0)];
+        assert_eq!(PerByte::certain(vec![sure, open]), [sure]);
+        assert_eq!(PerByte::certain(vec![open, open, sure]).len(), 3, "one of three says too little by itself");
+        assert_eq!(PerByte::certain(vec![open]), [open]);
+    }
+
+    #[test]
+    fn a_mean_leaves_out_the_ends_and_is_the_sum_of_the_means_of_its_parts() {
+        let ten = |wild: f64| (0..9).map(f64::from).chain([wild]).collect();
+        assert_eq!((trimmed_mean(ten(9.0)), trimmed_mean(ten(1e9))), (Some(4.5), Some(4.5)));
+        assert_eq!((trimmed_mean(vec![3.0]), trimmed_mean(vec![1.0, 2.0])), (Some(3.0), Some(1.5)));
+        assert_eq!(trimmed_mean(Vec::new()), None);
+    }
+}

@@ -1,0 +1,25 @@
+//! How hosts and adapters are set in an experiment.
+
+/// Ethernet, IPv4 and TCP headers with timestamps.
+pub(super) const HEADERS_LEN: f64 = 66.0;
+/// Payload of a segment with timestamps at an MTU of 1500.
+pub(super) const MSS: f64 = 1448.0;
+
+/// How hosts and adapters are set.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "switches that have nothing to do with each other")]
+pub(super) struct Setup {
+    pub(super) lso: bool,
+    pub(super) rsc: bool,
+    pub(super) host_sums_sent: bool,
+    pub(super) host_sums_received: bool,
+    pub(super) mss: f64,
+    /// The line is the limit.
+    pub(super) is_gigabit: bool,
+}
+
+impl Setup {
+    pub(super) const ALL_ON: Self =
+        Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, is_gigabit: false };
+    pub(super) const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
+}
