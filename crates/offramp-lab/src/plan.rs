@@ -340,7 +340,7 @@ fn moderated_line(settings: &Settings) -> String {
 
 /// A rate in the largest unit of which it is a whole number.
 fn text_of(rate_bps: u64) -> String {
-    let units = [(1_000_000, "Mbit/s"), (1000, "kbit/s")];
+    let units = [(1_000_000_000, "Gbit/s"), (1_000_000, "Mbit/s"), (1000, "kbit/s")];
     let unit = units.into_iter().find(|(unit, _)| rate_bps.is_multiple_of(*unit));
     unit.map_or(format!("{rate_bps} bit/s"), |(unit, name)| format!("{} {name}", rate_bps / unit))
 }
@@ -550,8 +550,9 @@ fn uso(settings: &Settings) -> Plan {
         question: "What is UDP segmentation (USO) worth to a program that hands over many datagrams at once?",
         claims: &[],
         fixed: format!(
-            "MTU 1500, a line without a limit, 1 Gbit/s of payload; {DATAGRAMS} datagrams of {DATAGRAM_BYTES} B with each \
-             call (UDP_SEGMENT), UDP_GRO at the receiver; receive coalescing on"
+            "MTU 1500, a line without a limit, {} of payload; {DATAGRAMS} datagrams of {DATAGRAM_BYTES} B with each \
+             call (UDP_SEGMENT), UDP_GRO at the receiver; receive coalescing on",
+            text_of(DATAGRAMS_BPS)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -570,7 +571,8 @@ fn tso_and_udp(settings: &Settings) -> Plan {
         question: "Does TCP's large send change anything for UDP?",
         claims: &["H6"],
         fixed: format!(
-            "MTU 1500, a line without a limit, 300 Mbit/s of payload; datagrams of {LARGE_DATAGRAM_BYTES} B, which IP fragments"
+            "MTU 1500, a line without a limit, {} of payload; datagrams of {LARGE_DATAGRAM_BYTES} B, which IP fragments",
+            text_of(LARGE_DATAGRAMS_BPS)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -730,6 +732,12 @@ mod tests {
                 assert!(!said("1 TCP stream(s)") || traffic.streams == 1, "{name}");
             }
         }
+    }
+
+    #[test]
+    fn a_rate_is_said_in_the_largest_unit_of_which_it_is_a_whole_number() {
+        let said = [GIGABIT_BPS, 2_500_000_000, 250_000, 1].map(text_of);
+        assert_eq!(said, ["1 Gbit/s", "2500 Mbit/s", "250 kbit/s", "1 bit/s"]);
     }
 
     #[test]
