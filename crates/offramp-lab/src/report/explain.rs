@@ -125,9 +125,10 @@ fn where_the_work_went(experiment: &Experiment) -> Option<String> {
         cpu_seconds(after),
         variant.name
     );
-    let change = after / before - 1.0;
-    let verdict = match change {
-        _ if before <= 0.0 => return None,
+    if before <= 0.0 {
+        return None;
+    }
+    let verdict = match after / before - 1.0 {
         change if change < -SAME_WORK => "work was spared, not only moved",
         change if change > SAME_WORK => "the machine as a whole works more",
         _ if host < base_host && adapter > base_adapter => "the work has moved from the hosts to the adapters",

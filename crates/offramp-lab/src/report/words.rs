@@ -24,13 +24,12 @@ pub struct Metric {
 
 /// A guest, in some sentences.
 pub fn guest(guest: &Guest) -> String {
-    let how = match guest.accelerator.as_str() {
-        "tcg" => "emulated by",
-        _ => "under KVM in",
-    };
-    let emulated = match guest.accelerator.as_str() {
-        "tcg" => " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
-        _ => "",
+    let (how, emulated) = match guest.accelerator.as_str() {
+        "tcg" => (
+            "emulated by",
+            " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
+        ),
+        _ => ("under KVM in", ""),
     };
     let note = guest.accelerator_note.as_ref().map_or(String::new(), |note| format!(" {note}."));
     format!(
@@ -349,12 +348,12 @@ pub fn ratio(ratio: f64) -> String {
 fn decimals(ratios: &[f64]) -> usize {
     let smallest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
     let largest = ratios.iter().copied().fold(0.0, f64::max);
-    match (smallest, largest) {
-        (small, large) if small > 0.97 && large < 1.03 => 3,
-        _ if ratios.iter().any(|ratio| reads_as_one(*ratio)) => 3,
-        (small, _) if small < 0.1 => 3,
-        (small, _) if small < 2.0 => 2,
-        (small, _) if small < 20.0 => 1,
+    let are_near_one = smallest > 0.97 && largest < 1.03;
+    match smallest {
+        _ if are_near_one || ratios.iter().any(|ratio| reads_as_one(*ratio)) => 3,
+        small if small < 0.1 => 3,
+        small if small < 2.0 => 2,
+        small if small < 20.0 => 1,
         _ => 0,
     }
 }
@@ -370,18 +369,24 @@ fn ratio_with(ratio: f64, decimals: usize) -> String {
 
 /// The interval of a verdict: "2.7 … 3.1". The spaces do not break, here and in all that follows.
 pub fn interval(verdict: &Verdict) -> String {
-    let [low, high] = verdict.ci95;
-    // An interval of two rounds can be as wide as 0.02 … 61: each end then has the digits that it needs.
-    let wide = high > 10.0 * low;
-    let digits = |end: f64| if wide { decimals(&[end]) } else { decimals(&[low, verdict.ratio, high]) };
-    format!("{}\u{a0}…\u{a0}{}", ratio_with(low, digits(low)), ratio_with(high, digits(high)))
+    let [low, high] = verdict.ci95.map(|end| ratio_of(verdict, end));
+    format!("{low}\u{a0}…\u{a0}{high}")
 }
 
 /// The ratio of a verdict, to the digits of its interval.
 pub fn verdict_ratio(verdict: &Verdict) -> String {
+    ratio_of(verdict, verdict.ratio)
+}
+
+/// An interval of two rounds can be as wide as 0.02 … 61: with its ends so many times apart, each has the digits that it
+/// needs by itself.
+const WIDE_FROM: f64 = 10.0;
+
+/// The ratio of a verdict, or an end of its interval.
+fn ratio_of(verdict: &Verdict, of: f64) -> String {
     let [low, high] = verdict.ci95;
-    let digits = if high > 10.0 * low { decimals(&[verdict.ratio]) } else { decimals(&[low, verdict.ratio, high]) };
-    ratio_with(verdict.ratio, digits)
+    let decimals = if high > WIDE_FROM * low { decimals(&[of]) } else { decimals(&[low, verdict.ratio, high]) };
+    ratio_with(of, decimals)
 }
 
 /// How a metric is spoken of; an unknown one by its own name.
