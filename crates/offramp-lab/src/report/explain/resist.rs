@@ -2,7 +2,7 @@
 //! published, chosen by what the samples show.
 
 use super::{Finding, Pair, TOO_FEW, TOO_NOISY, phrase, ratio};
-use crate::model::Variant;
+use crate::model::{Variant, Verdict};
 use crate::plan::resist::{MEMORY_TCP, MEMORY_UDP, ORDER, RPC, RPC_HEADER_BYTES, VERDICT, WINDOW};
 use crate::report::words::{self, count, or_dash, seconds, segments};
 
@@ -306,7 +306,8 @@ impl Pair<'_> {
             Way::Falls,
             "a frame that finds no room stops the card for 10 ms, and what comes meanwhile is lost too.",
         );
-        let Some(verdict) = self.verdict("throughput_bps").filter(|verdict| verdict.ratio < 1.0) else { return said };
+        let is_loss = |verdict: &Verdict| verdict.significant && verdict.ratio < 1.0;
+        let Some(verdict) = self.verdict("throughput_bps").filter(is_loss) else { return said };
         let beside = if self.experiment.name == MEMORY_TCP {
             self.why_less_today()
         } else {
@@ -601,5 +602,19 @@ mod tests {
         assert!(page.contains("Frames that found no room") && page.contains("Calls made again"));
         let trouble = "TCP segments that arrived out of order";
         assert!(page.contains(trouble) && !html::render(&sample::report()).contains(trouble));
+    }
+
+    #[test]
+    fn a_loss_within_the_noise_is_given_no_factor() {
+        let mut of_memory = experiment(MEMORY_TCP, |_| at(100.0));
+        for variant in of_memory.variants.iter_mut().filter(|variant| variant.name == "strict, slow bus") {
+            let samples = [90.0, 99.0, 105.0].into_iter().enumerate();
+            let samples = samples.map(|(round, mbit)| Sample { round, ..at(mbit) }).collect();
+            *variant = summarise("strict, slow bus", samples);
+        }
+        let report = LabReport { experiments: vec![of_memory], ..sample::report() };
+        let rows = claim_rows(&report.experiments[0], &report);
+        let why = &rows.iter().find(|row| row.id == "I3").expect("a claim of it").why;
+        assert_eq!(why, "Not shown here: no difference larger than the noise.");
     }
 }
