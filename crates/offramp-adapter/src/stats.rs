@@ -27,7 +27,7 @@ pub enum Loss {
     Isolated,
     /// Switch: the ingress port has flooded as many frames as it may.
     FloodLimit,
-    /// Switch: there is no other port, or the one it was for went away while the frame was cut for it.
+    /// Switch: there is no other port, or all that it was for went away before it was brought to one of them.
     NoDestination,
     /// Switch: the station lies behind the port that the frame came from.
     Hairpin,

@@ -153,10 +153,25 @@ struct Pending {
     frame_len: usize,
     next: usize,
     end: usize,
-    /// It is for all ports, not for one.
-    is_flood: bool,
+    /// Frames of it that were handed to a port; the most where there was more than one.
+    frames_handed: usize,
     /// What is left to be written for the port `next`, if it has begun.
     cut: Option<Segmenter>,
+}
+
+impl Pending {
+    /// Goes on to the next port, whether or not the frame was brought to this one as a whole.
+    fn advance(&mut self) {
+        self.note_cut();
+        self.next += 1;
+    }
+
+    /// Counts what was written of a cut as handed; the rest is not written any more.
+    fn note_cut(&mut self) {
+        if let Some(rest) = self.cut.take() {
+            self.frames_handed = self.frames_handed.max(self.plan.frames_left() - rest.frames_left());
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -338,7 +353,7 @@ impl<P: HostPort> Switch<P> {
             // Nobody would send what is due later.
             interrupts.moderate(&ModerationConfig::default());
         }
-        give_up(&mut port);
+        conclude(&mut port);
         for other in self.ports.iter_mut().flatten() {
             leave_out(other, index);
         }
@@ -397,11 +412,11 @@ impl<P: HostPort> Switch<P> {
         let (meta, frame) = port.host.taken();
         let plan = Segmenter::new(frame, &meta, &self.policy).map_err(|refused| (reason(refused), 1))?;
         let (frames, frame_len) = (plan.frames_left(), frame.len());
-        let Route { next, end, is_flood } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
+        let Route { next, end } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
         self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
         if let Some(port) = &mut self.ports[from] {
             port.shared.stats().transmit.frames_in.add(frames as u64);
-            port.pending = Some(Pending { plan, frame_len, next, end, is_flood, cut: None });
+            port.pending = Some(Pending { plan, frame_len, next, end, frames_handed: 0, cut: None });
         }
         Ok(())
     }
@@ -432,7 +447,7 @@ impl<P: HostPort> Switch<P> {
             if let Some(to) = Station::destination(frame).and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
                     _ if to == from => Err(Loss::Hairpin),
-                    Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1, is_flood: false }),
+                    Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1 }),
                     _ => Err(Loss::Isolated),
                 };
             }
@@ -447,7 +462,7 @@ impl<P: HostPort> Switch<P> {
         if bucket.is_some_and(|bucket| !bucket.take(frames, now_ns)) {
             return Err(Loss::FloodLimit);
         }
-        Ok(Route { next: 0, end, is_flood: true })
+        Ok(Route { next: 0, end })
     }
 
     /// Brings the pending frame of a port to all that it is for, or as many as the budget lasts.
@@ -463,7 +478,7 @@ impl<P: HostPort> Switch<P> {
             {
                 let (meta, bytes) = source.host.taken();
                 if bytes.len() != pending.frame_len {
-                    give_up(source); // The port took back what it lent.
+                    conclude(source); // The port took back what it lent.
                     return;
                 }
                 let lent = Lent { bytes, meta, plan: &pending.plan };
@@ -476,16 +491,14 @@ impl<P: HostPort> Switch<P> {
                 if !is_done {
                     return;
                 }
-                pending.cut = None;
-                pending.next += 1;
+                pending.frames_handed = pending.plan.frames_left();
+                pending.advance();
             } else if let Some(source) = &mut ports[from] {
                 leave_out(source, next);
             }
         }
-        if let Some(port) = &mut ports[from]
-            && let Some(pending) = port.pending.take()
-        {
-            count_out(port, pending.plan.frames_left());
+        if let Some(port) = &mut ports[from] {
+            conclude(port);
         }
     }
 }
@@ -494,7 +507,6 @@ impl<P: HostPort> Switch<P> {
 struct Route {
     next: usize,
     end: usize,
-    is_flood: bool,
 }
 
 /// The port that the pending frame of a port is for next.
@@ -503,32 +515,22 @@ fn next_of<P>(ports: &[Option<Port<P>>], from: usize) -> Option<usize> {
     (pending.next < pending.end).then_some(pending.next)
 }
 
-/// Leaves out a port that the pending frame cannot be brought to, or no further. A frame for that port
-/// alone is given up.
-fn leave_out<P: HostPort>(port: &mut Port<P>, unreachable: usize) {
-    match &mut port.pending {
-        Some(pending) if pending.next == unreachable && pending.is_flood => {
-            pending.cut = None;
-            pending.next += 1;
-        }
-        Some(pending) if pending.next == unreachable => give_up(port),
-        _ => {}
+/// Leaves out a port that the pending frame cannot be brought to, or no further.
+fn leave_out<P>(port: &mut Port<P>, unreachable: usize) {
+    if let Some(pending) = port.pending.as_mut().filter(|pending| pending.next == unreachable) {
+        pending.advance();
     }
 }
 
-/// Loses what is left of the pending frame of a port.
-fn give_up<P: HostPort>(port: &mut Port<P>) {
-    let Some(pending) = port.pending.take() else { return };
-    let left = pending.cut.as_ref().unwrap_or(&pending.plan).frames_left();
-    port.shared.stats().transmit.lose(Loss::NoDestination, left);
-    count_out(port, pending.plan.frames_left() - left);
-}
-
-fn count_out<P: HostPort>(port: &Port<P>, frames: usize) {
-    let stats = &port.shared.stats().transmit;
-    stats.frames_out.add(frames as u64);
-    if frames > 0 {
-        stats.bytes_out.add(port.host.taken().1.len() as u64);
+/// Ends the way of the pending frame of a port: what no port was handed of it is lost.
+fn conclude<P>(port: &mut Port<P>) {
+    let Some(mut pending) = port.pending.take() else { return };
+    pending.note_cut();
+    let (handed, stats) = (pending.frames_handed, &port.shared.stats().transmit);
+    stats.lose(Loss::NoDestination, pending.plan.frames_left() - handed);
+    stats.frames_out.add(handed as u64);
+    if handed > 0 {
+        stats.bytes_out.add(pending.frame_len as u64);
     }
 }
 

@@ -524,6 +524,27 @@ fn a_port_that_goes_while_a_frame_is_cut_for_it_leaves_everything_accounted_for(
 }
 
 #[test]
+fn a_flood_whose_every_destination_closes_is_lost_but_for_what_was_handed_over() {
+    let mut bench = Bench::new(&SwitchConfig { turn_frames: 10, ..SwitchConfig::default() });
+    for _ in 0..3 {
+        let host = MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
+        bench.add(host, &PortConfig::default());
+    }
+    bench.send(0, between(tcp_super_frame(0, 1, &pattern(1, 1000), 10), mac(1), BROADCAST));
+    bench.switch.poll(0);
+    assert_eq!(bench.given(), [0, 10, 0]);
+    bench.host(1).closed = Some(77);
+    bench.host(2).closed = Some(77);
+    // The ports' own turns find out, and do so before or behind that of the sender.
+    bench.run();
+    let sent = &bench.ports[0].stats().transmit;
+    let refused = bench.lost(1, Loss::HostRefused);
+    assert_eq!((sent.frames_out.get(), sent.lost(Loss::NoDestination)), (10 + refused, 90 - refused));
+    assert!(refused < 90, "what is left when the port is found closed is not tried");
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
 fn a_port_that_takes_back_what_it_lent_loses_the_rest_of_that_frame_alone() {
     let mut bench = Bench::new(&SwitchConfig { turn_frames: 10, ..SwitchConfig::default() });
     for _ in 0..2 {
