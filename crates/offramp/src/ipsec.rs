@@ -455,6 +455,7 @@ pub struct AssociationStatus {
     pub packets: u64,
     pub bytes: u64,
     /// NAT-keepalives that were sent for it.
+    #[serde(default)]
     pub keepalives: u64,
     /// Packets that were refused, by reason; those that there were.
     pub refused: BTreeMap<String, u64>,

@@ -100,7 +100,7 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
         frames_per_s: per_s(now.frames_out, before.frames_out),
         bits_per_s: per_s(now.bytes_out, before.bytes_out) * BITS_PER_BYTE,
         lost_per_s: per_s(lost(now), lost(before)),
-        interrupts_per_s: per_s(now.interrupts, before.interrupts),
+        interrupts_per_s: now.interrupts.zip(before.interrupts).map(|(now, before)| per_s(now, before)),
     }
 }
 
@@ -115,7 +115,7 @@ mod tests {
             frames_out,
             bytes_out,
             host_frames: 0,
-            interrupts,
+            interrupts: Some(interrupts),
             interrupt_cost_ns: 0,
             wait_max_ns: 0,
             bypassed: 0,
@@ -123,14 +123,14 @@ mod tests {
             unparsed: 0,
             memory_bytes_max: 0,
             burst_frames_max: 0,
-            drop,
-            fifo: 0,
-            frame: 0,
+            drop: Some(drop),
+            fifo: Some(0),
+            frame: Some(0),
             lost: [("drop".to_owned(), drop)].into(),
             rates: None,
         };
         let rates = rates(&direction(300, 5000, 7, 50), &direction(100, 1000, 5, 40), 2.0);
         let Rates { frames_per_s, bits_per_s, lost_per_s, interrupts_per_s } = rates;
-        assert_eq!((frames_per_s, bits_per_s, lost_per_s, interrupts_per_s), (100.0, 16_000.0, 1.0, 5.0));
+        assert_eq!((frames_per_s, bits_per_s, lost_per_s, interrupts_per_s), (100.0, 16_000.0, 1.0, Some(5.0)));
     }
 }

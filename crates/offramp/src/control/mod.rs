@@ -1,4 +1,7 @@
 //! The daemon's control protocol: one JSON object per line, each way. `docs/control.md` is its reference.
+//!
+//! A daemon may be older than the client: a field that was added to an answer later is an `Option`, or has a default
+//! that says nothing wrong.
 
 pub mod client;
 mod line;
@@ -156,6 +159,7 @@ pub struct PortStatus {
     pub host: HostStatus,
     pub wire: WireStatus,
     /// The interface on its wire is there; `false`: gone for good. `true` on any other wire.
+    #[serde(default = "is_there")]
     pub wire_running: bool,
     /// What was lost at the interface on its wire; `null` on any other wire.
     pub wire_lost: Option<WireLost>,
@@ -169,6 +173,11 @@ pub struct PortStatus {
     pub ipsec: Option<IpsecStatus>,
     pub features: Vec<FeatureStatus>,
     pub queues: Vec<QueueStatus>,
+}
+
+/// What a daemon that does not say has found: it ended when an interface was gone.
+fn is_there() -> bool {
+    true
 }
 
 /// The host's side of a port.
@@ -202,6 +211,7 @@ pub struct GuestCounters {
     pub refused_connections: u64,
     pub messages: u64,
     pub bad_messages: u64,
+    #[serde(default)]
     pub lost_memories: u64,
     pub calls: u64,
     pub bad_chains: u64,
@@ -279,24 +289,29 @@ pub struct DirectionStatus {
     pub frames_out: u64,
     pub bytes_out: u64,
     pub host_frames: u64,
-    /// Calls of a guest; of a TAP, batches of which it was told.
-    pub interrupts: u64,
+    /// Calls of a guest; of a TAP, batches of which it was told. `None` of an older daemon.
+    pub interrupts: Option<u64>,
     /// What an interrupt was found to cost; 0 while it is not measured.
+    #[serde(default)]
     pub interrupt_cost_ns: u64,
     /// The longest that a frame, or a guest's call for it, waits.
+    #[serde(default)]
     pub wait_max_ns: u64,
     /// Matched no security association and went on as they were.
+    #[serde(default)]
     pub bypassed: u64,
     pub bad_checksum: u64,
     pub unparsed: u64,
     /// Most bytes that the adapter's memory has held; 0 where that has no limit.
+    #[serde(default)]
     pub memory_bytes_max: u64,
     /// Most frames that came into that memory without a loss and without it becoming empty.
+    #[serde(default)]
     pub burst_frames_max: u64,
-    /// The lost frames, as `/proc/net/dev` sorts them.
-    pub drop: u64,
-    pub fifo: u64,
-    pub frame: u64,
+    /// The lost frames, as `/proc/net/dev` sorts them. `None` of an older daemon.
+    pub drop: Option<u64>,
+    pub fifo: Option<u64>,
+    pub frame: Option<u64>,
     /// Lost frames, by reason.
     pub lost: BTreeMap<String, u64>,
     /// Over an interval; the command `show` works them out, the daemon leaves them `null`.
@@ -310,7 +325,7 @@ pub struct Rates {
     pub frames_per_s: f64,
     pub bits_per_s: f64,
     pub lost_per_s: f64,
-    pub interrupts_per_s: f64,
+    pub interrupts_per_s: Option<f64>,
 }
 
 /// What `set` did.
@@ -350,7 +365,7 @@ mod tests {
             frames_out: 1,
             bytes_out: 60,
             host_frames: 1,
-            interrupts: 1,
+            interrupts: Some(1),
             interrupt_cost_ns: 0,
             wait_max_ns: 0,
             bypassed: 0,
@@ -358,11 +373,11 @@ mod tests {
             unparsed: 0,
             memory_bytes_max: 0,
             burst_frames_max: 0,
-            drop: 0,
-            fifo: 0,
-            frame: 0,
+            drop: Some(0),
+            fifo: Some(0),
+            frame: Some(0),
             lost: offramp_adapter::stats::Loss::ALL.iter().map(|reason| (reason.name().to_owned(), 0)).collect(),
-            rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: 1.0 }),
+            rates: Some(Rates { frames_per_s: 1.0, bits_per_s: 1.0, lost_per_s: 0.0, interrupts_per_s: Some(1.0) }),
         };
         let feature = FeatureStatus {
             name: "tso4".into(),
@@ -515,6 +530,21 @@ mod tests {
         let answer = Answer::new(Outcome::Status(example()));
         let text = serde_json::to_string(&answer).unwrap();
         assert_eq!(serde_json::from_str::<Answer>(&text).unwrap(), answer);
+    }
+
+    #[test]
+    fn answers_of_the_first_daemon_that_had_this_protocol_can_be_read() {
+        let recorded = include_str!("tests/first-answers.json");
+        let answers: Vec<Answer> = recorded.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let [Outcome::Status(status), Outcome::Changed(changed)] = [&answers[0].outcome, &answers[1].outcome] else {
+            panic!("a status and a change: {answers:?}")
+        };
+        let [vm0, b] = &status.ports[..] else { panic!("two ports") };
+        let received = &vm0.queues[0].receive;
+        assert_eq!((received.frames_in, received.lost["drop"]), (6, 6));
+        assert_eq!((received.interrupts, received.drop), (None, None), "not known is not none");
+        assert!(vm0.wire_running && b.wire_running, "nothing is said to be gone");
+        assert_eq!((&b.moderation, &b.ipsec, &changed.moderation), (&None, &None, &None));
     }
 
     #[test]

@@ -136,14 +136,15 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
     let row = |name: String, way: &str, direction: &DirectionStatus| {
         let DirectionStatus { frames_in, frames_out, bytes_out, host_frames, interrupts, .. } = *direction;
         let DirectionStatus { drop, fifo, frame, .. } = *direction;
-        let counts = [frames_in, frames_out, bytes_out, host_frames, interrupts, drop, fifo, frame];
-        let rate = |of: fn(&Rates) -> f64, decimals: usize| {
-            direction.rates.as_ref().map_or(NONE.to_owned(), |rates| format!("{:.decimals$}", of(rates)))
+        let counts = [frames_in, frames_out, bytes_out, host_frames].map(Some);
+        let rate = |of: fn(&Rates) -> Option<f64>, decimals: usize| {
+            direction.rates.as_ref().and_then(of).map_or(NONE.to_owned(), |rate| format!("{rate:.decimals$}"))
         };
         let mut row = vec![name, way.to_owned()];
-        row.extend(counts.map(|count| count.to_string()));
-        row.push(rate(|rates| rates.frames_per_s, 0));
-        row.push(rate(|rates| rates.bits_per_s / KILO / KILO, 1));
+        let counts = counts.into_iter().chain([interrupts, drop, fifo, frame]);
+        row.extend(counts.map(|count| count.map_or(NONE.to_owned(), |count| count.to_string())));
+        row.push(rate(|rates| Some(rates.frames_per_s), 0));
+        row.push(rate(|rates| Some(rates.bits_per_s / KILO / KILO), 1));
         row.push(rate(|rates| rates.interrupts_per_s, 0));
         row
     };
@@ -280,7 +281,7 @@ mod tests {
             frames_out: 10 - drop,
             bytes_out: 600,
             host_frames: 10,
-            interrupts: 1,
+            interrupts: Some(1),
             interrupt_cost_ns: 0,
             wait_max_ns: 0,
             bypassed: 0,
@@ -288,9 +289,9 @@ mod tests {
             unparsed: 0,
             memory_bytes_max: drop * 256,
             burst_frames_max: drop,
-            drop,
-            fifo: 0,
-            frame: 0,
+            drop: Some(drop),
+            fifo: Some(0),
+            frame: Some(0),
             lost: [("drop".to_owned(), drop), ("malformed".to_owned(), 0)].into(),
             rates: None,
         }
