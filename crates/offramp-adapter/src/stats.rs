@@ -201,6 +201,9 @@ pub struct Direction {
     /// Receive: most bytes that the adapter's memory has held at one time, whole pages where it has pages; 0
     /// for a memory without limit, which is not watched.
     pub memory_bytes_max: Gauge,
+    /// Receive: of the lost frames, those for which the adapter's memory had no room. [`Loss::Drop`] counts those as
+    /// well for which the host had none.
+    pub memory_dropped: Counter,
     /// Receive: most frames that came into the adapter's memory one after another without a loss and without
     /// the memory becoming empty.
     pub burst_frames_max: Gauge,
@@ -219,12 +222,16 @@ impl Direction {
         self.lost[reason as usize].add(frames as u64);
     }
 
-    /// Counts frames that the line brought and that are lost before anybody took them.
+    /// Counts frames that the line brought and that are lost before anybody took them: in the adapter's memory, or on a
+    /// line with a fault.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
         // Two queue pairs may share these counters, one for each direction: who loses nothing writes nothing.
         if frames > 0 {
             self.frames_in.add(frames);
             self.lost[reason as usize].add(frames);
+            if reason == Loss::Drop {
+                self.memory_dropped.add(frames);
+            }
         }
     }
 
@@ -330,5 +337,14 @@ mod tests {
         let d = Direction::default();
         d.lose_on_line(Loss::Drop, 3);
         assert_eq!((d.frames_in.get(), d.lost(Loss::Drop)), (3, 3));
+    }
+
+    #[test]
+    fn a_host_without_room_is_no_memory_without_room() {
+        let d = Direction::default();
+        d.lose_on_line(Loss::Drop, 3);
+        d.lose_on_line(Loss::Overrun, 2);
+        d.given(&RxMeta::default(), 60, Err(PortError::Full));
+        assert_eq!((d.lost(Loss::Drop), d.memory_dropped.get()), (4, 3));
     }
 }

@@ -560,7 +560,7 @@ impl Count {
             host_frames: direction.host_frames.get(),
             interrupts: direction.interrupts.get(),
             lost: direction.lost_total(),
-            dropped: direction.lost(Loss::Drop),
+            dropped: direction.memory_dropped.get(),
             overrun: direction.lost(Loss::Overrun),
             memory_bytes_max: direction.memory_bytes_max.get(),
             burst_frames_max: direction.burst_frames_max.get(),
@@ -632,5 +632,22 @@ impl Counts {
     pub fn is_balanced(&self) -> bool {
         [self.transmit, self.receive].iter().all(|c| c.frames_in == c.frames_out + c.lost)
             && self.transmit.frames_out == self.receive.frames_in
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offramp_adapter::port::PortError;
+    use offramp_offload::meta::RxMeta;
+
+    #[test]
+    fn dropped_are_frames_without_room_in_the_memory_and_not_those_without_room_at_the_host() {
+        let direction = Direction::default();
+        direction.lose_on_line(Loss::Drop, 3);
+        direction.frames_in.add(1);
+        direction.given(&RxMeta::default(), 60, Err(PortError::Full));
+        let count = Count::of(&direction);
+        assert_eq!((count.dropped, count.lost, count.frames_in), (3, 4, 4));
     }
 }
