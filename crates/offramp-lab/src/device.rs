@@ -67,8 +67,9 @@ pub struct DeviceConfig {
 /// Runs the matrix. `stop` ends it after the test that is under way; `progress` is told what happens, a
 /// line each.
 ///
-/// An experiment whose traffic fails is returned with the samples it has and a note. An interface that
-/// an earlier run left changed is put back first.
+/// What was finished is in `experiments` however the run ends. One whose traffic fails is there with the samples
+/// it has and a note, one that was under way when the run was stopped is not. An interface that an earlier run
+/// left changed is put back first.
 ///
 /// # Errors
 /// When there is no such interface, nothing on it can be changed, it may not be changed, the peer cannot
@@ -78,7 +79,8 @@ pub fn run(
     config: &DeviceConfig,
     stop: &AtomicBool,
     progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Experiment>, LabError> {
+    experiments: &mut Vec<Experiment>,
+) -> Result<(), LabError> {
     let bench = Bench::new(config, stop)?;
     let interface = config.interface.as_str();
     Features::read(interface).map_err(|e| explained(interface, e))?;
@@ -94,20 +96,20 @@ pub fn run(
     }
     bench.probe()?;
     let guard = Guard::new(&config.state_dir, found)?;
-    let measured = measure(&bench, &guard, &plans, config.repeats, progress);
+    let measured = measure(&bench, &guard, &plans, config.repeats, progress, experiments);
+    for experiment in &mut *experiments {
+        experiment.notes.extend(busy.clone());
+    }
     // That something is not as it was is worse than that nothing was measured.
     let changed = guard.finish()?;
-    let mut experiments = measured?;
     progress(&format!("{interface}: every setting is back"));
     for line in &changed {
         progress(&format!("{interface}: yet {line}"));
     }
-    let notes: Vec<String> =
-        busy.into_iter().chain(changed.iter().map(|line| format!("After the run {line}."))).collect();
-    for experiment in &mut experiments {
-        experiment.notes.extend_from_slice(&notes);
+    for experiment in experiments {
+        experiment.notes.extend(changed.iter().map(|line| format!("After the run {line}.")));
     }
-    Ok(experiments)
+    measured
 }
 
 /// What a reader must know of a machine that does other things as well.
@@ -141,8 +143,9 @@ fn measure(
     plans: &[Plan],
     repeats: usize,
     progress: &mut dyn FnMut(&str),
-) -> Result<Vec<Experiment>, LabError> {
-    let (mut experiments, mut failures) = (Vec::new(), Vec::new());
+    experiments: &mut Vec<Experiment>,
+) -> Result<(), LabError> {
+    let mut failures = Vec::new();
     for plan in plans {
         let mut experiment = Running::new(plan);
         let outcome = experiment.measure(bench, guard, repeats, progress);
@@ -157,9 +160,10 @@ fn measure(
     }
     match failures.into_iter().next() {
         Some(first) if experiments.iter().all(|e| e.variants.iter().all(|v| v.samples.is_empty())) => {
+            experiments.clear();
             Err(DeviceError::NothingMeasured(first).into())
         }
-        _ => Ok(experiments),
+        _ => Ok(()),
     }
 }
 

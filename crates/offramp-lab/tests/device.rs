@@ -73,7 +73,18 @@ impl Lab {
         stop: &AtomicBool,
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Vec<Experiment>, LabError> {
-        self.host.run(|| device::run(config, stop, progress)).unwrap()
+        let mut experiments = Vec::new();
+        self.run_into(config, stop, progress, &mut experiments).map(|()| experiments)
+    }
+
+    fn run_into(
+        &self,
+        config: &DeviceConfig,
+        stop: &AtomicBool,
+        progress: &mut (dyn FnMut(&str) + Send),
+        experiments: &mut Vec<Experiment>,
+    ) -> Result<(), LabError> {
+        self.host.run(|| device::run(config, stop, progress, experiments)).unwrap()
     }
 
     fn restore(&self) -> (Result<usize, LabError>, Vec<String>) {
@@ -187,7 +198,7 @@ fn spawn_run(dir: &Path) -> Child {
 fn a_run_that_is_to_be_killed() {
     let Some(dir) = std::env::var_os(CHILD_STATE_DIR) else { return };
     let config = DeviceConfig { repeats: 1000, ..config(Path::new(&dir), &["tso"]) };
-    device::run(&config, &AtomicBool::new(false), &mut |_| ()).unwrap();
+    device::run(&config, &AtomicBool::new(false), &mut |_| (), &mut Vec::new()).unwrap();
 }
 
 #[test]
@@ -260,6 +271,22 @@ fn a_run_that_is_stopped_puts_everything_back() {
     assert!(matches!(outcome, Err(LabError::Stopped)), "{outcome:?}");
     assert_eq!(switched, 1);
     assert_eq!(lab.settings(NAMED), named);
+    assert!(lab.state_files().is_empty());
+}
+
+#[test]
+fn a_run_that_is_stopped_half_way_keeps_the_experiments_that_are_finished() {
+    let lab = Lab::new("half");
+    let (stop, mut experiments) = (AtomicBool::new(false), Vec::new());
+    let outcome = lab.run_into(
+        &lab.config(&["tso", "tx-checksum"]),
+        &stop,
+        &mut |line| stop.store(line.starts_with("tx-checksum 2/"), Ordering::Relaxed),
+        &mut experiments,
+    );
+    assert!(matches!(outcome, Err(LabError::Stopped)), "{outcome:?}");
+    let [tso] = &experiments[..] else { panic!("one was finished: {experiments:?}") };
+    assert_eq!((tso.name.as_str(), tso.variants.iter().all(|variant| variant.samples.len() == 1)), ("tso", true));
     assert!(lab.state_files().is_empty());
 }
 
@@ -408,7 +435,10 @@ fn what_cannot_be_measured_is_refused_before_anything_is_touched() {
         refused(&DeviceConfig { interface: "eth9".to_owned(), ..config.clone() }),
         "no interface \"eth9\" in this network namespace; there are: lo, va, vbeside, vother"
     );
-    let text = refused(&DeviceConfig { peer: format!("{PEER}:9"), ..config.clone() });
+    let nobody = DeviceConfig { peer: format!("{PEER}:9"), ..config.clone() };
+    let outcome = lab.run(&nobody, &AtomicBool::new(false));
+    assert!(matches!(outcome, Err(LabError::Device(DeviceError::Peer { .. }))), "nothing has begun: {outcome:?}");
+    let text = refused(&nobody);
     assert!(text.contains("198.18.3.2:9") && text.contains("offramp ttcp --serve"), "{text}");
     let text = refused(&DeviceConfig { interface: BESIDE.to_owned(), ..config.clone() });
     assert!(text.starts_with("traffic to 198.18.3.2 does not go through interface \"vbeside\""), "{text}");

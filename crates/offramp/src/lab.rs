@@ -484,11 +484,17 @@ fn run_device(args: &Args, interface: &str, peer: &str, stop: &AtomicBool) -> Re
         state_dir: args.state_dir(),
         only: args.only.clone(),
     };
-    let experiments = device::run(&config, stop, &mut |line| eprintln!("{line}"))?;
+    let mut experiments = Vec::new();
+    let outcome = device::run(&config, stop, &mut |line| eprintln!("{line}"), &mut experiments);
+    if outcome.is_err() && experiments.is_empty() {
+        return outcome;
+    }
     for experiment in &experiments {
         show(args, experiment);
     }
-    finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments)
+    // As in a run on adapters of ours: what was finished is not lost.
+    let finished = finish(args, started, machine::describe_device(), "none: the adapter is not ours", experiments);
+    outcome.and(finished)
 }
 
 fn restore(args: &Args) -> Result<(), LabError> {

@@ -31,6 +31,14 @@ pub enum DeviceError {
         /// The interface.
         interface: String,
     },
+    /// No traffic with the peer, before anything was changed.
+    #[error("peer {peer}: {reason}")]
+    Peer {
+        /// The other machine.
+        peer: String,
+        /// What became of the first test.
+        reason: String,
+    },
     /// The way to the peer does not lead through the interface, so that its features mean nothing.
     #[error(
         "traffic to {peer} does not go through interface \"{interface}\" (it counted {counted} bytes of {sent}); \

@@ -90,6 +90,14 @@ impl<'a> Bench<'a> {
         Ok(bench)
     }
 
+    /// Traffic that fails before anything has begun is no failed measurement.
+    fn unreachable(&self, error: LabError) -> LabError {
+        match error {
+            LabError::Traffic(reason) => DeviceError::Peer { peer: self.host.clone(), reason }.into(),
+            other => other,
+        }
+    }
+
     /// Tests that the peer answers and that the way to it leads through the interface.
     ///
     /// # Errors
@@ -104,7 +112,7 @@ impl<'a> Bench<'a> {
         let mut params = self.params(Traffic::TcpSend);
         params.amount = usecs(self.config.seconds.min(PROBE_SECONDS_MAX));
         params.warmup_usecs = PROBE_WARMUP_USECS;
-        let report = self.run(&params, &mut |_| Ok(()))?;
+        let report = self.run(&params, &mut |_| Ok(())).map_err(|error| self.unreachable(error))?;
         let sent = report.send.map_or(0, |flow| flow.sender.bytes);
         let deadline = Instant::now() + COUNTER_LAG_MAX;
         loop {
