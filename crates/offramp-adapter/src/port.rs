@@ -20,9 +20,23 @@ pub enum PortError {
     /// The other side refuses this frame (its error number).
     #[error("refused (error number {0})")]
     Refused(i32),
+    /// Not known yet, and not lost: the port keeps the frame, and says later what became of it ([`HostPort::settle`]).
+    #[error("kept until the end of the batch")]
+    Held,
     /// The other side is gone and will not come back; the port is of no more use.
     #[error("closed (error number {0})")]
     Closed(i32),
+}
+
+/// What became of a frame that a host port had kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settled {
+    /// What the port was told of the frame.
+    pub meta: RxMeta,
+    /// Bytes of the frame.
+    pub len: usize,
+    /// Whether the host took it; never [`PortError::Held`].
+    pub outcome: Result<(), PortError>,
 }
 
 /// How often a host was interrupted.
@@ -82,11 +96,19 @@ pub trait HostPort {
     /// Hands a frame to the host.
     ///
     /// # Errors
-    /// When the host has no room, refuses the frame or is gone. The frame is lost.
+    /// When the host has no room, refuses the frame or is gone: the frame is lost. [`PortError::Held`] when that shows
+    /// only at the end of the batch.
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
     /// Ends a batch: the host sees everything that was given so far, at the latest now.
     fn flush(&mut self);
+
+    /// What became of the next frame that was [`PortError::Held`]; to be asked until `None` behind each
+    /// [`HostPort::flush`]. A port that says at once what becomes of a frame has nothing to do here.
+    #[inline]
+    fn settle(&mut self) -> Option<Settled> {
+        None
+    }
 
     /// The host's interrupts, where they are apart from handing over; always, or never. `None`: handing over
     /// is the interrupt, and moderation decides when that is.

@@ -5,7 +5,7 @@ mod gate;
 use crate::config::AdapterConfig;
 use crate::ipsec::{InForce, Ipsec, Opening};
 use crate::moderation::ModerationConfig;
-use crate::port::{HostPort, PortError, WirePort};
+use crate::port::{HostPort, PortError, Settled, WirePort};
 use crate::stats::{Direction, Loss};
 use crate::transmit::Progress;
 use gate::Gate;
@@ -186,6 +186,9 @@ impl Receive {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
         host.flush();
+        while let Some(settled) = host.settle() {
+            is_given |= count(&settled, stats, &mut closed);
+        }
         if is_given && !self.is_host_interrupted_apart {
             stats.interrupts.add(1);
         }
@@ -220,9 +223,15 @@ fn indicate(
     closed: &mut Option<PortError>,
 ) -> bool {
     let outcome = host.give(meta, frame);
-    stats.given(meta, frame.len(), outcome);
+    count(&Settled { meta: *meta, len: frame.len(), outcome }, stats, closed)
+}
+
+/// Counts what became of a frame; whether the host took it.
+fn count(settled: &Settled, stats: &Direction, closed: &mut Option<PortError>) -> bool {
+    let Settled { meta, len, outcome } = settled;
+    stats.given(meta, *len, *outcome);
     if let Err(error @ PortError::Closed(_)) = outcome {
-        *closed = Some(error);
+        *closed = Some(*error);
     }
     outcome.is_ok()
 }

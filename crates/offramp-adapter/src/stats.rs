@@ -252,7 +252,7 @@ impl Direction {
     /// Counts a frame of `len` bytes that a host was given, or did not take.
     pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         let frames = usize::from(meta.segments);
-        if meta.checksum == ChecksumState::Bad {
+        if meta.checksum == ChecksumState::Bad && outcome != Err(PortError::Held) {
             self.bad_checksum.add(frames as u64);
         }
         match outcome {
@@ -261,6 +261,8 @@ impl Direction {
                 self.bytes_out.add(len as u64);
                 self.host_frames.add(1);
             }
+            // Counted when it is settled.
+            Err(PortError::Held) => {}
             Err(PortError::Full) => self.lose(Loss::Drop, frames),
             Err(PortError::Refused(_) | PortError::Closed(_)) => self.lose(Loss::HostRefused, frames),
         }

@@ -391,7 +391,7 @@ impl<P: HostPort> Switch<P> {
                 }
                 true
             }
-            Ok(false) | Err(PortError::Full) => false,
+            Ok(false) | Err(PortError::Full | PortError::Held) => false,
             Err(PortError::Refused(_)) => {
                 self.refuse(from, Loss::BadRequest, 1, budget);
                 true

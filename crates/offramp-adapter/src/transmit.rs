@@ -243,8 +243,11 @@ impl Transmit {
     /// counter of one counts it.
     fn answer(&mut self, host: &mut impl HostPort) -> Result<(), PortError> {
         let Some(answer) = self.sealing.as_mut().and_then(|sealing| sealing.answer()) else { return Ok(()) };
-        let outcome = host.give(&RxMeta::default(), answer);
+        let mut outcome = host.give(&RxMeta::default(), answer);
         host.flush();
+        while let Some(settled) = host.settle() {
+            outcome = settled.outcome;
+        }
         match outcome {
             Err(error @ PortError::Closed(_)) => Err(error),
             // Whoever has no room is told the next time.

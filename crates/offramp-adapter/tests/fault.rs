@@ -10,7 +10,7 @@ use offramp_adapter::fault::{
 use offramp_adapter::memory::{MemoryConfig, PacketMemory};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{Control, QueuePair};
-use offramp_adapter::port::{Arrival, HostPort, Line, PortError, WirePort};
+use offramp_adapter::port::{Arrival, HostPort, Line, PortError, Settled, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
@@ -213,9 +213,13 @@ proptest! {
             let frames: Vec<usize> = (next..next + batch).collect();
             next += batch;
             for &n in &frames {
-                host.give(&RxMeta::default(), &numbered(n, 60)).unwrap();
+                let outcome = host.give(&RxMeta::default(), &numbered(n, 60));
+                prop_assert_eq!(outcome, if group < 2 { Ok(()) } else { Err(PortError::Held) });
             }
             host.flush();
+            while let Some(settled) = host.settle() {
+                prop_assert_eq!(settled.outcome, Ok(()));
+            }
             expected.extend(frames.chunks(group).flat_map(|group| group.iter().rev()));
             let given: Vec<usize> = host.host().given.iter().map(|(_, frame)| number(frame)).collect();
             prop_assert_eq!(&given, &expected, "nothing is kept beyond a batch");
@@ -250,14 +254,33 @@ proptest! {
 }
 
 #[test]
-fn what_a_host_refuses_late_is_told_with_a_later_frame() {
-    let mut host = Reverse::new(MemoryHost { refuse: 3, ..MemoryHost::default() }, Some(4));
-    let told: Vec<bool> = (0..12).map(|n| host.give(&RxMeta::default(), &numbered(n, 60)).is_ok()).collect();
-    assert_eq!(told.iter().filter(|is_ok| !**is_ok).count(), 3);
-    assert_eq!(host.host().given.len(), 9);
-    host.host_mut().closed = Some(5);
-    let closed = (0..8).any(|n| host.give(&RxMeta::default(), &numbered(n, 60)) == Err(PortError::Closed(5)));
-    assert!(closed);
+fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
+    let mut host = Reverse::new(MemoryHost { refuse: 1, ..MemoryHost::default() }, Some(4));
+    let stats = Direction::default();
+    for (segments, len) in [(10, 600), (3, 180)] {
+        let meta = RxMeta { segments, ..RxMeta::default() };
+        stats.given(&meta, len, host.give(&meta, &numbered(usize::from(segments), len)));
+    }
+    host.flush();
+    while let Some(Settled { meta, len, outcome }) = host.settle() {
+        stats.given(&meta, len, outcome);
+    }
+    assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));
+    assert_eq!(stats.lost(Loss::Drop), 3, "the last one was given first, and found no room");
+}
+
+#[test]
+fn a_host_that_takes_nothing_more_of_what_comes_in_the_wrong_order_is_counted_so_in_the_same_batch() {
+    let faults = FaultConfig { reverse_frames: Some(16), ..FaultConfig::default() };
+    let mut bench = Bench::new(&faults, &AdapterConfig::default());
+    bench.send(1, &pattern(1, 30_000));
+    bench.faulty.host_mut().host_mut().host_mut().refuse = usize::MAX;
+    bench.send(30_001, &pattern(2, 30_000));
+    let given = &bench.faulty.host().host().host().given;
+    let given: u64 = given.iter().map(|(meta, _)| u64::from(meta.segments)).sum();
+    let stats = &bench.controls[1].queues()[0].receive;
+    assert_eq!((stats.frames_out.get(), stats.frames_in.get()), (given, given + stats.lost(Loss::Drop)));
+    assert_eq!(stats.lost(Loss::Drop), 21);
 }
 
 /// A TCP frame with its checksum done.

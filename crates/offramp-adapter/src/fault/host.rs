@@ -1,7 +1,7 @@
 //! Hosts that are told of frames in the wrong order, or with a wrong verdict. What they send goes its way.
 
 use super::config::{VerdictConfig, WrongVerdict};
-use crate::port::{HostPort, Interrupts, PortError};
+use crate::port::{HostPort, Interrupts, PortError, Settled};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
@@ -45,29 +45,31 @@ macro_rules! pass_on_transmit {
 /// A host to which each group of so many frames is handed over in the wrong order, the last one first. What is
 /// left at the end of a batch is a group as well.
 ///
-/// A frame is given when its group is whole, so the host's answer comes late: it is told as that of a later
-/// frame. The numbers of frames given and lost are right in the end, but for those of the last group.
+/// A frame is given when its group is whole, so what becomes of it shows late ([`HostPort::settle`]).
 #[derive(Debug)]
 pub struct Reverse<H> {
     host: H,
     group: usize,
     held: Vec<(RxMeta, Vec<u8>)>,
     free: Vec<Vec<u8>>,
-    /// Answers that nobody was told yet.
-    late: VecDeque<PortError>,
+    /// What nobody was told yet.
+    settled: VecDeque<Settled>,
 }
 
 impl<H: HostPort> Reverse<H> {
     /// Turns groups of `group` frames round; `None`, 0 and 1 turn nothing round.
     pub fn new(host: H, group: Option<usize>) -> Self {
         let group = group.unwrap_or(1);
-        Self { host, group, held: Vec::new(), free: Vec::new(), late: VecDeque::new() }
+        Self { host, group, held: Vec::new(), free: Vec::new(), settled: VecDeque::new() }
     }
 
     /// Hands over what is held.
     fn release(&mut self) {
         while let Some((meta, frame)) = self.held.pop() {
-            self.late.extend(self.host.give(&meta, &frame).err());
+            let outcome = self.host.give(&meta, &frame);
+            if outcome != Err(PortError::Held) {
+                self.settled.push_back(Settled { meta, len: frame.len(), outcome });
+            }
             self.free.push(frame);
         }
     }
@@ -99,12 +101,16 @@ impl<H: HostPort> HostPort for Reverse<H> {
         if self.held.len() >= self.group {
             self.release();
         }
-        self.late.pop_front().map_or(Ok(()), Err)
+        Err(PortError::Held)
     }
 
     fn flush(&mut self) {
         self.release();
         self.host.flush();
+    }
+
+    fn settle(&mut self) -> Option<Settled> {
+        self.settled.pop_front().or_else(|| self.host.settle())
     }
 }
 
@@ -172,6 +178,10 @@ impl<H: HostPort> HostPort for VerdictFault<H> {
 
     fn flush(&mut self) {
         self.host.flush();
+    }
+
+    fn settle(&mut self) -> Option<Settled> {
+        self.host.settle()
     }
 }
 

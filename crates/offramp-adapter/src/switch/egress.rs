@@ -2,7 +2,7 @@
 
 use super::{Budget, SwitchPort};
 use crate::config::frame_len_max;
-use crate::port::{HostPort, PortError};
+use crate::port::{HostPort, PortError, Settled};
 use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::make_partial;
@@ -128,9 +128,21 @@ impl<'a, P: HostPort> Outlet<'a, P> {
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) {
         let outcome = self.host.give(meta, frame);
-        self.stats().given(meta, frame.len(), outcome);
-        if let Err(PortError::Closed(errno)) = outcome {
+        self.count(&Settled { meta: *meta, len: frame.len(), outcome });
+    }
+
+    fn count(&self, settled: &Settled) {
+        self.stats().given(&settled.meta, settled.len, settled.outcome);
+        if let Err(PortError::Closed(errno)) = settled.outcome {
             self.shared.close(errno);
+        }
+    }
+
+    /// Shows the host what it was given.
+    fn flush(&mut self) {
+        self.host.flush();
+        while let Some(settled) = self.host.settle() {
+            self.count(&settled);
         }
     }
 
@@ -184,7 +196,7 @@ impl Egress {
             self.coalescer.flush_expired(now_ns, &mut |meta, frame| outlet.give(meta, frame));
         }
         if std::mem::take(&mut self.is_unflushed) {
-            outlet.host.flush();
+            outlet.flush();
             self.count_interrupt(outlet.stats());
         }
     }
@@ -192,7 +204,7 @@ impl Egress {
     /// Hands over everything that is held, whatever its age.
     pub(super) fn release(&mut self, mut outlet: Outlet<'_, impl HostPort>) {
         self.coalescer.flush(&mut |meta, frame| outlet.give(meta, frame));
-        outlet.host.flush();
+        outlet.flush();
         self.count_interrupt(outlet.stats());
         self.is_unflushed = false;
     }

@@ -6,7 +6,7 @@
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
-use offramp_adapter::port::{HostPort, Interrupts, Line, PortError};
+use offramp_adapter::port::{HostPort, Interrupts, Line, PortError, Settled};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_ports::worker::{HostIo, Task, Watch};
@@ -117,6 +117,10 @@ impl<H: HostPort> HostPort for Gated<H> {
 
     fn flush(&mut self) {
         self.host.flush();
+    }
+
+    fn settle(&mut self) -> Option<Settled> {
+        self.host.settle()
     }
 
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {

@@ -1,7 +1,7 @@
 //! Any host port as a port of a switch, and the switch as a task that can be brought to rest.
 
 use super::drain::{Gated, Mark, Rest, say_gone};
-use offramp_adapter::port::{HostPort, Interrupts, PortError};
+use offramp_adapter::port::{HostPort, Interrupts, PortError, Settled};
 use offramp_adapter::switch::{Switch, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{RxMeta, TxMeta};
@@ -38,6 +38,10 @@ impl HostPort for Seat {
 
     fn flush(&mut self) {
         self.0.flush();
+    }
+
+    fn settle(&mut self) -> Option<Settled> {
+        self.0.settle()
     }
 
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
