@@ -63,6 +63,12 @@ impl Position {
         }
     }
 
+    /// Slots from `earlier` to here: a lap at most.
+    fn ahead_of(self, earlier: Self, size: u16) -> u16 {
+        let lap = if self.wrap == earlier.wrap { 0 } else { size };
+        (self.index + lap).saturating_sub(earlier.index)
+    }
+
     fn retreat(&mut self, slots: u16, size: u16) {
         if self.index < slots {
             self.index += size;
@@ -223,8 +229,11 @@ impl PackedRing {
         let (size, writable) = (self.size, self.options.writable);
         let mut fetched = Fetched::default();
         let mut at = self.next_available;
+        // What the driver was not given back it cannot make available again. If it does all the same, a batch would
+        // never come to its end, and overwrite itself when it is shown.
+        let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         for _ in 0..FETCH_MAX {
-            if !self.is_available(at) {
+            if free == 0 || !self.is_available(at) {
                 break;
             }
             let ahead = usize::from(at.index) + AHEAD;
@@ -238,19 +247,26 @@ impl PackedRing {
                 1
             } else {
                 self.next_available = at;
-                self.fetch_chain(memory, batch, &mut fetched)?
+                self.fetch_chain(memory, batch, free, &mut fetched)?
             };
             at.advance(slots, size);
+            free -= slots;
         }
         self.next_available = at;
         Ok(fetched)
     }
 
-    /// Fetches a chain of any shape, also a bad one; how many slots it takes.
+    /// Fetches a chain of any shape, also a bad one, of `free` slots at most; how many it takes.
     #[inline(never)]
-    fn fetch_chain(&self, memory: &GuestMemory, batch: &mut Batch, fetched: &mut Fetched) -> Result<u16, Broken> {
+    fn fetch_chain(
+        &self,
+        memory: &GuestMemory,
+        batch: &mut Batch,
+        free: u16,
+        fetched: &mut Fetched,
+    ) -> Result<u16, Broken> {
         let first = batch.buffers.len();
-        let (id, slots, walked) = self.walk(memory, batch)?;
+        let (id, slots, walked) = self.walk(memory, batch, free)?;
         match walked.and_then(|()| close_chain(id, slots, first, &batch.buffers)) {
             Ok(chain) => {
                 batch.chains.push(chain);
@@ -267,12 +283,17 @@ impl PackedRing {
     }
 
     /// Follows a chain: its ID (which the last descriptor holds), the slots that it occupies, and
-    /// whether its buffers can be used. A chain without an end cannot be given back.
+    /// whether its buffers can be used. A chain without an end cannot be given back, nor one of more than `free` slots.
     #[inline]
-    fn walk(&self, memory: &GuestMemory, batch: &mut Batch) -> Result<(u16, u16, Result<(), BadChain>), Broken> {
+    fn walk(
+        &self,
+        memory: &GuestMemory,
+        batch: &mut Batch,
+        free: u16,
+    ) -> Result<(u16, u16, Result<(), BadChain>), Broken> {
         let mut at = self.next_available;
         let mut walked = Ok(());
-        for slots in 1..=self.size {
+        for slots in 1..=free {
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index)).as_ptr()) };
             let flags = descriptor.fourth;

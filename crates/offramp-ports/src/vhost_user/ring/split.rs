@@ -89,7 +89,9 @@ impl SplitRing {
     pub(super) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let available = self.word(self.available, 1).load(Ordering::Acquire);
         let waiting = available.wrapping_sub(self.next_available);
-        if waiting > self.size {
+        // A driver that waits for what it is given back has no more than the ring in the device's hands. One that
+        // does not could keep a batch from ever coming to its end.
+        if waiting > self.size || available.wrapping_sub(self.published) > self.size {
             return Err(Broken::AvailableIndex);
         }
         let mut fetched = Fetched::default();

@@ -1,7 +1,88 @@
-//! What the rings compute without memory. The rings themselves are judged from outside, by a driver that
-//! shares no code with them (`tests/vhost_*.rs`).
+//! What the rings compute without memory, and what they make of a driver that does not wait. The rings themselves are
+//! judged from outside, by a driver that shares no code with them (`tests/vhost_*.rs`).
 
 use super::*;
+use crate::vhost_user::memory::Extent;
+use crate::vhost_user::sigbus::Alarm;
+use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::fs::File;
+
+/// Entries of the rings here.
+const ENTRIES: u16 = 4;
+const PLACE: RingPlace = RingPlace { size: ENTRIES, descriptors: 0, driver: 0x100, device: 0x200 };
+const BUFFER_AT: u64 = 0x800;
+const BUFFER_LEN: u32 = 100;
+
+/// A page of a guest.
+fn page() -> GuestMemory {
+    const LEN: u64 = 4096;
+    let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+    file.set_len(LEN).unwrap();
+    let extent = Extent { guest: 0, user: 0, len: LEN, file_offset: 0 };
+    GuestMemory::map(vec![(extent, file)], &Alarm::new(EventFd::new().unwrap())).unwrap()
+}
+
+/// As the guest writes it.
+fn poke<T>(memory: &GuestMemory, at: u64, value: T) {
+    let host = memory.at_guest(at, size_of::<T>() as u64).unwrap().cast::<T>();
+    // SAFETY: the bytes lie in the page, and every place here is aligned.
+    unsafe { host.write_volatile(value) };
+}
+
+fn receive_ring(memory: &GuestMemory, is_packed: bool) -> Ring {
+    let options = RingOptions { writable: true, ..RingOptions::default() };
+    Ring::new(memory, is_packed, &PLACE, if is_packed { 1 << 15 } else { 0 }, options, None).unwrap()
+}
+
+/// Gives back all that waits, which the driver does not see yet.
+fn use_all(ring: &mut Ring, batch: &mut Batch) {
+    while let Some(chain) = batch.pop() {
+        ring.put_used(&chain, 0);
+    }
+}
+
+#[test]
+fn a_split_ring_takes_nothing_twice_that_the_driver_was_not_given_back() {
+    let (memory, mut batch) = (page(), Batch::default());
+    let descriptor = Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, third: WRITE, fourth: 0 };
+    for n in 0..ENTRIES {
+        poke(&memory, DESCRIPTOR_LEN * u64::from(n), descriptor);
+        poke(&memory, PLACE.driver + 4 + 2 * u64::from(n), n);
+    }
+    let mut ring = receive_ring(&memory, false);
+    for lap in 1..=3 {
+        poke(&memory, PLACE.driver + 2, lap * ENTRIES);
+        assert_eq!(ring.fetch(&memory, &mut batch).unwrap().chains, usize::from(ENTRIES));
+        use_all(&mut ring, &mut batch);
+        ring.publish(0);
+    }
+    poke(&memory, PLACE.driver + 2, 4 * ENTRIES);
+    ring.fetch(&memory, &mut batch).unwrap();
+    use_all(&mut ring, &mut batch);
+    poke(&memory, PLACE.driver + 2, 4 * ENTRIES + 1);
+    assert_eq!(ring.fetch(&memory, &mut batch).unwrap_err(), Broken::AvailableIndex);
+}
+
+#[test]
+fn a_packed_ring_takes_nothing_twice_that_the_driver_was_not_given_back() {
+    const AVAIL: u16 = 1 << 7;
+    const USED: u16 = 1 << 15;
+    let (memory, mut batch) = (page(), Batch::default());
+    let make_available = |n: u16, flags: u16| {
+        let descriptor = Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, third: n, fourth: WRITE | flags };
+        poke(&memory, DESCRIPTOR_LEN * u64::from(n), descriptor);
+    };
+    let mut ring = receive_ring(&memory, true);
+    (0..ENTRIES).for_each(|n| make_available(n, AVAIL));
+    assert_eq!(ring.fetch(&memory, &mut batch).unwrap().chains, usize::from(ENTRIES));
+    use_all(&mut ring, &mut batch);
+    (0..ENTRIES).for_each(|n| make_available(n, USED));
+    assert_eq!(ring.fetch(&memory, &mut batch).unwrap().chains, 0, "the driver has nothing back yet");
+    ring.publish(0);
+    (0..ENTRIES).for_each(|n| make_available(n, if n + 1 < ENTRIES { USED } else { USED | NEXT }));
+    assert_eq!(ring.fetch(&memory, &mut batch).unwrap_err(), Broken::Head, "a chain beyond the lap");
+}
 
 #[test]
 fn an_event_is_passed_exactly_when_an_index_on_the_way_is_it() {
