@@ -110,6 +110,16 @@ pub trait HostPort {
         None
     }
 
+    /// [`HostPort::flush`], and tells of each frame that was [`PortError::Held`] what became of it.
+    #[inline]
+    fn end_batch(&mut self, tell: impl FnMut(Settled))
+    where
+        Self: Sized,
+    {
+        self.flush();
+        std::iter::from_fn(|| self.settle()).for_each(tell);
+    }
+
     /// The host's interrupts, where they are apart from handing over; always, or never. `None`: handing over
     /// is the interrupt, and moderation decides when that is.
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {

@@ -185,10 +185,7 @@ impl Receive {
         } else {
             self.coalescer.flush_expired(now_ns, &mut give);
         }
-        host.flush();
-        while let Some(settled) = host.settle() {
-            is_given |= count(&settled, stats, &mut closed);
-        }
+        host.end_batch(|settled| is_given |= count(&settled, stats, &mut closed));
         if is_given && !self.is_host_interrupted_apart {
             stats.interrupts.add(1);
         }

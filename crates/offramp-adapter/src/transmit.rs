@@ -244,10 +244,7 @@ impl Transmit {
     fn answer(&mut self, host: &mut impl HostPort) -> Result<(), PortError> {
         let Some(answer) = self.sealing.as_mut().and_then(|sealing| sealing.answer()) else { return Ok(()) };
         let mut outcome = host.give(&RxMeta::default(), answer);
-        host.flush();
-        while let Some(settled) = host.settle() {
-            outcome = settled.outcome;
-        }
+        host.end_batch(|settled| outcome = settled.outcome);
         match outcome {
             Err(error @ PortError::Closed(_)) => Err(error),
             // Whoever has no room is told the next time.

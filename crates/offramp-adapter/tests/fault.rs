@@ -216,10 +216,9 @@ proptest! {
                 let outcome = host.give(&RxMeta::default(), &numbered(n, 60));
                 prop_assert_eq!(outcome, if group < 2 { Ok(()) } else { Err(PortError::Held) });
             }
-            host.flush();
-            while let Some(settled) = host.settle() {
-                prop_assert_eq!(settled.outcome, Ok(()));
-            }
+            let mut settled = Vec::new();
+            host.end_batch(|frame| settled.push(frame.outcome));
+            prop_assert!(settled.iter().all(Result::is_ok), "{:?}", settled);
             expected.extend(frames.chunks(group).flat_map(|group| group.iter().rev()));
             let given: Vec<usize> = host.host().given.iter().map(|(_, frame)| number(frame)).collect();
             prop_assert_eq!(&given, &expected, "nothing is kept beyond a batch");
@@ -261,10 +260,7 @@ fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
         let meta = RxMeta { segments, ..RxMeta::default() };
         stats.given(&meta, len, host.give(&meta, &numbered(usize::from(segments), len)));
     }
-    host.flush();
-    while let Some(Settled { meta, len, outcome }) = host.settle() {
-        stats.given(&meta, len, outcome);
-    }
+    host.end_batch(|Settled { meta, len, outcome }| stats.given(&meta, len, outcome));
     assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));
     assert_eq!(stats.lost(Loss::Drop), 3, "the last one was given first, and found no room");
 }

@@ -128,22 +128,13 @@ impl<'a, P: HostPort> Outlet<'a, P> {
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) {
         let outcome = self.host.give(meta, frame);
-        self.count(&Settled { meta: *meta, len: frame.len(), outcome });
-    }
-
-    fn count(&self, settled: &Settled) {
-        self.stats().given(&settled.meta, settled.len, settled.outcome);
-        if let Err(PortError::Closed(errno)) = settled.outcome {
-            self.shared.close(errno);
-        }
+        count(self.shared, &Settled { meta: *meta, len: frame.len(), outcome });
     }
 
     /// Shows the host what it was given.
     fn flush(&mut self) {
-        self.host.flush();
-        while let Some(settled) = self.host.settle() {
-            self.count(&settled);
-        }
+        let shared = self.shared;
+        self.host.end_batch(|settled| count(shared, &settled));
     }
 
     fn lose_too_long(&self) {
@@ -157,6 +148,14 @@ pub(super) struct Work<'a> {
     pub(super) scratch: &'a mut Scratch,
     pub(super) budget: &'a mut Budget,
     pub(super) now_ns: u64,
+}
+
+/// Counts what became of a frame at a port, which may be gone.
+fn count(port: &SwitchPort, settled: &Settled) {
+    port.stats().receive.given(&settled.meta, settled.len, settled.outcome);
+    if let Err(PortError::Closed(errno)) = settled.outcome {
+        port.close(errno);
+    }
 }
 
 impl Egress {
