@@ -5,8 +5,11 @@
 //! `cargo bench -p offramp-ports --bench vhost_moderation` gives the adapter a processor and the guests another one (each
 //! its own where there are three), and keeps all awake, so that what is compared is moderation, and not where
 //! the kernel puts a thread or how late a hypervisor gives a halted processor back. With `-- --free` the kernel and the
-//! hypervisor do as they like. `--test` runs hardly anything, and its figures mean nothing.
+//! hypervisor do as they like. `-- --load-interrupts 4000,7000` adds the default's rule with so many interrupts a second under
+//! load, and `-- --only mixed` leaves the other loads out. `--test` runs hardly anything, and its figures mean nothing.
 
+#[path = "vhost_moderation/contenders.rs"]
+mod contenders;
 #[path = "vhost_moderation/guests.rs"]
 mod guests;
 #[path = "vhost_moderation/placement.rs"]
@@ -16,8 +19,9 @@ mod report;
 #[path = "../tests/vhost_common/mod.rs"]
 mod vhost_common;
 
+use contenders::order;
 use guests::{LAST, LAST_REQUEST, answer, end, one_by_one, send, time_answers};
-use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_ports::sys::cpu::CpuTimes;
 use offramp_testkit::Guest;
@@ -54,25 +58,14 @@ enum Load {
     Mixed,
 }
 
-const LOADS: [Load; 3] = [Load::Requests, Load::Bulk, Load::Mixed];
-/// The base first, then the default, then a fixed setting.
-const POLICIES: [&str; 3] = ["off", "quiet-or-area", "8000/s"];
-
-fn moderation(name: &str) -> ModerationConfig {
-    match name {
-        "off" => ModerationConfig::default(),
-        "quiet-or-area" => ModerationConfig::adaptive(),
-        _ => ModerationConfig {
-            policy: Policy::FixedGap { max_interrupts_per_second: 8000 },
-            ..ModerationConfig::default()
-        },
+impl Load {
+    fn called(name: &str) -> Self {
+        let is_called = |load: &Self| format!("{load:?}").eq_ignore_ascii_case(name);
+        LOADS.into_iter().find(is_called).unwrap_or_else(|| panic!("--only {name}: use requests, bulk or mixed"))
     }
 }
 
-/// Which policy comes when, in one round after the other: each follows each other one three times in six rounds, and none
-/// follows itself. What a sample leaves behind, as how long a hypervisor or a kernel waits before it halts a processor,
-/// then helps or hinders no policy more than another.
-const ORDERS: [[usize; POLICIES.len()]; 6] = [[0, 1, 2], [1, 2, 0], [2, 0, 1], [2, 1, 0], [1, 0, 2], [0, 2, 1]];
+const LOADS: [Load; 3] = [Load::Requests, Load::Bulk, Load::Mixed];
 
 /// What one sample shows.
 #[derive(Clone, Copy, Debug, Default)]
@@ -90,24 +83,34 @@ struct Sample {
     delay_max: Duration,
 }
 
-/// Of each policy, a sample of each round.
-type Samples = [Vec<Sample>; POLICIES.len()];
+/// Of each contender, a sample of each round.
+type Samples = Vec<Vec<Sample>>;
 
 fn main() {
     let has = |flag: &str| std::env::args().any(|arg| arg == flag);
     let (rounds, time) = if has("--test") { (1, Duration::from_millis(5)) } else { (ROUNDS, SAMPLE) };
+    let loads = match value_of("--only") {
+        Some(only) => vec![Load::called(&only)],
+        None => LOADS.to_vec(),
+    };
+    let contenders = contenders::all(&value_of("--load-interrupts").unwrap_or_default());
     let placement = if has("--free") { Placement::free() } else { Placement::apart() };
     println!("{placement}");
-    for load in LOADS {
+    for load in loads {
         let before = cpu_times();
-        let mut samples = Samples::default();
+        let mut samples: Samples = vec![Vec::new(); contenders.len()];
         for round in 0..rounds {
-            for index in ORDERS[round % ORDERS.len()] {
-                samples[index].push(sample(load, moderation(POLICIES[index]), &placement, time));
+            for index in order(round, contenders.len()) {
+                samples[index].push(sample(load, contenders[index].moderation, &placement, time));
             }
         }
-        report::print(load, &samples, cpu_times().since(&before).stolen_share());
+        report::print(load, &contenders, &samples, cpu_times().since(&before).stolen_share());
     }
+}
+
+/// The argument behind `flag`.
+fn value_of(flag: &str) -> Option<String> {
+    std::env::args().skip_while(|arg| arg != flag).nth(1)
 }
 
 fn cpu_times() -> CpuTimes {

@@ -1,11 +1,8 @@
 //! What the samples say, beside what a default must keep to.
 
-use super::{Load, POLICIES, Sample, Samples};
+use super::contenders::{Contender, FIXED, OFF};
+use super::{Load, Sample, Samples};
 
-/// The policy that the bounds are of.
-const DEFAULT: &str = "quiet-or-area";
-const OFF: &str = "off";
-const FIXED: &str = "8000/s";
 /// How far from the middle the ends of a 95 % interval of a median are, in square roots of the number of values.
 const INTERVAL_95: f64 = 0.98;
 
@@ -20,7 +17,7 @@ const COLUMNS: [(&str, Column); 5] = [
     ("calls/frame", |sample| sample.calls_per_frame),
 ];
 
-/// What the ratio of the default to another policy must keep to.
+/// What the ratio of a bound contender to another one must keep to.
 #[derive(Clone, Copy, Debug)]
 enum Limit {
     AtMost(f64),
@@ -43,7 +40,7 @@ impl Limit {
     }
 }
 
-/// What the default is held to: a column by its name, and the policy that it is compared with.
+/// What the default is held to: a column by its name, and the contender that it is compared with.
 fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
     match load {
         Load::Requests => vec![("p50 us", OFF, Limit::AtMost(1.05)), ("p99 us", OFF, Limit::AtMost(1.1))],
@@ -57,7 +54,7 @@ fn bounds(load: Load) -> Vec<(&'static str, &'static str, Limit)> {
 }
 
 /// Prints the table of one load, and the bounds.
-pub fn print(load: Load, samples: &Samples, stolen_share: f64) {
+pub fn print(load: Load, contenders: &[Contender], samples: &Samples, stolen_share: f64) {
     println!(
         "{load:?}, median of {} rounds; in brackets the median ratio to off of the same round; a hypervisor took {:.1} %",
         samples[0].len(),
@@ -65,46 +62,46 @@ pub fn print(load: Load, samples: &Samples, stolen_share: f64) {
     );
     print!("  {:<14}", "policy");
     println!("{}", COLUMNS.map(|(name, _)| format!(" {name:>18}")).concat());
-    for (policy, of_policy) in POLICIES.iter().zip(samples) {
+    for (Contender { name, .. }, of_it) in contenders.iter().zip(samples) {
         println!(
-            "  {policy:<14}{}",
-            COLUMNS.map(|(_, column)| format!(" {:>18}", cell(samples, of_policy, column))).concat()
+            "  {name:<14}{}",
+            COLUMNS.map(|(_, column)| format!(" {:>18}", cell(samples, of_it, column))).concat()
         );
     }
-    for (name, base, limit) in bounds(load) {
-        print_bound(samples, name, base, limit);
+    for (contender, of_it) in contenders.iter().zip(samples).filter(|(contender, _)| contender.is_bound) {
+        for (column, base, limit) in bounds(load) {
+            let of_base = contenders.iter().position(|contender| contender.name == base).expect("a base that runs");
+            print_bound(&contender.name, of_it, column, base, &samples[of_base], limit);
+        }
     }
-    print_losses(samples);
+    print_losses(contenders, samples);
     if load == Load::Mixed {
         let least = Spread::of(samples[0].iter().map(|off| off.messages_per_s / off.calls_per_s)).median;
         println!("  a call for each request and each answer, and none for bulk data: {least:.2} of the calls of off");
     }
 }
 
-fn cell(samples: &Samples, of_policy: &[Sample], column: Column) -> String {
-    let value = Spread::of(of_policy.iter().map(column)).median;
-    let ratio = Spread::of(ratios(of_policy, &samples[0], column)).median;
+fn cell(samples: &Samples, of_it: &[Sample], column: Column) -> String {
+    let value = Spread::of(of_it.iter().map(column)).median;
+    let ratio = Spread::of(ratios(of_it, &samples[0], column)).median;
     if value == 0.0 { "-".to_owned() } else { format!("{value:.2} ({ratio:.2})") }
 }
 
-fn print_bound(samples: &Samples, name: &str, base: &str, limit: Limit) {
-    let of = |policy: &str| &samples[POLICIES.iter().position(|of| *of == policy).expect("a policy of this benchmark")];
-    let (_, column) = COLUMNS.into_iter().find(|(of, _)| *of == name).expect("a column of this benchmark");
-    let spread = Spread::of(ratios(of(DEFAULT), of(base), column));
+fn print_bound(name: &str, of_it: &[Sample], column: &str, base: &str, of_base: &[Sample], limit: Limit) {
+    let (_, of_column) = COLUMNS.into_iter().find(|(of, _)| *of == column).expect("a column of this benchmark");
+    let spread = Spread::of(ratios(of_it, of_base, of_column));
     let verdict = if limit.holds(spread.median) { "kept" } else { "NOT kept" };
     let ends = [spread.low, spread.high].map(|end| limit.holds(end));
     let doubt = if ends == [limit.holds(spread.median); 2] { "" } else { ", not for sure" };
     let Spread { median, low, high } = spread;
-    println!("  {DEFAULT}: {name} {median:.2} x {base} ({low:.2} .. {high:.2}); {}: {verdict}{doubt}", limit.text());
+    println!("  {name}: {column} {median:.2} x {base} ({low:.2} .. {high:.2}); {}: {verdict}{doubt}", limit.text());
 }
 
-fn print_losses(samples: &Samples) {
-    for (policy, of_policy) in POLICIES.iter().zip(samples) {
-        for sample in of_policy.iter().filter(|sample| sample.lost > 0) {
+fn print_losses(contenders: &[Contender], samples: &Samples) {
+    for (Contender { name, .. }, of_it) in contenders.iter().zip(samples) {
+        for sample in of_it.iter().filter(|sample| sample.lost > 0) {
             let (lost, late_ms) = (sample.lost, sample.delay_max.as_secs_f64() * 1e3);
-            println!(
-                "  {policy}: {lost} frames found no buffer in a sample whose guest was up to {late_ms:.1} ms late"
-            );
+            println!("  {name}: {lost} frames found no buffer in a sample whose guest was up to {late_ms:.1} ms late");
         }
     }
 }
