@@ -26,8 +26,8 @@
 //! ```
 //!
 //! # How
-//! Every policy is a few limits on what waits: a time since the first frame or since the last interrupt, a
-//! number of frames, and an area, which is the time that the frames have waited together. A policy that
+//! Every policy is a few limits on what waits: a time since the first frame, since the last one or since the last
+//! interrupt, a number of frames, and an area, which is the time that the frames have waited together. A policy that
 //! learns does so at the interrupt. So a frame costs a few additions, whatever the policy, and nothing is
 //! allocated.
 //!
@@ -84,6 +84,8 @@ struct Waiting {
     frames: u64,
     /// When the first of them came.
     first_ns: u64,
+    /// When the last of them came.
+    last_ns: u64,
     /// How much later than the first each of them came, summed; below zero in two's complement when a clock
     /// that went back has let some come earlier.
     later_ns: u64,
@@ -100,13 +102,14 @@ impl Waiting {
     /// The first frames, of which none waits longer than `wait_ns`.
     #[inline]
     fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
-        Self { frames, first_ns: now_ns, later_ns: 0, wait_ns }
+        Self { frames, first_ns: now_ns, last_ns: now_ns, later_ns: 0, wait_ns }
     }
 
     #[inline]
     fn add(&mut self, now_ns: u64, frames: u64) {
         self.later_ns = self.later_ns.wrapping_add(frames.wrapping_mul(self.since_first_ns(now_ns)));
         self.frames = self.frames.wrapping_add(frames);
+        self.last_ns = now_ns;
     }
 
     /// The rest is of the next first frame.
@@ -137,6 +140,29 @@ enum Early {
     For { wait_ns: u64 },
 }
 
+/// So many interrupts that did not come are made up for by silences, at most.
+const SAVED_INTERRUPTS_MAX: u64 = 8;
+
+/// A wait that ends because nothing more comes.
+#[derive(Clone, Copy, Debug)]
+struct Silence {
+    /// Since the last frame.
+    wait_ns: u64,
+    /// It ends only so many waits that there is one interrupt in so long, in the mean.
+    gap_ns: u64,
+}
+
+impl Silence {
+    const NEVER: Self = Self { wait_ns: NEVER, gap_ns: NEVER };
+
+    /// From when on the next one may end a wait, behind an interrupt: each takes a gap, and those that did not come in time
+    /// have left theirs, some of them.
+    fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
+        let saved_ns = SAVED_INTERRUPTS_MAX.saturating_mul(self.gap_ns);
+        from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.gap_ns)
+    }
+}
+
 /// What ends the wait, whatever the policy; the first that is met does.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
@@ -150,11 +176,19 @@ struct Limits {
     area_ns: u64,
     /// Frames that wait.
     frames: u64,
+    silence: Silence,
 }
 
 impl Limits {
     /// Every frame at once.
-    const NONE: Self = Self { rested_ns: 0, wait_ns: 0, early: Early::UntilRested, area_ns: NEVER, frames: NEVER };
+    const NONE: Self = Self {
+        rested_ns: 0,
+        wait_ns: 0,
+        early: Early::UntilRested,
+        area_ns: NEVER,
+        frames: NEVER,
+        silence: Silence::NEVER,
+    };
 
     fn gap(gap_ns: u64) -> Self {
         Self { rested_ns: gap_ns, ..Self::NONE }
@@ -170,9 +204,12 @@ impl Limits {
         let limits = Self { wait_ns: config.deadline_ns, area_ns: cost_ns, ..Self::NONE };
         match price {
             None => limits,
-            Some(price) => {
-                Self { wait_ns: config.deadline_ns.min(price.gap_ns()), area_ns: price.of(cost_ns), ..limits }
-            }
+            Some(price) => Self {
+                wait_ns: config.deadline_ns.min(price.gap_ns()),
+                area_ns: price.of(cost_ns),
+                silence: price.silence(),
+                ..limits
+            },
         }
     }
 
@@ -297,6 +334,8 @@ pub struct Moderator {
     /// When the last interrupt was; 0 before the first.
     fired_ns: u64,
     has_fired: bool,
+    /// From then on a silence may end a wait, and there are no more interrupts than are meant to be.
+    silence_from_ns: u64,
     /// Frames that the host has seen since the last interrupt without another one.
     seen_frames: u64,
     /// Bytes that came since the last interrupt.
@@ -323,6 +362,7 @@ impl Moderator {
             limits: Limits::NONE,
             fired_ns: 0,
             has_fired: false,
+            silence_from_ns: 0,
             seen_frames: 0,
             bytes: 0,
             rule: Rule::new(&config.policy),
@@ -359,7 +399,8 @@ impl Moderator {
         let (waiting, limits) = (&self.waiting, &self.limits);
         let is_over = waiting.since_first_ns(now_ns) >= waiting.wait_ns
             || waiting.frames >= limits.frames
-            || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns);
+            || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns)
+            || (limits.silence.wait_ns < NEVER && now_ns >= self.silence_due_ns());
         is_over && waiting.frames > 0
     }
 
@@ -375,7 +416,14 @@ impl Moderator {
         }
         let area_ns = self.limits.area_ns;
         let for_area_ns = if area_ns < NEVER { waiting.wait_for_area_ns(area_ns) } else { NEVER };
-        Some(waiting.first_ns.saturating_add(waiting.wait_ns.min(for_area_ns)))
+        let due_ns = waiting.first_ns.saturating_add(waiting.wait_ns.min(for_area_ns));
+        Some(due_ns.min(self.silence_due_ns()))
+    }
+
+    /// When the wait ends if no other frame comes until then.
+    #[inline]
+    fn silence_due_ns(&self) -> u64 {
+        self.waiting.last_ns.saturating_add(self.limits.silence.wait_ns).max(self.silence_from_ns)
     }
 
     /// The host was interrupted and will find all that waits. Returns how many frames that are.
@@ -394,6 +442,9 @@ impl Moderator {
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         (self.fired_ns, self.has_fired) = (now_ns, true);
+        if self.limits.silence.wait_ns < NEVER {
+            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
+        }
         if self.rule.fired(interrupt) {
             self.take_limits();
         }

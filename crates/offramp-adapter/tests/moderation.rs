@@ -531,6 +531,47 @@ mod adaptive {
         assert_eq!(requests(&mut trial, end_ns + SECOND_NS, 20_000) / 100, 0);
     }
 
+    /// Bursts back to back, one each so long.
+    fn bursts(trial: &mut Trial, start_ns: u64, count: u64, frames: u64, every_ns: u64) -> u64 {
+        for n in 0..count {
+            bulk(trial, start_ns + n * every_ns, frames);
+        }
+        start_ns + count * every_ns
+    }
+
+    #[test]
+    fn a_request_between_bursts_waits_for_a_silence_and_not_for_the_gap() {
+        const EVERY_NS: u64 = 20 * FULL_NS;
+        let mut trial = trial();
+        let learned_ns = bursts(&mut trial, 0, 1000, 10, EVERY_NS);
+        let interrupts_before = trial.outcome.interrupts;
+        for n in 0..1000 {
+            // In each second silence, at a moment that wanders through it.
+            let end_ns = bursts(&mut trial, learned_ns + 2 * n * EVERY_NS, 2, 10, EVERY_NS);
+            let at_ns = end_ns - 10 * FULL_NS + 30_000 + n % 50 * 1000;
+            trial.frame(Frame { at_ns, bytes: 100 });
+            let wait_ns = trial.moderator.next_due_ns().unwrap_or(at_ns) - at_ns;
+            assert!(wait_ns <= GAP_NS / 8, "{wait_ns} ns in round {n}");
+        }
+        let interrupts = trial.outcome.interrupts - interrupts_before;
+        assert!(interrupts <= 3010, "more than one for each burst and each request: {interrupts}");
+    }
+
+    #[test]
+    fn silences_leave_no_more_interrupts_than_are_meant_to_be() {
+        // So many frames back to back, and so long from the first to the next one's.
+        let loads = [(1, 16_000), (1, 20_000), (4, 66_000), (6, 90_000), (10, 160_000), (10, 246_080)];
+        for (frames, every_ns) in loads {
+            let mut trial = trial();
+            let learned_ns = bursts(&mut trial, 0, 5_000, frames, every_ns);
+            let before = trial.outcome.interrupts;
+            let end_ns = bursts(&mut trial, learned_ns, 50_000, frames, every_ns);
+            let per_second = (trial.outcome.interrupts - before) * SECOND_NS / (end_ns - learned_ns);
+            let meant = u64::from(UNDER_LOAD_PER_SECOND);
+            assert!(per_second <= meant * 101 / 100, "{frames} frames each {every_ns} ns: {per_second}");
+        }
+    }
+
     #[test]
     fn a_few_requests_at_random_moments_are_not_worth_waiting_for() {
         let (mut trial, mut rng, mut at_ns) = (trial(), rng(), 0);

@@ -22,13 +22,18 @@ const BURST_NS: u64 = 2 * MILLISECOND_NS;
 const ALTERNATING_REQUESTS: u64 = 240;
 const ALTERNATING_BULK: u64 = 813;
 
+/// Beside requests, half a line of 1 Gbit/s in bursts.
+const MIXED_BURST_FRAMES: u64 = 10;
+const MIXED_BURST_NS: u64 = 2 * MIXED_BURST_FRAMES * FULL_AT_1_GBIT_NS;
+const MIXED_REQUEST_NS: u64 = MILLISECOND_NS / 4;
+
 /// A load with a name.
 pub struct Workload {
     pub name: &'static str,
     pub frames: Vec<Frame>,
 }
 
-/// The six loads, long enough that the policies which learn have learned; a hundredth of it for a test.
+/// The loads, long enough that the policies which learn have learned; a hundredth of it for a test.
 pub fn all(is_test: bool) -> Vec<Workload> {
     let seed = std::env::var("OFFRAMP_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(SEED_DEFAULT);
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
@@ -41,6 +46,7 @@ pub fn all(is_test: bool) -> Vec<Workload> {
         workload("Poisson 600 k/s", poisson(&mut rng, 600_000, count(600_000))),
         workload("32-bursts", bursts().take(count(100_000)).collect()),
         workload("alternating", alternating().take(count(100_000)).collect()),
+        workload("mixed", mixed(count(400_000))),
     ]
 }
 
@@ -79,4 +85,19 @@ fn alternating() -> impl Iterator<Item = Frame> {
         let some_requests = requests(start_ns).take(ALTERNATING_REQUESTS as usize);
         some_requests.chain(bulk(start_ns + REQUESTS_NS).take(ALTERNATING_BULK as usize))
     })
+}
+
+/// Bursts that fill half a line of 1 Gbit/s, and short frames in it at moments that wander through them.
+fn mixed(frames: usize) -> Vec<Frame> {
+    let bursts = (0..).flat_map(|burst| bulk(burst * MIXED_BURST_NS).take(MIXED_BURST_FRAMES as usize));
+    let mut requests = (0..).map(|index| Frame { at_ns: index * MIXED_REQUEST_NS, bytes: SHORT_BYTES }).peekable();
+    let mut mixed = Vec::with_capacity(frames);
+    for full in bursts.take(frames) {
+        // A request goes as soon as the frame before it is through.
+        while let Some(request) = requests.next_if(|request| request.at_ns <= full.at_ns) {
+            mixed.push(Frame { at_ns: full.at_ns, ..request });
+        }
+        mixed.push(full);
+    }
+    mixed
 }

@@ -6,8 +6,11 @@
 //! rises while frames come thick and interrupts come more often than they are meant to under load, and falls
 //! back when a frame has waited alone. A rise is first an attempt; the more often it was in vain, the longer
 //! until the next one, so that a flow of lone requests hardly ever waits.
+//!
+//! A price that has risen bets on frames to come. A silence says that the bet is lost: it ends the wait, as long as
+//! interrupts stay as few as they are meant to be. So a request beside bulk data does not wait for the next burst.
 
-use super::{Interrupt, NANOSECONDS_PER_SECOND};
+use super::{Interrupt, NANOSECONDS_PER_SECOND, Silence};
 
 /// One, as the price counts.
 const ONE: u64 = 256;
@@ -16,12 +19,34 @@ const ONE: u64 = 256;
 const PRICE_MAX: u64 = ONE << 20;
 /// A rise is by one part in so many, and so is a fall without haste.
 const STEP: u64 = 4;
-/// A wait in vain divides the price by so much.
+/// A wait in vain behind another one divides the price by so much.
 const FALL: u64 = 4;
 /// Frames come thick when there are so many for each interrupt that is meant to be: fewer are not worth the wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
+/// A silence is so small a part of the time between two interrupts that are meant to be: half as long as frames are apart
+/// that hardly come thick.
+const SILENCE_SHARE: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
+/// About so many interrupts make up a load: enough that it matters little whether they end with a burst or with what is
+/// between two.
+const LOAD_INTERRUPTS: u64 = 64;
 /// Most interrupts between two attempts that were in vain: one in so many waits.
 const PATIENCE_MAX: u32 = 4096;
+
+/// Frames of the last interrupts and the time that they came in, each interrupt counting less than the one behind it.
+#[derive(Clone, Debug, Default)]
+struct Load {
+    frames: u64,
+    ns: u64,
+}
+
+impl Load {
+    fn add(&mut self, frames: u64, ns: u64) {
+        // In parts of one: a few frames are forgotten as fast as many.
+        let keep = |sum: u64| sum - sum / LOAD_INTERRUPTS;
+        self.frames = keep(self.frames).saturating_add(frames.saturating_mul(ONE));
+        self.ns = keep(self.ns).saturating_add(ns.saturating_mul(ONE));
+    }
+}
 
 /// The price of an interrupt, and how it changes.
 #[derive(Clone, Debug)]
@@ -33,18 +58,29 @@ pub(super) struct Price {
     until_attempt: u32,
     /// How many that will be after the next attempt in vain.
     patience: u32,
+    /// Whether the last wait was in vain.
+    was_in_vain: bool,
+    load: Load,
 }
 
 impl Price {
     /// Of a queue that is to be interrupted so many times a second when frames come thick.
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1 }
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, was_in_vain: false, load: Load::default() }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
     pub(super) fn gap_ns(&self) -> u64 {
         self.gap_ns
+    }
+
+    /// The silence that ends a wait: none while the price has not risen, and the wait is worth it by itself.
+    pub(super) fn silence(&self) -> Silence {
+        if self.level == ONE {
+            return Silence::NEVER;
+        }
+        Silence { wait_ns: self.gap_ns / SILENCE_SHARE, gap_ns: self.gap_ns }
     }
 
     /// A cost at this price.
@@ -67,17 +103,34 @@ impl Price {
     #[inline(never)]
     fn learn(&mut self, since_ns: u64, frames: u64, told_frames: u64, has_waited: bool) -> bool {
         let before = self.level;
-        let is_thick = frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > since_ns;
-        if has_waited && told_frames <= 1 {
-            self.level = (self.level / FALL).max(ONE);
-            self.patience = (self.patience * 2).min(PATIENCE_MAX);
-            self.until_attempt = self.patience;
+        let is_thick = self.is_thick(frames, since_ns);
+        let is_in_vain = has_waited && told_frames <= 1;
+        if is_in_vain {
+            self.fall();
         } else if is_thick && since_ns < self.gap_ns {
             self.rise(has_waited);
         } else if !is_thick || since_ns > 2 * self.gap_ns {
             self.level = (self.level - self.level / STEP).max(ONE);
         }
+        if has_waited {
+            self.was_in_vain = is_in_vain;
+        }
+        self.load.add(frames, since_ns);
         self.level != before
+    }
+
+    /// Whether so many frames in so long are worth waiting for.
+    fn is_thick(&self, frames: u64, ns: u64) -> bool {
+        frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > ns
+    }
+
+    /// A frame has waited alone. Once, between two bursts of a thick load, says nothing; else, that waiting gathers none.
+    fn fall(&mut self) {
+        if self.was_in_vain || !self.is_thick(self.load.frames, self.load.ns) {
+            self.level = (self.level / FALL).max(ONE);
+        }
+        self.patience = (self.patience * 2).min(PATIENCE_MAX);
+        self.until_attempt = self.patience;
     }
 
     fn rise(&mut self, has_waited: bool) {
