@@ -3,25 +3,20 @@
 mod vhost_common;
 
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::stats::Direction;
 use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig, VhostUserError};
 use offramp_testkit::frontend::{DirtyLog, Header, request};
+use offramp_testkit::process::is_alone;
 use offramp_testkit::{Frontend, Guest, GuestMemory, RegionSpec, RxQueue, TxQueue, VnetHeader};
 use rand::RngExt;
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
-/// Tests of this program count what the process has: one runs at a time.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// What this process has of the things that leak.
+/// What this process has of the things that leak; to be read where a test is alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -85,7 +80,9 @@ fn take_in_order(rx: &mut RxQueue, model: &[u8], last: &mut Option<u32>, what: &
 #[test]
 fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
     const ROUNDS: usize = 200;
-    let _alone = alone();
+    if !is_alone("two_hundred_frontends_that_die_under_traffic_leave_nothing_behind") {
+        return;
+    }
     let mut rng = rng();
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig::mtu(1500));
@@ -133,7 +130,6 @@ fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
 #[test]
 fn a_client_finds_its_frontend_again_and_again() {
     const ROUNDS: usize = 20;
-    let _alone = alone();
     let model = frame(&mut rng(), 200);
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig { mode: Mode::Client, ..RigConfig::mtu(1500) });
@@ -152,7 +148,6 @@ fn a_client_finds_its_frontend_again_and_again() {
 
 #[test]
 fn a_port_that_is_opened_before_its_frontend_listens_waits_for_it() {
-    let _alone = alone();
     let rig = Rig::with(&RigConfig { mode: Mode::Client, ..RigConfig::mtu(1500) });
     std::thread::sleep(Duration::from_millis(250));
     let listeners = [rig.listen(0), rig.listen(1)];
@@ -163,7 +158,6 @@ fn a_port_that_is_opened_before_its_frontend_listens_waits_for_it() {
 
 #[test]
 fn a_guest_goes_on_when_its_backend_is_restarted() {
-    let _alone = alone();
     let model = frame(&mut rng(), 300);
     for case in Case::all().filter(|case| !case.indirect && case.mergeable) {
         let scratch = Arc::new(Scratch::new());
@@ -237,7 +231,6 @@ fn a_backend_in_a_process_of_its_own() {
 #[test]
 fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
     const ROUNDS: usize = 25;
-    let _alone = alone();
     let mut rng = rng();
     let model = frame(&mut rng, 300);
     for case in Case::rings() {
@@ -303,7 +296,9 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
 
 #[test]
 fn opening_and_closing_ports_leaves_nothing_behind() {
-    let _alone = alone();
+    if !is_alone("opening_and_closing_ports_leaves_nothing_behind") {
+        return;
+    }
     let model = frame(&mut rng(), 300);
     let round = || {
         let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(3));
@@ -324,7 +319,6 @@ fn opening_and_closing_ports_leaves_nothing_behind() {
 
 #[test]
 fn what_is_no_socket_is_never_replaced_by_one() {
-    let _alone = alone();
     let scratch = Scratch::new();
     let (file, directory, link) = (scratch.path("file"), scratch.path("directory"), scratch.path("link"));
     std::fs::write(&file, "precious").unwrap();
@@ -339,7 +333,6 @@ fn what_is_no_socket_is_never_replaced_by_one() {
 
 #[test]
 fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
-    let _alone = alone();
     let scratch = Scratch::new();
     let config = VhostUserConfig::new(scratch.path("port"));
     let first = VhostUser::open(&config).unwrap();
@@ -358,7 +351,9 @@ fn a_port_that_ends_leaves_the_socket_of_another_that_has_its_place() {
 
 #[test]
 fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
-    let _alone = alone();
+    if !is_alone("a_port_that_cannot_be_opened_leaves_nothing_behind") {
+        return;
+    }
     let scratch = Scratch::new();
     let good = VhostUserConfig::new(scratch.path("port"));
     let mut first = VhostUser::open(&good).unwrap();
@@ -397,7 +392,6 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
 
 #[test]
 fn a_second_frontend_is_turned_away_and_the_first_stays() {
-    let _alone = alone();
     let model = frame(&mut rng(), 300);
     let rig = Rig::with(&RigConfig::mtu(1500));
     let [mut a, mut b] = rig.guests(&Guest::builder());
@@ -415,7 +409,9 @@ fn a_second_frontend_is_turned_away_and_the_first_stays() {
 
 #[test]
 fn a_thousand_frontends_in_a_row_are_each_answered() {
-    let _alone = alone();
+    if !is_alone("a_thousand_frontends_in_a_row_are_each_answered") {
+        return;
+    }
     let rig = Rig::with(&RigConfig::mtu(1500));
     let mut before = None;
     for round in 0..1000 {
@@ -432,7 +428,6 @@ fn a_thousand_frontends_in_a_row_are_each_answered() {
 
 #[test]
 fn a_ring_that_is_stopped_under_traffic_goes_on_without_loss_or_repetition() {
-    let _alone = alone();
     let mut rng = rng();
     let model = frame(&mut rng, 120);
     for case in Case::all().filter(|case| case.mergeable) {
@@ -466,7 +461,6 @@ fn a_ring_that_is_stopped_under_traffic_goes_on_without_loss_or_repetition() {
 
 #[test]
 fn a_receive_ring_that_is_stopped_under_traffic_shows_no_half_frame() {
-    let _alone = alone();
     let mut rng = rng();
     let model = frame(&mut rng, 1000);
     for case in Case::all().filter(|case| case.mergeable && !case.indirect) {
@@ -502,7 +496,6 @@ fn a_receive_ring_that_is_stopped_under_traffic_shows_no_half_frame() {
 fn rings_that_are_enabled_and_disabled_at_a_kilohertz_lose_frames_and_nothing_else() {
     const TOGGLES: usize = 1000;
     const INTERVAL: Duration = Duration::from_millis(1);
-    let _alone = alone();
     let model = frame(&mut rng(), 500);
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig::mtu(1500));
@@ -547,7 +540,6 @@ fn rings_that_are_enabled_and_disabled_at_a_kilohertz_lose_frames_and_nothing_el
 
 #[test]
 fn a_disabled_ring_is_emptied_and_its_frames_go_nowhere() {
-    let _alone = alone();
     let model = frame(&mut rng(), 60);
     for case in Case::rings() {
         let rig = Rig::with(&RigConfig::mtu(1500));
@@ -568,7 +560,6 @@ fn a_disabled_ring_is_emptied_and_its_frames_go_nowhere() {
 
 #[test]
 fn frames_wait_in_a_ring_whose_enabling_is_still_under_way() {
-    let _alone = alone();
     let model = frame(&mut rng(), 60);
     for case in Case::rings() {
         let rig = Rig::with(&RigConfig::mtu(1500));
@@ -594,7 +585,9 @@ fn frames_wait_in_a_ring_whose_enabling_is_still_under_way() {
 
 #[test]
 fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
-    let _alone = alone();
+    if !is_alone("memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost") {
+        return;
+    }
     let model = frame(&mut rng(), 100);
     for case in Case::layouts() {
         let rig = Rig::with(&RigConfig::mtu(1500));
@@ -624,7 +617,9 @@ fn memory_that_is_replaced_under_traffic_is_unmapped_and_no_frame_is_lost() {
 
 #[test]
 fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
-    let _alone = alone();
+    if !is_alone("messages_with_descriptors_leave_none_behind_however_often_they_are_sent") {
+        return;
+    }
     let rig = Rig::with(&RigConfig::mtu(1500));
     let memory = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
     let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC | EfdFlags::EFD_NONBLOCK).unwrap();

@@ -8,6 +8,7 @@
 //! | [`frontend`] | the frontend's half of vhost-user: handshakes, single requests, raw bytes         |
 //! | [`guest`]    | the whole: negotiated queues that send and receive frames                         |
 //! | [`features`] | feature bits by name                                                              |
+//! | [`process`]  | a process of its own for a test that counts what is left behind                   |
 //! | [`vnet`]     | the header in front of every frame                                                |
 //!
 //! The kit has a parser and rings of its own, so that a mistake in those of the backend under test is
@@ -33,6 +34,7 @@ pub mod features;
 pub mod frontend;
 pub mod guest;
 pub mod memory;
+pub mod process;
 pub mod ring;
 pub mod vnet;
 mod wait;

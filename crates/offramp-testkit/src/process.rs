@@ -1,0 +1,27 @@
+//! A test that counts what its process has.
+
+use std::process::Command;
+
+/// Set where a test runs alone.
+const ALONE: &str = "OFFRAMP_TEST_ALONE";
+
+/// Whether this process is `test`'s alone, so that what it counts (descriptors, threads, mappings) is its own and not that
+/// of a test which begins or ends beside it. Where it is not, the test runs in another process, and what is left to do here
+/// is to return.
+///
+/// # Panics
+/// If no test of this program has that name, or it fails there.
+#[track_caller]
+pub fn is_alone(test: &str) -> bool {
+    if std::env::var_os(ALONE).is_some_and(|alone| alone == test) {
+        return true;
+    }
+    let program = std::env::current_exe().expect("the path of this program");
+    let ended = Command::new(program).args([test, "--exact", "--nocapture"]).env(ALONE, test).output();
+    let ended = ended.expect("starting a test in a process of its own");
+    let [stdout, stderr] = [&ended.stdout, &ended.stderr].map(|bytes| String::from_utf8_lossy(bytes));
+    print!("{stdout}");
+    // A name that no test has ends well, too.
+    assert!(ended.status.success() && stdout.contains("1 passed"), "{test} alone: {}\n{stderr}", ended.status);
+    false
+}
