@@ -7,6 +7,7 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
+use crate::metric::{self, METRICS};
 use crate::model::{Sample, Variant, Verdict};
 
 /// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
@@ -19,40 +20,6 @@ pub const CONFIDENCE: f64 = 0.95;
 pub const PAIRS_MIN: usize = 2;
 /// Bytes of the "GB" in processor time per GB.
 pub const GB: f64 = 1e9;
-
-/// Every metric that [`metric_value`] knows, by the name of its field in [`Variant`].
-pub const METRICS: [&str; 30] = [
-    "throughput_bps",
-    "transactions_per_s",
-    "host_cpu_s_per_gb",
-    "adapter_cpu_s_per_gb",
-    "machine_cpu_s_per_gb",
-    "host_cpu_percent",
-    "adapter_cpu_percent",
-    "guest_cpu_percent",
-    "rtt_p50_us",
-    "rtt_p99_us",
-    "rtt_awake_p50_us",
-    "rtt_awake_p99_us",
-    "retransmits",
-    "wire_frames",
-    "host_frames",
-    "sent_frames",
-    "interrupts_per_s",
-    "lost_frames",
-    "interrupts_per_frame",
-    "latency_p50_us",
-    "latency_p99_us",
-    "dropped_frames",
-    "overrun_frames",
-    "burst_frames_max",
-    "memory_bytes_max",
-    "out_of_order",
-    "dsacks",
-    "cwnd_segments",
-    "stall_s",
-    "rpc_retransmits",
-];
 
 /// How the samples of one metric lie.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -95,48 +62,12 @@ fn middle(sorted: &[f64]) -> Option<f64> {
     if sorted.len() % 2 == 1 { Some(upper) } else { Some(f64::midpoint(sorted[half - 1], upper)) }
 }
 
-/// The value of a metric in one sample, under the name and in the unit of its field in [`Variant`].
+/// The value of a metric in one sample, under the name and in the unit of its field in [`Variant`]; `None` as
+/// [`Metric::value`] says, and of an unknown name.
 ///
-/// Shares are of one processor: 200 % are two of them. `None` where the sample did not measure it, where the value is
-/// not finite, and of an unknown name.
+/// [`Metric::value`]: crate::metric::Metric::value
 pub fn metric_value(sample: &Sample, metric: &str) -> Option<f64> {
-    let per_gb = |cpu_s: Option<f64>| (sample.bytes > 0).then_some(cpu_s? * GB / sample.bytes as f64);
-    let percent = |cpu_s: Option<f64>| (sample.seconds > 0.0).then_some(cpu_s? * 100.0 / sample.seconds);
-    let count = |frames: Option<u64>| frames.map(|frames| frames as f64);
-    let value = match metric {
-        "throughput_bps" => sample.throughput_bps,
-        "transactions_per_s" => sample.transactions_per_s,
-        "host_cpu_s_per_gb" => per_gb(sample.host_cpu_s),
-        "adapter_cpu_s_per_gb" => per_gb(sample.adapter_cpu_s),
-        "machine_cpu_s_per_gb" => per_gb(sample.machine_cpu_s),
-        "host_cpu_percent" => percent(sample.host_cpu_s),
-        "adapter_cpu_percent" => percent(sample.adapter_cpu_s),
-        "guest_cpu_percent" => percent(sample.guest_cpu_s),
-        "rtt_p50_us" => sample.rtt_p50_us,
-        "rtt_p99_us" => sample.rtt_p99_us,
-        "rtt_awake_p50_us" => sample.rtt_awake_p50_us,
-        "rtt_awake_p99_us" => sample.rtt_awake_p99_us,
-        "retransmits" => count(sample.retransmits),
-        "wire_frames" => count(sample.wire_frames),
-        "host_frames" => count(sample.host_frames),
-        "sent_frames" => count(sample.sent_frames),
-        "interrupts_per_s" => sample.interrupts_per_s,
-        "lost_frames" => count(sample.lost_frames),
-        "interrupts_per_frame" => sample.interrupts_per_frame,
-        "latency_p50_us" => sample.latency_p50_us,
-        "latency_p99_us" => sample.latency_p99_us,
-        "dropped_frames" => count(sample.dropped_frames),
-        "overrun_frames" => count(sample.overrun_frames),
-        "burst_frames_max" => count(sample.burst_frames_max),
-        "memory_bytes_max" => count(sample.memory_bytes_max),
-        "out_of_order" => count(sample.out_of_order),
-        "dsacks" => count(sample.dsacks),
-        "cwnd_segments" => sample.cwnd_segments,
-        "stall_s" => sample.stall_s,
-        "rpc_retransmits" => count(sample.rpc_retransmits),
-        _ => None,
-    };
-    value.filter(|value| value.is_finite())
+    metric::find(metric)?.value(sample)
 }
 
 /// The spread of a metric over the samples of a variant; `None` where no sample measured it.
@@ -151,41 +82,12 @@ fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
 /// The medians of `samples`, each taken over the samples' own values: what is per GB or a share is worked out for each
 /// sample first.
 pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
-    let of = |metric: &str| median(&values(&samples, metric));
-    Variant {
-        name: name.to_owned(),
-        throughput_bps: of("throughput_bps"),
-        transactions_per_s: of("transactions_per_s"),
-        host_cpu_s_per_gb: of("host_cpu_s_per_gb"),
-        adapter_cpu_s_per_gb: of("adapter_cpu_s_per_gb"),
-        machine_cpu_s_per_gb: of("machine_cpu_s_per_gb"),
-        host_cpu_percent: of("host_cpu_percent"),
-        adapter_cpu_percent: of("adapter_cpu_percent"),
-        guest_cpu_percent: of("guest_cpu_percent"),
-        rtt_p50_us: of("rtt_p50_us"),
-        rtt_p99_us: of("rtt_p99_us"),
-        rtt_awake_p50_us: of("rtt_awake_p50_us"),
-        rtt_awake_p99_us: of("rtt_awake_p99_us"),
-        retransmits: of("retransmits"),
-        wire_frames: of("wire_frames"),
-        host_frames: of("host_frames"),
-        sent_frames: of("sent_frames"),
-        interrupts_per_s: of("interrupts_per_s"),
-        lost_frames: of("lost_frames"),
-        interrupts_per_frame: of("interrupts_per_frame"),
-        latency_p50_us: of("latency_p50_us"),
-        latency_p99_us: of("latency_p99_us"),
-        dropped_frames: of("dropped_frames"),
-        overrun_frames: of("overrun_frames"),
-        burst_frames_max: of("burst_frames_max"),
-        memory_bytes_max: of("memory_bytes_max"),
-        out_of_order: of("out_of_order"),
-        dsacks: of("dsacks"),
-        cwnd_segments: of("cwnd_segments"),
-        stall_s: of("stall_s"),
-        rpc_retransmits: of("rpc_retransmits"),
-        samples,
+    let mut variant = Variant { name: name.to_owned(), ..Variant::default() };
+    for metric in METRICS {
+        let values: Vec<f64> = samples.iter().filter_map(|sample| metric.value(sample)).collect();
+        *metric.median_mut(&mut variant) = median(&values);
     }
+    Variant { samples, ..variant }
 }
 
 /// How far apart the two processors were during a sample.
@@ -444,7 +346,7 @@ mod tests {
             ..Sample::default()
         };
         let variant = serde_json::to_value(summarise("x", vec![sample])).expect("an object");
-        assert!(METRICS.iter().all(|metric| variant[metric].is_f64()), "{variant}");
+        assert!(METRICS.iter().all(|metric| variant[metric.name].is_f64()), "{variant}");
         assert_eq!(variant.as_object().expect("an object").len(), METRICS.len() + 2, "and name and samples");
     }
 

@@ -9,6 +9,7 @@ pub mod esp;
 pub mod guest;
 pub mod host;
 pub mod machine;
+pub mod metric;
 pub mod model;
 pub mod plan;
 pub mod report;

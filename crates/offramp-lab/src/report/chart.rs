@@ -5,8 +5,9 @@
 
 use serde::Serialize;
 
-use super::words::{Metric, cpu_seconds, metric, or_dash};
+use super::words::{cpu_seconds, or_dash};
 use crate::compare::spread;
+use crate::metric::{self, Metric};
 use crate::model::{Experiment, Variant, Verdict};
 
 /// Width of a bar chart, in the units of its view box.
@@ -122,14 +123,14 @@ pub fn traffic(experiment: &Experiment) -> Option<Chart> {
 
 /// One metric of each variant, with the smallest and the largest sample.
 fn bars(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Chart> {
-    let metric = metric(name)?;
+    let metric = metric::find(name)?;
     let largest = experiment.variants.iter().filter_map(|variant| largest(variant, metric)).fold(0.0, f64::max);
     if largest <= 0.0 {
         return None;
     }
     let axis = Axis::up_to(largest, per_unit);
     let rows = experiment.variants.iter().enumerate().map(|(position, variant)| {
-        let value = (metric.value)(variant);
+        let value = (metric.median)(variant);
         let class = if position == 0 { "base" } else { "variant" };
         let width = axis.length(value.unwrap_or(0.0));
         let parts = vec![Part { class, name: "", x: NAMES_WIDTH, width }];
@@ -142,7 +143,7 @@ fn bars(experiment: &Experiment, name: &str, per_unit: f64) -> Option<Chart> {
 
 fn largest(variant: &Variant, metric: &Metric) -> Option<f64> {
     let of_samples = spread(variant, metric.name).map(|spread| spread.max);
-    of_samples.into_iter().chain((metric.value)(variant)).max_by(f64::total_cmp)
+    of_samples.into_iter().chain((metric.median)(variant)).max_by(f64::total_cmp)
 }
 
 /// Processor time for each GB: of hosts and adapters, one on the other, where they were told apart in every variant;

@@ -9,8 +9,9 @@ use serde::Serialize;
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
 use super::explain::{self, ClaimRow};
 use super::tradeoff::{self, Panel};
-use super::words::{self, METRICS, Metric, NOT_MEASURED};
+use super::words::{self, NOT_MEASURED};
 use crate::compare::spread;
+use crate::metric::{METRICS, Metric};
 use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
 
 /// Name of the template; its end makes minijinja escape what it is given for HTML.
@@ -291,7 +292,7 @@ fn figure_row(experiment: &Experiment, metric: &Metric) -> Option<FigureRow> {
 fn cell(variant: &Variant, metric: &Metric) -> Cell {
     let range = spread(variant, metric.name).map(|spread| [spread.min, spread.max].map(metric.text));
     Cell {
-        median: words::or_dash((metric.value)(variant), metric.text),
+        median: words::or_dash((metric.median)(variant), metric.text),
         range: range.filter(|[low, high]| low != high).map(|[low, high]| format!("{low} … {high}")),
     }
 }

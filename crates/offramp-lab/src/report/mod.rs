@@ -13,7 +13,7 @@ pub mod parquet;
 mod sample;
 pub mod terminal;
 mod tradeoff;
-mod words;
+pub(crate) mod words;
 
 pub use words::sentences;
 

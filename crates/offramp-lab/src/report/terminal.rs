@@ -6,6 +6,7 @@ use std::io::{self, IsTerminal, Write};
 use super::words::{
     self, NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, printable, share,
 };
+use crate::metric;
 use crate::model::{Experiment, LabReport, Variant};
 
 /// Columns of text that the report fits into.
@@ -193,8 +194,8 @@ fn throughput(experiment: &Experiment) -> Column {
 /// What a card lost, and what TCP and calls made of it.
 fn of_trouble(experiment: &Experiment) -> Vec<Column> {
     let of = |heading, name: &str| {
-        let metric = words::metric(name).filter(|metric| words::is_shown(experiment, metric));
-        metric.map(|metric| Column::of(experiment, heading, |variant| (metric.value)(variant).map(metric.text)))
+        let metric = metric::find(name).filter(|metric| words::is_shown(experiment, metric));
+        metric.map(|metric| Column::of(experiment, heading, |variant| (metric.median)(variant).map(metric.text)))
     };
     let columns = [
         of(["", "drop"], "dropped_frames"),

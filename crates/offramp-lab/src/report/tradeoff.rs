@@ -7,7 +7,8 @@ use serde::Serialize;
 
 use super::axis::Axis;
 use super::chart::Tick;
-use super::words::{metric, or_dash, share};
+use super::words::{or_dash, share};
+use crate::metric;
 use crate::model::{Experiment, Variant};
 
 /// Experiments that belong to the trade-off begin with this.
@@ -180,8 +181,8 @@ fn of(variant: &Variant, is_timed: bool) -> Option<Figures<'_>> {
 fn tooltip(figures: &Figures) -> String {
     let Figures { variant, interrupts_per_frame, .. } = figures;
     let text = |name: &str, what: &str| {
-        let metric = metric(name)?;
-        let value = (metric.value)(variant)?;
+        let metric = metric::find(name)?;
+        let value = (metric.median)(variant)?;
         Some(format!("{what} {}", (metric.text)(value)))
     };
     let parts = [

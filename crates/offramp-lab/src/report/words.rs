@@ -1,26 +1,12 @@
 //! Figures and verdicts in words, the same in the terminal and on the page.
 
 use crate::compare::PAIRS_MIN;
+use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
 use crate::plan::resist;
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
-
-/// How one metric is shown.
-#[derive(Clone, Copy)]
-pub struct Metric {
-    /// Name of its field in [`Variant`].
-    pub name: &'static str,
-    /// Heading, with the unit.
-    pub heading: &'static str,
-    /// As it stands after "2.9 ×".
-    pub noun: &'static str,
-    /// Its median in a variant.
-    pub value: fn(&Variant) -> Option<f64>,
-    /// A value of it in the unit of the heading.
-    pub text: fn(f64) -> String,
-}
 
 /// A guest, in some sentences.
 pub fn guest(guest: &Guest) -> String {
@@ -36,225 +22,6 @@ pub fn guest(guest: &Guest) -> String {
         "Host A is a guest: Linux {}, {how} QEMU {}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
         guest.kernel, guest.qemu, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
     )
-}
-
-/// Every metric, in the order in which tables show it.
-pub static METRICS: [Metric; 30] = [
-    Metric {
-        name: "throughput_bps",
-        heading: "Throughput, Gbit/s",
-        noun: "the throughput",
-        value: |variant| variant.throughput_bps,
-        text: gbit,
-    },
-    Metric {
-        name: "transactions_per_s",
-        heading: "Transactions, 1/s",
-        noun: "the transactions per second",
-        value: |variant| variant.transactions_per_s,
-        text: count,
-    },
-    Metric {
-        name: "host_cpu_s_per_gb",
-        heading: "Host CPU, s/GB",
-        noun: "the host CPU per GB",
-        value: |variant| variant.host_cpu_s_per_gb,
-        text: cpu_seconds,
-    },
-    Metric {
-        name: "adapter_cpu_s_per_gb",
-        heading: "Adapter CPU, s/GB",
-        noun: "the adapter CPU per GB",
-        value: |variant| variant.adapter_cpu_s_per_gb,
-        text: cpu_seconds,
-    },
-    Metric {
-        name: "machine_cpu_s_per_gb",
-        heading: "Whole machine's CPU, s/GB",
-        noun: "the whole machine's CPU per GB",
-        value: |variant| variant.machine_cpu_s_per_gb,
-        text: cpu_seconds,
-    },
-    Metric {
-        name: "host_cpu_percent",
-        heading: "Host CPU, % of one processor",
-        noun: "the hosts' share of a processor",
-        value: |variant| variant.host_cpu_percent,
-        text: percent,
-    },
-    Metric {
-        name: "adapter_cpu_percent",
-        heading: "Adapter CPU, % of one processor",
-        noun: "the adapters' share of a processor",
-        value: |variant| variant.adapter_cpu_percent,
-        text: percent,
-    },
-    Metric {
-        name: "guest_cpu_percent",
-        heading: "Guest's own account, % of one of its processors",
-        noun: "the guest's own share of a processor",
-        value: |variant| variant.guest_cpu_percent,
-        text: percent,
-    },
-    Metric {
-        name: "rtt_p50_us",
-        heading: "Round trip as found, median, µs",
-        noun: "the median round trip",
-        value: |variant| variant.rtt_p50_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "rtt_p99_us",
-        heading: "Round trip as found, 99th percentile, µs",
-        noun: "the 99th percentile of the round trip",
-        value: |variant| variant.rtt_p99_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "rtt_awake_p50_us",
-        heading: "Round trip, processors awake, median, µs",
-        noun: "the median round trip of processors kept awake",
-        value: |variant| variant.rtt_awake_p50_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "rtt_awake_p99_us",
-        heading: "Round trip, processors awake, 99th percentile, µs",
-        noun: "the 99th percentile of the round trip of processors kept awake",
-        value: |variant| variant.rtt_awake_p99_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "retransmits",
-        heading: "TCP segments sent again",
-        noun: "the retransmits",
-        value: |variant| variant.retransmits,
-        text: count,
-    },
-    Metric {
-        name: "wire_frames",
-        heading: "Frames on the line",
-        noun: "the frames on the line",
-        value: |variant| variant.wire_frames,
-        text: count,
-    },
-    Metric {
-        name: "host_frames",
-        heading: "Frames handed to the receiving host",
-        noun: "the frames handed to the host",
-        value: |variant| variant.host_frames,
-        text: count,
-    },
-    Metric {
-        name: "sent_frames",
-        heading: "Frames that the hosts handed over",
-        noun: "the frames that the hosts handed over",
-        value: |variant| variant.sent_frames,
-        text: count,
-    },
-    Metric {
-        name: "interrupts_per_s",
-        heading: "Interrupts, 1/s",
-        noun: "the interrupts per second",
-        value: |variant| variant.interrupts_per_s,
-        text: count,
-    },
-    Metric {
-        name: "lost_frames",
-        heading: "Frames lost",
-        noun: "the lost frames",
-        value: |variant| variant.lost_frames,
-        text: count,
-    },
-    Metric {
-        name: "interrupts_per_frame",
-        heading: "Interrupts for each frame from the line",
-        noun: "the interrupts per frame",
-        value: |variant| variant.interrupts_per_frame,
-        text: share,
-    },
-    Metric {
-        name: "latency_p50_us",
-        heading: "Answer to a request, median, µs",
-        noun: "the median time to an answer",
-        value: |variant| variant.latency_p50_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "latency_p99_us",
-        heading: "Answer to a request, 99th percentile, µs",
-        noun: "the 99th percentile of the time to an answer",
-        value: |variant| variant.latency_p99_us,
-        text: microseconds,
-    },
-    Metric {
-        name: "dropped_frames",
-        heading: "Frames that found no room in the card's memory",
-        noun: "the frames without room",
-        value: |variant| variant.dropped_frames,
-        text: count,
-    },
-    Metric {
-        name: "overrun_frames",
-        heading: "Frames lost in the card's memory to newer ones",
-        noun: "the overruns",
-        value: |variant| variant.overrun_frames,
-        text: count,
-    },
-    Metric {
-        name: "burst_frames_max",
-        heading: "Longest burst without a loss, frames",
-        noun: "the longest burst without a loss",
-        value: |variant| variant.burst_frames_max,
-        text: count,
-    },
-    Metric {
-        name: "memory_bytes_max",
-        heading: "Most bytes held in the card's memory",
-        noun: "the most bytes held in the card's memory",
-        value: |variant| variant.memory_bytes_max,
-        text: count,
-    },
-    Metric {
-        name: "out_of_order",
-        heading: "TCP segments that arrived out of order",
-        noun: "the segments out of order",
-        value: |variant| variant.out_of_order,
-        text: count,
-    },
-    Metric {
-        name: "dsacks",
-        heading: "TCP segments known to have been sent again for nothing",
-        noun: "the segments sent again for nothing",
-        value: |variant| variant.dsacks,
-        text: count,
-    },
-    Metric {
-        name: "cwnd_segments",
-        heading: "TCP congestion window, segments",
-        noun: "the congestion window",
-        value: |variant| variant.cwnd_segments,
-        text: segments,
-    },
-    Metric {
-        name: "stall_s",
-        heading: "Longest time without a byte, s",
-        noun: "the longest time without a byte",
-        value: |variant| variant.stall_s,
-        text: seconds,
-    },
-    Metric {
-        name: "rpc_retransmits",
-        heading: "Calls made again",
-        noun: "the calls made again",
-        value: |variant| variant.rpc_retransmits,
-        text: count,
-    },
-];
-
-/// The metric of that name; `None` of an unknown one.
-pub fn metric(name: &str) -> Option<&'static Metric> {
-    METRICS.iter().find(|metric| metric.name == name)
 }
 
 /// Bits per second as Gbit/s: two decimals, four where two would show next to nothing.
@@ -288,7 +55,7 @@ const STALL_TOLD_S: f64 = 0.1;
 
 /// Whether a metric is to be shown for an experiment: it was measured, and where it tells of trouble, there was some.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
-    let mut values = experiment.variants.iter().filter_map(metric.value);
+    let mut values = experiment.variants.iter().filter_map(metric.median);
     match metric.name {
         "stall_s" => resists(experiment) && values.any(|seconds| seconds > STALL_TOLD_S),
         name if OF_TROUBLE.contains(&name) => resists(experiment) && values.next().is_some(),
@@ -391,7 +158,7 @@ fn ratio_of(verdict: &Verdict, of: f64) -> String {
 
 /// How a metric is spoken of; an unknown one by its own name.
 pub fn noun(metric_name: &str) -> &str {
-    metric(metric_name).map_or(metric_name, |metric| metric.noun)
+    metric::find(metric_name).map_or(metric_name, |metric| metric.noun)
 }
 
 /// An interval whose ends are this many times apart cannot tell a halving from nothing: it decides nothing.
@@ -619,13 +386,6 @@ mod tests {
 
     fn spoken(experiment: &Experiment) -> Vec<String> {
         sentences(experiment).iter().map(|sentence| ordinary_spaces(sentence)).collect()
-    }
-
-    #[test]
-    fn every_metric_that_can_be_compared_can_be_shown() {
-        assert_eq!(METRICS.map(|metric| metric.name), compare::METRICS);
-        let variant = serde_json::to_value(Variant::default()).expect("an object");
-        assert!(METRICS.iter().all(|metric| variant.get(metric.name).is_some()), "each is a field of Variant");
     }
 
     #[test]

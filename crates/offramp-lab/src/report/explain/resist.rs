@@ -2,9 +2,10 @@
 //! published, chosen by what the samples show.
 
 use super::{Finding, Pair, TOO_FEW, TOO_NOISY, phrase, ratio};
+use crate::metric;
 use crate::model::{Variant, Verdict};
 use crate::plan::resist::{MEMORY_TCP, MEMORY_UDP, ORDER, RPC, RPC_HEADER_BYTES, VERDICT, WINDOW};
-use crate::report::words::{self, count, or_dash, seconds, segments};
+use crate::report::words::{count, or_dash, seconds, segments};
 
 /// The two variants that a claim speaks of: experiment, claim, base, variant.
 const SPOKEN_OF: [(&str, &str, &str, &str); 25] = [
@@ -180,8 +181,8 @@ impl Pair<'_> {
 
     /// One figure of both variants: "the retransmits: 56 against 0".
     fn of_both(&self, name: &str) -> Option<String> {
-        let metric = words::metric(name)?;
-        let [variant, base] = [self.variant, self.base].map(|variant| or_dash((metric.value)(variant), metric.text));
+        let metric = metric::find(name)?;
+        let [variant, base] = [self.variant, self.base].map(|variant| or_dash((metric.median)(variant), metric.text));
         Some(format!("{}: {variant} against {base}", metric.noun))
     }
 
