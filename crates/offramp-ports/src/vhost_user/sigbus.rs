@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Mappings that are watched at once in this process: those of 128 ports with all their regions and a log.
@@ -62,6 +62,8 @@ impl Watch {
         install()?;
         let take = |slot: &Slot| !slot.is_taken.swap(true, Ordering::Acquire);
         let slot = WATCHED.iter().position(take).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
+        // Behind the end of the one before, for a handler that reads the slot meanwhile.
+        fence(Ordering::Release);
         WATCHED[slot].len.store(len, Ordering::Relaxed);
         WATCHED[slot].alarm.store(alarm.as_fd().as_raw_fd(), Ordering::Relaxed);
         WATCHED[slot].start.store(start, Ordering::Release);
@@ -113,7 +115,9 @@ extern "C" fn handle(_signal: libc::c_int, info: *mut libc::siginfo_t, _context:
 fn replace_if_inside(slot: &Slot, address: usize) -> bool {
     let start = slot.start.load(Ordering::Acquire);
     let len = slot.len.load(Ordering::Relaxed);
-    if start == 0 || !(start..start + len).contains(&address) {
+    // A slot that another thread takes over meanwhile might have the start of one mapping and the length of another.
+    fence(Ordering::Acquire);
+    if slot.start.load(Ordering::Relaxed) != start || start == 0 || !(start..start + len).contains(&address) {
         return false;
     }
     let protection = libc::PROT_READ | libc::PROT_WRITE;
