@@ -3,7 +3,7 @@
 use super::features::{self, PROTOCOL_FEATURES};
 use super::inflight;
 use super::link::Link;
-use super::mailbox::{NobodyThere, Sender};
+use super::mailbox::{self, NobodyThere, Sender};
 use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
 use super::ring::{BadRing, RingPlace};
@@ -259,20 +259,8 @@ impl Device {
 
     /// Stops every ring and forgets what this frontend said.
     pub fn reset(&mut self) {
-        for vring in 0..self.vrings.len() {
-            // A queue that nobody drives has nothing to stop.
-            let _ = self.run(vring, |state, side| {
-                state.stop(side);
-                state.set_call(side, None);
-                state.set_err(side, None);
-                state.forget_enabled(side);
-                state.set_log(None);
-                state.announce(None);
-                state.set_features(0);
-                state.set_memory(Arc::default());
-            });
-            self.vrings[vring] = Setup::default();
-        }
+        mailbox::run_everywhere(&self.queues, QueueState::reset);
+        self.vrings.fill_with(Setup::default);
         self.memory = Arc::default();
         self.features = 0;
         self.shown = 0;

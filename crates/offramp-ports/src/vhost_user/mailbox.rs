@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
 /// a port that nothing drives, on a machine that is not overloaded, takes longer.
@@ -21,7 +21,7 @@ type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 #[derive(Debug)]
 struct Shared<S> {
-    /// Set when there is work, or the receiver is gone.
+    /// Set when there is work, and the bell rings.
     has_work: AtomicBool,
     bell: EventFd,
     work: Mutex<Inbox<S>>,
@@ -71,14 +71,25 @@ pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
 impl<S: 'static> Sender<S> {
     /// Has `work` done by the queue's thread, and returns what it returned.
     pub fn run<R: Send + 'static>(&self, work: impl FnOnce(&mut S) -> R + Send + 'static) -> Result<R, NobodyThere> {
-        let (answer, answered) = mpsc::sync_channel(1);
         let is_wanted = Arc::new(AtomicBool::new(true));
         let still_wanted = Arc::clone(&is_wanted);
+        // Who asked may have lost patience: what they know of the state is old by then.
+        let answered = self.ask(move |state| still_wanted.load(Ordering::Acquire).then(|| work(state)))?;
+        answered.recv_timeout(PATIENCE).ok().flatten().ok_or_else(|| {
+            is_wanted.store(false, Ordering::Release);
+            NobodyThere
+        })
+    }
+
+    /// Has `work` done by the queue's thread, however late that is, and says where the answer will be.
+    fn ask<R: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut S) -> R + Send + 'static,
+    ) -> Result<mpsc::Receiver<R>, NobodyThere> {
+        let (answer, answered) = mpsc::sync_channel(1);
         let work: Work<S> = Box::new(move |state| {
-            // Who asked may have lost patience: what they know of the state is old by then.
-            if still_wanted.load(Ordering::Acquire) {
-                let _ = answer.send(work(state));
-            }
+            // Who asked may not wait for it.
+            let _ = answer.send(work(state));
         });
         {
             let mut inbox = self.0.inbox();
@@ -87,13 +98,22 @@ impl<S: 'static> Sender<S> {
             }
             inbox.waiting.push_back(work);
         }
-        self.0.has_work.store(true, Ordering::Release);
-        // A full counter means that it rings already.
+        // It rings before the flag is seen, so that who sees the flag silences the bell, too: one that rang later would
+        // keep an idle thread awake until there is work again. A full counter means that it rings already.
         let _ = self.0.bell.write(1);
-        answered.recv_timeout(PATIENCE).map_err(|_| {
-            is_wanted.store(false, Ordering::Release);
-            NobodyThere
-        })
+        self.0.has_work.store(true, Ordering::Release);
+        Ok(answered)
+    }
+}
+
+/// Has `work` done by every queue's thread. It is done, whatever comes behind it, also by a thread that answers too late
+/// to be waited for; all of them together are waited for no longer than one.
+pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)) {
+    let asked: Vec<_> = senders.iter().filter_map(|sender| sender.ask(work).ok()).collect();
+    let end = Instant::now() + PATIENCE;
+    for answered in asked {
+        // A queue that went meanwhile has nothing to do any more.
+        let _ = answered.recv_timeout(end.saturating_duration_since(Instant::now()));
     }
 }
 
@@ -108,8 +128,9 @@ impl<S> Receiver<S> {
 
     #[cold]
     fn serve_all(&self, state: &mut S) {
-        self.0.has_work.store(false, Ordering::Release);
-        // Empty: nobody rang since.
+        // Acquire: the bell rang before the flag was set.
+        self.0.has_work.swap(false, Ordering::Acquire);
+        // Empty: it rang for work that is done.
         let _ = self.0.bell.read();
         loop {
             let Some(work) = self.0.inbox().waiting.pop_front() else { return };
@@ -153,5 +174,31 @@ mod tests {
         }
         queue.join().unwrap();
         assert_eq!(sender.run(|state| *state), Err(NobodyThere));
+    }
+
+    #[test]
+    fn the_bell_is_silent_once_all_work_is_done() {
+        const PIECES: u32 = 10_000;
+        let (sender, receiver) = mailbox::<u32>().unwrap();
+        let queue = std::thread::spawn(move || {
+            let mut state = 0;
+            while state < PIECES {
+                receiver.serve(&mut state);
+            }
+            receiver.0.bell.read()
+        });
+        for _ in 0..PIECES {
+            sender.run(|state| *state += 1).unwrap();
+        }
+        assert_eq!(queue.join().unwrap(), Err(nix::errno::Errno::EAGAIN), "it rings for nothing");
+    }
+
+    #[test]
+    fn what_is_asked_for_is_done_also_when_nobody_waits_for_it() {
+        let (sender, receiver) = mailbox::<u32>().unwrap();
+        drop(sender.ask(|state| *state += 1).unwrap());
+        let mut state = 1;
+        receiver.serve(&mut state);
+        assert_eq!(state, 2);
     }
 }

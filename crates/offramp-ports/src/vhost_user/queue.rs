@@ -252,6 +252,20 @@ impl QueueState {
         }
     }
 
+    /// Stops both rings and forgets what this frontend said.
+    pub fn reset(&mut self) {
+        for side in [Side::Receive, Side::Transmit] {
+            self.stop(side);
+            self.set_call(side, None);
+            self.set_err(side, None);
+            self.forget_enabled(side);
+        }
+        self.set_log(None);
+        self.announce(None);
+        self.set_features(0);
+        self.set_memory(Arc::default());
+    }
+
     fn vring(&mut self, side: Side) -> &mut Vring {
         match side {
             Side::Receive => &mut self.receive,
