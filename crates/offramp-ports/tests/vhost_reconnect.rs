@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use offramp_adapter::stats::Direction;
 use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig, VhostUserError};
 use offramp_testkit::frontend::{DirtyLog, Header, request};
@@ -388,6 +389,26 @@ fn a_port_that_cannot_be_opened_leaves_nothing_behind() {
     drop(std::os::unix::net::UnixListener::bind(&good.socket).unwrap());
     drop(VhostUser::open(&good).unwrap());
     assert!(!good.socket.exists());
+}
+
+#[test]
+fn a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_one_again() {
+    if !is_alone("a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_one_again") {
+        return;
+    }
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    // Few enough to be used up at once.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+    setrlimit(Resource::RLIMIT_NOFILE, 256, most).unwrap();
+    let mut taken: Vec<_> = std::iter::from_fn(|| std::fs::File::open("/dev/null").ok()).collect();
+    taken.pop();
+    // The last one is the frontend's own.
+    let frontend = Frontend::connect(rig.socket(0));
+    assert!(std::fs::File::open("/dev/null").is_err());
+    std::thread::sleep(Duration::from_millis(20));
+    assert_eq!(rig.ports[0].channel_counters().connections(), 0);
+    drop(taken);
+    assert!(frontend.get_features().is_ok());
 }
 
 #[test]

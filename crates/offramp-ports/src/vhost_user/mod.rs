@@ -358,6 +358,8 @@ impl VhostUser {
 impl Drop for VhostUser {
     fn drop(&mut self) {
         let _ = self.stop.write(1);
+        // Nobody drives what was not taken, and nobody is to wait for it.
+        self.queues.clear();
         if let Some(control) = self.control.take() {
             // A panic in the thread was reported when it happened.
             let _ = control.join();

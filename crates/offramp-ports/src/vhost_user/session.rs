@@ -52,6 +52,8 @@ const GET_STATUS: u32 = 40;
 /// How long the rest of a message may take to come, and a full socket to be read.
 const REST_PATIENCE: Duration = Duration::from_secs(1);
 const REST_POLL: Duration = Duration::from_millis(1);
+/// How long a server that cannot accept a frontend, as without a descriptor left, waits before it tries again.
+const ACCEPT_INTERVAL_MS: u16 = 100;
 /// How long a client waits before it tries to connect again.
 const RECONNECT_INTERVAL_MS: u16 = 100;
 
@@ -158,8 +160,11 @@ impl Session {
                 if is_ready(&fds[0]) {
                     return None;
                 }
-                if let Ok((stream, _)) = listener.accept() {
-                    return Some(stream);
+                match listener.accept() {
+                    Ok((stream, _)) => return Some(stream),
+                    // Without a descriptor for it, it waits, and is there at the next look, too.
+                    Err(_) if self.is_stopped_within(ACCEPT_INTERVAL_MS) => return None,
+                    Err(_) => {}
                 }
             },
             None => loop {
@@ -254,8 +259,13 @@ impl Session {
         // Whoever waits has come before this look, so that a first one that has gone shows in it.
         wait(&mut fds[..1], PollTimeout::ZERO);
         wait(&mut fds[1..], PollTimeout::ZERO);
-        if is_ready(&fds[0]) && !is_ready(&fds[1]) && listener.accept().is_ok() {
-            self.counters.refused();
+        if !is_ready(&fds[0]) || is_ready(&fds[1]) {
+            return;
+        }
+        match listener.accept() {
+            Ok(_) => self.counters.refused(),
+            // As above; what the first one says does not wait.
+            Err(_) => wait(&mut [readable(&*self.stop), readable(own)], PollTimeout::from(ACCEPT_INTERVAL_MS)),
         }
     }
 
