@@ -23,28 +23,32 @@ const STEP: u64 = 4;
 const FALL: u64 = 4;
 /// Frames come thick when there are so many for each interrupt that is meant to be: fewer are not worth the wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
-/// A silence is so small a part of the time between two interrupts that are meant to be: half as long as frames are apart
-/// that hardly come thick.
+/// A silence is so small a part of the time between two interrupts that are meant to be: half as long as frames are
+/// apart that hardly come thick.
 const SILENCE_SHARE: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
-/// About so many interrupts make up a load: enough that it matters little whether they end with a burst or with what is
-/// between two.
+/// About so many interrupts make up a mean load: enough that it matters little whether they end with a burst or with
+/// what is between two.
 const LOAD_INTERRUPTS: u64 = 64;
 /// Most interrupts between two attempts that were in vain: one in so many waits.
 const PATIENCE_MAX: u32 = 4096;
 
-/// Frames of the last interrupts and the time that they came in, each interrupt counting less than the one behind it.
-#[derive(Clone, Debug, Default)]
+/// Frames that came, and the time that they came in.
+#[derive(Clone, Copy, Debug, Default)]
 struct Load {
     frames: u64,
     ns: u64,
 }
 
 impl Load {
-    fn add(&mut self, frames: u64, ns: u64) {
+    fn plus(self, other: Self) -> Self {
+        Self { frames: self.frames.saturating_add(other.frames), ns: self.ns.saturating_add(other.ns) }
+    }
+
+    /// The load of many interrupts, each counting less than the one behind it, with one more.
+    fn with(self, last: Self) -> Self {
         // In parts of one: a few frames are forgotten as fast as many.
-        let keep = |sum: u64| sum - sum / LOAD_INTERRUPTS;
-        self.frames = keep(self.frames).saturating_add(frames.saturating_mul(ONE));
-        self.ns = keep(self.ns).saturating_add(ns.saturating_mul(ONE));
+        let add = |sum: u64, last: u64| (sum - sum / LOAD_INTERRUPTS).saturating_add(last.saturating_mul(ONE));
+        Self { frames: add(self.frames, last.frames), ns: add(self.ns, last.ns) }
     }
 }
 
@@ -60,14 +64,17 @@ pub(super) struct Price {
     patience: u32,
     /// Whether the last wait was in vain.
     was_in_vain: bool,
-    load: Load,
+    /// What the last interrupt was for, and what many have been for.
+    last: Load,
+    mean: Load,
 }
 
 impl Price {
     /// Of a queue that is to be interrupted so many times a second when frames come thick.
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, was_in_vain: false, load: Load::default() }
+        let (last, mean) = Default::default();
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, was_in_vain: false, last, mean }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
@@ -103,30 +110,32 @@ impl Price {
     #[inline(never)]
     fn learn(&mut self, since_ns: u64, frames: u64, told_frames: u64, has_waited: bool) -> bool {
         let before = self.level;
-        let is_thick = self.is_thick(frames, since_ns);
+        let load = Load { frames, ns: since_ns };
         let is_in_vain = has_waited && told_frames <= 1;
         if is_in_vain {
             self.fall();
-        } else if is_thick && since_ns < self.gap_ns {
+        } else if self.is_thick(load) && since_ns < self.gap_ns {
             self.rise(has_waited);
-        } else if !is_thick || since_ns > 2 * self.gap_ns {
+        } else if !self.is_thick(load.plus(self.last)) || since_ns > 2 * self.gap_ns {
+            // A few frames between two bursts are not thin: the burst counts, too.
             self.level = (self.level - self.level / STEP).max(ONE);
         }
         if has_waited {
             self.was_in_vain = is_in_vain;
         }
-        self.load.add(frames, since_ns);
+        (self.last, self.mean) = (load, self.mean.with(load));
         self.level != before
     }
 
     /// Whether so many frames in so long are worth waiting for.
-    fn is_thick(&self, frames: u64, ns: u64) -> bool {
-        frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > ns
+    fn is_thick(&self, load: Load) -> bool {
+        load.frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > load.ns
     }
 
-    /// A frame has waited alone. Once, between two bursts of a thick load, says nothing; else, that waiting gathers none.
+    /// A frame has waited alone. Once, between two bursts of a thick load, says nothing; else, that waiting gathers
+    /// none.
     fn fall(&mut self) {
-        if self.was_in_vain || !self.is_thick(self.load.frames, self.load.ns) {
+        if self.was_in_vain || !self.is_thick(self.mean) {
             self.level = (self.level / FALL).max(ONE);
         }
         self.patience = (self.patience * 2).min(PATIENCE_MAX);
