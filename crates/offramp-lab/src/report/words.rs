@@ -164,12 +164,15 @@ pub fn noun(metric_name: &str) -> &str {
 /// An interval whose ends are this many times apart cannot tell a halving from nothing: it decides nothing.
 const UNDECIDED_FROM: f64 = 2.0;
 
+/// A smaller difference reads as 1.000, and is nobody's, however sure it is.
+const DIFFERENCE_MIN: f64 = 0.0005;
+
 /// What a verdict says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// The two differ.
     Difference,
-    /// If they differ, then by no more than the noise.
+    /// If they differ, then by no more than the noise, or by next to nothing.
     Noise,
     /// The noise is so large that nothing can be said.
     Undecided,
@@ -180,9 +183,9 @@ impl Finding {
     pub fn of(verdict: &Verdict) -> Self {
         let [low, high] = verdict.ci95;
         match verdict.significant {
-            true => Self::Difference,
+            true if (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN => Self::Difference,
             false if high > UNDECIDED_FROM * low => Self::Undecided,
-            false => Self::Noise,
+            _ => Self::Noise,
         }
     }
 }
@@ -480,6 +483,8 @@ mod tests {
         assert_eq!(Finding::of(&wide), Finding::Undecided);
         assert_eq!(ordinary_spaces(&phrase(&wide)), "too noisy to tell of the throughput (0.46 … 11.3)");
         assert_eq!(Finding::of(&verdict("throughput_bps", 1.0, [0.8, 1.3])), Finding::Noise);
+        assert_eq!(Finding::of(&verdict("throughput_bps", 1.0002, [1.0001, 1.0003])), Finding::Noise);
+        assert_eq!(Finding::of(&verdict("throughput_bps", 0.998, [0.997, 0.999])), Finding::Difference);
         assert_eq!(Finding::of(&verdict("throughput_bps", 9.0, [2.0, 40.0])), Finding::Difference);
     }
 
