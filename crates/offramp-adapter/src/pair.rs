@@ -181,20 +181,32 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let stats = &self.control.queues[self.queue];
         let (host, wire) = (&mut self.host, &mut self.wire);
         let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
-        let (taken_before, bytes_before) = (stats.transmit.host_frames.get(), stats.transmit.bytes_out.get());
-        let sent = self.transmit.poll(host, wire, &stats.transmit, now_ns)?;
-        if let Some(interrupts) = self.host.interrupts() {
-            let counts = interrupts.send_due(now_ns);
-            stats.interrupted(counts, interrupts);
-            self.next_interrupt_ns = interrupts.next_due_ns();
-        } else if sent.moved {
+        if received.moved {
+            // What has come is told before what the host sends is taken, which may be a batch.
+            self.interrupt(now_ns);
+        }
+        let stats = &self.control.queues[self.queue].transmit;
+        let (taken_before, bytes_before) = (stats.host_frames.get(), stats.bytes_out.get());
+        let sent = self.transmit.poll(&mut self.host, &mut self.wire, stats, now_ns)?;
+        if !self.interrupt(now_ns) && sent.moved {
             // A pair that only receives leaves these counters to the one that transmits.
-            if stats.transmit.host_frames.get() > taken_before {
-                stats.transmit.interrupts.add(1);
+            let stats = &self.control.queues[self.queue].transmit;
+            if stats.host_frames.get() > taken_before {
+                stats.interrupts.add(1);
             }
-            self.receive.sent(stats.transmit.bytes_out.get() - bytes_before);
+            self.receive.sent(stats.bytes_out.get() - bytes_before);
         }
         Ok(received.or(sent))
+    }
+
+    /// Sends the interrupts that are due to a host that sees what it is given before them; whether this host is one.
+    #[inline]
+    fn interrupt(&mut self, now_ns: u64) -> bool {
+        let Some(interrupts) = self.host.interrupts() else { return false };
+        let counts = interrupts.send_due(now_ns);
+        self.control.queues[self.queue].interrupted(counts, interrupts);
+        self.next_interrupt_ns = interrupts.next_due_ns();
+        true
     }
 
     /// Takes over associations that have changed, between two super-frames, and lets their time go on.

@@ -24,11 +24,14 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
+    /// It was asked for frames while it had some that it was not told of.
+    asked_untold: bool,
     settings: Vec<ModerationConfig>,
 }
 
 impl HostPort for RingHost {
     fn take(&mut self) -> Result<bool, PortError> {
+        self.asked_untold |= self.told < self.memory.given.len();
         let has_frame = self.memory.take()?;
         // Completions are not put off here.
         self.interrupts.transmit += u64::from(has_frame);
@@ -141,6 +144,18 @@ fn on_a_cable_frames_are_handed_over_at_once_and_the_interrupt_waits() {
     assert_eq!((stats.receive.interrupt_cost_ns.get(), stats.receive.wait_max_ns.get()), (7, 50_000));
     // Batches are not counted: the host says how often it was interrupted.
     assert_eq!(interrupts(&controls[0].queues()[0]), (0, 3));
+}
+
+#[test]
+fn on_a_cable_a_host_is_told_of_what_came_before_it_is_asked_for_what_it_sends() {
+    let ([mut left, mut right], controls) = pairs(ModerationConfig::default());
+    for host in [left.host_mut(), right.host_mut()] {
+        host.memory.to_send.push_back(tcp_frame(0, 1, b"x"));
+    }
+    left.poll(0).unwrap();
+    right.poll(0).unwrap();
+    assert_eq!(interrupts(&controls[1].queues()[0]), (1, 1));
+    assert!(!right.host().asked_untold);
 }
 
 #[test]
