@@ -109,7 +109,7 @@ pub static CLAIMS: [Claim; 43] = [
         configuration: "frames of 9000 bytes against 1514",
         metric: "TCP throughput",
         published: "+20 %, and far less processor time",
-        note: "Only a host bound by its processor can gain that: at the limit of a 1 Gbit/s line the gain is 4.4 %.",
+        note: "Only a host bound by its processor can gain that: a full line gains 4.4 %, with TCP timestamps 5.2 %.",
     },
     Claim {
         id: "R4",

@@ -73,7 +73,7 @@ pub struct Args {
     /// Measured time of each sample
     #[arg(long, value_name = "SECS", value_parser = measured_seconds)]
     seconds: Option<f64>,
-    /// Nine longer samples of each variant instead of three
+    /// Nine longer samples of each variant instead of three or four
     #[arg(long)]
     thorough: bool,
     /// Line rate where the experiment does not fix it, shared by all queue pairs [default: no limit]

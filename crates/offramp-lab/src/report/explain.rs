@@ -347,7 +347,10 @@ impl<'a> Pair<'a> {
             "M11" => self.why_interrupts(),
             "R4" => self.why_a_cap_costs_no_speed(),
             "R6" => self.why_a_cap_spares_time(),
-            "M20" => format!("{} The ceiling of +4.4 % is that of a full line of 1 Gbit/s.", self.why_gain(SAVING_M20)),
+            "M20" => format!(
+                "{} At a full line the ceiling is +5.2 %, or +4.4 % without TCP timestamps.",
+                self.why_gain(SAVING_M20)
+            ),
             "H1" => self.why_share(RATIO_H1),
             "H2" => self.why_share(RATIO_H2),
             "H4" => self.why_full_line(),
