@@ -141,24 +141,24 @@ enum Early {
 }
 
 /// So many interrupts that did not come are made up for by silences, at most.
-const SAVED_INTERRUPTS_MAX: u64 = 8;
+const SAVED_INTERRUPTS_MAX: u32 = 6;
 
 /// A wait that ends because nothing more comes.
 #[derive(Clone, Copy, Debug)]
 struct Silence {
-    /// Since the last frame.
+    /// Since the last frame; [`NEVER`] while none ends a wait.
     wait_ns: u64,
-    /// It ends only so many waits that there is one interrupt in so long, in the mean.
+    /// It ends only so many waits that there is one interrupt in so long, in the mean; [`NEVER`] where nobody counts.
     gap_ns: u64,
 }
 
 impl Silence {
     const NEVER: Self = Self { wait_ns: NEVER, gap_ns: NEVER };
 
-    /// From when on the next one may end a wait, behind an interrupt: each takes a gap, and those that did not come in time
-    /// have left theirs, some of them.
+    /// From when on the next one may end a wait, behind any interrupt: each takes a gap, and those that did not come in
+    /// time have left theirs, some of them.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
-        let saved_ns = SAVED_INTERRUPTS_MAX.saturating_mul(self.gap_ns);
+        let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.gap_ns);
         from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.gap_ns)
     }
 }
@@ -255,6 +255,12 @@ struct Interrupt {
     told_frames: u64,
     /// The first of those that waited was made to.
     has_waited: bool,
+    /// A silence ended the wait, and nothing else did.
+    is_cut_short: bool,
+    /// The frames have waited as long as it is worth, all together.
+    is_paid_off: bool,
+    /// What it costs, as measured.
+    cost_ns: u64,
 }
 
 impl Interrupt {
@@ -384,6 +390,9 @@ impl Moderator {
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
+        if frames == 0 {
+            return;
+        }
         if self.waiting.frames == 0 {
             self.waiting = Waiting::begin(now_ns, frames, self.first_wait_ns(now_ns));
         } else {
@@ -393,15 +402,21 @@ impl Moderator {
     }
 
     /// Whether the host should be interrupted now. Stays so until [`Moderator::fired`] or
-    /// [`Moderator::seen`]. A guest that suppresses notifications gets none all the same (V78).
+    /// [`Moderator::seen`]; where a silence was all that ended the wait, until another frame comes. A guest that
+    /// suppresses notifications gets none all the same (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
+        let has_silence = self.limits.silence.wait_ns < NEVER;
+        (self.is_over(now_ns) || (has_silence && now_ns >= self.silence_due_ns())) && self.waiting.frames > 0
+    }
+
+    /// Whether what waits has reached a limit; a silence is none.
+    #[inline]
+    fn is_over(&self, now_ns: u64) -> bool {
         let (waiting, limits) = (&self.waiting, &self.limits);
-        let is_over = waiting.since_first_ns(now_ns) >= waiting.wait_ns
+        waiting.since_first_ns(now_ns) >= waiting.wait_ns
             || waiting.frames >= limits.frames
             || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns)
-            || (limits.silence.wait_ns < NEVER && now_ns >= self.silence_due_ns());
-        is_over && waiting.frames > 0
     }
 
     /// When it is due if nothing else happens; not after now when it is due already. `None` while
@@ -431,6 +446,10 @@ impl Moderator {
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
+        if self.limits.silence.gap_ns < NEVER {
+            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
+        }
+        let has_silence = self.limits.silence.wait_ns < NEVER;
         let interrupt = Interrupt {
             now_ns,
             before_ns: self.fired_ns,
@@ -438,13 +457,13 @@ impl Moderator {
             bytes: self.bytes,
             told_frames: frames,
             has_waited: self.waiting.wait_ns > 0,
+            is_cut_short: has_silence && !self.is_over(now_ns),
+            is_paid_off: has_silence && self.waiting.area_ns(now_ns) >= self.limits.area_ns,
+            cost_ns: self.cost.cost_ns(),
         };
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         (self.fired_ns, self.has_fired) = (now_ns, true);
-        if self.limits.silence.wait_ns < NEVER {
-            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
-        }
         if self.rule.fired(interrupt) {
             self.take_limits();
         }

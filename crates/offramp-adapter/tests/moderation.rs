@@ -515,6 +515,26 @@ mod adaptive {
     }
 
     #[test]
+    fn calls_of_a_few_frames_one_at_a_time_hardly_ever_wait_behind_bulk_data_either() {
+        const CALLS: u64 = 10_000;
+        for frames in [2, 3] {
+            for round_trip_ns in (20_000..100_000).step_by(5_000) {
+                let (mut trial, mut now_ns) = (trial(), SECOND_NS);
+                now_ns = bulk(&mut trial, now_ns, 20_000);
+                trial.finish();
+                let waited_before_ns = trial.outcome.waited_ns;
+                for _ in 0..CALLS {
+                    let last_ns = bulk(&mut trial, now_ns, frames) - FULL_NS;
+                    trial.finish();
+                    now_ns = trial.fired_ns.max(last_ns) + round_trip_ns;
+                }
+                let each_ns = (trial.outcome.waited_ns - waited_before_ns) / CALLS;
+                assert!(each_ns < MICROSECOND_NS, "{frames} frames, {round_trip_ns} ns: {each_ns} ns");
+            }
+        }
+    }
+
+    #[test]
     fn a_request_each_millisecond_never_waits() {
         let mut trial = trial();
         (0..10_000).for_each(|n| trial.frame(Frame { at_ns: n * MILLISECOND_NS, bytes: 100 }));
@@ -560,12 +580,72 @@ mod adaptive {
     }
 
     #[test]
+    fn requests_after_bursts_and_requests_wait_a_few_times_and_then_no_more() {
+        const EVERY_NS: u64 = 20 * FULL_NS;
+        let (mut trial, mut now_ns) = (trial(), SECOND_NS);
+        for _ in 0..2000 {
+            now_ns = bursts(&mut trial, now_ns, 2, 10, EVERY_NS);
+            (0..3).for_each(|_| trial.frame(Frame { at_ns: now_ns - 10 * FULL_NS + 30_000, bytes: 100 }));
+        }
+        trial.finish();
+        let delayed = requests(&mut trial, now_ns + ROUND_TRIP_NS, 50);
+        assert!(delayed <= 10, "{delayed}");
+    }
+
+    /// Frames so far apart in the mean, each up to `jitter` of that late.
+    fn paced(trial: &mut Trial, start_ns: u64, count: u64, apart_ns: u64, jitter: f64, rng: &mut ChaCha8Rng) -> u64 {
+        let mut at_ns = start_ns;
+        for n in 0..count {
+            let late_ns = (rng.random::<f64>() * jitter * apart_ns as f64) as u64;
+            at_ns = at_ns.max(start_ns + n * apart_ns + late_ns);
+            trial.frame(Frame { at_ns, bytes: 1514 });
+        }
+        start_ns + count * apart_ns
+    }
+
+    #[test]
+    fn frames_that_come_thick_are_gathered_however_far_apart_they_are() {
+        let mut rng = rng();
+        for apart_ns in (8_000..=29_000).step_by(500) {
+            for (jitter, behind_bulk) in [(0.0, false), (0.2, false), (0.5, true), (1.0, false), (0.0, true)] {
+                let (mut trial, mut now_ns) = (trial(), SECOND_NS);
+                if behind_bulk {
+                    now_ns = bulk(&mut trial, now_ns, 20_000);
+                }
+                now_ns = paced(&mut trial, now_ns, 20_000, apart_ns, jitter, &mut rng);
+                let before = trial.outcome.interrupts;
+                let end_ns = paced(&mut trial, now_ns, 20_000, apart_ns, jitter, &mut rng);
+                let per_second = (trial.outcome.interrupts - before) * SECOND_NS / (end_ns - now_ns);
+                let most = u64::from(UNDER_LOAD_PER_SECOND) * 105 / 100;
+                assert!(per_second <= most, "{apart_ns} ns apart, jitter {jitter}: {per_second}");
+            }
+        }
+    }
+
+    #[test]
+    fn frames_that_come_thick_between_pauses_are_gathered_too() {
+        for (frames, apart_ns, pause_ns) in [(200, 20_000, 1_200_000), (400, 20_000, 5_000_000), (200, 16_000, 900_000)]
+        {
+            let (mut trial, mut now_ns, mut rng) = (trial(), SECOND_NS, rng());
+            for _ in 0..300 {
+                now_ns = paced(&mut trial, now_ns, frames, apart_ns, 0.0, &mut rng) + pause_ns;
+            }
+            let before = trial.outcome.interrupts;
+            for _ in 0..300 {
+                now_ns = paced(&mut trial, now_ns, frames, apart_ns, 0.0, &mut rng) + pause_ns;
+            }
+            let each = (trial.outcome.interrupts - before) / 300;
+            assert!(each <= frames / 4, "{each} for {frames} frames, {apart_ns} ns apart, pauses of {pause_ns} ns");
+        }
+    }
+
+    #[test]
     fn silences_leave_no_more_interrupts_than_are_meant_to_be() {
         // So many frames back to back, and so long from the first to the next one's.
         let loads = [(1, 16_000), (1, 20_000), (4, 66_000), (6, 90_000), (10, 160_000), (10, 246_080)];
         for (frames, every_ns) in loads {
             let mut trial = trial();
-            let learned_ns = bursts(&mut trial, 0, 5_000, frames, every_ns);
+            let learned_ns = bursts(&mut trial, SECOND_NS, 5_000, frames, every_ns);
             let before = trial.outcome.interrupts;
             let end_ns = bursts(&mut trial, learned_ns, 50_000, frames, every_ns);
             let per_second = (trial.outcome.interrupts - before) * SECOND_NS / (end_ns - learned_ns);

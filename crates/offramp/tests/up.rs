@@ -122,7 +122,7 @@ fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() 
         // A guest's calls are moderated on any wire, a TAP's hand-overs only on a cable.
         assert_eq!(
             bed.show()["ports"][0]["moderation"],
-            serde_json::json!({"policy": "quiet-or-area", "load_interrupts_per_second": 6750, "deadline_usecs": 250})
+            serde_json::json!({"policy": "quiet-or-area", "load_interrupts_per_second": 6250, "deadline_usecs": 250})
         );
         assert!(bed.run(&["set", "a", "moderation", "rx_usecs=50"]).status.success());
         let coalescing = serde_json::json!({"policy": "coalescing", "rx_usecs": 50});

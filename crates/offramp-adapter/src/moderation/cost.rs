@@ -35,10 +35,10 @@ const UNEXPECTED: f64 = 4.0;
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
 /// Interrupts per second under load unless told otherwise: between the 4000 that Linux's e1000 driver has for bulk data
-/// and its static 8000. A frame then waits at most 148 microseconds. With more, guests under mixed load come near half the
+/// and its static 8000. A frame then waits at most 160 microseconds. With more, guests under mixed load come near half the
 /// interrupts that they have without moderation; with fewer, their requests take longer (`cargo bench -p offramp-ports
-/// --bench vhost_moderation -- --only mixed --load-interrupts 6000,8000`).
-pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6750;
+/// --bench vhost_moderation -- --only mixed --load-interrupts 5500,7500`).
+pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 
 /// Where the cost of an interrupt comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,13 +4,13 @@
 //! lone request every wait interrupts for each frame of bulk data, and one that is right for bulk data makes
 //! requests wait for company that never comes. So the rate is learned from what waiting has brought: it
 //! rises while frames come thick and interrupts come more often than they are meant to under load, and falls
-//! back when a frame has waited alone. A rise is first an attempt; the more often it was in vain, the longer
-//! until the next one, so that a flow of lone requests hardly ever waits.
+//! back when a frame has waited in vain. A rise is first an attempt, which holds frames back long enough to tell; the
+//! more often it was in vain, the longer until the next one, so that requests one by one hardly ever wait.
 //!
 //! A price that has risen bets on frames to come. A silence says that the bet is lost: it ends the wait, as long as
 //! interrupts stay as few as they are meant to be. So a request beside bulk data does not wait for the next burst.
 
-use super::{Interrupt, NANOSECONDS_PER_SECOND, Silence};
+use super::{Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX, Silence};
 
 /// One, as the price counts.
 const ONE: u64 = 256;
@@ -19,8 +19,11 @@ const ONE: u64 = 256;
 const PRICE_MAX: u64 = ONE << 20;
 /// A rise is by one part in so many, and so is a fall without haste.
 const STEP: u64 = 4;
-/// A wait in vain behind another one divides the price by so much.
+/// A wait in vain divides the price by so much.
 const FALL: u64 = 4;
+/// So many waits in vain are forgiven behind one that paid: all that silences can end in a row, and those say little of a
+/// load whose frames are hardly closer than a silence; and two more.
+const EXCUSES: u32 = SAVED_INTERRUPTS_MAX + 2;
 /// Frames come thick when there are so many for each interrupt that is meant to be: fewer are not worth the wait.
 const FRAMES_PER_INTERRUPT_MIN: u64 = 4;
 /// A silence is so small a part of the time between two interrupts that are meant to be: half as long as frames are
@@ -29,7 +32,9 @@ const SILENCE_SHARE: u64 = 2 * FRAMES_PER_INTERRUPT_MIN;
 /// About so many interrupts make up a mean load: enough that it matters little whether they end with a burst or with
 /// what is between two.
 const LOAD_INTERRUPTS: u64 = 64;
-/// Most interrupts between two attempts that were in vain: one in so many waits.
+/// A pause between two interrupts counts as so many gaps at most: else, a long one would outweigh all that it separates.
+const PAUSE_GAPS_MAX: u64 = LOAD_INTERRUPTS / 4;
+/// Most interrupts between two attempts that were in vain: of requests one by one, one in so many waits.
 const PATIENCE_MAX: u32 = 4096;
 
 /// Frames that came, and the time that they came in.
@@ -62,8 +67,10 @@ pub(super) struct Price {
     until_attempt: u32,
     /// How many that will be after the next attempt in vain.
     patience: u32,
-    /// Whether the last wait was in vain.
-    was_in_vain: bool,
+    /// Waits in vain that are forgiven yet.
+    excuses: u32,
+    /// Whether the last wait ended because it was no longer worth it.
+    was_paid_off: bool,
     /// What the last interrupt was for, and what many have been for.
     last: Load,
     mean: Load,
@@ -74,7 +81,7 @@ impl Price {
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
         let (last, mean) = Default::default();
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, was_in_vain: false, last, mean }
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, excuses: 0, was_paid_off: false, last, mean }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
@@ -84,10 +91,8 @@ impl Price {
 
     /// The silence that ends a wait: none while the price has not risen, and the wait is worth it by itself.
     pub(super) fn silence(&self) -> Silence {
-        if self.level == ONE {
-            return Silence::NEVER;
-        }
-        Silence { wait_ns: self.gap_ns / SILENCE_SHARE, gap_ns: self.gap_ns }
+        let wait_ns = if self.level == ONE { NEVER } else { self.gap_ns / SILENCE_SHARE };
+        Silence { wait_ns, gap_ns: self.gap_ns }
     }
 
     /// A cost at this price.
@@ -100,30 +105,26 @@ impl Price {
     /// What the host has seen without an interrupt came, but was not gathered by waiting.
     #[inline]
     pub(super) fn fired(&mut self, interrupt: Interrupt) -> bool {
-        let since_ns = interrupt.since_ns();
-        let Interrupt { frames, told_frames, has_waited, .. } = interrupt;
-        let is_usual = since_ns >= self.gap_ns && self.level == ONE && !has_waited;
-        !is_usual && self.learn(since_ns, frames, told_frames, has_waited)
+        let is_usual = interrupt.since_ns() >= self.gap_ns && self.level == ONE && !interrupt.has_waited;
+        !is_usual && self.learn(&interrupt)
     }
 
-    /// Apart from the usual case, which is not slowed by it; so its arguments are one by one, in registers.
+    /// Apart from the usual case, which is not slowed by it.
     #[inline(never)]
-    fn learn(&mut self, since_ns: u64, frames: u64, told_frames: u64, has_waited: bool) -> bool {
+    fn learn(&mut self, interrupt: &Interrupt) -> bool {
         let before = self.level;
-        let load = Load { frames, ns: since_ns };
-        let is_in_vain = has_waited && told_frames <= 1;
-        if is_in_vain {
-            self.fall();
-        } else if self.is_thick(load) && since_ns < self.gap_ns {
-            self.rise(has_waited);
-        } else if !self.is_thick(load.plus(self.last)) || since_ns > 2 * self.gap_ns {
-            // A few frames between two bursts are not thin: the burst counts, too.
-            self.level = (self.level - self.level / STEP).max(ONE);
+        let since_ns = interrupt.since_ns();
+        let load = Load { frames: interrupt.frames, ns: since_ns };
+        // At the lowest price a frame waits for what an interrupt costs, and no longer: that is not to gather others.
+        let was_held = interrupt.has_waited && self.level > ONE;
+        if was_held && interrupt.told_frames < self.gathered_frames_min(interrupt) {
+            self.in_vain();
+        } else {
+            self.paid(interrupt, load, was_held);
         }
-        if has_waited {
-            self.was_in_vain = is_in_vain;
-        }
-        (self.last, self.mean) = (load, self.mean.with(load));
+        let ns = since_ns.min(PAUSE_GAPS_MAX * self.gap_ns);
+        (self.last, self.mean) = (load, self.mean.with(Load { ns, ..load }));
+        self.was_paid_off = interrupt.is_paid_off;
         self.level != before
     }
 
@@ -132,24 +133,55 @@ impl Price {
         load.frames.saturating_mul(self.gap_ns) / FRAMES_PER_INTERRUPT_MIN > load.ns
     }
 
-    /// A frame has waited alone. Once, between two bursts of a thick load, says nothing; else, that waiting gathers
-    /// none.
-    fn fall(&mut self) {
-        if self.was_in_vain || !self.is_thick(self.mean) {
+    /// So many frames that are told together were worth waiting for. Where frames come thick, in the mean or until a
+    /// silence, as many as make them thick: one more than a request may be no more than that request's own.
+    fn gathered_frames_min(&self, interrupt: &Interrupt) -> u64 {
+        if interrupt.is_cut_short || self.is_thick(self.mean) { FRAMES_PER_INTERRUPT_MIN } else { 2 }
+    }
+
+    /// Frames that were not held, or that were worth it.
+    fn paid(&mut self, interrupt: &Interrupt, load: Load, was_held: bool) {
+        let is_thick = self.is_thick(load);
+        if was_held && is_thick {
+            (self.until_attempt, self.patience, self.excuses) = (0, 1, EXCUSES);
+        }
+        if is_thick && load.ns < self.gap_ns {
+            // Behind a silence a higher price would change nothing, but where it ends what the price had begun.
+            if !interrupt.is_cut_short || self.was_paid_off {
+                self.rise(interrupt.cost_ns);
+            }
+        } else if !self.is_thick(load.plus(self.last)) || load.ns > 2 * self.gap_ns {
+            // A few frames between two bursts are not thin: the burst counts, too.
+            self.level = (self.level - self.level / STEP).max(ONE);
+        }
+    }
+
+    /// A frame was held, and hardly another came. Some times, between the bursts of a thick load, that says nothing; behind
+    /// those, that waiting gathers none.
+    fn in_vain(&mut self) {
+        if !self.is_thick(self.mean) {
             self.level = (self.level / FALL).max(ONE);
+        } else if let Some(left) = self.excuses.checked_sub(1) {
+            self.excuses = left;
+            return;
+        } else {
+            (self.level, self.patience) = (ONE, self.patience.max(EXCUSES));
         }
         self.patience = (self.patience * 2).min(PATIENCE_MAX);
         self.until_attempt = self.patience;
     }
 
-    fn rise(&mut self, has_waited: bool) {
-        if has_waited {
-            // Others came: waiting pays.
-            (self.until_attempt, self.patience) = (0, 1);
+    fn rise(&mut self, cost_ns: u64) {
+        if let Some(left) = self.until_attempt.checked_sub(1) {
+            self.until_attempt = left;
+            return;
         }
-        match self.until_attempt.checked_sub(1) {
-            Some(left) => self.until_attempt = left,
-            None => self.level = (self.level + self.level / STEP).min(PRICE_MAX),
-        }
+        let next = self.level + self.level / STEP;
+        // Where frames come thick, the first step is to hold as many as that takes for a whole gap: a shorter wait may end
+        // before others come, and would say nothing.
+        let is_first = self.level == ONE && self.is_thick(self.mean);
+        let first =
+            if is_first { self.gap_ns.saturating_mul(FRAMES_PER_INTERRUPT_MIN * ONE) / cost_ns.max(1) } else { 0 };
+        self.level = next.max(first).min(PRICE_MAX);
     }
 }
