@@ -181,10 +181,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         let stats = &self.control.queues[self.queue];
         let (host, wire) = (&mut self.host, &mut self.wire);
         let received = self.receive.poll(host, wire, allowed, &stats.receive, now_ns, clock)?;
-        if received.moved {
-            // What has come is told before what the host sends is taken, which may be a batch.
-            self.interrupt(now_ns);
-        }
+        // What has come, now or before, is told before what the host sends is taken, which may be a batch.
+        self.interrupt(now_ns);
         let stats = &self.control.queues[self.queue].transmit;
         let (taken_before, bytes_before) = (stats.host_frames.get(), stats.bytes_out.get());
         let sent = self.transmit.poll(&mut self.host, &mut self.wire, stats, now_ns)?;

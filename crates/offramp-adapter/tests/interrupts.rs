@@ -24,14 +24,18 @@ struct RingHost {
     receive: Moderator,
     told: usize,
     interrupts: InterruptCounts,
-    /// It was asked for frames while it had some that it was not told of.
+    /// It was asked for frames while it had some that its moderator did not know of.
     asked_untold: bool,
+    /// How often it had been interrupted when it was last asked for frames.
+    interrupts_when_asked: u64,
+    interrupts_sent: u64,
     settings: Vec<ModerationConfig>,
 }
 
 impl HostPort for RingHost {
     fn take(&mut self) -> Result<bool, PortError> {
         self.asked_untold |= self.told < self.memory.given.len();
+        self.interrupts_when_asked = self.interrupts_sent;
         let has_frame = self.memory.take()?;
         // Completions are not put off here.
         self.interrupts.transmit += u64::from(has_frame);
@@ -80,6 +84,7 @@ impl Interrupts for RingHost {
         if self.receive.is_due(now_ns) {
             self.receive.fired(now_ns);
             self.interrupts.receive += 1;
+            self.interrupts_sent += 1;
         }
         std::mem::take(&mut self.interrupts)
     }
@@ -156,6 +161,20 @@ fn on_a_cable_a_host_is_told_of_what_came_before_it_is_asked_for_what_it_sends()
     right.poll(0).unwrap();
     assert_eq!(interrupts(&controls[1].queues()[0]), (1, 1));
     assert!(!right.host().asked_untold);
+}
+
+#[test]
+fn an_interrupt_that_was_put_off_is_sent_in_its_time_before_the_hosts_own_frames_are_taken() {
+    let ([mut left, mut right], _) = pairs(coalescing(50));
+    left.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"x"));
+    left.poll(0).unwrap();
+    right.poll(0).unwrap();
+    right.host_mut().memory.to_send.push_back(tcp_frame(0, 1, b"y"));
+    right.poll(49_999).unwrap();
+    assert_eq!(right.host().interrupts_when_asked, 0);
+    right.host_mut().memory.to_send.push_back(tcp_frame(0, 2, b"z"));
+    right.poll(50_000).unwrap();
+    assert_eq!(right.host().interrupts_when_asked, 1);
 }
 
 #[test]
