@@ -5,7 +5,7 @@
 
 use serde::Serialize;
 
-use super::words::{cpu_seconds, or_dash};
+use super::words::{Finding, cpu_seconds, or_dash};
 use crate::compare::spread;
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Variant, Verdict};
@@ -245,7 +245,7 @@ pub struct ForestRow {
     ratio_x: f64,
     low_x: f64,
     high_x: f64,
-    significant: bool,
+    is_difference: bool,
 }
 
 /// The scale itself.
@@ -278,7 +278,7 @@ impl Forest {
             ratio_x: self.x(verdict.ratio),
             low_x: self.x(verdict.ci95[0]),
             high_x: self.x(verdict.ci95[1]),
-            significant: verdict.significant,
+            is_difference: Finding::of(verdict).is_difference(),
         }
     }
 

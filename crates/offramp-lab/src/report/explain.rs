@@ -235,7 +235,7 @@ impl<'a> Pair<'a> {
     /// The share of the base's host processor time per GB that the variant saves; `None` where it saves nothing real.
     fn host_saving(&self) -> Option<f64> {
         let verdict = self.verdict("host_cpu_s_per_gb")?;
-        (verdict.significant && verdict.ratio < 1.0).then_some(1.0 - verdict.ratio)
+        (Finding::of(&verdict).is_difference() && verdict.ratio < 1.0).then_some(1.0 - verdict.ratio)
     }
 
     /// What was measured; with more than two variants, of which two.

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
 use super::explain::{self, ClaimRow};
 use super::tradeoff::{self, Panel};
-use super::words::{self, NOT_MEASURED};
+use super::words::{self, Finding, NOT_MEASURED};
 use crate::compare::spread;
 use crate::metric::{METRICS, Metric};
 use crate::model::{Experiment, Judgement, LabReport, Variant, Verdict};
@@ -118,7 +118,7 @@ struct Comparison {
     ratio: String,
     interval: String,
     rounds: usize,
-    significant: bool,
+    is_difference: bool,
 }
 
 impl From<&Verdict> for Comparison {
@@ -127,7 +127,7 @@ impl From<&Verdict> for Comparison {
             ratio: words::verdict_ratio(verdict),
             interval: words::interval(verdict),
             rounds: verdict.rounds,
-            significant: verdict.significant,
+            is_difference: Finding::of(verdict).is_difference(),
         }
     }
 }

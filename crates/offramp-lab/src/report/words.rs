@@ -182,11 +182,16 @@ impl Finding {
     /// What `verdict` says.
     pub fn of(verdict: &Verdict) -> Self {
         let [low, high] = verdict.ci95;
-        match verdict.significant {
-            true if (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN => Self::Difference,
+        match verdict.significant && (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN {
+            true => Self::Difference,
             false if high > UNDECIDED_FROM * low => Self::Undecided,
-            _ => Self::Noise,
+            false => Self::Noise,
         }
+    }
+
+    /// Whether the two differ.
+    pub fn is_difference(self) -> bool {
+        self == Self::Difference
     }
 }
 

@@ -307,7 +307,7 @@ impl Pair<'_> {
             Way::Falls,
             "a frame that finds no room stops the card for 10 ms, and what comes meanwhile is lost too.",
         );
-        let is_loss = |verdict: &Verdict| verdict.significant && verdict.ratio < 1.0;
+        let is_loss = |verdict: &Verdict| Finding::of(verdict).is_difference() && verdict.ratio < 1.0;
         let Some(verdict) = self.verdict("throughput_bps").filter(is_loss) else { return said };
         let beside = if self.experiment.name == MEMORY_TCP {
             self.why_less_today()
