@@ -21,7 +21,8 @@ type Work<S> = Box<dyn FnOnce(&mut S) + Send>;
 
 #[derive(Debug)]
 struct Shared<S> {
-    /// Set when there is work, and the bell rings.
+    /// Set while there is work, and the bell rings. Both change only with the inbox locked: a queue's thread that sees one
+    /// of them finds the other, too. Else a bell that rang late would keep it awake, or wake it for nothing.
     has_work: AtomicBool,
     bell: EventFd,
     work: Mutex<Inbox<S>>,
@@ -91,17 +92,14 @@ impl<S: 'static> Sender<S> {
             // Who asked may not wait for it.
             let _ = answer.send(work(state));
         });
-        {
-            let mut inbox = self.0.inbox();
-            if inbox.is_closed {
-                return Err(NobodyThere);
-            }
-            inbox.waiting.push_back(work);
+        let mut inbox = self.0.inbox();
+        if inbox.is_closed {
+            return Err(NobodyThere);
         }
-        // It rings before the flag is seen, so that who sees the flag silences the bell, too: one that rang later would
-        // keep an idle thread awake until there is work again. A full counter means that it rings already.
+        inbox.waiting.push_back(work);
+        self.0.has_work.store(true, Ordering::Relaxed);
+        // A full counter means that it rings already.
         let _ = self.0.bell.write(1);
-        self.0.has_work.store(true, Ordering::Release);
         Ok(answered)
     }
 }
@@ -128,12 +126,14 @@ impl<S> Receiver<S> {
 
     #[cold]
     fn serve_all(&self, state: &mut S) {
-        // Acquire: the bell rang before the flag was set.
-        self.0.has_work.swap(false, Ordering::Acquire);
-        // Empty: it rang for work that is done.
-        let _ = self.0.bell.read();
-        loop {
-            let Some(work) = self.0.inbox().waiting.pop_front() else { return };
+        let waiting = {
+            let mut inbox = self.0.inbox();
+            self.0.has_work.store(false, Ordering::Relaxed);
+            // Empty: it rang for work that is done.
+            let _ = self.0.bell.read();
+            std::mem::take(&mut inbox.waiting)
+        };
+        for work in waiting {
             work(state);
         }
     }
@@ -185,12 +185,16 @@ mod tests {
             while state < PIECES {
                 receiver.serve(&mut state);
             }
-            receiver.0.bell.read()
         });
-        for _ in 0..PIECES {
+        for piece in 0..PIECES {
             sender.run(|state| *state += 1).unwrap();
+            assert_eq!(
+                sender.0.bell.read(),
+                Err(nix::errno::Errno::EAGAIN),
+                "it rings for nothing behind piece {piece}"
+            );
         }
-        assert_eq!(queue.join().unwrap(), Err(nix::errno::Errno::EAGAIN), "it rings for nothing");
+        queue.join().unwrap();
     }
 
     #[test]

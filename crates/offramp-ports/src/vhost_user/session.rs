@@ -185,7 +185,11 @@ impl Session {
     }
 
     fn serve(&mut self, stream: UnixStream, listener: Option<&UnixListener>) -> End {
-        let Ok(own) = stream.try_clone() else { return End::Gone };
+        let Ok(own) = stream.try_clone() else {
+            // It has taken the last descriptor: one that comes again at once would be turned away as fast as it comes.
+            self.is_stopped_within(ACCEPT_INTERVAL_MS);
+            return End::Gone;
+        };
         let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.device));
         self.tell(true);
         loop {
