@@ -242,6 +242,19 @@ impl Limits {
     }
 }
 
+/// What ends a wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    /// Time: that of the first frame; or nothing waited.
+    Time,
+    /// No more frames could wait.
+    Room,
+    /// The frames have waited as long as it is worth, all together.
+    Area,
+    /// Nothing else did.
+    Silence,
+}
+
 /// An interrupt, as a policy learns of it.
 #[derive(Clone, Copy, Debug)]
 struct Interrupt {
@@ -255,10 +268,8 @@ struct Interrupt {
     told_frames: u64,
     /// The first of those that waited was made to.
     has_waited: bool,
-    /// A silence ended the wait, and nothing else did.
-    is_cut_short: bool,
-    /// The frames have waited as long as it is worth, all together.
-    is_paid_off: bool,
+    /// What ended the wait of those.
+    end: End,
     /// What it costs, as measured.
     cost_ns: u64,
 }
@@ -419,6 +430,20 @@ impl Moderator {
             || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns)
     }
 
+    /// What has ended the wait, where it may be a silence.
+    fn end(&self, now_ns: u64) -> End {
+        let (waiting, limits) = (&self.waiting, &self.limits);
+        if waiting.frames >= limits.frames {
+            End::Room
+        } else if waiting.area_ns(now_ns) >= limits.area_ns {
+            End::Area
+        } else if waiting.since_first_ns(now_ns) >= waiting.wait_ns {
+            End::Time
+        } else {
+            End::Silence
+        }
+    }
+
     /// When it is due if nothing else happens; not after now when it is due already. `None` while
     /// nothing waits.
     pub fn next_due_ns(&self) -> Option<u64> {
@@ -457,8 +482,7 @@ impl Moderator {
             bytes: self.bytes,
             told_frames: frames,
             has_waited: self.waiting.wait_ns > 0,
-            is_cut_short: has_silence && !self.is_over(now_ns),
-            is_paid_off: has_silence && self.waiting.area_ns(now_ns) >= self.limits.area_ns,
+            end: if has_silence { self.end(now_ns) } else { End::Time },
             cost_ns: self.cost.cost_ns(),
         };
         self.waiting.clear();

@@ -535,6 +535,20 @@ mod adaptive {
     }
 
     #[test]
+    fn bulk_data_fills_a_small_ring_before_each_interrupt() {
+        for ring_frames in 2..=5 {
+            let mut trial = trial();
+            trial.moderator.ring_has(ring_frames);
+            let learned_ns = bulk(&mut trial, SECOND_NS, 2_000);
+            let before = trial.outcome.interrupts;
+            bulk(&mut trial, learned_ns, 60_000);
+            let most = 60_000 / u64::from(ring_frames) * 101 / 100;
+            let interrupts = trial.outcome.interrupts - before;
+            assert!(interrupts <= most, "{interrupts} for a ring of {ring_frames}");
+        }
+    }
+
+    #[test]
     fn a_request_each_millisecond_never_waits() {
         let mut trial = trial();
         (0..10_000).for_each(|n| trial.frame(Frame { at_ns: n * MILLISECOND_NS, bytes: 100 }));

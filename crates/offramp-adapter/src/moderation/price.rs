@@ -10,7 +10,7 @@
 //! A price that has risen bets on frames to come. A silence says that the bet is lost: it ends the wait, as long as
 //! interrupts stay as few as they are meant to be. So a request beside bulk data does not wait for the next burst.
 
-use super::{Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX, Silence};
+use super::{End, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX, Silence};
 
 /// One, as the price counts.
 const ONE: u64 = 256;
@@ -69,8 +69,8 @@ pub(super) struct Price {
     patience: u32,
     /// Waits in vain that are forgiven yet.
     excuses: u32,
-    /// Whether the last wait ended because it was no longer worth it.
-    was_paid_off: bool,
+    /// What ended the last wait.
+    last_end: End,
     /// What the last interrupt was for, and what many have been for.
     last: Load,
     mean: Load,
@@ -81,7 +81,7 @@ impl Price {
     pub(super) fn new(interrupts_per_second: u32) -> Self {
         let gap_ns = NANOSECONDS_PER_SECOND / u64::from(interrupts_per_second.max(1));
         let (last, mean) = Default::default();
-        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, excuses: 0, was_paid_off: false, last, mean }
+        Self { gap_ns, level: ONE, until_attempt: 0, patience: 1, excuses: 0, last_end: End::Time, last, mean }
     }
 
     /// The time between two interrupts that are meant to be; no frame waits longer.
@@ -124,7 +124,7 @@ impl Price {
         }
         let ns = since_ns.min(PAUSE_GAPS_MAX * self.gap_ns);
         (self.last, self.mean) = (load, self.mean.with(Load { ns, ..load }));
-        self.was_paid_off = interrupt.is_paid_off;
+        self.last_end = interrupt.end;
         self.level != before
     }
 
@@ -134,9 +134,13 @@ impl Price {
     }
 
     /// So many frames that are told together were worth waiting for. Where frames come thick, in the mean or until a
-    /// silence, as many as make them thick: one more than a request may be no more than that request's own.
+    /// silence, as many as make them thick, if there is room for so many: a few may be no more than one request's own.
     fn gathered_frames_min(&self, interrupt: &Interrupt) -> u64 {
-        if interrupt.is_cut_short || self.is_thick(self.mean) { FRAMES_PER_INTERRUPT_MIN } else { 2 }
+        match interrupt.end {
+            End::Silence => FRAMES_PER_INTERRUPT_MIN,
+            End::Time | End::Area if self.is_thick(self.mean) => FRAMES_PER_INTERRUPT_MIN,
+            End::Time | End::Area | End::Room => 2,
+        }
     }
 
     /// Frames that were not held, or that were worth it.
@@ -147,7 +151,7 @@ impl Price {
         }
         if is_thick && load.ns < self.gap_ns {
             // Behind a silence a higher price would change nothing, but where it ends what the price had begun.
-            if !interrupt.is_cut_short || self.was_paid_off {
+            if interrupt.end != End::Silence || self.last_end == End::Area {
                 self.rise(interrupt.cost_ns);
             }
         } else if !self.is_thick(load.plus(self.last)) || load.ns > 2 * self.gap_ns {
