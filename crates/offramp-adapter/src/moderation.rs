@@ -232,6 +232,19 @@ impl Limits {
         }
     }
 
+    /// What has ended the wait.
+    fn end(&self, waiting: &Waiting, now_ns: u64) -> End {
+        if waiting.frames >= self.frames {
+            End::Room
+        } else if waiting.area_ns(now_ns) >= self.area_ns {
+            End::Area
+        } else if waiting.since_first_ns(now_ns) >= waiting.wait_ns {
+            End::Time
+        } else {
+            End::Silence
+        }
+    }
+
     /// The longest that a frame waits.
     fn wait_max_ns(&self) -> u64 {
         let early_ns = match self.early {
@@ -268,9 +281,14 @@ struct Interrupt {
     told_frames: u64,
     /// The first of those that waited was made to.
     has_waited: bool,
-    /// What ended the wait of those.
+}
+
+/// What only a price that follows the load wants to know of an interrupt, and not of each.
+#[derive(Clone, Copy, Debug)]
+struct Circumstances {
+    /// What ended the wait.
     end: End,
-    /// What it costs, as measured.
+    /// What an interrupt costs, as measured.
     cost_ns: u64,
 }
 
@@ -330,12 +348,12 @@ impl Rule {
     /// Learns of an interrupt. Whether the limits are others now.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
-    fn fired(&mut self, interrupt: Interrupt) -> bool {
+    fn fired(&mut self, interrupt: Interrupt, circumstances: impl FnOnce() -> Circumstances) -> bool {
         match self {
             Self::Dim(dim) => dim.fired(interrupt.now_ns, interrupt.frames, interrupt.bytes),
             Self::Classes(classes) => classes.fired(interrupt.frames, interrupt.bytes),
             Self::Balance(balance) => balance.fired(interrupt.now_ns, interrupt.bytes),
-            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(interrupt),
+            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(interrupt, circumstances),
             Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_, None) | Self::QuietOrArea(_, None) => {
                 false
             }
@@ -430,20 +448,6 @@ impl Moderator {
             || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns)
     }
 
-    /// What has ended the wait, where it may be a silence.
-    fn end(&self, now_ns: u64) -> End {
-        let (waiting, limits) = (&self.waiting, &self.limits);
-        if waiting.frames >= limits.frames {
-            End::Room
-        } else if waiting.area_ns(now_ns) >= limits.area_ns {
-            End::Area
-        } else if waiting.since_first_ns(now_ns) >= waiting.wait_ns {
-            End::Time
-        } else {
-            End::Silence
-        }
-    }
-
     /// When it is due if nothing else happens; not after now when it is due already. `None` while
     /// nothing waits.
     pub fn next_due_ns(&self) -> Option<u64> {
@@ -471,10 +475,6 @@ impl Moderator {
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
         let frames = self.waiting.frames;
-        if self.limits.silence.gap_ns < NEVER {
-            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
-        }
-        let has_silence = self.limits.silence.wait_ns < NEVER;
         let interrupt = Interrupt {
             now_ns,
             before_ns: self.fired_ns,
@@ -482,13 +482,17 @@ impl Moderator {
             bytes: self.bytes,
             told_frames: frames,
             has_waited: self.waiting.wait_ns > 0,
-            end: if has_silence { self.end(now_ns) } else { End::Time },
-            cost_ns: self.cost.cost_ns(),
         };
+        let (waiting, limits, cost) = (&self.waiting, &self.limits, &self.cost);
+        let circumstances = || Circumstances { end: limits.end(waiting, now_ns), cost_ns: cost.cost_ns() };
+        let has_changed = self.rule.fired(interrupt, circumstances);
         self.waiting.clear();
         (self.seen_frames, self.bytes) = (0, 0);
         (self.fired_ns, self.has_fired) = (now_ns, true);
-        if self.rule.fired(interrupt) {
+        if self.limits.silence.gap_ns < NEVER {
+            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
+        }
+        if has_changed {
             self.take_limits();
         }
         frames

@@ -10,7 +10,7 @@
 //! A price that has risen bets on frames to come. A silence says that the bet is lost: it ends the wait, as long as
 //! interrupts stay as few as they are meant to be. So a request beside bulk data does not wait for the next burst.
 
-use super::{End, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX, Silence};
+use super::{Circumstances, End, Interrupt, NANOSECONDS_PER_SECOND, NEVER, SAVED_INTERRUPTS_MAX, Silence};
 
 /// One, as the price counts.
 const ONE: u64 = 256;
@@ -104,27 +104,28 @@ impl Price {
     ///
     /// What the host has seen without an interrupt came, but was not gathered by waiting.
     #[inline]
-    pub(super) fn fired(&mut self, interrupt: Interrupt) -> bool {
+    pub(super) fn fired(&mut self, interrupt: Interrupt, circumstances: impl FnOnce() -> Circumstances) -> bool {
         let is_usual = interrupt.since_ns() >= self.gap_ns && self.level == ONE && !interrupt.has_waited;
-        !is_usual && self.learn(&interrupt)
+        !is_usual && self.learn(&interrupt, circumstances())
     }
 
     /// Apart from the usual case, which is not slowed by it.
     #[inline(never)]
-    fn learn(&mut self, interrupt: &Interrupt) -> bool {
+    fn learn(&mut self, interrupt: &Interrupt, circumstances: Circumstances) -> bool {
+        let end = circumstances.end;
         let before = self.level;
         let since_ns = interrupt.since_ns();
         let load = Load { frames: interrupt.frames, ns: since_ns };
         // At the lowest price a frame waits for what an interrupt costs, and no longer: that is not to gather others.
         let was_held = interrupt.has_waited && self.level > ONE;
-        if was_held && interrupt.told_frames < self.gathered_frames_min(interrupt) {
+        if was_held && interrupt.told_frames < self.gathered_frames_min(end) {
             self.in_vain();
         } else {
-            self.paid(interrupt, load, was_held);
+            self.paid(load, was_held, circumstances);
         }
         let ns = since_ns.min(PAUSE_GAPS_MAX * self.gap_ns);
         (self.last, self.mean) = (load, self.mean.with(Load { ns, ..load }));
-        self.last_end = interrupt.end;
+        self.last_end = end;
         self.level != before
     }
 
@@ -135,8 +136,8 @@ impl Price {
 
     /// So many frames that are told together were worth waiting for. Where frames come thick, in the mean or until a
     /// silence, as many as make them thick, if there is room for so many: a few may be no more than one request's own.
-    fn gathered_frames_min(&self, interrupt: &Interrupt) -> u64 {
-        match interrupt.end {
+    fn gathered_frames_min(&self, end: End) -> u64 {
+        match end {
             End::Silence => FRAMES_PER_INTERRUPT_MIN,
             End::Time | End::Area if self.is_thick(self.mean) => FRAMES_PER_INTERRUPT_MIN,
             End::Time | End::Area | End::Room => 2,
@@ -144,15 +145,15 @@ impl Price {
     }
 
     /// Frames that were not held, or that were worth it.
-    fn paid(&mut self, interrupt: &Interrupt, load: Load, was_held: bool) {
+    fn paid(&mut self, load: Load, was_held: bool, circumstances: Circumstances) {
         let is_thick = self.is_thick(load);
         if was_held && is_thick {
             (self.until_attempt, self.patience, self.excuses) = (0, 1, EXCUSES);
         }
         if is_thick && load.ns < self.gap_ns {
             // Behind a silence a higher price would change nothing, but where it ends what the price had begun.
-            if interrupt.end != End::Silence || self.last_end == End::Area {
-                self.rise(interrupt.cost_ns);
+            if circumstances.end != End::Silence || self.last_end == End::Area {
+                self.rise(circumstances.cost_ns);
             }
         } else if !self.is_thick(load.plus(self.last)) || load.ns > 2 * self.gap_ns {
             // A few frames between two bursts are not thin: the burst counts, too.
