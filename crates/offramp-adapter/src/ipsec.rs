@@ -53,29 +53,14 @@ pub struct Policy {
     pub receive: NoMatch,
 }
 
-/// Which way an association protects.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+/// Which way an association protects: `out` or `in`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
+#[strum(serialize_all = "lowercase")]
 pub enum SaDirection {
     /// Host to line: it seals.
     Out,
     /// Line to host: it opens.
     In,
-}
-
-impl SaDirection {
-    /// `out` or `in`.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Out => "out",
-            Self::In => "in",
-        }
-    }
-}
-
-impl fmt::Display for SaDirection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// Something that the owner of the associations should know. Each is told once.

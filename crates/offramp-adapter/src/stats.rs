@@ -7,9 +7,11 @@
 use crate::port::{InterruptCounts, Interrupts, PortError};
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use strum::{IntoStaticStr, VariantArray};
 
 /// Why a frame did not arrive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "snake_case")]
 pub enum Loss {
     /// No room: the new frame is lost.
     Drop,
@@ -80,67 +82,11 @@ pub struct NetDevColumns {
 
 impl Loss {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 27] = [
-        Self::Drop,
-        Self::Overrun,
-        Self::TooLong,
-        Self::Malformed,
-        Self::BadRequest,
-        Self::HostRefused,
-        Self::Isolated,
-        Self::FloodLimit,
-        Self::NoDestination,
-        Self::Hairpin,
-        Self::Reserved,
-        Self::Fault,
-        Self::UnknownSpi,
-        Self::BadTag,
-        Self::Replayed,
-        Self::TooOld,
-        Self::EspMalformed,
-        Self::SaPolicy,
-        Self::EspFragment,
-        Self::SaExpired,
-        Self::Congestion,
-        Self::Dummy,
-        Self::Keepalive,
-        Self::Unprotected,
-        Self::Discard,
-        Self::SequenceExhausted,
-        Self::Cipher,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 
     /// The name under which it is reported.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Drop => "drop",
-            Self::Overrun => "overrun",
-            Self::TooLong => "too_long",
-            Self::Malformed => "malformed",
-            Self::BadRequest => "bad_request",
-            Self::HostRefused => "host_refused",
-            Self::Isolated => "isolated",
-            Self::FloodLimit => "flood_limit",
-            Self::NoDestination => "no_destination",
-            Self::Hairpin => "hairpin",
-            Self::Reserved => "reserved",
-            Self::Fault => "fault",
-            Self::UnknownSpi => "unknown_spi",
-            Self::BadTag => "bad_tag",
-            Self::Replayed => "replayed",
-            Self::TooOld => "too_old",
-            Self::EspMalformed => "esp_malformed",
-            Self::SaPolicy => "sa_policy",
-            Self::EspFragment => "esp_fragment",
-            Self::SaExpired => "sa_expired",
-            Self::Congestion => "congestion",
-            Self::Dummy => "dummy",
-            Self::Keepalive => "keepalive",
-            Self::Unprotected => "unprotected",
-            Self::Discard => "discard",
-            Self::SequenceExhausted => "sequence_exhausted",
-            Self::Cipher => "cipher",
-        }
+        self.into()
     }
 }
 
@@ -238,7 +184,7 @@ impl Direction {
     /// The lost ones, as `/proc/net/dev` sorts them; each is in one column.
     pub fn net_dev(&self) -> NetDevColumns {
         let mut columns = NetDevColumns::default();
-        for reason in Loss::ALL {
+        for &reason in Loss::ALL {
             let column = match reason {
                 Loss::Overrun => &mut columns.fifo,
                 Loss::TooLong | Loss::Malformed | Loss::BadTag | Loss::EspMalformed => &mut columns.frame,
@@ -315,10 +261,10 @@ mod tests {
     #[test]
     fn each_reason_has_its_own_counter() {
         let d = Direction::default();
-        for (n, reason) in Loss::ALL.into_iter().enumerate() {
+        for (n, &reason) in Loss::ALL.iter().enumerate() {
             d.lose(reason, n + 1);
         }
-        for (n, reason) in Loss::ALL.into_iter().enumerate() {
+        for (n, &reason) in Loss::ALL.iter().enumerate() {
             assert_eq!(d.lost(reason), n as u64 + 1, "{}", reason.name());
         }
         let reasons = Loss::ALL.len() as u64;
@@ -328,7 +274,7 @@ mod tests {
     #[test]
     fn each_loss_is_in_one_column_of_proc_net_dev() {
         let d = Direction::default();
-        for reason in Loss::ALL {
+        for &reason in Loss::ALL {
             d.lose(reason, 1);
         }
         assert_eq!(d.net_dev(), NetDevColumns { drop: Loss::ALL.len() as u64 - 5, fifo: 1, frame: 4 });

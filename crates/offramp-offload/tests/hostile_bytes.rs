@@ -177,13 +177,13 @@ fn an_opener_hands_on_what_was_sent_once_and_counts_the_rest_whatever_happens() 
         }
         let (well, counts) = hostile::esp::esp(&input);
         opened += well;
-        for (sum, reason) in refused.iter_mut().zip(Refused::ALL) {
+        for (sum, &reason) in refused.iter_mut().zip(Refused::ALL) {
             *sum += counts.of(reason);
         }
     }
     println!("{opened} opened, refused {refused:?}");
     assert!(opened > 0);
-    for (count, reason) in refused.into_iter().zip(Refused::ALL) {
+    for (count, &reason) in refused.into_iter().zip(Refused::ALL) {
         assert!(count > 0, "no packet was refused for: {reason}");
     }
 }
@@ -251,7 +251,7 @@ fn what_fuzzing_kept_is_survived() {
     let mut refused = [0; Refused::ALL.len()];
     for input in kept("esp") {
         let (_, counts) = hostile::esp::esp(&input);
-        refused.iter_mut().zip(Refused::ALL).for_each(|(sum, reason)| *sum += counts.of(reason));
+        refused.iter_mut().zip(Refused::ALL).for_each(|(sum, &reason)| *sum += counts.of(reason));
     }
     assert!(!refused.contains(&0), "fuzzing has reached every refusal: {refused:?}");
 }

@@ -483,7 +483,7 @@ impl From<&SaStatus> for AssociationStatus {
         };
         let refused = sa.refused.iter().filter(|(_, count)| *count > 0);
         Self {
-            direction: sa.direction.name().to_owned(),
+            direction: sa.direction.to_string(),
             spi: config.spi,
             suite: config.suite.name().to_owned(),
             mode: mode.to_owned(),

@@ -86,7 +86,7 @@ enum Action {
 }
 
 fn direction_word(text: &str) -> Result<String, String> {
-    direction(text).map(|direction| direction.name().to_owned())
+    direction(text).map(|direction| direction.to_string())
 }
 
 /// Runs `offramp sa`.

@@ -15,6 +15,7 @@ use placement::Placement;
 use sample::{Bench, Sample, Side};
 use serde::Serialize;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 
 /// Huge pages for both ends, in MiB.
 const HUGE_MIB: u64 = 2 * sample::MEMORY_MIB + 64;
@@ -65,25 +66,22 @@ const RINGS: [Ring; 3] = [
 ];
 
 /// Which way frames go.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
 pub enum Direction {
     /// The guest makes frames, the line swallows them.
+    #[strum(serialize = "guest>line")]
     GuestToLine,
     /// The line makes frames, the guest swallows them.
+    #[strum(serialize = "line>guest")]
     LineToGuest,
     /// Both send back what they get.
+    #[strum(serialize = "loop")]
     Loop,
 }
 
 impl Direction {
-    const ALL: [Self; 3] = [Self::GuestToLine, Self::LineToGuest, Self::Loop];
-
     fn name(self) -> &'static str {
-        match self {
-            Self::GuestToLine => "guest>line",
-            Self::LineToGuest => "line>guest",
-            Self::Loop => "loop",
-        }
+        self.into()
     }
 }
 
@@ -159,7 +157,7 @@ fn cells(only: Option<&str>) -> Vec<Cell> {
     let mut cells = Vec::new();
     for ring in RINGS {
         for frame_len in FRAME_LENS {
-            cells.extend(Direction::ALL.map(|direction| Cell { ring, frame_len, direction }));
+            cells.extend(Direction::VARIANTS.iter().map(|&direction| Cell { ring, frame_len, direction }));
         }
     }
     cells.retain(|cell| only.is_none_or(|only| cell.name().contains(only)));
@@ -183,7 +181,7 @@ fn rows(cell: &Cell, samples: &[(Side, Sample)]) -> Vec<Row> {
         samples.iter().filter(same).map(|(_, sample)| *sample).collect::<Vec<_>>()
     };
     let mut rows = Vec::new();
-    for placement in Placement::ALL {
+    for &placement in Placement::VARIANTS {
         let (dpdk, offramp) = (of(Side::Dpdk, placement), of(Side::Offramp, placement));
         let count = dpdk.len().min(offramp.len());
         if count == 0 {

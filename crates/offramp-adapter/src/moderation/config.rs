@@ -4,6 +4,7 @@ use super::NANOSECONDS_PER_MICROSECOND;
 use super::cost::{COST_NS_MAX, InterruptCost};
 use super::dim::DimProfiles;
 use super::e1000::E1000Mode;
+use strum::IntoStaticStr;
 
 /// Most interrupts per second that a fixed gap may be set to: a gap of one microsecond.
 pub const INTERRUPTS_PER_SECOND_MAX: u32 = 1_000_000;
@@ -54,7 +55,8 @@ impl Default for AreaConfig {
 ///
 /// No policy holds a frame for ever: [`Moderator::wait_max_ns`](super::Moderator::wait_max_ns) bounds
 /// the wait of each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "kebab-case")]
 pub enum Policy {
     /// For every frame, as a plain adapter does (M11).
     #[default]
@@ -85,15 +87,7 @@ pub enum Policy {
 impl Policy {
     /// The name that a user gives and sees.
     pub fn name(&self) -> &'static str {
-        match self {
-            Self::Off => "off",
-            Self::FixedGap { .. } => "fixed-gap",
-            Self::Coalescing(_) => "coalescing",
-            Self::NetDim(_) => "net-dim",
-            Self::E1000(_) => "e1000",
-            Self::Area(_) => "area",
-            Self::QuietOrArea(_) => "quiet-or-area",
-        }
+        self.into()
     }
 }
 

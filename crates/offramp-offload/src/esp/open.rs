@@ -17,6 +17,7 @@ use crate::layout::{
 };
 use std::fmt;
 use std::net::IpAddr;
+use strum::VariantArray;
 
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
@@ -24,7 +25,7 @@ pub const NEXT_HEADER_NONE: u8 = 59;
 const UDP_LENGTH_OFFSET: usize = 4;
 
 /// Why a packet is not handed on. Each has its own counter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
 pub enum Refused {
     /// No association has this SPI at this address.
     #[error("unknown SPI")]
@@ -60,18 +61,7 @@ pub enum Refused {
 
 impl Refused {
     /// Every reason, in the order of the counters.
-    pub const ALL: [Self; 10] = [
-        Self::UnknownSpi,
-        Self::BadTag,
-        Self::Replayed,
-        Self::TooOld,
-        Self::Malformed,
-        Self::Policy,
-        Self::Fragment,
-        Self::Expired,
-        Self::Congestion,
-        Self::Dummy,
-    ];
+    pub const ALL: &'static [Self] = Self::VARIANTS;
 }
 
 impl From<ReplayRefused> for Refused {

@@ -149,12 +149,12 @@ fn every_suite_is_found_by_its_name() {
 #[test]
 fn refused_packets_are_counted_by_reason() {
     let mut counts = super::RefusedCounts::default();
-    for (n, reason) in Refused::ALL.into_iter().enumerate() {
+    for (n, &reason) in Refused::ALL.iter().enumerate() {
         for _ in 0..=n {
             counts.count(reason);
         }
     }
-    for (n, reason) in Refused::ALL.into_iter().enumerate() {
+    for (n, &reason) in Refused::ALL.iter().enumerate() {
         assert_eq!(counts.of(reason), n as u64 + 1, "{reason}");
     }
     assert_eq!(counts.total(), 55);

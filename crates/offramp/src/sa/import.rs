@@ -249,7 +249,7 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
                     made.replay_window = association.config.replay_window;
                 }
                 assert_eq!(made, association.config, "{owner:?}");
-                assert_eq!(told.direction().unwrap().name(), association.direction.to_string());
+                assert_eq!(told.direction().unwrap().to_string(), association.direction.to_string());
             }
         }
     }

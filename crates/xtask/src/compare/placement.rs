@@ -3,6 +3,7 @@
 use crate::failure::{Doing, Result};
 use offramp_ports::sys::cpu::line_distance_ns;
 use std::time::Duration;
+use strum::{IntoStaticStr, VariantArray};
 
 /// A line that takes less crosses inside one cache.
 const NEAR_NS_MAX: f64 = 120.0;
@@ -12,7 +13,8 @@ const MID_NS_MAX: f64 = 450.0;
 const PROBE: Duration = Duration::from_millis(50);
 
 /// The class of a sample by the one-way time of a cache line before and after it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr, VariantArray)]
+#[strum(serialize_all = "lowercase")]
 pub enum Placement {
     /// One cache.
     Near,
@@ -25,9 +27,6 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// Every class.
-    pub const ALL: [Self; 4] = [Self::Near, Self::Mid, Self::Far, Self::Mixed];
-
     /// The class of a one-way time in nanoseconds.
     pub fn of(one_way_ns: f64) -> Self {
         match one_way_ns {
@@ -53,12 +52,7 @@ impl Placement {
 
     /// As it is printed.
     pub fn name(self) -> &'static str {
-        match self {
-            Self::Near => "near",
-            Self::Mid => "mid",
-            Self::Far => "far",
-            Self::Mixed => "mixed",
-        }
+        self.into()
     }
 }
 

@@ -34,7 +34,7 @@ impl AdapterCounts {
             let (transmit, receive) = (&queue.transmit, &queue.receive);
             counts.sent = (transmit.frames_out.get(), transmit.host_frames.get());
             counts.received = (receive.frames_out.get(), receive.host_frames.get());
-            for reason in Loss::ALL {
+            for &reason in Loss::ALL {
                 let lost = transmit.lost(reason) + receive.lost(reason);
                 counts.lost.insert(reason.name(), lost);
             }
