@@ -51,7 +51,6 @@ mod config;
 mod cost;
 mod dim;
 mod e1000;
-mod notification;
 mod price;
 
 pub use config::{
@@ -63,7 +62,6 @@ pub use cost::{
 };
 pub use dim::DimProfiles;
 pub use e1000::E1000Mode;
-pub use notification::{CommandError, NotificationCoalescing, Outcome, command, feature};
 
 use dim::Dim;
 use e1000::{Balance, Classes};
