@@ -9,10 +9,11 @@
 
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
+use offramp_offload::sync::lock;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 /// Preamble and start delimiter (8), FCS (4) and inter-frame gap (12) in byte times (IEEE 802.3).
@@ -169,7 +170,7 @@ impl Lane {
 
     /// A panic elsewhere leaves a batch lost at worst, never a state that cannot be used.
     fn lock(&self) -> MutexGuard<'_, LaneState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     fn wake_receiver(&self) {

@@ -8,8 +8,9 @@ use crate::receive::Receive;
 use crate::stats::QueueStats;
 use crate::transmit::{Progress, Transmit};
 use offramp_offload::caps::Offloads;
+use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 /// What the outside may change and read while queue pairs run.
@@ -101,11 +102,6 @@ impl Control {
     pub fn queues(&self) -> &[QueueStats] {
         &self.queues
     }
-}
-
-/// A panic elsewhere leaves whole values: they are only ever replaced.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A queue pair and its pipelines. It shares nothing on the way of a frame.

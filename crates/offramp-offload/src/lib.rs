@@ -10,6 +10,7 @@
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | what a port can say of a frame, in each direction |
 //! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
+//! | [`sync`] | a lock that survives a panic elsewhere |
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
 //! hostile, makes a function panic: what cannot be done is returned as a reason.
@@ -22,3 +23,4 @@ pub mod layout;
 pub mod meta;
 pub mod rss;
 pub mod segment;
+pub mod sync;

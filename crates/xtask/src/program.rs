@@ -4,9 +4,10 @@ use crate::failure::{Doing, Result, failed};
 use crate::stop;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use offramp_offload::sync::lock;
 use std::io::{Read, Write};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks whether the program still runs, and whether a signal came.
@@ -89,8 +90,8 @@ impl Program {
             stop::check()?;
             let ended = self.child.try_wait().doing(format!("looking after {}", self.name))?;
             {
-                let (lock, changed) = &*self.output;
-                let output = lock.lock().unwrap_or_else(PoisonError::into_inner);
+                let (shared, changed) = &*self.output;
+                let output = lock(shared);
                 if let Some(found) = find(&output.stdout[mark..]) {
                     return Ok(found);
                 }
@@ -163,7 +164,7 @@ impl Program {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Output> {
-        self.output.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.output.0)
     }
 }
 
@@ -182,8 +183,8 @@ fn collect(mut stream: impl Read + Send + 'static, output: &Shared, part: fn(&mu
     std::thread::spawn(move || {
         let mut bytes = [0; 4096];
         while let Ok(len @ 1..) = stream.read(&mut bytes) {
-            let (lock, changed) = &*output;
-            let mut guard = lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let (shared, changed) = &*output;
+            let mut guard = lock(shared);
             part(&mut guard).push_str(&String::from_utf8_lossy(&bytes[..len]));
             changed.notify_all();
         }

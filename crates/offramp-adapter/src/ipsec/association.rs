@@ -8,9 +8,10 @@ use offramp_offload::esp::{
 };
 
 use offramp_offload::layout::FrameLayout;
+use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// How an association stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -237,7 +238,7 @@ impl Inbound {
     }
 
     fn retirement(&self) -> MutexGuard<'_, Retirement> {
-        self.retirement.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.retirement)
     }
 
     /// Another one takes its place; it opens for so many nanoseconds more.

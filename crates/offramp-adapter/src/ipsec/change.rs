@@ -3,11 +3,12 @@
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
 use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SecretKey, aws_lc};
+use offramp_offload::sync::lock;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// One thing that is to change.
 #[derive(Clone, Debug)]
@@ -410,9 +411,4 @@ fn udp_port_of(config: &SaConfig) -> Option<u16> {
 /// Where encapsulated packets arrive.
 pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
     in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared().config()))
-}
-
-/// A panic elsewhere leaves whole values: they are only ever replaced.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

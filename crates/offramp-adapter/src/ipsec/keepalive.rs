@@ -10,8 +10,9 @@ use crate::port::WirePort;
 use crate::stats::Direction;
 use offramp_offload::esp::write_keepalive;
 use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
 /// When to try again if the line had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
@@ -51,7 +52,7 @@ impl Keepalive {
 
     /// A panic elsewhere leaves whole values.
     fn last(&self) -> MutexGuard<'_, Last> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.last)
     }
 
     /// A frame went; when a keepalive is due if no other does.

@@ -5,11 +5,12 @@ use crate::config::{MTU_MAX, MTU_MIN};
 use crate::moderation::ModerationConfig;
 use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
+use offramp_offload::sync::lock;
 use std::sync::atomic::{
     AtomicBool, AtomicI32, AtomicU32, AtomicUsize,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
 /// Ports of a switch that does not learn: a link has two ends.
@@ -76,11 +77,6 @@ impl Sleeper {
             waker.wake_by_ref();
         }
     }
-}
-
-/// A panic elsewhere leaves what is locked whole: nothing in here can fail half way.
-fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl SwitchPort {

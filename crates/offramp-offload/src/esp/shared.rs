@@ -12,7 +12,8 @@ use super::replay::ReplayWindow;
 use super::seal::{OutboundSa, SealRefused};
 use super::udp::EspPacket;
 use crate::layout::FrameLayout;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use crate::sync::lock;
+use std::sync::Mutex;
 
 /// Sequence numbers that one thread may use; nobody else gets them, and nobody gets them twice.
 #[derive(Debug, PartialEq, Eq)]
@@ -283,9 +284,4 @@ impl Seen {
         };
         Ok(self.spent.spend(opened.packet_len()))
     }
-}
-
-/// A panic elsewhere leaves whole values: they are only ever replaced.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,10 +1,11 @@
 //! Whether the line of a port is up, as its guest is told.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The state of a port's line, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is
 /// up until somebody says otherwise.
@@ -54,14 +55,14 @@ pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 impl Presence {
     /// Has `far` be up while the frontend is there, from now on.
     pub fn follow(&self, far: &Arc<Link>) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&self.0);
         inner.1 = Some(Arc::clone(far));
         far.set_up(inner.0);
     }
 
     /// Says whether the frontend is there.
     pub fn set(&self, is_there: bool) {
-        let mut inner = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut inner = lock(&self.0);
         inner.0 = is_there;
         if let Some(far) = &inner.1 {
             far.set_up(is_there);

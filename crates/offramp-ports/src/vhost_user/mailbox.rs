@@ -5,12 +5,13 @@
 //! one look at a flag.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use offramp_offload::sync::lock;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
@@ -42,7 +43,7 @@ impl<S> std::fmt::Debug for Inbox<S> {
 impl<S> Shared<S> {
     /// A panic elsewhere leaves work undone at worst.
     fn inbox(&self) -> std::sync::MutexGuard<'_, Inbox<S>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 }
 

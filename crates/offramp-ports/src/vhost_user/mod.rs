@@ -14,10 +14,11 @@
 //! Whatever a guest or a frontend says is checked; what is wrong is counted and refused, and costs nobody
 //! but that guest.
 
+use offramp_offload::sync::lock;
 use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -329,7 +330,7 @@ impl VhostUser {
 
     /// What the frontend has set up now.
     pub fn status(&self) -> PortStatus {
-        self.status.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.status).clone()
     }
 
     /// The state of the line, as the guest is told it. A port with a [`carrier`](VhostUserConfig::carrier) sets it

@@ -18,11 +18,12 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use offramp_offload::sync::lock;
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::ptr::NonNull;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
@@ -129,7 +130,7 @@ impl Session {
 
     /// A panic in a handler leaves a device that a reset makes whole again.
     fn device(&self) -> MutexGuard<'_, Device> {
-        self.device.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.device)
     }
 
     /// Brings up to date what the outside sees.
@@ -148,7 +149,7 @@ impl Session {
         };
         drop(device);
         self.presence.set(is_connected);
-        *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
+        *lock(&self.status) = status;
     }
 
     /// Waits for a frontend; `None` when the port is dropped.

@@ -10,10 +10,11 @@
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
+use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// Mappings that are watched at once in this process: those of 128 ports with all their regions and a log.
 const WATCHED_MAX: usize = 128 * 33;
@@ -80,7 +81,7 @@ impl Drop for Watch {
 }
 
 fn install() -> io::Result<()> {
-    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _one_at_a_time = lock(&INSTALLING);
     if BEFORE.get().is_some() {
         return Ok(());
     }

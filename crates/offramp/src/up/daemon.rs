@@ -12,9 +12,10 @@ use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
+use offramp_offload::sync::lock;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// Everything that runs.
@@ -35,7 +36,7 @@ impl Daemon {
 
     /// A panic elsewhere leaves a whole configuration: it is only ever replaced field by field with checked values.
     fn config(&self) -> MutexGuard<'_, Config> {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.config)
     }
 
     fn port(&self, name: &str) -> Result<&Port, Answer> {

@@ -7,11 +7,12 @@ use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::Control;
 use offramp_offload::esp::{CipherLibrary, SaConfig};
+use offramp_offload::sync::lock;
 use offramp_ports::ipsec_mb;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::mpsc::channel;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 /// Events that are kept to be shown.
@@ -46,7 +47,7 @@ impl EventLog {
     }
 
     fn lock(&self) -> MutexGuard<'_, VecDeque<String>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     fn kept(&self) -> Vec<String> {
