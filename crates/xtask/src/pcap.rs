@@ -1,39 +1,26 @@
 //! Packet captures in the classic format (libpcap, `pcap-savefile(5)`), and how two of them differ.
 
 use crate::failure::{Doing, Result, failed};
+use pcap_file::Endianness;
+use pcap_file::pcap::{PcapHeader, PcapPacket, PcapReader, PcapWriter};
 use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write;
+use std::time::Duration;
 
-/// First word of a capture with microseconds.
-const MAGIC_MICROSECONDS: u32 = 0xa1b2_c3d4;
-/// First word of a capture with nanoseconds, as DPDK writes them.
-const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
-/// Bytes of the header of a capture.
-const FILE_HEADER_LEN: usize = 24;
-/// Bytes of the header of a packet.
-const PACKET_HEADER_LEN: usize = 16;
 /// Longest packet that a capture here may hold, in bytes.
 const SNAP_LEN: u32 = 262_144;
-/// Ethernet (`LINKTYPE_ETHERNET`).
-const LINK_TYPE_ETHERNET: u32 = 1;
 
 /// Writes frames as a capture, little-endian, all at time 0.
 ///
 /// # Errors
 /// When the file cannot be written.
 pub fn write(path: &str, frames: &[Vec<u8>]) -> Result<()> {
-    let mut bytes = Vec::new();
-    for word in [MAGIC_MICROSECONDS, u32::from_le_bytes([2, 0, 4, 0]), 0, 0, SNAP_LEN, LINK_TYPE_ETHERNET] {
-        bytes.extend(word.to_le_bytes());
-    }
+    let header = PcapHeader { endianness: Endianness::Little, snaplen: SNAP_LEN, ..PcapHeader::default() };
+    let mut writer = PcapWriter::with_header(Vec::new(), header).doing(path)?;
     for frame in frames {
-        for word in [0, 0, frame.len() as u32, frame.len() as u32] {
-            bytes.extend(word.to_le_bytes());
-        }
-        bytes.extend(frame);
+        writer.write_packet(&PcapPacket::new(Duration::ZERO, frame.len() as u32, frame)).doing(path)?;
     }
-    fs::File::create(path).and_then(|mut file| file.write_all(&bytes)).doing(path)
+    fs::write(path, writer.into_writer()).doing(path)
 }
 
 /// Reads the frames of a capture in either byte order.
@@ -45,39 +32,16 @@ pub fn read(path: &str) -> Result<Vec<Vec<u8>>> {
 }
 
 fn parse(bytes: &[u8]) -> Result<Vec<Vec<u8>>> {
-    let Some((header, mut rest)) = bytes.split_at_checked(FILE_HEADER_LEN) else {
-        return failed("too short for a capture");
-    };
-    let known = |magic| [MAGIC_MICROSECONDS, MAGIC_NANOSECONDS].contains(&magic);
-    let word = if known(u32_at(header, 0, u32::from_le_bytes)) {
-        u32::from_le_bytes
-    } else if known(u32_at(header, 0, u32::from_be_bytes)) {
-        u32::from_be_bytes
-    } else {
-        return failed("not a capture in the classic format");
-    };
+    let mut reader = PcapReader::new(bytes).doing("reading its header")?;
     let mut frames = Vec::new();
-    while !rest.is_empty() {
-        let Some((header, body)) = rest.split_at_checked(PACKET_HEADER_LEN) else {
-            return failed("cut off in a header");
-        };
-        let (captured, len) = (u32_at(header, 8, word), u32_at(header, 12, word));
-        if captured != len {
-            return failed(format!("packet {} has {captured} of {len} bytes", frames.len()));
+    while let Some(packet) = reader.next_packet() {
+        let packet = packet.doing(format!("reading packet {}", frames.len()))?;
+        if packet.data.len() != packet.orig_len as usize {
+            return failed(format!("packet {} has {} of {} bytes", frames.len(), packet.data.len(), packet.orig_len));
         }
-        let Some((frame, after)) = body.split_at_checked(captured as usize) else {
-            return failed("cut off in a packet");
-        };
-        frames.push(frame.to_vec());
-        rest = after;
+        frames.push(packet.data.into_owned());
     }
     Ok(frames)
-}
-
-fn u32_at(bytes: &[u8], at: usize, word: fn([u8; 4]) -> u32) -> u32 {
-    let mut four = [0; 4];
-    four.copy_from_slice(&bytes[at..at + 4]);
-    word(four)
 }
 
 /// How the order of frames counts.
@@ -137,6 +101,9 @@ fn same_count(sent: &[Vec<u8>], received: &[Vec<u8>]) -> Result<()> {
 mod tests {
     use super::*;
     use crate::scratch::Scratch;
+
+    /// First word of a capture with nanoseconds, as DPDK writes them.
+    const MAGIC_NANOSECONDS: u32 = 0xa1b2_3c4d;
 
     fn frames() -> Vec<Vec<u8>> {
         vec![vec![1; 60], vec![2; 1514], vec![3; 61], vec![1; 60]]

@@ -3,6 +3,7 @@
 use std::fs;
 use std::io;
 
+use caps::{CapSet, Capability};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::{Gid, Uid};
 
@@ -10,10 +11,6 @@ use super::NetNs;
 
 /// The device behind every TAP interface.
 const TUN_DEVICE: &str = "/dev/net/tun";
-/// Bit of `CAP_NET_ADMIN` in a capability set (capabilities(7)).
-const CAP_NET_ADMIN: u64 = 1 << 12;
-/// Bit of `CAP_SYS_ADMIN` in a capability set (capabilities(7)).
-const CAP_SYS_ADMIN: u64 = 1 << 21;
 
 /// Why this process cannot set up its networks.
 #[derive(Debug, thiserror::Error)]
@@ -66,15 +63,8 @@ pub fn enter() -> Result<(), SetupError> {
 
 /// Whether the process holds `CAP_NET_ADMIN` and `CAP_SYS_ADMIN`.
 fn has_privilege() -> bool {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let needed = CAP_NET_ADMIN | CAP_SYS_ADMIN;
-    effective_capabilities(&status) & needed == needed
-}
-
-/// The `CapEff` set of a `/proc/PID/status`, empty when there is none.
-fn effective_capabilities(status: &str) -> u64 {
-    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
-    line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok()).unwrap_or(0)
+    let needed = [Capability::CAP_NET_ADMIN, Capability::CAP_SYS_ADMIN];
+    caps::read(None, CapSet::Effective).is_ok_and(|held| needed.iter().all(|capability| held.contains(capability)))
 }
 
 fn enter_user_namespace() -> Result<(), SetupError> {
@@ -105,17 +95,5 @@ pub(crate) fn tun_refusal(cause: io::Error) -> SetupError {
     match cause.kind() {
         io::ErrorKind::NotFound => SetupError::NoTun,
         _ => SetupError::Tun(cause),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_effective_set_is_read_from_the_status_file() {
-        let status = "Name:\tx\nCapPrm:\t0000000000000000\nCapEff:\t0000000000201000\nCapBnd:\t000001ffffffffff\n";
-        assert_eq!(effective_capabilities(status), CAP_NET_ADMIN | CAP_SYS_ADMIN);
-        assert_eq!(effective_capabilities("Name:\tx\n"), 0);
     }
 }
