@@ -8,13 +8,14 @@ use std::os::fd::AsFd;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
-use offramp_ports::vhost_user::{RingFeatures, VhostUser, VhostUserConfig, VhostUserError};
+use offramp_ports::vhost_user::{ControlQueue, RingFeatures, VhostUser, VhostUserConfig, VhostUserError};
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{MemRegion, VringAddr};
 use offramp_testkit::ring::{DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_WRITE, SplitDescriptor};
 use offramp_testkit::vnet::{DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{
-    Buffer, Dialect, Frontend, Guest, GuestMemory, Received, RegionSpec, RingOptions, TxLayout, Virtqueue, VnetHeader,
+    Buffer, Dialect, Frontend, Guest, GuestMemory, HeaderPlacement, Received, RegionSpec, RingOptions, TxLayout,
+    Virtqueue, VnetHeader,
 };
 use rand::RngExt;
 use vhost_common::packet::{ACK, CWR, Checksum, ECE, Packet};
@@ -674,10 +675,10 @@ fn r13_chains_are_used_in_the_order_in_which_they_were_made_available() {
 // vhost-user.
 
 #[test]
-fn either_dialect_brings_a_guest_up() {
+fn every_dialect_brings_a_guest_up() {
     let mut rng = rng();
     for case in Case::layouts() {
-        for dialect in [Dialect::Qemu, Dialect::Dpdk] {
+        for dialect in [Dialect::Qemu, Dialect::Dpdk, Dialect::UserModeLinux] {
             for more in [0, protocol::STATUS, protocol::CONFIGURE_MEM_SLOTS] {
                 let rig = ethernet();
                 let builder = case.guest().dialect(dialect).protocol_features(protocol::REPLY_ACK | more);
@@ -725,6 +726,75 @@ fn a_ring_without_a_kick_is_looked_at_again_and_again() {
         // The kit kicks a descriptor that the port no longer has.
         for _ in 0..5 {
             carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &case);
+        }
+    }
+}
+
+#[test]
+fn a_packed_ring_that_ended_at_its_start_goes_on_there() {
+    // After every second lap the right base is 0, as a frontend without wrap counters says of a new ring.
+    let (mut rng, case) = (rng(), Case::layouts().find(|case| case.packed).unwrap());
+    for size in [1, 5, 8] {
+        let rig = ethernet();
+        let [mut a, mut b] = rig.guests(
+            &case
+                .guest()
+                .queue_size(size)
+                .tx_layout(TxLayout { header: HeaderPlacement::WithData, ..TxLayout::default() }),
+        );
+        b.rx(0).fill(1, 1526);
+        let mut ended_at_start = 0;
+        for _ in 0..6 * size {
+            carry(&mut a, &mut b, 0, &frame(&mut rng, 100), &size);
+            for guest in [&a, &b] {
+                let bases = guest.stop().unwrap();
+                ended_at_start += bases.iter().filter(|base| **base == 0).count();
+                guest.start_at(&bases).unwrap();
+            }
+        }
+        assert!(ended_at_start >= 6, "{size}: {ended_at_start}");
+    }
+}
+
+#[test]
+fn a_port_without_a_control_queue_offers_nothing_that_needs_one() {
+    let scratch = Scratch::new();
+    let config = VhostUserConfig { control_queue: ControlQueue::None, ..VhostUserConfig::new(scratch.path("port")) };
+    let mut port = VhostUser::open(&config).unwrap();
+    drop(port.queue(0));
+    let offered = Frontend::connect(&config.socket).get_features().unwrap();
+    // CTRL_VQ, CTRL_RX, CTRL_VLAN, GUEST_ANNOUNCE, MQ, CTRL_MAC_ADDR (virtio 1.3, 5.1.3.1).
+    let needs_one = [17, 18, 19, 21, 22, 23].iter().fold(0, |bits, bit| bits | 1u64 << bit);
+    assert_eq!(offered & needs_one, 0, "{offered:#x}");
+    let two = VhostUserConfig { queue_pairs: 2, socket: scratch.path("other"), ..config };
+    let error = VhostUser::open(&two).map(|_| ()).unwrap_err();
+    assert!(matches!(error, VhostUserError::ControlQueue { queue_pairs: 2, .. }), "{error}");
+}
+
+#[test]
+fn a_frontend_that_hands_on_the_control_queue_is_told_what_to_set() {
+    let rig = ethernet();
+    let mut frontend = connect(&rig);
+    let offered = frontend.get_features().unwrap();
+    frontend.set_protocol_features(protocol::REPLY_ACK).unwrap();
+    frontend.set_features(offered).unwrap();
+    assert!(frontend.set_vring_num(2, 64).is_err());
+    let refusal = || rig.ports[0].status().last_refusal.unwrap_or_default();
+    wait_until("the reason", || refusal().contains("control_queue = \"none\""));
+}
+
+#[test]
+fn a_memory_table_may_have_room_for_more_regions_than_it_has() {
+    let specs = [RegionSpec::new(0x10_0000, 1 << 20), RegionSpec::new(0x40_0000, 1 << 20)];
+    for regions in [1, 2] {
+        for room in [1, 2, 3, 8, 32] {
+            let rig = ethernet();
+            let frontend = connect(&rig);
+            let memory = GuestMemory::new(&specs[..regions]);
+            frontend.set_mem_table_with_room(&memory, room).unwrap();
+            let status = || rig.ports[0].status();
+            wait_until("the memory", || status().memory_regions == regions);
+            assert_eq!(status().memory_bytes, (regions as u64) << 20);
         }
     }
 }

@@ -819,6 +819,9 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         regions.iter().fold(head, |bytes, region| [bytes, words(region)].concat())
     };
     let whole = |request, payload: Vec<u8>, fds: usize| (header(request, payload.len()), payload, fds);
+    let as_flags = |flags, payload: Vec<u8>, fds: usize| {
+        (Header { flags, ..header(request::SET_MEM_TABLE, payload.len()) }, payload, fds)
+    };
     let version = |flags| Header { flags, ..header(request::GET_FEATURES, 0) };
     let attacks: Vec<(Header, Vec<u8>, usize)> = vec![
         (header(request::SET_FEATURES, 5000), vec![0; 5000], 0),
@@ -869,6 +872,21 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         whole(request::SET_MEM_TABLE, table(&[[0, u64::MAX, 0, 0]]), 1),
         whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]; 40]), 40),
         whole(request::SET_MEM_TABLE, [words(&[1 << 32 | 1]), words(&[0, 4096, 0, 0])].concat(), 1),
+        // Bytes after the last region are passed over, and nothing else.
+        whole(request::SET_MEM_TABLE, vec![], 0),
+        whole(request::SET_MEM_TABLE, vec![1, 0, 0, 0], 1),
+        whole(request::SET_MEM_TABLE, table(&[[0, 4096, 0, 0]])[..39].to_vec(), 1),
+        whole(request::SET_MEM_TABLE, [words(&[2]), words(&[0, 4096, 0, 0])].concat(), 2),
+        whole(request::SET_MEM_TABLE, [words(&[0]), words(&[0, 4096, 0, 0])].concat(), 1),
+        whole(request::SET_MEM_TABLE, [words(&[1]), words(&[0; 8])].concat(), 1),
+        whole(request::SET_MEM_TABLE, [words(&[1]), words(&[0, 4096, 0, 0]), words(&[0; 4])].concat(), 0),
+        whole(request::SET_MEM_TABLE, [words(&[1]), words(&[0, 4096, 0, 0]), words(&[0; 4])].concat(), 2),
+        whole(request::SET_MEM_TABLE, [words(&[1 << 32 | 1]), words(&[0, 4096, 0, 0]), words(&[0; 4])].concat(), 1),
+        whole(request::SET_MEM_TABLE, [words(&[1]), words(&[0, 4096, 0, 0]), words(&[0; 128])].concat(), 1),
+        whole(request::SET_MEM_TABLE, [words(&[33]), words(&[0; 128])].concat(), 32),
+        as_flags(VERSION | FLAG_REPLY, words(&[1, 0, 4096, 0, 0]), 1),
+        as_flags(VERSION | 0x100, words(&[1, 0, 4096, 0, 0]), 1),
+        as_flags(2, words(&[1, 0, 4096, 0, 0]), 1),
         whole(request::ADD_MEM_REG, words(&[0, 0, 1 << 40, 0, 0]), 1),
         whole(request::REM_MEM_REG, words(&[0, 0, 4096, 0, 0]), 0),
         whole(request::SET_LOG_BASE, words(&[u64::MAX, 1]), 1),

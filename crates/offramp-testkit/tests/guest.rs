@@ -207,7 +207,13 @@ fn each_dialect_has_the_order_of_its_frontend() {
     let dpdk = [SET_OWNER, GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM];
     let prepare = [SET_VRING_CALL, SET_VRING_CALL, SET_FEATURES, SET_MEM_TABLE];
     let whole = [&dpdk[..], &prepare, &ring, &ring, &enable].concat();
-    assert_eq!(requests_of(&builder.dialect(Dialect::Dpdk)), whole);
+    assert_eq!(requests_of(&builder.clone().dialect(Dialect::Dpdk)), whole);
+
+    let uml = [SET_OWNER, GET_FEATURES, GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, SET_FEATURES, SET_MEM_TABLE];
+    let ring = [SET_VRING_CALL, SET_VRING_NUM, SET_VRING_BASE, SET_VRING_ADDR];
+    let start = [SET_VRING_KICK, SET_VRING_ENABLE];
+    let whole = [&uml[..], &ring, &ring, &start, &start].concat();
+    assert_eq!(requests_of(&builder.protocol_features(protocol::REPLY_ACK).dialect(Dialect::UserModeLinux)), whole);
 }
 
 #[test]

@@ -36,6 +36,11 @@ const DUPLEX_UNKNOWN: u8 = u8::MAX;
 pub(super) enum Refused {
     #[error("vring {0}: there is none")]
     NoVring(usize),
+    #[error(
+        "vring {0}: the guest's control queue, which the port leaves to the frontend; with a frontend that has none \
+         (User Mode Linux) set control_queue = \"none\""
+    )]
+    ControlVring(usize),
     #[error("vring {vring}: {cause}")]
     Ring { vring: usize, cause: BadRing },
     #[error("memory: {0}")]
@@ -194,14 +199,16 @@ impl Device {
     fn offered(&self) -> u64 {
         let allowed = Offloads::from_bits_truncate(self.allowed.load(Ordering::Relaxed));
         let when = |is_on: bool, bits: u64| if is_on { bits } else { 0 };
-        features::offer(self.config.rings, allowed)
+        features::offer(self.config.rings, allowed, self.config.control_queue)
             | when(self.queues.len() > 1, features::MQ)
             | when(self.config.mac.is_some(), features::MAC)
             | when(self.config.mtu.is_some(), features::MTU)
     }
 
     fn vring(&mut self, vring: usize) -> std::result::Result<&mut Setup, Refused> {
-        self.vrings.get_mut(vring).ok_or(Refused::NoVring(vring))
+        let is_control = vring == self.vrings.len() && self.features & features::CTRL_VQ != 0;
+        let refused = if is_control { Refused::ControlVring(vring) } else { Refused::NoVring(vring) };
+        self.vrings.get_mut(vring).ok_or(refused)
     }
 
     fn run<R: Send + 'static>(
@@ -296,6 +303,12 @@ impl Device {
             queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
         }
         (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
+    }
+
+    /// `SET_MEM_TABLE`: all regions anew.
+    pub fn set_memory(&mut self, table: Vec<(Extent, File)>) -> std::result::Result<(), Refused> {
+        let memory = GuestMemory::map(table, &self.alarm)?;
+        self.replace_memory(memory)
     }
 
     /// `SET_STATUS` (vhost-user, "Status"): 0 resets the device.
@@ -417,20 +430,12 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_mem_table(
         &mut self,
-        regions: &[VhostUserMemoryRegion],
-        files: Vec<File>,
+        _regions: &[VhostUserMemoryRegion],
+        _files: Vec<File>,
         _postcopy: Option<bool>,
     ) -> Result<Option<Vec<u64>>> {
-        let extent = |region: &VhostUserMemoryRegion| Extent {
-            guest: region.guest_phys_addr,
-            user: region.user_addr,
-            len: region.memory_size,
-            file_offset: region.mmap_offset,
-        };
-        let table = regions.iter().map(extent).zip(files).collect();
-        let memory = GuestMemory::map(table, &self.alarm).map_err(Refused::from)?;
-        self.replace_memory(memory)?;
-        Ok(None)
+        // The session reads these tables itself.
+        Err(Refused::Unsupported("SET_MEM_TABLE").into())
     }
 
     fn set_vring_num(&mut self, index: u32, num: u32) -> Result<()> {

@@ -1,6 +1,7 @@
 //! virtio's feature bits (virtio 1.3, 5.1.3, 6; vhost-user, "Feature bits"), and which of them an adapter
 //! offers.
 
+use super::ControlQueue;
 use offramp_offload::caps::Offloads;
 use virtio_bindings::virtio_config::{
     VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
@@ -28,6 +29,8 @@ pub(super) const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
 pub(super) const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
 /// Tables of descriptors.
 pub(super) const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
+/// There is a control queue.
+pub(super) const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
 /// Several queue pairs.
 pub(super) const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 /// The guest's address in the configuration.
@@ -81,7 +84,7 @@ const OFFLOADS: [(Offloads, u64); 11] = [
 ];
 
 /// The feature bits of an offer, but for those that follow from the configuration ([`MQ`], [`MAC`], [`MTU`]).
-pub(super) fn offer(rings: RingFeatures, offloads: Offloads) -> u64 {
+pub(super) fn offer(rings: RingFeatures, offloads: Offloads, control_queue: ControlQueue) -> u64 {
     let offloads = offloads.with_prerequisites();
     let mut bits = rings.bits() | VERSION_1 | PROTOCOL_FEATURES | 1 << VIRTIO_NET_F_STATUS;
     for (offload, of_offload) in OFFLOADS {
@@ -89,8 +92,10 @@ pub(super) fn offer(rings: RingFeatures, offloads: Offloads) -> u64 {
             bits |= of_offload;
         }
     }
-    // The frontend answers the control queue; these say that the device does not mind.
-    bits |= 1 << VIRTIO_NET_F_CTRL_VQ | GUEST_ANNOUNCE;
+    if control_queue == ControlQueue::Frontend {
+        // The frontend serves it; these say that the device does not mind.
+        bits |= CTRL_VQ | GUEST_ANNOUNCE;
+    }
     bits | LOG_ALL
 }
 
@@ -150,24 +155,27 @@ mod tests {
     fn what_is_offered_comes_back_as_what_was_asked_for() {
         for bits in 0..=Offloads::all().bits() {
             let wanted = Offloads::from_bits_truncate(bits).with_prerequisites();
-            assert_eq!(offloads(offer(RingFeatures::all(), wanted)), wanted);
+            assert_eq!(offloads(offer(RingFeatures::all(), wanted, ControlQueue::Frontend)), wanted);
         }
     }
 
     #[test]
     fn what_is_switched_off_is_not_offered() {
         for feature in RingFeatures::all() {
-            let bits = offer(RingFeatures::all() - feature, Offloads::all());
+            let bits = offer(RingFeatures::all() - feature, Offloads::all(), ControlQueue::Frontend);
             assert_eq!(bits & feature.bits(), 0, "{feature:?}");
         }
-        let none = offer(RingFeatures::empty(), Offloads::empty());
+        let all = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Frontend);
+        let without = offer(RingFeatures::all(), Offloads::all(), ControlQueue::None);
+        assert_eq!(all ^ without, CTRL_VQ | GUEST_ANNOUNCE, "what needs a control queue, and nothing else");
+        let none = offer(RingFeatures::empty(), Offloads::empty(), ControlQueue::Frontend);
         let every_offload = OFFLOADS.iter().fold(0, |bits, (_, of_one)| bits | of_one);
         assert_eq!(none & every_offload, 0);
     }
 
     #[test]
     fn every_bit_that_is_offered_has_a_name() {
-        let bits = offer(RingFeatures::all(), Offloads::all()) | MQ | MAC | MTU;
+        let bits = offer(RingFeatures::all(), Offloads::all(), ControlQueue::Frontend) | MQ | MAC | MTU;
         for bit in (0..64).filter(|bit| bits >> bit & 1 != 0) {
             assert!(feature_name(bit).is_some(), "bit {bit}");
         }

@@ -32,6 +32,7 @@ mod features;
 mod inflight;
 mod link;
 mod mailbox;
+mod mem_table;
 mod memory;
 mod port;
 mod queue;
@@ -79,6 +80,17 @@ pub enum Mode {
     Client,
 }
 
+/// Who serves the guest's control queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ControlQueue {
+    /// The frontend (QEMU, Cloud Hypervisor, DPDK's virtio-user), and the port never hears of it.
+    #[default]
+    Frontend,
+    /// Nobody: `CTRL_VQ` and what needs it are not offered. For a frontend without a control queue of its own, as User
+    /// Mode Linux is.
+    None,
+}
+
 /// How a vhost-user port is made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserConfig {
@@ -94,6 +106,8 @@ pub struct VhostUserConfig {
     pub mtu: Option<u16>,
     /// What may be offered to the guest at first; [`VhostUser::allow`] changes it.
     pub offloads: Offloads,
+    /// Who serves the control queue. Without one a guest uses one queue pair.
+    pub control_queue: ControlQueue,
     /// What is offered of rings and memory.
     pub rings: RingFeatures,
     /// Largest ring that is taken, in descriptors.
@@ -115,6 +129,7 @@ impl VhostUserConfig {
             mac: None,
             mtu: None,
             offloads: Offloads::all(),
+            control_queue: ControlQueue::default(),
             rings: RingFeatures::all(),
             queue_size_max: QUEUE_SIZE_MAX,
             frame_len_max: FRAME_LEN_MAX,
@@ -125,6 +140,9 @@ impl VhostUserConfig {
     fn check(&self) -> Result<(), VhostUserError> {
         if !(1..=QUEUE_PAIRS_MAX).contains(&self.queue_pairs) {
             return Err(VhostUserError::QueuePairs { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
+        }
+        if self.queue_pairs > 1 && self.control_queue == ControlQueue::None {
+            return Err(VhostUserError::ControlQueue { socket: self.socket.clone(), queue_pairs: self.queue_pairs });
         }
         if self.queue_size_max == 0 || self.queue_size_max > QUEUE_SIZE_MAX {
             return Err(VhostUserError::QueueSize { socket: self.socket.clone(), queue_size: self.queue_size_max });
@@ -142,6 +160,18 @@ pub enum VhostUserError {
     /// The number of queue pairs is out of range.
     #[error("vhost-user \"{}\": {queue_pairs} queue pairs; use 1 to {QUEUE_PAIRS_MAX}", socket.display())]
     QueuePairs {
+        /// The port's socket.
+        socket: PathBuf,
+        /// The queue pairs that were asked for.
+        queue_pairs: u16,
+    },
+    /// Several queue pairs, and no control queue over which a guest asks for them.
+    #[error(
+        "vhost-user \"{}\": {queue_pairs} queue pairs without a control queue, over which a guest asks for more than \
+         one; use 1, or a frontend that has a control queue",
+        socket.display()
+    )]
+    ControlQueue {
         /// The port's socket.
         socket: PathBuf,
         /// The queue pairs that were asked for.

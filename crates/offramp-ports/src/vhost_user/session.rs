@@ -2,14 +2,15 @@
 //!
 //! Crate `vhost` reads and answers the messages. Some are taken from the socket before it sees them: those of the
 //! protocol that it does not know (`SET_STATUS`, `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), `SET_VRING_ENABLE`, which it
-//! refuses before `SET_FEATURES`, where QEMU sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that
-//! waits for each answer. It also reads a message without looking whether all of it is there: it is called only when it
+//! refuses before `SET_FEATURES`, where QEMU sends it, `SET_MEM_TABLE`, which it refuses with bytes after the last region,
+//! as User Mode Linux sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that waits for each answer. It also reads a message without looking whether all of it is there: it is called only when it
 //! is, so that a frontend that stops in the middle cannot hold the thread.
 
 use super::channel::{Channel, Ended};
 use super::counters::ChannelCounters;
 use super::device::Device;
 use super::link::{Link, Presence};
+use super::mem_table;
 use super::memory::REGIONS_MAX;
 use super::sigbus::Alarm;
 use super::{PortStatus, VhostUserConfig};
@@ -40,10 +41,13 @@ const FDS_MAX: usize = REGIONS_MAX;
 const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
 /// Bytes of a descriptor in control data.
 const FD_LEN: usize = size_of::<libc::c_int>();
+/// Header flags: version 1.
+const VERSION: u32 = 0x1;
 /// Header flags: version 1, and that this is a reply.
-const REPLY_FLAGS: u32 = 0x1 | 0x4;
+const REPLY_FLAGS: u32 = VERSION | 0x4;
 /// Header flag: the sender wants an answer.
 const NEED_REPLY: u32 = 0x8;
+const SET_MEM_TABLE: u32 = 5;
 const SET_VRING_ENABLE: u32 = 18;
 const SEND_RARP: u32 = 19;
 const NET_SET_MTU: u32 = 20;
@@ -297,6 +301,7 @@ impl Session {
             SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_BACKEND_REQ_FD | SET_STATUS | GET_STATUS => {
                 self.handle_own(stream, header)?;
             }
+            SET_MEM_TABLE => self.set_mem_table(stream, header)?,
             _ => handler.handle_request()?,
         }
         Ok(true)
@@ -327,6 +332,21 @@ impl Session {
         };
         self.acknowledge(stream, header, done.is_ok())?;
         Ok(done?)
+    }
+
+    /// `SET_MEM_TABLE`. Its payload is as long as the header says, which was found to be no more than any message has.
+    fn set_mem_table(&mut self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
+        if header.flags & !NEED_REPLY != VERSION {
+            return Err(Unreadable(format!("flags {:#x}", header.flags)));
+        }
+        let mut message = vec![0; HEADER_LEN + header.size];
+        let fds = receive(stream, &mut message)?;
+        let done = match mem_table::parse(&message[HEADER_LEN..], fds) {
+            Ok(table) => self.device().set_memory(table).map_err(Unreadable::from),
+            Err(bad) => Err(bad.into()),
+        };
+        self.acknowledge(stream, header, done.is_ok())?;
+        done
     }
 
     fn acknowledge(&self, stream: &UnixStream, header: Header, is_done: bool) -> Result<(), Unreadable> {

@@ -15,6 +15,9 @@ pub(crate) mod status {
     pub const FEATURES_OK: u8 = 8;
 }
 
+/// Regions for which the table of `virtio_uml` has room, whether it has so many or not.
+const UML_REGIONS: usize = 2;
+
 /// Whose order of requests a handshake follows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
@@ -24,6 +27,9 @@ pub enum Dialect {
     Qemu,
     /// DPDK's virtio-user: owner first, call descriptors before features alone, bases without a used position.
     Dpdk,
+    /// Linux' `virtio_uml`: owner first, memory before the call descriptors, all rings described before the first is
+    /// kicked, every base 0. Its memory table has room for two regions at least.
+    UserModeLinux,
 }
 
 /// What a frontend wants from a backend.
@@ -81,7 +87,7 @@ impl Frontend {
     /// # Errors
     /// When the backend refuses or closes.
     pub fn negotiate(&mut self, options: &HandshakeOptions) -> Result<Negotiated, PeerError> {
-        if options.dialect == Dialect::Dpdk {
+        if options.dialect != Dialect::Qemu {
             self.set_owner()?;
         }
         let offered = self.get_features()?;
@@ -126,15 +132,18 @@ impl Frontend {
             self.set_status(0)?;
             self.set_status(status::ACKNOWLEDGE | status::DRIVER)?;
         }
-        vrings.iter().try_for_each(|vring| self.prepare_vring(dialect, vring))?;
+        if dialect != Dialect::UserModeLinux {
+            vrings.iter().try_for_each(|vring| self.prepare_vring(dialect, vring))?;
+        }
         self.set_features(agreed.features)?;
         if agreed.speaks(protocol::STATUS) {
             self.set_status(status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK)?;
         }
-        self.share_memory(agreed, memory)?;
-        vrings.iter().try_for_each(|vring| self.start_vring(dialect, memory, vring))?;
-        if options.enables && agreed.features & features::PROTOCOL_FEATURES != 0 {
-            vrings.iter().try_for_each(|vring| self.set_vring_enable(vring.index, true))?;
+        self.share_memory(dialect, agreed, memory)?;
+        let enables = options.enables && agreed.features & features::PROTOCOL_FEATURES != 0;
+        match dialect {
+            Dialect::Qemu | Dialect::Dpdk => self.start_vrings(dialect, memory, vrings, enables)?,
+            Dialect::UserModeLinux => self.start_vrings_of_uml(memory, vrings, enables)?,
         }
         if agreed.speaks(protocol::STATUS) {
             let all = status::ACKNOWLEDGE | status::DRIVER | status::FEATURES_OK | status::DRIVER_OK;
@@ -144,9 +153,12 @@ impl Frontend {
     }
 
     /// All regions at once, or one by one where the backend has slots for them.
-    fn share_memory(&self, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
+    fn share_memory(&self, dialect: Dialect, agreed: &Negotiated, memory: &GuestMemory) -> Result<(), PeerError> {
         if !agreed.speaks(protocol::CONFIGURE_MEM_SLOTS) {
-            return self.set_mem_table(memory);
+            return match dialect {
+                Dialect::Qemu | Dialect::Dpdk => self.set_mem_table(memory),
+                Dialect::UserModeLinux => self.set_mem_table_with_room(memory, UML_REGIONS),
+            };
         }
         let slots = self.get_max_mem_slots()?;
         let regions: &[Region] = memory.regions();
@@ -159,8 +171,39 @@ impl Frontend {
         self.set_vring_call(vring.index, Some(vring.call))?;
         match dialect {
             Dialect::Qemu => self.set_vring_err(vring.index, Some(vring.err)),
-            Dialect::Dpdk => Ok(()),
+            Dialect::Dpdk | Dialect::UserModeLinux => Ok(()),
         }
+    }
+
+    fn start_vrings(
+        &self,
+        dialect: Dialect,
+        memory: &GuestMemory,
+        vrings: &[Vring<'_>],
+        enables: bool,
+    ) -> Result<(), PeerError> {
+        vrings.iter().try_for_each(|vring| self.start_vring(dialect, memory, vring))?;
+        if enables {
+            vrings.iter().try_for_each(|vring| self.set_vring_enable(vring.index, true))?;
+        }
+        Ok(())
+    }
+
+    /// All rings, then the kicks. This frontend knows neither a base nor wrap counters.
+    fn start_vrings_of_uml(&self, memory: &GuestMemory, vrings: &[Vring<'_>], enables: bool) -> Result<(), PeerError> {
+        for vring in vrings {
+            self.set_vring_call(vring.index, Some(vring.call))?;
+            self.set_vring_num(vring.index, vring.size.into())?;
+            self.set_vring_base(vring.index, 0)?;
+            self.set_vring_addr(&VringAddr::new(memory, vring.index, vring.addresses))?;
+        }
+        for vring in vrings {
+            self.set_vring_kick(vring.index, Some(vring.kick))?;
+            if enables {
+                self.set_vring_enable(vring.index, true)?;
+            }
+        }
+        Ok(())
     }
 
     fn start_vring(&self, dialect: Dialect, memory: &GuestMemory, vring: &Vring<'_>) -> Result<(), PeerError> {
@@ -173,7 +216,7 @@ impl Frontend {
         self.set_vring_kick(index, Some(vring.kick))?;
         match dialect {
             Dialect::Qemu => self.set_vring_call(index, Some(vring.call)),
-            Dialect::Dpdk => Ok(()),
+            Dialect::Dpdk | Dialect::UserModeLinux => Ok(()),
         }
     }
 }

@@ -206,6 +206,16 @@ impl Frontend {
         self.tell(request::SET_MEM_TABLE, &payload, fds)
     }
 
+    /// `SET_MEM_TABLE` with all regions, and zeros in the place of those that are missing to `room`.
+    pub fn set_mem_table_with_room(&self, memory: &GuestMemory, room: usize) -> Result<(), PeerError> {
+        let regions = memory.regions();
+        let fds: Vec<_> = regions.iter().map(Region::fd).collect();
+        let mut payload = words(&[regions.len() as u32, 0]);
+        payload.extend(regions.iter().flat_map(|region| MemRegion::new(region).to_bytes()));
+        payload.resize(payload.len().max(8 + 32 * room), 0);
+        self.tell(request::SET_MEM_TABLE, &payload, &fds)
+    }
+
     /// `GET_MAX_MEM_SLOTS`.
     pub fn get_max_mem_slots(&self) -> Result<u64, PeerError> {
         self.ask_u64(request::GET_MAX_MEM_SLOTS)

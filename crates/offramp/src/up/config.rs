@@ -23,7 +23,7 @@ use offramp_adapter::moderation::ModerationConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
-use offramp_ports::vhost_user::QUEUE_PAIRS_MAX;
+use offramp_ports::vhost_user::{ControlQueue, QUEUE_PAIRS_MAX};
 use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
@@ -140,6 +140,7 @@ pub struct VhostUserHost {
     pub listens: bool,
     pub queue_pairs: u16,
     pub mac: Option<[u8; 6]>,
+    pub control_queue: ControlQueue,
     pub packed: bool,
     pub indirect: bool,
     pub event_idx: bool,
@@ -372,6 +373,7 @@ impl Check<'_> {
             "vhost_user",
             [
                 ("mode", host.mode.as_ref().map(Spanned::span)),
+                ("control_queue", host.control_queue.as_ref().map(Spanned::span)),
                 ("packed", host.packed.as_ref().map(Spanned::span)),
                 ("indirect", host.indirect.as_ref().map(Spanned::span)),
                 ("event_idx", host.event_idx.as_ref().map(Spanned::span)),
@@ -410,6 +412,7 @@ impl Check<'_> {
             listens,
             queue_pairs: self.queue_pairs(host, QUEUE_PAIRS_MAX)?,
             mac: self.mac(host.mac.as_ref())?,
+            control_queue: self.control_queue(host)?,
             packed: on(&host.packed),
             indirect: on(&host.indirect),
             event_idx: on(&host.event_idx),
@@ -417,6 +420,23 @@ impl Check<'_> {
             mrg_rxbuf: on(&host.mrg_rxbuf),
             queue_size_max: queue_size_max as u16,
         }))
+    }
+
+    fn control_queue(&self, host: &Host) -> Result<ControlQueue, ConfigError> {
+        const NAMES: [&str; 2] = ["frontend", "none"];
+        let Some(written) = &host.control_queue else { return Ok(ControlQueue::default()) };
+        match (written.as_ref().as_str(), &host.queue_pairs) {
+            ("frontend", _) => Ok(ControlQueue::Frontend),
+            ("none", Some(pairs)) if *pairs.as_ref() > 1 => {
+                let message = "port.host.queue_pairs: a guest without a control queue uses one; write 1";
+                Err(self.0.wrong(pairs.span(), message.to_owned()))
+            }
+            ("none", _) => Ok(ControlQueue::None),
+            (other, _) => {
+                let message = format!("port.host.{}", unknown("control_queue", other, NAMES));
+                Err(self.0.wrong(written.span(), message))
+            }
+        }
     }
 
     /// Refuses keys that only another kind of host has.

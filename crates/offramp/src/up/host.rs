@@ -86,6 +86,7 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
         mode: if host.listens { Mode::Server } else { Mode::Client },
         queue_pairs: host.queue_pairs,
         mac: host.mac,
+        control_queue: host.control_queue,
         mtu: u16::try_from(config.mtu).ok(),
         offloads: config.offloads,
         rings: RingFeatures::all() - off,

@@ -28,6 +28,24 @@ const EVENT_DESCRIPTOR: u16 = 2;
 /// The wrap counter's bit beside a 15-bit index.
 const WRAP: u16 = 1 << 15;
 
+/// Base of a ring that has never run: both positions at its start, both wrap counters 1 (2.8.1).
+const BASE_NEW: u32 = 0x8000_8000;
+
+/// Whether no device has ever used a descriptor of this ring.
+///
+/// A base of 0 is said by frontends that know no wrap counters (User Mode Linux), of a new ring; by others, of a ring
+/// that ended at its start after an odd number of laps. The memory tells which. The last chain before that start was
+/// used with wrap counter 1, so its first descriptor has `USED`; it keeps it when the driver makes it available again,
+/// with wrap counter 0. A driver that has seen nothing used is in its first lap, and sets `AVAIL` alone.
+///
+/// # Safety
+/// `size` descriptors are mapped there, aligned.
+unsafe fn is_new(descriptors: NonNull<Descriptor>, size: u16) -> bool {
+    // SAFETY: `at` is below `size`, as the caller promises.
+    let flags = |at: u16| unsafe { read_descriptor(descriptors.as_ptr().add(at.into())) }.fourth;
+    (0..size).all(|at| flags(at) & USED == 0)
+}
+
 /// A place in the ring and the lap's counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Position {
@@ -127,6 +145,8 @@ impl PackedRing {
         if !descriptors.is_aligned() || !is_aligned(driver_event) || !is_aligned(device_event) {
             return Err(BadRing::Alignment);
         }
+        // SAFETY: `size` descriptors lie there, aligned, in memory that the caller keeps mapped.
+        let base = if base == 0 && unsafe { is_new(descriptors, size) } { BASE_NEW } else { base };
         let next_available = Position::from_bits(base as u16);
         // Everything that is fetched is used in order, so both positions are one when a ring starts; a
         // frontend that knows only one says the other as 0.
@@ -539,6 +559,42 @@ mod tests {
             drop(ring);
             let settled = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE).unwrap().progress(SIZE);
             assert_eq!(settled, Some(Progress { before: expected.place(), behind: expected.place(), saved: 0 }));
+        }
+    }
+
+    #[test]
+    fn a_base_of_0_is_the_start_of_a_new_ring_or_of_a_lap_with_wrap_counter_0() {
+        let laps = [
+            ("new, nothing available", vec![], true),
+            ("new, some chains available", vec![(0, AVAIL), (1, AVAIL | NEXT), (2, AVAIL)], true),
+            ("new and full", (0..8).map(|at| (at, AVAIL)).collect(), true),
+            ("all used in the first lap", (0..8).map(|at| (at, AVAIL | USED)).collect(), false),
+            (
+                "used as one chain, its other descriptors as the driver left them",
+                {
+                    let rest = (1..8).map(|at| (at, AVAIL | NEXT));
+                    [(0, AVAIL | USED)].into_iter().chain(rest).collect()
+                },
+                false,
+            ),
+            (
+                "the last chain used, and one before it that crossed the start",
+                { vec![(0, AVAIL), (1, AVAIL | USED), (5, AVAIL | USED), (6, AVAIL | NEXT), (7, AVAIL)] },
+                false,
+            ),
+            ("available again, all of it", (0..8).map(|at| (at, USED)).collect(), false),
+        ];
+        for (what, descriptors, wrap) in laps {
+            let mut memory = vec![0; 4096];
+            for (at, flags) in descriptors {
+                memory[16 * at + 14..16 * at + 16].copy_from_slice(&flags.to_le_bytes());
+            }
+            let (ring, ..) = ring_over(&memory, &[0; 512], 0);
+            let start = Position { index: 0, wrap };
+            assert_eq!((ring.next_available, ring.next_used), (start, start), "{what}");
+            // Any other base is what it says.
+            let (ring, ..) = ring_over(&memory, &[0; 512], 0x0003_0003);
+            assert_eq!(ring.next_used, Position { index: 3, wrap: false }, "{what}");
         }
     }
 

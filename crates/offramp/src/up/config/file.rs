@@ -104,6 +104,7 @@ pub struct Host {
     pub mode: Key<String>,
     pub queue_pairs: Key<i64>,
     pub mac: Key<String>,
+    pub control_queue: Key<String>,
     pub packed: Key<bool>,
     pub indirect: Key<bool>,
     pub event_idx: Key<bool>,

@@ -88,7 +88,7 @@ fn every_key_of_a_port_arrives() {
     let cpu = cpu::online()[0];
     let text = format!(
         "host = {{ vhost_user = \"/run/a.sock\", mode = \"client\", queue_pairs = 1, mac = \"02:00:00:0a:FF:01\", \
-         packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
+         control_queue = \"none\", packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
          queue_size_max = 256 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
          rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
     );
@@ -98,6 +98,7 @@ fn every_key_of_a_port_arrives() {
         listens: false,
         queue_pairs: 1,
         mac: Some([2, 0, 0, 10, 255, 1]),
+        control_queue: ControlQueue::None,
         packed: false,
         indirect: false,
         event_idx: false,
@@ -303,6 +304,21 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         "host = { tap = \"t\", packed = true }\nwire.cable = \"b\"",
         1,
         "port.host.packed belongs to a host with vhost_user",
+    );
+    wrong(
+        "host = { tap = \"t\", control_queue = \"none\" }\nwire.cable = \"b\"",
+        1,
+        "port.host.control_queue belongs to a host with vhost_user",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", control_queue = \"backend\" }\nwire.cable = \"b\"",
+        1,
+        "control_queue \"backend\"",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", control_queue = \"none\", queue_pairs = 2 }\nwire.cable = \"b\"",
+        1,
+        "port.host.queue_pairs: a guest without a control queue uses one; write 1",
     );
     wrong(
         "host = { vhost_user = \"/s\", namespace = \"n\" }\nwire.cable = \"b\"",

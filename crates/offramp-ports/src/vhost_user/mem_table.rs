@@ -1,0 +1,39 @@
+//! `SET_MEM_TABLE`, which is read here: crate `vhost` refuses bytes after the last region, and User Mode Linux sends room
+//! for two regions whether it has one or two.
+
+use super::memory::{Extent, REGIONS_MAX};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+
+/// Bytes of the number of regions and of padding (vhost-user, "Memory regions description").
+const HEAD_LEN: usize = 8;
+/// Bytes of one region: guest address, length, user address, offset in the file.
+const REGION_LEN: usize = 32;
+
+/// Why a table was refused.
+#[derive(Debug, thiserror::Error)]
+#[error("a memory table of {len} bytes and {fds} descriptors that does not hold together")]
+pub(super) struct BadTable {
+    len: usize,
+    fds: usize,
+}
+
+/// The regions of a table with their files. Whether they are regions at all is for the memory to say.
+pub(super) fn parse(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Vec<(Extent, File)>, BadTable> {
+    let bad = BadTable { len: payload.len(), fds: fds.len() };
+    let Some((head, rest)) = payload.split_first_chunk::<HEAD_LEN>() else { return Err(bad) };
+    // The number has four bytes; the padding after it is 0.
+    let count = u64::from_le_bytes(*head);
+    let is_consistent = (1..=REGIONS_MAX as u64).contains(&count) && fds.len() as u64 == count;
+    let len = count as usize * REGION_LEN;
+    if !is_consistent || rest.len() < len || rest.len() > REGIONS_MAX * REGION_LEN {
+        return Err(bad);
+    }
+    Ok(rest[..len].chunks_exact(REGION_LEN).map(extent).zip(fds.into_iter().map(File::from)).collect())
+}
+
+fn extent(region: &[u8]) -> Extent {
+    let mut fields = region.chunks_exact(8).map(|field| u64::from_le_bytes(field.try_into().unwrap_or_default()));
+    let mut next = || fields.next().unwrap_or_default();
+    Extent { guest: next(), len: next(), user: next(), file_offset: next() }
+}
