@@ -354,6 +354,7 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::ipsec::AssociationStatus;
+    use crate::moderation::KEYS;
     use RefusalCode::{BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
     use serde_json::Value;
 
@@ -400,7 +401,7 @@ mod tests {
             wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
             mtu: 1500,
             rx_usecs: 0,
-            moderation: Some(every_key()),
+            moderation: Some(moderation()),
             cpus: vec![1],
             ipsec: Some(associations()),
             features: vec![feature],
@@ -456,17 +457,8 @@ mod tests {
         }
     }
 
-    fn every_key() -> Moderation {
-        Moderation {
-            policy: Some("area".into()),
-            max_interrupts_per_second: Some(1),
-            rx_usecs: Some(1),
-            rx_frames: Some(1),
-            mode: Some("dynamic".into()),
-            interrupt_cost_ns: Some(1),
-            load_interrupts_per_second: Some(1),
-            deadline_usecs: Some(1),
-        }
+    fn moderation() -> Moderation {
+        Moderation::from_words(&["area".to_owned()]).unwrap()
     }
 
     fn names(value: &Value, found: &mut Vec<String>) {
@@ -496,11 +488,12 @@ mod tests {
         for answer in &answers {
             names(&serde_json::to_value(answer).unwrap(), &mut found);
         }
-        let (features, moderation) = (BTreeMap::new(), Some(every_key()));
+        let (features, moderation) = (BTreeMap::new(), Some(moderation()));
         let set = Request::Set { version: VERSION, port: "a".into(), features, moderation };
         let show = Request::Show { version: VERSION, port: None };
         // Left out while it is empty.
         found.push("features".to_owned());
+        found.extend(KEYS.iter().map(|(key, ..)| (*key).to_owned()));
         let (port, direction, spi) = ("a".to_owned(), "in".to_owned(), 256);
         let key: KeyText = serde_json::from_str("\"00\"").unwrap();
         let sa: Box<SaKeys> = Box::default();

@@ -321,10 +321,7 @@ impl Check<'_> {
     fn moderation(&self, written: &file::Port) -> Result<ModerationConfig, ConfigError> {
         let rx_usecs = self.number("port.rx_usecs", &written.rx_usecs, 0..=RX_USECS_MAX, 0)?;
         match (&written.moderation, &written.rx_usecs) {
-            (Some(moderation), None) => {
-                let config = moderation.as_ref().config();
-                config.map_err(|message| self.0.wrong(moderation.span(), format!("port.{message}")))
-            }
+            (Some(moderation), None) => Ok(moderation.as_ref().config()),
             (Some(moderation), Some(_)) => {
                 let message = "port.moderation and port.rx_usecs both say when the host is interrupted; leave one out";
                 Err(self.0.wrong(moderation.span(), message))

@@ -185,14 +185,12 @@ impl Handler for Daemon {
 
 /// What a port is to do.
 fn moderation_for(port: &Port, wanted: &Moderation) -> Result<ModerationConfig, Answer> {
-    let refuse = |message| Answer::refuse(RefusalCode::BadRequest, message);
-    let config = wanted.config().map_err(refuse)?;
     if port.moderation().is_none() {
         let message =
             format!("port \"{}\" is a tap on a switch or an interface; moderation of a tap needs a cable", port.name);
-        return Err(refuse(message));
+        return Err(Answer::refuse(RefusalCode::BadRequest, message));
     }
-    Ok(config)
+    Ok(wanted.config())
 }
 
 /// Keys of a port that differ and cannot change while it runs.

@@ -3,7 +3,7 @@
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
 use crate::ipsec::{LifetimeKeys, SaKeys, SelectorKeys, UdpKeys};
-use crate::moderation::{Keys, MODES, POLICIES, RX_FRAMES_MAX};
+use crate::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX};
 use offramp_adapter::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
 };
@@ -18,6 +18,7 @@ use offramp_adapter::moderation::{
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
+use strum::VariantNames;
 
 const DOCUMENT: &str = include_str!("../../../../../docs/config.md");
 const EXAMPLES: [(&str, &str); 3] = [
@@ -149,8 +150,8 @@ fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
     };
     wrong("\"quiet-or-aera\"", "unknown moderation policy \"quiet-or-aera\"; did you mean \"quiet-or-area\"?");
     wrong("{ rx_frame = 5 }", "unknown key \"rx_frame\"; did you mean \"rx_frames\"?");
-    wrong("{ max_interrupts_per_second = 0 }", "port.moderation.max_interrupts_per_second 0 is out of range; use 1 to");
-    wrong("{ }", "moderation says nothing");
+    wrong("{ max_interrupts_per_second = 0 }", "moderation.max_interrupts_per_second 0 is out of range; use 1 to");
+    wrong("{ }", "moderation has no policy; write one of off,");
     wrong("5", "the name of a policy, or a table of its keys");
     let both = format!("{PEER}[[port]]\nname = \"a\"\n{rest}rx_usecs = 5\nmoderation = \"off\"\n");
     refused(&both, 10, "port.moderation and port.rx_usecs both say");
@@ -474,7 +475,7 @@ fn every_key_is_documented_and_nothing_else_is() {
     let sections = [
         ("daemon", fields_of::<file::Daemon>()),
         ("port", fields_of::<file::Port>()),
-        ("port.moderation", fields_of::<Keys>()),
+        ("port.moderation", KEYS.iter().map(|(key, ..)| *key).chain(["policy"]).collect()),
         ("port.memory", fields_of::<file::Memory>()),
         ("port.faults", fields_of::<file::Faults>()),
         ("port.host", fields_of::<file::Host>()),
@@ -523,7 +524,7 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.moderation.load_interrupts_per_second", &format!("`{LOAD_INTERRUPTS_PER_SECOND_DEFAULT}`"));
     has("port.moderation.deadline_usecs", &format!("0 to {}", DEADLINE_NS_MAX / 1000));
     has("port.moderation.deadline_usecs", &format!("`{}`", DEADLINE_NS_DEFAULT / 1000));
-    for name in POLICIES.into_iter().chain(MODES.map(|(name, _)| name)) {
+    for name in POLICIES.iter().chain(Mode::VARIANTS) {
         assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
     }
     let spans = |key: &str, range: &RangeInclusive<i64>| has(key, &format!("{} to {}", range.start(), range.end()));
