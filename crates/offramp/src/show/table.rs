@@ -4,12 +4,15 @@ use crate::control::{
     DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
+use comfy_table::{CellAlignment, Table, presets};
 use offramp_lab::report::terminal::Style;
 
-/// Between two columns.
-const GAP: &str = "  ";
 /// Left of everything that belongs to a port.
 const INDENT: &str = "  ";
+/// Left of each column: as wide as the indent.
+const GAP: u16 = 2;
+/// Why a guest does not use a feature yet that it may use, or still uses one that it may not.
+const PENDING: &str = "pending: takes effect when the guest's driver is reset";
 /// In place of what is not there.
 const NONE: &str = "-";
 const KILO: f64 = 1e3;
@@ -44,7 +47,7 @@ fn about(port: &PortStatus) -> String {
         HostStatus::Tap { interface, namespace: None } => format!("tap {interface}"),
         HostStatus::Tap { interface, namespace: Some(file) } => format!("tap {interface} in {}", file.display()),
         HostStatus::VhostUser { socket, connected, .. } => {
-            format!("vhost-user {}, {}", socket.display(), if *connected { "connected" } else { "nobody there" })
+            format!("vhost-user {}, {}", socket.display(), if *connected { "connected" } else { "disconnected" })
         }
     };
     let wire = match &port.wire {
@@ -57,7 +60,7 @@ fn about(port: &PortStatus) -> String {
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     if !port.cpus.is_empty() {
-        parts.push(format!("processors {:?}", port.cpus));
+        parts.push(format!("CPUs {:?}", port.cpus));
     }
     parts.join(", ")
 }
@@ -69,7 +72,7 @@ fn guest(host: &HostStatus) -> Vec<String> {
     };
     let mut lines = Vec::new();
     if ring_entries.iter().any(|&entries| entries > 0) {
-        lines.push(format!("rings (receive, transmit of each pair): {ring_entries:?}"));
+        lines.push(format!("ring entries (receive, transmit of each pair): {ring_entries:?}"));
     }
     if !virtio_features.is_empty() {
         lines.push(format!("virtio: {}", virtio_features.join(" ")));
@@ -79,17 +82,17 @@ fn guest(host: &HostStatus) -> Vec<String> {
         ("refused connections", counters.refused_connections),
         ("bad messages", counters.bad_messages),
         ("lost memories", counters.lost_memories),
-        ("calls", counters.calls),
+        ("interrupts", counters.calls),
         ("bad chains", counters.bad_chains),
         ("broken rings", counters.broken_rings),
         ("discarded", counters.discarded),
     ];
-    let told: Vec<String> =
+    let counted: Vec<String> =
         events.iter().filter(|(_, count)| *count > 0).map(|(what, count)| format!("{what} {count}")).collect();
-    if !told.is_empty() {
-        lines.push(told.join(", "));
+    if !counted.is_empty() {
+        lines.push(counted.join(", "));
     }
-    lines.extend(last_refusal.iter().map(|why| format!("a frontend was last sent away for: {why}")));
+    lines.extend(last_refusal.iter().map(|why| format!("last frontend disconnected: {why}")));
     lines
 }
 
@@ -99,21 +102,26 @@ fn features(features: &[FeatureStatus], style: Style) -> Vec<String> {
     let row = |feature: &FeatureStatus| {
         let in_use = match feature.waits_for {
             None => on(feature.in_use),
+            Some(WaitsFor::Negotiation) => format!("{}, pending", on(feature.in_use)),
             Some(reason) => format!("{}, {}", on(feature.in_use), waits_text(reason)),
         };
         let names = [&feature.ethtool, &feature.virtio, &feature.ndis].map(String::clone);
         let states = [feature.allowed, feature.offered, feature.negotiated].map(on);
         [vec![feature.name.clone()], states.to_vec(), vec![in_use], names.to_vec()].concat()
     };
-    table(&heading, &features.iter().map(row).collect::<Vec<_>>(), &[], style)
+    let mut lines = table(&heading, features.iter().map(row), usize::MAX, style);
+    if features.iter().any(|feature| feature.waits_for == Some(WaitsFor::Negotiation)) {
+        lines.push(format!("{INDENT}{PENDING}"));
+    }
+    lines
 }
 
-/// Why a feature is not as the user has it, in a table's cell.
+/// Why a feature is not as the user has it.
 pub fn waits_text(reason: WaitsFor) -> &'static str {
     match reason {
-        WaitsFor::Host => "the host cannot",
+        WaitsFor::Host => "not supported by the host",
         WaitsFor::Prerequisite => "needs another feature",
-        WaitsFor::Negotiation => "until negotiated anew",
+        WaitsFor::Negotiation => PENDING,
     }
 }
 
@@ -152,15 +160,14 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         let name = if queue.running { queue.index.to_string() } else { format!("{} (host gone)", queue.index) };
         [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
     });
-    let rows: Vec<Vec<String>> = rows.collect();
-    table(&heading, &rows, &[2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12], style)
+    table(&heading, rows, 2, style)
 }
 
-/// What moderation has learned and promises, where it does anything.
+/// The longest wait that moderation allows and the interrupt cost that it measured, where it does anything.
 fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
     let what = match host {
-        HostStatus::Tap { .. } => "a frame",
-        HostStatus::VhostUser { .. } => "the call for a frame",
+        HostStatus::Tap { .. } => "frames",
+        HostStatus::VhostUser { .. } => "interrupts",
     };
     let moderated = queues.iter().filter(|queue| queue.receive.wait_max_ns > 0);
     let line = |queue: &QueueStatus| {
@@ -168,9 +175,9 @@ fn waits(host: &HostStatus, queues: &[QueueStatus]) -> Vec<String> {
         let DirectionStatus { interrupt_cost_ns, wait_max_ns, .. } = queue.receive;
         let cost = match interrupt_cost_ns {
             0 => String::new(),
-            ns => format!(", an interrupt costs {:.1} us", usecs(ns)),
+            ns => format!(", interrupt cost {:.1} us", usecs(ns)),
         };
-        format!("{INDENT}queue pair {}, receive: {what} waits at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
+        format!("{INDENT}queue pair {}, receive: {what} wait at most {:.1} us{cost}", queue.index, usecs(wait_max_ns))
     };
     moderated.map(line).collect()
 }
@@ -246,22 +253,19 @@ fn losses_on_wire(lost: &WireLost) -> Vec<String> {
     all.filter(|(.., count)| *count > 0).map(line).collect()
 }
 
-/// A heading and rows; the columns named in `figures` stand to the right.
-pub fn table(heading: &[&str], rows: &[Vec<String>], figures: &[usize], style: Style) -> Vec<String> {
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([heading[column].chars().count()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..heading.len()).map(width).collect();
-    let line = |cells: Vec<&str>| {
-        let padded = cells.iter().zip(&widths).enumerate().map(|(column, (cell, &width))| {
-            if figures.contains(&column) { format!("{cell:>width$}") } else { format!("{cell:width$}") }
-        });
-        format!("{INDENT}{}", padded.collect::<Vec<_>>().join(GAP)).trim_end().to_owned()
-    };
-    let mut lines = vec![style.dim(&line(heading.to_vec()))];
-    lines.extend(rows.iter().map(|row| line(row.iter().map(String::as_str).collect())));
-    lines
+/// A heading and rows; cells stand to the right from column `figures_from` on.
+fn table(heading: &[&str], rows: impl Iterator<Item = Vec<String>>, figures_from: usize, style: Style) -> Vec<String> {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(heading.iter().copied()).add_rows(rows);
+    for (n, column) in table.column_iter_mut().enumerate() {
+        column.set_padding((GAP, 0));
+        if n >= figures_from {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    let text = table.trim_fmt();
+    let (heading, rows) = text.split_once('\n').unwrap_or((&text, ""));
+    [style.dim(heading)].into_iter().chain(rows.lines().map(str::to_owned)).collect()
 }
 
 #[cfg(test)]
@@ -271,7 +275,7 @@ mod tests {
     #[test]
     fn words_stand_left_and_figures_right_under_their_heading() {
         let rows = vec![vec!["a".to_owned(), "5".to_owned()], vec!["longer".to_owned(), "12345".to_owned()]];
-        let lines = table(&["name", "n"], &rows, &[1], Style::default());
+        let lines = table(&["name", "n"], rows.into_iter(), 1, Style::default());
         assert_eq!(lines, ["  name        n", "  a           5", "  longer  12345"]);
     }
 
