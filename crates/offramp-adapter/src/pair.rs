@@ -125,7 +125,7 @@ pub struct QueuePair<H, W> {
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// Joins a host port and a wire port. `queue` is the index of this pair in `control`.
     pub fn new(config: &AdapterConfig, control: &Arc<Control>, queue: usize, mut host: H, wire: W) -> Self {
-        let mut receive = Receive::new(config, host.takes_verdicts());
+        let mut receive = Receive::new(config, host.honours_data_valid());
         if let Some(interrupts) = host.interrupts() {
             interrupts.moderate(&config.moderation);
             control.queues[queue].note_moderation(interrupts);
@@ -218,6 +218,12 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         }
         self.transmit.tick(now_ns);
         self.receive.tick(ipsec, now_ns);
+    }
+
+    /// Says whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers
+    /// what comes, and then holds nothing ([`QueuePair::held`]).
+    pub fn set_draining(&mut self, is_draining: bool) {
+        self.transmit.set_draining(is_draining);
     }
 
     /// Names what is to be woken by a change of settings.

@@ -8,7 +8,8 @@
 use crate::moderation::ModerationConfig;
 use crate::stats::Direction;
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::RxMeta;
 use std::task::Waker;
 
 /// Why a port could not do what was asked. The frame is lost and is counted by the caller.
@@ -50,7 +51,7 @@ pub struct InterruptCounts {
 
 /// The interrupts of a host that sees what it is given before it is interrupted for it.
 ///
-/// A guest shares its rings: what [`HostPort::flush`] shows it is there from then on, whether or not it is
+/// A guest shares its rings: what [`HostPort::rx_flush`] shows it is there from then on, whether or not it is
 /// called for it, and a guest that polls needs no call. So moderation holds back no frame here, only the
 /// interrupt. Each queue of the port is moderated for itself, received frames and transmit completions apart,
 /// and frames count as they are handed over: a super-frame is one, as the host works on it as one.
@@ -77,46 +78,50 @@ pub trait Interrupts {
 
 /// The host's side of one queue pair: a kernel behind a TAP, a guest, a program.
 pub trait HostPort {
-    /// Takes the next frame that the host sends, and whether there was one.
-    ///
-    /// The frame is lent by [`HostPort::taken`] until the next call.
+    /// Fetches the next frame that the host sends; whether there was one. [`HostPort::tx_frame`] lends it until the next
+    /// call.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone; [`PortError::Refused`] for a frame that the port
     /// cannot express (it is lost).
-    fn take(&mut self) -> Result<bool, PortError>;
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError>;
 
-    /// The frame last taken and what the host asks for it; empty before the first.
-    fn taken(&self) -> (TxMeta, &[u8]);
+    /// The frame that was fetched last, with what the host asks for it; an empty one before the first. It lies in the
+    /// port's own memory, never in what a guest shares: it cannot change, and ESP writes over what it has sealed of it.
+    fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// The same frame, to be worked on where it lies: what ESP has sealed of it is written over. It is memory of the
-    /// port's own, never what a guest shares.
-    fn taken_mut(&mut self) -> &mut [u8];
+    /// A number for the flow of a frame that is to be delivered, where the port chooses among receive queues of its own.
+    /// It comes back as [`RxMeta::hash`], also for what was coalesced from the frame or segmented out of it.
+    #[inline]
+    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
+        let _ = frame;
+        None
+    }
 
     /// Hands a frame to the host.
     ///
     /// # Errors
     /// When the host has no room, refuses the frame or is gone: the frame is lost. [`PortError::Held`] when that shows
     /// only at the end of the batch.
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError>;
 
-    /// Ends a batch: the host sees everything that was given so far, at the latest now.
-    fn flush(&mut self);
+    /// Ends a batch: the host sees everything that was delivered so far, at the latest now.
+    fn rx_flush(&mut self, now_ns: u64);
 
-    /// What became of the next frame that was [`PortError::Held`]; to be asked until `None` behind each
-    /// [`HostPort::flush`]. A port that says at once what becomes of a frame has nothing to do here.
+    /// What became of the next frame that was [`PortError::Held`]; to be asked until `None` after each
+    /// [`HostPort::rx_flush`]. A port that says at once what becomes of a frame has nothing to do here.
     #[inline]
     fn settle(&mut self) -> Option<Settled> {
         None
     }
 
-    /// [`HostPort::flush`], and tells of each frame that was [`PortError::Held`] what became of it.
+    /// [`HostPort::rx_flush`], and tells of each frame that was [`PortError::Held`] what became of it.
     #[inline]
-    fn end_batch(&mut self, tell: impl FnMut(Settled))
+    fn end_batch(&mut self, now_ns: u64, tell: impl FnMut(Settled))
     where
         Self: Sized,
     {
-        self.flush();
+        self.rx_flush(now_ns);
         std::iter::from_fn(|| self.settle()).for_each(tell);
     }
 
@@ -131,7 +136,45 @@ pub trait HostPort {
 
     /// Whether the host understands [`ChecksumState::Good`](offramp_offload::meta::ChecksumState::Good).
     /// A Linux TAP does not: it takes only a partial checksum as a verdict.
-    fn takes_verdicts(&self) -> bool;
+    fn honours_data_valid(&self) -> bool;
+}
+
+impl<H: HostPort + ?Sized> HostPort for Box<H> {
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        (**self).tx_next(now_ns)
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        (**self).tx_frame()
+    }
+
+    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
+        (**self).flow_hash(frame)
+    }
+
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        (**self).rx_deliver(meta, frame)
+    }
+
+    fn rx_flush(&mut self, now_ns: u64) {
+        (**self).rx_flush(now_ns);
+    }
+
+    fn settle(&mut self) -> Option<Settled> {
+        (**self).settle()
+    }
+
+    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+        (**self).interrupts()
+    }
+
+    fn accepts(&self) -> Offloads {
+        (**self).accepts()
+    }
+
+    fn honours_data_valid(&self) -> bool {
+        (**self).honours_data_valid()
+    }
 }
 
 /// Buffers that a line lends, side by side.

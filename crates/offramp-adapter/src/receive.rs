@@ -11,7 +11,7 @@ use crate::transmit::Progress;
 use gate::Gate;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
-use offramp_offload::layout::{self, FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 use std::sync::Arc;
@@ -50,9 +50,9 @@ pub struct Receive {
 impl Receive {
     /// An empty pipeline.
     ///
-    /// `takes_verdicts` is what the host port says of itself ([`HostPort::takes_verdicts`]).
-    pub fn new(config: &AdapterConfig, takes_verdicts: bool) -> Self {
-        let telling = if takes_verdicts { Telling::Verdict } else { Telling::PartialSum };
+    /// `honours_data_valid` is what the host port says of itself ([`HostPort::honours_data_valid`]).
+    pub fn new(config: &AdapterConfig, honours_data_valid: bool) -> Self {
+        let telling = if honours_data_valid { Telling::Verdict } else { Telling::PartialSum };
         Self {
             coalescer: Coalescer::new(CoalesceConfig { telling, ..config.coalesce }),
             steering: Steering::new(config.queues),
@@ -140,53 +140,39 @@ impl Receive {
         }
         let begun_ns = self.gate.measures_next().then(clock);
         let batch_frames = self.batch_frames.min(due);
-        let (mut closed, mut is_given) = (None, false);
-        let steering = &self.steering;
-        let mut give = |meta: &RxMeta, frame: &mut [u8]| {
-            let queue = steering.as_ref().zip(meta.hash).map_or(0, |(steering, hash)| steering.table.queue(hash));
-            is_given |= indicate(host, &RxMeta { queue, ..*meta }, frame, stats, &mut closed);
-        };
+        let mut outlet = Outlet { host, steering: self.steering.as_ref(), stats, closed: None, has_delivered: false };
         if enabled != self.enabled {
-            self.coalescer.flush(&mut give);
+            self.coalescer.flush(&mut |meta, frame| outlet.deliver(meta, frame));
             self.enabled = enabled;
         }
-        // Nothing is verified, joined or steered: no frame needs to be parsed.
-        let is_plain = !enabled.intersects(Offloads::RX) && steering.is_none();
         let mut frames = 0;
         while frames < batch_frames {
-            let Some(frame) = wire.take(now_ns) else { break };
+            let Some(bytes) = wire.take(now_ns) else { break };
             frames += 1;
             stats.frames_in.add(1);
-            if let Some(reason) = refuse(frame, self.mtu) {
+            let mut frame = Frame::received(bytes);
+            let opened = match (refuse(&frame, self.mtu), &mut self.opening) {
+                (None, Some(opening)) => opening.open(&mut frame, stats),
+                (refused, _) => refused.map_or(Ok(()), Err),
+            };
+            if let Err(reason) = opened {
                 stats.lose(reason, 1);
                 continue;
             }
-            let (frame, known) = match &mut self.opening {
-                None => (frame, None),
-                Some(opening) => match opening.open(frame, stats) {
-                    Ok((frame, layout)) => (frame, Some(layout)),
-                    Err(reason) => {
-                        stats.lose(reason, 1);
-                        continue;
-                    }
-                },
-            };
-            if is_plain {
-                give(&RxMeta::default(), frame);
-                continue;
+            let hash = outlet.flow_hash(&frame);
+            if enabled.intersects(Offloads::RX) {
+                self.coalescer.push(frame, enabled, hash, now_ns, &mut |meta, frame| outlet.deliver(meta, frame));
+            } else {
+                outlet.deliver(&RxMeta { hash, ..RxMeta::default() }, frame.bytes());
             }
-            let layout = known.unwrap_or_else(|| FrameLayout::parse(frame, LengthFrom::Ip));
-            let known = steering.as_ref().zip(layout.as_ref().ok());
-            let hash = known.and_then(|(steering, layout)| steering.hash.hash_frame(frame, layout));
-            self.coalescer.offer(frame, &layout, enabled, hash, now_ns, &mut give);
         }
         if self.hold_ns == 0 {
-            self.coalescer.flush(&mut give);
+            self.coalescer.flush(&mut |meta, frame| outlet.deliver(meta, frame));
         } else {
-            self.coalescer.flush_expired(now_ns, &mut give);
+            self.coalescer.flush_expired(now_ns, &mut |meta, frame| outlet.deliver(meta, frame));
         }
-        host.end_batch(|settled| is_given |= count(&settled, stats, &mut closed));
-        if is_given && !self.is_host_interrupted_apart {
+        let (closed, has_delivered) = outlet.end_batch(now_ns);
+        if has_delivered && !self.is_host_interrupted_apart {
             stats.interrupts.add(1);
         }
         if !self.gate.is_off() && frames > 0 {
@@ -203,24 +189,47 @@ impl Receive {
     }
 }
 
-fn refuse(frame: &[u8], mtu: usize) -> Option<Loss> {
-    match layout::link_header_len(frame) {
-        Ok(link_header_len) if frame.len() - link_header_len > mtu => Some(Loss::TooLong),
+fn refuse(frame: &Frame<'_>, mtu: usize) -> Option<Loss> {
+    match frame.link_header_len() {
+        Ok(link_header_len) if frame.bytes().len() - link_header_len > mtu => Some(Loss::TooLong),
         Ok(_) => None,
         Err(_) => Some(Loss::Malformed),
     }
 }
 
-/// Hands a frame to the host; whether it took it.
-fn indicate(
-    host: &mut impl HostPort,
-    meta: &RxMeta,
-    frame: &mut [u8],
-    stats: &Direction,
-    closed: &mut Option<PortError>,
-) -> bool {
-    let outcome = host.give(meta, frame);
-    count(&Settled { meta: *meta, len: frame.len(), outcome }, stats, closed)
+/// A host that is delivered to.
+struct Outlet<'a, H> {
+    host: &'a mut H,
+    steering: Option<&'a Steering>,
+    stats: &'a Direction,
+    /// Why the host is gone.
+    closed: Option<PortError>,
+    /// The host took at least one frame.
+    has_delivered: bool,
+}
+
+impl<H: HostPort> Outlet<'_, H> {
+    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
+        match self.steering {
+            Some(steering) => steering.hash.hash_frame(frame),
+            None => self.host.flow_hash(frame),
+        }
+    }
+
+    #[inline]
+    fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) {
+        let queue = self.steering.zip(meta.hash).map_or(0, |(steering, hash)| steering.table.queue(hash));
+        let meta = RxMeta { queue, ..*meta };
+        let outcome = self.host.rx_deliver(&meta, frame);
+        self.has_delivered |= count(&Settled { meta, len: frame.len(), outcome }, self.stats, &mut self.closed);
+    }
+
+    /// Shows the host what it was delivered; why it is gone, and whether it took anything in this batch.
+    fn end_batch(mut self, now_ns: u64) -> (Option<PortError>, bool) {
+        let Self { host, stats, closed, has_delivered, .. } = &mut self;
+        host.end_batch(now_ns, |settled| *has_delivered |= count(&settled, stats, closed));
+        (self.closed, self.has_delivered)
+    }
 }
 
 /// Counts what became of a frame; whether the host took it.

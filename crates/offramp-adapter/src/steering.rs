@@ -13,7 +13,8 @@
 //! looks at first is the host's choice, as with every adapter that steers. What can be promised is that the
 //! host was shown the former before the latter: [`Choice::left`] names the pair that must be flushed first.
 
-use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{Network, Transport};
 use std::hash::{BuildHasher, RandomState};
 
 /// How long a flow stays where the host last sent it, in nanoseconds: 3 s, as the kernel's
@@ -22,15 +23,27 @@ pub const AGE_MAX_NS: u64 = 3_000_000_000;
 /// Flows of which is known where the host sends them: as the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;
 const BUCKETS: usize = 1024;
-/// Flows of one bucket: together one cache line.
+/// Flows of one bucket: together they fit into one cache line.
 const WAYS: usize = 4;
-/// Age is kept in milliseconds, so that an entry has 16 bytes.
+/// Age is kept in milliseconds, so that an entry has 12 bytes.
 const NS_PER_MS: u64 = 1_000_000;
 
 /// What tells one flow from another, in either direction: both IP addresses, and the ports of TCP and UDP.
 /// Fragments have no ports, so that all of a datagram are of one flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FlowHash(u64);
+pub struct FlowHash(u32);
+
+impl From<u32> for FlowHash {
+    fn from(hash: u32) -> Self {
+        Self(hash.max(1))
+    }
+}
+
+impl From<FlowHash> for u32 {
+    fn from(flow: FlowHash) -> Self {
+        flow.0
+    }
+}
 
 /// Where a frame goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +58,7 @@ pub struct Choice {
 /// A flow that the host has sent. A hash of 0 means that there is none.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    hash: u64,
+    hash: u32,
     sent_ms: u32,
     pair: u16,
 }
@@ -104,13 +117,11 @@ impl Steering {
         has_changed
     }
 
-    /// The flow of a frame; none for what is not IP, or is malformed. Of a super-frame the IP length may be a
-    /// template.
+    /// The flow of a frame; none for what is not IP, or is malformed.
     #[inline]
-    pub fn flow(&self, frame: &[u8], is_super_frame: bool) -> Option<FlowHash> {
-        let length_from = if is_super_frame { LengthFrom::Frame } else { LengthFrom::Ip };
-        let layout = FrameLayout::parse(frame, length_from).ok()?;
-        let addresses = layout.addresses(frame);
+    pub fn flow(&self, frame: &Frame<'_>) -> Option<FlowHash> {
+        let layout = frame.layout().ok()?;
+        let addresses = frame.addresses();
         let (source, destination) = addresses.split_at(addresses.len() / 2);
         let [source, destination] = match layout.network {
             Network::Opaque => return None,
@@ -118,14 +129,14 @@ impl Steering {
         };
         let ports = match layout.transport {
             Transport::Tcp | Transport::Udp => {
-                frame.get(layout.transport_start..)?.first_chunk().copied().unwrap_or_default()
+                frame.bytes().get(layout.transport_start..)?.first_chunk().copied().unwrap_or_default()
             }
             Transport::Opaque => [0; 4],
         };
         let [a, b, c, d] = ports.map(u64::from);
         // The sum of both ends is the same in either direction.
         let ends = self.mix(source ^ (a << 8 | b)).wrapping_add(self.mix(destination ^ (c << 8 | d)));
-        Some(FlowHash(self.mix(ends).max(1)))
+        Some(FlowHash::from((self.mix(ends) >> u32::BITS) as u32))
     }
 
     fn mix_address(&self, address: &[u8]) -> u64 {
@@ -179,7 +190,7 @@ impl Steering {
             Some(known) if self.pairs.binary_search(&known.pair).is_ok() => usize::from(known.pair),
             _ => {
                 // A multiplication in place of a division, as the kernel does it.
-                let nth = ((flow.0 >> u32::BITS) * self.pairs.len() as u64) >> u32::BITS;
+                let nth = (u64::from(flow.0) * self.pairs.len() as u64) >> u32::BITS;
                 usize::from(self.pairs[nth as usize])
             }
         }

@@ -222,6 +222,8 @@ pub struct Switch<P> {
     scratch: Scratch,
     /// Whose turn comes first in the next batch.
     first: usize,
+    /// Nothing more is fetched from any port.
+    is_draining: bool,
     control: Arc<SwitchControl<P>>,
 }
 
@@ -235,6 +237,7 @@ impl<P: HostPort> Switch<P> {
             stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
             scratch: Scratch::new(),
             first: 0,
+            is_draining: false,
             control: Arc::new(SwitchControl::new(config)),
         }
     }
@@ -264,7 +267,12 @@ impl<P: HostPort> Switch<P> {
         Some(&mut self.ports.get_mut(index)?.as_mut()?.host)
     }
 
-    /// Frames that are held to be joined for the port of that number.
+    /// Says whether frames are still fetched from the ports. What was fetched is delivered in either case.
+    pub fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
+    }
+
+    /// Frames that are held to be coalesced for the port of that number.
     pub fn held(&self, index: usize) -> usize {
         self.ports.get(index).and_then(Option::as_ref).map_or(0, |port| port.egress.held())
     }
@@ -289,7 +297,7 @@ impl<P: HostPort> Switch<P> {
     /// Gives every port one turn, then ends the batch. A port that is found closed is left alone from
     /// then on ([`SwitchPort::closed`]); the others go on.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
-        let mut progress = Progress { moved: self.apply_requests(), more: false };
+        let mut progress = Progress { moved: self.apply_requests(now_ns), more: false };
         let count = self.ports.len();
         for nth in 0..count {
             progress = progress.or(self.turn((self.first + nth) % count, now_ns));
@@ -322,13 +330,13 @@ impl<P: HostPort> Switch<P> {
     }
 
     /// Whether ports came or went.
-    fn apply_requests(&mut self) -> bool {
+    fn apply_requests(&mut self, now_ns: u64) -> bool {
         let requests = self.control.requests();
         let has_any = !requests.is_empty();
         for request in requests {
             match request {
                 Request::Add(host, shared) => self.add(host, shared),
-                Request::Remove(shared) => self.remove(&shared),
+                Request::Remove(shared) => self.remove(&shared, now_ns),
             }
         }
         has_any
@@ -337,7 +345,7 @@ impl<P: HostPort> Switch<P> {
     fn add(&mut self, mut host: P, shared: Arc<SwitchPort>) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
         let is_interrupted_apart = host.interrupts().is_some();
-        let egress = Egress::new(&shared.config.coalesce, host.takes_verdicts(), is_interrupted_apart);
+        let egress = Egress::new(&shared.config.coalesce, host.honours_data_valid(), is_interrupted_apart);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
         let index = shared.index;
         let (moderation_changes, next_interrupt_ns) = (0, None);
@@ -345,10 +353,10 @@ impl<P: HostPort> Switch<P> {
             Some(Port { host, shared, egress, floods, pending: None, moderation_changes, next_interrupt_ns });
     }
 
-    fn remove(&mut self, shared: &Arc<SwitchPort>) {
+    fn remove(&mut self, shared: &Arc<SwitchPort>, now_ns: u64) {
         let index = shared.index;
         let Some(mut port) = self.ports[index].take() else { return };
-        port.egress.release(Outlet::new(&mut port.host, shared));
+        port.egress.release(Outlet::new(&mut port.host, shared), now_ns);
         if let Some(interrupts) = port.host.interrupts() {
             // Nobody would send what is due later.
             interrupts.moderate(&ModerationConfig::default());
@@ -383,8 +391,9 @@ impl<P: HostPort> Switch<P> {
 
     /// Takes the next frame of a port and decides where it goes; `false` when there is none.
     fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> bool {
-        let Some(port) = self.ports[from].as_mut().filter(|port| port.is_open()) else { return false };
-        match port.host.take() {
+        let is_draining = self.is_draining;
+        let Some(port) = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining) else { return false };
+        match port.host.tx_next(now_ns) {
             Ok(true) => {
                 if let Err((loss, frames)) = self.admit(from, now_ns) {
                     self.refuse(from, loss, frames, budget);
@@ -407,11 +416,11 @@ impl<P: HostPort> Switch<P> {
     /// Plans the frame last taken from a port and decides where it goes. Errors say why it goes nowhere,
     /// and how many frames that is.
     fn admit(&mut self, from: usize, now_ns: u64) -> Result<(), (Loss, usize)> {
-        let Some(port) = &self.ports[from] else { return Ok(()) };
+        let Some(port) = &mut self.ports[from] else { return Ok(()) };
         port.shared.stats().transmit.host_frames.add(1);
-        let (meta, frame) = port.host.taken();
-        let plan = Segmenter::new(frame, &meta, &self.policy).map_err(|refused| (reason(refused), 1))?;
-        let (frames, frame_len) = (plan.frames_left(), frame.len());
+        let frame = port.host.tx_frame();
+        let plan = Segmenter::new(&frame, &self.policy).map_err(|refused| (reason(refused), 1))?;
+        let (frames, frame_len) = (plan.frames_left(), frame.bytes().len());
         let Route { next, end } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
         self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
         if let Some(port) = &mut self.ports[from] {
@@ -434,17 +443,20 @@ impl<P: HostPort> Switch<P> {
     /// The ports that the frame last taken from a port is for.
     fn route(&mut self, from: usize, frames: usize, now_ns: u64) -> Result<Route, Loss> {
         let Self { config, ports, stations, .. } = self;
+        let Some(port) = &mut ports[from] else { return Err(Loss::NoDestination) };
+        let frame = port.host.tx_frame();
+        let (source, destination) = (Station::source(frame.bytes()), Station::destination(frame.bytes()));
+        let is_reserved = is_reserved(frame.bytes());
         let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
-        let frame = port.host.taken().1;
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
-            if is_reserved(frame) {
+            if is_reserved {
                 return Err(Loss::Reserved);
             }
-            if let Some(source) = Station::source(frame) {
+            if let Some(source) = source {
                 stations.learn(source, from, now_s);
             }
-            if let Some(to) = Station::destination(frame).and_then(|station| stations.find(station, now_s)) {
+            if let Some(to) = destination.and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
                     _ if to == from => Err(Loss::Hairpin),
                     Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1 }),
@@ -476,15 +488,16 @@ impl<P: HostPort> Switch<P> {
                 && source.reaches(port)
                 && let Some(pending) = &mut source.pending
             {
-                let (meta, bytes) = source.host.taken();
-                if bytes.len() != pending.frame_len {
+                let frame = source.host.tx_frame();
+                if frame.bytes().len() != pending.frame_len {
                     conclude(source); // The port took back what it lent.
                     return;
                 }
-                let lent = Lent { bytes, meta, plan: &pending.plan };
+                let hash = port.host.flow_hash(&frame);
+                let mut lent = Lent { frame, plan: &pending.plan, hash };
                 let mut outlet = Outlet::new(&mut port.host, &port.shared);
                 let mut work = Work { scratch, budget, now_ns };
-                let is_done = port.egress.deliver(&mut outlet, &lent, &mut pending.cut, &mut work);
+                let is_done = port.egress.deliver(&mut outlet, &mut lent, &mut pending.cut, &mut work);
                 if !port.is_open() {
                     stations.forget(next);
                 }

@@ -5,7 +5,7 @@ use crate::ipsec::{InForce, Keepalives, Sealing};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
 use offramp_offload::esp::SealedSegments;
-use offramp_offload::layout;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
 use std::sync::Arc;
@@ -81,6 +81,8 @@ pub struct Transmit {
     mtu: usize,
     batch_bytes: usize,
     pending: Option<Pending>,
+    /// Nothing more is fetched from the host.
+    is_draining: bool,
     /// `None` while no frame has to do with IPsec.
     sealing: Option<Box<Sealing>>,
     /// `None` while no association reminds a NAT.
@@ -95,6 +97,7 @@ impl Transmit {
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
+            is_draining: false,
             sealing: None,
             keepalives: None,
         }
@@ -107,6 +110,11 @@ impl Transmit {
             Some(Pending::Clear(plan)) => plan.frames_left(),
             Some(Pending::Sealed(plan, _)) => plan.frames_left(),
         }
+    }
+
+    /// Says whether frames are still fetched from the host. What was fetched goes out in either case.
+    pub(crate) fn set_draining(&mut self, is_draining: bool) {
+        self.is_draining = is_draining;
     }
 
     /// Whether a frame is sealed in part.
@@ -189,7 +197,10 @@ impl Transmit {
         stats: &Direction,
         now_ns: u64,
     ) -> Result<Taken, PortError> {
-        match host.take() {
+        if self.is_draining {
+            return Ok(Taken::Nothing);
+        }
+        match host.tx_next(now_ns) {
             Ok(false) => return Ok(Taken::Nothing),
             Ok(true) => {}
             Err(PortError::Refused(_)) => {
@@ -202,30 +213,31 @@ impl Transmit {
                 return Err(error);
             }
         }
-        let (meta, frame) = host.taken();
+        let mut frame = host.tx_frame();
         if self.sealing.is_some() {
             stats.host_frames.add(1);
-            self.judge(&meta, frame, stats, now_ns);
-            self.answer(host)?;
+            self.judge(&mut frame, stats, now_ns);
+            self.answer(host, now_ns)?;
             return Ok(Taken::Other);
         }
-        if meta == TxMeta::default() && self.put_whole(frame, wire, now_ns) {
+        if frame.request() == TxMeta::default() && self.put_whole(&frame, wire, now_ns) {
+            let len = frame.bytes().len();
             whole.frames += 1;
-            whole.bytes += frame.len();
-            return Ok(Taken::Sent(frame.len()));
+            whole.bytes += len;
+            return Ok(Taken::Sent(len));
         }
         stats.host_frames.add(1);
-        self.plan(&meta, frame, stats);
+        self.plan(&frame, stats);
         Ok(Taken::Other)
     }
 
     /// Plans what a frame becomes where some are sealed, or counts why it does not go.
-    fn judge(&mut self, meta: &TxMeta, frame: &[u8], stats: &Direction, now_ns: u64) {
+    fn judge(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) {
         let Some(sealing) = &mut self.sealing else { return };
-        match sealing.judge(meta, frame, &self.policy, now_ns) {
+        match sealing.judge(frame, &self.policy, now_ns) {
             Ok(None) => {
                 stats.bypassed.add(1);
-                self.plan(meta, frame, stats);
+                self.plan(frame, stats);
             }
             Ok(Some((plan, by))) => {
                 stats.frames_in.add(plan.frames_left() as u64);
@@ -241,10 +253,10 @@ impl Transmit {
 
     /// Tells the host what is to be said of the frame that was judged last. It is no frame of the line, and no
     /// counter of one counts it.
-    fn answer(&mut self, host: &mut impl HostPort) -> Result<(), PortError> {
+    fn answer(&mut self, host: &mut impl HostPort, now_ns: u64) -> Result<(), PortError> {
         let Some(answer) = self.sealing.as_mut().and_then(|sealing| sealing.answer()) else { return Ok(()) };
-        let mut outcome = host.give(&RxMeta::default(), answer);
-        host.end_batch(|settled| outcome = settled.outcome);
+        let mut outcome = host.rx_deliver(&RxMeta::default(), answer);
+        host.end_batch(now_ns, |settled| outcome = settled.outcome);
         match outcome {
             Err(error @ PortError::Closed(_)) => Err(error),
             // Whoever has no room is told the next time.
@@ -254,8 +266,9 @@ impl Transmit {
 
     /// Sends a frame of which nothing is asked, without planning it; `false` when that is not how it goes.
     #[inline]
-    fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
-        let Ok(link_header_len) = layout::link_header_len(frame) else { return false };
+    fn put_whole(&self, frame: &Frame<'_>, wire: &mut impl WirePort, now_ns: u64) -> bool {
+        let Ok(link_header_len) = frame.link_header_len() else { return false };
+        let frame = frame.bytes();
         if frame.len() - link_header_len > self.mtu {
             return false;
         }
@@ -266,8 +279,8 @@ impl Transmit {
     }
 
     /// Plans what a frame becomes, or counts why it does not go.
-    fn plan(&mut self, meta: &TxMeta, frame: &[u8], stats: &Direction) {
-        match Segmenter::new(frame, meta, &self.policy) {
+    fn plan(&mut self, frame: &Frame<'_>, stats: &Direction) {
+        match Segmenter::new(frame, &self.policy) {
             Ok(plan) => {
                 stats.frames_in.add(plan.frames_left() as u64);
                 self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
@@ -284,10 +297,10 @@ impl Transmit {
     fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let plan = match &mut self.pending {
             None => return 0,
-            Some(Pending::Sealed(..)) => return self.put_sealed(host.taken_mut(), wire, stats, now_ns),
+            Some(Pending::Sealed(..)) => return self.put_sealed(&mut host.tx_frame(), wire, stats, now_ns),
             Some(Pending::Clear(plan)) => plan,
         };
-        let (_, frame) = host.taken();
+        let frame = host.tx_frame();
         let (mut frames, mut bytes) = (0, 0);
         while plan.frames_left() > 0 {
             let len = plan.next_len();
@@ -308,7 +321,7 @@ impl Transmit {
                 }
                 continue;
             };
-            let count = plan.write_run(frame, loan.bytes, loan.stride);
+            let count = plan.write_run(&frame, loan.bytes, loan.stride);
             wire.put(len, count, now_ns);
             frames += count;
             bytes += len * count;
@@ -322,7 +335,7 @@ impl Transmit {
     }
 
     /// As [`Transmit::put`], for frames that are sealed. When their association ends, the rest of them is lost.
-    fn put_sealed(&mut self, frame: &mut [u8], wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
+    fn put_sealed(&mut self, frame: &mut Frame<'_>, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let Some(Pending::Sealed(plan, by)) = &mut self.pending else { return 0 };
         let Some(sealer) = self.sealing.as_mut().and_then(|sealing| sealing.sealers.get_mut(*by)) else { return 0 };
         let (mut frames, mut bytes, mut lost) = (0, 0, None);

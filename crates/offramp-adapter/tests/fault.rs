@@ -14,7 +14,7 @@ use offramp_adapter::port::{Arrival, HostPort, Line, PortError, Settled, WirePor
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -213,11 +213,11 @@ proptest! {
             let frames: Vec<usize> = (next..next + batch).collect();
             next += batch;
             for &n in &frames {
-                let outcome = host.give(&RxMeta::default(), &numbered(n, 60));
+                let outcome = host.rx_deliver(&RxMeta::default(), &numbered(n, 60));
                 prop_assert_eq!(outcome, if group < 2 { Ok(()) } else { Err(PortError::Held) });
             }
             let mut settled = Vec::new();
-            host.end_batch(|frame| settled.push(frame.outcome));
+            host.end_batch(0, |frame| settled.push(frame.outcome));
             prop_assert!(settled.iter().all(Result::is_ok), "{:?}", settled);
             expected.extend(frames.chunks(group).flat_map(|group| group.iter().rev()));
             let given: Vec<usize> = host.host().given.iter().map(|(_, frame)| number(frame)).collect();
@@ -258,9 +258,9 @@ fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
     let stats = Direction::default();
     for (segments, len) in [(10, 600), (3, 180)] {
         let meta = RxMeta { segments, ..RxMeta::default() };
-        stats.given(&meta, len, host.give(&meta, &numbered(usize::from(segments), len)));
+        stats.given(&meta, len, host.rx_deliver(&meta, &numbered(usize::from(segments), len)));
     }
-    host.end_batch(|Settled { meta, len, outcome }| stats.given(&meta, len, outcome));
+    host.end_batch(0, |Settled { meta, len, outcome }| stats.given(&meta, len, outcome));
     assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));
     assert_eq!(stats.lost(Loss::Drop), 3, "the last one was given first, and found no room");
 }
@@ -287,8 +287,8 @@ fn summed(sequence: u32, payload: &[u8]) -> Vec<u8> {
     frame
 }
 
-fn verdict_fault(wrong: WrongVerdict, one_in: u32, takes_verdicts: bool) -> VerdictFault<MemoryHost> {
-    let host = MemoryHost { takes_verdicts, ..MemoryHost::default() };
+fn verdict_fault(wrong: WrongVerdict, one_in: u32, honours_data_valid: bool) -> VerdictFault<MemoryHost> {
+    let host = MemoryHost { honours_data_valid, ..MemoryHost::default() };
     VerdictFault::new(host, Some(VerdictConfig { wrong, one_in }))
 }
 
@@ -299,8 +299,9 @@ fn with_verdict(checksum: ChecksumState) -> RxMeta {
 #[test]
 fn a_wrong_verdict_hits_a_retransmission_again_and_no_frame_that_was_not_judged() {
     let mut host = verdict_fault(WrongVerdict::GoodIsBad, 7, true);
-    let mut give =
-        |n: u32, verdict| host.give(&with_verdict(verdict), &summed(n * 100, &pattern(u64::from(n), 100))).is_ok();
+    let mut give = |n: u32, verdict| {
+        host.rx_deliver(&with_verdict(verdict), &summed(n * 100, &pattern(u64::from(n), 100))).is_ok()
+    };
     let first: Vec<bool> = (0..700).map(|n| give(n, ChecksumState::Good)).collect();
     let again: Vec<bool> = (0..700).map(|n| give(n, ChecksumState::Good)).collect();
     assert_eq!(first, again);
@@ -310,32 +311,35 @@ fn a_wrong_verdict_hits_a_retransmission_again_and_no_frame_that_was_not_judged(
         assert!((0..700).all(|n| give(n, unjudged)));
     }
     assert_eq!(host.wrong(), 2 * refused as u64);
-    assert!((0..50).all(|n| host.give(&with_verdict(ChecksumState::Good), &summed(n, &[])).is_ok()), "bare ACKs pass");
+    assert!(
+        (0..50).all(|n| host.rx_deliver(&with_verdict(ChecksumState::Good), &summed(n, &[])).is_ok()),
+        "bare ACKs pass"
+    );
 }
 
 #[test]
 fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
     let mut frame = summed(1, &pattern(1, 500));
     *frame.last_mut().unwrap() ^= 1;
-    for takes_verdicts in [true, false] {
+    for honours_data_valid in [true, false] {
         // Every second one: one of two neighbours is hit.
-        let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, takes_verdicts);
+        let mut host = verdict_fault(WrongVerdict::BadIsGood, 2, honours_data_valid);
         for sequence in 1..3 {
             frame[41] = sequence;
-            host.give(&with_verdict(ChecksumState::Bad), &frame).unwrap();
+            host.rx_deliver(&with_verdict(ChecksumState::Bad), &frame).unwrap();
         }
         assert_eq!(host.wrong(), 1);
         let believed: Vec<_> =
             host.host().given.iter().filter(|(meta, _)| meta.checksum != ChecksumState::Bad).collect();
         let [(meta, given)] = believed[..] else { panic!("one of two") };
         match meta.checksum {
-            ChecksumState::Good => assert!(takes_verdicts),
+            ChecksumState::Good => assert!(honours_data_valid),
             ChecksumState::Partial(partial) => {
-                assert!(!takes_verdicts);
+                assert!(!honours_data_valid);
                 let mut completed = given.clone();
-                let layout = FrameLayout::parse(&completed, LengthFrom::Ip).unwrap();
+                let layout = Frame::received(&mut completed.to_vec()).layout().copied().unwrap();
                 checksum::complete(&mut completed, partial, layout.packet_end).unwrap();
-                assert_eq!(checksum::verify(&completed, &layout), ChecksumState::Good);
+                assert_eq!(Frame::received(&mut completed.to_vec()).verify(), ChecksumState::Good);
             }
             other => panic!("{other:?}"),
         }

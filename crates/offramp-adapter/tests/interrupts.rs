@@ -11,6 +11,7 @@ use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -33,29 +34,25 @@ struct RingHost {
 }
 
 impl HostPort for RingHost {
-    fn take(&mut self) -> Result<bool, PortError> {
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         self.asked_untold |= self.told < self.memory.given.len();
         self.interrupts_when_asked = self.interrupts_sent;
-        let has_frame = self.memory.take()?;
+        let has_frame = self.memory.tx_next(now_ns)?;
         // Completions are not put off here.
         self.interrupts.transmit += u64::from(has_frame);
         Ok(has_frame)
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.memory.taken()
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.memory.tx_frame()
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        self.memory.taken_mut()
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.memory.rx_deliver(meta, frame)
     }
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.memory.give(meta, frame)
-    }
-
-    fn flush(&mut self) {
-        self.memory.flush();
+    fn rx_flush(&mut self, now_ns: u64) {
+        self.memory.rx_flush(now_ns);
     }
 
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
@@ -66,8 +63,8 @@ impl HostPort for RingHost {
         self.memory.accepts()
     }
 
-    fn takes_verdicts(&self) -> bool {
-        self.memory.takes_verdicts()
+    fn honours_data_valid(&self) -> bool {
+        self.memory.honours_data_valid()
     }
 }
 

@@ -11,6 +11,7 @@ use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::port::{Line, WirePort};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
@@ -446,14 +447,14 @@ fn no_policy_keeps_a_frame_longer_than_it_says() {
 
 #[test]
 fn hosts_that_understand_verdicts_are_told_good_and_others_a_partial_sum() {
-    for takes_verdicts in [false, true] {
+    for honours_data_valid in [false, true] {
         let config = AdapterConfig { offloads: Offloads::TX | Offloads::RX_CHECKSUM, ..AdapterConfig::default() };
-        let host = || MemoryHost { takes_verdicts, ..MemoryHost::default() };
+        let host = || MemoryHost { honours_data_valid, ..MemoryHost::default() };
         let mut bench = Bench::with_hosts(&config, &CableConfig::default(), host);
         bench.left.host_mut().to_send.push_back(tcp_frame(0, 1, b"hello"));
         bench.run_until_idle();
         let (meta, frame) = &bench.right.host().given[0];
-        assert_eq!(meta.checksum == ChecksumState::Good, takes_verdicts);
+        assert_eq!(meta.checksum == ChecksumState::Good, honours_data_valid);
         assert_eq!(payload_of(meta, frame), b"hello");
     }
 }
@@ -659,8 +660,10 @@ proptest! {
 
 /// The slow way of a frame onto the line.
 fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
-    let mut plan = Segmenter::new(frame, &TxMeta::default(), &SegmentPolicy::default()).ok()?;
+    let mut copy = frame.to_vec();
+    let frame = Frame::received(&mut copy);
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).ok()?;
     let mut out = vec![0; plan.next_len()];
-    (out.len() - plan.link_header_len() <= mtu).then(|| plan.write_next(frame, &mut out))?;
+    (out.len() - plan.link_header_len() <= mtu).then(|| plan.write_next(&frame, &mut out))?;
     Some(out)
 }

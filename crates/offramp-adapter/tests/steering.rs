@@ -5,6 +5,8 @@
 mod packet;
 
 use offramp_adapter::steering::{AGE_MAX_NS, Choice, FLOWS_MAX, FlowHash, Steering};
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
 use packet::{MF, Packet};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -27,8 +29,18 @@ fn answer(number: u16) -> Vec<u8> {
     frame
 }
 
+fn flow_of_bytes(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
+    steering.flow(&Frame::received(&mut bytes.to_vec()))
+}
+
+/// As of a super-frame, whose IP length says nothing.
+fn flow_of_template(steering: &Steering, bytes: &[u8]) -> Option<FlowHash> {
+    let segmentation = Some(Segmentation { kind: SegmentationKind::Udp, size: 1, ecn: false });
+    steering.flow(&Frame::new(&mut bytes.to_vec(), TxMeta { checksum: None, segmentation }))
+}
+
 fn flow_of(steering: &Steering, number: u16) -> FlowHash {
-    steering.flow(&packet(number).build(), false).expect("an IP frame")
+    flow_of_bytes(steering, &packet(number).build()).expect("an IP frame")
 }
 
 fn steering(pairs: usize) -> Steering {
@@ -47,7 +59,7 @@ fn both_directions_of_a_flow_are_one_and_other_flows_are_others() {
     let steering = steering(PAIRS);
     let flows: Vec<_> = (0..200).map(|number| flow_of(&steering, number)).collect();
     for (number, flow) in flows.iter().enumerate() {
-        assert_eq!(steering.flow(&answer(number as u16), false), Some(*flow), "flow {number}");
+        assert_eq!(flow_of_bytes(&steering, &answer(number as u16)), Some(*flow), "flow {number}");
     }
     let different: std::collections::HashSet<_> = flows.iter().collect();
     assert_eq!(different.len(), flows.len());
@@ -58,11 +70,11 @@ fn a_tag_a_checksum_or_a_length_that_is_a_template_make_no_other_flow() {
     let steering = steering(PAIRS);
     let flow = flow_of(&steering, 0);
     let tagged = Packet { tags: vec![(0x8100, 7)], ip_checksum_is_wrong: true, ..packet(0) };
-    assert_eq!(steering.flow(&tagged.build(), false), Some(flow));
+    assert_eq!(flow_of_bytes(&steering, &tagged.build()), Some(flow));
     let mut template = packet(0).build();
     template[16..18].fill(0);
-    assert_eq!(steering.flow(&template, true), Some(flow));
-    assert_eq!(steering.flow(&template, false), None, "a frame of the line that lies about its length");
+    assert_eq!(flow_of_template(&steering, &template), Some(flow));
+    assert_eq!(flow_of_bytes(&steering, &template), None, "a frame of the line that lies about its length");
 }
 
 #[test]
@@ -70,7 +82,7 @@ fn all_fragments_of_a_datagram_are_of_one_flow() {
     let steering = steering(PAIRS);
     let fragment = |fragment, payload: usize| {
         let packet = Packet { fragment, ports: (5, payload as u16), ..Packet::udp(payload) };
-        steering.flow(&packet.build(), false)
+        flow_of_bytes(&steering, &packet.build())
     };
     assert!(fragment(MF, 64).is_some());
     assert_eq!(fragment(MF, 64), fragment(9, 1));
@@ -80,8 +92,8 @@ fn all_fragments_of_a_datagram_are_of_one_flow() {
 fn what_is_no_ip_goes_to_the_first_pair_in_use() {
     let mut steering = steering(PAIRS);
     let arp = [[0xff; 12].as_slice(), &[8, 6], &[0; 46]].concat();
-    assert_eq!(steering.flow(&arp, false), None);
-    assert_eq!(steering.flow(&[], false), None);
+    assert_eq!(flow_of_bytes(&steering, &arp), None);
+    assert_eq!(flow_of_bytes(&steering, &[]), None);
     assert_eq!(steering.receive(None), Choice { pair: 0, left: None });
     assert!(steering.set_pairs([2, 3].into_iter()));
     assert_eq!(steering.receive(None), Choice { pair: 2, left: None });
@@ -160,7 +172,7 @@ fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
     let placed: Vec<_> = hashes.iter().map(|&flow| received_on(&mut steering, flow)).collect();
     let more: Vec<_> = (0..5000).map(|number| Packet { ack: 1, ports: (number, 443), ..Packet::tcp(1) }).collect();
     for packet in more {
-        let flow = steering.flow(&packet.build(), false).unwrap();
+        let flow = flow_of_bytes(&steering, &packet.build()).unwrap();
         steering.sent(flow, 0);
     }
     assert_eq!(hashes.iter().map(|&flow| received_on(&mut steering, flow)).collect::<Vec<_>>(), placed);

@@ -5,8 +5,9 @@ mod support;
 
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::{self, verify};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
+use offramp_offload::checksum;
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::Transport;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
@@ -22,7 +23,7 @@ const UDP: u8 = 17;
 struct Side {
     accepts: Offloads,
     offloads: Offloads,
-    takes_verdicts: bool,
+    honours_data_valid: bool,
     mtu: usize,
     isolated: bool,
 }
@@ -34,10 +35,10 @@ fn side() -> impl Strategy<Value = Side> {
         2 => any::<u32>().prop_map(Offloads::from_bits_truncate)
     ];
     (any_offloads.clone(), any_offloads, any::<bool>(), prop::sample::select(&MTUS[..]), prop::bool::weighted(0.3))
-        .prop_map(|(accepts, offloads, takes_verdicts, mtu, isolated)| Side {
+        .prop_map(|(accepts, offloads, honours_data_valid, mtu, isolated)| Side {
             accepts,
             offloads,
-            takes_verdicts,
+            honours_data_valid,
             mtu,
             isolated,
         })
@@ -143,8 +144,7 @@ fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flo
     frame.extend(pattern(u64::from(next.0), step.payload_len));
     next.0 = next.0.wrapping_add(step.payload_len as u32);
     next.1 = next.1.wrapping_add(frames);
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
-    let pseudo = checksum::pseudo_header(&frame, &layout, transport_len as u32).fold();
+    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(transport_len as u32).fold();
     frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
     (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
 }
@@ -188,11 +188,13 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
 
 /// Cuts and completes a frame; none when that cannot be done.
 fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
-    let mut plan = Segmenter::new(frame, meta, &SegmentPolicy::default()).ok()?;
+    let mut copy = frame.to_vec();
+    let frame = Frame::new(&mut copy, *meta);
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).ok()?;
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; plan.next_len()];
-        plan.write_next(frame, &mut out);
+        plan.write_next(&frame, &mut out);
         frames.push(normal(out));
     }
     Some(frames)
@@ -200,7 +202,7 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 /// Both forms of a checksum of 0 as one, and the ID of IPv6 fragments, which counts per port, as 0.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
-    let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return frame };
+    let Ok(layout) = Frame::received(&mut frame.to_vec()).layout().copied() else { return frame };
     let field = match layout.transport {
         Transport::Tcp => 16,
         Transport::Udp => 6,
@@ -220,9 +222,9 @@ fn normal(mut frame: Vec<u8>) -> Vec<u8> {
 /// Frames that must keep their order: of one sender to one station, TCP or UDP between two ports, and
 /// all the others.
 fn flow_of(frame: &[u8]) -> (Vec<u8>, u8, Vec<u8>) {
-    match FrameLayout::parse(frame, LengthFrom::Ip) {
+    match Frame::received(&mut frame.to_vec()).layout().copied() {
         Ok(layout) if layout.transport != Transport::Opaque => {
-            let addresses = layout.addresses(frame).to_vec();
+            let addresses = Frame::received(&mut frame.to_vec()).addresses().to_vec();
             let ports = &frame[layout.transport_start..layout.transport_start + 4];
             (frame[..12].to_vec(), layout.protocol, [&addresses[..], ports].concat())
         }
@@ -241,9 +243,8 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
         ChecksumState::Partial(partial) => Some(partial),
         state => {
             if is_told {
-                let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
-                assert_eq!(verify(frame, &layout), state);
-                assert!(side.takes_verdicts || state == ChecksumState::Bad);
+                assert_eq!(Frame::received(&mut frame.to_vec()).verify(), state);
+                assert!(side.honours_data_valid || state == ChecksumState::Bad);
             }
             None
         }
@@ -278,8 +279,11 @@ fn switch(sides: &[Side], turn_frames: usize, hold_ns: u64) -> Switch<MemoryHost
             ..PortConfig::default()
         };
         config.coalesce.hold_ns = hold_ns;
-        let host =
-            MemoryHost { accepts: Some(side.accepts), takes_verdicts: side.takes_verdicts, ..MemoryHost::default() };
+        let host = MemoryHost {
+            accepts: Some(side.accepts),
+            honours_data_valid: side.honours_data_valid,
+            ..MemoryHost::default()
+        };
         switch.control().add(host, &config).unwrap();
     }
     switch.poll(0);

@@ -15,7 +15,7 @@ use offramp_offload::esp::{
     Arrival, CipherLibrary, InboundSa, InvalidSa, Mode, OutboundSa, Refused, SaConfig, SealedSegments, SecretKey,
     Suite, Tunnel,
 };
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::segment::SegmentPolicy;
 use offramp_ports::ipsec_mb;
@@ -157,10 +157,10 @@ impl HostEsp {
     }
 
     /// Host to line: whether anything moved.
-    fn seal_batch(&mut self) -> Result<bool, PortError> {
+    fn seal_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
-            if self.unsent.is_none() && !self.seal_next()? {
+            if self.unsent.is_none() && !self.seal_next(now_ns)? {
                 break;
             }
             if !self.send()? {
@@ -172,11 +172,10 @@ impl HostEsp {
     }
 
     /// Seals the next frame, and whether there was one.
-    fn seal_next(&mut self) -> Result<bool, PortError> {
+    fn seal_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
         loop {
             if let Some(plan) = &mut self.pending {
-                let (_, frame) = self.clear.taken();
-                match plan.write_next(&mut self.sealing, frame, &mut self.sealed) {
+                match plan.write_next(&mut self.sealing, &self.clear.tx_frame(), &mut self.sealed) {
                     Ok(Some(sealed)) => {
                         self.unsent = Some((sealed.start, sealed.end));
                         return Ok(true);
@@ -188,19 +187,19 @@ impl HostEsp {
                     }
                 }
             }
-            if !self.take_clear()? {
+            if !self.take_clear(now_ns)? {
                 return Ok(false);
             }
         }
     }
 
     /// Takes what the kernel sends next, and whether there was something.
-    fn take_clear(&mut self) -> Result<bool, PortError> {
-        if !self.clear.take()? {
+    fn take_clear(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        if !self.clear.tx_next(now_ns)? {
             return Ok(false);
         }
-        let (meta, frame) = self.clear.taken();
-        self.pending = SealedSegments::new(frame, &meta, &SegmentPolicy::default(), &self.sealing).ok();
+        let planned = SealedSegments::new(&mut self.clear.tx_frame(), &SegmentPolicy::default(), &self.sealing);
+        self.pending = planned.ok();
         if self.pending.is_none() {
             self.lose();
         }
@@ -210,7 +209,7 @@ impl HostEsp {
     /// Sends the sealed frame, and whether the kernel had room for it.
     fn send(&mut self) -> Result<bool, PortError> {
         let Some((start, end)) = self.unsent else { return Ok(true) };
-        match self.line.give(&RxMeta::default(), &self.sealed[start..end]) {
+        match self.line.rx_deliver(&RxMeta::default(), &self.sealed[start..end]) {
             Ok(()) => {}
             Err(PortError::Full) => return Ok(false),
             Err(PortError::Refused(_)) => self.lose(),
@@ -221,10 +220,10 @@ impl HostEsp {
     }
 
     /// Line to host: whether anything moved.
-    fn open_batch(&mut self) -> Result<bool, PortError> {
+    fn open_batch(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let mut moved = false;
         for _ in 0..PROGRAM_BATCH_FRAMES {
-            match self.line.take() {
+            match self.line.tx_next(now_ns) {
                 Ok(true) => {}
                 Ok(false) => break,
                 Err(PortError::Refused(_)) => {
@@ -235,19 +234,19 @@ impl HostEsp {
             }
             moved = true;
             self.opened.clear();
-            self.opened.extend_from_slice(self.line.taken().1);
+            self.opened.extend_from_slice(self.line.tx_frame().bytes());
             match open(&mut self.opening, &mut self.opened) {
                 Ok(Some((start, end))) => self.hand_over(start, end)?,
                 Ok(None) => {}
                 Err(_) => self.lose(),
             }
         }
-        self.clear.flush();
+        self.clear.rx_flush(now_ns);
         Ok(moved)
     }
 
     fn hand_over(&mut self, start: usize, end: usize) -> Result<(), PortError> {
-        match self.clear.give(&RxMeta::default(), &self.opened[start..end]) {
+        match self.clear.rx_deliver(&RxMeta::default(), &self.opened[start..end]) {
             Err(closed @ PortError::Closed(_)) => return Err(closed),
             Err(_) => self.lose(),
             Ok(()) => {}
@@ -257,17 +256,17 @@ impl HostEsp {
 }
 
 /// Opens a frame of the line: where the clear one lies; `None` for what is not ESP.
-fn open(opening: &mut InboundSa, frame: &mut [u8]) -> Result<Option<(usize, usize)>, Refused> {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
-    let Arrival::Esp(packet) = Arrival::of(frame, &layout, None)? else { return Ok(None) };
-    let opened = opening.open(frame, &layout, &packet)?;
+fn open(opening: &mut InboundSa, bytes: &mut [u8]) -> Result<Option<(usize, usize)>, Refused> {
+    let mut frame = Frame::received(bytes);
+    let Arrival::Esp(packet) = Arrival::of(&frame, None)? else { return Ok(None) };
+    let opened = opening.open(&mut frame, &packet)?;
     Ok(Some((opened.start, opened.end)))
 }
 
 impl Task for HostEsp {
-    fn poll(&mut self, _now_ns: u64) -> Result<bool, PortError> {
-        let has_sealed = self.seal_batch()?;
-        Ok(self.open_batch()? || has_sealed)
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let has_sealed = self.seal_batch(now_ns)?;
+        Ok(self.open_batch(now_ns)? || has_sealed)
     }
 
     fn arm(&mut self, _waker: &Waker) {

@@ -116,7 +116,7 @@ impl Drop for Capture {
 fn watch(mut queue: PacketQueue, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
         // A frame that the socket cannot express was seen all the same.
-        while !matches!(queue.take(), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
+        while !matches!(queue.tx_next(0), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
             shared.frames.fetch_add(1, Ordering::Relaxed);
             if shared.stop.load(Ordering::Relaxed) {
                 return;

@@ -4,6 +4,7 @@
 //! a formula of the model.
 
 use crate::time::Time;
+use offramp_offload::frame::Frame;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, PROTOCOL_TCP, PROTOCOL_UDP, UDP_HEADER_LEN};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
@@ -29,8 +30,7 @@ pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
 }
 
 fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
-    let frame = datagram(datagram_len);
-    let mut segmenter = udp_segmenter(&frame)?;
+    let mut segmenter = segmenter(&udp_frame(&mut datagram(datagram_len)))?;
     let mut lens = Vec::with_capacity(segmenter.frames_left());
     while segmenter.frames_left() > 0 {
         lens.push(segmenter.next_len() as u64);
@@ -39,16 +39,21 @@ fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
     Ok(lens)
 }
 
-/// The adapter's own segmenter, for a datagram that is cut into fragments if it is longer than one.
-fn udp_segmenter(frame: &[u8]) -> Result<Segmenter, Refused> {
+/// The adapter's own segmenter.
+fn segmenter(frame: &Frame<'_>) -> Result<Segmenter, Refused> {
+    Segmenter::new(frame, &SegmentPolicy::default())
+}
+
+/// A datagram that is to be segmented into fragments if it is longer than one.
+fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
     let transport_start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
-    let datagram_len = frame.len() - ETHERNET_HEADER_LEN - IPV4_HEADER_LEN;
+    let datagram_len = bytes.len() - ETHERNET_HEADER_LEN - IPV4_HEADER_LEN;
     let segmentation = Segmentation { kind: SegmentationKind::UdpFragments, size: FRAGMENT_PAYLOAD_LEN, ecn: false };
     let meta = TxMeta {
         checksum: Some(PartialChecksum { start: transport_start, offset: UDP_CHECKSUM_AT }),
         segmentation: (datagram_len > usize::from(FRAGMENT_PAYLOAD_LEN)).then_some(segmentation),
     };
-    Segmenter::new(frame, &meta, &SegmentPolicy::default())
+    Frame::new(bytes, meta)
 }
 
 /// An Ethernet frame with a UDP datagram of that length, headers and all.
@@ -104,7 +109,8 @@ pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
 pub(crate) fn first_reply_frame(size: usize, from: Endpoint, to: Endpoint) -> Result<Vec<u8>, Refused> {
     let mut reply = datagram(UDP_HEADER_LEN + REPLY_HEADER_LEN + size);
     address(&mut reply, from, to);
-    let mut segmenter = udp_segmenter(&reply)?;
+    let reply = udp_frame(&mut reply);
+    let mut segmenter = segmenter(&reply)?;
     let mut first = vec![0; segmenter.next_len()];
     segmenter.write_next(&reply, &mut first);
     Ok(first)
@@ -135,17 +141,17 @@ fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     frame
 }
 
-/// The adapter's own segmenter, for a large send.
-fn tcp_segmenter(frame: &[u8], mss: u64) -> Result<Segmenter, Refused> {
+/// A large send that is to be segmented if it is longer than one segment.
+fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     const TCP_CHECKSUM_AT: u16 = 16;
     let start = (ETHERNET_HEADER_LEN + IPV4_HEADER_LEN) as u16;
     let size = u16::try_from(mss).unwrap_or(u16::MAX);
-    let is_one = (frame.len() - TCP_HEADERS_LEN) as u64 <= mss;
+    let is_one = (bytes.len() - TCP_HEADERS_LEN) as u64 <= mss;
     let meta = TxMeta {
         checksum: Some(PartialChecksum { start, offset: TCP_CHECKSUM_AT }),
         segmentation: (!is_one).then_some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false }),
     };
-    Segmenter::new(frame, &meta, &SegmentPolicy::default())
+    Frame::new(bytes, meta)
 }
 
 /// The payloads of the segments that a large send of `len` bytes is cut into.
@@ -153,7 +159,7 @@ fn tcp_segmenter(frame: &[u8], mss: u64) -> Result<Segmenter, Refused> {
 /// The frame is a real one, and the cut is the adapter's own.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     // What the adapter refuses goes out in one piece, as it came.
-    let Ok(mut segmenter) = tcp_segmenter(&large_send(0, len), mss) else { return vec![len] };
+    let Ok(mut segmenter) = segmenter(&tcp_super_frame(&mut large_send(0, len), mss)) else { return vec![len] };
     let mut lens = Vec::with_capacity(segmenter.frames_left());
     while segmenter.frames_left() > 0 {
         lens.push((segmenter.next_len() - TCP_HEADERS_LEN) as u64);
@@ -173,7 +179,8 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
         let id = ETHERNET_HEADER_LEN + 4;
         send[id..id + 2].copy_from_slice(&(frames.len() as u16).to_be_bytes());
         sum_headers(&mut send);
-        let mut segmenter = tcp_segmenter(&send, mss).unwrap();
+        let send = tcp_super_frame(&mut send, mss);
+        let mut segmenter = segmenter(&send).unwrap();
         while segmenter.frames_left() > 0 {
             let mut frame = vec![0; segmenter.next_len()];
             segmenter.write_next(&send, &mut frame);

@@ -19,8 +19,8 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-pub(crate) use frame::is_good_ipv4_header;
-pub use frame::{CompleteError, complete, ipv4_header_is_good, make_partial, pseudo_header, update16, verify};
+pub use frame::{CompleteError, complete, update16};
+pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
 use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.

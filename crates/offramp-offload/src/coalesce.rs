@@ -36,7 +36,8 @@ mod tests;
 
 use crate::caps::Offloads;
 use crate::checksum::{make_partial, verify};
-use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
+use crate::frame::Frame;
+use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 use crate::meta::{ChecksumState, RxMeta};
 use crate::segment::UDP_SEGMENTS_MAX;
 use flow::{First, Join, Limits};
@@ -151,35 +152,30 @@ impl Coalescer {
         }
     }
 
-    /// Takes one frame of the line. It is either held (copied), or handed to `out` behind everything
+    /// Coalesces one frame of the wire. It is either held (copied), or handed to `out` after everything
     /// that must go before it.
     ///
-    /// * `layout` is what [`FrameLayout::parse`] said of this frame with
-    ///   [`LengthFrom::Ip`](crate::layout::LengthFrom::Ip).
     /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites;
     ///   when one of them is switched off, everything held is handed out first.
     /// * `hash` is handed on; an aggregate has its first frame's.
     ///
     /// A frame that is handed out alone carries the verdict of [`verify`] when
     /// [`Offloads::RX_CHECKSUM`] is on, told as [`CoalesceConfig::telling`] says; without it nobody
-    /// looks. It keeps its padding, unless the checksum is told by a partial sum. A frame that was
-    /// held and joined by none is handed out without padding. `queue` is left 0 for the caller.
+    /// verifies. It keeps its padding, unless it is marked with a partial checksum. A frame that was
+    /// held and coalesced with none is handed out without padding. `queue` is left 0 for the caller.
     ///
-    /// # Panics
-    /// When `layout` is of another frame. No content of a frame makes it panic.
-    #[allow(clippy::too_many_arguments)] // What is known of a frame; a struct would only be unpacked again.
+    /// The bytes of `frame` are the same when this returns: a partial checksum is written for `out` alone.
     #[inline]
-    pub fn offer(
+    pub fn push(
         &mut self,
-        frame: &mut [u8],
-        layout: &Result<FrameLayout, Malformed>,
+        mut frame: Frame<'_>,
         enabled: Offloads,
         hash: Option<u32>,
         now_ns: u64,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+        out: &mut impl FnMut(&RxMeta, &[u8]),
     ) {
         self.switch(enabled, out);
-        let Ok(layout) = layout else { return self.pass_malformed(frame, hash, out) };
+        let Ok((frame, layout)) = frame.parts_mut() else { return self.pass_malformed(frame.bytes_mut(), hash, out) };
         // Frames come in bursts of one flow: the last one's headers are compared without a look-up.
         let last = self.table.last();
         let flow = self.table.flow_mut(last);
@@ -190,19 +186,19 @@ impl Coalescer {
                 other => return self.settle(other, last, (frame, layout), (hash, now_ns), out),
             }
         }
-        self.offer_to_any((frame, layout), (hash, now_ns), out);
+        self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
     /// Hands out everything, in the order in which the flows were started. To be called at the end
     /// of each batch when `hold_ns` is 0.
-    pub fn flush(&mut self, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    pub fn flush(&mut self, out: &mut impl FnMut(&RxMeta, &[u8])) {
         while let Some(slot) = self.table.oldest() {
             self.close(slot, out);
         }
     }
 
     /// Hands out the flows that have been held for `hold_ns` or longer.
-    pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl FnMut(&RxMeta, &[u8])) {
         while let Some(slot) = self.table.oldest() {
             if self.deadline_ns(slot) > now_ns {
                 break;
@@ -229,7 +225,7 @@ impl Coalescer {
 
     /// Takes over which offloads are on. What is switched off holds nothing back.
     #[inline]
-    fn switch(&mut self, asked: Offloads, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    fn switch(&mut self, asked: Offloads, out: &mut impl FnMut(&RxMeta, &[u8])) {
         if asked != self.asked {
             self.asked = asked;
             let enabled = asked.with_prerequisites() & Offloads::RX;
@@ -254,12 +250,7 @@ impl Coalescer {
 
     /// A frame of another flow than the last.
     #[inline(never)]
-    fn offer_to_any(
-        &mut self,
-        (frame, layout): Framed<'_>,
-        arrival: Arrival,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
-    ) {
+    fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl FnMut(&RxMeta, &[u8])) {
         let Some(key) = self.key_of(frame, layout) else {
             return self.pass_without_flow((frame, layout), arrival, out);
         };
@@ -281,7 +272,7 @@ impl Coalescer {
         slot: usize,
         (frame, layout): Framed<'_>,
         arrival: Arrival,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+        out: &mut impl FnMut(&RxMeta, &[u8]),
     ) {
         let key = self.table.flow(slot).key;
         if join == Join::Last {
@@ -301,7 +292,7 @@ impl Coalescer {
         key: Key,
         (frame, layout): Framed<'_>,
         (hash, now_ns): Arrival,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+        out: &mut impl FnMut(&RxMeta, &[u8]),
     ) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
             return self.pass(frame, layout, hash, out);
@@ -338,7 +329,7 @@ impl Coalescer {
 
     /// A malformed frame may belong to any flow.
     #[cold]
-    fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &[u8])) {
         self.flush(out);
         out(&RxMeta { hash, ..RxMeta::default() }, frame);
     }
@@ -348,7 +339,7 @@ impl Coalescer {
         &mut self,
         (frame, layout): Framed<'_>,
         (hash, _): Arrival,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
+        out: &mut impl FnMut(&RxMeta, &[u8]),
     ) {
         if layout.fragment {
             self.flush_between(layout.addresses(frame), out);
@@ -358,25 +349,22 @@ impl Coalescer {
 
     /// Hands a frame out as it came, with what is found of its checksums. Where a right checksum is
     /// told by a partial one, padding goes: whoever completes it sums to the end of the frame.
-    fn pass(
-        &self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        hash: Option<u32>,
-        out: &mut impl FnMut(&RxMeta, &mut [u8]),
-    ) {
+    fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &[u8])) {
         let is_looked_at = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_looked_at { verify(frame, layout) } else { ChecksumState::Unknown };
         if verdict == ChecksumState::Good && self.config.telling == Telling::PartialSum {
+            let field = layout.checksum_field();
+            let verified = [frame[field], frame[field + 1]];
             let partial = make_partial(frame, layout);
             out(&alone(layout, ChecksumState::Partial(partial), hash), &mut frame[..layout.packet_end]);
+            frame[field..field + 2].copy_from_slice(&verified);
         } else {
             out(&alone(layout, verdict, hash), frame);
         }
     }
 
     /// Hands out one flow and gives its slot back.
-    fn close(&mut self, slot: usize, out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    fn close(&mut self, slot: usize, out: &mut impl FnMut(&RxMeta, &[u8])) {
         let buffer = self.buffers.of(slot);
         let (meta, len) = self.table.flow(slot).finish(buffer, self.config.telling);
         self.table.remove(slot);
@@ -384,7 +372,7 @@ impl Coalescer {
     }
 
     /// Hands out every flow between the two addresses, in the order of their starts.
-    fn flush_between(&mut self, addresses: &[u8], out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+    fn flush_between(&mut self, addresses: &[u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
         let mut next = self.table.oldest();
         while let Some(slot) = next {
             next = self.table.newer(slot);

@@ -1,6 +1,6 @@
-//! The one parse of a frame.
+//! Where the headers of a frame lie.
 //!
-//! [`FrameLayout::parse`] walks Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
+//! [`Frame::new`](crate::frame::Frame::new) walks Ethernet, VLAN tags, IPv4 or IPv6 with extension headers, and TCP or
 //! UDP once, checks every length on the way, and keeps the offsets. No later stage reads a header
 //! length again: a layout that exists is true of the bytes it was made from.
 //!
@@ -44,7 +44,41 @@ pub const TCP_HEADER_LEN_MIN: usize = 20;
 /// Length of a UDP header.
 pub const UDP_HEADER_LEN: usize = 8;
 
-/// What lies behind the Ethernet header.
+/// Where the total length lies in an IPv4 header (RFC 791 3.1).
+pub(crate) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
+/// Where the identification lies in an IPv4 header.
+pub(crate) const IPV4_ID_OFFSET: usize = 4;
+/// Where flags and fragment offset lie in an IPv4 header.
+pub(crate) const IPV4_FRAGMENT_OFFSET: usize = 6;
+/// Where the header checksum lies in an IPv4 header.
+pub(crate) const IPV4_CHECKSUM_OFFSET: usize = 10;
+/// Where the payload length lies in an IPv6 header (RFC 8200 3).
+pub(crate) const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
+/// Where the sequence number lies in a TCP header (RFC 9293 3.1).
+pub(crate) const TCP_SEQUENCE_OFFSET: usize = 4;
+/// Where the flags lie in a TCP header.
+pub const TCP_FLAGS_OFFSET: usize = 13;
+/// Where the checksum lies in a TCP header.
+pub const TCP_CHECKSUM_OFFSET: usize = 16;
+/// Where the length lies in a UDP header (RFC 768).
+pub(crate) const UDP_LENGTH_OFFSET: usize = 4;
+/// Where the checksum lies in a UDP header.
+pub const UDP_CHECKSUM_OFFSET: usize = 6;
+
+/// TCP's FIN flag.
+pub(crate) const TCP_FIN: u8 = 0x01;
+/// TCP's SYN flag.
+pub(crate) const TCP_SYN: u8 = 0x02;
+/// TCP's RST flag.
+pub(crate) const TCP_RST: u8 = 0x04;
+/// TCP's PSH flag.
+pub(crate) const TCP_PSH: u8 = 0x08;
+/// TCP's URG flag.
+pub(crate) const TCP_URG: u8 = 0x20;
+/// TCP's CWR flag (RFC 3168 6.1).
+pub const TCP_CWR: u8 = 0x80;
+
+/// What follows the Ethernet header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Network {
     /// IPv4 (RFC 791).
@@ -68,7 +102,7 @@ pub enum Transport {
 
 /// Where the length of the packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum LengthFrom {
+pub(crate) enum LengthFrom {
     /// The IP header: a frame of the line, which may be padded.
     Ip,
     /// The buffer: a super-frame, whose IP length is a template that nobody needs to fill in
@@ -133,7 +167,8 @@ impl FrameLayout {
     ///
     /// # Errors
     /// When a header is cut off or a length lies; the frame is then not to be touched by offloads.
-    pub fn parse(frame: &[u8], length_from: LengthFrom) -> Result<Self, Malformed> {
+    #[inline]
+    pub(crate) fn parse(frame: &[u8], length_from: LengthFrom) -> Result<Self, Malformed> {
         let (ethertype, network_start) = parse_ethernet(frame)?;
         match ethertype {
             ETHERTYPE_IPV4 => parse_ipv4(frame, network_start, length_from),
@@ -167,13 +202,19 @@ impl FrameLayout {
         self.packet_end - self.transport_start
     }
 
+    /// Where the TCP or UDP checksum lies.
+    pub(crate) fn checksum_field(&self) -> usize {
+        let offset = if self.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
+        self.transport_start + offset
+    }
+
     /// Bytes of the Ethernet header and its VLAN tags.
     pub fn link_header_len(&self) -> usize {
         self.network_start
     }
 
     /// Source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque).
-    pub fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
+    pub(crate) fn addresses<'a>(&self, frame: &'a [u8]) -> &'a [u8] {
         match self.network {
             Network::Ipv4 => &frame[self.network_start + 12..self.network_start + 20],
             Network::Ipv6 => &frame[self.network_start + 8..self.network_start + 40],
@@ -186,7 +227,7 @@ impl FrameLayout {
 ///
 /// # Errors
 /// [`Malformed::Runt`] when the frame ends before.
-pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
+pub(crate) fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 

@@ -2,7 +2,8 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`layout`] | the one parse of a frame: where each header starts, what is padding, what is a fragment |
+//! | [`frame`] | bytes, request and layout as one value: the one parse |
+//! | [`layout`] | where each header starts, what is padding, what is a fragment |
 //! | [`checksum`] | sum, sum while copying, verify, complete, update: AVX-512, AVX2 and portable code |
 //! | [`segment`] | cuts a super-frame into the frames of the line (TCP, UDP, IP fragments) |
 //! | [`coalesce`] | joins verified frames of a flow such that cutting them again gives the same bytes |
@@ -19,6 +20,7 @@ pub mod caps;
 pub mod checksum;
 pub mod coalesce;
 pub mod esp;
+pub mod frame;
 pub mod layout;
 pub mod meta;
 pub mod rss;

@@ -9,7 +9,8 @@
 //! the windows of four bits at a time are added up beforehand, 16 of them per half-byte: 4.5 KiB
 //! of tables, which leave room in the first-level cache, and two look-ups per byte.
 
-use crate::layout::{FrameLayout, Network, Transport};
+use crate::frame::Frame;
+use crate::layout::{Network, Transport};
 
 /// Bytes of a Toeplitz key.
 pub const KEY_LEN: usize = 40;
@@ -63,11 +64,9 @@ impl HashInput {
 }
 
 /// What is to be hashed of a frame; none when it carries no IP.
-///
-/// # Panics
-/// When `layout` was not made from this frame and reaches beyond its end.
 #[inline]
-pub fn hash_input(frame: &[u8], layout: &FrameLayout) -> Option<HashInput> {
+pub fn hash_input(frame: &Frame<'_>) -> Option<HashInput> {
+    let (frame, layout) = frame.parts().ok()?;
     if layout.network == Network::Opaque {
         return None;
     }
@@ -127,11 +126,9 @@ impl Toeplitz {
     }
 
     /// The hash of a frame, which is that of its [`hash_input`]; none when it carries no IP.
-    ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
-    pub fn hash_frame(&self, frame: &[u8], layout: &FrameLayout) -> Option<u32> {
+    pub fn hash_frame(&self, frame: &Frame<'_>) -> Option<u32> {
+        let (frame, layout) = frame.parts().ok()?;
         let addresses = layout.addresses(frame);
         // Arrays, whose lengths are known, become straight code.
         let of_addresses = match layout.network {
@@ -261,7 +258,6 @@ impl IndirectionTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::layout::LengthFrom;
     use proptest::prelude::*;
     use std::net::IpAddr;
 
@@ -336,8 +332,10 @@ mod tests {
     fn tcp_and_udp_are_hashed_with_ports_and_all_else_by_addresses() {
         let toeplitz = Toeplitz::default();
         let hash = |frame: &[u8]| {
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
-            toeplitz.hash_frame(frame, &layout)
+            let mut bytes = frame.to_vec();
+            let frame = Frame::received(&mut bytes);
+            frame.layout().unwrap();
+            toeplitz.hash_frame(&frame)
         };
         assert_eq!(hash(&ipv4_frame(6, 0)), Some(0x51cc_c178));
         assert_eq!(hash(&ipv4_frame(17, 0)), Some(0x51cc_c178));
@@ -356,10 +354,10 @@ mod tests {
         ipv6.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
         ipv6.extend(1..=32);
         ipv6.extend([9, 8, 7, 6, 0, 8, 0, 0]);
-        for frame in [ipv4_frame(6, 0), ipv4_frame(1, 0), ipv6] {
-            let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
-            let input = hash_input(&frame, &layout).unwrap();
-            assert_eq!(toeplitz.hash_frame(&frame, &layout), Some(toeplitz.hash(input.bytes())));
+        for mut bytes in [ipv4_frame(6, 0), ipv4_frame(1, 0), ipv6] {
+            let frame = Frame::received(&mut bytes);
+            let input = hash_input(&frame).unwrap();
+            assert_eq!(toeplitz.hash_frame(&frame), Some(toeplitz.hash(input.bytes())));
             assert_eq!(toeplitz.hash(input.bytes()), oracle(&MICROSOFT_KEY, input.bytes()));
         }
     }

@@ -1,7 +1,7 @@
-//! Large send: cuts a super-frame into the frames of the line.
+//! Large send: segments a super-frame into the frames of the wire.
 //!
-//! The payload is cut, then the headers are mended, then the sums are written: three functions and
-//! one pass over the payload, whose sum is taken while it is copied. The output equals that of
+//! The payload is segmented, then the headers are repaired, then the checksums are written: three functions and
+//! one pass over the payload, which is summed while it is copied. The output equals that of
 //! Linux' software GSO to the byte, checked against the kernel itself.
 //!
 //! | kind | what changes from frame to frame |
@@ -16,8 +16,9 @@
 mod cut;
 
 use crate::checksum::copy_and_sum;
-use crate::layout::{self, Malformed};
-use crate::meta::{PartialChecksum, TxMeta};
+use crate::frame::Frame;
+use crate::layout::Malformed;
+use crate::meta::PartialChecksum;
 use cut::Cut;
 pub(crate) use cut::Heads;
 
@@ -68,8 +69,8 @@ pub enum Refused {
 
 /// Gives out the frames of one super-frame, one by one, into buffers that the caller lends.
 ///
-/// It keeps no reference to the super-frame, so that a line without room can be waited for; the
-/// caller hands the same bytes to every call.
+/// It keeps no reference to the super-frame, so that a wire without room can be waited for; the
+/// caller hands the same frame to every call. A shorter one ends the plan: nothing more is written.
 #[derive(Clone, Debug)]
 pub struct Segmenter {
     frame_len: usize,
@@ -86,20 +87,21 @@ enum Work {
 }
 
 impl Segmenter {
-    /// Plans the frames of `frame` as `meta` asks.
+    /// Plans the frames of `frame` as it requests.
     ///
     /// # Errors
     /// When the request cannot be done on these bytes; nothing may then be sent.
-    pub fn new(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy) -> Result<Self, Refused> {
-        let link_header_len = layout::link_header_len(frame)?;
-        let work = match meta.segmentation {
-            Some(segmentation) => Cut::plan(frame, meta.checksum, segmentation, policy)?.map(Work::Cut),
+    pub fn new(frame: &Frame<'_>, policy: &SegmentPolicy) -> Result<Self, Refused> {
+        let link_header_len = frame.link_header_len()?;
+        let (request, frame_len) = (frame.request(), frame.bytes().len());
+        let work = match request.segmentation {
+            Some(segmentation) => Cut::plan(frame, segmentation, policy)?.map(Work::Cut),
             None => None,
         };
-        let work = match (work, meta.checksum) {
+        let work = match (work, request.checksum) {
             (Some(cut), _) => cut,
             (None, Some(partial)) => {
-                if partial.field() + 2 > frame.len() {
+                if partial.field() + 2 > frame_len {
                     return Err(Refused::ChecksumPlace);
                 }
                 Work::Complete(partial)
@@ -110,7 +112,7 @@ impl Segmenter {
             Work::Cut(cut) => cut.frames(),
             _ => 1,
         };
-        Ok(Self { frame_len: frame.len(), link_header_len, work, frames_left })
+        Ok(Self { frame_len, link_header_len, work, frames_left })
     }
 
     /// Bytes of Ethernet header and VLAN tags of every frame: what an MTU does not count.
@@ -136,19 +138,26 @@ impl Segmenter {
     /// Writes the next frame to the front of `out` and returns its length, 0 when all are written.
     ///
     /// # Panics
-    /// If `frame` is shorter than the one planned for, or `out` than [`Segmenter::next_len`]: a
-    /// mistake of the caller, which no input can cause.
+    /// If `out` is shorter than [`Segmenter::next_len`]: a mistake of the caller, which no input can cause.
     #[inline]
-    pub fn write_next(&mut self, frame: &[u8], out: &mut [u8]) -> usize {
-        if self.frames_left == 0 {
-            return 0;
-        }
+    pub fn write_next(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> usize {
+        let Some(frame) = self.planned(frame) else { return 0 };
         let len = match &mut self.work {
             Work::Cut(cut) => cut.write_next(frame, out, self.frames_left),
-            work => work.write_whole(&frame[..self.frame_len], out),
+            work => work.write_whole(frame, out),
         };
         self.frames_left -= 1;
         len
+    }
+
+    /// The bytes that were planned for, while frames are left.
+    #[inline]
+    fn planned<'a>(&mut self, frame: &'a Frame<'_>) -> Option<&'a [u8]> {
+        let planned = frame.bytes().get(..self.frame_len);
+        if planned.is_none() {
+            self.frames_left = 0;
+        }
+        planned.filter(|_| self.frames_left > 0)
     }
 
     /// How many of the next frames have the length of [`Segmenter::next_len`]: what
@@ -164,26 +173,26 @@ impl Segmenter {
     /// Writes as many of the next frames as there are slots of `stride` bytes in `out`, at most
     /// [`Segmenter::run_len`], each to the front of its slot, and returns how many.
     ///
-    /// The same as so many calls of [`Segmenter::write_next`], but faster: what frames share stays in
+    /// The same as one call of [`Segmenter::write_next`] per frame, but faster: what frames share stays in
     /// registers.
     ///
     /// # Panics
-    /// If `frame` is shorter than the one planned for, or `stride` than [`Segmenter::next_len`]: a
-    /// mistake of the caller, which no input can cause.
-    pub fn write_run(&mut self, frame: &[u8], out: &mut [u8], stride: usize) -> usize {
+    /// If `stride` is shorter than [`Segmenter::next_len`]: a mistake of the caller, which no input can cause.
+    pub fn write_run(&mut self, frame: &Frame<'_>, out: &mut [u8], stride: usize) -> usize {
         let len = self.next_len();
         if out.len() < len || len == 0 {
             return 0;
         }
         let count = self.run_len().min((out.len() - len) / stride + 1);
-        let Work::Cut(cut) = &mut self.work else {
-            self.write_next(frame, out);
-            return 1;
-        };
+        if !matches!(self.work, Work::Cut(_)) {
+            return usize::from(self.write_next(frame, out) > 0);
+        }
+        let Some(bytes) = self.planned(frame) else { return 0 };
+        let Work::Cut(cut) = &mut self.work else { return 0 };
         let mut written = 0;
         while written < count {
             let out = &mut out[written * stride..];
-            let of_shape = cut.write_some(frame, out, stride, count - written, self.frames_left);
+            let of_shape = cut.write_some(bytes, out, stride, count - written, self.frames_left);
             self.frames_left -= of_shape;
             written += of_shape;
         }
@@ -195,9 +204,10 @@ impl Segmenter {
     /// [`Segmenter::write_run`] goes on.
     ///
     /// Whoever has put frames together says how many by [`Segmenter::pass`].
-    pub(crate) fn heads(&mut self, frame: &[u8], count: usize) -> Option<Heads> {
+    pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
+        let frame = self.planned(frame)?;
         match &mut self.work {
-            Work::Cut(cut) if self.frames_left > 0 => cut.heads(frame, count.min(self.frames_left), self.frames_left),
+            Work::Cut(cut) => cut.heads(frame, count.min(self.frames_left), self.frames_left),
             _ => None,
         }
     }
@@ -258,4 +268,4 @@ fn put16(bytes: &mut [u8], at: usize, value: u16) {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

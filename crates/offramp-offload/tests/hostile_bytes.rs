@@ -4,7 +4,7 @@ mod hostile;
 
 use offramp_offload::checksum;
 use offramp_offload::esp::Refused;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fs;
@@ -53,9 +53,9 @@ fn nearly_right(rng: &mut ChaCha8Rng) -> Vec<u8> {
         frame.extend_from_slice(&[0, 0]);
     }
     frame.resize(frame.len() + payload, 0x5a);
-    if let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) {
-        let partial = checksum::make_partial(&mut frame, &layout);
-        let end = layout.packet_end;
+    let mut parsed = Frame::received(&mut frame);
+    if let Some(partial) = parsed.make_partial() {
+        let end = parsed.layout().unwrap().packet_end;
         checksum::complete(&mut frame, partial, end).unwrap();
     }
     for _ in 0..rng.random_range(0..3) {
@@ -116,7 +116,7 @@ fn a_coalescer_gives_back_every_frame_once_whatever_the_bytes() {
 fn nearly_esp(rng: &mut ChaCha8Rng) -> Vec<u8> {
     let mut frame = nearly_right(rng);
     let spi = hostile::esp::SPI + rng.random_range(0..2);
-    let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return frame };
+    let Ok(&layout) = Frame::received(&mut frame).layout() else { return frame };
     let at =
         if rng.random_bool(0.5) || layout.payload_len() < 8 { layout.transport_start } else { layout.payload_start };
     if layout.packet_end >= at + 8 && layout.protocol_at < frame.len() {

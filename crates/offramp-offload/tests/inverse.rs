@@ -8,7 +8,7 @@ mod support;
 
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng};
@@ -122,11 +122,10 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     };
     let mut coalescer = Coalescer::new(config);
     let mut pieces = Vec::new();
-    let mut out = |meta: &RxMeta, bytes: &mut [u8]| pieces.push(Piece::new(*meta, bytes));
+    let mut out = |meta: &RxMeta, bytes: &[u8]| pieces.push(Piece::new(*meta, bytes));
     for (n, frame) in frames.iter().enumerate() {
         let mut frame = frame.clone();
-        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-        coalescer.offer(&mut frame, &layout, Offloads::RX, None, n as u64, &mut out);
+        coalescer.push(Frame::received(&mut frame), Offloads::RX, None, n as u64, &mut out);
         match random.random_range(0..60) {
             0 => coalescer.flush(&mut out),
             1..10 => coalescer.flush_expired(n as u64, &mut out),
@@ -140,12 +139,13 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
 
 /// Whether the frame's checksums are right, summed here word by word.
 fn is_right(frame: &[u8]) -> bool {
-    let Ok(layout) = FrameLayout::parse(frame, LengthFrom::Ip) else { return false };
+    let Ok(layout) = support::layout(frame) else { return false };
     let transport = &frame[layout.transport_start..layout.packet_end];
     let len = (transport.len() as u32).to_be_bytes();
-    let pseudo = [layout.addresses(frame), &len, &[0, layout.protocol]].concat();
+    let addresses = support::addresses(frame);
+    let pseudo = [&addresses[..], &len, &[0, layout.protocol]].concat();
     let header = &frame[layout.network_start..layout.transport_start];
-    let is_ipv4 = layout.addresses(frame).len() == 8;
+    let is_ipv4 = addresses.len() == 8;
     let sum = support::packet::slow_sum;
     sum(&[&pseudo, transport]) == 0xffff && (!is_ipv4 || sum(&[header]) == 0xffff)
 }

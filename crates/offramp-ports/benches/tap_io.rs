@@ -103,7 +103,7 @@ fn measure(
     let mut buffer = vec![0; HEADER_LEN + FRAME_LEN_MAX];
     let began = Instant::now();
     while began.elapsed() < PERIOD {
-        give[0].push(timed(|| (0..BATCH).try_for_each(|_| queue.give(meta, frame).map_err(io::Error::other)))?);
+        give[0].push(timed(|| (0..BATCH).try_for_each(|_| queue.rx_deliver(meta, frame).map_err(io::Error::other)))?);
         give[1].push(timed(|| (0..BATCH).try_for_each(|_| Ok(writev(&*queue, &parts).map(drop)?)))?);
         give[2].push(timed(|| uring.write(&to_host, BATCH))?);
         give[3].push(timed(|| (0..BATCH).try_for_each(|_| uring.write(&to_host, 1)))?);
@@ -121,8 +121,8 @@ fn measure(
 
 fn take_batch(queue: &mut TapQueue, len: usize) -> io::Result<()> {
     for _ in 0..BATCH {
-        let taken = queue.take().map_err(io::Error::other)?;
-        if !taken || black_box(queue.taken()).1.len() != len {
+        let taken = queue.tx_next(0).map_err(io::Error::other)?;
+        if !taken || black_box(queue.tx_frame()).bytes().len() != len {
             return Err(io::Error::other("a frame is missing"));
         }
     }

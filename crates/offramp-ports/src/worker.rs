@@ -97,6 +97,20 @@ pub trait HostIo: HostPort {
     fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>));
 }
 
+impl<H: HostIo + ?Sized> HostIo for Box<H> {
+    fn arm(&mut self) {
+        (**self).arm();
+    }
+
+    fn disarm(&mut self) {
+        (**self).disarm();
+    }
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        (**self).watch(watch);
+    }
+}
+
 /// A decorator of a host sleeps on what the host sleeps on.
 macro_rules! sleep_on_host {
     ($decorator:ident) => {

@@ -74,12 +74,13 @@ impl End for PacketQueue {
     fn send(&mut self, meta: &TxMeta, segments: usize, frame: &[u8]) -> bool {
         let checksum = meta.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
         let meta = RxMeta { checksum, segmentation: meta.segmentation, segments: segments as u16, ..RxMeta::default() };
-        self.give(&meta, frame).is_ok()
+        self.rx_deliver(&meta, frame).is_ok()
     }
 
     fn receive(&mut self, each: &mut dyn FnMut(Option<usize>, &[u8])) {
-        while self.take().expect("the interface is there") {
-            let (meta, frame) = self.taken();
+        while self.tx_next(0).expect("the interface is there") {
+            let frame = self.tx_frame();
+            let (meta, frame) = (frame.request(), frame.bytes());
             each(meta.segmentation.map(|segmentation| usize::from(segmentation.size)), frame);
         }
     }

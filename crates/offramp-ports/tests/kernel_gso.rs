@@ -12,6 +12,7 @@ use judge::support::packet::{Checksum, DESTINATION, FRAGMENT, Packet, ROUTING};
 use judge::support::{difference, hex};
 use judge::{how_to_repeat, kernel_release, random_for, seed, vectors};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::vnet_hdr::{GSO_ECN, GSO_TCPV6, GSO_UDP_L4, HEADER_LEN, decode_tx, encode_tx};
@@ -56,14 +57,16 @@ fn by_us(header: &[u8; HEADER_LEN], frame: &[u8]) -> Outcome {
         Ok(meta) => meta,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
-    let mut segmenter = match Segmenter::new(frame, &meta, &SegmentPolicy::default()) {
+    let mut copy = frame.to_vec();
+    let whole = Frame::new(&mut copy, meta);
+    let mut segmenter = match Segmenter::new(&whole, &SegmentPolicy::default()) {
         Ok(segmenter) => segmenter,
         Err(error) => return Outcome::Refused(error.to_string()),
     };
     let mut frames = Vec::with_capacity(segmenter.frames_left());
     while segmenter.frames_left() > 0 {
         let mut out = vec![0xaa; segmenter.next_len()];
-        segmenter.write_next(frame, &mut out);
+        segmenter.write_next(&whole, &mut out);
         frames.push(out);
     }
     Outcome::Sent(frames)

@@ -16,7 +16,7 @@ use offramp_adapter::port::{HostPort, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_ports::packet::{LinkState, Packet, PacketConfig, PacketError, PacketQueue};
 use offramp_ports::sys::{NetNs, ethtool, link, rps};
@@ -61,8 +61,8 @@ impl Cable {
         let (mut near, mut far) = self.ports();
         let probe = [&[0xff; 6], &[2, 0, 0, 0, 0, 0x33][..], &[0x88, 0xb5], &[0; 46]].concat();
         let crosses = |from: &mut PacketQueue, to: &mut PacketQueue| {
-            let _ = from.give(&RxMeta::default(), &probe);
-            to.take().unwrap()
+            let _ = from.rx_deliver(&RxMeta::default(), &probe);
+            to.tx_next(0).unwrap()
         };
         eventually("no frame goes there", || crosses(&mut near, &mut far));
         eventually("no frame comes back", || crosses(&mut far, &mut near));
@@ -97,8 +97,8 @@ fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialC
         6
     };
     frame.extend((0..payload_len).map(|n| (n * 7 + n / 251) as u8));
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
-    let pseudo = checksum::pseudo_header(&frame, &layout, layout.transport_len() as u32).fold();
+    let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
+    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(layout.transport_len() as u32).fold();
     frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
     (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
 }
@@ -106,8 +106,9 @@ fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialC
 /// Waits for the next frame from [`SOURCE`].
 fn next(queue: &mut PacketQueue) -> (TxMeta, Vec<u8>) {
     loop {
-        while queue.take().unwrap() {
-            let (meta, frame) = queue.taken();
+        while queue.tx_next(0).unwrap() {
+            let frame = queue.tx_frame();
+            let (meta, frame) = (frame.request(), frame.bytes());
             if frame[6..12] == SOURCE {
                 return (meta, frame.to_vec());
             }
@@ -119,8 +120,8 @@ fn next(queue: &mut PacketQueue) -> (TxMeta, Vec<u8>) {
 
 /// Checks that no frame from [`SOURCE`] is there to be taken.
 fn assert_quiet(queue: &mut PacketQueue) {
-    while queue.take().unwrap() {
-        assert_ne!(queue.taken().1[6..12], SOURCE);
+    while queue.tx_next(0).unwrap() {
+        assert_ne!(queue.tx_frame().bytes()[6..12], SOURCE);
     }
 }
 
@@ -136,7 +137,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
 /// Gives a frame with what is told of it, and checks that it is taken with the same at the other end.
 fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8]) {
     let checksum = meta.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
-    from.give(&RxMeta { checksum, segmentation: meta.segmentation, ..RxMeta::default() }, frame).unwrap();
+    from.rx_deliver(&RxMeta { checksum, segmentation: meta.segmentation, ..RxMeta::default() }, frame).unwrap();
     let (got_meta, got) = next(to);
     assert_eq!((got_meta, got.len()), (meta, frame.len()));
     assert!(got == frame, "the bytes differ");
@@ -237,7 +238,7 @@ fn the_kernel_cuts_what_the_interface_does_not() {
     let (partial, frame) = packet(&[], true, 5000, 5000);
     let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: false });
     let checksum = ChecksumState::Partial(partial);
-    near.give(&RxMeta { checksum, segmentation, ..RxMeta::default() }, &frame).unwrap();
+    near.rx_deliver(&RxMeta { checksum, segmentation, ..RxMeta::default() }, &frame).unwrap();
     for part in 0..5 {
         let (meta, got) = next(&mut far);
         assert_eq!((meta.segmentation, got.len()), (None, 1054));
@@ -259,7 +260,7 @@ fn every_frame_is_taken_by_one_queue_and_those_of_a_flow_by_the_same() {
         for flow in 0..FLOWS {
             let (partial, frame) = packet(&[], false, 5000 + flow, 10);
             let checksum = ChecksumState::Partial(partial);
-            near.give(&RxMeta { checksum, ..RxMeta::default() }, &frame).unwrap();
+            near.rx_deliver(&RxMeta { checksum, ..RxMeta::default() }, &frame).unwrap();
         }
     }
     for _ in 0..ROUNDS * usize::from(FLOWS) {
@@ -268,8 +269,9 @@ fn every_frame_is_taken_by_one_queue_and_those_of_a_flow_by_the_same() {
     let mut taken = [[0; FLOWS as usize]; 4];
     eventually("frames are missing", || {
         for (queue, taken) in queues.iter_mut().zip(&mut taken) {
-            while queue.take().unwrap() {
-                let frame = queue.taken().1;
+            while queue.tx_next(0).unwrap() {
+                let frame = queue.tx_frame();
+                let frame = frame.bytes();
                 if frame[6..12] == SOURCE {
                     taken[usize::from(u16::from_be_bytes([frame[34], frame[35]]) - 5000)] += 1;
                 }
@@ -299,8 +301,8 @@ fn what_finds_no_room_is_counted() {
     let mut queue = small.queue(0).unwrap();
     let mut taken = 0;
     eventually("frames are not counted", || {
-        while queue.take().unwrap() {
-            taken += u64::from(queue.taken().1[6..12] == SOURCE);
+        while queue.tx_next(0).unwrap() {
+            taken += u64::from(queue.tx_frame().bytes()[6..12] == SOURCE);
         }
         taken + small.dropped() >= 100
     });
@@ -314,16 +316,16 @@ fn a_frame_longer_than_the_port_or_the_interface_takes_is_refused_and_the_next_o
     let config = PacketConfig { frame_len_max: 500, ..PacketConfig::new("far") };
     let mut far = Packet::open_in(&cable.far, &config).unwrap().queue(0).unwrap();
     let too_long = packet(&[], false, 5000, 2000).1;
-    assert_eq!(near.give(&RxMeta::default(), &too_long), Err(PortError::Refused(libc::EMSGSIZE)));
-    assert_eq!(near.give(&RxMeta::default(), &[0; 5]), Err(PortError::Refused(libc::EINVAL)));
+    assert_eq!(near.rx_deliver(&RxMeta::default(), &too_long), Err(PortError::Refused(libc::EMSGSIZE)));
+    assert_eq!(near.rx_deliver(&RxMeta::default(), &[0; 5]), Err(PortError::Refused(libc::EINVAL)));
     let beyond = ChecksumState::Partial(PartialChecksum { start: 60_000, offset: 6 });
-    let refused = near.give(&RxMeta { checksum: beyond, ..RxMeta::default() }, &too_long[..200]);
+    let refused = near.rx_deliver(&RxMeta { checksum: beyond, ..RxMeta::default() }, &too_long[..200]);
     assert_eq!(refused, Err(PortError::Refused(libc::EINVAL)));
     for payload_len in [459, 458] {
-        near.give(&RxMeta::default(), &packet(&[], false, 5000, payload_len).1).unwrap();
+        near.rx_deliver(&RxMeta::default(), &packet(&[], false, 5000, payload_len).1).unwrap();
     }
     let refused = loop {
-        match far.take() {
+        match far.tx_next(0) {
             Ok(_) => {
                 let mut fds = [PollFd::new(far.as_fd(), PollFlags::POLLIN)];
                 assert!(poll(&mut fds, PollTimeout::from(PATIENCE_MS)).unwrap() > 0, "the frame never came");
@@ -331,7 +333,7 @@ fn a_frame_longer_than_the_port_or_the_interface_takes_is_refused_and_the_next_o
             Err(error) => break error,
         }
     };
-    assert_eq!((refused, far.taken().1.len()), (PortError::Refused(libc::EMSGSIZE), 0));
+    assert_eq!((refused, far.tx_frame().bytes().len()), (PortError::Refused(libc::EMSGSIZE), 0));
     assert_eq!(next(&mut far).1.len(), 500);
 }
 
@@ -350,12 +352,12 @@ fn mtu_and_state_of_the_interface_are_told_and_a_port_outlives_an_interface_that
     cable.near.run(|| link::set_down("near").unwrap()).unwrap();
     assert_eq!(packet_port.link().unwrap(), LinkState { mtu: 9000, is_up: false, has_carrier: false });
     let (partial, frame) = packet(&[], false, 5000, 100);
-    assert_eq!(near.give(&RxMeta::default(), &frame), Err(PortError::Refused(libc::ENETDOWN)));
+    assert_eq!(near.rx_deliver(&RxMeta::default(), &frame), Err(PortError::Refused(libc::ENETDOWN)));
     assert_quiet(&mut near);
     assert_quiet(&mut far);
     // A port can be opened on an interface that is down.
     let mut early = Packet::open_in(&cable.near, &PacketConfig::new("near")).unwrap().queue(0).unwrap();
-    assert_eq!(early.take(), Ok(false));
+    assert_eq!(early.tx_next(0), Ok(false));
     cable.near.run(|| link::set_up("near").unwrap()).unwrap();
     cable.far.run(|| link::set_up("far").unwrap()).unwrap();
     cable.wait_until_frames_cross();
@@ -372,15 +374,15 @@ fn a_deleted_or_moved_interface_closes_its_ports() {
         let packet_port = Packet::open_in(&cable.near, &PacketConfig::new("near")).unwrap();
         let (mut near, mut silent) = (cable.ports().0, cable.ports().0);
         let frame = packet(&[], false, 5000, 100).1;
-        near.give(&RxMeta::default(), &frame).unwrap();
+        near.rx_deliver(&RxMeta::default(), &frame).unwrap();
         let go = || if is_moved { link::move_to("near", &cable.far) } else { link::delete("near") };
         cable.near.run(|| go().unwrap()).unwrap();
         for _ in 0..2 {
-            assert_eq!(near.take(), Err(PortError::Closed(libc::ENODEV)));
-            assert!(matches!(near.give(&RxMeta::default(), &frame), Err(PortError::Closed(_))));
+            assert_eq!(near.tx_next(0), Err(PortError::Closed(libc::ENODEV)));
+            assert!(matches!(near.rx_deliver(&RxMeta::default(), &frame), Err(PortError::Closed(_))));
         }
-        assert!(matches!(silent.give(&RxMeta::default(), &frame), Err(PortError::Closed(_))));
-        assert_eq!(silent.take(), Err(PortError::Closed(libc::ENODEV)));
+        assert!(matches!(silent.rx_deliver(&RxMeta::default(), &frame), Err(PortError::Closed(_))));
+        assert_eq!(silent.tx_next(0), Err(PortError::Closed(libc::ENODEV)));
         assert!(matches!(packet_port.link(), Err(PacketError::NoInterface(_))));
     }
 }
@@ -440,35 +442,31 @@ impl Either {
 }
 
 impl HostPort for Either {
-    fn take(&mut self) -> Result<bool, PortError> {
-        self.port().take()
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        self.port().tx_next(now_ns)
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.port_ref().taken()
-    }
-
-    fn taken_mut(&mut self) -> &mut [u8] {
+    fn tx_frame(&mut self) -> Frame<'_> {
         match self {
-            Self::Tap(port) => port.taken_mut(),
-            Self::Packet(port) => port.taken_mut(),
+            Self::Tap(port) => port.tx_frame(),
+            Self::Packet(port) => port.tx_frame(),
         }
     }
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.port().give(meta, frame)
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.port().rx_deliver(meta, frame)
     }
 
-    fn flush(&mut self) {
-        self.port().flush();
+    fn rx_flush(&mut self, now_ns: u64) {
+        self.port().rx_flush(now_ns);
     }
 
     fn accepts(&self) -> Offloads {
         self.port_ref().accepts()
     }
 
-    fn takes_verdicts(&self) -> bool {
-        self.port_ref().takes_verdicts()
+    fn honours_data_valid(&self) -> bool {
+        self.port_ref().honours_data_valid()
     }
 }
 

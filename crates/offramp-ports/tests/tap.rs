@@ -57,7 +57,7 @@ fn the_frame_lies_on_a_cache_line() {
     let socket = ns.run(|| UdpSocket::bind((HOST, 5000)).unwrap()).unwrap();
     socket.send_to(b"x", (PEER, 6000)).unwrap();
     wait_for(&mut queue, |_, frame| is_ipv4(frame, UDP));
-    assert_eq!(queue.taken().1.as_ptr() as usize % 64, 0);
+    assert_eq!(queue.tx_frame().bytes().as_ptr() as usize % 64, 0);
 }
 
 /// What a relay saw of the frames it carried.
@@ -71,13 +71,14 @@ struct Seen {
 fn relay(from: &mut TapQueue, to: &mut TapQueue, stop: &AtomicBool) -> Seen {
     let mut seen = Seen::default();
     while !stop.load(Ordering::Relaxed) {
-        while from.take().unwrap() {
-            let (tx, frame) = from.taken();
+        while from.tx_next(0).unwrap() {
+            let frame = from.tx_frame();
+            let (tx, frame) = (frame.request(), frame.bytes());
             seen.longest = seen.longest.max(frame.len());
             seen.kinds.extend(tx.segmentation.map(|s| s.kind));
             let checksum = tx.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
             // A full queue drops, as a wire would.
-            let _ = to.give(&RxMeta { checksum, segmentation: tx.segmentation, ..RxMeta::default() }, frame);
+            let _ = to.rx_deliver(&RxMeta { checksum, segmentation: tx.segmentation, ..RxMeta::default() }, frame);
         }
         let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
         poll(&mut fds, PollTimeout::from(10u16)).unwrap();
@@ -186,7 +187,7 @@ fn a_frame_given_to_the_host_reaches_its_socket() {
     let socket = ns.run(|| UdpSocket::bind((HOST, 6000)).unwrap()).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
     let (sum, frame) = datagram_to_host(b"from the line");
-    queue.give(&RxMeta { checksum: ChecksumState::Partial(sum), ..RxMeta::default() }, &frame).unwrap();
+    queue.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(sum), ..RxMeta::default() }, &frame).unwrap();
     let mut got = [0; 64];
     let (len, from) = socket.recv_from(&mut got).unwrap();
     assert_eq!((&got[..len], from.ip()), (&b"from the line"[..], IpAddr::V4(PEER)));
@@ -218,13 +219,13 @@ fn each_queue_takes_and_every_queue_can_be_given_to() {
     let (sum, frame) = datagram_to_host(b"to any");
     for number in [0, 1, 2, 3, 200] {
         let meta = RxMeta { checksum: ChecksumState::Partial(sum), queue: number, ..RxMeta::default() };
-        queue.give(&meta, &frame).unwrap();
+        queue.rx_deliver(&meta, &frame).unwrap();
         assert_eq!(socket.recv(&mut [0; 64]).unwrap(), 6);
     }
     for index in 0..4 {
         // Empty but alive.
         let mut queue = tap.queue(index).unwrap();
-        while queue.take().unwrap() {}
+        while queue.tx_next(0).unwrap() {}
     }
 }
 
@@ -236,14 +237,14 @@ fn what_the_host_refuses_is_told_and_the_port_goes_on() {
     let (sum, frame) = datagram_to_host(b"x");
     let partial = |p| RxMeta { checksum: ChecksumState::Partial(p), ..RxMeta::default() };
     let beyond = PartialChecksum { start: 60_000, offset: 6 };
-    assert_eq!(queue.give(&partial(beyond), &frame), Err(PortError::Refused(libc::EINVAL)));
-    assert_eq!(queue.give(&partial(sum), &frame[..13]), Err(PortError::Refused(libc::EINVAL)));
-    assert_eq!(queue.give(&RxMeta::default(), &[]), Err(PortError::Refused(libc::EINVAL)));
-    assert_eq!(queue.give(&partial(sum), &frame), Ok(()));
+    assert_eq!(queue.rx_deliver(&partial(beyond), &frame), Err(PortError::Refused(libc::EINVAL)));
+    assert_eq!(queue.rx_deliver(&partial(sum), &frame[..13]), Err(PortError::Refused(libc::EINVAL)));
+    assert_eq!(queue.rx_deliver(&RxMeta::default(), &[]), Err(PortError::Refused(libc::EINVAL)));
+    assert_eq!(queue.rx_deliver(&partial(sum), &frame), Ok(()));
     ns.run(|| link::set_down("ofr0").unwrap()).unwrap();
-    assert_eq!(queue.give(&partial(sum), &frame), Err(PortError::Refused(libc::EIO)));
+    assert_eq!(queue.rx_deliver(&partial(sum), &frame), Err(PortError::Refused(libc::EIO)));
     ns.run(|| link::set_up("ofr0").unwrap()).unwrap();
-    assert_eq!(queue.give(&partial(sum), &frame), Ok(()));
+    assert_eq!(queue.rx_deliver(&partial(sum), &frame), Ok(()));
 }
 
 #[test]
@@ -256,14 +257,14 @@ fn a_frame_longer_than_the_port_takes_is_refused_and_the_next_is_taken() {
     for payload in [459, 458, 1] {
         socket.send_to(&vec![1; payload], (PEER, 6000)).unwrap();
     }
-    assert_eq!(queue.take(), Err(PortError::Refused(libc::EMSGSIZE)));
-    assert!(queue.taken().1.is_empty());
+    assert_eq!(queue.tx_next(0), Err(PortError::Refused(libc::EMSGSIZE)));
+    assert!(queue.tx_frame().bytes().is_empty());
     for payload in [458, 1] {
-        assert_eq!(queue.take(), Ok(true));
-        assert_eq!(queue.taken().1.len(), 42 + payload);
+        assert_eq!(queue.tx_next(0), Ok(true));
+        assert_eq!(queue.tx_frame().bytes().len(), 42 + payload);
     }
-    assert_eq!(queue.take(), Ok(false));
-    assert!(queue.taken().1.is_empty());
+    assert_eq!(queue.tx_next(0), Ok(false));
+    assert!(queue.tx_frame().bytes().is_empty());
 }
 
 #[test]
@@ -272,8 +273,8 @@ fn a_deleted_interface_closes_its_ports() {
     let tap = host_tap(&ns);
     let mut queue = tap.queue(0).unwrap();
     ns.run(|| link::delete("ofr0").unwrap()).unwrap();
-    assert_eq!(queue.take(), Err(PortError::Closed(libc::EBADFD)));
-    assert_eq!(queue.give(&RxMeta::default(), &[0; 60]), Err(PortError::Closed(libc::EBADFD)));
+    assert_eq!(queue.tx_next(0), Err(PortError::Closed(libc::EBADFD)));
+    assert_eq!(queue.rx_deliver(&RxMeta::default(), &[0; 60]), Err(PortError::Closed(libc::EBADFD)));
     assert!(tap.offer(Offloads::TX).is_err());
 }
 

@@ -55,7 +55,7 @@ fn drive<R: Send>(queue: &mut VhostQueue, work: impl FnOnce() -> R + Send) -> R 
     std::thread::scope(|scope| {
         let done = scope.spawn(work);
         while !done.is_finished() {
-            queue.flush();
+            queue.rx_flush(0);
             std::thread::yield_now();
         }
         done.join().unwrap()
@@ -84,13 +84,13 @@ impl Bench {
 
     fn give(&mut self, frames: usize) {
         for _ in 0..frames {
-            self.queue.give(&RxMeta::default(), &[7; 60]).unwrap();
+            self.queue.rx_deliver(&RxMeta::default(), &[7; 60]).unwrap();
         }
     }
 
     /// Ends a batch: what was given is shown, and the guest called if that is due.
     fn end_batch(&mut self) {
-        self.queue.flush();
+        self.queue.rx_flush(0);
         let counts = self.queue.send_due(self.now_ns);
         self.calls.receive += counts.receive;
         self.calls.transmit += counts.transmit;
@@ -166,7 +166,7 @@ fn without_moderation_a_guest_is_called_when_it_is_shown_something() {
         for round in 1..=40 {
             bench.give(2);
             assert_eq!(bench.calls_seen(), round - 1, "{case:?}");
-            bench.queue.flush();
+            bench.queue.rx_flush(0);
             assert_eq!(bench.calls_seen(), round, "{case:?}");
             assert_eq!(bench.queue.send_due(0), InterruptCounts { receive: 1, transmit: 0 }, "{case:?}");
             assert_eq!((bench.queue.next_due_ns(), bench.queue.cost_ns()), (None, 0));
@@ -219,7 +219,7 @@ fn moderation_that_is_switched_off_makes_the_call_that_waits_at_once() {
         bench.give_batch(2);
         // Shown, and not told to the moderator yet.
         bench.give(1);
-        bench.queue.flush();
+        bench.queue.rx_flush(0);
         assert_eq!(bench.calls_seen(), 0);
         bench.queue.moderate(&ModerationConfig::default());
         assert_eq!(bench.calls_seen(), 1, "{case:?}");
@@ -289,7 +289,7 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
                 bench.guest.tx(0).send(&VnetHeader::default(), &[&[9; 60]]);
             }
             assert!(!bench.guest.tx(0).ring().enable_interrupts());
-            while bench.queue.take().unwrap() {}
+            while bench.queue.tx_next(0).unwrap() {}
         };
         send(&mut bench, 2);
         bench.end_batch();
@@ -308,7 +308,7 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
             for sent in 1..=20 {
                 assert_eq!(calls(&mut bench), 2, "{case:?}: {sent}");
                 bench.guest.tx(0).send(&VnetHeader::default(), &[&[9; 60]]);
-                while bench.queue.take().unwrap() {}
+                while bench.queue.tx_next(0).unwrap() {}
                 bench.end_batch();
             }
             assert_eq!(calls(&mut bench), 3, "{case:?}");
@@ -372,7 +372,7 @@ fn a_connection_that_ends_with_a_call_to_be_made_makes_it_and_the_next_one_goes_
         let Bench { guest, queue, port, .. } = &mut bench;
         guest.frontend().stream().shutdown(std::net::Shutdown::Both).unwrap();
         wait_until("the port sees that its guest is gone", || {
-            queue.flush();
+            queue.rx_flush(0);
             !port.status().is_connected
         });
         assert_eq!(bench.calls_seen(), 1, "{case:?}");
@@ -460,10 +460,10 @@ impl Interleaving {
                 let frames = rng.random_range(1..=5);
                 for _ in 0..frames {
                     // Where the ring has no room, it is the driver that does not look.
-                    let _ = self.bench.queue.give(&RxMeta::default(), &[7; 60]);
+                    let _ = self.bench.queue.rx_deliver(&RxMeta::default(), &[7; 60]);
                 }
                 if rng.random_bool(0.3) {
-                    self.bench.queue.flush();
+                    self.bench.queue.rx_flush(0);
                 }
                 self.bench.end_batch();
             }
@@ -525,7 +525,7 @@ fn an_event_index_is_not_lost_over_laps_that_pass_while_a_call_waits() {
         // It never asks anew, and the ring goes round under it until its index and its lap are as they were.
         for _ in 0..(1 << 16) / BATCH {
             bench.give(BATCH);
-            bench.queue.flush();
+            bench.queue.rx_flush(0);
             bench.consume_all();
         }
         assert_eq!(bench.calls_seen(), 0);

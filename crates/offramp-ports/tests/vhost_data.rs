@@ -3,8 +3,7 @@
 mod vhost_common;
 
 use offramp_adapter::stats::{Direction, Loss};
-use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{DirtyLog, VringAddr};
 use offramp_testkit::ring::RingAddresses;
@@ -577,9 +576,8 @@ fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
     let received = b.rx(0).recv(PATIENCE);
     assert_eq!(received.vnet().gso_type, GSO_TCPV4);
     let mut whole = received.frame.clone();
-    let layout = FrameLayout::parse(&whole, LengthFrom::Ip).unwrap();
-    assert!(checksum::ipv4_header_is_good(&whole, &layout));
-    let partial = checksum::make_partial(&mut whole, &layout);
+    assert!(Frame::received(&mut whole).has_good_ipv4_header());
+    let partial = Frame::received(&mut whole).make_partial().unwrap();
     // V34: the pseudo-header's sum lay in the field already.
     assert!(whole == received.frame);
     assert_eq!((partial.start, partial.offset), (received.vnet().csum_start, received.vnet().csum_offset));

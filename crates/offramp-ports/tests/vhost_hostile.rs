@@ -11,8 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::stats::Loss;
-use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::ChecksumState;
 use offramp_testkit::features::{self, protocol};
 use offramp_testkit::frontend::{DirtyLog, FLAG_NEED_REPLY, FLAG_REPLY, Header, VERSION, request};
@@ -575,8 +574,7 @@ fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
     assert!((14..=65_549).contains(&frame.len()), "{what:?}: {} bytes", frame.len());
     assert_eq!(vnet.flags & !(NEEDS_CSUM | DATA_VALID), 0, "{what:?}");
     if vnet.flags & DATA_VALID != 0 {
-        let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap_or_else(|e| panic!("{what:?}: called good: {e}"));
-        assert_eq!(checksum::verify(frame, &layout), ChecksumState::Good, "{what:?}");
+        assert_eq!(Frame::received(&mut frame.to_vec()).verify(), ChecksumState::Good, "{what:?}");
     }
     if vnet.gso_type != GSO_NONE {
         assert_eq!(vnet.flags, NEEDS_CSUM, "{what:?}: V37");

@@ -8,7 +8,7 @@ mod bed;
 use bed::{Bed, Directory, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_ports::sys::{NetNs, link};
 use serde_json::Value;
 use std::fs;
@@ -230,7 +230,7 @@ fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
     assert!(frames.len() > 20, "{} frames were seen", frames.len());
     for frame in &frames {
         // What the hosts' kernels say to all of IPv6 is sealed behind its hop-by-hop header.
-        let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
+        let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
         assert_eq!(layout.protocol, PROTOCOL_ESP, "{:02x?}", &frame[..40]);
     }
     let status = bed.show();

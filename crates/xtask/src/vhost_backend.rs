@@ -181,6 +181,7 @@ mod tests {
     use super::*;
     use crate::frames;
     use offramp_offload::caps::Offloads;
+    use offramp_offload::frame::Frame;
     use offramp_offload::meta::{RxMeta, TxMeta};
     use std::collections::VecDeque;
 
@@ -194,22 +195,18 @@ mod tests {
     }
 
     impl HostPort for Guest {
-        fn take(&mut self) -> std::result::Result<bool, PortError> {
+        fn tx_next(&mut self, _now_ns: u64) -> std::result::Result<bool, PortError> {
             let next = self.sends.pop_front();
             let some = next.is_some();
             self.taken = next.unwrap_or_default();
             Ok(some)
         }
 
-        fn taken(&self) -> (TxMeta, &[u8]) {
-            (self.taken.0, &self.taken.1)
+        fn tx_frame(&mut self) -> Frame<'_> {
+            Frame::new(&mut self.taken.1, self.taken.0)
         }
 
-        fn taken_mut(&mut self) -> &mut [u8] {
-            &mut self.taken.1
-        }
-
-        fn give(&mut self, _: &RxMeta, frame: &[u8]) -> std::result::Result<(), PortError> {
+        fn rx_deliver(&mut self, _: &RxMeta, frame: &[u8]) -> std::result::Result<(), PortError> {
             if self.got.len() == self.room {
                 return Err(PortError::Full);
             }
@@ -217,13 +214,13 @@ mod tests {
             Ok(())
         }
 
-        fn flush(&mut self) {}
+        fn rx_flush(&mut self, _now_ns: u64) {}
 
         fn accepts(&self) -> Offloads {
             Offloads::TX
         }
 
-        fn takes_verdicts(&self) -> bool {
+        fn honours_data_valid(&self) -> bool {
             false
         }
     }

@@ -4,8 +4,9 @@ use super::config::{VerdictConfig, WrongVerdict};
 use crate::port::{HostPort, Interrupts, PortError, Settled};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
-use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::Transport;
+use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::collections::VecDeque;
 
 /// What a frame that is marked bad is refused with: Linux' `EBADMSG`.
@@ -16,16 +17,12 @@ const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 /// Passes on what concerns the frames that leave, and the host as it is.
 macro_rules! pass_on_transmit {
     ($host:ident) => {
-        fn take(&mut self) -> Result<bool, PortError> {
-            self.$host.take()
+        fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+            self.$host.tx_next(now_ns)
         }
 
-        fn taken(&self) -> (TxMeta, &[u8]) {
-            self.$host.taken()
-        }
-
-        fn taken_mut(&mut self) -> &mut [u8] {
-            self.$host.taken_mut()
+        fn tx_frame(&mut self) -> Frame<'_> {
+            self.$host.tx_frame()
         }
 
         fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
@@ -36,8 +33,8 @@ macro_rules! pass_on_transmit {
             self.$host.accepts()
         }
 
-        fn takes_verdicts(&self) -> bool {
-            self.$host.takes_verdicts()
+        fn honours_data_valid(&self) -> bool {
+            self.$host.honours_data_valid()
         }
     };
 }
@@ -66,7 +63,7 @@ impl<H: HostPort> Reverse<H> {
     /// Hands over what is held.
     fn release(&mut self) {
         while let Some((meta, frame)) = self.held.pop() {
-            let outcome = self.host.give(&meta, &frame);
+            let outcome = self.host.rx_deliver(&meta, &frame);
             if outcome != Err(PortError::Held) {
                 self.settled.push_back(Settled { meta, len: frame.len(), outcome });
             }
@@ -90,9 +87,9 @@ impl<H> Reverse<H> {
 impl<H: HostPort> HostPort for Reverse<H> {
     pass_on_transmit!(host);
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if self.group < 2 {
-            return self.host.give(meta, frame);
+            return self.host.rx_deliver(meta, frame);
         }
         let mut copy = self.free.pop().unwrap_or_default();
         copy.clear();
@@ -104,9 +101,9 @@ impl<H: HostPort> HostPort for Reverse<H> {
         Err(PortError::Held)
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, now_ns: u64) {
         self.release();
-        self.host.flush();
+        self.host.rx_flush(now_ns);
     }
 
     fn settle(&mut self) -> Option<Settled> {
@@ -124,14 +121,14 @@ impl<H: HostPort> HostPort for Reverse<H> {
 pub struct VerdictFault<H> {
     host: H,
     config: Option<VerdictConfig>,
-    marked: Vec<u8>,
+    copy: Vec<u8>,
     wrong: u64,
 }
 
 impl<H: HostPort> VerdictFault<H> {
     /// Lets the verdicts on frames for `host` err; never when `config` is `None`.
     pub fn new(host: H, config: Option<VerdictConfig>) -> Self {
-        Self { host, config, marked: Vec::new(), wrong: 0 }
+        Self { host, config, copy: Vec::new(), wrong: 0 }
     }
 
     /// Frames that were judged wrongly.
@@ -139,14 +136,26 @@ impl<H: HostPort> VerdictFault<H> {
         self.wrong
     }
 
-    fn give_as_good(&mut self, meta: &RxMeta, frame: &[u8], layout: &FrameLayout) -> Result<(), PortError> {
-        if self.host.takes_verdicts() {
-            return self.host.give(&RxMeta { checksum: ChecksumState::Good, ..*meta }, frame);
+    fn deliver_as_good(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        if self.host.honours_data_valid() {
+            return self.host.rx_deliver(&RxMeta { checksum: ChecksumState::Good, ..*meta }, frame);
         }
-        self.marked.clear();
-        self.marked.extend_from_slice(&frame[..layout.packet_end]);
-        let partial = checksum::make_partial(&mut self.marked, layout);
-        self.host.give(&RxMeta { checksum: ChecksumState::Partial(partial), ..*meta }, &self.marked)
+        let mut marked = Frame::received(&mut self.copy);
+        let (Some(partial), Ok(layout)) = (marked.make_partial(), marked.layout()) else {
+            return self.host.rx_deliver(meta, frame);
+        };
+        let frame = &marked.bytes()[..layout.packet_end];
+        self.host.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(partial), ..*meta }, frame)
+    }
+
+    /// Whether the verdict on a frame is to be wrong. Its copy is made then.
+    fn is_judged_wrongly(&mut self, meta: &RxMeta, frame: &[u8]) -> bool {
+        let Some(config) = self.config.filter(|config| may_be_wrong(config.wrong, meta.checksum)) else {
+            return false;
+        };
+        self.copy.clear();
+        self.copy.extend_from_slice(frame);
+        sum_of(&Frame::received(&mut self.copy)).is_some_and(|sum| sum.is_multiple_of(u64::from(config.one_in.max(1))))
     }
 }
 
@@ -165,19 +174,19 @@ impl<H> VerdictFault<H> {
 impl<H: HostPort> HostPort for VerdictFault<H> {
     pass_on_transmit!(host);
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let Some(layout) = self.config.and_then(|config| judged_wrongly(&config, meta, frame)) else {
-            return self.host.give(meta, frame);
-        };
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        if !self.is_judged_wrongly(meta, frame) {
+            return self.host.rx_deliver(meta, frame);
+        }
         self.wrong += 1;
         match meta.checksum {
-            ChecksumState::Bad => self.give_as_good(meta, frame, &layout),
+            ChecksumState::Bad => self.deliver_as_good(meta, frame),
             _ => Err(PortError::Refused(BAD_MESSAGE)),
         }
     }
 
-    fn flush(&mut self) {
-        self.host.flush();
+    fn rx_flush(&mut self, now_ns: u64) {
+        self.host.rx_flush(now_ns);
     }
 
     fn settle(&mut self) -> Option<Settled> {
@@ -185,26 +194,26 @@ impl<H: HostPort> HostPort for VerdictFault<H> {
     }
 }
 
-/// The layout of a frame whose verdict is to be wrong.
-fn judged_wrongly(config: &VerdictConfig, meta: &RxMeta, frame: &[u8]) -> Option<FrameLayout> {
-    let is_concerned = match (config.wrong, meta.checksum) {
+fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
+    match (wrong, verdict) {
         (_, ChecksumState::Unknown) => false,
         (WrongVerdict::GoodIsBad, verdict) => verdict != ChecksumState::Bad,
         (WrongVerdict::BadIsGood, verdict) => verdict == ChecksumState::Bad,
-    };
-    if !is_concerned {
-        return None;
     }
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
-    // A checksum of UDP or TCP; without payload there is nothing that could be retransmitted.
+}
+
+/// What decides whether a verdict is wrong: the sum over payload and TCP sequence number. `None` without a checksum of
+/// UDP or TCP, and without payload, of which nothing could be retransmitted.
+fn sum_of(frame: &Frame<'_>) -> Option<u64> {
+    let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;
     if !is_summed || layout.payload_start >= layout.packet_end {
         return None;
     }
-    let payload = u64::from(checksum::sum(&frame[layout.payload_start..layout.packet_end]).fold());
+    let payload = u64::from(checksum::sum(&bytes[layout.payload_start..layout.packet_end]).fold());
     let sequence = match layout.transport {
-        Transport::Tcp => u64::from(checksum::sum(&frame[layout.transport_start..][TCP_SEQUENCE]).fold()),
+        Transport::Tcp => u64::from(checksum::sum(&bytes[layout.transport_start..][TCP_SEQUENCE]).fold()),
         _ => 0,
     };
-    (payload + sequence).is_multiple_of(u64::from(config.one_in.max(1))).then_some(layout)
+    Some(payload + sequence)
 }

@@ -7,7 +7,7 @@ use offramp_offload::esp::{
     SharedInbound, SharedOutbound,
 };
 
-use offramp_offload::layout::FrameLayout;
+use offramp_offload::frame::Frame;
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
@@ -221,8 +221,8 @@ impl Inbound {
     }
 
     #[inline]
-    pub(super) fn open(&self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
-        match self.shared.open(frame, layout, packet) {
+    pub(super) fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
+        match self.shared.open(frame, packet) {
             Ok(opened) => {
                 if opened.event.is_some() {
                     self.told.tell_lifetime(opened.event);

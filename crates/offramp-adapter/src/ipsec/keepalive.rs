@@ -9,7 +9,8 @@ use super::association::Outbound;
 use crate::port::WirePort;
 use crate::stats::Direction;
 use offramp_offload::esp::write_keepalive;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -20,6 +21,10 @@ const RETRY_NS: u64 = 10_000_000;
 /// Bytes of a sealed frame that are kept: Ethernet with tags, IP with options and UDP, and some extension headers of
 /// IPv6 in transport mode. With more of them there is no keepalive.
 const HEADERS_LEN_MAX: usize = 192;
+
+/// Of a frame that is cut off after its headers the length fields say nothing, as of a super-frame.
+const HEADERS_ALONE: TxMeta =
+    TxMeta { checksum: None, segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 0, ecn: false }) };
 
 /// The keepalives of one association, shared by the queue pairs that seal with it and by what takes its place in a
 /// rekey: the NAT knows neither.
@@ -77,10 +82,7 @@ impl Keepalive {
             return false;
         }
         last.at_ns = Some(now_ns);
-        let made = FrameLayout::parse(&last.headers, LengthFrom::Frame)
-            .ok()
-            .and_then(|layout| write_keepalive(&last.headers, &layout, out));
-        made.is_some()
+        write_keepalive(&Frame::new(&mut last.headers, HEADERS_ALONE), out).is_some()
     }
 
     /// What was taken did not go: it is due again a little later.

@@ -4,16 +4,10 @@ use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
 use super::{InForce, NoMatch, loss_of};
 use crate::stats::{Direction, Loss};
-use offramp_offload::checksum;
-use offramp_offload::esp::{Arrival, EspPacket, Refused, Selector};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Malformed, Network, PROTOCOL_UDP, Transport};
+use offramp_offload::esp::{Arrival, EspPacket, Refused};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::Network;
 use std::sync::Arc;
-
-/// Where UDP's checksum stands in its header.
-const UDP_CHECKSUM_OFFSET: usize = 6;
-
-/// A frame that goes on to the host, with its layout.
-pub(crate) type Clear<'a> = (&'a mut [u8], Result<FrameLayout, Malformed>);
 
 /// What one queue pair opens with.
 #[derive(Debug)]
@@ -56,39 +50,29 @@ impl Opening {
         }
     }
 
-    /// Opens what is ESP, and lets pass or refuses what is not. A packet may pass that cannot be parsed, if all
-    /// that matches no association may, and if its addresses match none.
+    /// Opens what is ESP, which is the clear frame then, and lets pass or refuses what is not. A packet may pass that
+    /// cannot be parsed, if all that matches no association may, and if its addresses match none.
     #[inline]
-    pub(crate) fn open<'a>(&mut self, frame: &'a mut [u8], stats: &Direction) -> Result<Clear<'a>, Loss> {
-        let layout = match FrameLayout::parse(frame, LengthFrom::Ip) {
-            Ok(layout) => layout,
-            malformed @ Err(_) => return self.judge_malformed(frame, stats).map(|()| (frame, malformed)),
-        };
-        match Arrival::of(frame, &layout, self.udp_port).map_err(loss_of)? {
-            Arrival::Esp(packet) if !self.in_force.inbound.is_empty() => self.open_esp(frame, &layout, &packet),
+    pub(crate) fn open(&mut self, frame: &mut Frame<'_>, stats: &Direction) -> Result<(), Loss> {
+        match Arrival::of(frame, self.udp_port).map_err(loss_of)? {
+            Arrival::Esp(packet) if !self.in_force.inbound.is_empty() => self.open_esp(frame, &packet),
             Arrival::Keepalive => Err(Loss::Keepalive),
             Arrival::Ike => {
                 stats.bypassed.add(1);
-                Ok((frame, Ok(layout)))
+                Ok(())
             }
-            Arrival::Clear | Arrival::Esp(_) => self.judge_clear(frame, &layout, stats).map(|()| (frame, Ok(layout))),
+            Arrival::Clear | Arrival::Esp(_) => self.judge_clear(frame, stats),
         }
     }
 
     #[inline]
-    fn open_esp<'a>(
-        &mut self,
-        frame: &'a mut [u8],
-        layout: &FrameLayout,
-        packet: &EspPacket,
-    ) -> Result<Clear<'a>, Loss> {
-        let sa = self.find(packet.spi).filter(|sa| sa.shared().opener().is_addressed(frame, layout));
-        let opened = sa.ok_or(Refused::UnknownSpi).and_then(|sa| sa.open(frame, layout, packet)).map_err(loss_of)?;
-        let clear = &mut frame[opened.start..opened.end];
+    fn open_esp(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<(), Loss> {
+        let sa = self.find(packet.spi).filter(|sa| sa.shared().opener().is_addressed(frame));
+        let opened = sa.ok_or(Refused::UnknownSpi).and_then(|sa| sa.open(frame, packet)).map_err(loss_of)?;
         if opened.checksum_is_stale {
-            mend_checksum(clear, &opened.layout);
+            frame.write_checksum();
         }
-        Ok((clear, Ok(opened.layout)))
+        Ok(())
     }
 
     fn find(&mut self, spi: u32) -> Option<&Arc<Inbound>> {
@@ -99,24 +83,15 @@ impl Opening {
         inbound.get(self.last)
     }
 
-    /// A frame that is not protected: may it be so?
-    fn judge_clear(&self, frame: &[u8], layout: &FrameLayout, stats: &Direction) -> Result<(), Loss> {
-        if layout.network == Network::Opaque {
+    /// A frame that is not protected: may it be so? RFC 4301 5.2: what an association should have protected is not taken
+    /// in the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with
+    /// bytes after its end.
+    fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
+        if frame.layout().is_ok_and(|layout| layout.network == Network::Opaque) {
             stats.bypassed.add(1);
             return Ok(());
         }
-        self.judge_unsealed(stats, |selector| selector.may_match(frame, layout))
-    }
-
-    /// The same of a frame without a layout: a host may read more out of it than the adapter does, as a datagram with
-    /// bytes behind its end.
-    fn judge_malformed(&self, frame: &[u8], stats: &Direction) -> Result<(), Loss> {
-        self.judge_unsealed(stats, |selector| selector.may_match_malformed(frame))
-    }
-
-    /// RFC 4301 5.2: what an association should have protected is not taken in the clear.
-    fn judge_unsealed(&self, stats: &Direction, should_be_sealed: impl Fn(&Selector) -> bool) -> Result<(), Loss> {
-        if self.in_force.inbound.iter().any(|sa| should_be_sealed(&sa.shared().config().selector)) {
+        if self.in_force.inbound.iter().any(|sa| sa.shared().config().selector.may_match(frame)) {
             return Err(Loss::Unprotected);
         }
         self.pass_unmatched(stats)
@@ -130,17 +105,5 @@ impl Opening {
             }
             NoMatch::Discard => Err(Loss::Discard),
         }
-    }
-}
-
-/// Computes a transport checksum anew that covers addresses which a NAT has changed: the check value has proved
-/// the bytes (RFC 3948 3.1.2).
-fn mend_checksum(frame: &mut [u8], layout: &FrameLayout) {
-    let has_none = layout.protocol == PROTOCOL_UDP
-        && frame[layout.transport_start..].get(UDP_CHECKSUM_OFFSET..UDP_CHECKSUM_OFFSET + 2) == Some(&[0, 0]);
-    if layout.transport != Transport::Opaque && !has_none {
-        let partial = checksum::make_partial(frame, layout);
-        // Start and field were just made from the layout.
-        let _ = checksum::complete(frame, partial, layout.packet_end);
     }
 }

@@ -4,9 +4,9 @@ use super::association::Outbound;
 use super::too_big;
 use super::{InForce, NoMatch, loss_of_sealing};
 use crate::stats::Loss;
-use offramp_offload::checksum;
 use offramp_offload::esp::{OutboundSa, PlanRefused, SealedSegments};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{FrameLayout, Network, Transport};
 use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::SegmentPolicy;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ impl Sealer {
     }
 
     /// Length of the next sealed frame in bytes.
-    pub(crate) fn next_len(&self, frame: &[u8], plan: &SealedSegments) -> usize {
+    pub(crate) fn next_len(&self, frame: &Frame<'_>, plan: &SealedSegments) -> usize {
         self.context.as_ref().map_or(0, |context| plan.next_len(frame, context))
     }
 
@@ -44,7 +44,7 @@ impl Sealer {
     /// written over.
     pub(crate) fn write_run(
         &mut self,
-        frame: &mut [u8],
+        frame: &mut Frame<'_>,
         plan: &mut SealedSegments,
         out: &mut [u8],
         stride: usize,
@@ -112,36 +112,34 @@ impl Sealing {
     /// [`Sealer`]; `None` when it goes as it is.
     pub(crate) fn judge(
         &mut self,
-        meta: &TxMeta,
-        frame: &[u8],
+        frame: &mut Frame<'_>,
         policy: &SegmentPolicy,
         now_ns: u64,
     ) -> Result<Option<(SealedSegments, usize)>, Loss> {
-        let length_from = if meta.segmentation.is_some() { LengthFrom::Frame } else { LengthFrom::Ip };
-        let layout = FrameLayout::parse(frame, length_from).map_err(|_| Loss::Malformed)?;
+        let layout = *frame.layout().map_err(|_| Loss::Malformed)?;
         if layout.network == Network::Opaque {
             return Ok(None);
         }
-        let matches = |sealer: &Sealer| sealer.sa.shared().config().selector.matches(frame, &layout);
+        let matches = |sealer: &Sealer| sealer.sa.shared().config().selector.matches(frame);
         let Some(at) = self.sealers.iter().position(matches) else {
-            return self.pass_unmatched(frame, &layout).map(|()| None);
+            return self.pass_unmatched(frame).map(|()| None);
         };
         let context = self.sealers[at].context.as_ref().ok_or(Loss::Cipher)?;
         let room = context.packet_len_max(self.mtu, layout.transport_start - layout.network_start).unwrap_or(0);
-        let planned = plan(context, room, meta, frame, &layout, policy);
+        let planned = plan(context, room, frame, policy);
         if let Err(Loss::TooLong) = planned {
-            self.too_big.make(frame, &layout, room, now_ns);
+            self.too_big.make(frame, room, now_ns);
         }
         planned.map(|plan| Some((plan, at)))
     }
 
     /// May a packet that matches no selector go in the clear?
-    fn pass_unmatched(&self, frame: &[u8], layout: &FrameLayout) -> Result<(), Loss> {
+    fn pass_unmatched(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         if self.in_force.policy.transmit == NoMatch::Discard {
             return Err(Loss::Discard);
         }
         // A piece of what a selector with ports names: it shows no ports, and must not go in the clear (RFC 4301 7).
-        let is_piece = |sealer: &Sealer| sealer.sa.shared().config().selector.may_match(frame, layout);
+        let is_piece = |sealer: &Sealer| sealer.sa.shared().config().selector.may_match(frame);
         if self.sealers.iter().any(is_piece) { Err(Loss::EspFragment) } else { Ok(()) }
     }
 }
@@ -150,15 +148,11 @@ impl Sealing {
 fn plan(
     context: &OutboundSa,
     room: usize,
-    meta: &TxMeta,
-    frame: &[u8],
-    layout: &FrameLayout,
+    frame: &mut Frame<'_>,
     policy: &SegmentPolicy,
 ) -> Result<SealedSegments, Loss> {
-    let meta = fit(meta, frame, layout, room)?;
-    // What stands behind the packet is of no packet that is cut from it.
-    let frame = &frame[..layout.packet_end];
-    SealedSegments::new(frame, &meta, policy, context).map_err(|refused| match refused {
+    let request = fit(frame, room)?;
+    SealedSegments::new(&mut frame.requesting(request), policy, context).map_err(|refused| match refused {
         PlanRefused::Seal(refused) => loss_of_sealing(refused),
         PlanRefused::Malformed(_) => Loss::Malformed,
         PlanRefused::Cut(refused) => crate::transmit::reason(refused),
@@ -166,38 +160,41 @@ fn plan(
 }
 
 /// What is to be asked for a frame so that no packet of it is longer than `room` bytes.
-fn fit(meta: &TxMeta, frame: &[u8], layout: &FrameLayout, room: usize) -> Result<TxMeta, Loss> {
+fn fit(frame: &Frame<'_>, room: usize) -> Result<TxMeta, Loss> {
+    let (request, layout) = (frame.request(), frame.layout().map_err(|_| Loss::Malformed)?);
     let headers_len = layout.payload_start - layout.network_start;
     let payload_max = room.checked_sub(headers_len).filter(|&len| len > 0);
     let is_too_long = layout.packet_end - layout.network_start > room;
-    match (meta.segmentation, layout.transport) {
-        (Some(asked), Transport::Tcp) => {
-            let size = payload_max.ok_or(Loss::TooLong)?.min(usize::from(asked.size));
-            Ok(TxMeta { segmentation: Some(Segmentation { size: size as u16, ..asked }), ..*meta })
-        }
+    let in_sizes_of = |asked: Segmentation, size: usize| {
+        let size = size.min(usize::from(asked.size)) as u16;
+        TxMeta { segmentation: Some(Segmentation { size, ..asked }), ..request }
+    };
+    match (request.segmentation, layout.transport) {
+        (Some(asked), Transport::Tcp) => Ok(in_sizes_of(asked, payload_max.ok_or(Loss::TooLong)?)),
         (Some(asked), _) if asked.kind == SegmentationKind::UdpFragments => {
-            let size = fragment_size(layout, room).ok_or(Loss::TooLong)?.min(usize::from(asked.size));
-            Ok(TxMeta { segmentation: Some(Segmentation { size: size as u16, ..asked }), ..*meta })
+            Ok(in_sizes_of(asked, fragment_size(layout, room).ok_or(Loss::TooLong)?))
         }
         // Datagrams keep their bounds.
         (Some(asked), _) if payload_max.is_none_or(|max| usize::from(asked.size).min(layout.payload_len()) > max) => {
             Err(Loss::TooLong)
         }
-        (None, Transport::Tcp) if is_too_long => cut_tcp(meta, frame, layout, payload_max.ok_or(Loss::TooLong)?),
+        (None, Transport::Tcp) if is_too_long => segment_tcp(frame, payload_max.ok_or(Loss::TooLong)?),
         (None, _) if is_too_long => Err(Loss::TooLong),
-        _ => Ok(*meta),
+        _ => Ok(request),
     }
 }
 
-/// A TCP frame that would outgrow the line when sealed is cut as if it were a super-frame.
-fn cut_tcp(meta: &TxMeta, frame: &[u8], layout: &FrameLayout, payload_max: usize) -> Result<TxMeta, Loss> {
-    // Cutting makes new checksums: a wrong one must not become right by it.
-    if meta.checksum.is_none() && checksum::verify(frame, layout) != ChecksumState::Good {
+/// A TCP frame that would outgrow the wire when sealed is segmented as if it were a super-frame.
+fn segment_tcp(frame: &Frame<'_>, payload_max: usize) -> Result<TxMeta, Loss> {
+    let request = frame.request();
+    // Segmenting makes new checksums: a wrong one must not become right by it.
+    if request.checksum.is_none() && frame.verify() != ChecksumState::Good {
         return Err(Loss::BadRequest);
     }
-    let kind = if layout.network == Network::Ipv4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
+    let is_ipv4 = frame.layout().is_ok_and(|layout| layout.network == Network::Ipv4);
+    let kind = if is_ipv4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
     let segmentation = Some(Segmentation { kind, size: payload_max as u16, ecn: false });
-    Ok(TxMeta { segmentation, ..*meta })
+    Ok(TxMeta { segmentation, ..request })
 }
 
 /// Payload of IP fragments that are no longer than `room` bytes.

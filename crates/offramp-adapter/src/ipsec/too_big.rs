@@ -4,6 +4,7 @@
 //! The answer seems to come from where the packet was to go: there is no router here that had an address.
 
 use offramp_offload::checksum::{self, Sum};
+use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, IPV6_HEADER_LEN, Network};
 
 /// Least time between two answers, nanoseconds (RFC 1812 4.3.2.8 and RFC 4443 2.4 (f) ask for a limit).
@@ -45,7 +46,8 @@ pub(super) struct Answers {
 
 impl Answers {
     /// Makes an answer to the sender of `frame`, which may have `mtu` IP bytes, if one is allowed.
-    pub(super) fn make(&mut self, frame: &[u8], layout: &FrameLayout, mtu: usize, now_ns: u64) {
+    pub(super) fn make(&mut self, frame: &Frame<'_>, mtu: usize, now_ns: u64) {
+        let (Ok(layout), frame) = (frame.layout(), frame.bytes()) else { return };
         let is_allowed = now_ns >= self.next_ns && frame[0] & MAC_GROUP == 0;
         if !is_allowed || !may_be_answered(frame, layout) {
             return;

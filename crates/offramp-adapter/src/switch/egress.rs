@@ -5,10 +5,10 @@ use crate::config::frame_len_max;
 use crate::port::{HostPort, PortError, Settled};
 use crate::stats::{Direction, Loss, QueueStats};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum::make_partial;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Transport};
-use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::segment::Segmenter;
 
 /// Frames that are cut start at multiples of a cache line.
@@ -16,9 +16,6 @@ const FRAME_ALIGN: usize = 64;
 /// Bytes into which frames are cut or copied at once: a run stays in the first-level cache's
 /// neighbourhood, and the longest frame of the largest MTU fits.
 const SCRATCH_LEN: usize = (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
-/// Where the flags stand in a TCP header, and CWR in them (RFC 3168 6.1).
-const TCP_FLAGS_OFFSET: usize = 13;
-const TCP_CWR: u8 = 0x80;
 
 /// Where frames are written that do not go as they came. Shared by all ports of a switch.
 #[derive(Debug)]
@@ -31,21 +28,30 @@ impl Scratch {
 }
 
 /// A frame that its sender lends, and how it would be cut.
-#[derive(Clone, Copy)]
 pub(super) struct Lent<'a> {
-    pub(super) bytes: &'a [u8],
-    pub(super) meta: TxMeta,
+    pub(super) frame: Frame<'a>,
     pub(super) plan: &'a Segmenter,
+    /// What the port that it is for calls its flow.
+    pub(super) hash: Option<u32>,
 }
 
 impl Lent<'_> {
+    fn len(&self) -> usize {
+        self.frame.bytes().len()
+    }
+
+    /// What is said of a frame of which nothing is known.
+    fn unknown(&self) -> RxMeta {
+        RxMeta { hash: self.hash, ..RxMeta::default() }
+    }
+
     fn frames(&self) -> usize {
         self.plan.frames_left()
     }
 
     /// The segmentation, if the frame is more than one.
     fn segmentation(&self) -> Option<Segmentation> {
-        self.meta.segmentation.filter(|_| self.frames() > 1)
+        self.frame.request().segmentation.filter(|_| self.frames() > 1)
     }
 
     /// Whether the longest of its frames fits.
@@ -58,8 +64,8 @@ impl Lent<'_> {
     /// A super-frame with CWR is told as one, whether its sender said so or not, and only to a driver that
     /// agreed to ECN (virtio 1.3, 5.1.6.4.1).
     fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
-        let partial = self.meta.checksum?;
-        if self.bytes.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
+        let partial = self.frame.request().checksum?;
+        if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
             return None; // Longer than an IP header can say, and than a guest has buffers for.
         }
         let (needed, is_tcp) = match segmentation.kind {
@@ -68,13 +74,14 @@ impl Lent<'_> {
             SegmentationKind::Udp => (Offloads::RSC_UDP, false),
             SegmentationKind::UdpFragments => return None,
         };
-        let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.bytes, partial));
+        let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.frame.bytes(), partial));
         let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
         enabled.contains(needed).then(|| RxMeta {
             checksum: ChecksumState::Partial(partial),
             segmentation: Some(Segmentation { ecn: has_cwr, ..segmentation }),
             header_len: self.header_len(segmentation),
             segments: self.frames() as u16,
+            hash: self.hash,
             ..RxMeta::default()
         })
     }
@@ -127,14 +134,14 @@ impl<'a, P: HostPort> Outlet<'a, P> {
     }
 
     fn give(&mut self, meta: &RxMeta, frame: &[u8]) {
-        let outcome = self.host.give(meta, frame);
+        let outcome = self.host.rx_deliver(meta, frame);
         count(self.shared, &Settled { meta: *meta, len: frame.len(), outcome });
     }
 
     /// Shows the host what it was given.
-    fn flush(&mut self) {
+    fn flush(&mut self, now_ns: u64) {
         let shared = self.shared;
-        self.host.end_batch(|settled| count(shared, &settled));
+        self.host.end_batch(now_ns, |settled| count(shared, &settled));
     }
 
     fn lose_too_long(&self) {
@@ -159,8 +166,8 @@ fn count(port: &SwitchPort, settled: &Settled) {
 }
 
 impl Egress {
-    pub(super) fn new(config: &CoalesceConfig, takes_verdicts: bool, is_interrupted_apart: bool) -> Self {
-        let telling = if takes_verdicts { Telling::Verdict } else { Telling::PartialSum };
+    pub(super) fn new(config: &CoalesceConfig, honours_data_valid: bool, is_interrupted_apart: bool) -> Self {
+        let telling = if honours_data_valid { Telling::Verdict } else { Telling::PartialSum };
         Self {
             coalescer: Coalescer::new(CoalesceConfig { telling, ..*config }),
             telling,
@@ -195,15 +202,15 @@ impl Egress {
             self.coalescer.flush_expired(now_ns, &mut |meta, frame| outlet.give(meta, frame));
         }
         if std::mem::take(&mut self.is_unflushed) {
-            outlet.flush();
+            outlet.flush(now_ns);
             self.count_interrupt(outlet.stats());
         }
     }
 
     /// Hands over everything that is held, whatever its age.
-    pub(super) fn release(&mut self, mut outlet: Outlet<'_, impl HostPort>) {
+    pub(super) fn release(&mut self, mut outlet: Outlet<'_, impl HostPort>, now_ns: u64) {
         self.coalescer.flush(&mut |meta, frame| outlet.give(meta, frame));
-        outlet.flush();
+        outlet.flush(now_ns);
         self.count_interrupt(outlet.stats());
         self.is_unflushed = false;
     }
@@ -228,13 +235,13 @@ impl Egress {
     pub(super) fn deliver(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
-        lent: &Lent<'_>,
+        lent: &mut Lent<'_>,
         cut: &mut Option<Segmenter>,
         work: &mut Work<'_>,
     ) -> bool {
         self.is_unflushed = true;
         let Some(segmentation) = lent.segmentation() else {
-            work.budget.spend(1, lent.bytes.len());
+            work.budget.spend(1, lent.len());
             self.deliver_frame(outlet, lent, work);
             return true;
         };
@@ -242,8 +249,8 @@ impl Egress {
             && lent.fits(outlet.mtu)
             && let Some(meta) = lent.untouched(segmentation, outlet.enabled)
         {
-            work.budget.spend(1, lent.bytes.len());
-            self.give_behind(outlet, &meta, lent.bytes);
+            work.budget.spend(1, lent.len());
+            self.give_behind(outlet, &meta, lent.frame.bytes());
             return true;
         }
         let rest = cut.get_or_insert_with(|| lent.plan.clone());
@@ -261,22 +268,22 @@ impl Egress {
     }
 
     /// Brings a frame that is one already.
-    fn deliver_frame(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &Lent<'_>, work: &mut Work<'_>) {
+    fn deliver_frame(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &mut Lent<'_>, work: &mut Work<'_>) {
         if !lent.fits(outlet.mtu) {
             return outlet.lose_too_long();
         }
         let is_told = outlet.enabled.contains(Offloads::RX_CHECKSUM);
-        match lent.meta.checksum {
+        match lent.frame.request().checksum {
             None if is_told => self.verify(outlet, lent, work),
-            None => self.give_behind(outlet, &RxMeta::default(), lent.bytes),
+            None => self.give_behind(outlet, &lent.unknown(), lent.frame.bytes()),
             Some(partial) if is_told => {
-                let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..RxMeta::default() };
-                self.give_behind(outlet, &meta, lent.bytes);
+                let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..lent.unknown() };
+                self.give_behind(outlet, &meta, lent.frame.bytes());
             }
             Some(_) => {
                 let scratch = &mut work.scratch.0;
-                let len = lent.plan.clone().write_next(lent.bytes, scratch);
-                self.give_behind(outlet, &RxMeta::default(), &scratch[..len]);
+                let len = lent.plan.clone().write_next(&lent.frame, scratch);
+                self.give_behind(outlet, &lent.unknown(), &scratch[..len]);
             }
         }
     }
@@ -289,15 +296,13 @@ impl Egress {
     }
 
     /// Verifies a frame of which nothing is known, and joins it if that is on.
-    fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &Lent<'_>, work: &mut Work<'_>) {
-        // The coalescer may write to the checksum field; the sender's copy is not ours to change.
-        let frame = &mut work.scratch.0[..lent.bytes.len()];
-        frame.copy_from_slice(lent.bytes);
-        let layout = FrameLayout::parse(frame, LengthFrom::Ip);
+    fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &mut Lent<'_>, work: &mut Work<'_>) {
+        let hash = lent.hash;
+        let frame = lent.frame.unsegmented();
         let (stats, enabled) = (outlet.stats(), outlet.enabled);
         stats.frames_in.add(1);
-        stats.unparsed.add(u64::from(layout.is_err()));
-        self.coalescer.offer(frame, &layout, enabled, None, work.now_ns, &mut |meta, frame| outlet.give(meta, frame));
+        stats.unparsed.add(u64::from(frame.layout().is_err()));
+        self.coalescer.push(frame, enabled, hash, work.now_ns, &mut |meta, frame| outlet.give(meta, frame));
     }
 
     /// Writes and gives as many of the next frames as are of one length and fit into the scratch.
@@ -313,28 +318,27 @@ impl Egress {
         let stride = len.next_multiple_of(FRAME_ALIGN);
         let slots = (work.scratch.0.len() / stride).min(work.budget.frames.max(1));
         let out = &mut work.scratch.0[..slots * stride];
-        let count = rest.write_run(lent.bytes, out, stride);
+        let count = rest.write_run(&lent.frame, out, stride);
         work.budget.spend(count, count * len);
         outlet.stats().frames_in.add(count as u64);
         for slot in out.chunks_mut(stride).take(count) {
             let frame = &mut slot[..len];
-            let checksum = self.tell_cut(frame, segmentation.kind, outlet.enabled);
-            let meta = RxMeta { checksum, header_len: lent.header_len(segmentation), ..RxMeta::default() };
+            let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled);
+            let meta = RxMeta { checksum, header_len: lent.header_len(segmentation), ..lent.unknown() };
             outlet.give(&meta, frame);
         }
     }
 
-    /// What is told of a frame whose checksums were just written.
-    fn tell_cut(&self, frame: &mut [u8], kind: SegmentationKind, enabled: Offloads) -> ChecksumState {
+    /// How a segment whose checksums were just written is marked. Only fragments have none of their own.
+    fn checksum_of_segment(&self, segment: &mut [u8], kind: SegmentationKind, enabled: Offloads) -> ChecksumState {
         if !enabled.contains(Offloads::RX_CHECKSUM) || kind == SegmentationKind::UdpFragments {
             return ChecksumState::Unknown;
         }
-        match FrameLayout::parse(frame, LengthFrom::Ip) {
-            Ok(layout) if layout.transport != Transport::Opaque => match self.telling {
-                Telling::Verdict => ChecksumState::Good,
-                Telling::PartialSum => ChecksumState::Partial(make_partial(frame, &layout)),
-            },
-            _ => ChecksumState::Unknown,
+        match self.telling {
+            Telling::Verdict => ChecksumState::Good,
+            Telling::PartialSum => {
+                Frame::received(segment).make_partial().map_or(ChecksumState::Unknown, ChecksumState::Partial)
+            }
         }
     }
 }

@@ -9,7 +9,8 @@ use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::port::{Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::esp::{Mode, SaConfig, SecretKey, Suite, Tunnel};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::FrameLayout;
 use std::sync::Arc;
 
 pub const NS_PER_SECOND: u64 = 1_000_000_000;
@@ -137,5 +138,5 @@ pub fn modes() -> [Mode; 3] {
 }
 
 pub fn layout(frame: &[u8]) -> FrameLayout {
-    FrameLayout::parse(frame, LengthFrom::Ip).unwrap()
+    Frame::received(&mut frame.to_vec()).layout().copied().unwrap()
 }

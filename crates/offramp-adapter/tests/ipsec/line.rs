@@ -10,6 +10,7 @@ use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::esp::{Arrival, Mode, SaConfig, UDP_ENCAPSULATION_PORT, UdpPorts};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use std::sync::Arc;
 
@@ -56,7 +57,7 @@ fn seal(sa: &SaConfig, frame: (TxMeta, Vec<u8>)) -> Vec<Vec<u8>> {
 }
 
 fn esp_of(frame: &[u8]) -> Option<(u32, u32)> {
-    match Arrival::of(frame, &layout(frame), Some(UDP_ENCAPSULATION_PORT)) {
+    match Arrival::of(&Frame::received(&mut frame.to_vec()), Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => Some((packet.spi, packet.sequence)),
         _ => None,
     }
@@ -189,7 +190,7 @@ fn a_datagram_too_long_to_be_sealed_is_counted_and_its_sender_told_what_fits() {
     let given = std::mem::take(&mut alone.pair.host_mut().given);
     let [(_, answer)] = &given[..] else { panic!("{given:?}") };
     let at = layout(answer);
-    assert!(checksum::ipv4_header_is_good(answer, &at));
+    assert!(Frame::received(&mut answer.to_vec()).has_good_ipv4_header());
     assert_eq!((&answer[..12], at.protocol), (&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], 1));
     assert_eq!(&answer[26..34], &[10, 0, 0, 2, 10, 0, 0, 1], "from where the datagram was to go");
     assert_eq!(&answer[34..36], &[3, 4], "fragmentation needed");

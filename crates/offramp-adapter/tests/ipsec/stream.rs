@@ -9,6 +9,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_offload::esp::SaConfig;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -162,11 +163,10 @@ fn tampered_frames_are_refused_and_counted_whatever_byte_was_changed() {
     let mut bed = Bed::new(&config());
     bed.controls[1].change_ipsec(&[add(SaDirection::In, &gcm())]).unwrap();
     let mut sender = offramp_offload::esp::OutboundSa::new(&gcm()).unwrap();
-    let (_, clear) = crate::support::tcp_frame(0, 0, &pattern(0, 300));
-    let layout = crate::bed::layout(&clear);
+    let (_, mut clear) = crate::support::tcp_frame(0, 0, &pattern(0, 300));
     let (mut frames, mut buffer) = (0, vec![0; 2000]);
     for _ in 0..2000 {
-        let sealed = sender.seal(&clear, &layout, &mut buffer).unwrap();
+        let sealed = sender.seal(&Frame::received(&mut clear), &mut buffer).unwrap();
         let mut frame = buffer[..sealed.end].to_vec();
         // From the ESP header on: what stands before it is not protected.
         frame[rng.random_range(34..sealed.end)] ^= 1 << rng.random_range(0..8);

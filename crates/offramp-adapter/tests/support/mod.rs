@@ -7,7 +7,7 @@ pub mod line;
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use std::collections::VecDeque;
 
@@ -19,7 +19,7 @@ pub struct MemoryHost {
     pub given: Vec<(RxMeta, Vec<u8>)>,
     /// Refuse this many frames before taking one again.
     pub refuse: usize,
-    pub takes_verdicts: bool,
+    pub honours_data_valid: bool,
     /// What is accepted; everything when not set.
     pub accepts: Option<Offloads>,
     /// Gone, with this error number.
@@ -28,7 +28,7 @@ pub struct MemoryHost {
 }
 
 impl HostPort for MemoryHost {
-    fn take(&mut self) -> Result<bool, PortError> {
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));
         }
@@ -41,15 +41,11 @@ impl HostPort for MemoryHost {
         }
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        (self.taken.0, &self.taken.1)
+    fn tx_frame(&mut self) -> Frame<'_> {
+        Frame::new(&mut self.taken.1, self.taken.0)
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        &mut self.taken.1
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));
         }
@@ -61,7 +57,7 @@ impl HostPort for MemoryHost {
         Ok(())
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, _now_ns: u64) {
         self.flushes += 1;
     }
 
@@ -69,8 +65,8 @@ impl HostPort for MemoryHost {
         self.accepts.unwrap_or(Offloads::all())
     }
 
-    fn takes_verdicts(&self) -> bool {
-        self.takes_verdicts
+    fn honours_data_valid(&self) -> bool {
+        self.honours_data_valid
     }
 }
 
@@ -93,8 +89,8 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
     frame[47] = 0x10;
     frame[48..50].copy_from_slice(&[0x20, 0]);
     frame.extend_from_slice(payload);
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
-    let pseudo = checksum::pseudo_header(&frame, &layout, layout.transport_len() as u32).fold();
+    let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
+    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(layout.transport_len() as u32).fold();
     frame[50..52].copy_from_slice(&pseudo.to_be_bytes());
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
 }
@@ -112,12 +108,12 @@ pub fn pattern(seed: u64, len: usize) -> Vec<u8> {
 
 /// The payload of a TCP frame that was given, after checking what is claimed of it.
 pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
-    assert!(checksum::ipv4_header_is_good(frame, &layout));
+    let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
+    assert!(Frame::received(&mut frame.to_vec()).has_good_ipv4_header());
     let mut completed = frame.to_vec();
     if let ChecksumState::Partial(partial) = meta.checksum {
         checksum::complete(&mut completed, partial, layout.packet_end).unwrap();
     }
-    assert_eq!(checksum::verify(&completed, &layout), ChecksumState::Good);
+    assert_eq!(Frame::received(&mut completed.to_vec()).verify(), ChecksumState::Good);
     &frame[layout.payload_start..layout.packet_end]
 }

@@ -375,7 +375,7 @@ mod tests {
     use crate::tcp::HEADERS_LEN;
     use offramp_offload::caps::Offloads;
     use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
-    use offramp_offload::layout::{FrameLayout, LengthFrom};
+    use offramp_offload::frame::Frame as BytesFrame;
 
     const MSS: u64 = 1460;
 
@@ -383,10 +383,9 @@ mod tests {
     fn joined_by_the_adapter(sends: &[u64]) -> Vec<u64> {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut lens = Vec::new();
-        let mut out = |_: &_, frame: &mut [u8]| lens.push(frame.len() as u64);
+        let mut out = |_: &_, frame: &[u8]| lens.push(frame.len() as u64);
         for mut frame in tcp_segments(sends, MSS) {
-            let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-            coalescer.offer(&mut frame, &layout, Offloads::all(), None, 0, &mut out);
+            coalescer.push(BytesFrame::received(&mut frame), Offloads::all(), None, 0, &mut out);
         }
         coalescer.flush(&mut out);
         lens

@@ -7,7 +7,7 @@
 use super::Content;
 use crate::config::{Config, Workload};
 use crate::rpc::{Endpoint, first_reply_frame, tcp_frame};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -87,21 +87,20 @@ fn queues(config: &Config, directions: &[bool]) -> (Vec<usize>, usize) {
     let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok().filter(|_| queues > 1);
     let Some(table) = table else { return (vec![FIRST; directions.len()], FIRST) };
     let hash = Toeplitz::default();
-    let queue = |frame: &[u8]| {
-        let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok();
-        layout.and_then(|layout| hash.hash_frame(frame, &layout)).map_or(FIRST, |hash| usize::from(table.queue(hash)))
+    let queue = |mut frame: Vec<u8>| {
+        hash.hash_frame(&Frame::received(&mut frame)).map_or(FIRST, |hash| usize::from(table.queue(hash)))
     };
     let ends =
         |peer, host| [Endpoint { address: PEER_ADDRESS, port: peer }, Endpoint { address: HOST_ADDRESS, port: host }];
     let of_flow = |(&is_to_host, port): (&bool, u16)| {
         let [peer, host] = if is_to_host { ends(port, TTCP_PORT) } else { ends(TTCP_PORT, port) };
-        queue(&tcp_frame(peer, host))
+        queue(tcp_frame(peer, host))
     };
     let ports = ephemeral_ports(config.workload.seed, directions.len());
     let of_replies = match config.workload.workload {
         Workload::NfsRead => {
             let [server, client] = ends(NFS_PORT, NFS_CLIENT_PORT);
-            first_reply_frame(config.workload.rpc_size as usize, server, client).map_or(FIRST, |frame| queue(&frame))
+            first_reply_frame(config.workload.rpc_size as usize, server, client).map_or(FIRST, queue)
         }
         _ => FIRST,
     };

@@ -1,7 +1,7 @@
 //! Both ends of an association, and a frame.
 
 use offramp_offload::esp::{Arrival, EspPacket, InboundSa, OutboundSa, SaConfig, SecretKey, Suite};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 
 /// The reference: the AEAD alone, on the bytes that ESP encrypts.
 pub const RAW_AEAD: &str = "raw aead";
@@ -59,6 +59,18 @@ impl std::ops::DerefMut for Aligned {
     }
 }
 
+impl AsRef<[u8]> for Aligned {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Aligned {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
 /// A TCP frame over IPv4 whose packet is `packet_len` bytes long.
 pub fn frame(packet_len: usize) -> Vec<u8> {
     let mut frame = [&[2; 12][..], &[8, 0, 0x45, 0]].concat();
@@ -71,13 +83,9 @@ pub fn frame(packet_len: usize) -> Vec<u8> {
     frame
 }
 
-pub fn layout(frame: &[u8]) -> FrameLayout {
-    FrameLayout::parse(frame, LengthFrom::Ip).expect("a frame of our own")
-}
-
 /// The ESP packet in a sealed frame.
-pub fn esp_of(frame: &[u8], layout: &FrameLayout) -> EspPacket {
-    match Arrival::of(frame, layout, None) {
+pub fn esp_of(frame: &Frame<'_>) -> EspPacket {
+    match Arrival::of(frame, None) {
         Ok(Arrival::Esp(packet)) => packet,
         other => panic!("no ESP packet: {other:?}"),
     }

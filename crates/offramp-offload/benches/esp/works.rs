@@ -1,11 +1,11 @@
 //! What is measured, and what is aimed at.
 
-use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, layout, outbound, suite};
+use crate::ends::{Aligned, RAW_AEAD, esp_of, frame, inbound, outbound, suite};
 use crate::harness::{Contender, OURSELVES, Report};
 use crate::raw::Raw;
 use offramp_offload::checksum;
 use offramp_offload::esp::{OutboundSa, ReplayWindow, SealedSegments, Suite, TAG_LEN};
-use offramp_offload::layout::{FrameLayout, Transport};
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::SegmentPolicy;
 use std::hint::black_box;
@@ -45,7 +45,7 @@ pub fn measure(report: &mut Report) {
 
 fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
     let ours = sealing_in_place(OURSELVES, outbound(suite), packet_len);
-    let sealed_len = outbound(suite).sealed_len(&frame(packet_len), &layout(&frame(packet_len)));
+    let sealed_len = outbound(suite).sealed_len(&Frame::received(&mut frame(packet_len)));
     let (mut raw, mut bytes) = (Raw::new(suite), Aligned::new(&vec![0x5a; sealed_len.expect("a frame of our own")]));
     let raw = Contender::new(RAW_AEAD, move || raw.seal(&mut black_box(&mut bytes)[BODY_AT..]));
     let work = format!("seal_in_place_{suite}_{packet_len}");
@@ -53,31 +53,29 @@ fn seal_in_place(report: &mut Report, suite: Suite, packet_len: usize, target: f
     report.aim_at_speed(&work, target);
 }
 
-/// Seals one frame over and over.
+/// Seals one frame over and over; it is parsed each time, since sealing in place takes bytes.
 pub fn sealing_in_place(who: &'static str, mut sa: OutboundSa, packet_len: usize) -> Contender<'static> {
     let clear = frame(packet_len);
-    let layout = layout(&clear);
     let front_len = sa.front_len();
     let mut buffer = Aligned::new(&[vec![0; front_len], clear.clone(), vec![0; sa.tail_len_max()]].concat());
     let headers = clear[..HEADERS_LEN].to_vec();
     Contender::new(who, move || {
-        // The headers are where sealing moved them from; a new frame brings its own.
-        buffer[front_len..front_len + IP_HEADERS_LEN].copy_from_slice(&headers[..IP_HEADERS_LEN]);
-        sa.seal_in_place(black_box(&mut buffer), front_len, &layout).expect("numbers enough").end
+        // Sealing moved or encrypted the headers; a new frame brings its own.
+        buffer[front_len..front_len + HEADERS_LEN].copy_from_slice(&headers);
+        sa.seal_in_place(black_box(&mut buffer), front_len).expect("numbers enough").end
     })
 }
 
 fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
-    let clear = frame(packet_len);
-    let layout = layout(&clear);
+    let mut clear = Aligned::new(&frame(packet_len));
+    let clear = Frame::received(&mut clear);
     let mut sa = outbound(suite);
-    let sealed_len = sa.sealed_len(&clear, &layout).expect("a frame of our own");
-    let (clear, mut out) = (Aligned::new(&clear), Aligned::new(&vec![0; sealed_len]));
+    let sealed_len = sa.sealed_len(&clear).expect("a frame of our own");
+    let mut out = Aligned::new(&vec![0; sealed_len]);
     let body_len = sealed_len - BODY_AT - TAG_LEN;
     let source = Aligned::new(&vec![0x5a; IP_HEADERS_LEN + body_len]);
-    let ours = Contender::new(OURSELVES, move || {
-        sa.seal(black_box(&clear), &layout, black_box(&mut out)).expect("numbers enough").end
-    });
+    let ours =
+        Contender::new(OURSELVES, move || sa.seal(black_box(&clear), black_box(&mut out)).expect("numbers enough").end);
     let (mut raw, mut bytes) = (Raw::new(suite), Aligned::new(&vec![0; sealed_len]));
     let raw = Contender::new(RAW_AEAD, move || {
         raw.seal_from(&black_box(&source)[IP_HEADERS_LEN..], &mut black_box(&mut bytes)[BODY_AT..]);
@@ -89,32 +87,27 @@ fn seal_copying(report: &mut Report, suite: Suite, packet_len: usize, target: f6
 
 /// Both open a copy of a sealed frame. The copy is made in both, and an association takes each frame
 /// once: when all were taken, the next batch is sealed, untimed. The adapter parses every frame of the
-/// line, protected or not, so the outer layout is given; the inner one is made here.
+/// line, protected or not, so the outer frame is parsed untimed; the inner one is made here.
 fn open(report: &mut Report, suite: Suite, packet_len: usize, target: f64) {
-    let clear = frame(packet_len);
-    let clear_layout = layout(&clear);
+    let mut clear = frame(packet_len);
+    let clear = Frame::received(&mut clear);
     let (mut sender, mut receiver) = (outbound(suite), inbound(suite));
-    let sealed_len = sender.sealed_len(&clear, &clear_layout).expect("a frame of our own");
-    let new_batch = move |batch: &mut Vec<Aligned>| {
-        for frame in batch.iter_mut() {
-            sender.seal(&clear, &clear_layout, frame).expect("numbers enough");
+    let sealed_len = sender.sealed_len(&clear).expect("a frame of our own");
+    let new_batch = move |batch: &mut Vec<FrameBuffer<Aligned>>| {
+        for buffer in batch.iter_mut() {
+            sender.seal(&clear, buffer.memory_mut()).expect("numbers enough");
+            buffer.set(0..sealed_len, TxMeta::default());
         }
     };
-    let sealed_layout = FrameLayout {
-        protocol: 50,
-        packet_end: sealed_len,
-        payload_start: IP_HEADERS_LEN,
-        transport: Transport::Opaque,
-        ..clear_layout
-    };
-    let open_batch = move |batch: &mut Vec<Aligned>| {
-        for frame in batch.iter_mut() {
-            let layout = sealed_layout;
-            let packet = esp_of(frame, &layout);
-            receiver.open(frame, &layout, &packet).expect("a genuine packet");
+    let open_batch = move |batch: &mut Vec<FrameBuffer<Aligned>>| {
+        for buffer in batch.iter_mut() {
+            let mut frame = buffer.frame();
+            let packet = esp_of(&frame);
+            receiver.open(&mut frame, &packet).expect("a genuine packet");
         }
     };
-    let ours = Contender::with_reset(OURSELVES, batch_of(&vec![0; sealed_len]), new_batch, open_batch);
+    let buffers: Vec<_> = batch_of(&vec![0; sealed_len]).into_iter().map(FrameBuffer::new).collect();
+    let ours = Contender::with_reset(OURSELVES, buffers, new_batch, open_batch);
     let batch = (Raw::new(suite), batch_of(&vec![0x5a; sealed_len]));
     let seal_batch = |state: &mut (Raw, Vec<Aligned>)| {
         for bytes in &mut state.1 {
@@ -149,11 +142,11 @@ fn large_send(report: &mut Report) {
     let mut line = Aligned::new(&vec![0; SLOT * segments]);
     let (mut super_bytes, payloads) = (Aligned::new(&super_frame), Aligned::new(&super_frame));
     let ours = Contender::new(OURSELVES, move || {
-        let frame: &mut [u8] = black_box(&mut super_bytes);
-        let mut plan = SealedSegments::new(frame, &meta, &SegmentPolicy::default(), &sa).expect("a frame of our own");
+        let mut frame = Frame::new(black_box(&mut super_bytes), meta);
+        let mut plan = SealedSegments::new(&mut frame, &SegmentPolicy::default(), &sa).expect("a frame of our own");
         let mut written = 0;
         while plan.frames_left() > 0 {
-            let run = plan.write_run(&mut sa, frame, &mut line[written * SLOT..], SLOT).expect("room and numbers");
+            let run = plan.write_run(&mut sa, &mut frame, &mut line[written * SLOT..], SLOT).expect("room and numbers");
             written += run.frames;
         }
         written

@@ -1,7 +1,7 @@
 //! The frames that are cut and joined: TCP over IPv4 with timestamps, 45 segments of 1448 bytes.
 
 use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 
 /// Payload of one segment: MTU 1500 less IPv4, TCP and timestamps.
 pub const MSS: usize = 1448;
@@ -44,8 +44,7 @@ pub fn partial_frame(flow: u16, sequence: u32, id: u16, flags: u8, payload: &[u8
     frame[48..50].copy_from_slice(&502_u16.to_be_bytes());
     frame[54..66].copy_from_slice(&[1, 1, 8, 10, 0, 0, 0, 9, 0, 0, 0, 5]);
     frame.extend_from_slice(payload);
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).expect("a frame of our own");
-    checksum::make_partial(&mut frame, &layout);
+    Frame::received(&mut frame).make_partial().expect("a frame of our own");
     frame
 }
 

@@ -4,7 +4,7 @@ use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
 
@@ -36,12 +36,10 @@ fn line(flows: usize) -> Vec<u8> {
     line
 }
 
-fn join(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &mut [u8])) {
+fn join(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
     let enabled = Offloads::RX_CHECKSUM | Offloads::RSC;
     for slot in line.chunks_exact_mut(SLOT) {
-        let frame = &mut slot[..FRAME_LEN];
-        let layout = FrameLayout::parse(frame, LengthFrom::Ip);
-        coalescer.offer(frame, &layout, enabled, None, 0, out);
+        coalescer.push(Frame::received(&mut slot[..FRAME_LEN]), enabled, None, 0, out);
     }
     coalescer.flush(out);
 }

@@ -1,13 +1,9 @@
 //! Checksums where they stand in a frame: pseudo-header, verify, complete, update.
 
 use super::{Sum, sum};
-use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, Transport};
+use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, TCP_CHECKSUM_OFFSET, Transport, UDP_CHECKSUM_OFFSET};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// Offset of the checksum field in a TCP header (RFC 9293 3.1).
-const TCP_CHECKSUM_OFFSET: usize = 16;
-/// Offset of the checksum field in a UDP header (RFC 768).
-const UDP_CHECKSUM_OFFSET: usize = 6;
 /// Bytes of a checksum field.
 const CHECKSUM_LEN: usize = 2;
 /// What a right packet sums to, its checksum field included (RFC 1071 section 1).
@@ -22,11 +18,8 @@ const ALL_ONES: u16 = 0xffff;
 /// sender used: such a frame on its way verifies as bad, as it does in every adapter.
 ///
 /// [`Sum::ZERO`] for an opaque network.
-///
-/// # Panics
-/// When `layout` was not made from this frame and reaches beyond its end.
 #[inline]
-pub fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> Sum {
+pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> Sum {
     if layout.network == Network::Opaque {
         return Sum::ZERO;
     }
@@ -44,10 +37,7 @@ pub fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u32) -> 
 /// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be summed: no
 ///   IP, neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender
 ///   made none).
-///
-/// # Panics
-/// When `layout` was not made from this frame and reaches beyond its end.
-pub fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
+pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
     if !ipv4_header_is_good(frame, layout) {
         return ChecksumState::Bad;
     }
@@ -67,11 +57,8 @@ pub fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
 
 /// Whether the IPv4 header, options included, sums to what it must (RFC 791 3.1). True for every
 /// other network, which has no such sum.
-///
-/// # Panics
-/// When `layout` was not made from this frame and reaches beyond its end.
 #[inline]
-pub fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
+pub(crate) fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
     if layout.network != Network::Ipv4 {
         return true;
     }
@@ -93,10 +80,7 @@ pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
 /// (0 as 0xffff).
 ///
 /// For TCP and UDP frames of which [`verify`] said [`ChecksumState::Good`].
-///
-/// # Panics
-/// When `layout` was not made from this frame and reaches beyond its end.
-pub fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
+pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
     let offset = if layout.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
     let partial = PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 };
     let pseudo = pseudo_header(frame, layout, layout.transport_len() as u32).fold();

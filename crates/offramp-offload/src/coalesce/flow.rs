@@ -1,13 +1,12 @@
 //! One aggregate: how it starts, what may join, how it is closed.
 
 use super::Telling;
-use super::head::{
-    ALL_ONES, CommonSums, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_PAYLOAD_LEN_OFFSET, Key, NetworkFields,
-    Shape, TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, TCP_LAST, Template, TransportFields, UDP_CHECKSUM_OFFSET,
-    UDP_LENGTH_OFFSET,
-};
+use super::head::{ALL_ONES, CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
 use crate::checksum::copy_and_sum;
-use crate::layout::{FrameLayout, IPV6_HEADER_LEN};
+use crate::layout::{
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
+    TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET,
+};
 use crate::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 
 /// Bytes of both ports at the front of a TCP or UDP header.

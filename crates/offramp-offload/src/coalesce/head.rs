@@ -5,38 +5,17 @@
 #![allow(clippy::trivially_copy_pass_by_ref)]
 
 use crate::checksum::{Sum, pseudo_header, sum};
-use crate::layout::{FrameLayout, IPV6_HEADER_LEN, Network, Transport};
+use crate::layout::{
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
+    Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_RST, TCP_SEQUENCE_OFFSET, TCP_SYN,
+    TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET,
+};
 
-/// TCP's FIN bit: joins and closes.
-const TCP_FIN: u8 = 0x01;
-const TCP_SYN: u8 = 0x02;
-const TCP_RST: u8 = 0x04;
-/// TCP's PSH bit: joins and closes.
-const TCP_PSH: u8 = 0x08;
-const TCP_URG: u8 = 0x20;
-const TCP_CWR: u8 = 0x80;
 /// The two bits that only the last segment of a super-frame keeps.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
 /// Flags that are handed over at once: they may neither start an aggregate nor join one.
 /// FIN and PSH may join, and close; alone there is nothing to wait for.
 const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_CWR | TCP_LAST;
-
-const TCP_SEQ_OFFSET: usize = 4;
-/// Where TCP's flag byte lies in its header (RFC 9293 3.1).
-pub(super) const TCP_FLAGS_OFFSET: usize = 13;
-/// Where TCP's checksum field lies in its header.
-pub(super) const TCP_CHECKSUM_OFFSET: usize = 16;
-/// Where UDP's length field lies in its header (RFC 768).
-pub(super) const UDP_LENGTH_OFFSET: usize = 4;
-/// Where UDP's checksum field lies in its header.
-pub(super) const UDP_CHECKSUM_OFFSET: usize = 6;
-/// Where the total length lies in an IPv4 header (RFC 791 3.1); the ID lies behind it.
-pub(super) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
-const IPV4_ID_OFFSET: usize = 4;
-/// Where the header checksum lies in an IPv4 header.
-pub(super) const IPV4_CHECKSUM_OFFSET: usize = 10;
-/// Where the payload length lies in an IPv6 header (RFC 8200 3).
-pub(super) const IPV6_PAYLOAD_LEN_OFFSET: usize = 4;
 
 /// What a right message sums to, its checksum field included (RFC 1071 section 1).
 pub(super) const ALL_ONES: u16 = 0xffff;
@@ -217,7 +196,7 @@ fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
     if shape.is_udp {
         transport[UDP_LENGTH_OFFSET..UDP_CHECKSUM_OFFSET + 2].fill(0);
     } else {
-        transport[TCP_SEQ_OFFSET..TCP_SEQ_OFFSET + 4].fill(0);
+        transport[TCP_SEQUENCE_OFFSET..TCP_SEQUENCE_OFFSET + 4].fill(0);
         transport[TCP_FLAGS_OFFSET] = !TCP_LAST;
         transport[TCP_CHECKSUM_OFFSET..TCP_CHECKSUM_OFFSET + 2].fill(0);
     }

@@ -243,10 +243,10 @@ impl Spec {
 /// What was handed out: what was said of it, and its bytes.
 type Told = (RxMeta, Vec<u8>);
 
-fn offer_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: u64, told: &mut Vec<Told>) {
+fn push_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: u64, told: &mut Vec<Told>) {
     let mut frame = frame.to_vec();
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-    coalescer.offer(&mut frame, &layout, enabled, None, now_ns, &mut |meta, bytes| told.push((*meta, bytes.to_vec())));
+    let mut out = |meta: &RxMeta, bytes: &[u8]| told.push((*meta, bytes.to_vec()));
+    coalescer.push(Frame::received(&mut frame), enabled, None, now_ns, &mut out);
 }
 
 fn flush(coalescer: &mut Coalescer, told: &mut Vec<Told>) {
@@ -259,7 +259,7 @@ fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Told> {
     let mut coalescer = Coalescer::new(config);
     let mut told = Vec::new();
     for frame in frames {
-        offer_one(&mut coalescer, frame, ALL, 0, &mut told);
+        push_one(&mut coalescer, frame, ALL, 0, &mut told);
     }
     flush(&mut coalescer, &mut told);
     told
@@ -343,11 +343,13 @@ fn cut((meta, bytes): &Told) -> Vec<Vec<u8>> {
 fn cut_by_segmenter(meta: &RxMeta, bytes: &[u8]) -> Vec<Vec<u8>> {
     let ChecksumState::Partial(partial) = meta.checksum else { panic!("an aggregate's checksum is partial") };
     let asked = TxMeta { checksum: Some(partial), segmentation: meta.segmentation };
-    let mut segmenter = Segmenter::new(bytes, &asked, &SegmentPolicy::default()).expect("an aggregate can be cut");
+    let mut bytes = bytes.to_vec();
+    let aggregate = Frame::new(&mut bytes, asked);
+    let mut segmenter = Segmenter::new(&aggregate, &SegmentPolicy::default()).expect("an aggregate can be cut");
     let mut frames = Vec::new();
     while segmenter.frames_left() > 0 {
         let mut frame = vec![0; segmenter.next_len()];
-        segmenter.write_next(bytes, &mut frame);
+        segmenter.write_next(&aggregate, &mut frame);
         frames.push(frame);
     }
     frames

@@ -11,8 +11,9 @@ use super::suite::Suite;
 use super::tunnel::{Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
 use super::udp::EspPacket;
 use crate::checksum::{ipv4_header_is_good, is_good_ipv4_header};
+use crate::frame::Frame;
 use crate::layout::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, Transport, UDP_HEADER_LEN,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, PROTOCOL_UDP, Transport, UDP_HEADER_LEN, UDP_LENGTH_OFFSET,
     is_extension_header, transport_of,
 };
 use std::fmt;
@@ -21,8 +22,6 @@ use strum::VariantArray;
 
 /// Next header of a dummy packet (RFC 4303 2.6).
 pub const NEXT_HEADER_NONE: u8 = 59;
-/// Where UDP's length stands in its header.
-const UDP_LENGTH_OFFSET: usize = 4;
 
 /// Why a packet is not handed on. Each has its own counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error, VariantArray)]
@@ -211,11 +210,9 @@ impl Opener {
     }
 
     /// Whether a packet with this outer header is for this association.
-    ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
-    pub fn is_addressed(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+    pub fn is_addressed(&self, frame: &Frame<'_>) -> bool {
+        let Ok((frame, layout)) = frame.parts() else { return false };
         match self.destination {
             None => true,
             Some(wanted) => addresses(frame, layout).is_some_and(|(_, destination)| destination == wanted),
@@ -227,17 +224,9 @@ impl Opener {
     /// # Errors
     /// [`Refused::UnknownSpi`], [`Refused::Malformed`] or [`Refused::Policy`], with the frame unchanged, or
     /// [`Refused::BadTag`], after which its payload may hold anything.
-    ///
-    /// # Panics
-    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
-    pub fn decrypt(
-        &self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        packet: &EspPacket,
-        sequence: u64,
-    ) -> Result<Decrypted, Refused> {
+    pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
+        let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
         // The check value is over the association's own SPI and the number given: they must be the packet's.
         if packet.spi != self.spi {
             return Err(Refused::UnknownSpi);
@@ -259,6 +248,10 @@ impl Opener {
         if !ipv4_header_is_good(frame, layout) {
             return Err(Refused::Malformed);
         }
+        let esp_at = if packet.is_encapsulated { layout.payload_start } else { layout.transport_start };
+        if packet.esp_at != esp_at {
+            return Err(Refused::Malformed); // A packet of another frame.
+        }
         let body_at = packet.esp_at + ESP_HEADER_LEN + self.iv_len;
         let icv_at = layout.packet_end.checked_sub(self.icv_len).ok_or(Refused::Malformed)?;
         let body_len = icv_at.checked_sub(body_at).ok_or(Refused::Malformed)?;
@@ -270,35 +263,28 @@ impl Opener {
     }
 
     /// Takes the wrapping off a decrypted packet: headers move up to the payload, which stays where it
-    /// is. `layout` is still the one of the sealed frame.
+    /// is. `frame` then is the clear one.
     ///
     /// # Errors
     /// [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
-    ///
-    /// # Panics
-    /// When `layout` or `decrypted` were not made from this frame and reach beyond its end.
     #[inline]
-    pub fn unwrap(
-        &self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        decrypted: Decrypted,
-        sequence: u64,
-    ) -> Result<Opened, Refused> {
+    pub fn unwrap(&self, frame: &mut Frame<'_>, decrypted: Decrypted, sequence: u64) -> Result<Opened, Refused> {
+        let (bytes, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
         let parts = &decrypted.parts;
-        let (payload_end, next_header) = read_trailer(&frame[..parts.icv_at], parts.body_at)?;
+        let (payload_end, next_header) = read_trailer(&bytes[..parts.icv_at], parts.body_at)?;
         if next_header == NEXT_HEADER_NONE {
             return Err(Refused::Dummy);
         }
         let (start, clear) = if self.is_tunnel {
-            unwrap_tunnel(frame, layout, parts.body_at, payload_end, next_header)?
+            unwrap_tunnel(bytes, layout, parts.body_at, payload_end, next_header)?
         } else {
-            unwrap_transport(frame, layout, parts.body_at, payload_end, next_header)?
+            unwrap_transport(bytes, layout, parts.body_at, payload_end, next_header)?
         };
         let end = start + clear.packet_end;
-        if self.selector.as_ref().is_some_and(|selector| !selector.matches(&frame[start..end], &clear)) {
+        if self.selector.as_ref().is_some_and(|selector| !selector.matches_packet(&bytes[start..end], &clear)) {
             return Err(Refused::Policy);
         }
+        frame.narrow(start..end, clear);
         let checksum_is_stale = self.is_encapsulated && !self.is_tunnel;
         Ok(Opened { start, end, layout: clear, sequence, checksum_is_stale, event: None })
     }
@@ -347,7 +333,7 @@ fn unwrap_transport(
     move_headers(frame, 0, start, headers_len);
     let clear = &mut frame[start..end];
     mend_network(clear, layout, end - start, next_header);
-    let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
+    let clear_layout = *Frame::received(clear).layout().map_err(|_| Refused::Malformed)?;
     Ok((start, clear_layout))
 }
 
@@ -407,7 +393,7 @@ fn unwrap_tunnel(
     frame.copy_within(..link_len, start);
     frame[body_at - 2..body_at].copy_from_slice(&ethertype.to_be_bytes());
     let clear = &mut frame[start..payload_end];
-    let clear_layout = FrameLayout::parse(clear, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
+    let clear_layout = *Frame::received(clear).layout().map_err(|_| Refused::Malformed)?;
     let ecn = ecn_of(class_of(clear, &clear_layout), outer_class).map_err(|_| Refused::Congestion)?;
     set_ecn(clear, &clear_layout, ecn);
     Ok((start, clear_layout))
@@ -466,39 +452,30 @@ impl InboundSa {
     }
 
     /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this
-    /// order (RFC 4303 3.4). The clear frame lies inside the bytes of the sealed one.
+    /// order (RFC 4303 3.4). `frame` then is the clear one, which lies inside the bytes of the sealed one.
     ///
     /// # Errors
     /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved
     /// only if the packet was genuine.
-    ///
-    /// # Panics
-    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
-    pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
-        match self.opener.usual(layout, packet) {
-            Some(usual) => of_usual!(usual, self.open_usual(frame, layout, packet)),
-            None => self.open_any(frame, layout, packet),
+    pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
+        match frame.layout().ok().and_then(|layout| self.opener.usual(layout, packet)) {
+            Some(usual) => of_usual!(usual, self.open_usual(frame, packet)),
+            None => self.open_any(frame, packet),
         }
     }
 
     #[inline(never)]
-    fn open_any(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+    fn open_any(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let sequence = self.check(packet)?;
-        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
+        let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         self.window.advance(sequence)?;
-        self.unwrap(frame, layout, decrypted, sequence)
+        self.unwrap(frame, decrypted, sequence)
     }
 
     /// Unwraps a genuine packet and counts it.
-    fn unwrap(
-        &mut self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        decrypted: Decrypted,
-        sequence: u64,
-    ) -> Result<Opened, Refused> {
-        let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
+    fn unwrap(&mut self, frame: &mut Frame<'_>, decrypted: Decrypted, sequence: u64) -> Result<Opened, Refused> {
+        let opened = self.opener.unwrap(frame, decrypted, sequence);
         let opened = opened.inspect_err(|_| self.spent.spend_refused())?;
         let event = self.spent.spend(opened.packet_len());
         Ok(Opened { event, ..opened })
@@ -517,12 +494,13 @@ impl InboundSa {
     #[inline(never)]
     fn open_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
+        frame: &mut Frame<'_>,
         packet: &EspPacket,
     ) -> Result<Opened, Refused> {
         let sequence = self.check(packet)?;
-        let whole = &mut frame[..layout.packet_end];
+        let (bytes, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
+        let layout = *layout;
+        let whole = &mut bytes[..layout.packet_end];
         let (headers, packet) = whole.split_first_chunk_mut::<BODY>().ok_or(Refused::Malformed)?;
         let body_len = packet.len().checked_sub(TAG_LEN).ok_or(Refused::Malformed)?;
         let has_good_header = headers[NETWORK..TRANSPORT].as_array().is_none_or(is_good_ipv4_header);
@@ -536,7 +514,7 @@ impl InboundSa {
         if is_extension_header(packet[body_len - 1]) {
             let icv_at = BODY + body_len;
             let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };
-            return self.unwrap(frame, layout, Decrypted { parts }, sequence);
+            return self.unwrap(frame, Decrypted { parts }, sequence);
         }
         let clear = Clear::of(&packet[..body_len]);
         let Ok(clear) = clear else {
@@ -554,8 +532,9 @@ impl InboundSa {
             protocol: clear.protocol,
             payload_start: TRANSPORT + clear.transport_header_len,
             packet_end,
-            ..*layout
+            ..layout
         };
+        frame.narrow(start..end, layout);
         Ok(Opened { start, end, layout, sequence, checksum_is_stale: false, event })
     }
 }

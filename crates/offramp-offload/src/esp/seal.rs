@@ -7,14 +7,14 @@ use super::lifetime::{LifetimeEvent, Spent};
 use super::shared::Grant;
 use super::suite::Suite;
 use super::tunnel::{
-    IPV4_CHECKSUM_OFFSET, IPV4_HEADER_LEN, IPV4_ID_OFFSET, Inner, Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer,
-    PROTOCOL_ESP, mend_network, put16,
+    IPV4_HEADER_LEN, Inner, Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network, put16,
 };
 use super::udp::{self, UdpPorts};
 use crate::checksum::{Sum, sum};
+use crate::frame::Frame;
 use crate::layout::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV6_HEADER_LEN, Network, PROTOCOL_UDP,
-    VLAN_TAG_LEN,
+    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_ID_OFFSET,
+    IPV6_HEADER_LEN, Network, PROTOCOL_UDP, VLAN_TAG_LEN,
 };
 use crate::segment::Heads;
 use std::fmt;
@@ -280,7 +280,13 @@ impl OutboundSa {
     ///
     /// # Errors
     /// As [`OutboundSa::seal`] would.
-    pub fn sealed_len(&self, frame: &[u8], layout: &FrameLayout) -> Result<usize, SealRefused> {
+    pub fn sealed_len(&self, frame: &Frame<'_>) -> Result<usize, SealRefused> {
+        let (bytes, layout) = frame.parts().map_err(|_| SealRefused::NotIp)?;
+        self.sealed_len_of(bytes, layout)
+    }
+
+    #[inline]
+    pub(super) fn sealed_len_of(&self, frame: &[u8], layout: &FrameLayout) -> Result<usize, SealRefused> {
         Ok(self.shape_of(frame, layout)?.parts.end)
     }
 
@@ -306,19 +312,14 @@ impl OutboundSa {
         packet_len.checked_sub(network_header_len + transport_header_len)
     }
 
-    /// Seals `frame` into the front of `out`. `frame` stays as it is.
-    ///
-    /// `layout` is of a frame of the line ([`crate::layout::LengthFrom::Ip`]); bytes behind the packet
-    /// are not taken along.
+    /// Seals `frame` into the front of `out`. `frame` stays as it is; its padding is not taken along.
     ///
     /// # Errors
     /// When the frame cannot be sealed. No sequence number is used up then, except by
     /// [`SealRefused::Cipher`].
-    ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
-    pub fn seal(&mut self, frame: &[u8], layout: &FrameLayout, out: &mut [u8]) -> Result<Sealed, SealRefused> {
+    pub fn seal(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> Result<Sealed, SealRefused> {
+        let (frame, layout) = frame.parts().map_err(|_| SealRefused::NotIp)?;
         match self.usual(layout) {
             Some(Usual::Ipv4) => of_usual!(0, self.seal_usual(frame, layout, out)),
             Some(usual) => self.seal_less_usual(usual, frame, layout, out),
@@ -357,15 +358,21 @@ impl OutboundSa {
     }
 
     /// Seals the frame that starts at `start` of `buffer` in place: the sealed one starts
-    /// [`OutboundSa::front_len`] bytes earlier and ends up to [`OutboundSa::tail_len_max`] bytes later.
+    /// [`OutboundSa::front_len`] bytes earlier and ends up to [`OutboundSa::tail_len_max`] bytes later. Where the frame
+    /// ends is what its IP length says.
     ///
     /// # Errors
     /// When the frame cannot be sealed; it is then unchanged, except after [`SealRefused::Cipher`].
-    ///
-    /// # Panics
-    /// When `layout` was not made from the frame at `start` and reaches beyond its end.
     #[inline]
-    pub fn seal_in_place(
+    pub fn seal_in_place(&mut self, buffer: &mut [u8], start: usize) -> Result<Sealed, SealRefused> {
+        let frame = Frame::received(buffer.get_mut(start..).ok_or(SealRefused::NoRoom)?);
+        let layout = *frame.layout().map_err(|_| SealRefused::NotIp)?;
+        self.seal_at(buffer, start, &layout)
+    }
+
+    /// As [`OutboundSa::seal_in_place`], for a frame of this layout.
+    #[inline]
+    pub(super) fn seal_at(
         &mut self,
         buffer: &mut [u8],
         start: usize,
@@ -459,7 +466,7 @@ impl OutboundSa {
     ) -> Result<Option<LifetimeEvent>, SealRefused> {
         let mut event = None;
         for slot in 0..frames {
-            event = self.seal_in_place(&mut out[slot * stride..], start, layout)?.event.or(event);
+            event = self.seal_at(&mut out[slot * stride..], start, layout)?.event.or(event);
         }
         Ok(event)
     }

@@ -3,8 +3,9 @@
 
 use super::lifetime::LifetimeEvent;
 use super::seal::{OutboundSa, SealRefused, Sealed};
-use crate::layout::{FrameLayout, LengthFrom, Malformed};
-use crate::meta::TxMeta;
+use crate::frame::Frame;
+use crate::layout::{FrameLayout, Malformed};
+use crate::meta::SegmentationKind;
 use crate::segment::{Refused, SegmentPolicy, Segmenter};
 
 /// Bytes of clear frames that are written before they are sealed: they are still in the fastest cache
@@ -37,7 +38,7 @@ pub struct SealedRun {
 }
 
 /// Gives out the sealed frames of one super-frame, one by one or in runs, straight into buffers of the
-/// line. As [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same bytes
+/// wire. As [`Segmenter`], it keeps no reference to the super-frame; the caller hands the same frame
 /// and the same association to every call.
 #[derive(Clone, Debug)]
 pub struct SealedSegments {
@@ -47,27 +48,24 @@ pub struct SealedSegments {
 }
 
 impl SealedSegments {
-    /// Plans the frames of `frame` as `meta` asks, sealed by `sa`.
+    /// Plans the frames of `frame` as it requests, sealed by `sa`.
     ///
     /// Cut to what [`OutboundSa::payload_max`] says, or the sealed frames outgrow the path.
     ///
     /// # Errors
     /// When the request cannot be done on these bytes; nothing may then be sent.
-    pub fn new(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy, sa: &OutboundSa) -> Result<Self, PlanRefused> {
-        let plan = Segmenter::new(frame, meta, policy)?;
-        let is_cut = plan.frames_left() > 1;
-        let length_from = if is_cut { LengthFrom::Frame } else { LengthFrom::Ip };
-        let mut layout = FrameLayout::parse(frame, length_from)?;
-        if is_cut {
-            layout.fragment = layout.fragment || Self::makes_fragments(meta);
-            layout.packet_end = plan.next_len();
+    pub fn new(frame: &mut Frame<'_>, policy: &SegmentPolicy, sa: &OutboundSa) -> Result<Self, PlanRefused> {
+        let plan = Segmenter::new(frame, policy)?;
+        if plan.frames_left() == 1 {
+            let frame = frame.unsegmented();
+            sa.sealed_len(&frame)?;
+            return Ok(Self { plan, layout: *frame.layout()? });
         }
-        sa.sealed_len(frame, &layout)?;
+        let mut layout = *frame.layout()?;
+        layout.fragment |= frame.request().segmentation.is_some_and(|s| s.kind == SegmentationKind::UdpFragments);
+        layout.packet_end = plan.next_len();
+        sa.sealed_len_of(frame.bytes(), &layout)?;
         Ok(Self { plan, layout })
-    }
-
-    fn makes_fragments(meta: &TxMeta) -> bool {
-        meta.segmentation.is_some_and(|s| s.kind == crate::meta::SegmentationKind::UdpFragments)
     }
 
     /// Frames that are still to be written.
@@ -76,8 +74,8 @@ impl SealedSegments {
     }
 
     /// Length of the next sealed frame in bytes, 0 when all are written.
-    pub fn next_len(&self, frame: &[u8], sa: &OutboundSa) -> usize {
-        if self.frames_left() == 0 { 0 } else { sa.sealed_len(frame, &self.next_layout()).unwrap_or(0) }
+    pub fn next_len(&self, frame: &Frame<'_>, sa: &OutboundSa) -> usize {
+        if self.frames_left() == 0 { 0 } else { sa.sealed_len_of(frame.bytes(), &self.next_layout()).unwrap_or(0) }
     }
 
     /// Length of the clear IP packet in the next frame, bytes.
@@ -97,13 +95,10 @@ impl SealedSegments {
     ///
     /// # Errors
     /// When the association refuses or `out` is too short; the frame is then still to be written.
-    ///
-    /// # Panics
-    /// If `frame` is shorter than the one planned for: a mistake of the caller, which no input can cause.
     pub fn write_next(
         &mut self,
         sa: &mut OutboundSa,
-        frame: &[u8],
+        frame: &Frame<'_>,
         out: &mut [u8],
     ) -> Result<Option<Sealed>, SealRefused> {
         if self.frames_left() == 0 {
@@ -112,19 +107,21 @@ impl SealedSegments {
         let layout = self.next_layout();
         self.check_room(sa, frame, &layout, out.len())?;
         let front_len = sa.front_len();
-        self.plan.write_next(frame, &mut out[front_len..]);
-        sa.seal_in_place(out, front_len, &layout).map(Some)
+        if self.plan.write_next(frame, &mut out[front_len..]) == 0 {
+            return Ok(None); // Another frame than the one that was planned.
+        }
+        sa.seal_at(out, front_len, &layout).map(Some)
     }
 
     /// What could refuse the next frame, before a byte of it is written.
     fn check_room(
         &self,
         sa: &OutboundSa,
-        frame: &[u8],
+        frame: &Frame<'_>,
         layout: &FrameLayout,
         room_len: usize,
     ) -> Result<usize, SealRefused> {
-        let sealed_len = sa.sealed_len(frame, layout)?;
+        let sealed_len = sa.sealed_len_of(frame.bytes(), layout)?;
         if room_len < sealed_len.max(sa.front_len() + self.plan.next_len()) {
             return Err(SealRefused::NoRoom);
         }
@@ -143,13 +140,10 @@ impl SealedSegments {
     ///
     /// # Errors
     /// When the association refuses or a slot is too short, before any frame was written.
-    ///
-    /// # Panics
-    /// If `frame` is shorter than the one planned for: a mistake of the caller, which no input can cause.
     pub fn write_run(
         &mut self,
         sa: &mut OutboundSa,
-        frame: &mut [u8],
+        frame: &mut Frame<'_>,
         out: &mut [u8],
         stride: usize,
     ) -> Result<SealedRun, SealRefused> {
@@ -180,14 +174,14 @@ impl SealedSegments {
     fn seal_run(
         &mut self,
         sa: &mut OutboundSa,
-        frame: &mut [u8],
+        frame: &mut Frame<'_>,
         out: &mut [u8],
         stride: usize,
         count: usize,
         layout: &FrameLayout,
     ) -> Result<(usize, Option<LifetimeEvent>), SealRefused> {
         let Some(heads) = self.plan.heads(frame, count) else { return Ok((0, None)) };
-        let (frames, event) = sa.seal_segments(frame, &heads, layout, out, stride)?;
+        let (frames, event) = sa.seal_segments(frame.bytes_mut(), &heads, layout, out, stride)?;
         self.plan.pass(frames);
         Ok((frames, event))
     }
@@ -195,7 +189,7 @@ impl SealedSegments {
     fn write_chunk(
         &mut self,
         sa: &mut OutboundSa,
-        frame: &[u8],
+        frame: &Frame<'_>,
         out: &mut [u8],
         stride: usize,
         frames: usize,
@@ -203,7 +197,9 @@ impl SealedSegments {
     ) -> Result<Option<LifetimeEvent>, SealRefused> {
         let front_len = sa.front_len();
         let clear_end = front_len + (frames - 1) * stride + self.plan.next_len();
-        self.plan.write_run(frame, &mut out[front_len..clear_end], stride);
+        if self.plan.write_run(frame, &mut out[front_len..clear_end], stride) != frames {
+            return Err(SealRefused::NoRoom); // Another frame than the one that was planned.
+        }
         sa.seal_slots(out, stride, frames, front_len, layout)
     }
 }

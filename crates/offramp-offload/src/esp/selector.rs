@@ -1,5 +1,6 @@
 //! Selectors: which packets belong to an association (RFC 4301 4.4.1.1).
 
+use crate::frame::Frame;
 use crate::layout::{self, FrameLayout, Network, Transport};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
@@ -68,10 +69,11 @@ pub struct Selector {
 impl Selector {
     /// Whether a clear IP packet matches. What is not IP never does, and of a fragment no ports are seen: it matches no
     /// selector that names some ([`Selector::may_match`]).
-    ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
-    pub fn matches(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+    pub fn matches(&self, frame: &Frame<'_>) -> bool {
+        frame.parts().is_ok_and(|(bytes, layout)| self.matches_packet(bytes, layout))
+    }
+
+    pub(super) fn matches_packet(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let Some((source, destination)) = addresses(frame, layout) else { return false };
         self.has_addresses(source, destination)
             && self.protocol.is_none_or(|protocol| protocol == layout.protocol)
@@ -83,20 +85,19 @@ impl Selector {
     /// seen count as those that are named, and so does the protocol behind IPv6 headers that are in another fragment
     /// (RFC 4301 7). What this says yes to must not go in the clear.
     ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
-    pub fn may_match(&self, frame: &[u8], layout: &FrameLayout) -> bool {
+    /// A host may take a frame that has no layout nonetheless, so its addresses alone count then.
+    pub fn may_match(&self, frame: &Frame<'_>) -> bool {
+        let Ok((bytes, layout)) = frame.parts() else { return self.may_match_malformed(frame.bytes()) };
         if !layout.fragment {
-            return self.matches(frame, layout);
+            return self.matches_packet(bytes, layout);
         }
         let is_protocol_hidden = layout.network == Network::Ipv6 && layout::is_extension_header(layout.protocol);
-        addresses(frame, layout).is_some_and(|(source, destination)| self.has_addresses(source, destination))
+        addresses(bytes, layout).is_some_and(|(source, destination)| self.has_addresses(source, destination))
             && (is_protocol_hidden || self.protocol.is_none_or(|protocol| protocol == layout.protocol))
     }
 
-    /// As [`Selector::may_match`], for a frame that has no layout ([`FrameLayout::parse`] refused it): a host may take it
-    /// nonetheless, so its addresses alone count. What has no IP header does not match.
-    pub fn may_match_malformed(&self, frame: &[u8]) -> bool {
+    /// What has no IP header does not match.
+    fn may_match_malformed(&self, frame: &[u8]) -> bool {
         layout::fixed_network(frame)
             .and_then(|layout| addresses(frame, &layout))
             .is_some_and(|(source, destination)| self.has_addresses(source, destination))

@@ -11,7 +11,7 @@ use super::open::{Opened, Opener, Refused};
 use super::replay::ReplayWindow;
 use super::seal::{OutboundSa, SealRefused};
 use super::udp::EspPacket;
-use crate::layout::FrameLayout;
+use crate::frame::Frame;
 use crate::sync::lock;
 use std::sync::Mutex;
 
@@ -215,14 +215,11 @@ impl SharedInbound {
     /// # Errors
     /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved only if
     /// the packet was genuine.
-    ///
-    /// # Panics
-    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
-    pub fn open(&self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+    pub fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let sequence = lock(&self.seen).check(packet.sequence)?;
-        let decrypted = self.opener.decrypt(frame, layout, packet, sequence)?;
-        let opened = self.opener.unwrap(frame, layout, decrypted, sequence);
+        let decrypted = self.opener.decrypt(frame, packet, sequence)?;
+        let opened = self.opener.unwrap(frame, decrypted, sequence);
         // A genuine packet that is thrown away has used the key, and its number, as well.
         let event = lock(&self.seen).take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })

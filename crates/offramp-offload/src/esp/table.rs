@@ -4,7 +4,7 @@ use super::config::{InvalidSa, SaConfig};
 use super::library::{CipherLibrary, aws_lc};
 use super::open::{InboundSa, Opened, Refused, RefusedCounts};
 use super::udp::EspPacket;
-use crate::layout::FrameLayout;
+use crate::frame::Frame;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -91,13 +91,10 @@ impl SaTable {
     ///
     /// # Errors
     /// Why the packet is not handed on; it is counted.
-    ///
-    /// # Panics
-    /// When `layout` or `packet` were not made from this frame and reach beyond its end.
     #[inline]
-    pub fn open(&mut self, frame: &mut [u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Opened, Refused> {
+    pub fn open(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
         let opened = match self.by_spi.get_mut(&packet.spi) {
-            Some(sa) if sa.opener().is_addressed(frame, layout) => sa.open(frame, layout, packet),
+            Some(sa) if sa.opener().is_addressed(frame) => sa.open(frame, packet),
             _ => Err(Refused::UnknownSpi),
         };
         opened.inspect_err(|&reason| self.refused.count(reason))

@@ -3,7 +3,10 @@
 use super::config::InvalidSa;
 use super::udp::{self, UdpPorts};
 use crate::checksum::{Sum, sum, update16};
-use crate::layout::{FrameLayout, IPV6_HEADER_LEN, Network, PROTOCOL_UDP};
+use crate::layout::{
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN,
+    IPV6_PAYLOAD_LEN_OFFSET, Network, PROTOCOL_UDP,
+};
 use std::net::IpAddr;
 
 /// Hop limit of outer headers unless told otherwise (the default that IANA records for IP).
@@ -19,13 +22,8 @@ pub(super) const NEXT_HEADER_IPV4: u8 = 4;
 pub(super) const NEXT_HEADER_IPV6: u8 = 41;
 
 pub(super) const IPV4_HEADER_LEN: usize = 20;
-pub(super) const IPV4_LEN_OFFSET: usize = 2;
-pub(super) const IPV6_LEN_OFFSET: usize = 4;
 const IPV6_PROTOCOL_OFFSET: usize = 6;
-pub(super) const IPV4_ID_OFFSET: usize = 4;
-const IPV4_FRAGMENT_OFFSET: usize = 6;
 pub(super) const IPV4_TTL_OFFSET: usize = 8;
-pub(super) const IPV4_CHECKSUM_OFFSET: usize = 10;
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 const ECN_MASK: u8 = 0b11;
 const DSCP_SHIFT: u32 = 2;
@@ -186,7 +184,7 @@ impl Outer {
         let class = self.class_of(inner);
         if !self.is_ipv4() {
             packet[..2].copy_from_slice(&(0x6000 | u16::from(class) << 4).to_be_bytes());
-            put16(packet, IPV6_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
+            put16(packet, IPV6_PAYLOAD_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
             return;
         }
         let has_df = match self.rules.df {
@@ -198,7 +196,7 @@ impl Outer {
         // What may not be fragmented needs no ID (RFC 6864 4.1).
         let id = if has_df { 0 } else { id };
         packet[1] = class;
-        put16(packet, IPV4_LEN_OFFSET, packet_len as u16);
+        put16(packet, IPV4_TOTAL_LEN_OFFSET, packet_len as u16);
         put16(packet, IPV4_ID_OFFSET, id);
         put16(packet, IPV4_FRAGMENT_OFFSET, fragment);
         let changed = Sum::word(u16::from(class)).plus(Sum::word(packet_len as u16));
@@ -287,7 +285,7 @@ pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: u
     let at = layout.network_start;
     let packet_len = packet_end - at;
     if layout.network == Network::Ipv6 {
-        put16(frame, at + IPV6_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
+        put16(frame, at + IPV6_PAYLOAD_LEN_OFFSET, (packet_len - IPV6_HEADER_LEN) as u16);
         frame[layout.protocol_at] = protocol;
         return;
     }
@@ -309,7 +307,8 @@ impl Ipv4Words {
     #[inline]
     fn of(header: &[u8; IPV4_HEADER_LEN], packet_len: usize, protocol: u8) -> Self {
         let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
-        let (old_len, old_hops, field) = (word(IPV4_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
+        let (old_len, old_hops, field) =
+            (word(IPV4_TOTAL_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
         let len = (packet_len as u16).swap_bytes();
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
         // A word that counts inverted is its distance from 0xffff.
@@ -321,7 +320,7 @@ impl Ipv4Words {
 
     #[inline]
     fn write(self, header: &mut [u8; IPV4_HEADER_LEN]) {
-        header[IPV4_LEN_OFFSET..IPV4_LEN_OFFSET + 2].copy_from_slice(&self.len.to_le_bytes());
+        header[IPV4_TOTAL_LEN_OFFSET..IPV4_TOTAL_LEN_OFFSET + 2].copy_from_slice(&self.len.to_le_bytes());
         header[IPV4_TTL_OFFSET..IPV4_TTL_OFFSET + 4].copy_from_slice(&self.hops_and_checksum.to_le_bytes());
     }
 }
@@ -354,7 +353,7 @@ impl Mended {
         match (self, header.first_chunk_mut()) {
             (Self::Ipv4(Ipv4Mended(words)), Some(header)) => words.write(header),
             (Self::Ipv6 { payload_len, protocol }, _) => {
-                put16(header, IPV6_LEN_OFFSET, payload_len);
+                put16(header, IPV6_PAYLOAD_LEN_OFFSET, payload_len);
                 header[IPV6_PROTOCOL_OFFSET] = protocol;
             }
             _ => {}

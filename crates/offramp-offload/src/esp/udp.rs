@@ -5,7 +5,8 @@ use super::open::Refused;
 use super::selector::addresses;
 use super::tunnel::{PROTOCOL_ESP, header_alone, put16};
 use crate::checksum::{Sum, sum};
-use crate::layout::{FrameLayout, Network, PROTOCOL_UDP, Transport, UDP_HEADER_LEN};
+use crate::frame::Frame;
+use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET};
 
 /// The port of ESP in UDP (RFC 3948 2.1), which it shares with IKE.
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
@@ -13,9 +14,6 @@ pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
 pub const KEEPALIVE: [u8; 1] = [0xff];
 /// Bytes that stand where an SPI would, in front of IKE (RFC 3948 2.2).
 pub const NON_ESP_MARKER: [u8; 4] = [0; 4];
-
-const UDP_LENGTH_OFFSET: usize = 4;
-const UDP_CHECKSUM_OFFSET: usize = 6;
 
 /// Ports of UDP encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,11 +69,9 @@ impl Arrival {
     /// # Errors
     /// [`Refused::Malformed`] when ESP is cut off in its header, [`Refused::Fragment`] when it is a
     /// fragment, which must be put together first (RFC 4303 3.4.1).
-    ///
-    /// # Panics
-    /// When `layout` was not made from this frame and reaches beyond its end.
     #[inline]
-    pub fn of(frame: &[u8], layout: &FrameLayout, udp_port: Option<u16>) -> Result<Self, Refused> {
+    pub fn of(frame: &Frame<'_>, udp_port: Option<u16>) -> Result<Self, Refused> {
+        let Ok((frame, layout)) = frame.parts() else { return Ok(Self::Clear) };
         if layout.protocol == PROTOCOL_ESP {
             if layout.fragment {
                 return Err(Refused::Fragment);
@@ -131,13 +127,10 @@ pub(super) fn write_header(
 }
 
 /// Writes a NAT-keepalive (RFC 3948 2.3) of the association whose sealed packet `sealed` is, into `out`: with its
-/// Ethernet header, addresses and ports. `layout` is of `sealed`. `None`, with nothing in `out`, when that is no packet
-/// in UDP.
-///
-/// # Panics
-/// When `layout` was not made from `sealed` and reaches beyond its end.
-pub fn write_keepalive(sealed: &[u8], layout: &FrameLayout, out: &mut Vec<u8>) -> Option<()> {
+/// Ethernet header, addresses and ports. `None`, with nothing in `out`, when that is no packet in UDP.
+pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
+    let (sealed, layout) = sealed.parts().ok()?;
     let ports = sealed[layout.transport_start..].first_chunk::<4>().filter(|_| layout.transport == Transport::Udp)?;
     let ports = UdpPorts {
         source: u16::from_be_bytes([ports[0], ports[1]]),

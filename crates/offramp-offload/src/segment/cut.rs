@@ -2,8 +2,11 @@
 
 use super::{IdRange, Refused, SegmentPolicy, UDP_SEGMENTS_MAX, be16, non_zero, put16};
 use crate::checksum::{self, Head, HeadWords, Run, Sum, copy_and_sum};
+use crate::frame::Frame;
 use crate::layout::{
-    FrameLayout, IPV6_HEADER_LEN, LengthFrom, NEXT_HEADER_FRAGMENT, Network, Transport, UDP_HEADER_LEN,
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN,
+    IPV6_PAYLOAD_LEN_OFFSET, NEXT_HEADER_FRAGMENT, Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET,
+    TCP_PSH, TCP_SEQUENCE_OFFSET, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET,
 };
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
 
@@ -14,20 +17,6 @@ const FRAGMENT_UNIT: usize = 8;
 const IPV6_FRAGMENT_HEADER_LEN: usize = 8;
 const IPV4_MORE_FRAGMENTS: u16 = 0x2000;
 const IPV6_MORE_FRAGMENTS: u16 = 0x0001;
-
-const IPV4_LEN_OFFSET: usize = 2;
-const IPV6_LEN_OFFSET: usize = 4;
-const IPV4_ID_OFFSET: usize = 4;
-const IPV4_FRAGMENT_OFFSET: usize = 6;
-const IPV4_CHECKSUM_OFFSET: usize = 10;
-const TCP_SEQUENCE_OFFSET: usize = 4;
-const TCP_FLAGS_OFFSET: usize = 13;
-pub(super) const TCP_CHECKSUM_OFFSET: usize = 16;
-const UDP_LENGTH_OFFSET: usize = 4;
-pub(super) const UDP_CHECKSUM_OFFSET: usize = 6;
-pub(super) const TCP_FIN: u8 = 0x01;
-pub(super) const TCP_PSH: u8 = 0x08;
-pub(super) const TCP_CWR: u8 = 0x80;
 
 /// Where the words that change stand in the [`HeadWords`].
 const ID_WORD: usize = 0;
@@ -84,15 +73,16 @@ pub(super) struct Cut {
 impl Cut {
     /// `None` when the payload fits into one segment: the frame then goes out as it is.
     pub(super) fn plan(
-        frame: &[u8],
-        partial: Option<PartialChecksum>,
+        frame: &Frame<'_>,
         segmentation: Segmentation,
         policy: &SegmentPolicy,
     ) -> Result<Option<Self>, Refused> {
         if matches!(segmentation.size, 0 | SEGMENT_SIZE_RESERVED) {
             return Err(Refused::SegmentSize);
         }
-        let layout = FrameLayout::parse(frame, LengthFrom::Frame)?;
+        let partial = frame.request().checksum;
+        let (frame, layout) = frame.parts()?;
+        let layout = *layout;
         check_kind(&layout, segmentation)?;
         check_checksum_place(&layout, partial, segmentation.kind)?;
         let is_fragments = segmentation.kind == SegmentationKind::UdpFragments;
@@ -339,8 +329,8 @@ impl Cut {
         let at = self.layout.network_start;
         let packet_len = (self.frame_len - at) as u16;
         match self.layout.network {
-            Network::Ipv4 => (at + IPV4_LEN_OFFSET, packet_len),
-            _ => (at + IPV6_LEN_OFFSET, packet_len - IPV6_HEADER_LEN as u16),
+            Network::Ipv4 => (at + IPV4_TOTAL_LEN_OFFSET, packet_len),
+            _ => (at + IPV6_PAYLOAD_LEN_OFFSET, packet_len - IPV6_HEADER_LEN as u16),
         }
     }
 

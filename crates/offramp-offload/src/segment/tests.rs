@@ -1,10 +1,20 @@
-use super::cut::{TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET};
 use super::*;
 use crate::checksum::{self, verify};
-use crate::layout::{FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT};
-use crate::meta::{ChecksumState, Segmentation, SegmentationKind};
+use crate::layout::{
+    FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET,
+};
+use crate::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
+
+/// Bytes of payload of [`tcp4_frame`].
+pub(crate) const PAYLOAD_LEN: usize = 100;
+
+/// A TCP frame over IPv4 with the right checksums, as it comes from the wire.
+pub(crate) fn tcp4_frame() -> Vec<u8> {
+    let (frame, meta) = tcp_super_frame(false, &pattern(PAYLOAD_LEN), 0x18, 1, 1);
+    cut(&frame, &meta, &SegmentPolicy::default()).remove(0)
+}
 
 /// A TCP super-frame whose checksum field holds the pseudo-header sum, as a host hands it over.
 fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequence: u32) -> (Vec<u8>, TxMeta) {
@@ -48,15 +58,21 @@ fn with_partial_sum(frame: &mut [u8], start: usize, offset: usize) -> TxMeta {
     TxMeta { checksum: Some(PartialChecksum { start: start as u16, offset: offset as u16 }), segmentation: None }
 }
 
+fn plan(frame: &[u8], meta: &TxMeta) -> Result<Segmenter, Refused> {
+    Segmenter::new(&Frame::new(&mut frame.to_vec(), *meta), &SegmentPolicy::default())
+}
+
 fn cut(frame: &[u8], meta: &TxMeta, policy: &SegmentPolicy) -> Vec<Vec<u8>> {
-    let mut plan = Segmenter::new(frame, meta, policy).unwrap();
+    let mut bytes = frame.to_vec();
+    let frame = Frame::new(&mut bytes, *meta);
+    let mut plan = Segmenter::new(&frame, policy).unwrap();
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; plan.next_len()];
-        assert_eq!(plan.write_next(frame, &mut out), out.len());
+        assert_eq!(plan.write_next(&frame, &mut out), out.len());
         frames.push(out);
     }
-    assert_eq!(plan.write_next(frame, &mut []), 0);
+    assert_eq!(plan.write_next(&frame, &mut []), 0);
     frames
 }
 
@@ -98,9 +114,10 @@ fn tcp_segments_carry_the_payload_in_order_with_right_sums_and_flags() {
 fn frames_written_in_runs_are_the_same_as_frames_written_one_by_one() {
     const STRIDE: usize = 1600;
     for (version6, payload_len, slots) in [(false, 30_000, 64), (true, 30_000, 5), (false, 1449, 2), (true, 100, 1)] {
-        let (frame, meta) = tcp_super_frame(version6, &pattern(payload_len), 0xd9, 0xfff0, 0xffff_0000);
-        let expected = cut(&frame, &meta, &SegmentPolicy::default());
-        let mut plan = Segmenter::new(&frame, &meta, &SegmentPolicy::default()).unwrap();
+        let (mut bytes, meta) = tcp_super_frame(version6, &pattern(payload_len), 0xd9, 0xfff0, 0xffff_0000);
+        let expected = cut(&bytes, &meta, &SegmentPolicy::default());
+        let frame = Frame::new(&mut bytes, meta);
+        let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
         let mut frames = Vec::new();
         while plan.frames_left() > 0 {
             let (len, mut out) = (plan.next_len(), vec![0; STRIDE * slots]);
@@ -187,7 +204,7 @@ fn requests_that_do_not_fit_the_bytes_are_refused() {
     let (frame, meta) = tcp_super_frame(false, &pattern(5000), 0x10, 1, 1);
     let ask = |size, kind, checksum| {
         let meta = TxMeta { checksum, segmentation: Some(Segmentation { kind, size, ecn: false }) };
-        Segmenter::new(&frame, &meta, &SegmentPolicy::default()).map(|s| s.frames_left())
+        plan(&frame, &meta).map(|s| s.frames_left())
     };
     let tcp4 = SegmentationKind::Tcp4;
     assert_eq!(ask(0, tcp4, meta.checksum), Err(Refused::SegmentSize));
@@ -200,12 +217,12 @@ fn requests_that_do_not_fit_the_bytes_are_refused() {
     assert_eq!(ask(1448, tcp4, place(34, 6)), Err(Refused::ChecksumPlace));
     assert_eq!(ask(1448, tcp4, None), Ok(4), "TCP may leave the sum to us");
     let plain = TxMeta { checksum: place(60_000, 16), segmentation: None };
-    assert_eq!(Segmenter::new(&frame, &plain, &SegmentPolicy::default()).unwrap_err(), Refused::ChecksumPlace);
+    assert_eq!(plan(&frame, &plain).unwrap_err(), Refused::ChecksumPlace);
     let (udp, meta) = udp_super_frame(false, &pattern(1290), SegmentationKind::Udp, 10);
-    assert_eq!(Segmenter::new(&udp, &meta, &SegmentPolicy::default()).unwrap_err(), Refused::TooManySegments);
+    assert_eq!(plan(&udp, &meta).unwrap_err(), Refused::TooManySegments);
     let (udp, meta) = udp_super_frame(false, &pattern(5000), SegmentationKind::UdpFragments, 1477);
-    assert_eq!(Segmenter::new(&udp, &meta, &SegmentPolicy::default()).unwrap_err(), Refused::SegmentSize);
-    let runt = Segmenter::new(&frame[..13], &TxMeta::default(), &SegmentPolicy::default());
+    assert_eq!(plan(&udp, &meta).unwrap_err(), Refused::SegmentSize);
+    let runt = plan(&frame[..13], &TxMeta::default());
     assert_eq!(runt.unwrap_err(), Refused::Malformed(Malformed::Runt));
 }
 
@@ -231,7 +248,8 @@ proptest! {
             checksum: partial.then_some(PartialChecksum { start, offset }),
             segmentation: Some(Segmentation { kind, size: if real { size % 64 } else { size }, ecn: false }),
         };
-        if let Ok(mut plan) = Segmenter::new(&frame, &meta, &SegmentPolicy::default()) {
+        let frame = Frame::new(&mut frame, meta);
+        if let Ok(mut plan) = Segmenter::new(&frame, &SegmentPolicy::default()) {
             let mut out = vec![0; 70_000];
             while plan.frames_left() > 0 {
                 let announced = plan.next_len();

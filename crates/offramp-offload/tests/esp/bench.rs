@@ -5,7 +5,8 @@ use offramp_offload::esp::{
     Arrival, EspPacket, InboundSa, Mode, Opened, OutboundSa, Refused, SaConfig, SealRefused, SecretKey, Suite, Tunnel,
     UDP_ENCAPSULATION_PORT, UdpPorts,
 };
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::FrameLayout;
 use std::net::IpAddr;
 
 pub const SPI: u32 = 0x1234_5678;
@@ -60,13 +61,13 @@ pub fn clear(payload_len: usize, is_ipv6: bool) -> Vec<u8> {
 }
 
 pub fn layout(frame: &[u8]) -> FrameLayout {
-    FrameLayout::parse(frame, LengthFrom::Ip).unwrap()
+    crate::support::layout(frame).unwrap()
 }
 
 /// Seals into a buffer of its own.
 pub fn try_seal(sa: &mut OutboundSa, frame: &[u8]) -> Result<Vec<u8>, SealRefused> {
     let mut out = vec![0xee; frame.len() + sa.front_len() + sa.tail_len_max()];
-    let sealed = sa.seal(frame, &layout(frame), &mut out)?;
+    let sealed = sa.seal(&Frame::received(&mut frame.to_vec()), &mut out)?;
     assert_eq!(sealed.start, 0);
     out.truncate(sealed.end);
     Ok(out)
@@ -76,11 +77,18 @@ pub fn seal(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     try_seal(sa, frame).unwrap()
 }
 
+/// What a well-formed frame of the line is.
+pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refused> {
+    let mut frame = frame.to_vec();
+    let frame = Frame::received(&mut frame);
+    frame.layout().unwrap();
+    Arrival::of(&frame, udp_port)
+}
+
 /// The ESP packet in a frame of the line.
 pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
-    let layout = layout(frame);
-    match Arrival::of(frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
-        Ok(Arrival::Esp(packet)) => (layout, packet),
+    match arrival_of(frame, Some(UDP_ENCAPSULATION_PORT)) {
+        Ok(Arrival::Esp(packet)) => (layout(frame), packet),
         other => panic!("no ESP packet: {other:?}"),
     }
 }
@@ -88,9 +96,13 @@ pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
 /// Opens a copy of the frame: what came of it, and the clear frame.
 pub fn open_whole(sa: &mut InboundSa, frame: &[u8]) -> Result<(Opened, Vec<u8>), Refused> {
     let mut frame = frame.to_vec();
-    let (layout, packet) = esp_of(&frame);
-    let opened = sa.open(&mut frame, &layout, &packet)?;
+    let (_, packet) = esp_of(&frame);
+    let mut opening = Frame::received(&mut frame);
+    let opened = sa.open(&mut opening, &packet)?;
+    assert_eq!(opening.layout(), Ok(&opened.layout));
+    let handed_on = opening.bytes().to_vec();
     let clear = frame[opened.start..opened.end].to_vec();
+    assert_eq!(handed_on, clear);
     assert_eq!(opened.layout, self::layout(&clear));
     Ok((opened, clear))
 }

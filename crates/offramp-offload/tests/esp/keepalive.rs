@@ -1,9 +1,11 @@
 //! NAT-keepalives (RFC 3948 2.3), as others read them.
 
-use crate::bench::{clear, config, gcm, layout, modes, seal};
+use crate::bench::{arrival_of, clear, config, gcm, modes, seal};
+use crate::support::addresses;
 use crate::support::packet::Packet;
 use etherparse::{SlicedPacket, TransportSlice};
 use offramp_offload::esp::{Arrival, OutboundSa, SaConfig, UdpPorts, write_keepalive};
+use offramp_offload::frame::Frame;
 
 #[test]
 fn a_keepalive_is_a_valid_datagram_of_one_byte_from_the_same_port_to_the_same_port() {
@@ -15,7 +17,7 @@ fn a_keepalive_is_a_valid_datagram_of_one_byte_from_the_same_port_to_the_same_po
             let inner = Packet { is_ipv6, ip_options: vec![1; 4], tags: vec![(0x8100, 5)], ..Packet::tcp(40) };
             let sealed = seal(&mut sender, &inner.build());
             let mut keepalive = vec![7; 3];
-            write_keepalive(&sealed, &layout(&sealed), &mut keepalive).unwrap();
+            write_keepalive(&Frame::received(&mut sealed.clone()), &mut keepalive).unwrap();
             let judge = SlicedPacket::from_ethernet(&keepalive).unwrap();
             let Some(TransportSlice::Udp(datagram)) = &judge.transport else { panic!("{judge:?}") };
             assert_eq!((datagram.source_port(), datagram.destination_port()), (61_000, 4500));
@@ -30,9 +32,8 @@ fn a_keepalive_is_a_valid_datagram_of_one_byte_from_the_same_port_to_the_same_po
                 let expected = header.calc_checksum_ipv6(&ip.header().to_header(), datagram.payload()).unwrap();
                 assert_eq!(datagram.checksum(), expected);
             }
-            let layouts = (layout(&sealed), layout(&keepalive));
-            assert_eq!(layouts.0.addresses(&sealed), layouts.1.addresses(&keepalive));
-            assert_eq!(Arrival::of(&keepalive, &layouts.1, Some(4500)), Ok(Arrival::Keepalive));
+            assert_eq!(addresses(&sealed), addresses(&keepalive));
+            assert_eq!(arrival_of(&keepalive, Some(4500)), Ok(Arrival::Keepalive));
         }
     }
 }
@@ -41,6 +42,6 @@ fn a_keepalive_is_a_valid_datagram_of_one_byte_from_the_same_port_to_the_same_po
 fn of_a_packet_that_is_not_in_udp_there_is_no_keepalive() {
     let sealed = seal(&mut OutboundSa::with_library(&config(gcm()), crate::library()).unwrap(), &clear(40, false));
     let mut keepalive = vec![7; 3];
-    assert_eq!(write_keepalive(&sealed, &layout(&sealed), &mut keepalive), None);
+    assert_eq!(write_keepalive(&Frame::received(&mut sealed.clone()), &mut keepalive), None);
     assert!(keepalive.is_empty());
 }

@@ -5,7 +5,7 @@ use crate::support::packet::{CWR, Checksum, FIN, PSH, Packet};
 use offramp_offload::esp::{
     Lifetime, LifetimeEvent, Mode, OutboundSa, PlanRefused, SaConfig, SealRefused, SealedSegments, Suite,
 };
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use rand::{RngExt, SeedableRng};
@@ -34,19 +34,21 @@ fn meta(packet: &Packet, size: u16) -> TxMeta {
 
 /// The clear frames of the line.
 fn clear_frames(frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
-    let mut plan = Segmenter::new(frame, meta, &SegmentPolicy::default()).unwrap();
+    let mut bytes = frame.to_vec();
+    let frame = Frame::new(&mut bytes, *meta);
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; ROOM];
-        let len = plan.write_next(frame, &mut out);
+        let len = plan.write_next(&frame, &mut out);
         out.truncate(len);
         frames.push(out);
     }
     frames
 }
 
-fn plan(frame: &[u8], meta: &TxMeta, sa: &OutboundSa) -> SealedSegments {
-    SealedSegments::new(frame, meta, &SegmentPolicy::default(), sa).unwrap()
+fn plan(frame: &mut Frame<'_>, sa: &OutboundSa) -> SealedSegments {
+    SealedSegments::new(frame, &SegmentPolicy::default(), sa).unwrap()
 }
 
 #[test]
@@ -69,11 +71,13 @@ fn a_super_frame_is_cut_and_sealed_as_if_each_frame_were_sealed_alone() {
 
 fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
-    let mut plan = plan(frame, meta, &sa);
+    let mut bytes = frame.to_vec();
+    let mut frame = Frame::new(&mut bytes, *meta);
+    let mut plan = plan(&mut frame, &sa);
     let mut sealed = Vec::new();
     loop {
-        let (len, mut out) = (plan.next_len(frame, &sa), vec![0; ROOM]);
-        let Some(one) = plan.write_next(&mut sa, frame, &mut out).unwrap() else { return sealed };
+        let (len, mut out) = (plan.next_len(&frame, &sa), vec![0; ROOM]);
+        let Some(one) = plan.write_next(&mut sa, &frame, &mut out).unwrap() else { return sealed };
         assert_eq!((one.start, one.end), (0, len));
         out.truncate(len);
         sealed.push(out);
@@ -83,19 +87,20 @@ fn one_by_one(config: &SaConfig, frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
 /// Headers and what is still to be sealed must stay as they are in the super-frame.
 fn in_runs(config: &SaConfig, frame: &[u8], meta: &TxMeta, room_len: usize) -> Vec<Vec<u8>> {
     let mut sa = OutboundSa::with_library(config, crate::library()).unwrap();
-    let mut plan = plan(frame, meta, &sa);
+    let mut bytes = frame.to_vec();
+    let mut lent = Frame::new(&mut bytes, *meta);
+    let mut plan = plan(&mut lent, &sa);
     let mut sealed = Vec::new();
-    let payload_at = FrameLayout::parse(frame, LengthFrom::Frame).unwrap().payload_start;
+    let payload_at = lent.layout().unwrap().payload_start;
     let size = meta.segmentation.map_or(0, |segmentation| usize::from(segmentation.size));
-    let mut lent = frame.to_vec();
     while plan.frames_left() > 0 {
         let mut out = vec![0; room_len];
         let run = plan.write_run(&mut sa, &mut lent, &mut out, ROOM).unwrap();
         assert!(run.frames > 0);
         sealed.extend((0..run.frames).map(|n| out[n * ROOM..n * ROOM + run.frame_len].to_vec()));
-        assert_eq!(lent[..payload_at], frame[..payload_at]);
+        assert_eq!(lent.bytes()[..payload_at], frame[..payload_at]);
         let unsealed = (payload_at + sealed.len() * size).min(frame.len());
-        assert_eq!(lent[unsealed..], frame[unsealed..], "{} were sealed", sealed.len());
+        assert_eq!(lent.bytes()[unsealed..], frame[unsealed..], "{} were sealed", sealed.len());
     }
     assert_eq!(plan.write_run(&mut sa, &mut lent, &mut [], ROOM).unwrap().frames, 0);
     sealed
@@ -149,7 +154,8 @@ fn frames_that_are_not_cut_are_sealed_as_they_are_without_their_padding() {
 #[test]
 fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
     let packet = super_frame(14_000, false, false);
-    let (mut frame, meta) = (packet.build(), meta(&packet, 1400));
+    let (mut bytes, meta) = (packet.build(), meta(&packet, 1400));
+    let mut frame = Frame::new(&mut bytes, meta);
     let by_number = SaConfig { sequence: u64::from(u32::MAX) - 4, ..config(gcm()) };
     let by_packets = Lifetime { soft_packets: Some(2), hard_packets: Some(4), ..Lifetime::default() };
     let by_bytes = Lifetime { hard_bytes: Some(3 * 1440 + 1), ..Lifetime::default() };
@@ -160,7 +166,7 @@ fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
     ];
     for (config, refused, event) in cases {
         let mut sa = OutboundSa::with_library(&config, crate::library()).unwrap();
-        let (mut plan, mut out) = (plan(&frame, &meta, &sa), vec![0; ROOM * 10]);
+        let (mut plan, mut out) = (plan(&mut frame, &sa), vec![0; ROOM * 10]);
         let run = plan.write_run(&mut sa, &mut frame, &mut out, ROOM).unwrap();
         assert_eq!((run.frames, run.event, plan.frames_left()), (4, event, 6), "{refused}");
         assert_eq!(plan.write_run(&mut sa, &mut frame, &mut out, ROOM), Err(refused));
@@ -173,9 +179,10 @@ fn a_run_ends_where_numbers_or_lifetimes_end_and_leaves_the_rest_to_be_sent() {
 #[test]
 fn a_slot_too_short_for_the_sealed_frame_is_refused_before_a_byte_is_written() {
     let packet = super_frame(14_000, false, false);
-    let (mut frame, meta) = (packet.build(), meta(&packet, 1400));
+    let (mut bytes, meta) = (packet.build(), meta(&packet, 1400));
+    let mut frame = Frame::new(&mut bytes, meta);
     let mut sa = OutboundSa::with_library(&config(gcm()), crate::library()).unwrap();
-    let mut plan = plan(&frame, &meta, &sa);
+    let mut plan = plan(&mut frame, &sa);
     let len = plan.next_len(&frame, &sa);
     let mut out = vec![0xee; len * 3];
     assert_eq!(plan.write_next(&mut sa, &frame, &mut out[..len - 1]), Err(SealRefused::NoRoom));
@@ -191,8 +198,9 @@ fn a_super_frame_cut_for_the_path_fits_it_exactly() {
             let mut sa = OutboundSa::with_library(&SaConfig { mode, ..config(suite) }, crate::library()).unwrap();
             let size = sa.payload_max(1500, 20, 20).unwrap();
             let packet = super_frame(3 * size, false, false);
-            let mut plan = plan(&packet.build(), &meta(&packet, size as u16), &sa);
-            let (frame, mut out) = (packet.build(), vec![0; ROOM]);
+            let (mut bytes, mut out) = (packet.build(), vec![0; ROOM]);
+            let mut frame = Frame::new(&mut bytes, meta(&packet, size as u16));
+            let mut plan = plan(&mut frame, &sa);
             while let Some(sealed) = plan.write_next(&mut sa, &frame, &mut out).unwrap() {
                 let layout = layout(&out[..sealed.end]);
                 assert!(layout.packet_end - layout.network_start <= 1500);
@@ -213,7 +221,9 @@ fn fragments_of_a_large_datagram_need_a_tunnel() {
         let config = SaConfig { mode, ..config(gcm()) };
         let (mut alone, _) = pair(&config);
         if mode == Mode::Transport {
-            let refused = SealedSegments::new(&frame, &meta, &SegmentPolicy::default(), &alone).unwrap_err();
+            let mut bytes = frame.clone();
+            let mut whole = Frame::new(&mut bytes, meta);
+            let refused = SealedSegments::new(&mut whole, &SegmentPolicy::default(), &alone).unwrap_err();
             assert_eq!(refused, PlanRefused::Seal(SealRefused::Fragment));
         } else {
             let expected: Vec<_> = clear_frames(&frame, &meta).iter().map(|frame| seal(&mut alone, frame)).collect();

@@ -1,13 +1,16 @@
 //! Every wrong packet is refused, for the reason that it is wrong for.
 
-use crate::bench::{SPI, address, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal};
+use crate::bench::{
+    SPI, address, arrival_of, clear, config, esp_of, every_config, gcm, key, layout, modes, open, pair, seal,
+};
 use crate::support::packet::{Checksum, DESTINATION, Packet};
 use offramp_offload::checksum;
 use offramp_offload::esp::{
     Arrival, InboundSa, KEEPALIVE, Mode, NON_ESP_MARKER, OutboundSa, Prefix, Refused, SaConfig, SaTable, Selector,
     Suite, UDP_ENCAPSULATION_PORT, UdpPorts,
 };
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::FrameLayout;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
@@ -16,10 +19,11 @@ use std::net::IpAddr;
 /// What the table says of a frame of the line; `None` for what is no ESP at all any more.
 fn judge(table: &mut SaTable, frame: &[u8]) -> Option<Result<Vec<u8>, Refused>> {
     let mut frame = frame.to_vec();
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).ok()?;
-    match Arrival::of(&frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+    let mut opening = Frame::received(&mut frame);
+    opening.layout().ok()?;
+    match Arrival::of(&opening, Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => {
-            let opened = table.open(&mut frame, &layout, &packet);
+            let opened = table.open(&mut opening, &packet);
             Some(opened.map(|opened| frame[opened.start..opened.end].to_vec()))
         }
         Ok(_) => None,
@@ -98,8 +102,11 @@ fn a_packet_cut_short_anywhere_is_refused() {
         let (whole, packet) = esp_of(&sealed);
         for end in packet.esp_at + 8..sealed.len() {
             let mut cut = sealed[..end].to_vec();
-            let layout = FrameLayout { packet_end: end, ..whole };
-            let reason = receiver.open(&mut cut, &layout, &packet).unwrap_err();
+            // The length of a super-frame is a template: the packet ends where its bytes end, in whatever its header says.
+            let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
+            let mut cut = Frame::new(&mut cut, TxMeta { segmentation, checksum: None });
+            assert_eq!(cut.layout(), Ok(&FrameLayout { packet_end: end, ..whole }));
+            let reason = receiver.open(&mut cut, &packet).unwrap_err();
             assert!(matches!(reason, Refused::Malformed | Refused::BadTag), "{config:?}: {reason}");
         }
         assert!(open(&mut receiver, &sealed).is_ok());
@@ -110,7 +117,7 @@ fn a_packet_cut_short_anywhere_is_refused() {
 fn esp_that_ends_in_its_own_header_is_malformed() {
     let header = [&[2; 12][..], &[8, 0, 0x45, 0, 0, 27, 0, 0, 0, 0, 64, 50, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]].concat();
     let frame = [&header[..], &[0x12, 0x34, 0x56, 0x78, 0, 0, 0]].concat();
-    assert_eq!(Arrival::of(&frame, &layout(&frame), None), Err(Refused::Malformed));
+    assert_eq!(arrival_of(&frame, None), Err(Refused::Malformed));
 }
 
 #[test]
@@ -153,7 +160,7 @@ fn encapsulation_that_does_not_agree_with_the_association_is_against_its_policy(
 fn keepalives_and_ike_are_told_from_esp_and_from_other_traffic() {
     let udp =
         |port, payload: &[u8]| Packet { ports: (4500, port), payload: payload.to_vec(), ..Packet::udp(0) }.build();
-    let judged = |frame: Vec<u8>, port| Arrival::of(&frame, &layout(&frame), port);
+    let judged = |frame: Vec<u8>, port| arrival_of(&frame, port);
     let port = Some(UDP_ENCAPSULATION_PORT);
     assert_eq!(judged(udp(4500, &KEEPALIVE), port), Ok(Arrival::Keepalive));
     assert_eq!(judged(udp(4500, &[&NON_ESP_MARKER[..], b"ike"].concat()), port), Ok(Arrival::Ike));
@@ -206,11 +213,11 @@ fn what_the_selector_does_not_name_is_refused_although_it_is_genuine() {
 
 /// The fragments of a datagram, `size` bytes each.
 fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
-    let frame = datagram.build();
+    let mut frame = datagram.build();
     let segmentation = Some(Segmentation { kind: SegmentationKind::UdpFragments, size, ecn: false });
     let checksum = Some(PartialChecksum { start: layout(&frame).transport_start as u16, offset: 6 });
-    let meta = TxMeta { checksum, segmentation };
-    let mut plan = Segmenter::new(&frame, &meta, &SegmentPolicy::default()).unwrap();
+    let frame = Frame::new(&mut frame, TxMeta { checksum, segmentation });
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
     let mut fragments = Vec::new();
     while plan.frames_left() > 0 {
         let mut fragment = vec![0; plan.next_len()];
@@ -218,6 +225,13 @@ fn fragments(datagram: &Packet, size: u16) -> Vec<Vec<u8>> {
         fragments.push(fragment);
     }
     fragments
+}
+
+/// The frame cut off behind the fixed part of its IP header: a frame without layout.
+fn without_payload(frame: &[u8]) -> Vec<u8> {
+    let cut = frame[..if frame[12] == 8 { 34 } else { 54 }].to_vec();
+    assert!(crate::support::layout(&cut).is_err());
+    cut
 }
 
 proptest! {
@@ -236,24 +250,28 @@ proptest! {
         let datagram = Packet {
             is_ipv6, is_udp: true, ports, extensions, checksum: Checksum::Partial, ..Packet::tcp(700)
         };
-        let frame = datagram.build();
+        let mut bytes = datagram.build();
+        let mut malformed = without_payload(&bytes);
+        let frame = Frame::received(&mut bytes);
         let selector = Selector {
             protocol,
             source_ports: Some(wanted.0..=1003),
             destination_ports: Some(2000..=wanted.1),
             ..Selector::default()
         };
-        let is_named = selector.matches(&frame, &layout(&frame));
-        prop_assert_eq!(is_named, selector.may_match(&frame, &layout(&frame)), "of a whole one all is seen");
-        prop_assert!(!is_named || selector.may_match_malformed(&frame));
-        for fragment in fragments(&datagram, units * 8) {
-            prop_assert!(!selector.matches(&fragment, &layout(&fragment)), "it shows no ports");
-            prop_assert!(!is_named || selector.may_match(&fragment, &layout(&fragment)));
+        let is_named = selector.matches(&frame);
+        prop_assert_eq!(is_named, selector.may_match(&frame), "of a whole one all is seen");
+        prop_assert!(!is_named || selector.may_match(&Frame::received(&mut malformed)));
+        for mut bytes in fragments(&datagram, units * 8) {
+            let mut malformed = without_payload(&bytes);
+            let fragment = Frame::received(&mut bytes);
+            prop_assert!(!selector.matches(&fragment), "it shows no ports");
+            prop_assert!(!is_named || selector.may_match(&fragment));
             // Those of another protocol, or of other addresses, are of no concern.
             let elsewhere = Selector { source: Some(Prefix::of(address("9.9.9.9"))), ..selector.clone() };
-            prop_assert!(!elsewhere.may_match(&fragment, &layout(&fragment)));
-            prop_assert!(!elsewhere.may_match_malformed(&fragment));
-            prop_assert!(protocol != Some(6) || !selector.may_match(&fragment, &layout(&fragment)));
+            prop_assert!(!elsewhere.may_match(&fragment));
+            prop_assert!(!elsewhere.may_match(&Frame::received(&mut malformed)));
+            prop_assert!(protocol != Some(6) || !selector.may_match(&fragment));
         }
     }
 }

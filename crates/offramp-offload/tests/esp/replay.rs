@@ -5,6 +5,7 @@ use offramp_offload::esp::{
     InboundSa, Lifetime, LifetimeEvent, Opener, OutboundSa, Refused, ReplayRefused, ReplayWindow, SaConfig,
     SealRefused, SecretKey,
 };
+use offramp_offload::frame::Frame;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -282,11 +283,12 @@ fn of_two_threads_with_the_same_packet_exactly_one_hands_it_on() {
         start.wait();
         for packet in &sealed {
             let mut copy = packet.clone();
-            let (layout, esp) = esp_of(&copy);
+            let (_, esp) = esp_of(&copy);
+            let mut opening = Frame::received(&mut copy);
             let Ok(sequence) = window.lock().unwrap().check(esp.sequence) else { continue };
-            let decrypted = opener.decrypt(&mut copy, &layout, &esp, sequence).unwrap();
+            let decrypted = opener.decrypt(&mut opening, &esp, sequence).unwrap();
             if window.lock().unwrap().advance(sequence).is_ok() {
-                assert!(opener.unwrap(&mut copy, &layout, decrypted, sequence).is_ok());
+                assert!(opener.unwrap(&mut opening, decrypted, sequence).is_ok());
                 *taken.lock().unwrap().entry(sequence).or_default() += 1;
             }
         }
@@ -341,7 +343,7 @@ fn hard_limits_end_an_association_after_the_packet_that_reaches_them() {
         for (n, expected) in expected.into_iter().enumerate() {
             assert_eq!(sender.packets_left(packet_len as usize), 4 - n as u64);
             let mut out = vec![0; 2000];
-            let sealed = sender.seal(&frame, &crate::bench::layout(&frame), &mut out).unwrap();
+            let sealed = sender.seal(&Frame::received(&mut frame.clone()), &mut out).unwrap();
             assert_eq!(sealed.event, expected, "sealing, {lifetime:?}");
             let opened = open_whole(&mut receiver, &seal(&mut unlimited, &frame)).unwrap().0;
             assert_eq!(opened.event, expected, "opening, {lifetime:?}");

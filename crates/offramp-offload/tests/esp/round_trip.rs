@@ -2,8 +2,9 @@
 
 use crate::bench::{SPI, clear, config, esp_of, every_config, gcm, layout, modes, open, open_whole, pair, seal};
 use crate::support::packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, ROUTING};
-use offramp_offload::checksum::{self, verify};
+use offramp_offload::checksum;
 use offramp_offload::esp::{Mode, OutboundSa, SaConfig, SealRefused, Suite, UdpPorts};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::ChecksumState;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
@@ -21,7 +22,7 @@ fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_se
                 let frame = clear(payload_len, is_ipv6);
                 let sealed = seal(&mut sender, &frame);
                 assert_eq!(seal_in_place(&mut other_sender, &frame), sealed, "{config:?}");
-                assert_ne!(verify(&sealed, &layout(&sealed)), ChecksumState::Bad, "{config:?}");
+                assert_ne!(Frame::received(&mut sealed.clone()).verify(), ChecksumState::Bad, "{config:?}");
                 assert_eq!(open(&mut receiver, &sealed), Ok(frame), "{config:?}, {payload_len} bytes");
             }
         }
@@ -31,11 +32,11 @@ fn every_suite_mode_and_ip_version_gives_back_what_was_sealed_in_both_ways_of_se
 /// Seals where the frame lies, with nothing but the room that is asked for around it.
 fn seal_in_place(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     let front_len = sa.front_len();
-    let sealed_len = sa.sealed_len(frame, &layout(frame)).unwrap();
+    let sealed_len = sa.sealed_len(&Frame::received(&mut frame.to_vec())).unwrap();
     assert!(sealed_len <= front_len + frame.len() + sa.tail_len_max());
     let mut buffer = vec![0xee; sealed_len];
     buffer[front_len..front_len + frame.len()].copy_from_slice(frame);
-    let sealed = sa.seal_in_place(&mut buffer, front_len, &layout(frame)).unwrap();
+    let sealed = sa.seal_in_place(&mut buffer, front_len).unwrap();
     assert_eq!((sealed.start, sealed.end), (0, sealed_len));
     buffer
 }
@@ -127,7 +128,7 @@ fn fragments_go_through_a_tunnel_and_not_through_transport_mode() {
             let (mut sender, mut receiver) = pair(&SaConfig { mode, ..config(gcm()) });
             if mode == Mode::Transport {
                 let mut out = vec![0; 500];
-                assert_eq!(sender.seal(&frame, &layout(&frame), &mut out), Err(SealRefused::Fragment));
+                assert_eq!(sender.seal(&Frame::received(&mut frame.clone()), &mut out), Err(SealRefused::Fragment));
                 assert_eq!(sender.sequence(), 0, "no number is used up");
             } else {
                 let sealed = seal(&mut sender, &frame);
@@ -141,21 +142,23 @@ fn fragments_go_through_a_tunnel_and_not_through_transport_mode() {
 fn what_cannot_be_sealed_is_refused_without_using_up_a_number() {
     let mut sa = OutboundSa::with_library(&config(gcm()), crate::library()).unwrap();
     let mut out = vec![0; 1 << 17];
-    let arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
-    assert_eq!(sa.seal(&arp, &layout(&arp), &mut out), Err(SealRefused::NotIp));
+    let mut arp = [&[2; 12][..], &[8, 6], &[0; 28]].concat();
+    assert_eq!(sa.seal(&Frame::received(&mut arp), &mut out), Err(SealRefused::NotIp));
     let frame = clear(100, false);
-    let len = sa.sealed_len(&frame, &layout(&frame)).unwrap();
-    assert_eq!(sa.seal(&frame, &layout(&frame), &mut out[..len - 1]), Err(SealRefused::NoRoom));
+    let mut bytes = frame.clone();
+    let parsed = Frame::received(&mut bytes);
+    let len = sa.sealed_len(&parsed).unwrap();
+    assert_eq!(sa.seal(&parsed, &mut out[..len - 1]), Err(SealRefused::NoRoom));
     let front_len = sa.front_len();
-    assert_eq!(sa.seal_in_place(&mut frame.clone(), 0, &layout(&frame)), Err(SealRefused::NoRoom));
-    assert_eq!(sa.seal_in_place(&mut frame.clone(), 1 << 20, &layout(&frame)), Err(SealRefused::NoRoom));
+    assert_eq!(sa.seal_in_place(&mut frame.clone(), 0), Err(SealRefused::NoRoom));
+    assert_eq!(sa.seal_in_place(&mut frame.clone(), 1 << 20), Err(SealRefused::NoRoom));
     let mut without_tail = [vec![0; front_len], frame.clone()].concat();
-    assert_eq!(sa.seal_in_place(&mut without_tail, front_len, &layout(&frame)), Err(SealRefused::NoRoom));
+    assert_eq!(sa.seal_in_place(&mut without_tail, front_len), Err(SealRefused::NoRoom));
     assert_eq!(without_tail[front_len..], frame, "the frame is unchanged");
-    let longest = clear(65_535 - 40, false);
-    assert_eq!(sa.seal(&longest, &layout(&longest), &mut out), Err(SealRefused::TooLong));
+    let mut longest = clear(65_535 - 40, false);
+    assert_eq!(sa.seal(&Frame::received(&mut longest), &mut out), Err(SealRefused::TooLong));
     assert_eq!(sa.sequence(), 0);
-    assert!(sa.seal(&frame, &layout(&frame), &mut out[..len]).is_ok());
+    assert!(sa.seal(&parsed, &mut out[..len]).is_ok());
 }
 
 #[test]

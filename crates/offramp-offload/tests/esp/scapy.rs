@@ -4,7 +4,6 @@
 use crate::bench::{clear, esp_of, every_config, open, pair, seal};
 use crate::support::packet::Packet;
 use offramp_offload::esp::{Mode, SaConfig};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -117,7 +116,7 @@ fn scapy_opens_what_is_sealed_here_and_seals_what_is_opened_here() {
         let sealed = bytes(sealed);
         let ethertype: [u8; 2] = if sealed[0] >> 4 == 6 { [0x86, 0xdd] } else { [8, 0] };
         let frame = [&case.clear[..12], &ethertype, &sealed].concat();
-        if let Err(malformed) = FrameLayout::parse(&frame, LengthFrom::Ip) {
+        if let Err(malformed) = crate::support::layout(&frame) {
             wrong.push(format!("scapy's packet is malformed ({malformed}): {} {}", hex(&frame), case.json));
             continue;
         }

@@ -4,6 +4,7 @@ use crate::bench::{clear, config, esp_of, gcm, open_whole, pair, seal};
 use offramp_offload::esp::{
     Lifetime, LifetimeEvent, Refused, SaConfig, SealRefused, SecretKey, SharedInbound, SharedOutbound,
 };
+use offramp_offload::frame::Frame;
 use std::collections::BTreeSet;
 use std::sync::{Barrier, Mutex};
 
@@ -11,8 +12,8 @@ const NS_PER_SECOND: u64 = 1_000_000_000;
 
 fn open(sa: &SharedInbound, frame: &[u8]) -> Result<u64, Refused> {
     let mut frame = frame.to_vec();
-    let (layout, packet) = esp_of(&frame);
-    sa.open(&mut frame, &layout, &packet).map(|opened| opened.sequence)
+    let (_, packet) = esp_of(&frame);
+    sa.open(&mut Frame::received(&mut frame), &packet).map(|opened| opened.sequence)
 }
 
 #[test]

@@ -5,6 +5,7 @@ use crate::support::packet::{DF, Packet};
 use etherparse::{NetSlice, SlicedPacket};
 use offramp_offload::checksum;
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, OutboundSa, Refused, SaConfig, Tunnel, UdpPorts};
+use offramp_offload::frame::Frame;
 
 fn tunnel(is_ipv6: bool) -> Tunnel {
     if is_ipv6 {
@@ -33,7 +34,7 @@ fn the_outer_header_is_that_of_the_tunnel_and_valid() {
                     assert_eq!((header.source(), header.destination()), ([192, 0, 2, 1], [192, 0, 2, 2]));
                     assert_eq!((header.ttl(), header.protocol().0), (17, if udp.is_some() { 17 } else { 50 }));
                     assert_eq!(usize::from(header.total_len()), sealed.len() - 14);
-                    assert!(checksum::ipv4_header_is_good(&sealed, &layout(&sealed)));
+                    assert!(Frame::received(&mut sealed.clone()).has_good_ipv4_header());
                 }
                 NetSlice::Ipv6(ip) => {
                     assert_eq!(ip.header().destination_addr(), address("2001:db8::2"));

@@ -13,7 +13,8 @@ use offramp_offload::esp::{
     Arrival, EspPacket, Lifetime, Mode, Opened, OutboundSa, Prefix, Refused, RefusedCounts, SaConfig, SaTable,
     SecretKey, Selector, SharedInbound, Suite, Tunnel, UDP_ENCAPSULATION_PORT, UdpPorts,
 };
-use offramp_offload::layout::{FrameLayout, LengthFrom, Network};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{FrameLayout, Malformed, Network};
 use packet::{DESTINATION, FRAGMENT, HOP_BY_HOP, Packet, pattern};
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -100,10 +101,14 @@ struct Genuine {
     clear: Option<Vec<u8>>,
 }
 
+fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
+    Frame::received(&mut frame.to_vec()).layout().copied()
+}
+
 /// The ESP of a frame of the line.
 fn esp_of(frame: &[u8]) -> Option<(FrameLayout, EspPacket)> {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
-    match Arrival::of(frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+    let layout = layout(frame).ok()?;
+    match Arrival::of(&Frame::received(&mut frame.to_vec()), Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => Some((layout, packet)),
         _ => None,
     }
@@ -115,7 +120,7 @@ fn transport_of<'a>(frame: &'a [u8], layout: &FrameLayout) -> &'a [u8] {
 
 /// Sums the IPv4 header again, as a router does, or a forger.
 fn mend_header(frame: &mut [u8]) {
-    let Ok(layout) = FrameLayout::parse(frame, LengthFrom::Ip) else { return };
+    let Ok(layout) = layout(frame) else { return };
     if layout.network != Network::Ipv4 {
         return;
     }
@@ -297,8 +302,9 @@ impl Bench {
     /// the frame and has a true layout.
     fn offer(&mut self, line: &[u8]) {
         let mut frame = line.to_vec();
-        let Ok(layout) = FrameLayout::parse(&frame, LengthFrom::Ip) else { return };
-        let packet = match Arrival::of(&frame, &layout, Some(UDP_ENCAPSULATION_PORT)) {
+        let mut opening = Frame::received(&mut frame);
+        let Ok(&line_layout) = opening.layout() else { return };
+        let packet = match Arrival::of(&opening, Some(UDP_ENCAPSULATION_PORT)) {
             Ok(Arrival::Esp(packet)) => packet,
             Ok(_) => return,
             Err(reason) => {
@@ -307,29 +313,25 @@ impl Bench {
             }
         };
         self.offered += 1;
-        let mut twin = frame.clone();
-        let judged = self.table.open(&mut frame, &layout, &packet);
-        self.judge_shared(&mut twin, &layout, &packet, judged, &frame);
+        let mut twin = line.to_vec();
+        let judged = self.table.open(&mut opening, &packet);
+        let opened_layout = opening.layout().copied();
+        self.judge_shared(&mut twin, &packet, judged, &frame);
         if let Ok(opened) = judged {
             self.opened += 1;
             assert!(self.taken.insert(opened.sequence), "{opened:?} was taken before");
             let clear = &frame[opened.start..opened.end];
-            assert_eq!(FrameLayout::parse(clear, LengthFrom::Ip), Ok(opened.layout));
-            self.judge_genuine(&line[packet.esp_at..layout.packet_end], clear, &opened);
+            assert_eq!(layout(clear), Ok(opened.layout));
+            assert_eq!(opened_layout, Ok(opened.layout));
+            self.judge_genuine(&line[packet.esp_at..line_layout.packet_end], clear, &opened);
         }
     }
 
     /// Several threads that share the association are told the same.
-    fn judge_shared(
-        &self,
-        frame: &mut [u8],
-        layout: &FrameLayout,
-        packet: &EspPacket,
-        judged: Result<Opened, Refused>,
-        expected: &[u8],
-    ) {
-        let opened = if packet.spi == SPI && self.shared.opener().is_addressed(frame, layout) {
-            self.shared.open(frame, layout, packet)
+    fn judge_shared(&self, frame: &mut [u8], packet: &EspPacket, judged: Result<Opened, Refused>, expected: &[u8]) {
+        let mut opening = Frame::received(frame);
+        let opened = if packet.spi == SPI && self.shared.opener().is_addressed(&opening) {
+            self.shared.open(&mut opening, packet)
         } else {
             Err(Refused::UnknownSpi)
         };
@@ -352,9 +354,11 @@ impl Bench {
 
 /// Seals a frame. What comes out again is known if the receiver is of the sender's mode.
 fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Genuine> {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
-    let mut out = vec![0; sender.sealed_len(frame, &layout).ok()?];
-    let sealed = sender.seal(frame, &layout, &mut out).ok()?;
+    let mut copy = frame.to_vec();
+    let clear = Frame::received(&mut copy);
+    let layout = *clear.layout().ok()?;
+    let mut out = vec![0; sender.sealed_len(&clear).ok()?];
+    let sealed = sender.seal(&clear, &mut out).ok()?;
     assert_eq!((sealed.start, sealed.end), (0, out.len()));
     let (line, packet) = esp_of(&out).expect("what was sealed is ESP");
     let esp = out[packet.esp_at..line.packet_end].to_vec();
@@ -371,8 +375,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     }
     if how & 2 != 0 {
         // Congestion is marked.
-        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-        match layout.map(|layout| (layout.network, layout.network_start)) {
+        match layout(&frame).map(|layout| (layout.network, layout.network_start)) {
             Ok((Network::Ipv4, at)) => frame[at + 1] |= 3,
             Ok((Network::Ipv6, at)) => frame[at + 1] |= 0x30,
             _ => {}

@@ -6,7 +6,7 @@ pub mod xfrm;
 
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
 
@@ -15,11 +15,14 @@ const FRAME_LEN_MAX: usize = 1 << 17;
 
 /// Offsets are ordered and inside the frame.
 pub fn layout(bytes: &[u8]) {
-    for from in [LengthFrom::Ip, LengthFrom::Frame] {
-        if let Ok(l) = FrameLayout::parse(bytes, from) {
+    let segmentation = Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false };
+    for segmentation in [None, Some(segmentation)] {
+        let mut copy = bytes.to_vec();
+        let frame = Frame::new(&mut copy, TxMeta { checksum: None, segmentation });
+        if let Ok(l) = frame.layout() {
             let offsets = [l.network_start, l.transport_start, l.payload_start, l.packet_end, bytes.len()];
             assert!(offsets.is_sorted(), "{l:?}");
-            assert!(l.addresses(bytes).len() <= 32);
+            assert!(frame.addresses().len() <= 32);
         }
     }
 }
@@ -40,18 +43,20 @@ pub fn segment(bytes: &[u8]) {
     };
     let id_range = if ask[0] & 8 != 0 { IdRange::Bits15 } else { IdRange::Bits16 };
     let policy = SegmentPolicy { id_range, fragment_id: u32::from(word(8)) };
-    let Ok(mut plan) = Segmenter::new(frame, &meta, &policy) else { return };
+    let mut copy = frame.to_vec();
+    let request = Frame::new(&mut copy, meta);
+    let Ok(mut plan) = Segmenter::new(&request, &policy) else { return };
     let mut out = vec![0; FRAME_LEN_MAX];
     let mut left = plan.frames_left();
     assert!(left <= frame.len().max(1));
     while left > 0 {
         let len = plan.next_len();
         assert!(len <= frame.len() + 8);
-        assert_eq!(plan.write_next(frame, &mut out), len);
+        assert_eq!(plan.write_next(&request, &mut out), len);
         left -= 1;
         assert_eq!(plan.frames_left(), left);
     }
-    assert_eq!(plan.write_next(frame, &mut out), 0);
+    assert_eq!(plan.write_next(&request, &mut out), 0);
 }
 
 /// A byte of settings, then frames behind a length of two bytes each. Every frame comes out once, as
@@ -67,11 +72,10 @@ pub fn coalesce(bytes: &[u8]) {
         let (frame, behind) = behind.split_at(len);
         rest = behind;
         let mut frame = frame.to_vec();
-        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
         let enabled =
             if settings & 2 != 0 { Offloads::from_bits_truncate(offered as u32 * 0x100) } else { Offloads::RX };
-        let mut count = |meta: &offramp_offload::meta::RxMeta, _: &mut [u8]| given += u64::from(meta.segments);
-        coalescer.offer(&mut frame, &layout, enabled, None, offered, &mut count);
+        let mut count = |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments);
+        coalescer.push(Frame::received(&mut frame), enabled, None, offered, &mut count);
         offered += 1;
         assert_eq!(offered, given + coalescer.held() as u64);
     }

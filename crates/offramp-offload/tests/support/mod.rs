@@ -2,8 +2,21 @@
 //! ours, and the pieces that a host is handed.
 #![allow(dead_code)]
 
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{FrameLayout, Malformed};
+
 pub mod packet;
 pub mod pieces;
+
+/// The layout of a frame of the wire.
+pub fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
+    Frame::received(&mut frame.to_vec()).layout().copied()
+}
+
+/// Source and destination address of a frame of the wire, side by side; none without IP.
+pub fn addresses(frame: &[u8]) -> Vec<u8> {
+    Frame::received(&mut frame.to_vec()).addresses().to_vec()
+}
 
 /// The first difference of two frames, with the bytes around it.
 pub fn difference(kernel: &[u8], ours: &[u8]) -> Option<String> {

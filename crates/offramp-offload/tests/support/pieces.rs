@@ -1,9 +1,10 @@
 //! The pieces that a host is handed, and the check that cutting them gives back what came in.
 
-use super::{difference, hex};
+use super::{addresses, difference, hex, layout};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer};
-use offramp_offload::layout::{FrameLayout, LengthFrom, Network, Transport};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{Network, Transport};
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::collections::BTreeMap;
@@ -21,11 +22,10 @@ pub struct Piece {
 pub fn by_us(frames: &[Vec<u8>]) -> Vec<Piece> {
     let mut pieces = Vec::new();
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut out = |meta: &RxMeta, bytes: &mut [u8]| pieces.push(Piece::new(*meta, bytes));
+    let mut out = |meta: &RxMeta, bytes: &[u8]| pieces.push(Piece::new(*meta, bytes));
     for frame in frames {
         let mut frame = frame.clone();
-        let layout = FrameLayout::parse(&frame, LengthFrom::Ip);
-        coalescer.offer(&mut frame, &layout, Offloads::RX, None, 0, &mut out);
+        coalescer.push(Frame::received(&mut frame), Offloads::RX, None, 0, &mut out);
     }
     coalescer.flush(&mut out);
     pieces
@@ -39,7 +39,7 @@ impl Piece {
 
     /// Bytes of payload; of all that follows the Ethernet header when there is no transport.
     pub fn payload_len(&self) -> usize {
-        FrameLayout::parse(&self.bytes, LengthFrom::Ip).map_or(self.bytes.len(), |layout| layout.payload_len())
+        layout(&self.bytes).map_or(self.bytes.len(), |layout| layout.payload_len())
     }
 
     /// Several frames in one.
@@ -60,11 +60,13 @@ impl Piece {
             _ => None,
         };
         let request = TxMeta { checksum, segmentation: self.meta.segmentation };
-        let mut segmenter = Segmenter::new(&self.bytes, &request, &SegmentPolicy::default()).expect("it can be cut");
+        let mut bytes = self.bytes.clone();
+        let whole = Frame::new(&mut bytes, request);
+        let mut segmenter = Segmenter::new(&whole, &SegmentPolicy::default()).expect("it can be cut");
         let mut frames = Vec::new();
         while segmenter.frames_left() > 0 {
             let mut out = vec![0; segmenter.next_len()];
-            segmenter.write_next(&self.bytes, &mut out);
+            segmenter.write_next(&whole, &mut out);
             frames.push(out);
         }
         if let (true, Some(partial)) = (self.is_cut_again(), checksum) {
@@ -87,7 +89,7 @@ impl Piece {
 
 /// The frame without what lies behind its packet.
 pub fn trimmed(frame: &[u8]) -> &[u8] {
-    FrameLayout::parse(frame, LengthFrom::Ip).map_or(frame, |layout| &frame[..layout.packet_end])
+    layout(frame).map_or(frame, |layout| &frame[..layout.packet_end])
 }
 
 /// Checks that cutting what we handed out gives the frames that came in, in the order of each flow.
@@ -115,11 +117,11 @@ pub type Flow = (u8, Vec<u8>);
 
 /// The flow of a frame.
 pub fn flow_of(frame: &[u8]) -> Flow {
-    match FrameLayout::parse(frame, LengthFrom::Ip) {
+    match layout(frame) {
         Ok(layout) if layout.transport != Transport::Opaque => {
             let kind = 1 + u8::from(layout.network == Network::Ipv6) + 2 * u8::from(layout.transport == Transport::Udp);
             let ports = &frame[layout.transport_start..layout.transport_start + 4];
-            (kind, [layout.addresses(frame), ports].concat())
+            (kind, [&addresses(frame), ports].concat())
         }
         _ => (0, Vec::new()),
     }
@@ -171,7 +173,7 @@ impl<'a> Flows<'a> {
 
 /// Where the IPv4 ID lies, if there is one.
 pub fn id_at(frame: &[u8]) -> Option<usize> {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).ok()?;
+    let layout = layout(frame).ok()?;
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 

@@ -337,11 +337,13 @@ mod tests {
             let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..RxMeta::default() };
             // Until the kernel has looked at the carrier it drops what it is given.
             let began = std::time::Instant::now();
-            while !far.take().unwrap() {
+            while !far.tx_next(0).unwrap() {
                 assert!(began.elapsed().as_secs() < 20, "the frame never came");
-                near.give(&meta, &frame).unwrap();
+                near.rx_deliver(&meta, &frame).unwrap();
             }
-            assert_eq!(far.taken(), (TxMeta { checksum: Some(partial), segmentation: None }, &frame[..]));
+            let came = far.tx_frame();
+            assert_eq!(came.request(), TxMeta { checksum: Some(partial), segmentation: None });
+            assert_eq!(came.bytes(), frame);
         })
         .unwrap();
     }

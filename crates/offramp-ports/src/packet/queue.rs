@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
-use offramp_offload::meta::{PartialChecksum, RxMeta, TxMeta};
+use offramp_offload::meta::{PartialChecksum, RxMeta};
 
 use super::Shared;
 use super::socket::{self, Received};
@@ -23,27 +24,21 @@ const TAG_AT: usize = 12;
 pub struct PacketQueue {
     shared: Arc<Shared>,
     index: usize,
-    buffer: Vec<u8>,
+    frame: FrameBuffer<Box<[u8]>>,
     /// Where a frame is received, with room in front of it for a VLAN tag.
     receive_at: usize,
-    /// Where the frame last taken lies.
-    frame_at: usize,
-    frame_len: usize,
-    meta: TxMeta,
+    frame_len_max: usize,
     /// The interface was found down; nothing says when it is deleted then.
     is_down: bool,
 }
 
 impl PacketQueue {
     pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
-        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max];
-        // The vector is never resized, so its address, and with it the alignment, stays.
+        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max].into_boxed_slice();
+        // The box is never replaced, so its address, and with it the alignment, stays.
         let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
         let receive_at = if aligned < VLAN_TAG_LEN { aligned + FRAME_ALIGN } else { aligned };
-        let meta = TxMeta::default();
-        let mut queue = Self { shared, index, buffer, receive_at, frame_at: 0, frame_len: 0, meta, is_down: false };
-        queue.buffer.truncate(receive_at + frame_len_max);
-        queue
+        Self { shared, index, frame: FrameBuffer::new(buffer), receive_at, frame_len_max, is_down: false }
     }
 
     /// The queue's number.
@@ -66,16 +61,16 @@ impl PacketQueue {
         if received.is_cut_off {
             return Err(PortError::Refused(libc::EMSGSIZE));
         }
-        let mut meta = decode_tx(&in_other_order(*header)).map_err(|_| PortError::Refused(libc::EINVAL))?;
-        self.frame_at = self.receive_at;
+        let mut request = decode_tx(&in_other_order(*header)).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        let (mut start, end) = (self.receive_at, self.receive_at + received.len);
         if let Some(tag) = received.tag.filter(|_| received.len >= TAG_AT) {
-            self.frame_at -= VLAN_TAG_LEN;
-            self.buffer.copy_within(self.receive_at..self.receive_at + TAG_AT, self.frame_at);
-            self.buffer[self.frame_at + TAG_AT..][..VLAN_TAG_LEN].copy_from_slice(&tag);
-            meta.checksum = meta.checksum.map(behind_tag).transpose()?;
+            start -= VLAN_TAG_LEN;
+            let memory = self.frame.memory_mut();
+            memory.copy_within(self.receive_at..self.receive_at + TAG_AT, start);
+            memory[start + TAG_AT..][..VLAN_TAG_LEN].copy_from_slice(&tag);
+            request.checksum = request.checksum.map(after_tag).transpose()?;
         }
-        self.frame_len = self.receive_at - self.frame_at + received.len;
-        self.meta = meta;
+        self.frame.set(start..end, request);
         Ok(())
     }
 
@@ -95,7 +90,7 @@ impl PacketQueue {
 }
 
 /// A partial checksum of a frame into which a tag was put.
-fn behind_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
+fn after_tag(partial: PartialChecksum) -> Result<PartialChecksum, PortError> {
     let start = partial.start.checked_add(VLAN_TAG_LEN as u16).ok_or(PortError::Refused(libc::EINVAL))?;
     Ok(PartialChecksum { start, ..partial })
 }
@@ -110,13 +105,11 @@ fn in_other_order(mut header: [u8; HEADER_LEN]) -> [u8; HEADER_LEN] {
 }
 
 impl HostPort for PacketQueue {
-    fn take(&mut self) -> Result<bool, PortError> {
-        self.frame_len = 0;
-        self.meta = TxMeta::default();
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         loop {
             let mut header = [0; HEADER_LEN];
             let fd = self.shared.fds[self.index].as_fd();
-            let frame = &mut self.buffer[self.receive_at..];
+            let frame = &mut self.frame.memory_mut()[self.receive_at..self.receive_at + self.frame_len_max];
             match socket::receive(fd, &mut header[..self.shared.header_len], frame) {
                 Ok(received) if received.is_outgoing => {}
                 Ok(received) => {
@@ -132,15 +125,11 @@ impl HostPort for PacketQueue {
         }
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.frame.frame()
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.frame_at..self.frame_at + self.frame_len]
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = in_other_order(encode_rx(meta));
         loop {
             let fd = self.shared.fds[self.index].as_fd();
@@ -152,7 +141,7 @@ impl HostPort for PacketQueue {
         }
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, _now_ns: u64) {
         // Every sendmsg(2) was on its way at once.
     }
 
@@ -161,7 +150,7 @@ impl HostPort for PacketQueue {
     }
 
     /// The header can say it, but a frame that goes out needs a checksum, right or partial.
-    fn takes_verdicts(&self) -> bool {
+    fn honours_data_valid(&self) -> bool {
         false
     }
 }

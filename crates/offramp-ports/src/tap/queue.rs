@@ -9,7 +9,8 @@ use nix::sys::uio::writev;
 use nix::unistd::{read, write};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::meta::RxMeta;
 
 use super::Shared;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
@@ -30,25 +31,23 @@ const COPY_LEN_MAX: usize = 2048;
 pub struct TapQueue {
     shared: Arc<Shared>,
     index: usize,
-    buffer: Vec<u8>,
-    /// Where the vnet header lies, so that the frame behind it is aligned.
+    frame: FrameBuffer<Box<[u8]>>,
+    /// Where the vnet header lies, so that the frame after it is aligned.
     header_at: usize,
     /// Bytes that one read may fill: header, longest frame, and one more that betrays a longer one.
     read_len_max: usize,
-    frame_len: usize,
-    meta: TxMeta,
     /// A short frame on its way to the host, behind its header.
     short: [u8; HEADER_LEN + COPY_LEN_MAX],
 }
 
 impl TapQueue {
     pub(super) fn new(shared: Arc<Shared>, index: usize, frame_len_max: usize) -> Self {
-        let buffer = vec![0u8; 2 * FRAME_ALIGN + frame_len_max + 1];
-        // The vector is never resized, so its address, and with it the alignment, stays.
+        let buffer = vec![0u8; 2 * FRAME_ALIGN + frame_len_max + 1].into_boxed_slice();
+        // The box is never replaced, so its address, and with it the alignment, stays.
         let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
         let header_at = aligned + FRAME_ALIGN - HEADER_LEN;
         let read_len_max = HEADER_LEN + frame_len_max + 1;
-        Self { shared, index, buffer, header_at, read_len_max, frame_len: 0, meta: TxMeta::default(), short: [0; _] }
+        Self { shared, index, frame: FrameBuffer::new(buffer), header_at, read_len_max, short: [0; _] }
     }
 
     /// The queue's number.
@@ -66,18 +65,19 @@ impl TapQueue {
         if len >= self.read_len_max {
             return Err(PortError::Refused(libc::EMSGSIZE));
         }
-        let header = self.buffer[self.header_at..].first_chunk().ok_or(PortError::Refused(libc::EINVAL))?;
-        self.meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
-        self.frame_len = len.checked_sub(HEADER_LEN).ok_or(PortError::Refused(libc::EINVAL))?;
+        let header = self.frame.memory_mut()[self.header_at..].first_chunk().ok_or(PortError::Refused(libc::EINVAL))?;
+        let request = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        if len < HEADER_LEN {
+            return Err(PortError::Refused(libc::EINVAL));
+        }
+        self.frame.set(self.header_at + HEADER_LEN..self.header_at + len, request);
         Ok(true)
     }
 }
 
 impl HostPort for TapQueue {
-    fn take(&mut self) -> Result<bool, PortError> {
-        self.frame_len = 0;
-        self.meta = TxMeta::default();
-        let room = &mut self.buffer[self.header_at..self.header_at + self.read_len_max];
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        let room = &mut self.frame.memory_mut()[self.header_at..self.header_at + self.read_len_max];
         let len = loop {
             match read(&self.shared.fds[self.index], room) {
                 Ok(len) => break len,
@@ -89,17 +89,11 @@ impl HostPort for TapQueue {
         self.accept(len)
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        let start = self.header_at + HEADER_LEN;
-        (self.meta, &self.buffer[start..start + self.frame_len])
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.frame.frame()
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        let start = self.header_at + HEADER_LEN;
-        &mut self.buffer[start..start + self.frame_len]
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = encode_rx(meta);
         let wanted = usize::from(meta.queue);
         let queue = if wanted < self.shared.fds.len() { wanted } else { self.index };
@@ -121,7 +115,7 @@ impl HostPort for TapQueue {
         }
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, _now_ns: u64) {
         // Every write(2) was seen at once.
     }
 
@@ -129,7 +123,7 @@ impl HostPort for TapQueue {
         self.shared.offered()
     }
 
-    fn takes_verdicts(&self) -> bool {
+    fn honours_data_valid(&self) -> bool {
         false
     }
 }

@@ -24,9 +24,11 @@ pub(super) fn parse(payload: &[u8], fds: Vec<OwnedFd>) -> Result<Vec<(Extent, Fi
     let Some((head, rest)) = payload.split_first_chunk::<HEAD_LEN>() else { return Err(bad) };
     // The number has four bytes; the padding after it is 0.
     let count = u64::from_le_bytes(*head);
-    let is_consistent = (1..=REGIONS_MAX as u64).contains(&count) && fds.len() as u64 == count;
+    if !(1..=REGIONS_MAX as u64).contains(&count) || fds.len() as u64 != count {
+        return Err(bad);
+    }
     let len = count as usize * REGION_LEN;
-    if !is_consistent || rest.len() < len || rest.len() > REGIONS_MAX * REGION_LEN {
+    if rest.len() < len || rest.len() > REGIONS_MAX * REGION_LEN {
         return Err(bad);
     }
     Ok(rest[..len].chunks_exact(REGION_LEN).map(extent).zip(fds.into_iter().map(File::from)).collect())

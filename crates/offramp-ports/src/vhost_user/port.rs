@@ -4,11 +4,11 @@ use super::queue::VhostQueue;
 use crate::worker::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
-use offramp_adapter::steering::{Choice, Steering};
+use offramp_adapter::steering::{Choice, FlowHash, Steering};
 use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::RxMeta;
 use std::os::fd::BorrowedFd;
-use std::time::Instant;
 
 /// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves them
 /// together, as a switch does.
@@ -18,59 +18,49 @@ use std::time::Instant;
 #[derive(Debug)]
 pub struct VhostPort {
     queues: Vec<VhostQueue>,
-    /// Which pair has the frame that was last taken.
-    taken_from: usize,
+    /// Which pair has the frame that was fetched last.
+    fetched_from: usize,
     /// Which pair is asked first.
     first: usize,
     /// None with one pair.
-    steering: Option<Box<SteeringClock>>,
-}
-
-/// The steering, and the moment from which its time counts.
-#[derive(Debug)]
-struct SteeringClock {
-    steering: Steering,
-    epoch: Instant,
+    steering: Option<Box<Steering>>,
 }
 
 impl VhostPort {
     /// `None` without a queue.
     pub fn new(queues: Vec<VhostQueue>) -> Option<Self> {
-        let clock = || Box::new(SteeringClock { steering: Steering::new(), epoch: Instant::now() });
-        let steering = (queues.len() > 1).then(clock);
-        (!queues.is_empty()).then_some(Self { queues, taken_from: 0, first: 0, steering })
+        let steering = (queues.len() > 1).then(Box::default);
+        (!queues.is_empty()).then_some(Self { queues, fetched_from: 0, first: 0, steering })
     }
 
-    /// Takes from the pairs in turn; whether one had a frame.
+    /// Fetches from the pairs in turn; whether one had a frame.
     #[inline]
-    fn take_any(&mut self) -> Result<bool, PortError> {
+    fn fetch_any(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let count = self.queues.len();
         for nth in 0..count {
-            self.taken_from = (self.first + nth) % count;
-            if self.queues[self.taken_from].take()? {
+            self.fetched_from = (self.first + nth) % count;
+            if self.queues[self.fetched_from].tx_next(now_ns)? {
                 return Ok(true);
             }
         }
         Ok(false)
     }
 
-    /// Notes on which pair the guest sends the flow of the frame last taken.
-    fn note_taken(&mut self) {
-        let Some(clock) = &mut self.steering else { return };
-        let (meta, frame) = self.queues[self.taken_from].taken();
-        let Some(flow) = clock.steering.flow(frame, meta.segmentation.is_some()) else { return };
-        let choice = clock.steering.sent(flow, self.taken_from);
+    /// Notes on which pair the guest sends the flow of the frame that was fetched last.
+    fn note_sent(&mut self) {
+        let Some(steering) = &mut self.steering else { return };
+        let Some(flow) = steering.flow(&self.queues[self.fetched_from].tx_frame()) else { return };
+        let choice = steering.sent(flow, self.fetched_from);
         self.leave(choice);
     }
 
-    /// The pair that a frame is given to.
-    fn choose(&mut self, meta: &RxMeta, frame: &[u8]) -> usize {
-        let Some(clock) = &mut self.steering else { return 0 };
-        let flow = clock.steering.flow(frame, meta.segmentation.is_some());
-        let choice = clock.steering.receive(flow);
+    /// The pair that a frame is delivered on.
+    fn choose(&mut self, meta: &RxMeta) -> usize {
+        let Some(steering) = &mut self.steering else { return 0 };
+        let choice = steering.receive(meta.hash.map(FlowHash::from));
         if !self.queues[choice.pair].receives() && self.look_which_receive() {
             // The guest has stopped to use that pair in the middle of a batch.
-            return self.choose(meta, frame);
+            return self.choose(meta);
         }
         self.leave(choice)
     }
@@ -85,9 +75,9 @@ impl VhostPort {
 
     /// Looks which pairs the guest receives on; whether that changed.
     fn look_which_receive(&mut self) -> bool {
-        let Self { queues, steering: Some(clock), .. } = self else { return false };
+        let Self { queues, steering: Some(steering), .. } = self else { return false };
         let receiving = queues.iter().enumerate().filter(|(_, queue)| queue.receives()).map(|(pair, _)| pair);
-        let has_changed = clock.steering.set_pairs(receiving);
+        let has_changed = steering.set_pairs(receiving);
         if has_changed {
             // Any flow may be on another pair from now on.
             queues.iter_mut().for_each(VhostQueue::publish_received);
@@ -97,33 +87,33 @@ impl VhostPort {
 }
 
 impl HostPort for VhostPort {
-    fn take(&mut self) -> Result<bool, PortError> {
-        let has_frame = self.take_any()?;
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let has_frame = self.fetch_any(now_ns)?;
         if has_frame {
-            self.note_taken();
+            self.note_sent();
         }
         Ok(has_frame)
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.queues[self.taken_from].taken()
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.queues[self.fetched_from].tx_frame()
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        self.queues[self.taken_from].taken_mut()
+    fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
+        self.steering.as_ref()?.flow(frame).map(u32::from)
     }
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        let pair = self.choose(meta, frame);
-        self.queues[pair].give(meta, frame)
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let pair = self.choose(meta);
+        self.queues[pair].rx_deliver(meta, frame)
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, now_ns: u64) {
         self.first = (self.first + 1) % self.queues.len();
-        self.queues.iter_mut().for_each(HostPort::flush);
+        self.queues.iter_mut().for_each(|queue| queue.rx_flush(now_ns));
         self.look_which_receive();
-        if let Some(clock) = &mut self.steering {
-            clock.steering.set_now(clock.epoch.elapsed().as_nanos() as u64);
+        if let Some(steering) = &mut self.steering {
+            steering.set_now(now_ns);
         }
     }
 
@@ -135,8 +125,8 @@ impl HostPort for VhostPort {
         self.queues[0].accepts()
     }
 
-    fn takes_verdicts(&self) -> bool {
-        self.queues[0].takes_verdicts()
+    fn honours_data_valid(&self) -> bool {
+        self.queues[0].honours_data_valid()
     }
 }
 

@@ -19,6 +19,7 @@ use nix::unistd::{read, write};
 use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, SegmentationKind, TxMeta};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr;
@@ -629,19 +630,17 @@ pub struct VhostQueue {
     index: usize,
     mailbox: Receiver<QueueState>,
     state: QueueState,
-    buffer: Vec<u8>,
+    frame: FrameBuffer<Box<[u8]>>,
     frame_at: usize,
-    frame_len: usize,
     frame_len_max: usize,
-    meta: TxMeta,
 }
 
 impl VhostQueue {
     pub(super) fn new(index: usize, mailbox: Receiver<QueueState>, state: QueueState, frame_len_max: usize) -> Self {
-        let buffer = vec![0; FRAME_ALIGN + frame_len_max];
-        // The vector is never resized, so its address, and with it the alignment, stays.
+        let buffer = vec![0; FRAME_ALIGN + frame_len_max].into_boxed_slice();
+        // The box is never replaced, so its address, and with it the alignment, stays.
         let frame_at = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
-        Self { index, mailbox, state, buffer, frame_at, frame_len: 0, frame_len_max, meta: TxMeta::default() }
+        Self { index, mailbox, state, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
     }
 
     /// The pair's number.
@@ -665,8 +664,9 @@ impl VhostQueue {
     fn take_announcement(&mut self) -> bool {
         let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
         if let Some(frame) = &frame {
-            self.buffer[self.frame_at..self.frame_at + frame.len()].copy_from_slice(frame);
-            self.frame_len = frame.len();
+            let place = self.frame_at..self.frame_at + frame.len();
+            self.frame.memory_mut()[place.clone()].copy_from_slice(frame);
+            self.frame.set(place, TxMeta::default());
         }
         frame.is_some()
     }
@@ -676,13 +676,12 @@ impl VhostQueue {
     fn take_next(&mut self) -> Result<bool, PortError> {
         let Some(chain) = self.state.transmit.batch.pop() else { return Ok(false) };
         let mut header = [0; HEADER_LEN];
-        let frame = &mut self.buffer[self.frame_at..self.frame_at + self.frame_len_max];
+        let frame = &mut self.frame.memory_mut()[self.frame_at..self.frame_at + self.frame_len_max];
         let len = self.state.read_frame(&chain, &mut header, frame);
         self.state.transmit.put_used(&chain, 0);
         self.state.transmit.tally.add(u64::from(chain.len));
         let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
-        self.meta = self.request(&header)?;
-        self.frame_len = len;
+        self.frame.set(self.frame_at..self.frame_at + len, self.request(&header)?);
         Ok(true)
     }
 
@@ -704,9 +703,8 @@ impl VhostQueue {
 
 impl HostPort for VhostQueue {
     #[inline]
-    fn take(&mut self) -> Result<bool, PortError> {
-        self.frame_len = 0;
-        self.meta = TxMeta::default();
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        self.frame.clear();
         if self.state.transmit.batch.is_empty() {
             self.mailbox.serve(&mut self.state);
             if self.state.announcement.is_some() {
@@ -719,16 +717,13 @@ impl HostPort for VhostQueue {
         self.take_next()
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        (self.meta, &self.buffer[self.frame_at..self.frame_at + self.frame_len])
-    }
-
-    fn taken_mut(&mut self) -> &mut [u8] {
-        &mut self.buffer[self.frame_at..self.frame_at + self.frame_len]
+    #[inline]
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.frame.frame()
     }
 
     #[inline]
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.state.gather(self.state.header_len + frame.len())?;
         self.state.write_frame(chains, &mut encode_rx(meta), frame);
         self.state.receive.tally.add(frame.len() as u64);
@@ -738,7 +733,7 @@ impl HostPort for VhostQueue {
         Ok(())
     }
 
-    fn flush(&mut self) {
+    fn rx_flush(&mut self, _now_ns: u64) {
         self.state.publish();
         self.mailbox.serve(&mut self.state);
     }
@@ -751,7 +746,7 @@ impl HostPort for VhostQueue {
         self.state.offloads
     }
 
-    fn takes_verdicts(&self) -> bool {
+    fn honours_data_valid(&self) -> bool {
         true
     }
 }

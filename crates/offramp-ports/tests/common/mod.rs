@@ -60,8 +60,9 @@ pub fn host_tap(ns: &NetNs) -> Tap {
 /// Waits for the next frame that `wanted` says yes to.
 pub fn wait_for(queue: &mut TapQueue, wanted: impl Fn(&TxMeta, &[u8]) -> bool) -> (TxMeta, Vec<u8>) {
     loop {
-        while queue.take().unwrap() {
-            let (meta, frame) = queue.taken();
+        while queue.tx_next(0).unwrap() {
+            let frame = queue.tx_frame();
+            let (meta, frame) = (frame.request(), frame.bytes());
             if wanted(&meta, frame) {
                 return (meta, frame.to_vec());
             }

@@ -1,6 +1,7 @@
 //! Super-frames and plain frames as a host may send them, drawn from a seed.
 
 use super::support::packet::{Checksum, DESTINATION, DF, HOP_BY_HOP, Packet, ROUTING};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
 use offramp_ports::vnet_hdr::{HEADER_LEN, NEEDS_CSUM, encode_tx};
@@ -291,13 +292,15 @@ fn fold_to_zero(random: &mut ChaCha8Rng, packet: &Packet, meta: &TxMeta, frame: 
         return;
     }
     frame[at..at + 2].fill(0);
-    let Ok(mut segmenter) = Segmenter::new(frame, meta, &SegmentPolicy::default()) else { return };
+    let mut copy = frame.to_vec();
+    let whole = Frame::new(&mut copy, *meta);
+    let Ok(mut segmenter) = Segmenter::new(&whole, &SegmentPolicy::default()) else { return };
     let has_fragment_header = is_fragments && packet.is_ipv6 && segmenter.frames_left() > 1;
     for _ in 0..which {
         segmenter.skip_next();
     }
     let mut out = vec![0; segmenter.next_len()];
-    segmenter.write_next(frame, &mut out);
+    segmenter.write_next(&whole, &mut out);
     let field = packet.transport_start() + packet.checksum_offset() + if has_fragment_header { 8 } else { 0 };
     frame[at..at + 2].copy_from_slice(&[out[field], out[field + 1]]);
 }

@@ -12,8 +12,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
-use offramp_offload::checksum;
-use offramp_offload::layout::{FrameLayout, LengthFrom};
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
@@ -122,7 +121,7 @@ fn drive<R: Send>(queue: &mut VhostQueue, ask: impl FnOnce() -> R + Send) -> R {
             answer
         });
         while !is_done.load(Ordering::Acquire) && !asking.is_finished() {
-            queue.flush();
+            queue.rx_flush(0);
             std::thread::yield_now();
         }
         asking.join().expect("the frontend")
@@ -158,23 +157,26 @@ pub fn ring(bytes: &[u8], packed: bool) {
 fn exchange(queue: &mut VhostQueue, given: &[u8]) {
     queue.disarm();
     for _ in 0..FRAMES {
-        match queue.take() {
+        match queue.tx_next(0) {
             Ok(false) => break,
             Ok(true) => {
-                let (meta, frame) = queue.taken();
+                let frame = queue.tx_frame();
+                let (meta, frame) = (frame.request(), frame.bytes());
                 assert!((1..=offramp_ports::vhost_user::FRAME_LEN_MAX).contains(&frame.len()), "{meta:?}");
             }
-            Err(PortError::Refused(_)) => assert!(queue.taken().1.is_empty() || queue.taken().0 != TxMeta::default()),
+            Err(PortError::Refused(_)) => {
+                assert!(queue.tx_frame().bytes().is_empty() || queue.tx_frame().request() != TxMeta::default());
+            }
             Err(error) => panic!("a guest's mistake ends the port: {error}"),
         }
     }
     for _ in 0..FRAMES {
-        match queue.give(&RxMeta::default(), given) {
+        match queue.rx_deliver(&RxMeta::default(), given) {
             Ok(()) | Err(PortError::Full | PortError::Refused(_)) => {}
             Err(error) => panic!("a guest's mistake ends the port: {error}"),
         }
     }
-    queue.flush();
+    queue.rx_flush(0);
     queue.arm();
 }
 
@@ -242,36 +244,34 @@ fn send_messages(bench: &MessageBench, bytes: &[u8]) {
 
 /// A host that sends one frame, and holds what it is given against what may be told.
 struct OneFrame<'a> {
-    frame: Option<(TxMeta, &'a [u8])>,
+    frame: Option<(TxMeta, &'a mut [u8])>,
     given_frames: u64,
 }
 
 impl HostPort for OneFrame<'_> {
-    fn take(&mut self) -> Result<bool, PortError> {
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         Ok(false)
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.frame.unwrap_or_default()
+    fn tx_frame(&mut self) -> Frame<'_> {
+        let (request, bytes) = self.frame.as_mut().expect("a frame that was fetched");
+        Frame::new(bytes, *request)
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        &mut []
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = encode_rx(meta);
         let told = decode_rx(&header).expect("a header of our own");
         assert_eq!(told.segmentation, meta.segmentation);
         match (meta.checksum, meta.segmentation) {
             (ChecksumState::Good, segmentation) => {
-                let layout = FrameLayout::parse(frame, LengthFrom::Ip).expect("a frame that is called good");
-                assert_eq!(checksum::verify(frame, &layout), ChecksumState::Good);
+                assert_eq!(Frame::received(&mut frame.to_vec()).verify(), ChecksumState::Good);
                 assert_eq!(segmentation, None);
             }
             (ChecksumState::Partial(_), Some(_)) => {
                 let asked = decode_tx(&header).expect("a header of our own");
-                let plan = Segmenter::new(frame, &asked, &SegmentPolicy::default()).expect("a joined frame can be cut");
+                let mut copy = frame.to_vec();
+                let plan = Segmenter::new(&Frame::new(&mut copy, asked), &SegmentPolicy::default());
+                let plan = plan.expect("a coalesced frame can be segmented");
                 assert_eq!(plan.frames_left(), usize::from(meta.segments));
             }
             (_, segmentation) => assert_eq!(segmentation, None),
@@ -280,13 +280,13 @@ impl HostPort for OneFrame<'_> {
         Ok(())
     }
 
-    fn flush(&mut self) {}
+    fn rx_flush(&mut self, _now_ns: u64) {}
 
     fn accepts(&self) -> Offloads {
         Offloads::all()
     }
 
-    fn takes_verdicts(&self) -> bool {
+    fn honours_data_valid(&self) -> bool {
         true
     }
 }
@@ -295,29 +295,25 @@ impl HostPort for OneFrame<'_> {
 struct Sender<'a>(OneFrame<'a>, bool);
 
 impl HostPort for Sender<'_> {
-    fn take(&mut self) -> Result<bool, PortError> {
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         Ok(!std::mem::replace(&mut self.1, true))
     }
 
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.0.taken()
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.0.tx_frame()
     }
 
-    fn taken_mut(&mut self) -> &mut [u8] {
-        self.0.taken_mut()
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.0.rx_deliver(meta, frame)
     }
 
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.0.give(meta, frame)
-    }
-
-    fn flush(&mut self) {}
+    fn rx_flush(&mut self, _now_ns: u64) {}
 
     fn accepts(&self) -> Offloads {
         Offloads::all()
     }
 
-    fn takes_verdicts(&self) -> bool {
+    fn honours_data_valid(&self) -> bool {
         true
     }
 }
@@ -327,11 +323,11 @@ pub fn vnet_frame(bytes: &[u8]) {
     const POLLS_MAX: usize = 5000;
     let Some((header, frame)) = bytes.split_first_chunk::<HEADER_LEN>() else { return };
     let Ok(meta) = decode_tx(header) else { return };
-    let frame = &frame[..frame.len().min(offramp_ports::vhost_user::FRAME_LEN_MAX)];
+    let mut frame = frame[..frame.len().min(offramp_ports::vhost_user::FRAME_LEN_MAX)].to_vec();
     let adapter = AdapterConfig::default();
     let (a_wire, b_wire) = cable(&CableConfig::default());
     let (a_control, b_control) = (Control::new(&adapter), Control::new(&adapter));
-    let sender = Sender(OneFrame { frame: Some((meta, frame)), given_frames: 0 }, false);
+    let sender = Sender(OneFrame { frame: Some((meta, &mut frame)), given_frames: 0 }, false);
     let mut a = QueuePair::new(&adapter, &a_control, 0, sender, a_wire);
     let mut b = QueuePair::new(&adapter, &b_control, 0, OneFrame { frame: None, given_frames: 0 }, b_wire);
     let mut polls = 0;

@@ -21,6 +21,7 @@ use offramp_adapter::pair::{Control, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use offramp_ports::vhost_user::{Mode, VhostPort, VhostUser, VhostUserConfig};
@@ -331,11 +332,13 @@ pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = [0; HEADER_LEN];
     bytes[..header.len()].copy_from_slice(header);
     let meta: TxMeta = decode_tx(&bytes).expect("a header that can be read");
-    let mut plan = Segmenter::new(frame, &meta, &SegmentPolicy::default()).expect("a super-frame that can be cut");
+    let mut copy = frame.to_vec();
+    let frame = Frame::new(&mut copy, meta);
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).expect("a super-frame that can be cut");
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; plan.next_len()];
-        plan.write_next(frame, &mut out);
+        plan.write_next(&frame, &mut out);
         frames.push(out);
     }
     frames

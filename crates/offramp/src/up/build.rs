@@ -4,10 +4,10 @@
 //! for a port whose wire is an interface, a link of its own with two ends.
 
 use super::config::{Config, PortConfig, SwitchConfig, WireConfig};
-use super::drain::{Gated, Mark, Rest, gated};
+use super::drain::{Mark, Rest};
 use super::host::{Host, HostError, TaskParts, on_wire, open_guest, open_privileged, open_tap_here, wire_task};
 use super::ipsec::EventLog;
-use super::seat::{Named, RestingSwitch, Seat};
+use super::seat::{AnyHost, Named, RestingSwitch};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::fault::FaultConfig;
@@ -170,12 +170,11 @@ enum Wire {
 }
 
 impl Wire {
-    fn seat(&self, rest: &Arc<Rest>) -> Option<Gated<Seat>> {
-        let seat = match self {
-            Self::Tap(tap) => Seat::new(tap.queue(0)?),
-            Self::Packet(packet) => Seat::new(packet.queue(0)?),
-        };
-        Some(gated(seat, rest))
+    fn switch_port(&self) -> Option<AnyHost> {
+        Some(match self {
+            Self::Tap(tap) => Box::new(tap.queue(0)?),
+            Self::Packet(packet) => Box::new(packet.queue(0)?),
+        })
     }
 }
 
@@ -303,12 +302,11 @@ impl Unwired {
     /// Puts the port on a switch.
     fn sit_down(
         &mut self,
-        switch: &Switch<Gated<Seat>>,
+        switch: &Switch<AnyHost>,
         stations_max: usize,
         flood_limit: Option<FloodLimit>,
-        rest: &Arc<Rest>,
     ) -> Result<(), BuildError> {
-        let Some(seat) = self.port.host.seat(rest) else { return Ok(()) };
+        let Some(seat) = self.port.host.switch_port() else { return Ok(()) };
         let AdapterConfig { mtu, offloads, coalesce, moderation, .. } = self.port.adapter;
         let isolated = false;
         let config = switch::PortConfig { mtu, offloads, coalesce, moderation, stations_max, flood_limit, isolated };
@@ -352,8 +350,8 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<
 /// A port and the interface on its wire: a link with two ends.
 fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
-    port.sit_down(&link, 0, None, rest)?;
-    if let Some(wire) = port.port.wire.as_ref().and_then(|wire| wire.seat(rest)) {
+    port.sit_down(&link, 0, None)?;
+    if let Some(wire) = port.port.wire.as_ref().and_then(Wire::switch_port) {
         let config =
             switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
         let added = link.control().add(wire, &config);
@@ -368,7 +366,7 @@ fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
 fn run_protected_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let mtu = port.port.adapter.mtu;
     let (near_end, far_end) = cable(&CableConfig { mtu, ..CableConfig::default() });
-    let Some(interface) = port.port.wire.as_ref().and_then(|wire| wire.seat(rest)) else { return Ok(()) };
+    let Some(interface) = port.port.wire.as_ref().and_then(Wire::switch_port) else { return Ok(()) };
     let Some((near, near_mark)) = port.cable_task(0, near_end, rest) else { return Ok(()) };
     // What the interface brings is cut if it was joined; nothing is joined for it.
     let adapter = AdapterConfig {
@@ -401,7 +399,7 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
     let floods = flood_limit(config.flood_frames_per_second);
     let switch = Switch::new(&shape);
     for port in &mut ports {
-        port.sit_down(&switch, stations_max, Some(floods), rest)?;
+        port.sit_down(&switch, stations_max, Some(floods))?;
     }
     run_seats(switch, ports, rest)
 }
@@ -413,7 +411,7 @@ fn flood_limit(frames_per_s: u32) -> FloodLimit {
 }
 
 /// One thread for a switch, on the first processor that one of its ports names.
-fn run_seats(switch: Switch<Gated<Seat>>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_seats(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let Some(first) = ports.first() else { return Ok(()) };
     let mark = Arc::new(Mark::default());
     let named = ports.iter().flat_map(|port| port.port.seats()).collect();

@@ -6,9 +6,7 @@
 use nix::sys::eventfd::EventFd;
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
-use offramp_adapter::port::{HostPort, Interrupts, Line, PortError, Settled};
-use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_adapter::port::{Line, PortError};
 use offramp_ports::worker::{HostIo, Task, Watch};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -68,6 +66,16 @@ impl Rest {
         Ok(Arc::new(Self { phase: AtomicU8::new(RUNNING), bell: EventFd::new()? }))
     }
 
+    /// Readable as soon as all are to come to rest.
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.as_fd()
+    }
+
+    /// Whether all still run.
+    pub fn is_running(&self) -> bool {
+        self.phase() == RUNNING
+    }
+
     /// How far all are on their way to rest.
     pub fn phase(&self) -> u8 {
         self.phase.load(Ordering::Acquire)
@@ -91,80 +99,12 @@ impl Rest {
     }
 }
 
-/// A host port from which nothing is taken any more once the rest has begun.
-#[derive(Debug)]
-pub struct Gated<H> {
-    host: H,
-    rest: Arc<Rest>,
-}
-
-impl<H: HostPort> HostPort for Gated<H> {
-    fn take(&mut self) -> Result<bool, PortError> {
-        if self.rest.phase() == RUNNING { self.host.take() } else { Ok(false) }
-    }
-
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.host.taken()
-    }
-
-    fn taken_mut(&mut self) -> &mut [u8] {
-        self.host.taken_mut()
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.host.give(meta, frame)
-    }
-
-    fn flush(&mut self) {
-        self.host.flush();
-    }
-
-    fn settle(&mut self) -> Option<Settled> {
-        self.host.settle()
-    }
-
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        self.host.interrupts()
-    }
-
-    fn accepts(&self) -> Offloads {
-        self.host.accepts()
-    }
-
-    fn takes_verdicts(&self) -> bool {
-        self.host.takes_verdicts()
-    }
-}
-
-impl<H: HostIo> HostIo for Gated<H> {
-    fn arm(&mut self) {
-        self.host.arm();
-    }
-
-    fn disarm(&mut self) {
-        self.host.disarm();
-    }
-
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        if self.rest.phase() == RUNNING {
-            self.host.watch(watch);
-        }
-        // After the rest has begun this is readable: the pair is polled until its thread is ended.
-        watch(self.rest.bell.as_fd());
-    }
-}
-
-/// A host port with a gate in front of it.
-pub fn gated<H>(host: H, rest: &Arc<Rest>) -> Gated<H> {
-    Gated { host, rest: Arc::clone(rest) }
-}
-
 /// Says that a host, or an interface on a wire, is gone for good.
 pub fn say_gone(who: &str, error: PortError) {
     eprintln!("offramp: {who} is gone: {error}; it carries nothing any more");
 }
 
-/// A queue pair on a cable that says when it is at rest, and when its host is gone. `H` has a gate in it.
+/// A queue pair on a cable that says when it is at rest, and when its host is gone.
 #[derive(Debug)]
 pub struct RestingPair<H, W = CableEnd> {
     pair: QueuePair<H, W>,
@@ -197,6 +137,7 @@ impl<H: HostIo, W: Line> RestingPair<H, W> {
 impl<H: HostIo + Send, W: Line + Send> Task for RestingPair<H, W> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let phase = self.rest.phase();
+        self.pair.set_draining(phase != RUNNING);
         let polled = Task::poll(&mut self.pair, now_ns);
         match polled {
             Ok(moved) => self.note(phase, moved),
@@ -218,6 +159,10 @@ impl<H: HostIo + Send, W: Line + Send> Task for RestingPair<H, W> {
     }
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
-        self.pair.watch(now_ns, watch);
+        watch.readable(self.rest.bell());
+        // From then on it is polled until its thread is ended.
+        if self.rest.phase() == RUNNING {
+            self.pair.watch(now_ns, watch);
+        }
     }
 }

@@ -1,8 +1,8 @@
 //! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
 
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
-use super::drain::{Gated, Mark, Rest, RestingPair, gated};
-use super::seat::Seat;
+use super::drain::{Mark, Rest, RestingPair};
+use super::seat::AnyHost;
 use crate::control::{GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
@@ -211,16 +211,15 @@ impl Host {
     }
 
     /// All its queue pairs as one port of a switch; `None` when they are in use.
-    pub fn seat(&mut self, rest: &Arc<Rest>) -> Option<Gated<Seat>> {
-        let seat = match self {
-            Self::Tap { tap, .. } => Seat::new(tap.queue(0)?),
+    pub fn switch_port(&mut self) -> Option<AnyHost> {
+        Some(match self {
+            Self::Tap { tap, .. } => Box::new(tap.queue(0)?),
             Self::VhostUser(port) => {
                 let mut port = locked(port);
                 let queues = (0..usize::from(port.config().queue_pairs)).map(|queue| port.queue(queue));
-                Seat::new(VhostPort::new(queues.collect::<Option<_>>()?)?)
+                Box::new(VhostPort::new(queues.collect::<Option<_>>()?)?)
             }
-        };
-        Some(gated(seat, rest))
+        })
     }
 }
 
@@ -235,7 +234,7 @@ fn pair_task<H: HostIo + Send + 'static>(
     wire: CableEnd,
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
-    let (host, memory, faults) = (gated(host, parts.rest), parts.memory, parts.faults);
+    let (memory, faults) = (parts.memory, parts.faults);
     let who = format!("port \"{}\", queue pair {queue}: the host", parts.port);
     if memory.is_none() && faults.is_none() {
         resting(host, wire, queue, parts, who)
@@ -244,7 +243,7 @@ fn pair_task<H: HostIo + Send + 'static>(
     }
 }
 
-/// A queue pair that can be brought to rest: `host` has a gate in it, and is called `who`.
+/// A queue pair that can be brought to rest; messages call its host `who`.
 fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>, who: String) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
@@ -255,7 +254,7 @@ where
 }
 
 /// What drives the far end of a port's own cable, whose host is the interface on the port's wire.
-pub fn wire_task(interface: Gated<Seat>, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
+pub fn wire_task(interface: AnyHost, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
     resting(interface, wire, 0, parts, on_wire(parts.port))
 }
 

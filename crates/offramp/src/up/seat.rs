@@ -1,79 +1,18 @@
-//! Any host port as a port of a switch, and the switch as a task that can be brought to rest.
+//! The switch as a task that can be brought to rest.
 
-use super::drain::{Gated, Mark, Rest, say_gone};
-use offramp_adapter::port::{HostPort, Interrupts, PortError, Settled};
+use super::drain::{Mark, Rest, say_gone};
+use offramp_adapter::port::PortError;
 use offramp_adapter::switch::{Switch, SwitchPort};
-use offramp_offload::caps::Offloads;
-use offramp_offload::meta::{RxMeta, TxMeta};
 use offramp_ports::worker::{HostIo, Task, Watch};
-use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::task::Waker;
 
 /// A host port of any kind: ports of one switch are a TAP, a guest and an interface side by side.
-pub struct Seat(Box<dyn HostIo + Send>);
-
-impl Seat {
-    pub fn new(host: impl HostIo + Send + 'static) -> Self {
-        Self(Box::new(host))
-    }
-}
-
-impl HostPort for Seat {
-    fn take(&mut self) -> Result<bool, PortError> {
-        self.0.take()
-    }
-
-    fn taken(&self) -> (TxMeta, &[u8]) {
-        self.0.taken()
-    }
-
-    fn taken_mut(&mut self) -> &mut [u8] {
-        self.0.taken_mut()
-    }
-
-    fn give(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        self.0.give(meta, frame)
-    }
-
-    fn flush(&mut self) {
-        self.0.flush();
-    }
-
-    fn settle(&mut self) -> Option<Settled> {
-        self.0.settle()
-    }
-
-    fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-        self.0.interrupts()
-    }
-
-    fn accepts(&self) -> Offloads {
-        self.0.accepts()
-    }
-
-    fn takes_verdicts(&self) -> bool {
-        self.0.takes_verdicts()
-    }
-}
-
-impl HostIo for Seat {
-    fn arm(&mut self) {
-        self.0.arm();
-    }
-
-    fn disarm(&mut self) {
-        self.0.disarm();
-    }
-
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.0.watch(watch);
-    }
-}
+pub type AnyHost = Box<dyn HostIo + Send>;
 
 /// A switch that says when it is at rest: it holds no frame after a turn of all ports in which none moved.
 pub struct RestingSwitch {
-    switch: Switch<Gated<Seat>>,
+    switch: Switch<AnyHost>,
     rest: Arc<Rest>,
     mark: Arc<Mark>,
     ports: Vec<Named>,
@@ -102,7 +41,7 @@ impl Named {
 
 impl RestingSwitch {
     /// `ports` are all of the switch.
-    pub fn new(switch: Switch<Gated<Seat>>, rest: &Arc<Rest>, mark: &Arc<Mark>, ports: Vec<Named>) -> Self {
+    pub fn new(switch: Switch<AnyHost>, rest: &Arc<Rest>, mark: &Arc<Mark>, ports: Vec<Named>) -> Self {
         Self { switch, rest: Arc::clone(rest), mark: Arc::clone(mark), ports }
     }
 
@@ -116,6 +55,7 @@ impl RestingSwitch {
 impl Task for RestingSwitch {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let phase = self.rest.phase();
+        self.switch.set_draining(!self.rest.is_running());
         let moved = Task::poll(&mut self.switch, now_ns)?;
         self.ports.iter_mut().for_each(Named::say_if_gone);
         if !moved && self.is_empty() {
@@ -133,6 +73,10 @@ impl Task for RestingSwitch {
     }
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
-        Task::watch(&mut self.switch, now_ns, watch);
+        watch.readable(self.rest.bell());
+        // From then on it is polled until its thread is ended.
+        if self.rest.is_running() {
+            Task::watch(&mut self.switch, now_ns, watch);
+        }
     }
 }

@@ -51,7 +51,7 @@ fn pure_acks_are_never_held() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     for spec in [tcp(1, 0), tcp(1, 0), Spec { ack: 78, ..tcp(1, 0) }] {
-        offer_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
+        push_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
         assert_eq!(coalescer.held(), 0);
     }
     assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [0, 0, 0]);
@@ -168,7 +168,7 @@ fn a_first_frame_with_a_wrong_checksum_is_told_at_once_as_bad() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     let wrong = Spec { checksum: Checksum::Wrong, ..tcp(1, 100) };
-    offer_one(&mut coalescer, &wrong.build(), ALL, 0, &mut told);
+    push_one(&mut coalescer, &wrong.build(), ALL, 0, &mut told);
     assert_eq!((told.len(), coalescer.held()), (1, 0));
     assert_eq!(told[0].0.checksum, ChecksumState::Bad);
 }
@@ -442,7 +442,7 @@ fn sixty_four_datagrams_are_the_most() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     for spec in udp_run(&[100; 64]) {
-        offer_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
+        push_one(&mut coalescer, &spec.build(), ALL, 0, &mut told);
     }
     assert_eq!((told.len(), coalescer.held()), (1, 0), "a full aggregate does not wait");
 }

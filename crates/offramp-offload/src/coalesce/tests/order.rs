@@ -16,10 +16,10 @@ fn a_flush_hands_out_flows_in_the_order_of_their_starts() {
     let mut told = Vec::new();
     let run = tcp_run(&[100; 2]);
     for port in [30, 10, 20] {
-        offer_one(&mut coalescer, &on_port(port, &run[0]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[0]), ALL, 0, &mut told);
     }
     for port in [20, 30] {
-        offer_one(&mut coalescer, &on_port(port, &run[1]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[1]), ALL, 0, &mut told);
     }
     assert_eq!(coalescer.held(), 5);
     flush(&mut coalescer, &mut told);
@@ -32,7 +32,7 @@ fn a_flow_that_starts_anew_is_the_newest() {
     let mut told = Vec::new();
     let run = tcp_run(&[100, 200]);
     for (port, at) in [(1, 0), (2, 0), (1, 1)] {
-        offer_one(&mut coalescer, &on_port(port, &run[at]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[at]), ALL, 0, &mut told);
     }
     flush(&mut coalescer, &mut told);
     assert_eq!(names(&told), [(1, 100), (2, 100), (1, 200)]);
@@ -44,7 +44,7 @@ fn a_full_table_hands_out_the_flow_that_was_started_earliest() {
     let mut told = Vec::new();
     let first = tcp(1, 100);
     for port in [1, 2, 3, 4] {
-        offer_one(&mut coalescer, &on_port(port, &first), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &first), ALL, 0, &mut told);
         assert!(coalescer.held() <= 2);
     }
     assert_eq!(names(&told), [(1, 100), (2, 100)]);
@@ -63,14 +63,14 @@ fn a_pause_splits_a_burst_when_time_is_up() {
     let mut coalescer = Coalescer::new(CoalesceConfig { hold_ns: 50_000, ..CoalesceConfig::default() });
     let mut told = Vec::new();
     let frames: Vec<_> = tcp_run(&[100; 4]).iter().map(Spec::build).collect();
-    offer_one(&mut coalescer, &frames[0], ALL, 1_000, &mut told);
-    offer_one(&mut coalescer, &frames[1], ALL, 30_000, &mut told);
+    push_one(&mut coalescer, &frames[0], ALL, 1_000, &mut told);
+    push_one(&mut coalescer, &frames[1], ALL, 30_000, &mut told);
     assert_eq!(coalescer.next_deadline_ns(), Some(51_000), "it counts from the first frame");
     coalescer.flush_expired(50_999, &mut |_, _| panic!("too early"));
     coalescer.flush_expired(51_000, &mut |meta, bytes| told.push((*meta, bytes.to_vec())));
     assert_eq!((coalescer.held(), coalescer.next_deadline_ns()), (0, None));
-    offer_one(&mut coalescer, &frames[2], ALL, 100_000_000, &mut told);
-    offer_one(&mut coalescer, &frames[3], ALL, 100_000_000, &mut told);
+    push_one(&mut coalescer, &frames[2], ALL, 100_000_000, &mut told);
+    push_one(&mut coalescer, &frames[3], ALL, 100_000_000, &mut told);
     flush(&mut coalescer, &mut told);
     assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 200]);
     assert_cuts_into(&told, &frames);
@@ -81,7 +81,7 @@ fn only_flows_whose_time_is_up_are_handed_out() {
     let mut coalescer = Coalescer::new(CoalesceConfig { hold_ns: 10, ..CoalesceConfig::default() });
     let mut told = Vec::new();
     for (port, now) in [(1, 0), (2, 5), (3, 9)] {
-        offer_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, now, &mut told);
+        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, now, &mut told);
     }
     coalescer.flush_expired(15, &mut |meta, bytes| told.push((*meta, bytes.to_vec())));
     assert_eq!(names(&told), [(1, 100), (2, 100)]);
@@ -91,7 +91,7 @@ fn only_flows_whose_time_is_up_are_handed_out() {
 #[test]
 fn a_deadline_at_the_end_of_time_does_not_overflow() {
     let mut coalescer = Coalescer::new(CoalesceConfig { hold_ns: u64::MAX, ..CoalesceConfig::default() });
-    offer_one(&mut coalescer, &tcp(1, 100).build(), ALL, u64::MAX, &mut Vec::new());
+    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, u64::MAX, &mut Vec::new());
     assert_eq!(coalescer.next_deadline_ns(), Some(u64::MAX));
 }
 
@@ -100,13 +100,13 @@ fn switching_off_hands_out_what_is_held_before_the_next_frame() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     let frames: Vec<_> = tcp_run(&[100; 4]).iter().map(Spec::build).collect();
-    offer_one(&mut coalescer, &frames[0], ALL, 0, &mut told);
-    offer_one(&mut coalescer, &frames[1], ALL, 0, &mut told);
-    offer_one(&mut coalescer, &frames[2], ALL - Offloads::RSC4, 0, &mut told);
+    push_one(&mut coalescer, &frames[0], ALL, 0, &mut told);
+    push_one(&mut coalescer, &frames[1], ALL, 0, &mut told);
+    push_one(&mut coalescer, &frames[2], ALL - Offloads::RSC4, 0, &mut told);
     assert_eq!(coalescer.held(), 0);
     assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 100]);
     assert_eq!(told[1].0.checksum, ChecksumState::Good);
-    offer_one(&mut coalescer, &frames[3], ALL, 0, &mut told);
+    push_one(&mut coalescer, &frames[3], ALL, 0, &mut told);
     assert_eq!(coalescer.held(), 1);
     flush(&mut coalescer, &mut told);
     assert_cuts_into(&told, &frames);
@@ -123,7 +123,7 @@ fn each_switch_holds_its_own_kind_alone() {
     for (specs, switch) in cases {
         for (enabled, held) in [(switch | Offloads::RX_CHECKSUM, 1), (switch, 0), (ALL - switch, 0)] {
             let mut coalescer = Coalescer::new(CoalesceConfig::default());
-            offer_one(&mut coalescer, &specs[0].build(), enabled, 0, &mut Vec::new());
+            push_one(&mut coalescer, &specs[0].build(), enabled, 0, &mut Vec::new());
             assert_eq!(coalescer.held(), held);
         }
     }
@@ -134,11 +134,11 @@ fn a_fragment_flushes_every_flow_between_its_addresses_and_no_other() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     let first = tcp(1, 100);
-    offer_one(&mut coalescer, &on_port(1, &first), ALL, 0, &mut told);
-    offer_one(&mut coalescer, &on_port(2, &Spec { source: 7, ..first.clone() }), ALL, 0, &mut told);
-    offer_one(&mut coalescer, &on_port(3, &Spec { is_udp: true, ..first.clone() }), ALL, 0, &mut told);
+    push_one(&mut coalescer, &on_port(1, &first), ALL, 0, &mut told);
+    push_one(&mut coalescer, &on_port(2, &Spec { source: 7, ..first.clone() }), ALL, 0, &mut told);
+    push_one(&mut coalescer, &on_port(3, &Spec { is_udp: true, ..first.clone() }), ALL, 0, &mut told);
     let fragment = Spec { fragment_field: 0x2000, source_port: 9, ..first };
-    offer_one(&mut coalescer, &fragment.build(), ALL, 0, &mut told);
+    push_one(&mut coalescer, &fragment.build(), ALL, 0, &mut told);
     assert_eq!(names(&told)[..2], [(1, 100), (3, 100)]);
     assert_eq!((told.len(), coalescer.held()), (3, 1));
 }
@@ -148,11 +148,11 @@ fn a_malformed_frame_flushes_everything() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
     for port in [1, 2] {
-        offer_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, 0, &mut told);
     }
     let mut malformed = tcp(1, 100).build();
     malformed.truncate(60);
-    offer_one(&mut coalescer, &malformed, ALL, 0, &mut told);
+    push_one(&mut coalescer, &malformed, ALL, 0, &mut told);
     assert_eq!(coalescer.held(), 0);
     assert_eq!(told[2], (RxMeta::default(), malformed));
 }
@@ -161,15 +161,15 @@ fn a_malformed_frame_flushes_everything() {
 fn what_is_neither_tcp_nor_udp_passes_what_is_held() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
-    offer_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
+    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
     let mut icmp = tcp(1, 100).build();
     icmp[14 + 9] = 1;
     icmp[24..26].fill(0);
     let checksum = !slow_sum(&[&icmp[14..34]]);
     icmp[24..26].copy_from_slice(&checksum.to_be_bytes());
     let arp = [vec![0xff; 12], vec![0x08, 0x06], vec![0; 46]].concat();
-    offer_one(&mut coalescer, &icmp, ALL, 0, &mut told);
-    offer_one(&mut coalescer, &arp, ALL, 0, &mut told);
+    push_one(&mut coalescer, &icmp, ALL, 0, &mut told);
+    push_one(&mut coalescer, &arp, ALL, 0, &mut told);
     assert_eq!(told, [(RxMeta::default(), icmp), (RxMeta::default(), arp)]);
     assert_eq!(coalescer.held(), 1);
 }
@@ -190,7 +190,7 @@ fn memory_does_not_grow() {
     let before = (coalescer.buffers.bytes.capacity(), coalescer.table.slots_capacity());
     for seq in 0..50u32 {
         for port in 0..20 {
-            offer_one(&mut coalescer, &on_port(port, &tcp(seq * 100, 100)), ALL, 0, &mut Vec::new());
+            push_one(&mut coalescer, &on_port(port, &tcp(seq * 100, 100)), ALL, 0, &mut Vec::new());
         }
     }
     assert_eq!((coalescer.buffers.bytes.capacity(), coalescer.table.slots_capacity()), before);
@@ -222,8 +222,8 @@ fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_fram
 fn without_rx_checksum_nothing_is_held_and_nobody_looks() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
     let mut told = Vec::new();
-    offer_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
-    offer_one(&mut coalescer, &tcp(101, 100).build(), ALL - Offloads::RX_CHECKSUM, 0, &mut told);
+    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
+    push_one(&mut coalescer, &tcp(101, 100).build(), ALL - Offloads::RX_CHECKSUM, 0, &mut told);
     assert_eq!(
         told.iter().map(|(meta, _)| meta.checksum).collect::<Vec<_>>(),
         [ChecksumState::Good, ChecksumState::Unknown]

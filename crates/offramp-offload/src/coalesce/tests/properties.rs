@@ -146,7 +146,7 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Told> {
             4..15 => coalescer.flush_expired(n as u64, &mut |meta, bytes| told.push((*meta, bytes.to_vec()))),
             _ => {}
         }
-        offer_one(&mut coalescer, frame, enabled, n as u64, &mut told);
+        push_one(&mut coalescer, frame, enabled, n as u64, &mut told);
         let handed_out: usize = told.iter().map(|(meta, _)| usize::from(meta.segments)).sum();
         assert_eq!(handed_out + coalescer.held(), n + 1, "frames in = frames out + held");
     }

@@ -16,9 +16,8 @@ fn an_aggregate_says_how_to_cut_it() {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut told = Vec::new();
         for (n, frame) in frames.iter().enumerate() {
-            let layout = FrameLayout::parse(frame, LengthFrom::Ip);
             let hash = Some(n as u32);
-            coalescer.offer(&mut frame.clone(), &layout, ALL, hash, 0, &mut |_, _| panic!("it is held"));
+            coalescer.push(Frame::received(&mut frame.clone()), ALL, hash, 0, &mut |_, _| panic!("it is held"));
         }
         flush(&mut coalescer, &mut told);
         let segmentation = Segmentation { kind, size: 100, ecn: false };
@@ -26,6 +25,28 @@ fn an_aggregate_says_how_to_cut_it() {
         let expected =
             RxMeta { checksum, segmentation: Some(segmentation), header_len, segments: 2, hash: Some(0), queue: 0 };
         assert_eq!(told[0].0, expected);
+    }
+}
+
+#[test]
+fn a_partial_checksum_is_written_for_who_is_handed_the_frame_alone() {
+    for spec in [tcp_run(&[100]), to_ipv6(tcp_run(&[100])), udp_run(&[100]), to_ipv6(udp_run(&[100]))].concat() {
+        let mut frame = Spec { padding: 6, ..spec }.build();
+        let before = frame.clone();
+        let mut coalescer =
+            Coalescer::new(CoalesceConfig { telling: Telling::PartialSum, ..CoalesceConfig::default() });
+        let mut told: Vec<Told> = Vec::new();
+        // Nothing is coalesced: the frame is handed out while it is pushed, from its own bytes.
+        let mut out = |meta: &RxMeta, bytes: &[u8]| told.push((*meta, bytes.to_vec()));
+        coalescer.push(Frame::received(&mut frame), Offloads::RX_CHECKSUM, None, 0, &mut out);
+        assert_eq!(frame, before);
+        let [(meta, bytes)] = &told[..] else { panic!("{} frames came out", told.len()) };
+        let layout = FrameLayout::parse(bytes, LengthFrom::Ip).unwrap();
+        assert_pseudo_sum(meta, bytes, &layout);
+        let field = layout.checksum_field();
+        assert_ne!(bytes[field..field + 2], before[field..field + 2]);
+        let (around, after) = (trimmed(&before), field + 2..);
+        assert_eq!((&bytes[..field], &bytes[after.clone()]), (&around[..field], &around[after]));
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::esp::{EspPacket, OutboundSa};
+use crate::frame::Frame;
 use crate::layout::{FrameLayout, LengthFrom};
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
@@ -41,10 +42,10 @@ fn open_step_by_step(
     frame: &mut [u8],
     packet: &EspPacket,
 ) -> Result<super::super::Opened, Refused> {
-    let layout = FrameLayout::parse(frame, LengthFrom::Ip).unwrap();
+    let mut frame = Frame::received(frame);
     let sequence = receiver.window().check(packet.sequence)?;
-    let decrypted = receiver.opener().decrypt(frame, &layout, packet, sequence)?;
-    receiver.opener().unwrap(frame, &layout, decrypted, sequence)
+    let decrypted = receiver.opener().decrypt(&mut frame, packet, sequence)?;
+    receiver.opener().unwrap(&mut frame, decrypted, sequence)
 }
 
 proptest! {
@@ -76,7 +77,10 @@ proptest! {
         let room = clear.len() + short.front_len() + short.tail_len_max() - cut * 8;
         let (mut ours, mut expected) = (vec![0xee; room], vec![0xee; room]);
         let sealed = any.seal_any(&clear, &layout, &mut expected);
-        prop_assert_eq!(short.seal(&clear, &layout, &mut ours), sealed);
+        let mut clear_bytes = clear.clone();
+        let mut clear_frame = Frame::received(&mut clear_bytes);
+        clear_frame.narrow(0..clear.len(), layout);
+        prop_assert_eq!(short.seal(&clear_frame, &mut ours), sealed);
         let Ok(sealed) = sealed else { return Ok(()) };
         prop_assert_eq!(&ours[..sealed.end], &expected[..sealed.end]);
 
@@ -84,7 +88,7 @@ proptest! {
         let mut ours = [&[0xcc; FRONT][..], &clear, &vec![0xdd; short.tail_len_max()]].concat();
         let mut in_place = ours.clone();
         let sealed_any = any.seal_any_in_place(&mut in_place, FRONT, &layout).unwrap();
-        prop_assert_eq!(short.seal_in_place(&mut ours, FRONT, &layout), Ok(sealed_any));
+        prop_assert_eq!(short.seal_at(&mut ours, FRONT, &layout), Ok(sealed_any));
         prop_assert_eq!(&ours[sealed_any.start..sealed_any.end], &in_place[sealed_any.start..sealed_any.end]);
         prop_assert_eq!(&ours[..sealed_any.start], &[0xcc; FRONT][..sealed_any.start], "nothing in front is touched");
 
@@ -94,8 +98,7 @@ proptest! {
         let packet = EspPacket { spi: 0x1234, sequence: sealed.sequence as u32, is_encapsulated: false, esp_at };
         let mut receiver = InboundSa::new(&config).unwrap();
         let opened_any = open_step_by_step(&receiver, &mut step_by_step, &packet);
-        let line_layout = FrameLayout::parse(&line, LengthFrom::Ip).unwrap();
-        let opened = receiver.open(&mut line, &line_layout, &packet);
+        let opened = receiver.open(&mut Frame::received(&mut line), &packet);
         prop_assert_eq!(receiver.packets(), 1);
         match (opened, opened_any) {
             (Ok(opened), Ok(expected)) => {

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::esp::{Arrival, EspPacket};
-use crate::layout::{FrameLayout, LengthFrom};
+use crate::frame::Frame;
 
 fn bytes(hex: &str) -> Vec<u8> {
     let digits: Vec<u8> = hex.chars().filter_map(|c| c.to_digit(16)).map(|d| d as u8).collect();
@@ -131,11 +131,11 @@ fn the_packet_of_rfc_7634_comes_out_of_a_tunnel_as_the_clear_one() {
     let sum = crate::checksum::sum(&frame[14..]).checksum();
     frame[24..26].copy_from_slice(&sum.to_be_bytes());
     frame.extend(esp);
-    let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
-    let arrival = Arrival::of(&frame, &layout, None).unwrap();
+    let mut sealed = Frame::received(&mut frame);
+    let arrival = Arrival::of(&sealed, None).unwrap();
     let packet = EspPacket { spi: 0x0102_0304, sequence: 5, is_encapsulated: false, esp_at: 34 };
     assert_eq!(arrival, Arrival::Esp(packet));
-    let opened = sa.open(&mut frame, &layout, &packet).unwrap();
+    let opened = sa.open(&mut sealed, &packet).unwrap();
     let inner = bytes(RFC_7634.clear);
     assert_eq!(frame[opened.start + 14..opened.end], inner[..84]);
     assert_eq!(frame[opened.start..opened.start + 14], [2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 2, 8, 0]);

@@ -1,0 +1,294 @@
+//! A frame: its bytes, what a host asks for it, and where its headers lie, as one value.
+//!
+//! [`Frame::new`] is the one place where a frame is parsed. Every later stage reads the layout that it found, and none
+//! can hold the bytes of one frame beside the layout of another. Bytes that come out of decryption or decapsulation are
+//! a new frame.
+//!
+//! A port that owns the memory of its frames keeps a [`FrameBuffer`]: it parses once what the port has put there, and
+//! lends the same frame until the next one.
+
+use crate::checksum::{self, Sum};
+use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport};
+use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
+use std::ops::Range;
+
+/// What was found of a frame when it was made.
+#[derive(Clone, Copy, Debug)]
+struct Parsed {
+    request: TxMeta,
+    layout: Result<FrameLayout, Malformed>,
+}
+
+impl Parsed {
+    /// What is known of no bytes.
+    const NOTHING: Self = Self { request: TxMeta { checksum: None, segmentation: None }, layout: Err(Malformed::Runt) };
+
+    /// The one parse. A super-frame's IP length is a template, so it ends where its bytes end.
+    #[inline]
+    fn of(bytes: &[u8], request: TxMeta) -> Self {
+        let length_from = if request.segmentation.is_some() { LengthFrom::Frame } else { LengthFrom::Ip };
+        Self { request, layout: FrameLayout::parse(bytes, length_from) }
+    }
+}
+
+/// An Ethernet frame without FCS, parsed.
+///
+/// ```
+/// use offramp_offload::frame::Frame;
+/// use offramp_offload::meta::TxMeta;
+///
+/// let mut bytes = [0u8; 60];
+/// bytes[12..14].copy_from_slice(&[0x08, 0x06]); // ARP: nothing behind Ethernet is read.
+/// let frame = Frame::new(&mut bytes, TxMeta::default());
+/// assert_eq!(frame.link_header_len(), Ok(14));
+/// assert_eq!(frame.layout().unwrap().packet_end, 60);
+/// ```
+#[derive(Debug)]
+pub struct Frame<'a> {
+    bytes: &'a mut [u8],
+    parsed: Parsed,
+}
+
+impl<'a> Frame<'a> {
+    /// Parses `bytes`, for which the host asks `request`; the default request asks for nothing, as with a frame of the
+    /// wire. A frame that is malformed is a frame all the same: [`Frame::layout`] says why it has no layout.
+    #[inline]
+    pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
+        let parsed = Parsed::of(bytes, request);
+        Self { bytes, parsed }
+    }
+
+    /// A frame that comes from the wire, where nothing can be asked for.
+    #[inline]
+    pub fn received(bytes: &'a mut [u8]) -> Self {
+        Self::new(bytes, TxMeta::default())
+    }
+
+    /// All bytes, padding included.
+    #[inline]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes
+    }
+
+    /// What the host asks for.
+    #[inline]
+    pub fn request(&self) -> TxMeta {
+        self.parsed.request
+    }
+
+    /// Where everything lies.
+    ///
+    /// # Errors
+    /// Why there is no layout; offloads must not touch such a frame.
+    #[inline]
+    pub fn layout(&self) -> Result<&FrameLayout, Malformed> {
+        self.parsed.layout.as_ref().map_err(|malformed| *malformed)
+    }
+
+    /// Bytes of the Ethernet header and its VLAN tags: what an MTU does not count.
+    ///
+    /// # Errors
+    /// [`Malformed::Runt`] when the frame ends before.
+    #[inline]
+    pub fn link_header_len(&self) -> Result<usize, Malformed> {
+        match &self.parsed.layout {
+            Ok(layout) => Ok(layout.network_start),
+            Err(_) => layout::link_header_len(self.bytes),
+        }
+    }
+
+    /// Sums the frame and says what was found.
+    ///
+    /// * [`ChecksumState::Good`]: the IPv4 header (if there is one) and the TCP or UDP checksum were summed, and both are
+    ///   right.
+    /// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
+    /// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be summed: malformed, no IP,
+    ///   neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender made none).
+    pub fn verify(&self) -> ChecksumState {
+        self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
+    }
+
+    /// Whether the IPv4 header sums to what it must (RFC 791 3.1). True of every other frame.
+    pub fn has_good_ipv4_header(&self) -> bool {
+        self.parts().map_or(true, |(bytes, layout)| checksum::ipv4_header_is_good(bytes, layout))
+    }
+
+    /// The pseudo-header's checksum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768 over IPv4,
+    /// RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload in bytes; it may exceed
+    /// 65,535. [`Sum::ZERO`] without IP.
+    pub fn pseudo_header(&self, transport_len: u32) -> Sum {
+        self.parts().map_or(Sum::ZERO, |(bytes, layout)| checksum::pseudo_header(bytes, layout, transport_len))
+    }
+
+    /// Turns a transport checksum that [`Frame::verify`] found good into a partial one: the field gets the pseudo-header's
+    /// checksum, as if the frame had never left a host. [`checksum::complete`] gives the old field back (0 as 0xffff).
+    /// `None`, and nothing is changed, for what is neither TCP nor UDP.
+    pub fn make_partial(&mut self) -> Option<PartialChecksum> {
+        let (bytes, layout) = self.parts_mut().ok()?;
+        (layout.transport != Transport::Opaque).then(|| checksum::make_partial(bytes, layout))
+    }
+
+    /// Source and destination address, side by side: 8 bytes (IPv4), 32 (IPv6), none (opaque or malformed).
+    #[inline]
+    pub fn addresses(&self) -> &[u8] {
+        self.parts().map_or(&[], |(bytes, layout)| layout.addresses(bytes))
+    }
+
+    /// Writes the transport checksum of a packet that was proved right by other means, over whatever stands there. A UDP
+    /// checksum of 0, which says that there is none, stays.
+    pub fn write_checksum(&mut self) {
+        let Ok((bytes, layout)) = self.parts_mut() else { return };
+        let field = layout.checksum_field();
+        let has_none = layout.protocol == PROTOCOL_UDP && bytes.get(field..field + 2) == Some(&[0, 0]);
+        if layout.transport != Transport::Opaque && !has_none {
+            let partial = checksum::make_partial(bytes, layout);
+            // Start and field were just made from the layout.
+            let _ = checksum::complete(bytes, partial, layout.packet_end);
+        }
+    }
+
+    /// The same frame for a shorter time.
+    #[inline]
+    pub fn reborrow(&mut self) -> Frame<'_> {
+        Frame { bytes: self.bytes, parsed: self.parsed }
+    }
+
+    /// The frame with nothing asked for its segmentation: its IP length counts from now on. A new frame, where
+    /// segmentation was asked for.
+    pub fn unsegmented(&mut self) -> Frame<'_> {
+        match self.parsed.request {
+            TxMeta { segmentation: None, .. } => self.reborrow(),
+            TxMeta { checksum, .. } => Frame::new(self.bytes, TxMeta { checksum, segmentation: None }),
+        }
+    }
+
+    /// The frame without padding, and with another request. Of a frame without layout nothing is cut off.
+    pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
+        let end = self.parsed.layout.map_or(self.bytes.len(), |layout| layout.packet_end);
+        Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
+    }
+
+    /// Bytes, to be worked on, and layout.
+    #[inline]
+    pub(crate) fn parts_mut(&mut self) -> Result<(&mut [u8], &FrameLayout), Malformed> {
+        let layout = self.parsed.layout.as_ref().map_err(|malformed| *malformed)?;
+        Ok((self.bytes, layout))
+    }
+
+    /// Bytes and layout.
+    #[inline]
+    pub(crate) fn parts(&self) -> Result<(&[u8], &FrameLayout), Malformed> {
+        Ok((self.bytes, self.layout()?))
+    }
+
+    /// All bytes, to be worked on behind the headers.
+    #[inline]
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.bytes
+    }
+
+    /// Becomes the frame that was found in `range` of its bytes, which `layout` was made from: a decrypted one.
+    #[inline]
+    pub(crate) fn narrow(&mut self, range: Range<usize>, layout: FrameLayout) {
+        self.bytes = &mut std::mem::take(&mut self.bytes)[range];
+        self.parsed = Parsed { request: TxMeta::default(), layout: Ok(layout) };
+    }
+}
+
+/// Memory of a port and the frame that lies in it.
+///
+/// `M` is memory that keeps its length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area.
+#[derive(Debug)]
+pub struct FrameBuffer<M> {
+    memory: M,
+    place: Range<usize>,
+    parsed: Parsed,
+}
+
+impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
+    /// Memory without a frame.
+    pub fn new(memory: M) -> Self {
+        Self { memory, place: 0..0, parsed: Parsed::NOTHING }
+    }
+
+    /// The memory, for the next frame. The one that was there is gone.
+    #[inline]
+    pub fn memory_mut(&mut self) -> &mut [u8] {
+        self.clear();
+        self.memory.as_mut()
+    }
+
+    /// Forgets the frame.
+    #[inline]
+    pub fn clear(&mut self) {
+        self.place = 0..0;
+        self.parsed = Parsed::NOTHING;
+    }
+
+    /// Parses what was put to `place`, for which the host asks `request`; an empty frame where `place` does not lie in
+    /// the memory.
+    #[inline]
+    pub fn set(&mut self, place: Range<usize>, request: TxMeta) {
+        self.clear();
+        if let Some(bytes) = self.memory.as_ref().get(place.clone()) {
+            self.parsed = Parsed::of(bytes, request);
+            self.place = place;
+        }
+    }
+
+    /// The frame; an empty one, which is a runt, when there is none.
+    #[inline]
+    pub fn frame(&mut self) -> Frame<'_> {
+        let bytes = self.memory.as_mut().get_mut(self.place.clone()).unwrap_or_default();
+        Frame { bytes, parsed: self.parsed }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::meta::{Segmentation, SegmentationKind};
+    use crate::segment::tests::{PAYLOAD_LEN, tcp4_frame};
+
+    #[test]
+    fn a_buffer_lends_the_same_frame_until_the_next_one() {
+        let bytes = tcp4_frame();
+        let mut buffer = FrameBuffer::new(vec![0u8; 4096]);
+        assert!(buffer.frame().bytes().is_empty());
+        buffer.memory_mut()[64..64 + bytes.len()].copy_from_slice(&bytes);
+        buffer.set(64..64 + bytes.len(), TxMeta::default());
+        for _ in 0..2 {
+            assert_eq!(buffer.frame().bytes(), bytes);
+            assert_eq!(buffer.frame().layout().unwrap().payload_len(), PAYLOAD_LEN);
+        }
+        buffer.memory_mut();
+        assert_eq!(buffer.frame().layout(), Err(Malformed::Runt));
+    }
+
+    #[test]
+    fn a_place_outside_the_memory_is_an_empty_frame() {
+        let mut buffer = FrameBuffer::new(vec![0u8; 64]);
+        buffer.set(32..65, TxMeta::default());
+        assert!(buffer.frame().bytes().is_empty());
+    }
+
+    #[test]
+    fn the_length_of_a_super_frame_is_a_template_until_nothing_is_segmented() {
+        let mut bytes = tcp4_frame();
+        bytes[16..18].fill(0); // The IPv4 length.
+        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1000, ecn: false });
+        let mut frame = Frame::new(&mut bytes, TxMeta { segmentation, checksum: None });
+        assert_eq!(frame.layout().unwrap().payload_len(), PAYLOAD_LEN);
+        assert_eq!(frame.unsegmented().layout(), Err(Malformed::Length));
+    }
+
+    #[test]
+    fn a_frame_asked_for_otherwise_has_no_padding() {
+        let mut bytes = tcp4_frame();
+        let len = bytes.len();
+        bytes.extend([0; 7]);
+        let mut frame = Frame::received(&mut bytes);
+        assert_eq!(frame.requesting(TxMeta::default()).bytes().len(), len);
+        assert_eq!(frame.bytes().len(), len + 7);
+    }
+}
