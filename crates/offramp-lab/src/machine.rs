@@ -35,7 +35,7 @@ pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
 pub fn describe_with_guest(placement: &Placement, guest: Option<Guest>) -> Machine {
     Machine {
         cpu_split: format!(
-            "Host: the time of QEMU's threads on processors {:?}; host B's programs are there too, and not in it. \
+            "Host: the time of the guest's processes on processors {:?}; host B's programs are there too, and not in it. \
              Adapters on processors {:?}: the time of their threads, copies in and out of the guest's memory included. \
              Guest: what its own /proc/stat says.",
             placement.host_cpus, placement.adapter_cpus

@@ -50,19 +50,19 @@ pub struct Machine {
 /// A guest, as far as it bears on the figures.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Guest {
-    /// How QEMU ran it (`-accel`): `kvm`, or `tcg` for emulation.
+    /// What ran it: `kvm` or `tcg` (emulation) of QEMU (`-accel`), or `uml` (User Mode Linux).
     pub accelerator: String,
     /// Why it is not the faster one, if there is something to say.
     pub accelerator_note: Option<String>,
     /// `uname -r` in the guest.
     pub kernel: String,
-    /// QEMU's version.
+    /// Version of the program that ran it.
     pub qemu: String,
     /// Processors of the guest.
     pub cpus: usize,
     /// Memory of the guest in MiB.
     pub memory_mib: u64,
-    /// From the start of QEMU to a guest that answers, in seconds.
+    /// From its start to a guest that answers, in seconds.
     pub boot_s: f64,
     /// How offloads were switched, in a sentence or two.
     pub switched: String,

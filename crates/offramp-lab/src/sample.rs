@@ -95,7 +95,7 @@ struct Reading {
     guest: Option<GuestReading>,
 }
 
-/// What was read of a guest: the time of QEMU's threads, and what the guest says itself.
+/// What was read of a guest: the time of its processes here, and what the guest says itself.
 struct GuestReading {
     process_ns: u64,
     time: GuestTime,
@@ -163,7 +163,7 @@ impl Bench<'_> {
     }
 
     fn read_guest(&self, guest: &mut Machine, time: Option<GuestTime>) -> Result<GuestReading, LabError> {
-        let process_ns = cpu::process_cpu_ns_of(guest.process() as i32)?;
+        let process_ns = guest.cpu_ns()?;
         let time = time.map_or_else(|| self.ask_time(guest), Ok)?;
         Ok(GuestReading { process_ns, time })
     }
@@ -330,7 +330,7 @@ fn sample_of(hosts: &dyn Hosts, report: &Report, start: &Reading, end: &Reading)
     let has_adapters = !hosts.adapter_threads().is_empty();
     let adapter_cpu_s = has_adapters.then(|| (end.adapter_ns - start.adapter_ns) as f64 / NANOSECONDS);
     let guests = start.guest.as_ref().zip(end.guest.as_ref());
-    let process_s = guests.map(|(start, end)| (end.process_ns - start.process_ns) as f64 / NANOSECONDS);
+    let process_s = guests.map(|(start, end)| end.process_ns.saturating_sub(start.process_ns) as f64 / NANOSECONDS);
     let of_hosts = match adapter_cpu_s {
         // Host A alone: what the other one did is the other one's.
         Some(_) if process_s.is_some() => None,

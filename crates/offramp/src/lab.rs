@@ -4,7 +4,7 @@ use crate::exit::{self, FAILED, SETUP, fail, print};
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::device::DeviceError;
 use offramp_lab::error::LabError;
-use offramp_lab::guest::machine::{Accelerator, GuestSpec};
+use offramp_lab::guest::machine::{Accelerator, Choice, GuestSpec};
 use offramp_lab::guest::{GuestError, Guests};
 use offramp_lab::host::HostSettings;
 use offramp_lab::model::{self, Experiment, LabReport};
@@ -49,7 +49,7 @@ Examples:
   offramp lab --only lso,rsc --repeats 9       two of them, with narrower intervals
   offramp lab --only moderation                every rule of interrupt moderation under four loads
   offramp lab --rate 1G --mtu 9000             on a slower line, with jumbo frames
-  offramp lab --port vhost-user                with a guest in QEMU as one host, behind a vhost-user port
+  offramp lab --port vhost-user                with a Linux guest as one host, behind a vhost-user port
   offramp lab --device eth0 --peer 10.0.0.2    on an adapter that exists; `offramp ttcp --serve` runs there
   offramp lab --restore                        put an adapter's settings back after a crash
 
@@ -123,16 +123,19 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "A guest")]
 struct OfGuest {
-    /// What host A is: a namespace behind a TAP, or a guest in QEMU behind a vhost-user port
+    /// What host A is: a namespace behind a TAP, or a Linux guest behind a vhost-user port
     #[arg(long, value_enum, default_value = "tap", conflicts_with_all = ["device", "restore"])]
     port: PortArg,
-    /// The guest's kernel [default: the newest /boot/vmlinuz-*]
+    /// What runs the guest
+    #[arg(long, value_enum, default_value = "auto")]
+    guest: MonitorArg,
+    /// The guest's kernel in QEMU [default: the newest /boot/vmlinuz-*]
     #[arg(long, value_name = "FILE")]
     guest_kernel: Option<PathBuf>,
     /// The kernel's modules [default: lib/modules/VERSION beside the kernel's directory, or in /]
     #[arg(long, value_name = "DIR")]
     guest_modules: Option<PathBuf>,
-    /// How QEMU runs the guest
+    /// How QEMU runs the guest; kvm and tcg imply --guest qemu
     #[arg(long, value_enum, default_value = "auto")]
     guest_accel: AccelArg,
 }
@@ -141,8 +144,18 @@ struct OfGuest {
 enum PortArg {
     /// A TAP in a namespace
     Tap,
-    /// A virtio-net card of a guest in QEMU
+    /// A virtio-net card of a guest
     VhostUser,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum MonitorArg {
+    /// KVM if a guest starts with it, else User Mode Linux if it is installed, else emulation
+    Auto,
+    /// QEMU
+    Qemu,
+    /// User Mode Linux (Linux as a program, without KVM)
+    Uml,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -163,7 +176,15 @@ impl OfGuest {
             AccelArg::Tcg => Some(Accelerator::Tcg),
         };
         let (kernel, modules) = (self.guest_kernel.as_deref(), self.guest_modules.as_deref());
-        Ok(GuestSpec::find(kernel, modules, std::env::current_exe()?, accelerator)?)
+        let choice = match (self.guest, accelerator) {
+            (MonitorArg::Uml, Some(_)) => {
+                return Err(GuestError::Unsupported("--guest-accel is QEMU's; leave it out with --guest uml").into());
+            }
+            (MonitorArg::Uml, None) => Choice::Uml,
+            (MonitorArg::Auto, None) => Choice::Auto,
+            (MonitorArg::Auto | MonitorArg::Qemu, accelerator) => Choice::Qemu(accelerator),
+        };
+        Ok(GuestSpec::find(choice, kernel, modules, std::env::current_exe()?)?)
     }
 }
 
@@ -418,7 +439,7 @@ fn measure(
     Ok(())
 }
 
-/// QEMU and kernel of the guest, and no option that a guest does not know.
+/// What runs the guest, and no option that a guest does not know.
 fn guest_spec(args: &Args) -> Result<GuestSpec, LabError> {
     if args.queues != 1 {
         return Err(GuestError::Unsupported("the guest has one queue pair; leave out --queues").into());

@@ -126,6 +126,7 @@ fn what_a_guest_needs_is_said_when_it_is_not_there() {
     refused(&["lab", "--port", "vhost-user", "--threads", "per-direction"], "belong to one thread");
     refused(&["lab", "--port", "vhost-user", "--only", "relay"], "no experiment \"relay\"; there are: lso,");
     refused(&["lab", "--port", "vhost-user", "--device", "eth0", "--peer", "127.0.0.1"], "--port");
+    refused(&["lab", "--port", "vhost-user", "--guest", "uml", "--guest-accel", "kvm"], "--guest-accel is QEMU's");
     refused(&["guest-agent"], "runs only inside the guest");
     let output = Command::new(env!("CARGO_BIN_EXE_offramp"))
         .args(["lab", "--port", "vhost-user"])
@@ -136,6 +137,10 @@ fn what_a_guest_needs_is_said_when_it_is_not_there() {
     assert_eq!(output.status.code(), Some(2), "{message}");
     assert!(message.contains("install QEMU") || message.contains("x86-64"), "{message}");
     assert_eq!(message.lines().count(), 1, "{message}");
+    let mut without = Command::new(env!("CARGO_BIN_EXE_offramp"));
+    without.args(["lab", "--port", "vhost-user", "--guest", "uml"]).env("PATH", "/nowhere");
+    let message = String::from_utf8(without.output().unwrap().stderr).unwrap();
+    assert!(message.contains("install User Mode Linux") || message.contains("x86-64"), "{message}");
 }
 
 /// The arguments of a run with a guest whose kernel is the newest in `/boot`, or that in `OFFRAMP_GUEST_KERNEL`.
@@ -156,15 +161,26 @@ fn bytes_per_sent_frame(variant: &serde_json::Value) -> f64 {
 #[test]
 #[ignore = "needs QEMU and a guest kernel"]
 fn a_guest_with_large_send_puts_fewer_and_larger_frames_into_its_ring() {
-    let page = page("guest");
-    let args = with_guest(&["--only", "lso", "--repeats", "1", "--json", "--html", page.to_str().unwrap()]);
+    fewer_and_larger_frames("qemu", &["kvm", "tcg"]);
+}
+
+#[test]
+#[ignore = "needs User Mode Linux"]
+fn so_does_one_that_is_a_program() {
+    fewer_and_larger_frames("uml", &["uml"]);
+}
+
+fn fewer_and_larger_frames(guest: &str, accelerators: &[&str]) {
+    let page = page(guest);
+    let options = ["--guest", guest, "--only", "lso", "--repeats", "1", "--json", "--html", page.to_str().unwrap()];
+    let args = with_guest(&options);
     let output = Command::new(env!("CARGO_BIN_EXE_offramp")).args(&args).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     std::fs::remove_file(&page).unwrap();
     let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     let guest = &report["machine"]["guest"];
     assert!(guest["kernel"].as_str().is_some_and(|kernel| !kernel.is_empty()), "{guest}");
-    assert!(["kvm", "tcg"].contains(&guest["accelerator"].as_str().unwrap()), "{guest}");
+    assert!(accelerators.contains(&guest["accelerator"].as_str().unwrap()), "{guest}");
     let variants = report["experiments"][0]["variants"].as_array().unwrap();
     for variant in variants {
         assert!(variant["throughput_bps"].as_f64().unwrap() > 0.0, "{variant}");
@@ -178,25 +194,28 @@ fn a_guest_with_large_send_puts_fewer_and_larger_frames_into_its_ring() {
     assert!(bytes_per_sent_frame(on) > 2.0 * 1500.0, "{on}");
 }
 
-/// QEMU processes that are children of `parent`.
+/// What runs a guest among the children of `parent`.
 fn guests_of(parent: u32) -> Vec<i32> {
     let children = format!("/proc/{parent}/task/{parent}/children");
     let pids = std::fs::read_to_string(children).unwrap_or_default();
-    let is_qemu =
-        |pid: &&str| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|name| name.starts_with("qemu"));
-    pids.split_whitespace().filter(is_qemu).map(|pid| pid.parse().unwrap()).collect()
+    let is_guest = |pid: &&str| {
+        let name = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+        name.starts_with("qemu") || name.starts_with("unshare")
+    };
+    pids.split_whitespace().filter(is_guest).map(|pid| pid.parse().unwrap()).collect()
 }
 
 /// Whether a guest has booted: the file system that it boots from is removed then.
 fn has_booted(guest: i32) -> bool {
     let command = std::fs::read_to_string(format!("/proc/{guest}/cmdline")).unwrap_or_default();
-    let file = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
+    let of_qemu = command.split('\0').skip_while(|argument| *argument != "-initrd").nth(1);
+    let file = of_qemu.or_else(|| command.split('\0').find_map(|argument| argument.strip_prefix("initrd=")));
     file.is_some_and(|file| !PathBuf::from(file).exists())
 }
 
 /// Starts a run that would take minutes, and gives it and its guest once that has booted.
-fn long_run_with_guest() -> (Child, i32) {
-    let args = with_guest(&["--only", "lso", "--guest-accel", "tcg", "--seconds", "60"]);
+fn long_run_with_guest(how: [&str; 2]) -> (Child, i32) {
+    let args = with_guest(&["--only", "lso", "--seconds", "60", how[0], how[1]]);
     let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
     let mut lab = command.args(&args).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     loop {
@@ -212,6 +231,13 @@ fn send(signal: &str, pid: &str) {
     assert!(Command::new("kill").args([&format!("-{signal}"), pid]).status().unwrap().success());
 }
 
+/// The processes that a guest has started, and those that these have.
+fn family_of(guest: i32) -> Vec<i32> {
+    let children = std::fs::read_to_string(format!("/proc/{guest}/task/{guest}/children")).unwrap_or_default();
+    let children: Vec<i32> = children.split_whitespace().map(|pid| pid.parse().unwrap()).collect();
+    children.iter().copied().chain(children.iter().copied().flat_map(family_of)).collect()
+}
+
 fn waits_until_gone(guest: i32) -> bool {
     let mut looks = (0..HANG_LOOKS).map(|_| PathBuf::from(format!("/proc/{guest}/exe")).exists());
     looks.any(|is_there| {
@@ -223,22 +249,52 @@ fn waits_until_gone(guest: i32) -> bool {
 #[test]
 #[ignore = "needs QEMU and a guest kernel"]
 fn a_guest_that_is_killed_ends_the_run() {
-    let (lab, guest) = long_run_with_guest();
+    killed_guest_ends_the_run(EMULATED);
+}
+
+#[test]
+#[ignore = "needs User Mode Linux"]
+fn a_guest_that_is_a_program_and_is_killed_ends_the_run() {
+    killed_guest_ends_the_run(AS_A_PROGRAM);
+}
+
+/// How a guest is run.
+const EMULATED: [&str; 2] = ["--guest-accel", "tcg"];
+const AS_A_PROGRAM: [&str; 2] = ["--guest", "uml"];
+
+fn killed_guest_ends_the_run(how: [&str; 2]) {
+    let (lab, guest) = long_run_with_guest(how);
     send("KILL", &guest.to_string());
     let ended = lab.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
-    assert!(message.contains("QEMU ended (signal: 9"), "{message}");
+    // It may be killed while it is told something.
+    let told = message.contains("the guest takes no commands");
+    assert!(told || message.contains("the guest ended (signal: 9"), "{message}");
 }
 
 #[test]
 #[ignore = "needs QEMU and a guest kernel"]
 fn a_run_that_is_stopped_or_killed_takes_its_guest_with_it() {
+    takes_its_guest_with_it(EMULATED);
+}
+
+#[test]
+#[ignore = "needs User Mode Linux"]
+fn a_run_that_is_stopped_or_killed_takes_all_processes_of_its_guest_with_it() {
+    takes_its_guest_with_it(AS_A_PROGRAM);
+}
+
+fn takes_its_guest_with_it(how: [&str; 2]) {
     for (signal, status) in [("INT", Some(130)), ("KILL", None)] {
-        let (lab, guest) = long_run_with_guest();
+        let (lab, guest) = long_run_with_guest(how);
+        let others = family_of(guest);
         send(signal, &lab.id().to_string());
         let ended = lab.wait_with_output().unwrap();
         assert_eq!(ended.status.code(), status, "{}", String::from_utf8_lossy(&ended.stderr));
         assert!(waits_until_gone(guest), "after SIG{signal}, the guest is still there");
+        for other in others {
+            assert!(waits_until_gone(other), "after SIG{signal}, process {other} of the guest is still there");
+        }
     }
 }

@@ -12,6 +12,9 @@ pub enum GuestError {
         "no {0} in PATH; install QEMU (Debian, Ubuntu: apt-get install qemu-system-x86; Fedora: qemu-system-x86-core)"
     )]
     NoQemu(&'static str),
+    /// No User Mode Linux.
+    #[error("no {0} in PATH; install User Mode Linux (Debian, Ubuntu: apt-get install user-mode-linux)")]
+    NoUml(&'static str),
     /// The machine has another kind of processor.
     #[error("guests are x86-64 machines, and so must this one be: the guest runs this program")]
     Processor,
@@ -63,10 +66,10 @@ pub enum GuestError {
     /// The port was not made.
     #[error(transparent)]
     Port(#[from] VhostUserError),
-    /// QEMU was not started.
+    /// The program that runs the guest was not started.
     #[error("cannot start {}: {cause}", program.display())]
     Start {
-        /// QEMU.
+        /// Which.
         program: PathBuf,
         /// The system's answer.
         cause: io::Error,
@@ -74,7 +77,7 @@ pub enum GuestError {
     /// The guest did not come up.
     #[error("the guest did not start with {accelerator}: {why}")]
     Boot {
-        /// How QEMU ran it.
+        /// How it was run.
         accelerator: &'static str,
         /// What was seen.
         why: String,

@@ -7,8 +7,6 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// Modules of the guest's network card; what these need comes with them.
-const MODULES: [&str; 2] = ["virtio_pci", "virtio_net"];
 /// Where modules lie, and the list of them in the order in which they can be loaded.
 const MODULE_DIRECTORY: &str = "modules";
 /// The list, as the guest sees it.
@@ -53,14 +51,14 @@ pub fn add_program(archive: &mut Archive, path: &str, program: &Path) -> Result<
     Ok(())
 }
 
-/// Adds the modules of the guest's network card, and `more`, in `/modules`, and in `/modules/order` their paths, a
+/// Adds the modules of the guest's network card with those that they need, and `more`, in `/modules`, and in `/modules/order` their paths, a
 /// line each, in the order in which they can be loaded.
 ///
 /// # Errors
 /// When a module cannot be had.
 pub fn add_modules(archive: &mut Archive, kernel: &Kernel, more: &[&str]) -> Result<(), GuestError> {
     let mut order = String::new();
-    for (name, bytes) in kernel.modules(&[&MODULES, more].concat())? {
+    for (name, bytes) in kernel.modules(&[kernel.card, more].concat())? {
         let path = format!("{MODULE_DIRECTORY}/{name}.ko");
         archive.file(&path, 0o644, &bytes);
         order.extend(["/", path.as_str(), "\n"]);

@@ -1,6 +1,6 @@
 //! The guest's kernel: which one, its version, and its modules.
 
-use super::GuestError;
+use super::{GuestError, vmm};
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::fs;
@@ -21,6 +21,9 @@ const VERSION_BASE: usize = 0x200;
 /// Bytes of a kernel that the version lies in: a pointer of 16 bits, its base, and a long version.
 const HEADER_LEN: u64 = 0x1_0400;
 
+/// Where the package of User Mode Linux has its modules, a directory for each version.
+const UML_MODULES: &str = "/usr/lib/uml/modules";
+
 /// A kernel and where its modules are.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kernel {
@@ -30,6 +33,8 @@ pub struct Kernel {
     pub version: String,
     /// The directory of its modules.
     pub modules: PathBuf,
+    /// The modules of its network card.
+    pub card: &'static [&'static str],
 }
 
 impl Kernel {
@@ -53,7 +58,22 @@ impl Kernel {
         if !directory.join("kernel").is_dir() {
             return Err(GuestError::NoModules { directory, version });
         }
-        Ok(Self { path, version, modules: directory })
+        Ok(Self { path, version, modules: directory, card: &["virtio_pci", "virtio_net"] })
+    }
+
+    /// User Mode Linux; its modules in `modules`, or where Debian has them.
+    ///
+    /// # Errors
+    /// When it is not installed, or has no modules.
+    pub fn user_mode(modules: Option<&Path>) -> Result<Self, GuestError> {
+        let path = vmm::find(vmm::UML).ok_or(GuestError::NoUml(vmm::UML))?;
+        let said = Command::new(&path).arg("--version").output().map_err(GuestError::at(&path))?;
+        let version = String::from_utf8_lossy(&said.stdout).trim().to_owned();
+        let directory = modules.map_or_else(|| Path::new(UML_MODULES).join(&version), Path::to_owned);
+        if !directory.join("kernel").is_dir() {
+            return Err(GuestError::NoModules { directory, version });
+        }
+        Ok(Self { path, version, modules: directory, card: &["virtio_net"] })
     }
 
     /// Modules with all that they need, in the order in which they can be loaded: names and contents.
@@ -85,7 +105,7 @@ fn newest(directory: &Path) -> Option<PathBuf> {
 }
 
 /// Compares versions: runs of digits as numbers, everything else as text.
-fn by_version(a: &str, b: &str) -> Ordering {
+pub(super) fn by_version(a: &str, b: &str) -> Ordering {
     parts(a).cmp(&parts(b))
 }
 
@@ -262,7 +282,7 @@ mod tests {
         fs::write(directory.join("a.ko"), b"\0depends=b,c\0").unwrap();
         fs::write(directory.join("b.ko"), b"\0depends=c\0").unwrap();
         fs::write(root.join("modules.builtin"), "kernel/lib/c.ko\n").unwrap();
-        let kernel = Kernel { path: root.clone(), version: "1".to_owned(), modules: root.clone() };
+        let kernel = Kernel { path: root.clone(), version: "1".to_owned(), modules: root.clone(), card: &[] };
         let names: Vec<_> = kernel.modules(&["a", "b", "c"]).unwrap().into_iter().map(|(name, _)| name).collect();
         let missing = kernel.modules(&["d"]).unwrap_err().to_string();
         fs::remove_dir_all(&root).unwrap();

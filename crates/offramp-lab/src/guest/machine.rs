@@ -1,14 +1,15 @@
-//! QEMU, and the talk with the guest in it.
+//! A guest that runs, and the talk with it.
 
 use super::GuestError;
 use super::agent;
 use super::image;
 use super::kernel::Kernel;
 use super::protocol::{Answer, Command};
+use super::vmm::{self, Hardware};
 use crate::error::LabError;
-use offramp_ports::sys::confine;
+use offramp_ports::sys::{confine, cpu};
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufRead, BufReader, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,8 +19,6 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The program that runs guests.
-pub const QEMU: &str = "qemu-system-x86_64";
 /// Access to the processor's own virtualisation.
 const KVM: &str = "/dev/kvm";
 /// Memory of a guest besides its file system: kernel, sockets, page cache.
@@ -31,7 +30,7 @@ const MIB: u64 = 1 << 20;
 pub const CPUS: usize = 1;
 /// Entries of each ring: QEMU's largest. A guest that is emulated needs time before it makes room again.
 const RING_ENTRIES: u16 = 1024;
-/// From the start of QEMU to a guest that answers: emulated, on a busy machine.
+/// From the start to a guest that answers: emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
 /// The same with KVM when emulation can be had instead. A healthy one takes a second or two; there are
 /// machines whose /dev/kvm opens and runs nothing.
@@ -42,8 +41,6 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(50);
 /// After the guest's end, how long a signal that ended it may take to arrive here too.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// What QEMU says, again and again, when it and a vhost-user port do not agree.
-const REFUSED: &str = "failed to init vhost_net";
 /// What is looked at of the console, in bytes from its end.
 const CONSOLE_LEN_MAX: u64 = 16 << 10;
 /// What marks a line that says nothing of a failure.
@@ -51,20 +48,23 @@ const WARNING: &str = "warning: ";
 /// What a failure shows of the guest's console, in bytes from its end.
 const TAIL_LEN: usize = 600;
 
-/// How QEMU runs a guest.
+/// What runs a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Accelerator {
-    /// The processor runs it.
+    /// QEMU, and the processor runs it.
     Kvm,
-    /// QEMU translates it, instruction by instruction.
+    /// User Mode Linux: the processor runs its programs, and its kernel is a program itself.
+    Uml,
+    /// QEMU, which translates it instruction by instruction.
     Tcg,
 }
 
 impl Accelerator {
-    /// QEMU's name (`-accel`).
+    /// QEMU's name (`-accel`), or `uml`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kvm => "kvm",
+            Self::Uml => "uml",
             Self::Tcg => "tcg",
         }
     }
@@ -72,61 +72,110 @@ impl Accelerator {
     /// What the card is told of interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
     /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
     fn interrupts(self) -> &'static str {
-        match self {
-            Self::Kvm => "",
-            Self::Tcg => ",vectors=0",
-        }
+        if self == Self::Kvm { "" } else { ",vectors=0" }
     }
+}
+
+/// Which programs may run the guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// KVM if a guest starts with it, else User Mode Linux if that is installed, else emulation.
+    Auto,
+    /// QEMU, with that accelerator or the first that a guest starts with.
+    Qemu(Option<Accelerator>),
+    /// User Mode Linux.
+    Uml,
+}
+
+/// One way to run a guest.
+#[derive(Clone, Debug)]
+pub struct Runner {
+    /// What runs it.
+    pub accelerator: Accelerator,
+    /// QEMU; of User Mode Linux, the kernel.
+    pub program: PathBuf,
+    /// What `--version` says.
+    pub version: String,
+    /// Kernel and modules.
+    pub kernel: Kernel,
+    /// From its start to a guest that answers.
+    pub timeout: Duration,
 }
 
 /// What guests are made of.
 #[derive(Clone, Debug)]
 pub struct GuestSpec {
-    /// QEMU.
-    pub qemu: PathBuf,
-    /// What `qemu --version` says.
-    pub qemu_version: String,
-    /// Kernel and modules.
-    pub kernel: Kernel,
+    /// Ways to run one, the preferred first.
+    pub runners: Vec<Runner>,
     /// This program, which is also the guest's.
     pub program: PathBuf,
-    /// How QEMU runs it; `None`: KVM if a guest starts with it, else emulation.
-    pub accelerator: Option<Accelerator>,
 }
 
 impl GuestSpec {
-    /// Finds QEMU and the kernel.
+    /// Finds what runs guests, and their kernels. `kernel` is one for QEMU.
     ///
     /// # Errors
-    /// When one is missing; the message says what to install.
+    /// When nothing is found; the message says what to install.
     pub fn find(
+        choice: Choice,
         kernel: Option<&Path>,
         modules: Option<&Path>,
         program: PathBuf,
-        accelerator: Option<Accelerator>,
     ) -> Result<Self, GuestError> {
         if cfg!(not(target_arch = "x86_64")) {
             return Err(GuestError::Processor);
         }
-        let path = std::env::var("PATH").unwrap_or_default();
-        let found = path.split(':').map(|place| Path::new(place).join(QEMU)).find(|file| file.is_file());
-        let qemu = found.ok_or(GuestError::NoQemu(QEMU))?;
-        let said = std::process::Command::new(&qemu).arg("--version").output().map_err(GuestError::at(&qemu))?;
-        let qemu_version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
-        let kernel = Kernel::find(kernel, modules)?;
-        Ok(Self { qemu, qemu_version, kernel, program, accelerator })
-    }
-
-    /// Accelerators to try, and how long each may take to boot.
-    pub(super) fn attempts(&self) -> Vec<(Accelerator, Duration)> {
-        match self.accelerator {
-            Some(accelerator) => vec![(accelerator, BOOT_TIMEOUT)],
-            None if OpenOptions::new().read(true).write(true).open(KVM).is_ok() => {
-                vec![(Accelerator::Kvm, KVM_PATIENCE), (Accelerator::Tcg, BOOT_TIMEOUT)]
+        let runners = match choice {
+            Choice::Uml => vec![uml_runner(modules)?],
+            Choice::Qemu(accelerator) => qemu_runners(accelerator, kernel, modules)?,
+            Choice::Auto => {
+                let (qemu, uml) = (qemu_runners(None, kernel, modules), uml_runner(None));
+                match (qemu, uml) {
+                    (Ok(mut runners), Ok(uml)) => {
+                        // Before emulation, which comes last.
+                        runners.insert(runners.len() - 1, uml);
+                        runners
+                    }
+                    (Ok(runners), Err(_)) => runners,
+                    (Err(_), Ok(uml)) => vec![uml],
+                    (Err(error), Err(_)) => return Err(error),
+                }
             }
-            None => vec![(Accelerator::Tcg, BOOT_TIMEOUT)],
-        }
+        };
+        Ok(Self { runners, program })
     }
+}
+
+fn qemu_runners(
+    accelerator: Option<Accelerator>,
+    kernel: Option<&Path>,
+    modules: Option<&Path>,
+) -> Result<Vec<Runner>, GuestError> {
+    let program = vmm::find(vmm::QEMU).ok_or(GuestError::NoQemu(vmm::QEMU))?;
+    let said = std::process::Command::new(&program).arg("--version").output().map_err(GuestError::at(&program))?;
+    let version = version(&String::from_utf8_lossy(&said.stdout)).to_owned();
+    let kernel = Kernel::find(kernel, modules)?;
+    let attempts = match accelerator {
+        Some(accelerator) => vec![(accelerator, BOOT_TIMEOUT)],
+        None if OpenOptions::new().read(true).write(true).open(KVM).is_ok() => {
+            vec![(Accelerator::Kvm, KVM_PATIENCE), (Accelerator::Tcg, BOOT_TIMEOUT)]
+        }
+        None => vec![(Accelerator::Tcg, BOOT_TIMEOUT)],
+    };
+    let runner = |(accelerator, timeout)| Runner {
+        accelerator,
+        program: program.clone(),
+        version: version.clone(),
+        kernel: kernel.clone(),
+        timeout,
+    };
+    Ok(attempts.into_iter().map(runner).collect())
+}
+
+fn uml_runner(modules: Option<&Path>) -> Result<Runner, GuestError> {
+    let kernel = Kernel::user_mode(modules)?;
+    let (program, version) = (kernel.path.clone(), kernel.version.clone());
+    Ok(Runner { accelerator: Accelerator::Uml, program, version, kernel, timeout: BOOT_TIMEOUT })
 }
 
 /// The version in what QEMU says of itself: `QEMU emulator version 7.2.22 (Debian …)`.
@@ -138,22 +187,23 @@ fn version(said: &str) -> &str {
 /// What differs between the guests of a run.
 #[derive(Debug)]
 pub(super) struct MachineConfig<'a> {
-    pub accelerator: Accelerator,
-    pub timeout: Duration,
+    pub runner: &'a Runner,
+    /// This program, which is also the guest's.
+    pub program: &'a Path,
     /// A directory for the file system, the socket and the console.
     pub directory: &'a Path,
     /// Where our port listens.
     pub socket: &'a Path,
     pub mac: [u8; 6],
     pub mtu: usize,
-    /// Processors for QEMU's threads.
+    /// Processors for the guest's threads.
     pub cpus: &'a [usize],
 }
 
-/// A guest that runs. Dropping it ends QEMU.
+/// A guest that runs. Dropping it ends it.
 #[derive(Debug)]
 pub struct Machine {
-    qemu: Child,
+    process: Child,
     commands: ChildStdin,
     answers: Receiver<String>,
     reader: Option<JoinHandle<()>>,
@@ -166,27 +216,29 @@ pub struct Machine {
 
 impl Machine {
     /// Boots a guest, and waits until it answers. It is killed when the calling thread ends.
-    pub(super) fn boot(spec: &GuestSpec, config: &MachineConfig, stop: &AtomicBool) -> Result<Self, LabError> {
-        let archive = image::build(&spec.program, &spec.kernel)?;
+    pub(super) fn boot(config: &MachineConfig, stop: &AtomicBool) -> Result<Self, LabError> {
+        let archive = image::build(config.program, &config.runner.kernel)?;
         let initramfs = config.directory.join("initramfs");
         fs::write(&initramfs, &archive).map_err(GuestError::at(&initramfs))?;
         let log = config.directory.join("console");
         let console =
             OpenOptions::new().create(true).append(true).read(true).open(&log).map_err(GuestError::at(&log))?;
         let memory_mib = MEMORY_MIB + ARCHIVE_COPIES * (archive.len() as u64).div_ceil(MIB);
-        let mut command = command(spec, config, &initramfs, &log, memory_mib);
+        let mut command = command(config, &initramfs, &log, memory_mib);
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(console.try_clone().map_err(GuestError::at(&log))?);
         // Ctrl-C is for the lab, which ends the guest in its turn.
         command.process_group(0);
         confine(&mut command, None, Some(config.cpus))?;
         let began = Instant::now();
-        let mut qemu = command.spawn().map_err(|cause| GuestError::Start { program: spec.qemu.clone(), cause })?;
-        let pipes = qemu.stdin.take().zip(qemu.stdout.take());
+        let spawned = command.spawn();
+        let program = || config.runner.program.clone();
+        let mut process = spawned.map_err(|cause| GuestError::Start { program: program(), cause })?;
+        let pipes = process.stdin.take().zip(process.stdout.take());
         let (commands, output) = pipes.expect("both were piped and are taken once");
         let (answers, reader) = lines(output);
-        let (accelerator, kernel) = (config.accelerator, String::new());
+        let (accelerator, kernel) = (config.runner.accelerator, String::new());
         let mut machine = Self {
-            qemu,
+            process,
             commands,
             answers,
             reader,
@@ -196,7 +248,7 @@ impl Machine {
             memory_mib,
             boot_time: Duration::ZERO,
         };
-        machine.kernel = machine.wait_until_ready(config.timeout, stop)?;
+        machine.kernel = machine.wait_until_ready(config.runner.timeout, stop)?;
         machine.boot_time = began.elapsed();
         Ok(machine)
     }
@@ -208,7 +260,7 @@ impl Machine {
                 Ok(Some(Answer::Ready { kernel })) => return Ok(kernel),
                 Ok(Some(Answer::Failed(why))) | Err(LabError::Traffic(why)) => return Err(self.not_booted(why)),
                 Ok(Some(other)) => return Err(self.not_booted(format!("it said {other:?}"))),
-                Ok(None) if self.console().contains(REFUSED) => return Err(self.not_booted(self.last_words())),
+                Ok(None) if self.console().contains(vmm::REFUSED) => return Err(self.not_booted(self.last_words())),
                 Ok(None) => {}
                 Err(error) => return Err(error),
             }
@@ -275,14 +327,14 @@ impl Machine {
         }
     }
 
-    /// QEMU has closed its end: a signal to all of us, or its own end.
+    /// The guest's end is closed: a signal to all of us, or its own end.
     fn ended(&mut self, stop: &AtomicBool) -> LabError {
         std::thread::sleep(STOP_GRACE);
         if stop.load(Ordering::Relaxed) {
             return LabError::Stopped;
         }
-        let status = self.qemu.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"));
-        LabError::Traffic(format!("QEMU ended{status}{}", self.tail()))
+        let status = self.process.try_wait().ok().flatten().map_or(String::new(), |status| format!(" ({status})"));
+        LabError::Traffic(format!("the guest ended{status}{}", self.tail()))
     }
 
     /// The end of what was said before something went wrong, for a message of one line.
@@ -295,7 +347,7 @@ impl Machine {
         last_words(&self.console())
     }
 
-    /// What the guest's kernel and QEMU have said so far.
+    /// What the guest's kernel and the program that runs it have said so far.
     fn console(&self) -> String {
         // The file has no name any more once the guest runs.
         let len = self.console.metadata().map_or(0, |metadata| metadata.len());
@@ -306,9 +358,15 @@ impl Machine {
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
-    /// QEMU's process.
-    pub fn process(&self) -> u32 {
-        self.qemu.id()
+    /// The processor time that the guest has taken of this machine, in nanoseconds, with all its processes.
+    ///
+    /// # Errors
+    /// When it has ended.
+    pub fn cpu_ns(&self) -> io::Result<u64> {
+        let of_all = family(self.process.id()).into_iter().map(|pid| cpu::process_cpu_ns_of(pid as i32));
+        // One that ends meanwhile counts no more; the first is there as long as the guest.
+        let known: Vec<u64> = of_all.filter_map(Result::ok).collect();
+        if known.is_empty() { Err(io::Error::other("the guest has ended")) } else { Ok(known.into_iter().sum()) }
     }
 
     /// `uname -r` in the guest.
@@ -316,7 +374,7 @@ impl Machine {
         &self.kernel
     }
 
-    /// How QEMU runs it.
+    /// What runs it.
     pub fn accelerator(&self) -> Accelerator {
         self.accelerator
     }
@@ -326,7 +384,7 @@ impl Machine {
         self.memory_mib
     }
 
-    /// From the start of QEMU to a guest that answers.
+    /// From its start to a guest that answers.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
     }
@@ -335,8 +393,8 @@ impl Machine {
 impl Drop for Machine {
     fn drop(&mut self) {
         // It may have ended by itself.
-        let _ = self.qemu.kill();
-        let _ = self.qemu.wait();
+        let _ = self.process.kill();
+        let _ = self.process.wait();
         if let Some(reader) = self.reader.take() {
             // A panic in the thread was reported when it happened.
             let _ = reader.join();
@@ -344,7 +402,20 @@ impl Drop for Machine {
     }
 }
 
-/// Reads lines on a thread of its own, which ends with QEMU.
+/// A process, those that it has started, and those that these have.
+fn family(root: u32) -> Vec<u32> {
+    let mut family = vec![root];
+    let mut next = 0;
+    while let Some(parent) = family.get(next) {
+        // One that has ended meanwhile has none.
+        let children = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).unwrap_or_default();
+        family.extend(children.split_whitespace().filter_map(|pid| pid.parse::<u32>().ok()));
+        next += 1;
+    }
+    family
+}
+
+/// Reads lines on a thread of its own, which ends with the guest.
 fn lines(output: ChildStdout) -> (Receiver<String>, Option<JoinHandle<()>>) {
     let (sender, receiver) = channel();
     let reader = std::thread::spawn(move || {
@@ -365,42 +436,35 @@ fn last_words(text: &str) -> String {
     lines.filter(is_worth_it).collect::<Vec<_>>().join(" | ")
 }
 
-fn command(
-    spec: &GuestSpec,
-    config: &MachineConfig,
-    initramfs: &Path,
-    console: &Path,
-    memory_mib: u64,
-) -> std::process::Command {
+fn command(config: &MachineConfig, initramfs: &Path, console: &Path, memory_mib: u64) -> std::process::Command {
+    let Runner { accelerator, program, kernel, .. } = config.runner;
+    let arguments = format!("-- {}", agent::ARGUMENT);
+    let hardware = Hardware { kernel, initramfs, memory_mib, cpus: CPUS, arguments: &arguments };
+    match accelerator {
+        // The kernel's console is standard error, which goes to the same file as QEMU's.
+        Accelerator::Uml => vmm::uml(&hardware, config.socket, config.directory, &["con0=null,fd:2", "ssl1=fd:0,fd:1"]),
+        Accelerator::Kvm | Accelerator::Tcg => {
+            let mut command = vmm::qemu(program, &[accelerator.name().to_owned()], &hardware);
+            add_devices(&mut command, *accelerator, config, console);
+            command
+        }
+    }
+}
+
+/// QEMU's arguments for consoles and network card.
+fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, config: &MachineConfig, console: &Path) {
+    // The first serial port is the kernel's, the second ours.
+    let file = format!("file,id=console,append=on,path={}", quoted(console));
+    command.args(["-chardev", &file, "-serial", "chardev:console", "-serial", "stdio"]);
+    command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(config.socket))]);
     let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
     let device = format!(
         "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
          rx_queue_size={RING_ENTRIES},tx_queue_size={RING_ENTRIES}{}",
         config.mtu,
-        config.accelerator.interrupts()
+        accelerator.interrupts()
     );
-    let mut command = std::process::Command::new(&spec.qemu);
-    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
-    command.args(["-machine", "q35,memory-backend=mem", "-accel", config.accelerator.name(), "-cpu", "max"]);
-    command.args(["-smp", &CPUS.to_string(), "-m", &format!("{memory_mib}M")]);
-    // vhost-user hands the guest's memory to the backend: it must be a file that can be shared.
-    command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
-    // The first serial port is the kernel's, the second ours.
-    command.args([
-        "-chardev",
-        &format!("file,id=console,append=on,path={}", quoted(console)),
-        "-serial",
-        "chardev:console",
-    ]);
-    command.args(["-serial", "stdio"]);
-    command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(config.socket))]);
     command.args(["-netdev", "vhost-user,id=net0,chardev=vhost0", "-device", &device]);
-    command.arg("-kernel").arg(&spec.kernel.path).arg("-initrd").arg(initramfs);
-    // Quiet, and a panic ends the machine at once. The kernel counts no timer interrupts to see whether they come: on a
-    // busy machine an emulated guest gets too few of them, and panics.
-    let arguments = "console=ttyS0 rdinit=/init quiet panic=-1 net.ifnames=0 no_timer_check --";
-    command.args(["-append", &format!("{arguments} {}", agent::ARGUMENT)]);
-    command
 }
 
 /// A path in one of QEMU's option lists, where a comma stands for itself when it is doubled.
@@ -426,19 +490,19 @@ mod tests {
 
     #[test]
     fn the_command_line_names_what_the_guest_is_made_of() {
-        let kernel = Kernel { path: "/boot/k".into(), version: "1".to_owned(), modules: "/m".into() };
-        let (qemu, program) = (PathBuf::from("/usr/bin/qemu"), PathBuf::from("/p"));
-        let spec = GuestSpec { qemu, qemu_version: String::new(), kernel, program, accelerator: None };
+        let kernel = Kernel { path: "/boot/k".into(), version: "1".to_owned(), modules: "/m".into(), card: &[] };
+        let (program, version) = (PathBuf::from("/usr/bin/qemu"), String::new());
+        let runner = Runner { accelerator: Accelerator::Tcg, program, version, kernel, timeout: BOOT_TIMEOUT };
         let config = MachineConfig {
-            accelerator: Accelerator::Tcg,
-            timeout: BOOT_TIMEOUT,
+            runner: &runner,
+            program: Path::new("/p"),
             directory: Path::new("/t"),
             socket: Path::new("/t,u/s"),
             mac: [2, 0, 0, 0, 0x18, 1],
             mtu: 9000,
             cpus: &[0],
         };
-        let command = command(&spec, &config, Path::new("/t/i"), Path::new("/t/c"), 300);
+        let command = command(&config, Path::new("/t/i"), Path::new("/t/c"), 300);
         let arguments: Vec<_> = command.get_args().map(|argument| argument.to_string_lossy().into_owned()).collect();
         let line = arguments.join(" ");
         for part in [

@@ -1,7 +1,8 @@
-//! A Linux guest as a host: QEMU, a kernel of this machine, and this program as the guest's only one.
+//! A Linux guest as a host: QEMU with a kernel of this machine, or User Mode Linux, and this program as the guest's only
+//! one.
 //!
 //! ```text
-//!  guest (QEMU) ── vhost-user ── adapter ══ cable ══ adapter ── TAP ── namespace b
+//!  guest ── vhost-user ── adapter ══ cable ══ adapter ── TAP ── namespace b
 //!     │ second serial port: one JSON object a line
 //!  this process
 //! ```
@@ -17,6 +18,7 @@ pub mod kernel;
 pub mod machine;
 pub mod protocol;
 mod rig;
+pub mod vmm;
 
 pub use error::GuestError;
 pub use rig::{GuestRig, Guests};

@@ -1,7 +1,7 @@
 //! A guest, a namespace, and what lies between them.
 
 use super::GuestError;
-use super::machine::{Accelerator, CPUS, GuestSpec, Machine, MachineConfig};
+use super::machine::{Accelerator, CPUS, GuestSpec, Machine, MachineConfig, Runner};
 use super::protocol::{Command, Network, Switches};
 use crate::error::LabError;
 use crate::model;
@@ -12,9 +12,9 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{Control, QueuePair};
 use offramp_ports::sys::{NetNs, rps};
 use offramp_ports::tap::Tap;
-use offramp_ports::vhost_user::{VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{ControlQueue, VhostUser, VhostUserConfig};
 use offramp_ports::worker::{HostIo, Task, Worker};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -55,20 +55,19 @@ impl<'a> Guests<'a> {
         Ok(rig)
     }
 
-    /// Boots a guest with the first accelerator that does; the next one begins with that.
+    /// Boots a guest with the first runner that does; the next one begins with that.
     fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, LabError> {
-        let attempts = self.spec.attempts();
         let mut refused = None;
-        for (accelerator, timeout) in attempts {
-            match GuestRig::start(&self.spec, config, (accelerator, timeout), self.stop) {
+        for runner in self.spec.runners.clone() {
+            match GuestRig::start(&runner, &self.spec.program, config, self.stop) {
                 Err(LabError::Guest(error @ GuestError::Boot { .. })) => {
-                    if accelerator == Accelerator::Kvm {
+                    if runner.accelerator == Accelerator::Kvm {
                         self.note = Some(format!("KVM is there, but {error}"));
                     }
                     refused = Some(error);
                 }
                 Ok(rig) => {
-                    self.spec.accelerator = Some(accelerator);
+                    self.spec.runners = vec![runner];
                     return Ok(rig);
                 }
                 Err(error) => return Err(error),
@@ -84,7 +83,7 @@ impl<'a> Guests<'a> {
             accelerator: machine.accelerator().name().to_owned(),
             accelerator_note: self.note.clone(),
             kernel: machine.kernel().to_owned(),
-            qemu: self.spec.qemu_version.clone(),
+            qemu: self.spec.runners.first().map(|runner| runner.version.clone()).unwrap_or_default(),
             cpus: CPUS,
             memory_mib: machine.memory_mib(),
             boot_s: machine.boot_time().as_secs_f64(),
@@ -114,12 +113,7 @@ pub struct GuestRig<'a> {
 }
 
 impl<'a> GuestRig<'a> {
-    fn start(
-        spec: &GuestSpec,
-        config: &RigConfig,
-        (accelerator, timeout): (Accelerator, std::time::Duration),
-        stop: &'a AtomicBool,
-    ) -> Result<Self, LabError> {
+    fn start(runner: &Runner, program: &Path, config: &RigConfig, stop: &'a AtomicBool) -> Result<Self, LabError> {
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
@@ -136,19 +130,24 @@ impl<'a> GuestRig<'a> {
         let controls = [Control::new(&adapter), Control::new(&adapter)];
         let scratch = Scratch::new()?;
         let socket = scratch.0.join("port");
-        let vhost = VhostUserConfig { mac: Some(MACS[GUEST]), mtu: Some(mtu), ..VhostUserConfig::new(&socket) };
+        let control_queue = match runner.accelerator {
+            Accelerator::Kvm | Accelerator::Tcg => ControlQueue::Frontend,
+            Accelerator::Uml => ControlQueue::None,
+        };
+        let (mac, mtu) = (Some(MACS[GUEST]), Some(mtu));
+        let vhost = VhostUserConfig { mac, mtu, control_queue, ..VhostUserConfig::new(&socket) };
         let mut port = VhostUser::open(&vhost).map_err(GuestError::from)?;
         let workers = start_adapters(config, &adapter, &controls, &mut port, &tap)?;
         let machine = MachineConfig {
-            accelerator,
-            timeout,
+            runner,
+            program,
             directory: &scratch.0,
             socket: &socket,
             mac: MACS[GUEST],
             mtu: config.mtu,
             cpus,
         };
-        let mut machine = Machine::boot(spec, &machine, stop)?;
+        let mut machine = Machine::boot(&machine, stop)?;
         machine.command(&Command::SetUp(network(config)), stop)?;
         let config = config.clone();
         // The directory goes here: a guest that runs needs no file any more, so none is left however we end.

@@ -12,15 +12,19 @@ pub const NOT_MEASURED: &str = "–";
 pub fn guest(guest: &Guest) -> String {
     let (how, emulated) = match guest.accelerator.as_str() {
         "tcg" => (
-            "emulated by",
+            format!("emulated by QEMU {}", guest.qemu),
             " An emulated processor is many times slower than this one: its rates say nothing of a real host.",
         ),
-        _ => ("under KVM in", ""),
+        "uml" => (
+            "as a program (User Mode Linux)".to_owned(),
+            " Its system calls and page faults cost more than a host's; its data path runs at this processor's speed.",
+        ),
+        _ => (format!("under KVM in QEMU {}", guest.qemu), ""),
     };
     let note = guest.accelerator_note.as_ref().map_or(String::new(), |note| format!(" {note}."));
     format!(
-        "Host A is a guest: Linux {}, {how} QEMU {}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
-        guest.kernel, guest.qemu, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
+        "Host A is a guest: Linux {}, {how}, {} processor(s), {} MiB, booted in {:.1} s.{note}{emulated} {}",
+        guest.kernel, guest.cpus, guest.memory_mib, guest.boot_s, guest.switched
     )
 }
 

@@ -10,6 +10,7 @@ pub mod netns;
 pub mod privilege;
 pub mod rps;
 pub mod socket_file;
+pub mod xstate;
 
 pub use netns::{NetNs, confine};
 

@@ -1,0 +1,88 @@
+//! The two programs that run guests: QEMU, and User Mode Linux, a kernel that is a program itself.
+
+use super::kernel::{Kernel, by_version};
+use offramp_ports::sys::xstate;
+use std::cmp::Ordering;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// QEMU.
+pub const QEMU: &str = "qemu-system-x86_64";
+/// User Mode Linux.
+pub const UML: &str = "linux.uml";
+/// Ends a program together with all that it has started (util-linux).
+const UNSHARE: &str = "unshare";
+/// What QEMU says, again and again, when it and a vhost-user port do not agree.
+pub const REFUSED: &str = "failed to init vhost_net";
+/// The kernel's command line: quiet, and a panic ends the machine at once.
+const ARGUMENTS: &str = "rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
+/// The same for QEMU. The kernel counts no timer interrupts to see whether they come: on a busy machine an emulated
+/// guest gets too few of them, and panics.
+const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
+/// Bytes of a process' extended state that User Mode Linux saves, and the first version that saves all of it.
+const UML_XSTATE_LEN: usize = 2696;
+const UML_WHOLE_XSTATE: &str = "6.13";
+/// Keeps a C library off the registers that are not saved.
+const WITHOUT_AVX: &str = "GLIBC_TUNABLES=glibc.cpu.hwcaps=-AVX512VL,-AVX512BW,-AVX512F,-AVX2,-AVX";
+
+/// What a guest is made of.
+#[derive(Clone, Copy, Debug)]
+pub struct Hardware<'a> {
+    /// Its kernel.
+    pub kernel: &'a Kernel,
+    /// The archive of its file system.
+    pub initramfs: &'a Path,
+    /// Its memory in MiB.
+    pub memory_mib: u64,
+    /// Its processors; User Mode Linux has one.
+    pub cpus: usize,
+    /// More of the kernel's command line. What stands after `--` is for the first program.
+    pub arguments: &'a str,
+}
+
+/// QEMU with that hardware; consoles and network card are still to be named. `accelerators`: the preferred one first.
+pub fn qemu(program: &Path, accelerators: &[String], hardware: &Hardware) -> Command {
+    let Hardware { kernel, initramfs, memory_mib, cpus, arguments } = hardware;
+    let mut command = Command::new(program);
+    command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none"]);
+    command.args(["-machine", "q35,memory-backend=mem"]);
+    for accelerator in accelerators {
+        command.args(["-accel", accelerator]);
+    }
+    command.args(["-cpu", "max", "-smp", &cpus.to_string(), "-m", &format!("{memory_mib}M")]);
+    // vhost-user hands the guest's memory to the backend: it must be a file that can be shared.
+    command.args(["-object", &format!("memory-backend-memfd,id=mem,size={memory_mib}M,share=on")]);
+    command.arg("-kernel").arg(&kernel.path).arg("-initrd").arg(initramfs);
+    command.args(["-append", &format!("{QEMU_ARGUMENTS} {ARGUMENTS} {arguments}")]);
+    command
+}
+
+/// User Mode Linux with that hardware, and a network card behind a vhost-user socket. `consoles`: where its
+/// terminals (`con0=…`) and serial ports (`ssl0=…`) lead. What it keeps while it runs lies in `directory`.
+///
+/// It runs in a process namespace of its own, because a guest is many processes, and some outlive the kernel when that
+/// is killed.
+pub fn uml(hardware: &Hardware, socket: &Path, directory: &Path, consoles: &[&str]) -> Command {
+    let Hardware { kernel, initramfs, memory_mib, arguments, cpus: _ } = hardware;
+    let mut command = Command::new(UNSHARE);
+    command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
+    command.arg(format!("mem={memory_mib}M"));
+    command.arg(format!("initrd={}", initramfs.display()));
+    command.arg(format!("uml_dir={}", directory.display()));
+    command.arg(format!("virtio_uml.device={}:1", socket.display()));
+    // It would add both at the end, where the first program's arguments are.
+    command.args(["root=/dev/null", "console=tty0", "con=null"]).args(consoles);
+    if by_version(&kernel.version, UML_WHOLE_XSTATE) == Ordering::Less && xstate::len() > UML_XSTATE_LEN {
+        // It would kill its first program, whose state it cannot restore.
+        xstate::hide(&mut command);
+        command.arg(WITHOUT_AVX);
+    }
+    command.args(ARGUMENTS.split(' ')).args(arguments.split(' ').filter(|argument| !argument.is_empty()));
+    command
+}
+
+/// Where a program is, by `PATH`.
+pub fn find(program: &str) -> Option<PathBuf> {
+    let path = std::env::var("PATH").unwrap_or_default();
+    path.split(':').map(|place| Path::new(place).join(program)).find(|file| file.is_file())
+}
