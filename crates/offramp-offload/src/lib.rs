@@ -11,6 +11,7 @@
 //! | [`rss`] | Toeplitz hash and indirection table |
 //! | [`meta`] | what a port can say of a frame, in each direction |
 //! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
+//! | [`table`] | a hash table that never grows, for flows and addresses |
 //! | [`sync`] | a lock that survives a panic elsewhere |
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
@@ -26,3 +27,4 @@ pub mod meta;
 pub mod rss;
 pub mod segment;
 pub mod sync;
+pub mod table;

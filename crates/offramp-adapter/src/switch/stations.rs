@@ -5,12 +5,9 @@
 //! makes room. No port can make another's stations be forgotten, and the table is never full for one
 //! that is below its quota.
 
+use offramp_offload::table::{Order, Table};
 use std::hash::{BuildHasher, RandomState};
 
-/// No entry.
-const NONE: u32 = u32::MAX;
-/// Buckets per station: most chains of a full table have one link.
-const BUCKETS_PER_STATION: usize = 2;
 const MAC_LEN: usize = 6;
 /// The bit of the first octet that marks a group address (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
@@ -57,35 +54,27 @@ struct Entry {
     station: Station,
     port: u32,
     seen_s: u64,
-    /// Next entry of the same bucket.
-    chain_next: u32,
-    /// Neighbours of the same port, in the order in which they were seen last.
-    older: u32,
-    newer: u32,
 }
 
-const VACANT: Entry = Entry { station: Station(0), port: NONE, seen_s: 0, chain_next: NONE, older: NONE, newer: NONE };
+const VACANT: Entry = Entry { station: Station(0), port: 0, seen_s: 0 };
 
-/// The stations of one port.
+/// The stations of one port, in the order in which they were heard last.
 #[derive(Clone, Copy, Debug)]
 struct Quota {
     max: usize,
     len: usize,
-    oldest: u32,
-    newest: u32,
+    by_time: Order,
 }
 
-const NO_QUOTA: Quota = Quota { max: 0, len: 0, oldest: NONE, newest: NONE };
+const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 
 /// The table. All memory is allocated once.
 ///
-/// The bucket is chosen with a secret factor, so that nobody outside can choose addresses that make
-/// chains long. Nothing that is handed out depends on it.
+/// The hash has a secret factor, so that nobody outside can choose addresses that make chains long. Nothing that
+/// is handed out depends on it.
 #[derive(Debug)]
 pub(super) struct Stations {
-    entries: Box<[Entry]>,
-    buckets: Box<[u32]>,
-    free: Vec<u32>,
+    entries: Table<Entry>,
     quotas: Box<[Quota]>,
     ageing_s: u64,
     secret: u64,
@@ -94,9 +83,7 @@ pub(super) struct Stations {
 impl Stations {
     pub(super) fn new(stations_max: usize, ports_max: usize, ageing_s: u64) -> Self {
         Self {
-            entries: vec![VACANT; stations_max].into(),
-            buckets: vec![NONE; (stations_max * BUCKETS_PER_STATION).next_power_of_two().max(2)].into(),
-            free: (0..stations_max as u32).rev().collect(),
+            entries: Table::new(stations_max, VACANT),
             quotas: vec![NO_QUOTA; ports_max].into(),
             ageing_s,
             secret: RandomState::new().hash_one(0) | 1,
@@ -115,9 +102,8 @@ impl Stations {
 
     /// Notes that `station` was heard at `port`.
     pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) {
-        let known = self.slot_of(station);
-        if let Some(slot) = known {
-            let entry = &self.entries[slot as usize];
+        if let Some(slot) = self.slot_of(station) {
+            let entry = self.entries.entry(slot);
             // Within a second the order does not count.
             if entry.port as usize == port && entry.seen_s == now_s {
                 return;
@@ -128,8 +114,10 @@ impl Stations {
         if quota.max == 0 {
             return;
         }
-        if quota.len >= quota.max {
-            self.remove(quota.oldest);
+        if quota.len >= quota.max
+            && let Some(oldest) = quota.by_time.oldest()
+        {
+            self.remove(oldest);
         }
         self.insert(station, port, now_s);
     }
@@ -137,7 +125,7 @@ impl Stations {
     /// The port behind which the station was heard less than the ageing time ago.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
         let slot = self.slot_of(station)?;
-        let entry = self.entries[slot as usize];
+        let entry = *self.entries.entry(slot);
         if now_s.saturating_sub(entry.seen_s) >= self.ageing_s {
             self.remove(slot);
             return None;
@@ -147,75 +135,33 @@ impl Stations {
 
     /// Forgets all stations of a port.
     pub(super) fn forget(&mut self, port: usize) {
-        while self.quotas[port].oldest != NONE {
-            self.remove(self.quotas[port].oldest);
+        while let Some(oldest) = self.quotas[port].by_time.oldest() {
+            self.remove(oldest);
         }
     }
 
-    fn slot_of(&self, station: Station) -> Option<u32> {
-        let mut slot = self.buckets[self.bucket(station)];
-        while slot != NONE {
-            let entry = &self.entries[slot as usize];
-            if entry.station == station {
-                return Some(slot);
-            }
-            slot = entry.chain_next;
-        }
-        None
+    fn slot_of(&self, station: Station) -> Option<usize> {
+        self.entries.find(self.hash(station), |entry| entry.station == station)
     }
 
-    /// Puts an unknown station at the front of its chain and at the young end of its port's list.
+    /// An unknown station becomes the youngest of its port.
     fn insert(&mut self, station: Station, port: usize, now_s: u64) {
-        let Some(slot) = self.free.pop() else { return };
-        let bucket = self.bucket(station);
-        let older = self.quotas[port].newest;
-        let chain_next = self.buckets[bucket];
-        self.entries[slot as usize] =
-            Entry { station, port: port as u32, seen_s: now_s, chain_next, older, newer: NONE };
-        self.buckets[bucket] = slot;
+        let hash = self.hash(station);
         let quota = &mut self.quotas[port];
-        quota.newest = slot;
+        let Some(slot) = self.entries.insert(hash, &mut quota.by_time) else { return };
         quota.len += 1;
-        match older {
-            NONE => quota.oldest = slot,
-            older => self.entries[older as usize].newer = slot,
-        }
+        *self.entries.entry_mut(slot) = Entry { station, port: port as u32, seen_s: now_s };
     }
 
-    fn remove(&mut self, slot: u32) {
-        let entry = self.entries[slot as usize];
-        self.unlink_chain(slot, &entry);
-        let quota = &mut self.quotas[entry.port as usize];
+    fn remove(&mut self, slot: usize) {
+        let quota = &mut self.quotas[self.entries.entry(slot).port as usize];
         quota.len -= 1;
-        match entry.older {
-            NONE => quota.oldest = entry.newer,
-            older => self.entries[older as usize].newer = entry.newer,
-        }
-        match entry.newer {
-            NONE => quota.newest = entry.older,
-            newer => self.entries[newer as usize].older = entry.older,
-        }
-        self.entries[slot as usize] = VACANT;
-        self.free.push(slot);
-    }
-
-    fn unlink_chain(&mut self, slot: u32, entry: &Entry) {
-        let bucket = self.bucket(entry.station);
-        if self.buckets[bucket] == slot {
-            self.buckets[bucket] = entry.chain_next;
-            return;
-        }
-        let mut at = self.buckets[bucket];
-        while self.entries[at as usize].chain_next != slot {
-            at = self.entries[at as usize].chain_next;
-        }
-        self.entries[at as usize].chain_next = entry.chain_next;
+        self.entries.remove(slot, &mut quota.by_time);
     }
 
     /// Multiplicative hashing: the upper bits of the product depend on every bit of the address.
-    fn bucket(&self, station: Station) -> usize {
-        let bits = self.buckets.len().trailing_zeros();
-        (station.0.wrapping_mul(self.secret) >> (u64::BITS - bits)) as usize
+    fn hash(&self, station: Station) -> u32 {
+        (station.0.wrapping_mul(self.secret) >> u32::BITS) as u32
     }
 }
 

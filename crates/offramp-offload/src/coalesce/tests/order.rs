@@ -187,13 +187,13 @@ fn a_frame_that_passes_alone_keeps_its_padding_and_one_that_was_held_does_not() 
 #[test]
 fn memory_does_not_grow() {
     let mut coalescer = Coalescer::new(CoalesceConfig { flows_max: 4, ..CoalesceConfig::default() });
-    let before = (coalescer.buffers.bytes.capacity(), coalescer.table.slots_capacity());
+    let before = (coalescer.buffers.bytes.capacity(), coalescer.table.flows.capacity());
     for seq in 0..50u32 {
         for port in 0..20 {
             push_one(&mut coalescer, &on_port(port, &tcp(seq * 100, 100)), ALL, 0, &mut Vec::new());
         }
     }
-    assert_eq!((coalescer.buffers.bytes.capacity(), coalescer.table.slots_capacity()), before);
+    assert_eq!((coalescer.buffers.bytes.capacity(), coalescer.table.flows.capacity()), before);
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! A hash table that never grows: found by hash, ordered by age.
+//!
+//! Who hashes must do so with a secret, so that no choice of addresses and ports makes chains long.
+
+/// No slot.
+const NONE: u32 = u32::MAX;
+/// Buckets per entry: at two, more than half of all chains of a full table have one link at most.
+const BUCKETS_PER_ENTRY: usize = 2;
+
+/// How an entry hangs in the table.
+#[derive(Clone, Copy, Debug)]
+struct Links {
+    bucket: u32,
+    /// Next entry of the same bucket.
+    chain_next: u32,
+    /// Neighbours in the same [`Order`].
+    older: u32,
+    newer: u32,
+}
+
+const UNLINKED: Links = Links { bucket: NONE, chain_next: NONE, older: NONE, newer: NONE };
+
+/// Entries of a table by the time at which they were inserted. A table may have several; an entry is in one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Order {
+    oldest: u32,
+    newest: u32,
+}
+
+impl Order {
+    /// Without entries.
+    pub const EMPTY: Self = Self { oldest: NONE, newest: NONE };
+
+    /// The slot of the entry that was inserted first.
+    #[inline]
+    pub fn oldest(&self) -> Option<usize> {
+        some(self.oldest)
+    }
+}
+
+/// The table. It allocates once, in [`Table::new`]. Who gives up an entry decides which: the table evicts nothing.
+#[derive(Debug)]
+pub struct Table<T> {
+    entries: Box<[T]>,
+    links: Box<[Links]>,
+    buckets: Box<[u32]>,
+    /// Moves the upper bits of a hash to where they number the buckets.
+    shift: u32,
+    free: Vec<u32>,
+}
+
+impl<T: Clone> Table<T> {
+    /// Room for `entries_max` entries, each of them `vacant` until it is written.
+    pub fn new(entries_max: usize, vacant: T) -> Self {
+        let buckets = (entries_max * BUCKETS_PER_ENTRY).next_power_of_two().max(2);
+        Self {
+            entries: vec![vacant; entries_max].into(),
+            links: vec![UNLINKED; entries_max].into(),
+            buckets: vec![NONE; buckets].into(),
+            shift: u32::BITS - buckets.trailing_zeros(),
+            free: (0..entries_max as u32).rev().collect(),
+        }
+    }
+}
+
+impl<T> Table<T> {
+    /// The slot of the entry with this hash that `is` picks.
+    #[inline]
+    pub fn find(&self, hash: u32, is: impl Fn(&T) -> bool) -> Option<usize> {
+        let mut slot = self.buckets[self.bucket(hash)];
+        while slot != NONE {
+            if is(&self.entries[slot as usize]) {
+                return Some(slot as usize);
+            }
+            slot = self.links[slot as usize].chain_next;
+        }
+        None
+    }
+
+    /// The slot that the next entry gets; none when the table is full.
+    #[inline]
+    pub fn vacant(&self) -> Option<usize> {
+        self.free.last().map(|&slot| slot as usize)
+    }
+
+    /// Links the slot that [`Table::vacant`] named, under this hash and as the newest of `order`.
+    #[inline]
+    pub fn insert(&mut self, hash: u32, order: &mut Order) -> Option<usize> {
+        let slot = self.free.pop()?;
+        let bucket = self.bucket(hash);
+        let chain_next = std::mem::replace(&mut self.buckets[bucket], slot);
+        self.links[slot as usize] = Links { bucket: bucket as u32, chain_next, older: order.newest, newer: NONE };
+        match order.newest {
+            NONE => order.oldest = slot,
+            newest => self.links[newest as usize].newer = slot,
+        }
+        order.newest = slot;
+        Some(slot as usize)
+    }
+
+    /// Unlinks the entry in `slot`, which is in `order`; the slot is vacant then.
+    pub fn remove(&mut self, slot: usize, order: &mut Order) {
+        let links = self.links[slot];
+        let mut link = &mut self.buckets[links.bucket as usize];
+        while *link != slot as u32 {
+            link = &mut self.links[*link as usize].chain_next;
+        }
+        *link = links.chain_next;
+        match links.older {
+            NONE => order.oldest = links.newer,
+            older => self.links[older as usize].newer = links.newer,
+        }
+        match links.newer {
+            NONE => order.newest = links.older,
+            newer => self.links[newer as usize].older = links.older,
+        }
+        self.free.push(slot as u32);
+    }
+
+    /// The slot of the entry that was inserted next into the same order.
+    #[inline]
+    pub fn newer(&self, slot: usize) -> Option<usize> {
+        some(self.links[slot].newer)
+    }
+
+    /// The entry in `slot`.
+    #[inline]
+    pub fn entry(&self, slot: usize) -> &T {
+        &self.entries[slot]
+    }
+
+    /// As [`Table::entry`]; its hash must stay the same while it is linked.
+    #[inline]
+    pub fn entry_mut(&mut self, slot: usize) -> &mut T {
+        &mut self.entries[slot]
+    }
+
+    /// Entries that all parts have room for.
+    #[cfg(test)]
+    pub(crate) fn capacity(&self) -> usize {
+        self.entries.len() + self.links.len() + self.buckets.len() + self.free.capacity()
+    }
+
+    #[inline]
+    fn bucket(&self, hash: u32) -> usize {
+        (hash >> self.shift) as usize
+    }
+}
+
+#[inline]
+fn some(slot: u32) -> Option<usize> {
+    (slot != NONE).then_some(slot as usize)
+}
