@@ -26,19 +26,19 @@ use std::time::{Duration, Instant};
 /// Longest sleep: a guard against a lost wake-up, long enough to cost nothing.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
 /// How much later than asked a sleep may end, nanoseconds: the least that there is. The kernel's own 50 us are longer
-/// than most interrupts are put off.
+/// than moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;
 
-/// How long a worker looks for more before it sleeps. Looking costs a processor; being woken costs the
+/// How long a worker polls for more before it sleeps. Polling costs a processor; being woken costs the
 /// guest a kick and the frame some microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Polling {
     /// Not at all.
     #[default]
     Off,
-    /// So long, always.
+    /// Always this long.
     Fixed(Duration),
-    /// Not at all while frames come rarely; up to so long while they come again soon after a sleep began.
+    /// Not at all while frames come rarely; up to this long while they come again soon after a sleep began.
     Adaptive(Duration),
 }
 

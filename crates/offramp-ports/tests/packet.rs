@@ -97,8 +97,8 @@ fn packet(tags: &[u8], is_tcp: bool, port: u16, payload_len: usize) -> (PartialC
         6
     };
     frame.extend((0..payload_len).map(|n| (n * 7 + n / 251) as u8));
-    let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
-    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(layout.transport_len() as u32).fold();
+    let layout = Frame::received(&mut frame.clone()).layout().copied().unwrap();
+    let pseudo = Frame::received(&mut frame.clone()).pseudo_header(layout.transport_len() as u32).fold();
     frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
     (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
 }

@@ -281,7 +281,7 @@ fn transmit_completions_are_called_for_apart_and_put_off_too() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(50, u32::MAX));
         // A descriptor for each frame.
-        let layout = TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::Joined, indirect: false };
+        let layout = TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::OneBuffer, indirect: false };
         bench.guest.tx(0).set_layout(layout);
         let calls = |bench: &mut Bench| bench.guest.tx(0).signals().calls;
         let send = |bench: &mut Bench, frames: usize| {

@@ -546,7 +546,7 @@ fn r6_r7_sent_buffers_of_any_shape_are_read_and_never_written() {
         for pieces in [1, 2, 3, 7, 12] {
             for scattered in [1, 3, 40] {
                 let layout = TxLayout {
-                    header: offramp_testkit::HeaderPlacement::Cut(pieces),
+                    header: offramp_testkit::HeaderPlacement::Split(pieces),
                     data: offramp_testkit::DataPlacement::Scattered(scattered),
                     indirect: case.indirect,
                 };

@@ -36,13 +36,13 @@ const RECEIVES: u64 = features::GUEST_CSUM
 fn random_layout(rng: &mut ChaCha8Rng, indirect: bool) -> TxLayout {
     let header = match rng.random_range(0..4) {
         0 => HeaderPlacement::Own,
-        1 => HeaderPlacement::Cut(rng.random_range(2..=12)),
+        1 => HeaderPlacement::Split(rng.random_range(2..=12)),
         _ => HeaderPlacement::WithData,
     };
     let data = match rng.random_range(0..4) {
         0 => DataPlacement::Scattered(rng.random_range(2..=100)),
         1 => DataPlacement::Parts,
-        _ => DataPlacement::Joined,
+        _ => DataPlacement::OneBuffer,
     };
     TxLayout { header, data, indirect: indirect && rng.random_bool(0.7) }
 }
@@ -94,7 +94,8 @@ fn a_frame_may_lie_in_buffers_of_one_byte_and_arrive_in_such() {
             let rig = Rig::with(&RigConfig::mtu(1500));
             let [mut a, mut b] = rig.guests(&case.guest().indirect(indirect).queue_size(1024));
             b.rx(0).fill_chains(78, &[1; 13]);
-            let layout = TxLayout { header: HeaderPlacement::Cut(12), data: DataPlacement::Scattered(2000), indirect };
+            let layout =
+                TxLayout { header: HeaderPlacement::Split(12), data: DataPlacement::Scattered(2000), indirect };
             a.tx(0).set_layout(layout);
             for len in [14, 15, 60, 999] {
                 let received = carry(&mut a, &mut b, 0, &frame(&mut rng, len), &(case, layout));
@@ -299,7 +300,7 @@ fn rings_of_every_size_carry_frames_round_and_round() {
             let rig = Rig::with(&RigConfig::mtu(1500));
             let [mut a, mut b] = rig.guests(&case.guest().queue_size(size));
             b.rx(0).fill(usize::from(size), 1526);
-            let one = TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::Joined, indirect: false };
+            let one = TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::OneBuffer, indirect: false };
             a.tx(0).set_layout(one);
             let laps = if size > 100 { 1 } else { 3 };
             for _ in 0..laps * usize::from(size) + 3 {

@@ -1,6 +1,6 @@
 //! Feature bits by name, each as a mask.
 
-/// The device sums what `NEEDS_CSUM` asks for (virtio 1.3, 5.1.3).
+/// The device completes the checksum that `NEEDS_CSUM` asks for (virtio 1.3, 5.1.3).
 pub const CSUM: u64 = 1 << 0;
 /// The driver takes frames with partial checksums (virtio 1.3, 5.1.3).
 pub const GUEST_CSUM: u64 = 1 << 1;
@@ -22,7 +22,7 @@ pub const HOST_TSO4: u64 = 1 << 11;
 pub const HOST_TSO6: u64 = 1 << 12;
 /// The device segments TCP with ECN (virtio 1.3, 5.1.3).
 pub const HOST_ECN: u64 = 1 << 13;
-/// The device cuts UDP into IP fragments (virtio 1.3, 5.1.3).
+/// The device segments UDP into IP fragments (virtio 1.3, 5.1.3).
 pub const HOST_UFO: u64 = 1 << 14;
 /// One received frame may fill several buffers (virtio 1.3, 5.1.3).
 pub const MRG_RXBUF: u64 = 1 << 15;

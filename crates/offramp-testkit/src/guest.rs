@@ -145,9 +145,9 @@ impl Guest {
 
     /// Goes on over a new connection to a backend that listens at `path`, with the same memory. The old backend must
     /// be dead or stopped ([`Guest::stop`]): the end of a connection alone reaches it too late, and it would go on in
-    /// the same rings. Split rings go on behind the last chain that the device used; what was in flight is done
+    /// the same rings. Split rings continue after the last chain that the device used; what was in flight is done
     /// again. So do packed rings that were used in ring order; others must be reset before ([`Guest::reset_rings`]). With
-    /// [`GuestBuilder::inflight`] the backend is told of packed rings that they are at their beginning, which is all that a
+    /// [`GuestBuilder::inflight`] the backend gets packed rings at their beginning, which is all that a
     /// frontend knows of them, and must find in the region where it was.
     pub fn reconnect(&mut self, path: impl AsRef<Path>) {
         self.resume(Frontend::connect(path));

@@ -28,7 +28,7 @@ pub struct RegionSpec {
     pub guest_addr: u64,
     /// Its bytes; a multiple of [`PAGE_LEN`].
     pub len: u64,
-    /// Where it begins in its file (the mmap offset that the backend is told); a multiple of [`PAGE_LEN`].
+    /// Where it begins in its file (the mmap offset that the backend gets); a multiple of [`PAGE_LEN`].
     pub file_offset: u64,
 }
 
@@ -209,7 +209,7 @@ impl GuestMemory {
         &self.regions
     }
 
-    /// The first guest address behind the first region.
+    /// The first guest address after the first region.
     pub fn border(&self) -> u64 {
         self.regions[0].end()
     }

@@ -9,7 +9,7 @@ pub const LEGACY_LEN: usize = 10;
 /// Bytes of the header with the hash and its report (virtio 1.3, 5.1.6, `HASH_REPORT`).
 pub const HASH_LEN: usize = 20;
 
-/// `flags`: sum from `csum_start` and store at `csum_offset`.
+/// `flags`: compute the checksum from `csum_start` on and store it at `csum_offset`.
 pub const NEEDS_CSUM: u8 = 1;
 /// `flags`: the checksum was verified.
 pub const DATA_VALID: u8 = 2;
@@ -37,7 +37,7 @@ pub struct VnetHeader {
     pub hdr_len: u16,
     /// Payload bytes of every segment but the last.
     pub gso_size: u16,
-    /// First byte to sum.
+    /// First byte that the checksum covers.
     pub csum_start: u16,
     /// The checksum field, from `csum_start`.
     pub csum_offset: u16,

@@ -92,11 +92,11 @@ fn lens() -> Vec<usize> {
 }
 
 const LAYOUTS: [TxLayout; 5] = [
-    TxLayout { header: HeaderPlacement::Own, data: DataPlacement::Joined, indirect: false },
-    TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::Joined, indirect: false },
+    TxLayout { header: HeaderPlacement::Own, data: DataPlacement::OneBuffer, indirect: false },
+    TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::OneBuffer, indirect: false },
     TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::Parts, indirect: false },
     TxLayout { header: HeaderPlacement::Own, data: DataPlacement::Scattered(7), indirect: false },
-    TxLayout { header: HeaderPlacement::Cut(3), data: DataPlacement::Parts, indirect: false },
+    TxLayout { header: HeaderPlacement::Split(3), data: DataPlacement::Parts, indirect: false },
 ];
 
 fn echo_in_every_layout(guest: &mut Guest, rx_buffer_len: usize) {

@@ -62,7 +62,7 @@ fn frames_come_back_from_every_kind_of_ring_in_every_layout() {
     let layouts = [
         TxLayout::default(),
         TxLayout { header: HeaderPlacement::WithData, data: DataPlacement::Parts, indirect: false },
-        TxLayout { header: HeaderPlacement::Cut(12), data: DataPlacement::Scattered(3), indirect: false },
+        TxLayout { header: HeaderPlacement::Split(12), data: DataPlacement::Scattered(3), indirect: false },
         TxLayout { header: HeaderPlacement::Own, data: DataPlacement::Scattered(14), indirect: true },
     ];
     for kind in 0..32 {

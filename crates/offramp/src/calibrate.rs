@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 /// Rounds of a default run: enough for a mean and a range.
 const REPEATS: u16 = 12;
 const SECONDS: f64 = 0.3;
-/// A hypervisor that takes more of the processors' time than this is told of: it is in no cost, and what is predicted
+/// A hypervisor that takes more of the processors' time than this is reported: it is in no cost, and what is predicted
 /// holds for a machine of one's own.
 const STOLEN_SHARE_TOLD: f64 = 0.02;
 /// Name of the profile.
@@ -39,7 +39,7 @@ Examples:
 Exit status: 0 measured and written, whatever the predictions are worth; 1 a measurement failed; 2 wrong options, or
 nothing began; 130 stopped.";
 
-/// Measure what this machine's copies, sums, frames and large sends cost, write a host of the model with them, and
+/// Measure what this machine's copies, checksums, frames and large sends cost, write a host of the model with them, and
 /// predict those experiments of the lab that they were not learned from.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES)]

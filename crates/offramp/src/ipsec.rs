@@ -431,7 +431,7 @@ pub struct IpsecStatus {
     pub library: String,
     /// What becomes of packets of the host that match no association.
     pub transmit: String,
-    /// The same for packets of the line.
+    /// The same for packets from the wire.
     pub receive: String,
     pub associations: Vec<AssociationStatus>,
     /// What happened last, the newest at the end.

@@ -32,7 +32,7 @@ const SECONDS: f64 = 0.4;
 const RTT_TIME: Duration = Duration::from_millis(40);
 /// Round trips settle sooner than throughput: two rounds of them are enough.
 const RTT_ROUNDS: usize = 2;
-/// The same of `--thorough`.
+/// The same for `--thorough`.
 const THOROUGH_REPEATS: usize = 9;
 const THOROUGH_SECONDS: f64 = 2.0;
 /// The same with a guest, which may be emulated: longer samples, fewer of them.
@@ -76,7 +76,7 @@ pub struct Args {
     /// Nine longer samples of each variant instead of three or four
     #[arg(long)]
     thorough: bool,
-    /// Line rate where the experiment does not fix it, shared by all queue pairs [default: no limit]
+    /// Link rate where the experiment does not set it, shared by all queue pairs [default: no limit]
     #[arg(long, value_name = "BITS", value_parser = crate::ttcp::rate)]
     rate: Option<u64>,
     /// MTU where the experiment does not fix it
@@ -97,7 +97,7 @@ pub struct Args {
     /// Let the hosts join what they receive, as behind a hardware adapter (GRO; a TAP's hosts else do not)
     #[arg(long, conflicts_with = "device")]
     host_gro: bool,
-    /// Let reads of the data sockets look at the adapter for so long before they sleep (`SO_BUSY_POLL`); behind a TAP only
+    /// Let reads of the data sockets poll the adapter this long before they sleep (`SO_BUSY_POLL`); behind a TAP only
     /// with --host-gro
     #[arg(long, value_name = "USECS", default_value_t = 0, conflicts_with = "device")]
     #[arg(value_parser = clap::value_parser!(u32).range(0..=i64::from(BUSY_POLL_MAX_USECS)))]

@@ -63,7 +63,7 @@ enum Command {
     Sweep(sweep::Args),
     /// Say which parameters an outcome hangs on
     Sensitivity(sensitivity::Args),
-    /// Write a page with the claims and the charts of what is behind them
+    /// Write a page with the claims and a chart of each mechanism
     Report(report::Args),
     /// Set the published claims beside what the model says
     Claims {

@@ -15,7 +15,7 @@ const MODERATION: &str = "moderation";
 
 const NOTES: &str = "\
 Examples:
-  offramp set vm0 rsc off               no frames are joined for this host any more
+  offramp set vm0 rsc off               frames for this host are no longer coalesced
   offramp set vm0 all off tso4 on       only what tso4 is, if what it needs is on
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
@@ -90,7 +90,7 @@ fn changes(words: &[String]) -> Result<BTreeMap<String, bool>, String> {
     let mut changes = BTreeMap::new();
     for pair in words.chunks(2) {
         let [name, state] = pair else {
-            return Err(format!("\"{}\" has no on or off behind it", pair.concat()));
+            return Err(format!("\"{}\" has no on or off after it", pair.concat()));
         };
         let allow = match state.as_str() {
             "on" => true,
@@ -134,6 +134,6 @@ mod tests {
     fn a_wrong_word_is_named_with_what_is_known() {
         assert!(parsed("tso on").unwrap_err().contains("did you mean \"tso4\""));
         assert!(parsed("tso4 onn").unwrap_err().contains("did you mean \"on\""));
-        assert_eq!(parsed("tso4 on uso").unwrap_err(), "\"uso\" has no on or off behind it");
+        assert_eq!(parsed("tso4 on uso").unwrap_err(), "\"uso\" has no on or off after it");
     }
 }

@@ -90,10 +90,10 @@ pub struct Args {
 #[derive(clap::Args)]
 #[command(next_help_heading = "Test")]
 struct Load {
-    /// Measure for so long [default: 10]
+    /// Duration of the measurement [default: 10]
     #[arg(long, value_parser = seconds, conflicts_with = "serve", value_name = "SECS")]
     seconds: Option<f64>,
-    /// Send so many bytes in each direction instead, over all streams, without a warm-up
+    /// Send this number of bytes in each direction instead, over all streams, without a warm-up
     #[arg(long, value_parser = size, value_name = "SIZE", conflicts_with_all = ["serve", "seconds", "warmup"])]
     bytes: Option<u64>,
     /// Time under load before the measurement
@@ -125,13 +125,13 @@ struct Load {
     /// Largest window that a TCP receiver offers; Linux offers whole segments of it [default: no limit]
     #[arg(long, value_parser = size32, conflicts_with_all = ["serve", "over_udp", "window"], value_name = "SIZE")]
     receive_window: Option<u32>,
-    /// Cut TCP streams off when the time is over, and take one that stalls for no failure
+    /// End TCP streams when the time is over; one that stalls is no failure
     #[arg(long, conflicts_with_all = ["serve", "bytes", "exchange", "over_udp"])]
     cut_off: bool,
     /// Send small segments at once; --rr and --transaction always do
     #[arg(long, conflicts_with_all = ["serve", "over_udp"])]
     nodelay: bool,
-    /// Let reads of the data sockets look at the adapter for so long before they sleep (`SO_BUSY_POLL`)
+    /// Let reads of the data sockets poll the adapter this long before they sleep (`SO_BUSY_POLL`)
     #[arg(long, conflicts_with = "serve", default_value_t = 0, value_name = "USECS")]
     busy_poll_usecs: u32,
     /// Send data made from SEED, and have the receiver compare each byte
@@ -213,7 +213,7 @@ struct OpenLoop {
     /// Where these moments come from
     #[arg(long, default_value_t = 1, requires = "open_loop", conflicts_with_all = ["serve", "burst"], value_name = "SEED")]
     arrival_seed: u64,
-    /// So many requests at once instead, again and again
+    /// This number of requests at once instead, again and again
     #[arg(long, requires_all = ["open_loop", "every_usecs"], conflicts_with = "serve", value_name = "N")]
     burst: Option<u32>,
     /// From the begin of one burst to the begin of the next
@@ -232,7 +232,7 @@ struct Datagrams {
     #[arg(long, value_parser = size32, default_value = "1472", requires = "udp")]
     #[arg(conflicts_with = "serve", value_name = "SIZE")]
     datagram_bytes: u32,
-    /// Datagrams that the kernel cuts from one write (`UDP_SEGMENT`)
+    /// Datagrams that the kernel segments from one write (`UDP_SEGMENT`)
     #[arg(long, default_value_t = 1, requires = "udp", conflicts_with = "serve", value_name = "N")]
     gso_segments: u32,
     /// The receiver takes several datagrams at once (`UDP_GRO`)

@@ -1,4 +1,4 @@
-//! IPsec as a user meets it: a daemon whose ports seal and open, what is on the line between them, and what a wrong
+//! IPsec as a user meets it: a daemon whose ports seal and open, what is on the wire between them, and what a wrong
 //! association is answered with.
 
 #[allow(dead_code, reason = "shared with the tests of `up`")]
@@ -110,7 +110,7 @@ fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations
     }
     let sealed = associations(&status, 0)[0].3;
     let on_line = queue_sum(&status, "a", "transmit", "frames_out");
-    // Whatever else was on the line is no IP.
+    // Everything else on the wire is not IP.
     assert!(sealed <= on_line && on_line - sealed < 20, "{sealed} of {on_line}");
     // Large send and coalescing go on as in the clear.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {
@@ -142,7 +142,7 @@ fn several_queue_pairs_with_threads_of_their_own_share_the_associations() {
         bed.carry_tcp_for("0.1");
     }
     let status = bed.show();
-    // A thread that was kept from running for long may come too late for the window; nothing else is lost.
+    // A thread that could not run for long may come too late for the window; nothing else is lost.
     assert!(lost(&status).iter().all(|line| line.contains("receive too_old")), "{:?}", lost(&status));
     for (port, spi) in [(0, 0x1001), (1, 0x1001)] {
         let protected = associations(&status, port).into_iter().find(|sa| sa.1 == spi).unwrap().3;
@@ -187,7 +187,7 @@ fn a_rekey_under_load_loses_no_frame() {
     );
 }
 
-/// What a packet socket saw on the line, until it is told to look.
+/// What a packet socket captures on the wire, until it is read.
 fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     let (mut frames, mut buffer) = (Vec::new(), vec![0; 65536]);
     while let Ok(len) = recv(socket.as_raw_fd(), &mut buffer, MsgFlags::MSG_DONTWAIT) {
@@ -217,7 +217,7 @@ fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
     let text = text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"");
     fs::write(bed.file(), text).unwrap();
     bed.start_in(line);
-    // The neighbours are told, so that there is no ARP either.
+    // The neighbours are set, so that there is no ARP either.
     let macs = [0, 1].map(|side| bed.host(side).run(|| link::mac(bed::INTERFACE).unwrap()).unwrap());
     for (side, other) in [(0, 1), (1, 0)] {
         let address = IpAddr::V4(bed::ADDRESSES[other]);
@@ -227,10 +227,10 @@ fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
     let mut frames = captured(&capture);
     // What the kernel itself says on its interfaces is not of the adapters.
     frames.retain(|frame| own.iter().all(|mac| frame[6..12] != mac[..]));
-    assert!(frames.len() > 20, "{} frames were seen", frames.len());
+    assert!(frames.len() > 20, "{} frames were captured", frames.len());
     for frame in &frames {
         // What the hosts' kernels say to all of IPv6 is sealed behind its hop-by-hop header.
-        let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
+        let layout = Frame::received(&mut frame.clone()).layout().copied().unwrap();
         assert_eq!(layout.protocol, PROTOCOL_ESP, "{:02x?}", &frame[..40]);
     }
     let status = bed.show();

@@ -268,7 +268,7 @@ fn killed_guest_ends_the_run(how: [&str; 2]) {
     let ended = lab.wait_with_output().unwrap();
     let message = String::from_utf8_lossy(&ended.stderr);
     assert_eq!(ended.status.code(), Some(1), "{message}");
-    // It may be killed while it is told something.
+    // It may be killed while a message to it is under way.
     let told = message.contains("the guest takes no commands");
     assert!(told || message.contains("the guest ended (signal: 9"), "{message}");
 }

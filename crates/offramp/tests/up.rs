@@ -46,7 +46,7 @@ fn two_taps_on_a_cable_carry_tcp_and_show_counts_it() {
             assert_eq!(lost, 0);
         }
     }
-    // The sender handed over super-frames, and the receiver was given joined ones.
+    // The sender handed over super-frames, and the receiver got coalesced ones.
     for (port, way) in [("a", "transmit"), ("b", "receive")] {
         let (frames, host) = (queue_sum(&after, port, way, "frames_out"), queue_sum(&after, port, way, "host_frames"));
         assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
@@ -86,7 +86,11 @@ fn two_taps_on_a_switch_carry_tcp_and_its_features_switch_too() {
     bed.carry_tcp();
     let after = bed.show_at_rest();
     let counted = |key| queue_sum(&after, "b", "receive", key) - queue_sum(&before, "b", "receive", key);
-    assert_eq!(counted("host_frames"), counted("frames_out"), "no frame for b is joined, every super-frame is cut");
+    assert_eq!(
+        counted("host_frames"),
+        counted("frames_out"),
+        "no frame for b is coalesced, every super-frame is segmented"
+    );
     bed.signal(Signal::SIGTERM);
     assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
 }
@@ -224,7 +228,7 @@ fn a_feature_that_is_switched_off_is_out_of_use_at_once_and_tcp_stays_right() {
         assert_eq!(feature(&after, "a", name)["in_use"], true, "the other port keeps its own");
     }
     let counted = |key| queue_sum(&after, "b", "receive", key) - queue_sum(&before, "b", "receive", key);
-    assert_eq!(counted("host_frames"), counted("frames_out"), "nothing was joined");
+    assert_eq!(counted("host_frames"), counted("frames_out"), "nothing was coalesced");
     assert!(counted("frames_out") > 0);
 
     // What stands on a feature goes with it, and is named.

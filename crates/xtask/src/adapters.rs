@@ -15,7 +15,7 @@ pub struct Adapters {
 }
 
 impl Adapters {
-    /// Starts one adapter behind each port, of the same description, and joins them.
+    /// Starts one adapter behind each port, of the same description, and connects them.
     ///
     /// # Errors
     /// When the thread cannot start.

@@ -390,7 +390,7 @@ fn new_key(wg: &Path, scratch: &Scratch, name: &str) -> Result<WireguardKey> {
     Ok(WireguardKey { file, public: String::from_utf8_lossy(&public.stdout).trim().to_owned() })
 }
 
-/// Its command comes first, what it is sent to behind that.
+/// Its command comes first, then where it is sent.
 fn swanctl_command(swanctl: &Path, directory: &Path, args: &[&OsStr]) -> Command {
     let mut command = Command::new(swanctl);
     command.env("STRONGSWAN_CONF", directory.join("strongswan.conf")).args(args);

@@ -16,7 +16,7 @@ pub struct HugePages {
 }
 
 impl HugePages {
-    /// Makes sure that so many MiB of free huge pages are there.
+    /// Makes sure that there are `mib` MiB of free huge pages.
     ///
     /// No mount is needed: DPDK with `--in-memory` makes its own anonymous files (`memfd_create(2)`).
     ///

@@ -109,7 +109,7 @@ impl Tally {
         Ok(())
     }
 
-    /// Prints the sums; whether at least one case passed and none failed.
+    /// Prints the totals; whether at least one case passed and none failed.
     pub fn end(&self, what: &str) -> bool {
         println!("{what}: {} passed, {} failed, {} not possible", self.passed, self.failed, self.not_possible);
         self.passed > 0 && self.failed == 0

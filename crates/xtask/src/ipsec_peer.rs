@@ -1,7 +1,7 @@
 //! A Linux kernel as the other end of IPsec: a guest whose kernel seals and opens (xfrm), behind a vhost-user
 //! port, and the host's TCP/IP behind a TAP whose adapter does it.
 //!
-//! The guest is told its associations by `ip xfrm`, and the very same text tells the adapter what they mean for
+//! The guest gets its associations by `ip xfrm`, and the very same text gives the adapter what they mean for
 //! it, as `offramp sa import --peer` reads it. Then bytes go over TCP both ways, judged by SHA-256, and the counters of
 //! both ends by what they must be.
 
@@ -72,7 +72,7 @@ pub struct Args {
     /// Only cases whose name has this in it
     #[arg(long, value_name = "FILTER")]
     only: Option<String>,
-    /// Print what the guest is told in each case instead of running it
+    /// Print the guest's commands of each case instead of running it
     #[arg(long)]
     print_commands: bool,
 }

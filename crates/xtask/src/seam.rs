@@ -22,7 +22,7 @@ pub struct PortArgs {
 }
 
 /// Opens the port, with everything on offer; it listens or connects from now on. Returns the port, which
-/// must be kept, and its queues in order.
+/// must stay, and its queues in order.
 ///
 /// # Errors
 /// When the socket cannot be had.

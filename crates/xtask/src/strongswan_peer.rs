@@ -6,7 +6,7 @@
 //! ```
 //!
 //! strongSwan takes no keys but by IKE. So a second charon, on the adapter's host, negotiates with the first, through
-//! the adapter; it is told to write the keys into its log, and killed, which its peer does not notice. The adapter
+//! the adapter; it writes the keys into its log, and killed, which its peer does not notice. The adapter
 //! takes the keys, and bytes go over TCP both ways, judged by SHA-256 and by the adapter's counters.
 
 use crate::adapters::Adapters;
@@ -48,7 +48,7 @@ const TCP_PORT: u16 = 5001;
 /// Bytes that go each way.
 const STREAM_LEN: u64 = 16 << 20;
 const BLOCK_LEN: usize = 1 << 16;
-/// What an adapter that cuts super-frames is asked for at most, in frames of its host for each hundred of the line.
+/// Upper limit for an adapter that segments super-frames: frames of its host for each hundred of the wire.
 const HOST_FRAMES_PER_HUNDRED: u64 = 50;
 const READY_TIMEOUT: Duration = Duration::from_secs(15);
 const IO_TIMEOUT: Duration = Duration::from_secs(20);
@@ -189,7 +189,7 @@ impl Bed {
         if status.len() == 2 && status.iter().all(is_busy) && refused == 0 && is_cut {
             return Ok(());
         }
-        failed(format!("{status:?}; refused {refused}; {of_host} frames of the host, {on_line} of the line"))
+        failed(format!("{status:?}; refused {refused}; {of_host} frames of the host, {on_line} of the wire"))
     }
 }
 

@@ -23,7 +23,7 @@ const ROUNDS_PER_LOOK: u32 = 1024;
 pub enum Mode {
     /// Swallows frames of the guest
     Discard,
-    /// As discard, for a guest that sends super-frames: they are cut to the MTU on their way
+    /// As discard, for a guest that sends super-frames: they are segmented to the MTU on their way
     DiscardTso,
     /// Makes frames for the guest
     Generate,
@@ -57,7 +57,7 @@ pub struct Report {
     pub t_ns: u64,
     /// Frames or super-frames taken from the guest.
     pub taken: u64,
-    /// Frames that went out on the line (segments, each for itself).
+    /// Frames that went out on the wire (each segment counts).
     pub sent: u64,
     /// Bytes of those.
     pub sent_bytes: u64,
@@ -230,7 +230,7 @@ mod tests {
         Guest { sends, room: usize::MAX, ..Guest::default() }
     }
 
-    /// Polls a guest and a line for so many rounds.
+    /// Polls a guest and a wire for `rounds` rounds.
     fn after_rounds<W: WirePort>(guest: Guest, wire: W, rounds: usize) -> (Report, Guest) {
         let config =
             AdapterConfig { mtu: 9000, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };

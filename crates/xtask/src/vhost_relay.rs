@@ -41,7 +41,7 @@ pub struct Args {
     /// How long an adapter holds a frame for others to join, in microseconds; 0: until the end of its batch
     #[arg(long, default_value_t = 0)]
     hold_usecs: u32,
-    /// Give the TAP every frame as it came, with a sum that nobody has looked at
+    /// Give the TAP every frame as it came, with a checksum that nobody has verified
     #[arg(long, requires = "tap")]
     tap_without_rx_checksum: bool,
     /// The processor that drives both adapters

@@ -15,7 +15,7 @@ const GENERATED_BUFFERS: usize = 32;
 /// Bytes of a generated frame that are written anew each time, as testpmd writes its headers.
 const GENERATED_HEAD_LEN: usize = frames::UDP_HEADERS_LEN;
 /// Frames on their way back through the echo: so few that they stay in the near caches, as the buffers of DPDK's
-/// own echo do. The guest is held back while they are all taken.
+/// own echo do. The guest has to wait while they are all in use.
 const ECHO_SLOTS: usize = 128;
 
 /// Swallows every frame, into the same buffers again and again.
@@ -119,7 +119,7 @@ impl WirePort for Generate {
     }
 }
 
-/// Sends every frame back, in order; when it is full, the host is held back.
+/// Sends every frame back, in order; when it is full, the host has to wait.
 #[derive(Debug)]
 pub struct Echo {
     bytes: Box<[u8]>,
@@ -128,7 +128,7 @@ pub struct Echo {
     frame_len_max: usize,
     /// Frames put so far.
     head: usize,
-    /// Frames on their way back so far: those behind it were not flushed yet.
+    /// Frames on their way back so far: later ones were not flushed yet.
     flushed: usize,
     /// Frames taken so far; the last of them is still lent.
     tail: usize,

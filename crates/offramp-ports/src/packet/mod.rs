@@ -45,7 +45,7 @@ pub struct PacketConfig {
     /// A switch needs it.
     pub promiscuous: bool,
     /// Go past the interface's queueing discipline (`PACKET_QDISC_BYPASS`): less work per frame, but the
-    /// kernel then cuts nothing. Super-frames are accepted only as far as the interface itself cuts
+    /// kernel then segments nothing. Super-frames are accepted only as far as the interface itself segments
     /// them.
     pub qdisc_bypass: bool,
     /// Longest frame that a queue takes, in bytes with the Ethernet header.
@@ -277,8 +277,8 @@ fn open_socket(config: &PacketConfig, index: u32) -> Result<(OwnedFd, usize), Pa
     Ok((fd, header_len))
 }
 
-/// What may be told to the interface. With a queueing discipline in between, the kernel cuts and sums
-/// what the interface does not; past it, it only sums.
+/// What the interface accepts. With a queueing discipline in between, the kernel segments and checksums
+/// what the interface does not; past it, it only checksums.
 fn accepts(config: &PacketConfig) -> Result<Offloads, PacketError> {
     let known = if socket::knows_uso() { Offloads::all() } else { Offloads::all() - Offloads::USO - Offloads::RSC_UDP };
     if !config.qdisc_bypass {

@@ -74,7 +74,7 @@ impl PacketQueue {
         Ok(())
     }
 
-    /// What a failed call means. `ENETDOWN` is told once, when the interface goes down, also when it is
+    /// What a failed system call means. `ENETDOWN` is reported once, when the interface goes down, also when it is
     /// about to be deleted.
     fn error(&mut self, errno: i32) -> PortError {
         self.is_down |= errno == libc::ENETDOWN;

@@ -51,7 +51,7 @@ pub(super) fn set_options(fd: BorrowedFd<'_>, qdisc_bypass: bool) -> io::Result<
         set_int(fd, libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, 1)?;
     }
     match set_int(fd, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1) {
-        // Before Linux 4.20: they are told by their kind when they come.
+        // Before Linux 4.20: their packet type tells them apart when they come.
         Err(e) if e.raw_os_error() == Some(libc::ENOPROTOOPT) => Ok(()),
         other => other,
     }
@@ -302,7 +302,7 @@ fn set<T>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &T
     Ok(())
 }
 
-/// Reads an option whose value is a C structure or integer, every bit pattern of which is valid.
+/// Reads an option whose value is a C structure or integer for which every bit pattern is valid.
 fn get<T: Copy>(fd: BorrowedFd<'_>, level: libc::c_int, option: libc::c_int, value: &mut T) -> io::Result<()> {
     let mut len = size_of::<T>() as libc::socklen_t;
     let place = std::ptr::from_mut(value).cast();

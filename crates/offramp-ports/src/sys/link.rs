@@ -76,7 +76,7 @@ impl CarrierWatch {
     }
 
     /// Whether the interface is up and has its carrier (`IFF_RUNNING`), if that may have changed since the last look.
-    /// One that is gone has none. To be called in the namespace of its making.
+    /// One that is gone has none. Call it in the namespace in which this was made.
     pub fn look(&mut self) -> Option<bool> {
         let may_have_changed = self.take_news() || !self.is_looked_at;
         self.is_looked_at = true;
@@ -193,7 +193,7 @@ pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
 /// keep to it.
 ///
 /// Since Linux 4.17 TCP builds super-frames whatever `tx-generic-segmentation` says (`sk_setup_caps`
-/// in `net/core/sock.c`): with that feature off the kernel still cuts them just above the driver. Only
+/// in `net/core/sock.c`): with that feature off the kernel still segments them just above the driver. Only
 /// a limit of one segment makes a host that sends one frame at a time.
 ///
 /// # Errors
@@ -228,7 +228,7 @@ pub fn create_bridge(name: &str) -> Result<()> {
     create(name, InfoKind::Bridge, data, "making bridge")
 }
 
-/// Makes two interfaces joined by a cable.
+/// Makes two interfaces with a cable between them.
 ///
 /// # Errors
 /// When one of the names is taken (`EEXIST`), or the kernel has no veth (`EOPNOTSUPP`).

@@ -12,17 +12,17 @@ use crate::vnet_hdr::HEADER_LEN;
 
 /// Complete checksums.
 const TUN_F_CSUM: u32 = 0x01;
-/// Cut TCP over IPv4.
+/// Segment TCP over IPv4.
 const TUN_F_TSO4: u32 = 0x02;
-/// Cut TCP over IPv6.
+/// Segment TCP over IPv6.
 const TUN_F_TSO6: u32 = 0x04;
-/// Cut TCP with CWR.
+/// Segment TCP with CWR.
 const TUN_F_TSO_ECN: u32 = 0x08;
-/// Cut UDP into fragments. Linux takes the bit and, since 4.14, never asks for it.
+/// Fragment UDP. Linux accepts the bit and, since 4.14, never asks for it.
 const TUN_F_UFO: u32 = 0x10;
-/// Cut UDP over IPv4 into datagrams; Linux takes both USO bits or none.
+/// Segment UDP over IPv4 into datagrams; Linux takes both USO bits or none.
 const TUN_F_USO4: u32 = 0x20;
-/// Cut UDP over IPv6 into datagrams.
+/// Segment UDP over IPv6 into datagrams.
 const TUN_F_USO6: u32 = 0x40;
 
 mod numbers {

@@ -1,4 +1,4 @@
-//! A Linux TAP interface as a host port: the kernel's TCP/IP stands behind it as the host.
+//! A Linux TAP interface as a host port: the host is the kernel's TCP/IP.
 //!
 //! The interface lives in the network namespace of the thread that opens it, and exists as long as
 //! one descriptor of it does: nothing is left behind, however the process ends.
@@ -207,11 +207,11 @@ impl Tap {
         self.shared.offered()
     }
 
-    /// Tells the host what it may ask for from now on, and returns what the kernel took of it. It may
-    /// be called at any time, from any thread and namespace; frames that the host has queued already
+    /// Offers these offloads to the host from now on, and returns those that the kernel accepted. It may
+    /// happen at any time, from any thread and namespace; frames that the host has queued already
     /// keep their form.
     ///
-    /// Of the receive offloads the kernel is told nothing (it takes any joined frame with a partial
+    /// The receive offloads are not offered to the kernel (it accepts any coalesced frame with a partial
     /// checksum at any time); they are only remembered.
     ///
     /// # Errors

@@ -116,7 +116,7 @@ impl HostPort for TapQueue {
     }
 
     fn rx_flush(&mut self, _now_ns: u64) {
-        // Every write(2) was seen at once.
+        // The kernel handles every write(2) at once.
     }
 
     fn accepts(&self) -> Offloads {

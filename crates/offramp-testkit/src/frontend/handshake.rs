@@ -15,7 +15,7 @@ pub(crate) mod status {
     pub const FEATURES_OK: u8 = 8;
 }
 
-/// Regions for which the table of `virtio_uml` has room, whether it has so many or not.
+/// Regions for which the table of `virtio_uml` has room, whether or not it uses them.
 const UML_REGIONS: usize = 2;
 
 /// Whose order of requests a handshake follows.
@@ -68,7 +68,7 @@ impl Negotiated {
     }
 }
 
-/// A virtqueue as a backend is told of it.
+/// A virtqueue as a frontend describes it to a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Vring<'a> {
     pub index: u32,

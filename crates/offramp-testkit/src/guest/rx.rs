@@ -38,7 +38,7 @@ pub struct Received {
     pub num_buffers: u16,
     /// The chains that the frame filled, in their order.
     pub chains: Vec<ChainUse>,
-    /// Whether all of them were used when the first was seen to be: a device must make them visible together (virtio
+    /// Whether all of them were used when the first was found used: a device must make them visible together (virtio
     /// 1.3, 5.1.6.4.1). In a split ring this finds every violation that happens at this moment, since one index tells
     /// of all; in a packed ring, a device that is only a little too late can escape.
     pub visible_together: bool,

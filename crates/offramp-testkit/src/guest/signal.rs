@@ -17,7 +17,7 @@ pub struct Signals {
     pub kicks: u64,
     /// Interrupts that the device sent.
     pub calls: u64,
-    /// Errors that the device told of.
+    /// Errors that the device reported.
     pub errors: u64,
 }
 

@@ -17,8 +17,8 @@ pub enum HeaderPlacement {
     Own,
     /// In one buffer with the first piece of the frame.
     WithData,
-    /// Cut over this many buffers of its own (at most one for each of its bytes).
-    Cut(usize),
+    /// Split over this many buffers of its own (at most one for each of its bytes).
+    Split(usize),
 }
 
 /// Where the frame lies.
@@ -26,7 +26,7 @@ pub enum HeaderPlacement {
 pub enum DataPlacement {
     /// In one buffer, whatever parts it was given in.
     #[default]
-    Joined,
+    OneBuffer,
     /// In a buffer for each part that was given.
     Parts,
     /// In this many buffers of nearly the same size (at most one for each byte), apart from each other in memory.
@@ -49,13 +49,13 @@ impl TxLayout {
     fn cuts(&self, header_len: usize, part_lens: &[usize]) -> Vec<usize> {
         let frame_len = part_lens.iter().sum();
         let mut data = match self.data {
-            DataPlacement::Joined => pieces(frame_len, 1),
+            DataPlacement::OneBuffer => pieces(frame_len, 1),
             DataPlacement::Parts => part_lens.to_vec(),
             DataPlacement::Scattered(count) => pieces(frame_len, count),
         };
         let mut cuts = match self.header {
             HeaderPlacement::Own => pieces(header_len, 1),
-            HeaderPlacement::Cut(count) => pieces(header_len, count),
+            HeaderPlacement::Split(count) => pieces(header_len, count),
             HeaderPlacement::WithData => {
                 let first = if data.is_empty() { 0 } else { data.remove(0) };
                 vec![header_len + first]
@@ -296,10 +296,10 @@ mod tests {
     #[test]
     fn a_layout_cuts_header_and_frame_as_it_says() {
         let cuts = |header, data| TxLayout { header, data, indirect: false }.cuts(12, &[10, 20]);
-        assert_eq!(cuts(HeaderPlacement::Own, DataPlacement::Joined), [12, 30]);
-        assert_eq!(cuts(HeaderPlacement::WithData, DataPlacement::Joined), [42]);
+        assert_eq!(cuts(HeaderPlacement::Own, DataPlacement::OneBuffer), [12, 30]);
+        assert_eq!(cuts(HeaderPlacement::WithData, DataPlacement::OneBuffer), [42]);
         assert_eq!(cuts(HeaderPlacement::WithData, DataPlacement::Parts), [22, 20]);
-        assert_eq!(cuts(HeaderPlacement::Cut(5), DataPlacement::Parts), [2, 2, 3, 2, 3, 10, 20]);
+        assert_eq!(cuts(HeaderPlacement::Split(5), DataPlacement::Parts), [2, 2, 3, 2, 3, 10, 20]);
         assert_eq!(cuts(HeaderPlacement::Own, DataPlacement::Scattered(4)), [12, 7, 8, 7, 8]);
     }
 }

@@ -81,9 +81,9 @@ pub struct PackedDriver {
     in_flight: InFlight,
     /// Where the next chain goes.
     next_avail: Position,
-    /// The first slot that the device was not told of, and the flags that will tell it.
+    /// The first slot that is not published yet, and the flags that will publish it.
     unpublished: Option<(u16, u16)>,
-    /// Slots that the device was not told of.
+    /// Slots that are not published yet.
     unpublished_slots: u16,
     /// Where the next used descriptor will be.
     next_used: Position,
@@ -169,7 +169,7 @@ impl PackedDriver {
         let Some((slot, flags)) = self.unpublished.take() else { return false };
         let added = std::mem::take(&mut self.unpublished_slots);
         self.write_flags(slot, flags);
-        self.memory.fence(); // The device must see the flags before we look whether it wants to be told.
+        self.memory.fence(); // The device must see the flags before the driver reads whether it needs a notification.
         let (off_wrap, wish) = self.device_event();
         match wish {
             EVENT_DISABLE => false,
@@ -282,7 +282,7 @@ impl PackedDriver {
         self.addresses
     }
 
-    /// What `SET_VRING_BASE` says to a device that shall go on behind the last chain that was seen used (vhost-user,
+    /// What `SET_VRING_BASE` says to a device that shall continue after the last chain that the driver found used (vhost-user,
     /// "vring base": available position in the low half, used position in the high half, each with its wrap counter).
     pub fn resume_base(&self) -> u32 {
         let position = u32::from(self.next_used.off_wrap());

@@ -67,7 +67,7 @@ pub struct SplitDriver {
     in_flight: InFlight,
     /// Where the next chain goes.
     avail_idx: u16,
-    /// What the device was told of it.
+    /// The part of it that is published.
     published_idx: u16,
     /// Used entries that were looked at.
     seen_used: u16,
@@ -144,7 +144,7 @@ impl SplitDriver {
             return false;
         }
         self.set_avail_idx(self.avail_idx);
-        self.memory.fence(); // The device must see the index before we look whether it wants to be told.
+        self.memory.fence(); // The device must see the index before the driver reads whether it needs a notification.
         if self.options.event_idx {
             passes(self.avail_event(), self.avail_idx, old)
         } else {
@@ -205,7 +205,7 @@ impl SplitDriver {
         !self.seen.is_empty() || self.used_idx() != self.seen_used
     }
 
-    /// Asks for an interrupt when `chains` more are used than were seen so far (1: at the next). Only with `EVENT_IDX`.
+    /// Asks for an interrupt when `chains` more are used than the driver has found used (1: at the next). Only with `EVENT_IDX`.
     pub fn interrupt_after(&mut self, chains: u16) {
         assert!(self.options.event_idx, "interrupts after a number of chains need EVENT_IDX");
         self.set_used_event(self.seen_used.wrapping_add(chains).wrapping_sub(1));

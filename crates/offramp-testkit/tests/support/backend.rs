@@ -31,7 +31,7 @@ pub enum Fault {
     NoInterrupts,
     /// It makes the first buffer of a frame visible before the others.
     Torn,
-    /// It writes one byte behind the last buffer of a frame.
+    /// It writes one byte past the last buffer of a frame.
     Overrun,
     /// It writes into the buffers that it may only read.
     WritesReadOnly,
@@ -64,7 +64,7 @@ pub struct Backend {
     channel: Option<UnixStream>,
 }
 
-/// Starts a backend behind `stream`; it ends when the other side closes, and returns what it was told.
+/// Starts a backend on `stream`; it ends when the other side closes, and returns the requests that it got.
 pub fn spawn(stream: UnixStream, offered: u64, protocol: u64, fault: Option<Fault>) -> JoinHandle<Journal> {
     let backend = Backend {
         stream,

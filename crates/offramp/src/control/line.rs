@@ -17,7 +17,7 @@ const REST_LEN: usize = super::REQUEST_LEN_MAX;
 pub struct Lines {
     stream: UnixStream,
     len_max: usize,
-    /// What was read behind the last line.
+    /// What was read after the last line.
     rest: Vec<u8>,
 }
 

@@ -23,7 +23,7 @@ pub const REQUEST_LEN_MAX: usize = 16 * 1024;
 pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 /// Time that either side has for a whole line.
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
-/// Clients at once; the next one is told so and parted with.
+/// Clients at once; the next one gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;
 
 /// What a client asks.
@@ -198,7 +198,7 @@ pub enum HostStatus {
         ring_entries: Vec<u16>,
         /// Guest memory that is mapped.
         memory_bytes: u64,
-        /// Why a frontend was last sent away, if one was.
+        /// Why the daemon last disconnected a frontend, if it did.
         last_refusal: Option<String>,
         counters: GuestCounters,
     },
@@ -219,7 +219,7 @@ pub struct GuestCounters {
     pub discarded: u64,
 }
 
-/// The line's side of a port.
+/// The wire of a port.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum WireStatus {
@@ -289,7 +289,7 @@ pub struct DirectionStatus {
     pub frames_out: u64,
     pub bytes_out: u64,
     pub host_frames: u64,
-    /// Calls of a guest; of a TAP, batches of which it was told. `None` of an older daemon.
+    /// Interrupts of a guest; batches that a TAP received or sent. `None` from an older daemon.
     pub interrupts: Option<u64>,
     /// What an interrupt was found to cost; 0 while it is not measured.
     #[serde(default)]

@@ -1,4 +1,4 @@
-//! `offramp model report`: the claims and the charts of what is behind them.
+//! `offramp model report`: the claims, and a chart of each mechanism.
 
 use super::{claims_table, command_line, write_page};
 use crate::exit::{FAILED, SETUP, fail};
@@ -7,7 +7,7 @@ use offramp_model::mechanism;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-/// One page with every claim, and for each mechanism behind them a chart.
+/// One page with every claim, and a chart of each mechanism.
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").args(["html", "charts"]).required(true).multiple(true)))]
 pub(super) struct Args {
@@ -23,7 +23,7 @@ pub(super) struct Args {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    // Before the charts, which take longer: a file that cannot be read is told at once.
+    // Before the charts, which take longer: a file that cannot be read is reported at once.
     let table = match args.html.as_ref().map(|_| claims_table(args.live.as_deref())).transpose() {
         Ok(table) => table,
         Err(status) => return status,

@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// Vary a parameter; several times: each value with each other one
     #[arg(long, value_name = "KEY=RANGE", required = true)]
     vary: Vec<String>,
-    /// A Latin hypercube of so many points instead of a grid
+    /// A Latin hypercube with this number of points instead of a grid
     #[arg(long, value_name = "POINTS")]
     latin: Option<usize>,
     /// Of the random numbers of the hypercube

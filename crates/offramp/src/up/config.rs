@@ -1,4 +1,4 @@
-//! What the daemon is told: the configuration file, checked.
+//! The daemon's configuration file, checked.
 //!
 //! Every error names the file, the line, the key and what to write instead.
 
@@ -174,7 +174,7 @@ impl HostConfig {
     }
 }
 
-/// What is on the line's side.
+/// What is on the wire side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WireConfig {
     /// The port of that name, at the other end of a cable.

@@ -155,7 +155,7 @@ impl Daemon {
         self.ports.iter().for_each(|port| port.host.remove_socket());
     }
 
-    /// Takes nothing more from any host, lets what is held go out, and ends the threads; whether all of it went out.
+    /// Takes nothing more from any host, lets queued frames go out, and ends the threads; whether all of it went out.
     pub fn rest(&self) -> bool {
         let marks = |port: &Port| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));

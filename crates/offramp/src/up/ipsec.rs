@@ -15,7 +15,7 @@ use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
-/// Events that are kept to be shown.
+/// Events to show.
 const EVENTS_MAX: usize = 16;
 const NS_PER_SECOND: u64 = 1_000_000_000;
 

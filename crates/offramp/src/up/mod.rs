@@ -1,4 +1,4 @@
-//! `offramp up`: adapters that run until they are told to end.
+//! `offramp up`: adapters that run until a signal ends them.
 //!
 //! In this order: read the file, open what needs privileges, give them up, take the control socket, start
 //! the threads, say that all is ready.
@@ -118,7 +118,7 @@ impl Running {
         if is_at_rest {
             ExitCode::SUCCESS
         } else {
-            fail("up: a host did not take what was held for it; those frames are lost", FAILED)
+            fail("up: a host did not take the frames queued for it; they are lost", FAILED)
         }
     }
 

@@ -1,4 +1,4 @@
-//! What the service manager is told (`sd_notify(3)`): one datagram to the socket that `NOTIFY_SOCKET` names.
+//! Notifications of the service manager (`sd_notify(3)`): one datagram to the socket that `NOTIFY_SOCKET` names.
 
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};

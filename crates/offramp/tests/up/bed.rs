@@ -200,7 +200,7 @@ impl Bed {
         }
     }
 
-    /// What the service manager is told next.
+    /// The next notification of the service manager.
     pub fn next_notice(&self) -> String {
         receive(&self.notices).unwrap()
     }
@@ -265,7 +265,7 @@ impl Bed {
         self.carry_tcp_for("0.3");
     }
 
-    /// The same for so many seconds.
+    /// The same for `seconds`.
     pub fn carry_tcp_for(&self, seconds: &str) {
         let address = ADDRESSES[1].to_string();
         let mut serve = self.program_in(1, &["ttcp", "--serve", "--once", "--json", "--bind", &address]);

@@ -231,7 +231,7 @@ struct Count {
     packets: u64,
 }
 
-/// Where a process spends its time, by function, for so long from now on: the report of `perf`.
+/// Where a process spends its time, by function, for `time` from now on: the report of `perf`.
 fn profile(process: u32, time: Duration, scratch: &Scratch) -> Result<String> {
     let data = scratch.file("perf.data");
     let mut record = Command::new("perf");
@@ -273,7 +273,7 @@ impl Backend {
         }
     }
 
-    /// What has left on the line.
+    /// What has left on the wire.
     fn sent(&mut self) -> Result<Count> {
         match self {
             Self::Dpdk(testpmd) => received(testpmd),

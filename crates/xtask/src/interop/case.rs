@@ -77,7 +77,7 @@ impl Event {
 pub struct Case {
     /// The guests' ring path.
     pub path: RingPath,
-    /// How guests and backend are joined.
+    /// How guests and backend are connected.
     pub shape: Shape,
     /// The guest has the listening socket (virtio-user's server mode), not the backend.
     pub guest_listens: bool,

@@ -39,7 +39,7 @@ pub enum End {
     Host,
 }
 
-/// How a suite is called by `ip xfrm`.
+/// The name of a suite in `ip xfrm`.
 #[derive(Clone, Copy, Debug)]
 enum Algorithms {
     /// Name, and bytes of the key with its salt.

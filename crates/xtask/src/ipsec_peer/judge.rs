@@ -8,7 +8,7 @@ use offramp_adapter::pair::Control;
 use offramp_adapter::stats::Loss;
 use std::collections::BTreeMap;
 
-/// Frames of the line for each hundred that the host sees, at least, where it deals in super-frames: sent, and
+/// Frames of the wire for each hundred that the host sees, at least, where it deals in super-frames: sent, and
 /// received from a guest that is emulated and seldom sends them close together. A third of the frames are
 /// acknowledgements.
 const FRAMES_PER_HUNDRED: [(&str, u64); 2] = [("sent", 150), ("received", 102)];
@@ -16,7 +16,7 @@ const FRAMES_PER_HUNDRED: [(&str, u64); 2] = [("sent", 150), ("received", 102)];
 /// Counters of the adapter that does IPsec.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AdapterCounts {
-    /// Frames of the line and frames as the host sees them, sent.
+    /// Frames of the wire and frames as the host sees them, sent.
     pub sent: (u64, u64),
     /// The same, received.
     pub received: (u64, u64),

@@ -28,7 +28,7 @@ pub struct Link {
 }
 
 impl Link {
-    /// Opens both ports, the TAP in the namespace, and joins them.
+    /// Opens both ports, the TAP in the namespace, and connects them.
     ///
     /// # Errors
     /// When a port cannot be opened or the worker cannot start.

@@ -37,7 +37,7 @@ impl AwakeCpus {
     /// Keeps these processors awake from now on.
     ///
     /// # Errors
-    /// When one of them may not be used; none is kept awake then.
+    /// When one of them may not be used; none stays awake then.
     pub fn start(cpus: &[usize]) -> io::Result<Self> {
         let mut awake = Self { stop: Arc::default(), spinners: Vec::new() };
         for &cpu in cpus {
@@ -51,7 +51,7 @@ impl AwakeCpus {
         self.spinners.iter().map(|spinner| spinner.thread)
     }
 
-    /// How long nothing else ran on each processor since it is kept awake, in nanoseconds: in the order of the
+    /// How long nothing else ran on each processor since it is awake, in nanoseconds: in the order of the
     /// processors given. Interrupts count as something else, which the account of a thread's time does not promise:
     /// most kernels charge them to the thread that they interrupt.
     pub fn idle_ns(&self) -> impl Iterator<Item = u64> {

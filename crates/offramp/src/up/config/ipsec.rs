@@ -86,7 +86,7 @@ impl Check<'_> {
         Ok(config)
     }
 
-    /// Two ports that seal with one key use each nonce twice; within a port that was seen before.
+    /// Two ports that seal with one key use each nonce twice; within a port that was checked before.
     pub(super) fn ports_share_no_key(
         &self,
         ports: &[PortConfig],
