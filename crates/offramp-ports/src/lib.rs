@@ -4,14 +4,15 @@
 //! |---|---|
 //! | [`tap`] | a TAP interface that is made, with the host's kernel behind it |
 //! | [`packet`] | an interface that exists, over packet sockets |
-//! | [`vnet_hdr`] | the header that goes with each frame of both |
+//! | [`vhost_user`] | a virtual machine's network device over vhost-user |
+//! | [`vnet_hdr`] | what the header in front of each frame asks for and reports |
 //! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
 //! | [`relay`] | a bare relay between two TAPs, to measure against |
 //! | [`ipsec_mb`] | the second library of ciphers, loaded where it is installed |
 //! | [`socket`] | what a TCP socket says of its connection |
 //! | [`sys`] | namespaces, links, features, processors, privilege |
 //!
-//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and nearly all `unsafe` of the workspace lives here. What is
+//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and guest memory is touched in `offramp-virtio` alone. What is
 //! made outlives no process: namespaces and interfaces are held by descriptors alone, so that the
 //! kernel takes them back however the process ends.
 

@@ -1,44 +1,17 @@
-//! The virtio network header (`struct virtio_net_hdr_v1`, virtio 1.3, 5.1.6) in front of every frame
-//! of a TAP, and what it means. All fields are little-endian; nothing of the frame itself is read or
-//! changed.
-//!
-//! | bytes | field         | meaning                                                 |
-//! |-------|---------------|---------------------------------------------------------|
-//! | 0     | `flags`       | [`NEEDS_CSUM`], [`DATA_VALID`]                          |
-//! | 1     | `gso_type`    | [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`]   |
-//! | 2–3   | `hdr_len`     | bytes of all headers: a hint, 0 when not known          |
-//! | 4–5   | `gso_size`    | payload bytes of every segment but the last             |
-//! | 6–7   | `csum_start`  | first byte to sum                                       |
-//! | 8–9   | `csum_offset` | the checksum field, from `csum_start`                   |
-//! | 10–11 | `num_buffers` | 1 towards the host (5.1.6.4.1), not read from it        |
+//! What the virtio network header in front of every frame asks for, and what it reports. [`offramp_virtio::net_header`]
+//! has the fields; nothing of the frame itself is read or changed.
 
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 
-/// Bytes of the header.
-pub const HEADER_LEN: usize = 12;
+use offramp_virtio::net_header::NetHeader;
+pub use offramp_virtio::net_header::{
+    DATA_VALID, GSO_ECN, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, HEADER_LEN, NEEDS_CSUM,
+};
 
-/// `flags`: the checksum is partial (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
-pub const NEEDS_CSUM: u8 = 1;
-/// `flags`: the checksum was verified (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_DATA_VALID`).
-pub const DATA_VALID: u8 = 2;
-
-/// `gso_type`: one frame as it is (virtio 1.3, 5.1.6).
-pub const GSO_NONE: u8 = 0;
-/// `gso_type`: TCP over IPv4 (virtio 1.3, 5.1.6).
-pub const GSO_TCPV4: u8 = 1;
-/// `gso_type`: one UDP datagram into IP fragments, UFO (virtio 1.3, 5.1.6).
-pub const GSO_UDP: u8 = 3;
-/// `gso_type`: TCP over IPv6 (virtio 1.3, 5.1.6).
-pub const GSO_TCPV6: u8 = 4;
-/// `gso_type`: UDP datagrams of equal size, USO (virtio 1.3, 5.1.6).
-pub const GSO_UDP_L4: u8 = 5;
-/// `gso_type`: the TCP segment carries CWR (virtio 1.3, 5.1.6).
-pub const GSO_ECN: u8 = 0x80;
-
-/// Frames of the host's that this header's `num_buffers` says it fills (virtio 1.3, 5.1.6.4.1).
+/// Chains that a frame occupies where the ring says nothing else (virtio 1.3, 5.1.6.4.1).
 const ONE_BUFFER: u16 = 1;
 
-/// A header that says nothing we could do.
+/// Why a header was refused: its request is unknown or contradictory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum VnetError {
     /// A segmentation that is not in the specification we speak.
@@ -55,65 +28,70 @@ pub enum VnetError {
 ///
 /// # Errors
 /// When the header asks for a segmentation that does not exist or that has no size.
+#[inline]
 pub fn decode_tx(header: &[u8; HEADER_LEN]) -> Result<TxMeta, VnetError> {
-    Ok(TxMeta { checksum: decode_checksum(header), segmentation: decode_segmentation(header)? })
+    let header = NetHeader::from_bytes(header);
+    Ok(TxMeta { checksum: decode_checksum(&header), segmentation: decode_segmentation(&header)? })
 }
 
 /// Writes what a host asks for one frame, as the host would.
 pub fn encode_tx(meta: &TxMeta) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
+    let mut header = NetHeader::default();
     encode_segmentation(&mut header, meta.segmentation);
     if let Some(partial) = meta.checksum {
         encode_checksum(&mut header, partial);
     }
-    header
+    header.to_bytes()
 }
 
-/// Reads what an adapter tells of one frame, as the host would. The header does not say how many
-/// frames were joined, so `segments` is 1; it has no hash and no queue.
+/// Reads what an adapter reports of one frame, as the host would. The header does not say how many
+/// frames were coalesced, so `segments` is 1; it has no hash and no queue.
 ///
 /// # Errors
-/// When the header tells of a segmentation that does not exist or that has no size.
+/// When the header reports a segmentation that does not exist or that has no size.
 pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
-    let checksum = match decode_checksum(header) {
+    let header = NetHeader::from_bytes(header);
+    let checksum = match decode_checksum(&header) {
         Some(partial) => ChecksumState::Partial(partial),
-        None if header[0] & DATA_VALID != 0 => ChecksumState::Good,
+        None if header.flags & DATA_VALID != 0 => ChecksumState::Good,
         None => ChecksumState::Unknown,
     };
-    let segmentation = decode_segmentation(header)?;
-    Ok(RxMeta { checksum, segmentation, header_len: field(header, 2), ..RxMeta::default() })
+    let segmentation = decode_segmentation(&header)?;
+    Ok(RxMeta { checksum, segmentation, header_len: header.hdr_len, ..RxMeta::default() })
 }
 
-/// Writes what the adapter tells a host of one frame.
+/// Writes what the adapter reports to a host of one frame.
 ///
-/// The header cannot say that a checksum is wrong: `Bad` is told as `Unknown` is, and the host sums
-/// for itself.
+/// The header cannot say that a checksum is wrong. `Bad` is written as `Unknown` is, and the host computes the
+/// checksum itself.
+#[inline]
 pub fn encode_rx(meta: &RxMeta) -> [u8; HEADER_LEN] {
-    let mut header = [0; HEADER_LEN];
-    set_field(&mut header, 2, meta.header_len);
-    set_field(&mut header, 10, ONE_BUFFER);
+    let mut header = NetHeader { hdr_len: meta.header_len, num_buffers: ONE_BUFFER, ..NetHeader::default() };
     encode_segmentation(&mut header, meta.segmentation);
     match meta.checksum {
         ChecksumState::Partial(partial) => encode_checksum(&mut header, partial),
-        ChecksumState::Good => header[0] = DATA_VALID,
+        ChecksumState::Good => header.flags = DATA_VALID,
         ChecksumState::Bad | ChecksumState::Unknown => {}
     }
-    header
+    header.to_bytes()
 }
 
-fn decode_checksum(header: &[u8; HEADER_LEN]) -> Option<PartialChecksum> {
-    let needed = header[0] & NEEDS_CSUM != 0;
-    needed.then(|| PartialChecksum { start: field(header, 6), offset: field(header, 8) })
+#[inline]
+fn decode_checksum(header: &NetHeader) -> Option<PartialChecksum> {
+    let needed = header.flags & NEEDS_CSUM != 0;
+    needed.then_some(PartialChecksum { start: header.csum_start, offset: header.csum_offset })
 }
 
-fn encode_checksum(header: &mut [u8; HEADER_LEN], partial: PartialChecksum) {
-    header[0] = NEEDS_CSUM;
-    set_field(header, 6, partial.start);
-    set_field(header, 8, partial.offset);
+#[inline]
+fn encode_checksum(header: &mut NetHeader, partial: PartialChecksum) {
+    header.flags = NEEDS_CSUM;
+    header.csum_start = partial.start;
+    header.csum_offset = partial.offset;
 }
 
-fn decode_segmentation(header: &[u8; HEADER_LEN]) -> Result<Option<Segmentation>, VnetError> {
-    let gso_type = header[1];
+#[inline]
+fn decode_segmentation(header: &NetHeader) -> Result<Option<Segmentation>, VnetError> {
+    let gso_type = header.gso_type;
     let kind = match gso_type & !GSO_ECN {
         GSO_NONE if gso_type == GSO_NONE => return Ok(None),
         GSO_TCPV4 => SegmentationKind::Tcp4,
@@ -122,13 +100,14 @@ fn decode_segmentation(header: &[u8; HEADER_LEN]) -> Result<Option<Segmentation>
         GSO_UDP => SegmentationKind::UdpFragments,
         _ => return Err(VnetError::GsoType(gso_type)),
     };
-    match field(header, 4) {
+    match header.gso_size {
         0 => Err(VnetError::GsoSize(gso_type)),
         size => Ok(Some(Segmentation { kind, size, ecn: gso_type & GSO_ECN != 0 })),
     }
 }
 
-fn encode_segmentation(header: &mut [u8; HEADER_LEN], segmentation: Option<Segmentation>) {
+#[inline]
+fn encode_segmentation(header: &mut NetHeader, segmentation: Option<Segmentation>) {
     let Some(Segmentation { kind, size, ecn }) = segmentation else { return };
     let gso_type = match kind {
         SegmentationKind::Tcp4 => GSO_TCPV4,
@@ -136,16 +115,8 @@ fn encode_segmentation(header: &mut [u8; HEADER_LEN], segmentation: Option<Segme
         SegmentationKind::Udp => GSO_UDP_L4,
         SegmentationKind::UdpFragments => GSO_UDP,
     };
-    header[1] = if ecn { gso_type | GSO_ECN } else { gso_type };
-    set_field(header, 4, size);
-}
-
-fn field(header: &[u8; HEADER_LEN], at: usize) -> u16 {
-    u16::from_le_bytes([header[at], header[at + 1]])
-}
-
-fn set_field(header: &mut [u8; HEADER_LEN], at: usize, value: u16) {
-    header[at..at + 2].copy_from_slice(&value.to_le_bytes());
+    header.gso_type = if ecn { gso_type | GSO_ECN } else { gso_type };
+    header.gso_size = size;
 }
 
 #[cfg(test)]

@@ -1,16 +1,18 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
 use super::features::{self, PROTOCOL_FEATURES};
-use super::inflight;
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
-use super::memory::{DirtyLog, Extent, GuestMemory, MemoryError, REGIONS_MAX};
 use super::queue::{QueueState, Side, Start};
-use super::ring::{BadRing, RingPlace};
-use super::sigbus::Alarm;
 use super::{MTU_MIN, VhostUserConfig, rarp};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use offramp_offload::caps::Offloads;
+use offramp_virtio::MemoryError;
+use offramp_virtio::dirty_log::DirtyLog;
+use offramp_virtio::inflight;
+use offramp_virtio::memory::{Extent, GuestMemory, REGIONS_MAX};
+use offramp_virtio::ring::{BadRing, RingPlace};
+use offramp_virtio::sigbus::Alarm;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -560,12 +562,11 @@ impl VhostUserBackendReqHandlerMut for Device {
     /// Chains are used in the order in which they came, so none is in flight across a restart. A split ring
     /// has its used index where the frontend sees it; a packed ring's position is in the region.
     fn get_inflight_fd(&mut self, inflight: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        let (queues, entries) = (u64::from(inflight.num_queues), u64::from(inflight.queue_size));
-        if queues > self.vrings.len() as u64 || entries > u64::from(self.config.queue_size_max) {
+        let (queues, entries) = (inflight.num_queues, inflight.queue_size);
+        if usize::from(queues) > self.vrings.len() || entries > self.config.queue_size_max {
             return Err(Refused::Inflight.into());
         }
-        let of_queue = (inflight::HEADER_LEN + entries * inflight::ENTRY_LEN).next_multiple_of(inflight::ALIGN);
-        let len = of_queue * queues;
+        let len = inflight::region_len(queues, entries);
         let flags = MFdFlags::MFD_CLOEXEC;
         let file = File::from(memfd_create(c"offramp-inflight", flags).map_err(|e| Refused::Io(e.into()))?);
         file.set_len(len).map_err(Refused::Io)?;

@@ -1,7 +1,7 @@
 //! `SET_MEM_TABLE`, which is read here: crate `vhost` refuses bytes after the last region, and User Mode Linux sends room
 //! for two regions whether it has one or two.
 
-use super::memory::{Extent, REGIONS_MAX};
+use offramp_virtio::memory::{Extent, REGIONS_MAX};
 use std::fs::File;
 use std::os::fd::OwnedFd;
 

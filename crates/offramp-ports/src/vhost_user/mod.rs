@@ -24,27 +24,23 @@ use std::thread::JoinHandle;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
 
-mod calls;
 mod channel;
 mod counters;
 mod device;
 mod features;
-mod inflight;
 mod link;
 mod mailbox;
 mod mem_table;
-mod memory;
 mod port;
 mod queue;
 mod rarp;
-mod ring;
 mod session;
-mod sigbus;
 mod socket_file;
 
 pub use counters::{ChannelCounters, QueueCounters};
 pub use features::{RingFeatures, feature_name};
 pub use link::Link;
+pub use offramp_virtio::ring::QUEUE_SIZE_MAX;
 pub use port::VhostPort;
 pub use queue::VhostQueue;
 
@@ -56,14 +52,9 @@ use mailbox::mailbox;
 use queue::QueueState;
 use session::Session;
 
-#[cfg(target_endian = "big")]
-compile_error!("rings of virtio 1 are little-endian, and are read here as they lie in memory");
-
 /// Most queue pairs of a port: a vring's number has 8 bits in `SET_VRING_KICK` (vhost-user, "Vring
 /// descriptor index").
 pub const QUEUE_PAIRS_MAX: u16 = 128;
-/// Largest ring (virtio 1.3, 2.7).
-pub const QUEUE_SIZE_MAX: u16 = 32768;
 /// Smallest MTU that a guest may be told, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
 /// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an

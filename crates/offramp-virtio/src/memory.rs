@@ -1,50 +1,28 @@
-//! A guest's memory as its frontend shares it: regions mapped from descriptors.
+//! A guest's memory: regions of files that its monitor shares.
 //!
-//! Nothing here is ever lent as a reference: another processor may write every byte at any time. Callers
-//! get pointers, copy into or out of private memory, and read what decides anything exactly once.
+//! No reference into guest memory exists: another processor may write every byte at any time. Bytes are
+//! copied between guest memory and private memory, and a value that decides anything is read exactly once.
 
+use crate::mapping::{Mapping, MemoryError};
+use crate::sigbus::Alarm;
 use std::fs::File;
-use std::io;
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
 
-use super::sigbus::{Alarm, Watch};
-use vm_memory::FileOffset;
-use vm_memory::mmap::{MmapRegion, MmapRegionError};
+/// Most regions of a guest: each translation of an address may search all of them.
+pub const REGIONS_MAX: usize = 32;
 
-/// Most regions that are taken (vhost-user `GET_MAX_MEM_SLOTS`): every translation looks through them.
-pub(super) const REGIONS_MAX: usize = 32;
-/// Guest-physical bytes that one bit of the dirty log stands for (vhost-user, "Migration").
-const LOG_PAGE_LEN: u64 = 4096;
-
-/// Why memory was refused.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum MemoryError {
-    #[error("a region of no bytes, or one that wraps around")]
-    Extent,
-    #[error("regions overlap")]
-    Overlap,
-    #[error("more than {REGIONS_MAX} regions")]
-    TooMany,
-    #[error("no such region")]
-    Unknown,
-    #[error("a file that is shorter than the region in it")]
-    PastEnd,
-    #[error("mapping: {0}")]
-    Map(#[from] MmapRegionError),
-    #[error("looking at the file, or watching its mapping: {0}")]
-    Io(#[from] io::Error),
-}
-
-/// Where a region lies for guest, frontend and file, in bytes.
+/// Where a region lies, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Extent {
+pub struct Extent {
     /// Guest-physical address: what descriptors hold.
     pub guest: u64,
-    /// Address in the frontend's own space: what `SET_VRING_ADDR` holds.
+    /// Address in the space in which the transport says where rings are. vhost-user: the frontend's own. The same as
+    /// `guest` where rings have guest-physical addresses.
     pub user: u64,
+    /// Bytes of the region.
     pub len: u64,
+    /// Where it begins in its file.
     pub file_offset: u64,
 }
 
@@ -66,41 +44,32 @@ impl Extent {
 #[derive(Debug)]
 struct Region {
     extent: Extent,
-    /// Where the region's first byte is mapped.
-    host: NonNull<u8>,
-    // Dropped before the mapping.
-    _watch: Watch,
-    mapping: MmapRegion,
+    mapping: Mapping,
 }
-
-// SAFETY: the pointer is into a mapping that the region owns, and mappings belong to the process, not to
-// a thread. What is read and written through it races with the guest anyway and is done by copies.
-unsafe impl Send for Region {}
-// SAFETY: as above; shared use only yields pointers.
-unsafe impl Sync for Region {}
 
 impl Region {
     fn map(extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        // Mapping from the file's start keeps every offset usable, also with huge pages.
-        let map_len = usize::try_from(extent.file_offset + extent.len).map_err(|_| MemoryError::Extent)?;
-        if file.metadata()?.len() < map_len as u64 {
-            return Err(MemoryError::PastEnd);
-        }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let flags = libc::MAP_SHARED | libc::MAP_NORESERVE;
-        let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), map_len, protection, flags)?;
-        // SAFETY: the mapping has file_offset + len bytes, and len is not 0.
-        let host = unsafe { mapping.as_ptr().add(extent.file_offset as usize) };
-        let host = NonNull::new(host).ok_or(MemoryError::Extent)?;
-        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
-        Ok(Self { extent, host, _watch: watch, mapping })
+        let mapping = Mapping::new(file, extent.file_offset, extent.len, libc::MAP_NORESERVE, alarm)?;
+        Ok(Self { extent, mapping })
+    }
+
+    #[inline]
+    fn host(&self) -> NonNull<u8> {
+        self.mapping.start()
+    }
+
+    #[inline]
+    fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
+        let left = self.extent.len.checked_sub(offset)?;
+        // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
+        (len <= left).then(|| unsafe { self.host().add(offset as usize) })
     }
 }
 
-/// All memory of a guest. Changing it makes a new one; queues hold the old until they take the new.
+/// All memory of a guest. A change makes a new value; vrings use the old one until they are started again.
 #[derive(Debug, Default)]
-pub(super) struct GuestMemory {
+pub struct GuestMemory {
     regions: Vec<Slot>,
 }
 
@@ -113,6 +82,9 @@ struct Slot {
 
 impl GuestMemory {
     /// Maps a whole table. `alarm` rings when memory is touched that its file no longer has.
+    ///
+    /// # Errors
+    /// When a region is out of range, overlaps another, lies past its file's end, or cannot be mapped.
     pub fn map(table: Vec<(Extent, File)>, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
@@ -122,6 +94,9 @@ impl GuestMemory {
     }
 
     /// The same memory with one more region, or with one of its own once more.
+    ///
+    /// # Errors
+    /// As for [`GuestMemory::map`].
     pub fn with(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut regions = self.regions.clone();
         match regions.iter_mut().find(|slot| slot.region.extent == extent) {
@@ -147,6 +122,9 @@ impl GuestMemory {
     }
 
     /// The same memory without the region at these addresses, or with it once less.
+    ///
+    /// # Errors
+    /// When there is no such region.
     pub fn without(&self, guest: u64, user: u64, len: u64) -> Result<Self, MemoryError> {
         let is_it = |e: &Extent| e.guest == guest && e.user == user && e.len == len;
         let mut regions = self.regions.clone();
@@ -163,7 +141,7 @@ impl GuestMemory {
 
     /// `len` bytes at a guest-physical address, if they lie in one region.
     #[inline]
-    pub fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
+    pub(crate) fn at_guest(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.at(offset, len)
@@ -172,15 +150,15 @@ impl GuestMemory {
 
     /// The largest region, where most buffers are.
     #[inline]
-    pub fn window(&self) -> Window {
+    pub(crate) fn window(&self) -> Window {
         self.regions.first().map_or(
             Window { guest: 0, len: 0, host: NonNull::dangling() },
-            |Slot { region, .. }| Window { guest: region.extent.guest, len: region.extent.len, host: region.host },
+            |Slot { region, .. }| Window { guest: region.extent.guest, len: region.extent.len, host: region.host() },
         )
     }
 
     /// Bytes from a guest-physical address to the end of its region: for what crosses a border.
-    pub fn left_at_guest(&self, guest: u64) -> Option<u64> {
+    pub(crate) fn left_at_guest(&self, guest: u64) -> Option<u64> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = guest.wrapping_sub(region.extent.guest);
             region.extent.len.checked_sub(offset).filter(|left| *left > 0)
@@ -188,7 +166,7 @@ impl GuestMemory {
     }
 
     /// `len` bytes at an address of the frontend, if they lie in one region; also their guest address.
-    pub fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
+    pub(crate) fn at_user(&self, user: u64, len: u64) -> Option<(NonNull<u8>, u64)> {
         self.regions.iter().find_map(|Slot { region, .. }| {
             let offset = user.wrapping_sub(region.extent.user);
             Some((region.at(offset, len)?, region.extent.guest + offset))
@@ -198,7 +176,7 @@ impl GuestMemory {
 
 /// A region as a loop over descriptors keeps it in registers. It is used only while the memory is borrowed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Window {
+pub(crate) struct Window {
     guest: u64,
     len: u64,
     host: NonNull<u8>,
@@ -212,61 +190,6 @@ impl Window {
         let left = self.len.checked_sub(offset)?;
         // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
         (len <= left).then(|| unsafe { self.host.add(offset as usize) })
-    }
-}
-
-impl Region {
-    #[inline]
-    fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
-        let left = self.extent.len.checked_sub(offset)?;
-        debug_assert!(self.mapping.size() as u64 >= self.extent.file_offset + self.extent.len);
-        // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
-        (len <= left).then(|| unsafe { self.host.add(offset as usize) })
-    }
-}
-
-/// The log of pages that the device wrote, for live migration (vhost-user, "Migration"): one bit per
-/// page of guest-physical memory, set before the page is reported as used.
-#[derive(Debug)]
-pub(super) struct DirtyLog {
-    // Dropped before the mapping.
-    _watch: Watch,
-    mapping: MmapRegion,
-    offset: usize,
-    len: usize,
-}
-
-impl DirtyLog {
-    /// Maps `len` bytes of a log at `offset` of its file.
-    pub fn map(file: File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
-        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or(MemoryError::Extent)?;
-        if len == 0 {
-            return Err(MemoryError::Extent);
-        }
-        if file.metadata()?.len() < end as u64 {
-            return Err(MemoryError::PastEnd);
-        }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), end, protection, libc::MAP_SHARED)?;
-        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
-        Ok(Self { _watch: watch, mapping, offset: offset as usize, len: len as usize })
-    }
-
-    /// Marks the pages of a write. Pages beyond the log are the frontend's mistake and are passed over.
-    pub fn mark(&self, guest: u64, len: u64) {
-        if len == 0 {
-            return;
-        }
-        let last = guest.saturating_add(len - 1) / LOG_PAGE_LEN;
-        for page in guest / LOG_PAGE_LEN..=last {
-            let at = (page / 8) as usize;
-            if at >= self.len {
-                return;
-            }
-            // SAFETY: at < len, and offset + len bytes are mapped for as long as `self` is.
-            let byte = unsafe { AtomicU8::from_ptr(self.mapping.as_ptr().add(self.offset + at)) };
-            byte.fetch_or(1 << (page % 8), Ordering::Relaxed);
-        }
     }
 }
 
@@ -332,18 +255,5 @@ mod tests {
         assert_eq!(twice.size(), (1, PAGE));
         assert_eq!(twice.without(0, 0, PAGE).unwrap().size(), (1, PAGE), "QEMU removes it as often as it added it");
         assert_eq!(one.without(0, 0, PAGE).unwrap().size(), (0, 0));
-    }
-
-    #[test]
-    fn a_log_has_the_pages_that_were_written_and_no_others() {
-        let log_file = file(PAGE);
-        let log = DirtyLog::map(log_file.try_clone().unwrap(), 8, 2, &alarm()).unwrap();
-        log.mark(PAGE - 1, 2);
-        log.mark(15 * PAGE, 1);
-        log.mark(16 * PAGE, u64::MAX);
-        log.mark(0, 0);
-        let mut bytes = [0; 16];
-        std::os::unix::fs::FileExt::read_exact_at(&log_file, &mut bytes, 0).unwrap();
-        assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0b11, 0x80, 0, 0, 0, 0, 0, 0]);
     }
 }

@@ -1,20 +1,19 @@
 //! Memory that its file no longer has.
 //!
-//! A frontend shares memory as files, and may make a file shorter than what is mapped of it; whoever touches
-//! a page that is gone gets `SIGBUS`, which by default ends the process and with it every other guest. Here
-//! the handler puts pages of zeros in the place of the whole mapping and rings the port's alarm, by which
-//! its control thread drops that frontend. Every other `SIGBUS` goes where it went before.
+//! A monitor shares memory as files, and may make a file shorter than its mapping here. Touching a page that is gone
+//! raises `SIGBUS`, which by default ends the process and with it every other guest. This handler replaces the
+//! whole mapping by pages of zeros and rings the device's alarm, so that its owner can drop that guest. Every
+//! other `SIGBUS` goes where it went before.
 //!
 //! The handler runs on top of anything: it uses atomics, `mmap`, `write` and `sigaction`, nothing that
 //! locks or allocates.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
-use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Mappings that are watched at once in this process: those of 128 ports with all their regions and a log.
 const WATCHED_MAX: usize = 128 * 33;
@@ -22,7 +21,7 @@ const WATCHED_MAX: usize = 128 * 33;
 static RING: u64 = 1;
 
 /// Rings when watched memory is gone.
-pub(super) type Alarm = Arc<EventFd>;
+pub type Alarm = Arc<EventFd>;
 
 /// A mapping that is watched. All fields but `is_taken` are the handler's to read.
 struct Slot {
@@ -48,7 +47,7 @@ static INSTALLING: Mutex<()> = Mutex::new(());
 
 /// Watches a mapping for as long as it lives; the mapping must live longer.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(crate) struct Watch {
     slot: usize,
     // Keeps the descriptor open that the handler may write to.
     _alarm: Alarm,
@@ -81,7 +80,7 @@ impl Drop for Watch {
 }
 
 fn install() -> io::Result<()> {
-    let _one_at_a_time = lock(&INSTALLING);
+    let _one_at_a_time = INSTALLING.lock().unwrap_or_else(PoisonError::into_inner);
     if BEFORE.get().is_some() {
         return Ok(());
     }

@@ -1,18 +1,15 @@
 //! The split ring (virtio 1.3, 2.7): descriptor table, available ring, used ring.
 
-use super::{
-    BadChain, BadRing, Batch, Broken, Chain, DESCRIPTOR_LEN, Descriptor, FETCH_MAX, Fetched, INDIRECT, NEXT, Published,
-    RingOptions, RingPlace, Used, WRITE, add_buffer, close_chain, indirect_table, is_passed, prefetch, read_descriptor,
-};
-use crate::vhost_user::memory::GuestMemory;
+use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
+use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
+use super::{BadChain, BadRing, Broken, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions, RingPlace};
+use crate::memory::GuestMemory;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
-/// Largest ring (virtio 1.3, 2.7).
-const SIZE_MAX: u16 = 32768;
-/// `flags` of the available ring: the driver wants no calls.
+/// `flags` of the available ring: the driver wants no notifications.
 const NO_INTERRUPT: u16 = 1;
-/// `flags` of the used ring: the device wants no kicks.
+/// `flags` of the used ring: the device wants no notifications.
 const NO_NOTIFY: u16 = 1;
 /// Bytes of `flags` and `idx` in front of either ring's entries.
 const RING_HEADER_LEN: u64 = 4;
@@ -22,15 +19,27 @@ const USED_ENTRY_LEN: u64 = 8;
 const EVENT_LEN: u64 = 2;
 
 /// Bytes of a used ring.
-pub(super) fn used_len(size: u64) -> u64 {
+pub(crate) fn used_len(size: u64) -> u64 {
     RING_HEADER_LEN + size * USED_ENTRY_LEN + EVENT_LEN
 }
 
+/// A descriptor (virtio 1.3, 2.7.5).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
+pub(super) struct Descriptor {
+    pub addr: u64,
+    pub len: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+const _: () = assert!(size_of::<Descriptor>() as u64 == DESCRIPTOR_LEN);
+
 /// The device's side of a split ring.
 #[derive(Debug)]
-pub(in crate::vhost_user) struct SplitRing {
+pub(crate) struct Ring {
     size: u16,
-    pub(super) options: RingOptions,
+    pub(crate) options: RingOptions,
     descriptors: NonNull<Descriptor>,
     available: NonNull<u16>,
     used: NonNull<u16>,
@@ -38,22 +47,22 @@ pub(in crate::vhost_user) struct SplitRing {
     next_available: u16,
     /// Entries of the used ring that the driver sees.
     published: u16,
-    /// What comes behind those.
+    /// Used chains that it does not see yet.
     staged: Vec<Used>,
 }
 
-// SAFETY: the pointers are into guest memory that the ring's queue keeps mapped; see `Region`.
-unsafe impl Send for SplitRing {}
+// SAFETY: the pointers are into guest memory that the vring keeps mapped; see `Region`.
+unsafe impl Send for Ring {}
 
-impl SplitRing {
-    pub(super) fn new(
+impl Ring {
+    pub(crate) fn new(
         memory: &GuestMemory,
         place: &RingPlace,
         base: u32,
         options: RingOptions,
     ) -> Result<Self, BadRing> {
         let size = place.size;
-        if !size.is_power_of_two() || size > SIZE_MAX {
+        if !size.is_power_of_two() || size > QUEUE_SIZE_MAX {
             return Err(BadRing::Size);
         }
         u16::try_from(base).map_err(|_| BadRing::Base)?;
@@ -86,7 +95,7 @@ impl SplitRing {
     }
 
     #[inline]
-    pub(super) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
+    pub(crate) fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         let available = self.word(self.available, 1).load(Ordering::Acquire);
         let waiting = available.wrapping_sub(self.next_available);
         // A driver that waits for what it is given back has no more than the ring in the device's hands. One that
@@ -110,8 +119,14 @@ impl SplitRing {
         for &head in &heads[..count] {
             self.next_available = self.next_available.wrapping_add(1);
             // SAFETY: the head is within the table, which is aligned and mapped.
-            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head)).as_ptr()) };
-            if batch.push_single(&window, &descriptor, descriptor.third, head, self.options.writable) {
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head))) };
+            if batch.push_single(
+                &window,
+                (descriptor.addr, descriptor.len),
+                descriptor.flags,
+                head,
+                self.options.writable,
+            ) {
                 fetched.chains += 1;
                 continue;
             }
@@ -141,8 +156,8 @@ impl SplitRing {
                 return Err(BadChain::Index);
             }
             // SAFETY: the index is within the table, which is aligned and mapped.
-            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(index)).as_ptr()) };
-            let flags = descriptor.third;
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(index))) };
+            let flags = descriptor.flags;
             if flags & INDIRECT != 0 {
                 return self.walk_indirect(memory, &descriptor, batch);
             }
@@ -150,49 +165,49 @@ impl SplitRing {
             if flags & NEXT == 0 {
                 return Ok(());
             }
-            index = descriptor.fourth;
+            index = descriptor.next;
         }
         Err(BadChain::Endless)
     }
 
     #[inline]
     fn add(&self, memory: &GuestMemory, descriptor: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        if (descriptor.third & WRITE != 0) != self.options.writable {
+        if (descriptor.flags & WRITE != 0) != self.options.writable {
             return Err(BadChain::Direction);
         }
         add_buffer(memory, descriptor.addr, descriptor.len, &mut batch.buffers)
     }
 
     fn walk_indirect(&self, memory: &GuestMemory, table: &Descriptor, batch: &mut Batch) -> Result<(), BadChain> {
-        if !self.options.indirect || table.third & NEXT != 0 {
+        if !self.options.indirect || table.flags & NEXT != 0 {
             return Err(BadChain::Indirect);
         }
-        let (table, entries) = indirect_table(memory, table.addr, table.len)?;
+        let (table, entries) = indirect_table::<Descriptor>(memory, table.addr, table.len)?;
         let mut index = 0;
         for _ in 0..entries {
             if index >= entries {
                 return Err(BadChain::Index);
             }
             // SAFETY: the index is within the table, which is aligned and mapped.
-            let descriptor = unsafe { read_descriptor(table.add(usize::from(index)).as_ptr()) };
-            if descriptor.third & INDIRECT != 0 {
+            let descriptor = unsafe { read_descriptor(table.add(usize::from(index))) };
+            if descriptor.flags & INDIRECT != 0 {
                 return Err(BadChain::Indirect);
             }
             self.add(memory, &descriptor, batch)?;
-            if descriptor.third & NEXT == 0 {
+            if descriptor.flags & NEXT == 0 {
                 return Ok(());
             }
-            index = descriptor.fourth;
+            index = descriptor.next;
         }
         Err(BadChain::Endless)
     }
 
     #[inline]
-    pub(super) fn put_used(&mut self, chain: &Chain, written: u32) {
+    pub(crate) fn add_used(&mut self, chain: &Chain, written: u32) {
         self.staged.push(Used { id: chain.id, slots: chain.slots, written });
     }
 
-    /// Writes what is staged behind what the driver sees.
+    /// Writes the staged entries after those that the driver sees.
     fn write_used(&mut self) -> u16 {
         let mut next = self.published;
         for used in self.staged.drain(..) {
@@ -210,7 +225,7 @@ impl SplitRing {
     }
 
     #[inline]
-    pub(super) fn publish(&mut self, undecided: u32) -> Published {
+    pub(crate) fn publish(&mut self, unsignalled: u32) -> Published {
         if self.staged.is_empty() {
             return Published::default();
         }
@@ -220,30 +235,30 @@ impl SplitRing {
         // The driver writes what it wants and then looks at idx; the device the other way round.
         fence(Ordering::SeqCst);
         let slots = new.wrapping_sub(old);
-        Published { slots, wants_call: self.wants_call(undecided.saturating_add(u32::from(slots))) }
+        Published { slots, needs_notification: self.needs_notification(unsignalled.saturating_add(u32::from(slots))) }
     }
 
     #[inline]
-    pub(super) fn wants_call(&self, undecided: u32) -> bool {
+    pub(crate) fn needs_notification(&self, unsignalled: u32) -> bool {
         if !self.options.event_idx {
             return self.word(self.available, 0).load(Ordering::Relaxed) & NO_INTERRUPT == 0;
         }
         let event = self.word(self.available, 2 + usize::from(self.size)).load(Ordering::Relaxed);
-        // So many pass every index that there is.
-        let Ok(undecided) = u16::try_from(undecided) else { return true };
-        is_passed(event, self.published, self.published.wrapping_sub(undecided))
+        // More than 65535 entries pass every index.
+        let Ok(unsignalled) = u16::try_from(unsignalled) else { return true };
+        need_event(event, self.published, self.published.wrapping_sub(unsignalled))
     }
 
-    pub(super) fn has_run(&self) -> bool {
+    pub(crate) fn has_run(&self) -> bool {
         self.published != 0
     }
 
-    pub(super) fn has_ahead(&self, slots: u16) -> bool {
+    pub(crate) fn has_ahead(&self, slots: u16) -> bool {
         let available = self.word(self.available, 1).load(Ordering::Relaxed);
         available.wrapping_sub(self.next_available) >= slots
     }
 
-    pub(super) fn arm(&mut self) {
+    pub(crate) fn enable_notifications(&mut self) {
         if self.options.event_idx {
             let event = 2 + usize::from(self.size) * (USED_ENTRY_LEN / 2) as usize;
             self.word(self.used, event).store(self.next_available, Ordering::Relaxed);
@@ -253,14 +268,14 @@ impl SplitRing {
         fence(Ordering::SeqCst);
     }
 
-    pub(super) fn disarm(&mut self) {
+    pub(crate) fn disable_notifications(&mut self) {
         // With EVENT_IDX the index that was asked for lies behind: nothing more comes for it.
         if !self.options.event_idx {
             self.word(self.used, 0).store(NO_NOTIFY, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn base(&self, batch: &Batch) -> u32 {
+    pub(crate) fn base(&self, batch: &Batch) -> u32 {
         u32::from(self.next_available.wrapping_sub(batch.waiting().len() as u16))
     }
 }

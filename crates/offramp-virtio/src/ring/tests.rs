@@ -1,9 +1,11 @@
 //! What the rings compute without memory, and what they make of a driver that does not wait. The rings themselves are
 //! judged from outside, by a driver that shares no code with them (`tests/vhost_*.rs`).
 
+use super::chain::TAKEN_MAX;
+use super::descriptor::{NEXT, WRITE, need_event};
 use super::*;
-use crate::vhost_user::memory::Extent;
-use crate::vhost_user::sigbus::Alarm;
+use crate::memory::Extent;
+use crate::sigbus::Alarm;
 use nix::sys::eventfd::EventFd;
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use std::fs::File;
@@ -38,14 +40,14 @@ fn receive_ring(memory: &GuestMemory, is_packed: bool) -> Ring {
 /// Gives back all that waits, which the driver does not see yet.
 fn use_all(ring: &mut Ring, batch: &mut Batch) {
     while let Some(chain) = batch.pop() {
-        ring.put_used(&chain, 0);
+        ring.add_used(&chain, 0);
     }
 }
 
 #[test]
 fn a_split_ring_takes_nothing_twice_that_the_driver_was_not_given_back() {
     let (memory, mut batch) = (page(), Batch::default());
-    let descriptor = Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, third: WRITE, fourth: 0 };
+    let descriptor = split::Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, flags: WRITE, next: 0 };
     for n in 0..ENTRIES {
         poke(&memory, DESCRIPTOR_LEN * u64::from(n), descriptor);
         poke(&memory, PLACE.driver + 4 + 2 * u64::from(n), n);
@@ -70,7 +72,7 @@ fn a_packed_ring_takes_nothing_twice_that_the_driver_was_not_given_back() {
     const USED: u16 = 1 << 15;
     let (memory, mut batch) = (page(), Batch::default());
     let make_available = |n: u16, flags: u16| {
-        let descriptor = Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, third: n, fourth: WRITE | flags };
+        let descriptor = packed::Descriptor { addr: BUFFER_AT, len: BUFFER_LEN, id: n, flags: WRITE | flags };
         poke(&memory, DESCRIPTOR_LEN * u64::from(n), descriptor);
     };
     let mut ring = receive_ring(&memory, true);
@@ -92,7 +94,7 @@ fn an_event_is_passed_exactly_when_an_index_on_the_way_is_it() {
             for event in (0..600_u16).map(|n| old.wrapping_sub(300).wrapping_add(n)) {
                 // The index after each of the entries that became visible.
                 let naive = (0..count).any(|n| old.wrapping_add(n) == event);
-                assert_eq!(is_passed(event, new, old), naive, "event {event}, {old} to {new}");
+                assert_eq!(need_event(event, new, old), naive, "event {event}, {old} to {new}");
             }
         }
     }

@@ -9,26 +9,24 @@
 //! driver sees the first of them the region has them as they were, and a new backend puts them back:
 //!
 //! 1. the batch's descriptors are copied into the region, and taken off its free list;
-//! 2. `used` says the position behind the batch, `old_used` still the one before it;
+//! 2. `used` says the position after the batch, `old_used` still the one before it;
 //! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
-//! 4. `old_used` says the position behind the batch, too, and the entries are free again.
+//! 4. `old_used` says the position after the batch, too, and the entries are free again.
 //!
 //! One step is told from the next by one store of a word, so that a backend may be killed between any two
 //! instructions. The region is the frontend's to write, too: what is read of it is checked, and is read once.
 
-use super::memory::MemoryError;
-use super::sigbus::{Alarm, Watch};
+use crate::mapping::{Mapping, MemoryError};
+use crate::sigbus::Alarm;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
-use vm_memory::FileOffset;
-use vm_memory::mmap::MmapRegion;
 
 /// Alignment of each queue's part.
-pub(super) const ALIGN: u64 = 64;
+const ALIGN: u64 = 64;
 /// Bytes of `QueueRegionPacked` without its entries, and of `DescStatePacked`. What a split queue needs is less.
-pub(super) const HEADER_LEN: u64 = 32;
-pub(super) const ENTRY_LEN: u64 = 32;
+const HEADER_LEN: u64 = 32;
+const ENTRY_LEN: u64 = 32;
 /// The version of the region's layout; 0: not initialized.
 const VERSION: u16 = 1;
 /// Where the words lie: version, entries and heads of the free list; positions.
@@ -37,14 +35,14 @@ const POSITIONS_AT: usize = 16;
 
 /// A place in a packed ring, and the lap's counter.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(crate) struct Place {
     pub index: u16,
     pub wrap: bool,
 }
 
 /// A descriptor as the driver made it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Saved {
+pub(crate) struct Saved {
     pub addr: u64,
     pub len: u32,
     pub id: u16,
@@ -53,13 +51,15 @@ pub(super) struct Saved {
     pub slots: u16,
 }
 
+/// Bytes of a region for `queues` rings of up to `entries` descriptors.
+pub fn region_len(queues: u16, entries: u16) -> u64 {
+    (HEADER_LEN + u64::from(entries) * ENTRY_LEN).next_multiple_of(ALIGN) * u64::from(queues)
+}
+
 /// The whole region.
 #[derive(Debug)]
-pub(super) struct Region {
-    // Dropped before the mapping.
-    _watch: Watch,
-    mapping: MmapRegion,
-    offset: usize,
+pub struct Region {
+    mapping: Mapping,
     part_len: usize,
     queues: u16,
     entries: u16,
@@ -67,6 +67,9 @@ pub(super) struct Region {
 
 impl Region {
     /// Maps `len` bytes at `offset` of a file, for `queues` rings of up to `entries` descriptors.
+    ///
+    /// # Errors
+    /// When the region is too small or not aligned, lies past its file's end, or cannot be mapped.
     pub fn map(
         file: File,
         offset: u64,
@@ -75,26 +78,20 @@ impl Region {
         entries: u16,
         alarm: &Alarm,
     ) -> Result<Self, MemoryError> {
-        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok()).ok_or(MemoryError::Extent)?;
         let part_len = len.checked_div(u64::from(queues)).ok_or(MemoryError::Extent)?;
         let needed = HEADER_LEN + u64::from(entries) * ENTRY_LEN;
         let is_aligned = [offset, part_len].iter().all(|at| at.is_multiple_of(size_of::<AtomicU64>() as u64));
         if part_len < needed || !is_aligned {
             return Err(MemoryError::Extent);
         }
-        if file.metadata()?.len() < end as u64 {
-            return Err(MemoryError::PastEnd);
-        }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), end, protection, libc::MAP_SHARED)?;
-        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
-        Ok(Self { _watch: watch, mapping, offset: offset as usize, part_len: part_len as usize, queues, entries })
+        let mapping = Mapping::new(file, offset, len, 0, alarm)?;
+        Ok(Self { mapping, part_len: part_len as usize, queues, entries })
     }
 
     /// The part of a vring of `size` descriptors, if the region has one.
     pub fn part(self: &Arc<Self>, vring: usize, size: u16) -> Option<Part> {
         let is_there = vring < usize::from(self.queues) && size <= self.entries;
-        is_there.then(|| Part { region: Arc::clone(self), start: self.offset + vring * self.part_len })
+        is_there.then(|| Part { region: Arc::clone(self), start: vring * self.part_len })
     }
 
     /// Forgets where a vring was: the frontend knows it now, and says it when the ring is started again.
@@ -105,16 +102,16 @@ impl Region {
     }
 }
 
-/// What the region has of one packed ring.
+/// The part of one packed ring.
 #[derive(Debug)]
-pub(super) struct Part {
+pub struct Part {
     region: Arc<Region>,
     start: usize,
 }
 
 /// Where an earlier backend was when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Progress {
+pub(crate) struct Progress {
     /// Before the batch that was shown last, and behind it: one place when it was shown as a whole.
     pub before: Place,
     pub behind: Place,
@@ -127,12 +124,12 @@ impl Part {
     fn word(&self, at: usize) -> &AtomicU64 {
         debug_assert!(at.is_multiple_of(8) && at + 8 <= self.region.part_len);
         // SAFETY: the part has at least a header, and `entry_at` gives no other places; the mapping lives as long as
-        // `self`, begins at a page, and the part at a multiple of 8. An atomic may be shared with another process.
-        unsafe { AtomicU64::from_ptr(self.region.mapping.as_ptr().add(self.start + at).cast()) }
+        // `self`, and region and part begin at multiples of 8. An atomic may be shared with another process.
+        unsafe { AtomicU64::from_ptr(self.region.mapping.start().add(self.start + at).cast().as_ptr()) }
     }
 
     /// What an earlier backend has left for a ring of `size` descriptors; `None` when none has.
-    pub fn progress(&self, size: u16) -> Option<Progress> {
+    pub(crate) fn progress(&self, size: u16) -> Option<Progress> {
         let [version, entries, _, old_free_head] = halves(self.word(SHAPE_AT).load(Ordering::Acquire));
         let positions = self.word(POSITIONS_AT).load(Ordering::Acquire);
         let [used, old_used, wraps, _] = halves(positions);
@@ -145,14 +142,14 @@ impl Part {
     }
 
     /// Says that the ring is at `place`, and that nothing is under way.
-    pub fn settle(&self, place: Place, size: u16) {
+    pub(crate) fn settle(&self, place: Place, size: u16) {
         self.set_positions(place, place);
         // Behind the positions: with nothing saved, two places that differ could not be told from nonsense.
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
     /// Saves the descriptors of a batch that is about to be shown, and where it leads.
-    pub fn begin(&self, before: Place, behind: Place, size: u16, batch: impl Iterator<Item = Saved>) {
+    pub(crate) fn begin(&self, before: Place, behind: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
         // More than there is room for cannot be: a batch lies in the ring.
         for saved in batch.take(usize::from(size)) {
@@ -188,12 +185,12 @@ impl Part {
     }
 
     /// A descriptor that was saved; its number is below the ring's size.
-    pub fn saved(&self, number: u16) -> Saved {
+    pub(crate) fn saved(&self, number: u16) -> Saved {
         let at = Self::entry_at(number);
         let [_, _, _, slots] = halves(self.word(at).load(Ordering::Relaxed));
-        let third = self.word(at + 16).load(Ordering::Relaxed);
-        let [id, flags, _, _] = halves(third);
-        Saved { addr: self.word(at + 24).load(Ordering::Relaxed), len: (third >> 32) as u32, id, flags, slots }
+        let identity = self.word(at + 16).load(Ordering::Relaxed);
+        let [id, flags, _, _] = halves(identity);
+        Saved { addr: self.word(at + 24).load(Ordering::Relaxed), len: (identity >> 32) as u32, id, flags, slots }
     }
 }
 
@@ -207,7 +204,7 @@ fn halves(word: u64) -> [u16; 4] {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use nix::sys::eventfd::EventFd;
     use nix::sys::memfd::{MFdFlags, memfd_create};

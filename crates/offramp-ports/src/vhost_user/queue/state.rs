@@ -1,0 +1,223 @@
+//! What a queue pair works on, and how its frontend changes it.
+
+use super::vring::{PortVring, RingState};
+use crate::vhost_user::counters::QueueCounters;
+use crate::vhost_user::{features, rarp};
+use crate::vnet_hdr::HEADER_LEN;
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::port::InterruptCounts;
+use offramp_offload::caps::Offloads;
+use offramp_virtio::dirty_log::DirtyLog;
+use offramp_virtio::inflight::Part;
+use offramp_virtio::memory::GuestMemory;
+use offramp_virtio::ring::{BadRing, RingOptions, RingPlace};
+use offramp_virtio::vring::VringSetup;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+/// Which ring of a pair (virtio 1.3, 5.1.2).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::vhost_user) enum Side {
+    /// `receiveq`: the guest receives.
+    Receive,
+    /// `transmitq`: the guest transmits.
+    Transmit,
+}
+
+impl Side {
+    /// The side of a vring's index, and its pair.
+    pub fn of(vring: usize) -> (Self, usize) {
+        (if vring.is_multiple_of(2) { Self::Receive } else { Self::Transmit }, vring / 2)
+    }
+}
+
+/// What a ring is started with.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct Start {
+    /// What was negotiated.
+    pub features: u64,
+    pub place: RingPlace,
+    pub base: u32,
+    pub kick: Option<OwnedFd>,
+    pub is_logged: bool,
+    /// Where a packed ring's position outlives this backend, if anywhere.
+    pub inflight: Option<Part>,
+}
+
+/// What a queue works on. Its thread owns it; the frontend's changes come through the mailbox.
+#[derive(Debug)]
+pub(in crate::vhost_user) struct QueueState {
+    memory: Arc<GuestMemory>,
+    pub(super) log: Option<Arc<DirtyLog>>,
+    pub(super) header_len: usize,
+    pub(super) is_mergeable: bool,
+    pub(super) offloads: Offloads,
+    pub(super) receive: PortVring,
+    pub(super) transmit: PortVring,
+    /// The receive ring had no room in this batch. It is not polled again before the batch ends: each look takes the
+    /// index' cache line from the guest, which needs it to make room.
+    pub(super) out_of_buffers: bool,
+    /// Goes out before what the guest sends next.
+    pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
+    pub(super) counters: Arc<QueueCounters>,
+}
+
+impl QueueState {
+    pub fn new(counters: Arc<QueueCounters>) -> Self {
+        Self {
+            memory: Arc::default(),
+            log: None,
+            header_len: HEADER_LEN,
+            is_mergeable: false,
+            offloads: Offloads::empty(),
+            receive: PortVring::default(),
+            transmit: PortVring::default(),
+            out_of_buffers: false,
+            announcement: None,
+            counters,
+        }
+    }
+
+    /// Stops both rings and forgets what this frontend said.
+    pub fn reset(&mut self) {
+        for side in [Side::Receive, Side::Transmit] {
+            self.stop(side);
+            self.set_call(side, None);
+            self.set_err(side, None);
+            self.forget_enabled(side);
+        }
+        self.set_log(None);
+        self.announce(None);
+        self.set_features(0);
+        self.set_memory(Arc::default());
+    }
+
+    fn side(&mut self, side: Side) -> &mut PortVring {
+        match side {
+            Side::Receive => &mut self.receive,
+            Side::Transmit => &mut self.transmit,
+        }
+    }
+
+    /// Takes over what was negotiated.
+    pub fn set_features(&mut self, negotiated: u64) {
+        self.header_len = features::header_len(negotiated);
+        self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
+        self.offloads = features::offloads(negotiated);
+    }
+
+    /// Takes over memory, before any ring is started in it. Rings that run use the old until they are started again.
+    pub fn set_memory(&mut self, memory: Arc<GuestMemory>) {
+        self.memory = memory;
+    }
+
+    pub fn set_log(&mut self, log: Option<Arc<DirtyLog>>) {
+        self.log = log;
+    }
+
+    /// Sends a frame as if the guest had sent it; `None` takes back one that was not sent yet.
+    pub fn announce(&mut self, frame: Option<[u8; rarp::FRAME_LEN]>) {
+        self.announcement = frame;
+    }
+
+    /// Starts a ring in the memory and with the features of now.
+    pub fn start(&mut self, side: Side, start: Start) -> Result<(), BadRing> {
+        let Start { features: negotiated, place, base, kick, is_logged, inflight } = start;
+        let is_on = |feature: u64| negotiated & feature != 0;
+        let options = RingOptions {
+            event_idx: is_on(features::EVENT_IDX),
+            indirect: is_on(features::INDIRECT_DESC),
+            writable: side == Side::Receive,
+        };
+        let (memory, is_packed) = (Arc::clone(&self.memory), is_on(features::RING_PACKED));
+        let setup = VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight };
+        self.side(side).start(setup)
+    }
+
+    /// Stops a ring; its base, `None` when it did not run.
+    pub fn stop(&mut self, side: Side) -> Option<u32> {
+        self.side(side).is_in_use = false;
+        self.pause(side)
+    }
+
+    /// Stops a ring that will be started again at once: it stays in use.
+    pub fn pause(&mut self, side: Side) -> Option<u32> {
+        let (log, counters) = (self.log.clone(), Arc::clone(&self.counters));
+        self.side(side).pause(log.as_deref(), &counters)
+    }
+
+    pub fn set_enabled(&mut self, side: Side, is_enabled: bool) {
+        self.side(side).state = if is_enabled { RingState::Enabled } else { RingState::Disabled };
+    }
+
+    /// Forgets whether a ring was enabled: another frontend comes.
+    pub fn forget_enabled(&mut self, side: Side) {
+        self.side(side).state = RingState::Unset;
+    }
+
+    pub fn set_logged(&mut self, side: Side, is_logged: bool) {
+        self.side(side).vring.set_logged(is_logged);
+    }
+
+    pub fn set_call(&mut self, side: Side, call: Option<OwnedFd>) {
+        self.side(side).vring.set_call(call);
+    }
+
+    pub fn set_err(&mut self, side: Side, err: Option<OwnedFd>) {
+        self.side(side).vring.set_err(err);
+    }
+
+    /// Changes when the guest is notified, in both directions.
+    pub(super) fn moderate(&mut self, config: &ModerationConfig) {
+        self.receive.moderate(config, &self.counters);
+        self.transmit.moderate(config, &self.counters);
+    }
+
+    /// Notifies the guest where moderation says so now; how many notifications were made since the last time.
+    #[inline]
+    pub(super) fn notify_due(&mut self, now_ns: u64) -> InterruptCounts {
+        if !self.receive.moderation.is_off() {
+            self.notify_moderated(now_ns);
+        }
+        InterruptCounts { receive: self.receive.take_made(), transmit: self.transmit.take_made() }
+    }
+
+    fn notify_moderated(&mut self, now_ns: u64) {
+        let Self { receive, transmit, counters, .. } = self;
+        let (received, sent) = (receive.moderation.note(now_ns), transmit.moderation.note(now_ns));
+        receive.moderation.other_direction(sent.bytes);
+        transmit.moderation.other_direction(received.bytes);
+        if receive.moderation.is_deferred()
+            && (receive.moderation.is_due(now_ns) || (received.frames > 0 && receive.is_running_out()))
+        {
+            receive.decide(Some(now_ns), counters);
+        }
+        if transmit.moderation.is_deferred() && (transmit.moderation.is_due(now_ns) || transmit.is_filling_up()) {
+            transmit.decide(Some(now_ns), counters);
+        }
+    }
+
+    /// Shows the guest all used chains: the batch ends.
+    pub(super) fn publish(&mut self) {
+        self.out_of_buffers = false;
+        self.publish_receive();
+        self.publish_transmit();
+    }
+
+    #[inline]
+    pub(super) fn publish_receive(&mut self) {
+        self.receive.publish(self.log.as_deref(), &self.counters);
+    }
+
+    #[inline]
+    pub(super) fn publish_transmit(&mut self) {
+        self.transmit.publish(self.log.as_deref(), &self.counters);
+    }
+}
+
+impl Drop for QueueState {
+    /// Nobody else would make the deferred notifications.
+    fn drop(&mut self) {
+        self.moderate(&ModerationConfig::default());
+    }
+}

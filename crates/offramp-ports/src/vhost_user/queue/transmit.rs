@@ -1,0 +1,86 @@
+//! Frames that the guest sends.
+
+use super::state::QueueState;
+use super::vring::RingState;
+use crate::vnet_hdr::{HEADER_LEN, decode_tx};
+use offramp_adapter::port::PortError;
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::{SegmentationKind, TxMeta};
+use offramp_virtio::ring::FETCH_MAX;
+
+impl QueueState {
+    /// Fetches what the guest sends; whether there is any.
+    #[inline]
+    pub(super) fn fetch_transmit(&mut self) -> bool {
+        self.publish_transmit();
+        match self.transmit.state {
+            RingState::Enabled => self.transmit.fetch(&self.counters),
+            RingState::Unset => false,
+            RingState::Disabled => {
+                if self.transmit.fetch(&self.counters) {
+                    self.discard_transmit();
+                }
+                false
+            }
+        }
+    }
+
+    /// A disabled ring of a network device is emptied (vhost-user, "Ring states").
+    #[cold]
+    fn discard_transmit(&mut self) {
+        // As much as the ring holds: what is left would wait for a kick that was made already.
+        let mut fetches_left = usize::from(self.transmit.vring.size()) / FETCH_MAX;
+        loop {
+            while let Some(chain) = self.transmit.vring.pop() {
+                self.transmit.add_used(&chain, 0);
+                self.transmit.tally.add(chain.len() as u64);
+                self.counters.discarded.add(1);
+            }
+            if fetches_left == 0 || !self.transmit.fetch(&self.counters) {
+                return;
+            }
+            fetches_left -= 1;
+        }
+    }
+
+    /// Copies the next frame of the batch into `frame`; its length and what the guest asks for. `None`: the batch is
+    /// at its end.
+    #[inline]
+    pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
+        let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };
+        let mut header = [0; HEADER_LEN];
+        let len = self.transmit.vring.read_frame(&chain, self.header_len, &mut header, frame);
+        self.transmit.add_used(&chain, 0);
+        self.transmit.tally.add(chain.len() as u64);
+        let len = len.ok_or(PortError::Refused(libc::EINVAL))?;
+        Ok(Some((len, self.request(&header)?)))
+    }
+
+    /// What a header asks for.
+    #[inline]
+    fn request(&self, header: &[u8; HEADER_LEN]) -> Result<TxMeta, PortError> {
+        if !self.offloads.intersects(Offloads::TX) {
+            // Nothing can be asked for. DPDK's vectorized driver leaves such headers as they were in the buffer before.
+            return Ok(TxMeta::default());
+        }
+        let meta = decode_tx(header).map_err(|_| PortError::Refused(libc::EINVAL))?;
+        if !self.offloads.contains(asked_of(&meta)) {
+            // The driver asks for what it did not negotiate (virtio 1.3, 5.1.6.2.1).
+            return Err(PortError::Refused(libc::EINVAL));
+        }
+        Ok(meta)
+    }
+}
+
+/// The offloads that a request needs. CWR changes nothing of how a super-frame is segmented.
+#[inline]
+fn asked_of(meta: &TxMeta) -> Offloads {
+    let checksum = if meta.checksum.is_some() { Offloads::TX_CHECKSUM } else { Offloads::empty() };
+    let segmentation = meta.segmentation.map_or(Offloads::empty(), |segmentation| match segmentation.kind {
+        SegmentationKind::Tcp4 => Offloads::TSO4,
+        SegmentationKind::Tcp6 => Offloads::TSO6,
+        SegmentationKind::Udp => Offloads::USO,
+        SegmentationKind::UdpFragments => Offloads::UFO,
+    });
+    checksum | segmentation
+}

@@ -1,0 +1,100 @@
+//! virtio's feature bits (virtio 1.3, 5.1.3 and 6).
+
+use crate::net_header::{HEADER_LEN, LEGACY_LEN};
+use virtio_bindings::virtio_config::{
+    VIRTIO_F_IN_ORDER, VIRTIO_F_RING_PACKED, VIRTIO_F_RING_RESET, VIRTIO_F_VERSION_1,
+};
+use virtio_bindings::virtio_net::{
+    VIRTIO_NET_F_CSUM, VIRTIO_NET_F_CTRL_VQ, VIRTIO_NET_F_GUEST_ANNOUNCE, VIRTIO_NET_F_GUEST_CSUM,
+    VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4, VIRTIO_NET_F_GUEST_TSO6, VIRTIO_NET_F_GUEST_USO4,
+    VIRTIO_NET_F_GUEST_USO6, VIRTIO_NET_F_HOST_ECN, VIRTIO_NET_F_HOST_TSO4, VIRTIO_NET_F_HOST_TSO6,
+    VIRTIO_NET_F_HOST_UFO, VIRTIO_NET_F_HOST_USO, VIRTIO_NET_F_MAC, VIRTIO_NET_F_MQ, VIRTIO_NET_F_MRG_RXBUF,
+    VIRTIO_NET_F_MTU, VIRTIO_NET_F_STATUS,
+};
+use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
+
+/// A modern device: little-endian, header of 12 bytes.
+pub const VERSION_1: u64 = 1 << VIRTIO_F_VERSION_1;
+/// Packed rings: one ring of descriptors.
+pub const RING_PACKED: u64 = 1 << VIRTIO_F_RING_PACKED;
+/// A received frame may occupy several chains.
+pub const MRG_RXBUF: u64 = 1 << VIRTIO_NET_F_MRG_RXBUF;
+/// Notifications by index.
+pub const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
+/// Indirect descriptors.
+pub const INDIRECT_DESC: u64 = 1 << VIRTIO_RING_F_INDIRECT_DESC;
+/// There is a control queue.
+pub const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
+/// Several queue pairs.
+pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
+/// The configuration has the guest's Ethernet address.
+pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
+/// The guest announces itself when it is asked to.
+pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
+/// The configuration has the largest MTU.
+pub const MTU: u64 = 1 << VIRTIO_NET_F_MTU;
+
+bitflags::bitflags! {
+    /// Features of rings and their memory that a device may offer. All are on by default.
+    ///
+    /// `ACCESS_PLATFORM` is not among them: nothing here translates addresses of a virtual IOMMU.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct RingFeatures: u64 {
+        /// Packed rings (virtio 1.3, 2.8).
+        const PACKED = RING_PACKED;
+        /// Indirect descriptors (2.7.5.3).
+        const INDIRECT = INDIRECT_DESC;
+        /// Notifications by index (2.7.10).
+        const EVENT_IDX = EVENT_IDX;
+        /// Buffers are used in the order in which they were made available (2.7.9).
+        const IN_ORDER = 1 << VIRTIO_F_IN_ORDER;
+        /// Received frames may lie in several chains (5.1.6.4).
+        const MRG_RXBUF = MRG_RXBUF;
+        /// One queue may be reset alone (2.6.1).
+        const RING_RESET = 1 << VIRTIO_F_RING_RESET;
+    }
+}
+
+impl Default for RingFeatures {
+    fn default() -> Self {
+        Self::all()
+    }
+}
+
+/// Bytes of the header in front of each frame (virtio 1.3, 5.1.6): legacy drivers without mergeable
+/// buffers leave out `num_buffers`.
+pub fn header_len(negotiated: u64) -> usize {
+    if negotiated & (VERSION_1 | MRG_RXBUF) == 0 { LEGACY_LEN } else { HEADER_LEN }
+}
+
+/// A feature's name in the specification, without `VIRTIO_F_` or `VIRTIO_NET_F_`; `None` for a bit that has none here.
+pub fn feature_name(bit: u32) -> Option<&'static str> {
+    Some(match bit {
+        VIRTIO_NET_F_CSUM => "CSUM",
+        VIRTIO_NET_F_GUEST_CSUM => "GUEST_CSUM",
+        VIRTIO_NET_F_MTU => "MTU",
+        VIRTIO_NET_F_MAC => "MAC",
+        VIRTIO_NET_F_GUEST_TSO4 => "GUEST_TSO4",
+        VIRTIO_NET_F_GUEST_TSO6 => "GUEST_TSO6",
+        VIRTIO_NET_F_GUEST_ECN => "GUEST_ECN",
+        VIRTIO_NET_F_HOST_TSO4 => "HOST_TSO4",
+        VIRTIO_NET_F_HOST_TSO6 => "HOST_TSO6",
+        VIRTIO_NET_F_HOST_ECN => "HOST_ECN",
+        VIRTIO_NET_F_HOST_UFO => "HOST_UFO",
+        VIRTIO_NET_F_MRG_RXBUF => "MRG_RXBUF",
+        VIRTIO_NET_F_STATUS => "STATUS",
+        VIRTIO_NET_F_CTRL_VQ => "CTRL_VQ",
+        VIRTIO_NET_F_GUEST_ANNOUNCE => "GUEST_ANNOUNCE",
+        VIRTIO_NET_F_MQ => "MQ",
+        VIRTIO_RING_F_INDIRECT_DESC => "INDIRECT_DESC",
+        VIRTIO_RING_F_EVENT_IDX => "EVENT_IDX",
+        VIRTIO_F_VERSION_1 => "VERSION_1",
+        VIRTIO_F_RING_PACKED => "RING_PACKED",
+        VIRTIO_F_IN_ORDER => "IN_ORDER",
+        VIRTIO_F_RING_RESET => "RING_RESET",
+        VIRTIO_NET_F_GUEST_USO4 => "GUEST_USO4",
+        VIRTIO_NET_F_GUEST_USO6 => "GUEST_USO6",
+        VIRTIO_NET_F_HOST_USO => "HOST_USO",
+        _ => return None,
+    })
+}

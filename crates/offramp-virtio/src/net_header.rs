@@ -1,0 +1,104 @@
+//! The virtio network header (`struct virtio_net_hdr_v1`, virtio 1.3, 5.1.6) in front of every frame. All fields are
+//! little-endian.
+//!
+//! | bytes | field         | meaning                                                 |
+//! |-------|---------------|---------------------------------------------------------|
+//! | 0     | `flags`       | [`NEEDS_CSUM`], [`DATA_VALID`]                          |
+//! | 1     | `gso_type`    | [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`]   |
+//! | 2–3   | `hdr_len`     | bytes of all headers: a hint, 0 when not known          |
+//! | 4–5   | `gso_size`    | payload bytes of every segment but the last             |
+//! | 6–7   | `csum_start`  | first byte of the checksum's range                      |
+//! | 8–9   | `csum_offset` | the checksum field, from `csum_start`                   |
+//! | 10–11 | `num_buffers` | chains that a received frame occupies                   |
+
+/// Bytes of the header.
+pub const HEADER_LEN: usize = 12;
+/// Bytes of the header for legacy drivers without mergeable buffers: it has no `num_buffers`.
+pub const LEGACY_LEN: usize = 10;
+
+/// `flags`: the checksum is partial (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_NEEDS_CSUM`).
+pub const NEEDS_CSUM: u8 = 1;
+/// `flags`: the checksum was verified (virtio 1.3, 5.1.6, `VIRTIO_NET_HDR_F_DATA_VALID`).
+pub const DATA_VALID: u8 = 2;
+
+/// `gso_type`: one frame as it is (virtio 1.3, 5.1.6).
+pub const GSO_NONE: u8 = 0;
+/// `gso_type`: TCP over IPv4 (virtio 1.3, 5.1.6).
+pub const GSO_TCPV4: u8 = 1;
+/// `gso_type`: one UDP datagram into IP fragments, UFO (virtio 1.3, 5.1.6).
+pub const GSO_UDP: u8 = 3;
+/// `gso_type`: TCP over IPv6 (virtio 1.3, 5.1.6).
+pub const GSO_TCPV6: u8 = 4;
+/// `gso_type`: UDP datagrams of equal size, USO (virtio 1.3, 5.1.6).
+pub const GSO_UDP_L4: u8 = 5;
+/// `gso_type`: the TCP segment carries CWR (virtio 1.3, 5.1.6).
+pub const GSO_ECN: u8 = 0x80;
+
+/// The header's fields.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetHeader {
+    /// [`NEEDS_CSUM`], [`DATA_VALID`].
+    pub flags: u8,
+    /// [`GSO_NONE`] … [`GSO_UDP_L4`], or'ed with [`GSO_ECN`].
+    pub gso_type: u8,
+    /// Bytes of all headers: a hint, 0 when not known.
+    pub hdr_len: u16,
+    /// Payload bytes of every segment but the last.
+    pub gso_size: u16,
+    /// First byte of the checksum's range.
+    pub csum_start: u16,
+    /// The checksum field, from `csum_start`.
+    pub csum_offset: u16,
+    /// Chains that a received frame occupies.
+    pub num_buffers: u16,
+}
+
+impl NetHeader {
+    /// Reads a header.
+    #[inline]
+    pub fn from_bytes(bytes: &[u8; HEADER_LEN]) -> Self {
+        let field = |at: usize| u16::from_le_bytes([bytes[at], bytes[at + 1]]);
+        Self {
+            flags: bytes[0],
+            gso_type: bytes[1],
+            hdr_len: field(2),
+            gso_size: field(4),
+            csum_start: field(6),
+            csum_offset: field(8),
+            num_buffers: field(10),
+        }
+    }
+
+    /// The header as it lies in front of a frame.
+    #[inline]
+    pub fn to_bytes(&self) -> [u8; HEADER_LEN] {
+        let words = [self.hdr_len, self.gso_size, self.csum_start, self.csum_offset, self.num_buffers];
+        let mut bytes = [0; HEADER_LEN];
+        (bytes[0], bytes[1]) = (self.flags, self.gso_type);
+        for (field, word) in bytes[2..].chunks_exact_mut(2).zip(words) {
+            field.copy_from_slice(&word.to_le_bytes());
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_layout_is_the_specifications() {
+        let header = NetHeader {
+            flags: NEEDS_CSUM,
+            gso_type: GSO_TCPV4 | GSO_ECN,
+            hdr_len: 66,
+            gso_size: 0x05a8,
+            csum_start: 0x0122,
+            csum_offset: 0x0010,
+            num_buffers: 0x0203,
+        };
+        let bytes = [1, 0x81, 66, 0, 0xa8, 0x05, 0x22, 0x01, 0x10, 0, 3, 2];
+        assert_eq!(header.to_bytes(), bytes);
+        assert_eq!(NetHeader::from_bytes(&bytes), header);
+    }
+}

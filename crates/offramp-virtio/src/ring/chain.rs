@@ -1,0 +1,187 @@
+//! Chains that were fetched, and their buffers.
+
+use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
+use super::{BadChain, FETCH_MAX};
+use crate::memory::{GuestMemory, Window};
+use std::ptr::NonNull;
+
+/// How many taken chains are kept before those that wait are moved to the front: seldom enough to cost
+/// nothing, and what is kept stays in the cache.
+pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
+
+/// A buffer of a chain, translated and checked. It can be used as long as its [`Vring`](crate::Vring) is borrowed,
+/// which keeps the memory mapped.
+#[derive(Debug)]
+pub struct Buffer {
+    pub(crate) host: NonNull<u8>,
+    /// Guest-physical address, for the dirty log.
+    pub(crate) guest: u64,
+    pub(crate) len: u32,
+}
+
+/// A chain that was fetched. It belongs to the [`Vring`](crate::Vring) that it came from.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain {
+    /// The head's index (split) or the buffer ID (packed).
+    pub(super) id: u16,
+    /// Entries of the ring that it occupies: 1 in a split ring's available ring.
+    pub(super) slots: u16,
+    pub(super) first: u32,
+    pub(super) count: u32,
+    pub(super) len: u32,
+}
+
+impl Chain {
+    /// Bytes of all its buffers; 0 for a chain that cannot be used and must only be given back.
+    #[inline]
+    #[allow(clippy::len_without_is_empty, reason = "a chain without bytes is a bad one")]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+}
+
+/// A used chain that the driver does not see yet. It stays in private memory until then: the driver polls the
+/// cache lines of its ring, and each of them should change hands once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Used {
+    pub(super) id: u16,
+    pub(super) slots: u16,
+    pub(super) written: u32,
+}
+
+/// Chains that were fetched and not used yet, in the order of the ring.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(super) chains: Vec<Chain>,
+    pub(super) buffers: Vec<Buffer>,
+    pub(super) next: usize,
+}
+
+// SAFETY: the pointers of a batch are into guest memory that its vring keeps mapped; see `Region`.
+unsafe impl Send for Batch {}
+
+impl Batch {
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.next == self.chains.len()
+    }
+
+    /// Chains that wait.
+    #[inline]
+    pub fn waiting(&self) -> &[Chain] {
+        &self.chains[self.next..]
+    }
+
+    #[inline]
+    pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
+        &self.buffers[chain.first as usize..][..chain.count as usize]
+    }
+
+    /// Adds a chain of one buffer that lies in the window, as almost every chain does. `false`: it is another chain,
+    /// and takes the long way.
+    #[inline]
+    pub(super) fn push_single(
+        &mut self,
+        window: &Window,
+        (guest, len): (u64, u32),
+        flags: u16,
+        id: u16,
+        writable: bool,
+    ) -> bool {
+        let wanted = if writable { WRITE } else { 0 };
+        if flags & (NEXT | INDIRECT | WRITE) != wanted || len == 0 {
+            return false;
+        }
+        let Some(host) = window.at(guest, u64::from(len)) else { return false };
+        let first = self.buffers.len() as u32;
+        self.buffers.push(Buffer { host, guest, len });
+        self.chains.push(Chain { id, slots: 1, first, count: 1, len });
+        true
+    }
+
+    /// Takes the next chain.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Chain> {
+        let chain = *self.chains.get(self.next)?;
+        self.next += 1;
+        Some(chain)
+    }
+
+    /// Forgets what was taken. What waits stays.
+    pub(super) fn make_room(&mut self) {
+        if self.is_empty() {
+            self.clear();
+        } else if self.next >= TAKEN_MAX {
+            self.forget_taken();
+        }
+    }
+
+    /// A receive ring may be such that some chains always wait: what was taken must not pile up before them.
+    #[cold]
+    fn forget_taken(&mut self) {
+        self.chains.drain(..self.next);
+        self.next = 0;
+        let buffers = self.chains.first().map_or(self.buffers.len(), |chain| chain.first as usize);
+        self.buffers.drain(..buffers);
+        for chain in &mut self.chains {
+            chain.first -= buffers as u32;
+        }
+    }
+
+    pub fn clear(&mut self) {
+        self.chains.clear();
+        self.buffers.clear();
+        self.next = 0;
+    }
+
+    /// Asks for the first lines of every buffer from chain `from` on.
+    #[inline]
+    pub(super) fn prefetch(&self, from: usize, writable: bool) {
+        const LINE: usize = 64;
+        let first = self.chains.get(from).map_or(self.buffers.len(), |chain| chain.first as usize);
+        for buffer in &self.buffers[first..] {
+            let start = buffer.host.as_ptr();
+            for line in [start, start.wrapping_add(LINE)] {
+                if writable { prefetch_to_write(line) } else { prefetch(line) }
+            }
+        }
+    }
+}
+
+/// Adds one buffer of a chain, in pieces where it crosses the border of two regions.
+#[inline]
+pub(super) fn add_buffer(
+    memory: &GuestMemory,
+    guest: u64,
+    len: u32,
+    buffers: &mut Vec<Buffer>,
+) -> Result<(), BadChain> {
+    if len == 0 {
+        return Ok(());
+    }
+    match memory.at_guest(guest, u64::from(len)) {
+        Some(host) => buffers.push(Buffer { host, guest, len }),
+        None => add_pieces(memory, guest, len, buffers)?,
+    }
+    Ok(())
+}
+
+#[cold]
+fn add_pieces(memory: &GuestMemory, mut guest: u64, len: u32, buffers: &mut Vec<Buffer>) -> Result<(), BadChain> {
+    let mut left = u64::from(len);
+    while left > 0 {
+        let piece = memory.left_at_guest(guest).ok_or(BadChain::Address)?.min(left);
+        let host = memory.at_guest(guest, piece).ok_or(BadChain::Address)?;
+        buffers.push(Buffer { host, guest, len: piece as u32 });
+        guest = guest.checked_add(piece).ok_or(BadChain::Address)?;
+        left -= piece;
+    }
+    Ok(())
+}
+
+/// Closes a chain whose buffers were added from `first` on.
+pub(super) fn close_chain(id: u16, slots: u16, first: usize, buffers: &[Buffer]) -> Result<Chain, BadChain> {
+    let len: u64 = buffers[first..].iter().map(|buffer| u64::from(buffer.len)).sum();
+    let len = u32::try_from(len).map_err(|_| BadChain::TooLong)?;
+    Ok(Chain { id, slots, first: first as u32, count: (buffers.len() - first) as u32, len })
+}

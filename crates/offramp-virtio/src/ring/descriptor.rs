@@ -1,0 +1,73 @@
+//! What both rings have in common: flags, event indices, and how a descriptor is read.
+
+use super::BadChain;
+use crate::memory::GuestMemory;
+use std::ptr::NonNull;
+
+/// Descriptor flag: the chain goes on (virtio 1.3, 2.7.5, 2.8.1).
+pub(super) const NEXT: u16 = 1;
+/// Descriptor flag: the device may write (and not read) this buffer.
+pub(super) const WRITE: u16 = 2;
+/// Descriptor flag: the buffer is a table of descriptors.
+pub(super) const INDIRECT: u16 = 4;
+/// Bytes of a descriptor, in either ring.
+pub(super) const DESCRIPTOR_LEN: u64 = 16;
+/// Most descriptors of an indirect table that are followed. A table may not be longer than its ring
+/// (virtio 1.3, 2.7.5.3.1), but drivers do so; QEMU's limit is the same.
+pub(super) const INDIRECT_MAX: u64 = 1024;
+
+/// Reads a descriptor that the guest may be writing.
+///
+/// # Safety
+/// `at` points to a mapped, aligned descriptor. Every pattern of bytes is a valid `D`.
+#[inline]
+pub(super) unsafe fn read_descriptor<D: Copy>(at: NonNull<D>) -> D {
+    // SAFETY: as the caller promises. Volatile: it is read once, whatever the compiler thinks.
+    unsafe { at.read_volatile() }
+}
+
+/// Where an indirect table of descriptors `D` lies, and how many it has.
+pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Result<(NonNull<D>, u16), BadChain> {
+    let entries = u64::from(len) / DESCRIPTOR_LEN;
+    if entries == 0 || entries > INDIRECT_MAX || !u64::from(len).is_multiple_of(DESCRIPTOR_LEN) {
+        return Err(BadChain::Indirect);
+    }
+    let table = memory.at_guest(addr, u64::from(len)).ok_or(BadChain::Address)?.cast::<D>();
+    if !table.is_aligned() {
+        return Err(BadChain::Indirect);
+    }
+    Ok((table, entries as u16))
+}
+
+/// Whether an index on the way from `old` to `new` is the one that the other side asked for
+/// (`vring_need_event`; virtio 1.3, 2.7.7.2 and 2.7.10).
+#[inline]
+pub(super) fn need_event(event: u16, new: u16, old: u16) -> bool {
+    new.wrapping_sub(event).wrapping_sub(1) < new.wrapping_sub(old)
+}
+
+/// Asks for a cache line that will be read or written soon.
+#[inline]
+pub(super) fn prefetch(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch of any address has no effect but on the caches.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(at.cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
+
+/// As [`prefetch`], taking the line from whoever has it.
+#[inline]
+pub(super) fn prefetch_to_write(at: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing. The intrinsic for it
+    // becomes a plain prefetch unless the whole program is compiled for newer processors.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}

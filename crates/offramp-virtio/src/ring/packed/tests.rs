@@ -1,0 +1,145 @@
+//! A packed ring that starts in the middle of its life: bases, laps and inflight regions.
+
+use super::*;
+use crate::inflight;
+use crate::memory::Extent;
+use crate::sigbus::Alarm;
+use nix::sys::eventfd::EventFd;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+
+const SIZE: u16 = 8;
+const USER: u64 = 0x7000_0000;
+const RING_LEN: usize = SIZE as usize * DESCRIPTOR_LEN as usize;
+const PLACE: RingPlace = RingPlace {
+    size: SIZE,
+    descriptors: USER,
+    driver: USER + RING_LEN as u64,
+    device: USER + RING_LEN as u64 + EVENT_LEN,
+};
+
+fn bytes(file: &File) -> Vec<u8> {
+    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
+    file.read_exact_at(&mut bytes, 0).unwrap();
+    bytes
+}
+
+/// A ring over the given bytes of memory and of an inflight region.
+fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, File, File) {
+    let (memory_file, region_file) = (inflight::tests::file(4096), inflight::tests::file(region.len() as u64));
+    memory_file.write_all_at(memory, 0).unwrap();
+    region_file.write_all_at(region, 0).unwrap();
+    let alarm = Alarm::new(EventFd::new().unwrap());
+    let extent = Extent { guest: 0, user: USER, len: 4096, file_offset: 0 };
+    let guest = GuestMemory::map(vec![(extent, memory_file.try_clone().unwrap())], &alarm).unwrap();
+    let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
+    let ring = Ring::new(&guest, &PLACE, base, RingOptions::default(), part).unwrap();
+    (ring, guest, memory_file, region_file)
+}
+
+/// Three chains around the end of a ring: of one descriptor, of two, and of one.
+fn three_chains() -> (Vec<u8>, Position, Position) {
+    let mut memory = vec![0; 4096];
+    for (index, flags, id) in [(6, AVAIL, 5), (7, AVAIL | NEXT, 0), (0, USED, 2), (1, USED, 7u16)] {
+        let descriptor =
+            [&(0x100 * index as u64).to_le_bytes()[..], &60u32.to_le_bytes(), &id.to_le_bytes(), &flags.to_le_bytes()];
+        memory[16 * index..16 * index + 16].copy_from_slice(&descriptor.concat());
+    }
+    (memory, Position { index: 6, wrap: true }, Position { index: 2, wrap: false })
+}
+
+#[test]
+fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batch() {
+    let (memory, before, behind) = three_chains();
+    let base = u32::from(before.bits()) * 0x1_0001;
+    let (mut ring, guest, memory_file, region_file) = ring_over(&memory, &[0; 512], base);
+    let mut batch = Batch::default();
+    assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, 3);
+    while let Some(chain) = batch.pop() {
+        ring.add_used(&chain, 0);
+    }
+    let region_before = bytes(&region_file);
+    let part = ring.inflight.take().unwrap();
+    ring.save_staged(&part);
+    let region_between = bytes(&region_file);
+    ring.inflight = Some(part);
+    ring.publish(0);
+    let (shown, region_behind) = (bytes(&memory_file), bytes(&region_file));
+    // All is overwritten but what shows it.
+    let mut torn = shown.clone();
+    let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
+    torn[flags_at..flags_at + 2].copy_from_slice(&memory[flags_at..flags_at + 2]);
+    assert!(torn != memory && torn != shown);
+    let cases = [
+        (&memory, &region_before, before),
+        (&memory, &region_between, before),
+        (&torn, &region_between, before),
+        (&shown, &region_between, behind),
+        (&shown, &region_behind, behind),
+    ];
+    for (n, (left, region, expected)) in cases.into_iter().enumerate() {
+        let (mut ring, guest, memory_file, region_file) = ring_over(left, region, 0x8000_8000);
+        assert_eq!((ring.next_used, ring.next_available), (expected, expected), "case {n}");
+        let chains = if expected == before { 3 } else { 0 };
+        assert!(bytes(&memory_file) == if expected == before { &*memory } else { &*shown }, "case {n}");
+        let mut batch = Batch::default();
+        assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, chains, "case {n}");
+        // Whoever comes next finds nothing under way.
+        drop(ring);
+        let settled = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE).unwrap().progress(SIZE);
+        assert_eq!(settled, Some(Progress { before: expected.place(), behind: expected.place(), saved: 0 }));
+    }
+}
+
+#[test]
+fn a_base_of_0_is_the_start_of_a_new_ring_or_of_a_lap_with_wrap_counter_0() {
+    let laps = [
+        ("new, nothing available", vec![], true),
+        ("new, some chains available", vec![(0, AVAIL), (1, AVAIL | NEXT), (2, AVAIL)], true),
+        ("new and full", (0..8).map(|at| (at, AVAIL)).collect(), true),
+        ("all used in the first lap", (0..8).map(|at| (at, AVAIL | USED)).collect(), false),
+        (
+            "used as one chain, its other descriptors as the driver left them",
+            {
+                let rest = (1..8).map(|at| (at, AVAIL | NEXT));
+                [(0, AVAIL | USED)].into_iter().chain(rest).collect()
+            },
+            false,
+        ),
+        (
+            "the last chain used, and one before it that crossed the start",
+            { vec![(0, AVAIL), (1, AVAIL | USED), (5, AVAIL | USED), (6, AVAIL | NEXT), (7, AVAIL)] },
+            false,
+        ),
+        ("available again, all of it", (0..8).map(|at| (at, USED)).collect(), false),
+    ];
+    for (what, descriptors, wrap) in laps {
+        let mut memory = vec![0; 4096];
+        for (at, flags) in descriptors {
+            memory[16 * at + 14..16 * at + 16].copy_from_slice(&flags.to_le_bytes());
+        }
+        let (ring, ..) = ring_over(&memory, &[0; 512], 0);
+        let start = Position { index: 0, wrap };
+        assert_eq!((ring.next_available, ring.next_used), (start, start), "{what}");
+        // Any other base is what it says.
+        let (ring, ..) = ring_over(&memory, &[0; 512], 0x0003_0003);
+        assert_eq!(ring.next_used, Position { index: 3, wrap: false }, "{what}");
+    }
+}
+
+#[test]
+fn a_region_that_makes_no_sense_is_refused() {
+    let (memory, ..) = three_chains();
+    // Version, descriptors, free lists, positions, wrap counters.
+    for words in [[1, 8, 0, 0, 8, 0, 0], [1, 8, 0, 0, 0, 9, 0], [1, 8, 0, 9, 1, 0, 0]] {
+        let mut region = vec![0; 512];
+        let words: Vec<u8> = words.iter().flat_map(|word: &u16| word.to_le_bytes()).collect();
+        region[8..8 + words.len()].copy_from_slice(&words);
+        let (ring, guest, _, region_file) = ring_over(&memory, &[0; 512], 0x8000_8000);
+        drop(ring);
+        region_file.write_all_at(&region, 0).unwrap();
+        let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
+        let refused = Ring::new(&guest, &PLACE, 0x8000_8000, RingOptions::default(), part);
+        assert_eq!(refused.unwrap_err(), BadRing::Inflight);
+    }
+}

@@ -1,0 +1,250 @@
+//! A ring with what belongs to it: memory, notifications, and the chains that were fetched.
+
+use crate::dirty_log::DirtyLog;
+use crate::inflight::Part;
+use crate::memory::GuestMemory;
+use crate::notifier::{CallNotifier, Kick};
+use crate::ring::{BadRing, Batch, Broken, Buffer, Chain, Fetched, Published, Ring, RingOptions, RingPlace};
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+mod frame;
+
+/// What a vring is started with.
+#[derive(Debug)]
+pub struct VringSetup {
+    /// Where the ring and all its buffers lie.
+    pub memory: Arc<GuestMemory>,
+    /// Where the ring lies in that memory.
+    pub place: RingPlace,
+    /// `RING_PACKED` was negotiated.
+    pub is_packed: bool,
+    /// How the ring is read and written.
+    pub options: RingOptions,
+    /// Where to start. Packed: next available position in the low half, next used one in the high half, each with its
+    /// wrap counter in the top bit; `0x8000_8000` is a new ring, and 0 is one where the memory says so. Split: the used
+    /// index in memory says it, and this must be below 65536.
+    pub base: u32,
+    /// The driver's kicks; `None`: the ring is polled.
+    pub kick: Option<OwnedFd>,
+    /// The ring's own pages are marked in the dirty log.
+    pub is_logged: bool,
+    /// Where a packed ring's position outlives this process, if anywhere.
+    pub inflight: Option<Part>,
+}
+
+/// One virtqueue, for one thread. The crate's documentation has the loop in which it is driven.
+///
+/// A vring that was not started is empty: it has no chains, and publishes nothing.
+#[derive(Debug, Default)]
+pub struct Vring {
+    ring: Option<Ring>,
+    /// Keeps mapped what the ring and the batch point to.
+    memory: Arc<GuestMemory>,
+    place: RingPlace,
+    /// Chains that were fetched and wait.
+    batch: Batch,
+    /// Used chains that the driver does not see yet.
+    staged: usize,
+    /// Slots that the driver sees, and for which no notification was decided.
+    unsignalled: u32,
+    kick: Kick,
+    call: CallNotifier,
+    err: CallNotifier,
+    is_logged: bool,
+}
+
+impl Vring {
+    /// Starts the ring, with kicks disabled.
+    ///
+    /// # Errors
+    /// When the ring does not lie in the memory, is not aligned, or has no valid size or base. It is as before then.
+    pub fn start(&mut self, setup: VringSetup) -> Result<(), BadRing> {
+        let VringSetup { memory, place, is_packed, options, base, kick, is_logged, inflight } = setup;
+        let mut ring = Ring::new(&memory, is_packed, &place, base, options, inflight)?;
+        ring.disable_notifications();
+        self.forget_chains();
+        self.ring = Some(ring);
+        self.memory = memory;
+        self.place = place;
+        self.kick = Kick::new(kick);
+        self.is_logged = is_logged;
+        Ok(())
+    }
+
+    /// Stops the ring; the base for the next start, `None` when it did not run. Used chains that were not published are
+    /// as never fetched. The descriptors of [`Vring::set_call`] and [`Vring::set_err`] stay.
+    pub fn stop(&mut self) -> Option<u32> {
+        let base = self.ring.take().map(|ring| ring.base(&self.batch));
+        self.forget_chains();
+        self.kick = Kick::default();
+        // Nothing points into it any more.
+        self.memory = Arc::default();
+        base
+    }
+
+    /// Stops a ring that [`Vring::fetch`] found broken, and reports it by the error descriptor.
+    pub fn fail(&mut self) {
+        self.err.notify();
+        self.stop();
+    }
+
+    fn forget_chains(&mut self) {
+        self.batch.clear();
+        (self.staged, self.unsignalled) = (0, 0);
+    }
+
+    /// Whether the ring was started and not stopped.
+    pub fn is_started(&self) -> bool {
+        self.ring.is_some()
+    }
+
+    /// Entries of the ring.
+    #[inline]
+    pub fn size(&self) -> u16 {
+        self.place.size
+    }
+
+    /// Sets the descriptor by which the driver is notified; `None`: it never is.
+    pub fn set_call(&mut self, call: Option<OwnedFd>) {
+        self.call = CallNotifier::new(call);
+    }
+
+    /// Sets the descriptor by which [`Vring::fail`] reports a broken ring.
+    pub fn set_err(&mut self, err: Option<OwnedFd>) {
+        self.err = CallNotifier::new(err);
+    }
+
+    /// Whether the ring's own pages are marked in the dirty log.
+    pub fn set_logged(&mut self, is_logged: bool) {
+        self.is_logged = is_logged;
+    }
+
+    /// Fetches at most [`FETCH_MAX`](crate::ring::FETCH_MAX) chains after those that wait.
+    ///
+    /// # Errors
+    /// When the ring's state makes no sense. Call [`Vring::fail`] then.
+    #[inline]
+    pub fn fetch(&mut self) -> Result<Fetched, Broken> {
+        match &mut self.ring {
+            Some(ring) => ring.fetch(&self.memory, &mut self.batch),
+            None => Ok(Fetched::default()),
+        }
+    }
+
+    /// Chains that were fetched and wait, in order.
+    #[inline]
+    pub fn waiting(&self) -> &[Chain] {
+        self.batch.waiting()
+    }
+
+    /// Takes the next waiting chain. It must be given back by [`Vring::add_used`], in the order of the chains.
+    #[inline]
+    pub fn pop(&mut self) -> Option<Chain> {
+        self.batch.pop()
+    }
+
+    /// The buffers of a chain that waits, or was taken since the last fetch.
+    ///
+    /// # Panics
+    /// When the chain is an older one, or another ring's.
+    #[inline]
+    pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
+        self.batch.buffers(chain)
+    }
+
+    /// Gives a chain back, with `written` bytes written into it. The driver sees it after [`Vring::publish`].
+    #[inline]
+    pub fn add_used(&mut self, chain: &Chain, written: u32) {
+        if let Some(ring) = &mut self.ring {
+            ring.add_used(chain, written);
+            self.staged += 1;
+        }
+    }
+
+    /// Used chains that the driver does not see yet.
+    #[inline]
+    pub fn staged(&self) -> usize {
+        self.staged
+    }
+
+    /// Shows the driver all used chains in one step; `None` when there are none. If it needs a notification, call
+    /// [`Vring::notify`] now, or defer it: ask [`Vring::needs_notification`] later.
+    #[inline]
+    pub fn publish(&mut self, log: Option<&DirtyLog>) -> Option<Published> {
+        if self.staged == 0 {
+            return None;
+        }
+        self.staged = 0;
+        let published = self.ring.as_mut()?.publish(self.unsignalled);
+        // After the write: a page that is copied between the two is copied again.
+        self.mark_written(log);
+        // A driver that needs no notification polls, and sees all slots.
+        self.unsignalled =
+            if published.needs_notification { self.unsignalled.saturating_add(published.slots.into()) } else { 0 };
+        Some(published)
+    }
+
+    /// Whether the driver still needs the notification that was deferred. The decision is made by this: nothing is
+    /// unsignalled afterwards.
+    pub fn needs_notification(&mut self) -> bool {
+        let unsignalled = std::mem::take(&mut self.unsignalled);
+        self.ring.as_ref().is_some_and(|ring| ring.needs_notification(unsignalled))
+    }
+
+    /// Takes all slots as unsignalled if the ring was driven before: an earlier device may have deferred a
+    /// notification. Whether it was.
+    pub fn inherit_unsignalled(&mut self) -> bool {
+        let has_run = self.ring.as_ref().is_some_and(Ring::has_run);
+        if has_run {
+            self.unsignalled = u32::MAX;
+        }
+        has_run
+    }
+
+    /// Notifies the driver; `false` when it has no descriptor for that.
+    #[inline]
+    pub fn notify(&mut self) -> bool {
+        self.unsignalled = 0;
+        self.call.notify()
+    }
+
+    /// Whether the driver has made at least `slots` more available than were fetched.
+    pub fn has_ahead(&self, slots: u16) -> bool {
+        self.ring.as_ref().is_some_and(|ring| ring.has_ahead(slots))
+    }
+
+    /// Asks the driver for a kick at its next chain. Fetch once more before you sleep: a chain may have come before it
+    /// saw this.
+    pub fn enable_notifications(&mut self, log: Option<&DirtyLog>) {
+        if let Some(ring) = &mut self.ring {
+            ring.enable_notifications();
+        }
+        self.mark_written(log);
+    }
+
+    /// Asks the driver for no kicks, and forgets those that came.
+    pub fn disable_notifications(&mut self, log: Option<&DirtyLog>) {
+        if let Some(ring) = &mut self.ring {
+            ring.disable_notifications();
+        }
+        self.mark_written(log);
+        self.kick.drain();
+    }
+
+    /// The descriptor to sleep on until the driver kicks.
+    pub fn kick(&self) -> Option<BorrowedFd<'_>> {
+        self.kick.fd()
+    }
+
+    /// Marks what was written of the ring itself.
+    #[inline]
+    fn mark_written(&self, log: Option<&DirtyLog>) {
+        let (Some(log), Some(ring)) = (log.filter(|_| self.is_logged), &self.ring) else { return };
+        for (user, len) in ring.written_extents(&self.place) {
+            if let Some((_, guest)) = self.memory.at_user(user, len) {
+                log.mark(guest, len);
+            }
+        }
+    }
+}
