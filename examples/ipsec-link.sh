@@ -25,7 +25,7 @@ ip netns add ofr-left
 ip netns add ofr-right
 ip link add ofrline0 type veth peer name ofrline1
 for end in ofrline0 ofrline1; do
-    # The kernel is to say nothing of its own on the line.
+    # The kernel must send nothing of its own on the wire.
     [ ! -e /proc/sys/net/ipv6 ] || echo 1 > "/proc/sys/net/ipv6/conf/$end/disable_ipv6"
     ip link set "$end" up
 done
@@ -37,7 +37,7 @@ while ! offramp show --control "$keys/ipsec-link.sock" --interval 0 > /dev/null 
     kill -0 "$daemon"
     sleep 0.1
 done
-# The neighbours are told, so that there is no ARP either.
+# Static neighbours, so that there is no ARP either.
 ip -n ofr-left address add 198.18.0.1/24 dev ofr0
 ip -n ofr-right address add 198.18.0.2/24 dev ofr0
 ip -n ofr-left neighbour replace 198.18.0.2 lladdr 02:00:00:00:00:02 dev ofr0
@@ -49,5 +49,5 @@ offramp sa show --control "$keys/ipsec-link.sock"
 kill "$capture"
 wait "$capture" || true
 capture=
-echo "frames on the line: $(tcpdump -r "$keys/ipsec-link.pcap" 2> /dev/null | wc -l)"
+echo "frames on the wire: $(tcpdump -r "$keys/ipsec-link.pcap" 2> /dev/null | wc -l)"
 echo "of them not ESP: $(tcpdump -r "$keys/ipsec-link.pcap" 'not (ip proto 50 or ip6 protochain 50)' 2> /dev/null | wc -l)"
