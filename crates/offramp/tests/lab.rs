@@ -166,7 +166,7 @@ fn a_guest_with_large_send_puts_fewer_and_larger_frames_into_its_ring() {
 
 #[test]
 #[ignore = "needs User Mode Linux"]
-fn so_does_one_that_is_a_program() {
+fn a_guest_that_is_a_program_does_so_too() {
     fewer_and_larger_frames("uml", &["uml"]);
 }
 

@@ -1,4 +1,4 @@
-//! A Linux guest in QEMU: its own driver, in every way it can be set up, against a backend.
+//! A Linux guest in QEMU, or as a program (User Mode Linux): its own driver, in every way it can be set up, against a backend.
 //!
 //! Each combination of driver options boots a Debian kernel, compares what the guest negotiated and what
 //! `ethtool` shows there with what was offered, and sends bytes over TCP both ways, judged by SHA-256.
@@ -18,7 +18,7 @@ use crate::packages;
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
 use image::Image;
-use machine::MachineConfig;
+use machine::{MachineConfig, Monitor};
 use offramp_ports::sys::{NetNs, confine, link};
 use options::Options;
 use std::net::IpAddr;
@@ -51,6 +51,15 @@ pub enum BackendKind {
     Offramp,
 }
 
+/// What runs a guest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GuestKind {
+    /// QEMU
+    Qemu,
+    /// User Mode Linux; against offramp alone
+    Uml,
+}
+
 /// A Linux guest's virtio driver in every way it can be set up, against a backend.
 #[derive(clap::Args)]
 pub struct Args {
@@ -60,6 +69,9 @@ pub struct Args {
     /// Who is behind the guest's network card
     #[arg(long, value_enum, default_value_t = BackendKind::QemuTap)]
     backend: BackendKind,
+    /// What runs the guest
+    #[arg(long = "guest", value_enum, default_value_t = GuestKind::Qemu)]
+    kind: GuestKind,
     #[command(flatten)]
     guest: GuestArgs,
     /// Only combinations and cases whose text has this in it
@@ -92,30 +104,33 @@ impl GuestArgs {
     pub fn base(&self, extras: Extras, scratch: &Scratch) -> Result<Base> {
         let qemu = packages::need(packages::QEMU)?;
         let image = Image::build(self.cache.as_deref(), extras, scratch)?;
-        Ok(Base { qemu, accel: self.accel.clone(), image })
+        Ok(Base { qemu: Some((qemu, self.accel.clone())), image })
     }
 }
 
 /// What guests have in common.
 #[derive(Debug)]
 pub struct Base {
-    qemu: PathBuf,
-    accel: Vec<String>,
+    /// The program and its accelerators; none for User Mode Linux.
+    qemu: Option<(PathBuf, Vec<String>)>,
     image: Image,
 }
 
 impl Base {
-    /// A guest with the address [`tcp::GUEST`].
-    fn machine(&self, network: Vec<String>, device: String) -> MachineConfig {
-        MachineConfig {
-            qemu: self.qemu.clone(),
-            accel: self.accel.clone(),
-            kernel: self.image.kernel.clone(),
-            initramfs: self.image.initramfs.clone(),
-            network,
-            device,
-            address: tcp::GUEST,
-        }
+    /// User Mode Linux and what it boots, made in the scratch directory.
+    fn user_mode(scratch: &Scratch) -> Result<Self> {
+        Ok(Self { qemu: None, image: Image::user_mode(scratch)? })
+    }
+
+    /// A guest with the address [`tcp::GUEST`], in QEMU.
+    fn machine(&self, network: Vec<String>, device: String) -> Result<MachineConfig> {
+        let Some((program, accel)) = self.qemu.clone() else { return failed("these guests are not QEMU's") };
+        Ok(self.with(Monitor::Qemu { program, accel, network, device }))
+    }
+
+    fn with(&self, monitor: Monitor) -> MachineConfig {
+        let Image { kernel, initramfs, .. } = &self.image;
+        MachineConfig { monitor, kernel: kernel.clone(), initramfs: initramfs.clone(), address: tcp::GUEST }
     }
 
     /// What lies in the guest's `/payload`.
@@ -130,7 +145,7 @@ impl Base {
     /// When it does not come up.
     pub fn boot(&self, network: Vec<String>, ns: &NetNs) -> Result<Machine> {
         let options = options::short(&[("mq", "off")]);
-        Machine::boot(&self.machine(network, options.device_arguments(1, BackendKind::Offramp)), ns)
+        Machine::boot(&self.machine(network, options.device_arguments(1, BackendKind::Offramp))?, ns)
     }
 }
 
@@ -146,8 +161,20 @@ impl Bench<'_> {
         self.args.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    fn machine(&self, network: Vec<String>, device: String) -> MachineConfig {
-        self.base.machine(network, device)
+    /// A guest with those options, behind a port or behind QEMU's own backend.
+    fn machine(&self, options: &Options) -> Result<MachineConfig> {
+        let backend = self.args.backend;
+        match self.args.kind {
+            GuestKind::Uml => Ok(self.user_mode(&socket(&self.scratch))),
+            GuestKind::Qemu => self
+                .base
+                .machine(network(backend, options, &self.scratch), options.device_arguments(QUEUE_PAIRS, backend)),
+        }
+    }
+
+    /// A guest in User Mode Linux behind the port at that socket.
+    fn user_mode(&self, socket: &str) -> MachineConfig {
+        self.base.with(Monitor::Uml { socket: socket.into(), directory: self.scratch.path().to_owned() })
     }
 }
 
@@ -156,13 +183,25 @@ struct Case {
     name: &'static str,
     /// Whether it belongs to the short run, too.
     is_short: bool,
+    /// Whether User Mode Linux can do it: it does not connect again when its backend goes.
+    is_for_uml: bool,
     run: fn(&Bench) -> Result<()>,
 }
 
 /// What a guest does with offramp's daemon.
 const CASES: [Case; 2] = [
-    Case { name: "two guests on one switch, the offloads of one off and on", is_short: true, run: switch::run },
-    Case { name: "a TCP connection through a backend that is killed", is_short: false, run: restart::run },
+    Case {
+        name: "two guests on one switch, the offloads of one off and on",
+        is_short: true,
+        is_for_uml: true,
+        run: switch::run,
+    },
+    Case {
+        name: "a TCP connection through a backend that is killed",
+        is_short: false,
+        is_for_uml: false,
+        run: restart::run,
+    },
 ];
 
 /// Runs the combinations and the cases, and prints a line for each; whether none failed.
@@ -171,12 +210,17 @@ const CASES: [Case; 2] = [
 /// When the guest's kernel cannot be had, or a signal comes.
 pub fn run(args: &Args) -> Result<bool> {
     let scratch = Scratch::new()?;
-    let bench = Bench { args, base: args.guest.base(Extras::default(), &scratch)?, scratch };
+    let base = match (args.kind, args.backend) {
+        (GuestKind::Uml, BackendKind::Offramp) => Base::user_mode(&scratch)?,
+        (GuestKind::Uml, BackendKind::QemuTap) => return failed("User Mode Linux needs --backend offramp"),
+        (GuestKind::Qemu, _) => args.guest.base(Extras::default(), &scratch)?,
+    };
+    let bench = Bench { args, base, scratch };
     let mut tally = Tally::default();
     run_matrix(&bench, &mut tally)?;
     if args.backend == BackendKind::Offramp {
         run_cases(&bench, &mut tally)?;
-        if args.full && !args.print_commands {
+        if args.full && args.kind == GuestKind::Qemu && !args.print_commands {
             selftest::run(&bench, &mut tally)?;
         }
     }
@@ -186,17 +230,16 @@ pub fn run(args: &Args) -> Result<bool> {
 fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let args = bench.args;
     let mut boots: Vec<Duration> = Vec::new();
-    for options in options::combinations(args.full, args.backend) {
+    for options in options::combinations(args.full, args.backend, args.kind) {
         let name = options.name();
         if !bench.is_wanted(&name) {
             continue;
         }
-        let network = network(args.backend, &options, &bench.scratch);
-        let config = bench.machine(network, options.device_arguments(QUEUE_PAIRS, args.backend));
+        let config = bench.machine(&options)?;
         if args.print_commands {
             println!("# {name}");
             if args.backend == BackendKind::Offramp {
-                println!("{}", shown(&offramp_command(&options, &bench.scratch)?));
+                println!("{}", shown(&offramp_command(args.kind, &options, &bench.scratch)?));
             }
             println!("{}", shown(&config.command()));
             continue;
@@ -206,7 +249,7 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
         boots.extend(judged.as_ref().ok());
         tally.count(&name, began, judged.map(drop))?;
     }
-    if args.full && args.only.is_none() && !args.print_commands {
+    if args.full && args.kind == GuestKind::Qemu && args.only.is_none() && !args.print_commands {
         let why = "QEMU 7.2's card has no such option, and Linux 6.1's driver does not take the feature";
         tally.count("in_order", Instant::now(), not_possible(why))?;
     }
@@ -219,6 +262,9 @@ fn run_matrix(bench: &Bench, tally: &mut Tally) -> Result<()> {
 fn run_cases(bench: &Bench, tally: &mut Tally) -> Result<()> {
     let args = bench.args;
     for case in CASES.iter().filter(|case| (args.full || case.is_short) && bench.is_wanted(case.name)) {
+        if args.kind == GuestKind::Uml && !case.is_for_uml {
+            continue;
+        }
         if args.print_commands {
             println!("# {}: several programs, started and stopped as it goes", case.name);
             continue;
@@ -256,10 +302,14 @@ pub fn vhost_user_network(socket: &str, queues: u16, chardev: &str) -> Vec<Strin
     ]
 }
 
-fn offramp_command(options: &Options, scratch: &Scratch) -> Result<Command> {
+fn offramp_command(kind: GuestKind, options: &Options, scratch: &Scratch) -> Result<Command> {
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
     command.args(["vhost-relay", "--socket", &socket(scratch), "--tap", TAP]);
     command.args(["--queues", &options.queue_pairs(QUEUE_PAIRS).to_string(), "--mtu", &options.mtu().to_string()]);
+    // QEMU's card decides what of the offer its guest sees; User Mode Linux shows all of it.
+    if kind == GuestKind::Uml {
+        command.args(["--user-mode-linux", &format!("--without={}", options.off().join(","))]);
+    }
     Ok(command)
 }
 
@@ -274,7 +324,7 @@ fn run_one(
     let ns = NetNs::new().doing("making a network namespace (run as root)")?;
     let relay = match args.backend {
         BackendKind::QemuTap => None,
-        BackendKind::Offramp => Some(start_offramp(options, scratch, &ns)?),
+        BackendKind::Offramp => Some(start_offramp(args.kind, options, scratch, &ns)?),
     };
     let mut machine = Machine::boot(config, &ns)?;
     let mut judged = judge(args, options, &mut machine, &ns, image);
@@ -290,10 +340,10 @@ fn run_one(
     judged.map(|()| boot_time)
 }
 
-fn start_offramp(options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
+fn start_offramp(kind: GuestKind, options: &Options, scratch: &Scratch, ns: &NetNs) -> Result<Program> {
     // One that is not there need not be removed.
     let _ = std::fs::remove_file(socket(scratch));
-    let mut command = offramp_command(options, scratch)?;
+    let mut command = offramp_command(kind, options, scratch)?;
     confine(&mut command, Some(ns), None).doing("preparing offramp")?;
     let mut program = Program::start("offramp", command)?;
     program.wait_for("\"ready\"", 0, READY_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;

@@ -18,6 +18,8 @@ pub struct Needed {
 pub const TESTPMD: Needed = Needed { program: "dpdk-testpmd", packages: &["dpdk", "dpdk-dev"] };
 /// QEMU for x86 machines.
 pub const QEMU: Needed = Needed { program: "qemu-system-x86_64", packages: &["qemu-system-x86"] };
+/// Linux as a program.
+pub const UML: Needed = Needed { program: "linux.uml", packages: &["user-mode-linux"] };
 /// One program that is a whole user space.
 pub const BUSYBOX: Needed = Needed { program: "busybox", packages: &["busybox-static"] };
 /// What Linux says of an interface's features.

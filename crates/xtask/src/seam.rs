@@ -1,7 +1,8 @@
 //! The one place that opens offramp's vhost-user port.
 
 use crate::failure::{Doing, Result, failed};
-use offramp_ports::vhost_user::{Mode, VhostQueue, VhostUser, VhostUserConfig};
+use offramp_offload::caps::Offloads;
+use offramp_ports::vhost_user::{ControlQueue, Mode, RingFeatures, VhostQueue, VhostUser, VhostUserConfig};
 use std::path::PathBuf;
 
 /// What a harness asks of a vhost-user port.
@@ -19,9 +20,58 @@ pub struct PortArgs {
     /// IP bytes that a frame may carry
     #[arg(long, default_value_t = 1500)]
     pub mtu: u16,
+    #[command(flatten)]
+    pub offer: OfferArgs,
 }
 
-/// Opens the port, with everything on offer; it listens or connects from now on. Returns the port, which
+/// What a port offers.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct OfferArgs {
+    /// Options of a card that are not offered, by the names that QEMU has for them
+    #[arg(long, value_delimiter = ',', value_name = "OPTION")]
+    pub without: Vec<String>,
+    /// For User Mode Linux: give the guest an address, and offer no control queue
+    #[arg(long)]
+    pub user_mode_linux: bool,
+}
+
+/// The address of a guest that is given one.
+const MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x10];
+/// Names of QEMU's options, and what each offers.
+const RINGS: [(&str, RingFeatures); 4] = [
+    ("packed", RingFeatures::PACKED),
+    ("mrg_rxbuf", RingFeatures::MRG_RXBUF),
+    ("indirect_desc", RingFeatures::INDIRECT),
+    ("event_idx", RingFeatures::EVENT_IDX),
+];
+const OFFLOADS: [(&str, Offloads); 8] = [
+    ("csum", Offloads::TX_CHECKSUM),
+    ("host_tso4", Offloads::TSO4),
+    ("host_tso6", Offloads::TSO6),
+    ("host_ecn", Offloads::TSO_ECN),
+    ("guest_csum", Offloads::RX_CHECKSUM),
+    ("guest_tso4", Offloads::RSC4),
+    ("guest_tso6", Offloads::RSC6),
+    ("guest_ecn", Offloads::RSC_ECN),
+];
+
+impl OfferArgs {
+    fn rings(&self) -> RingFeatures {
+        let off = RINGS.iter().filter(|(name, _)| self.lacks(name));
+        off.fold(RingFeatures::all(), |rings, (_, off)| rings - *off)
+    }
+
+    fn offloads(&self) -> Offloads {
+        let off = OFFLOADS.iter().filter(|(name, _)| self.lacks(name));
+        off.fold(Offloads::all(), |offloads, (_, off)| offloads - *off)
+    }
+
+    fn lacks(&self, name: &str) -> bool {
+        self.without.iter().any(|without| without == name)
+    }
+}
+
+/// Opens the port; it listens or connects from now on. Returns the port, which
 /// must stay, and its queues in order.
 ///
 /// # Errors
@@ -29,8 +79,17 @@ pub struct PortArgs {
 pub fn open(args: &PortArgs) -> Result<(VhostUser, Vec<VhostQueue>)> {
     let mode = if args.client { Mode::Client } else { Mode::Server };
     let queue_pairs = args.queues;
-    let config =
-        VhostUserConfig { mode, queue_pairs, mtu: Some(args.mtu), ..VhostUserConfig::new(args.socket.clone()) };
+    let offer = &args.offer;
+    let config = VhostUserConfig {
+        mode,
+        queue_pairs,
+        mtu: Some(args.mtu),
+        mac: offer.user_mode_linux.then_some(MAC),
+        control_queue: if offer.user_mode_linux { ControlQueue::None } else { ControlQueue::Frontend },
+        rings: offer.rings(),
+        offloads: offer.offloads(),
+        ..VhostUserConfig::new(args.socket.clone())
+    };
     let mut port = VhostUser::open(&config).doing("opening the port")?;
     let queues: Vec<_> = (0..usize::from(queue_pairs)).filter_map(|index| port.queue(index)).collect();
     if queues.len() == usize::from(queue_pairs) { Ok((port, queues)) } else { failed("the port lacks queues") }

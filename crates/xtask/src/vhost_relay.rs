@@ -1,7 +1,7 @@
 //! Two adapters with a cable between them: vhost-user on one side, vhost-user or a TAP on the other.
 
 use crate::failure::{Doing, Result, failed};
-use crate::seam::{self, PortArgs};
+use crate::seam::{self, OfferArgs, PortArgs};
 use crate::stop;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -44,6 +44,8 @@ pub struct Args {
     /// Give the TAP every frame as it came, with a checksum that nobody has verified
     #[arg(long, requires = "tap")]
     tap_without_rx_checksum: bool,
+    #[command(flatten)]
+    offer: OfferArgs,
     /// The processor that drives both adapters
     #[arg(long)]
     cpu: Option<usize>,
@@ -85,7 +87,8 @@ pub fn run(args: &Args) -> Result<()> {
 }
 
 fn open(args: &Args, socket: &Path) -> Result<(VhostUser, Vec<VhostQueue>)> {
-    seam::open(&PortArgs { socket: socket.to_owned(), client: args.client, queues: args.queues, mtu: args.mtu })
+    let Args { client, queues, mtu, .. } = *args;
+    seam::open(&PortArgs { socket: socket.to_owned(), client, queues, mtu, offer: args.offer.clone() })
 }
 
 fn tap_queues(tap: &Tap) -> Vec<TapQueue> {

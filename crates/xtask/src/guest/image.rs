@@ -1,8 +1,8 @@
-//! What a guest boots: Debian's kernel, and a file system with busybox, ethtool and the virtio modules.
+//! What a guest boots: Debian's kernel or User Mode Linux, and a file system with busybox, ethtool and the virtio modules.
 
 use super::{kernel, tcp};
 use crate::failure::{Doing, Result};
-use crate::packages::{self, BUSYBOX, ETHTOOL};
+use crate::packages::{self, BUSYBOX, ETHTOOL, UML};
 use crate::scratch::Scratch;
 use offramp_lab::guest::image;
 use offramp_lab::guest::kernel::Kernel;
@@ -30,7 +30,7 @@ pub struct Extras<'a> {
 #[derive(Debug)]
 pub struct Image {
     /// The kernel.
-    pub kernel: PathBuf,
+    pub kernel: Kernel,
     /// The archive of the file system.
     pub initramfs: PathBuf,
     /// What lies in the guest's `/payload`.
@@ -38,18 +38,30 @@ pub struct Image {
 }
 
 impl Image {
-    /// Gets the kernel, once, and builds the file system.
+    /// Gets Debian's kernel, once, and builds the file system.
     ///
     /// # Errors
     /// When a package cannot be had, or has other contents than it should.
     pub fn build(cache: Option<&Path>, extras: Extras, scratch: &Scratch) -> Result<Self> {
-        let path = kernel::path(cache)?;
-        let kernel = Kernel::find(Some(&path), None).doing("the guest's kernel")?;
+        let kernel = Kernel::find(Some(&kernel::path(cache)?), None).doing("the guest's kernel")?;
+        Self::with(kernel, extras, scratch)
+    }
+
+    /// Builds the file system for User Mode Linux.
+    ///
+    /// # Errors
+    /// As [`Image::build`].
+    pub fn user_mode(scratch: &Scratch) -> Result<Self> {
+        packages::need(UML)?;
+        Self::with(Kernel::user_mode(None).doing("User Mode Linux")?, Extras::default(), scratch)
+    }
+
+    fn with(kernel: Kernel, extras: Extras, scratch: &Scratch) -> Result<Self> {
         let payload = tcp::random_bytes(PAYLOAD_SEED, PAYLOAD_LEN);
         let archive = file_system(&kernel, extras, &payload)?;
         let initramfs = scratch.path().join("initramfs");
         fs::write(&initramfs, archive).doing(initramfs.display())?;
-        Ok(Self { kernel: path, initramfs, payload })
+        Ok(Self { kernel, initramfs, payload })
     }
 }
 

@@ -2,6 +2,8 @@
 
 use crate::failure::{Doing, Result, failed};
 use crate::program::Program;
+use offramp_lab::guest::kernel::Kernel;
+use offramp_lab::guest::vmm::{self, Hardware};
 use offramp_ports::sys::{NetNs, confine};
 use std::net::Ipv4Addr;
 use std::path::PathBuf;
@@ -9,66 +11,76 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB: its file system lies there too.
-const MEMORY_MIB: u32 = 384;
+const MEMORY_MIB: u64 = 384;
 /// Processors of a guest: one for each queue pair.
-const CPUS: u32 = 2;
-/// From the start of QEMU to a guest that takes commands; emulated, on a busy machine.
+const CPUS: usize = 2;
+/// From its start to a guest that takes commands; emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// From a command to its end.
 const COMMAND_TIMEOUT: Duration = Duration::from_secs(90);
 /// Time to switch off.
 const POWER_OFF_TIMEOUT: Duration = Duration::from_secs(10);
-/// The guest's command line: quiet, and a panic ends the machine at once. The kernel counts no timer interrupts to see
-/// whether they come: on a busy machine an emulated guest gets too few of them, and panics.
-const KERNEL_ARGUMENTS: &str = "console=ttyS0 rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0 no_timer_check";
 /// Bits of the network part of all addresses.
 pub const PREFIX_LEN: u8 = 24;
 /// What the guest says when it takes commands.
 const READY: &str = "@@ready";
 /// What it says when something is wrong with itself.
 const FAILED: &str = "@@failed";
-/// What QEMU says, again and again, when it and a vhost-user backend do not agree.
-const REFUSED: &str = "failed to init vhost_net";
 /// What it says at the end of an answer, before the exit status.
 const END: &str = "@@end ";
 
 /// What makes a machine.
 #[derive(Clone, Debug)]
 pub struct MachineConfig {
-    /// The program.
-    pub qemu: PathBuf,
-    /// Accelerators, the preferred one first.
-    pub accel: Vec<String>,
+    /// What runs it, and its network card.
+    pub monitor: Monitor,
     /// The kernel.
-    pub kernel: PathBuf,
+    pub kernel: Kernel,
     /// Its file system.
     pub initramfs: PathBuf,
-    /// Arguments that make `net0`, the host's side of the card.
-    pub network: Vec<String>,
-    /// The card's options.
-    pub device: String,
     /// The guest's address.
     pub address: Ipv4Addr,
+}
+
+/// A program that runs machines.
+#[derive(Clone, Debug)]
+pub enum Monitor {
+    /// QEMU.
+    Qemu {
+        /// The program.
+        program: PathBuf,
+        /// Accelerators, the preferred one first.
+        accel: Vec<String>,
+        /// Arguments that make `net0`, the host's side of the card.
+        network: Vec<String>,
+        /// The card's options.
+        device: String,
+    },
+    /// User Mode Linux, which is the kernel itself.
+    Uml {
+        /// The port's socket.
+        socket: PathBuf,
+        /// For what it keeps while it runs.
+        directory: PathBuf,
+    },
 }
 
 impl MachineConfig {
     /// The command that boots it.
     pub fn command(&self) -> Command {
-        let mut command = Command::new(&self.qemu);
-        command.args(["-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-serial", "stdio"]);
-        command.args(["-machine", "q35,memory-backend=mem"]);
-        for accel in &self.accel {
-            command.args(["-accel", accel]);
-        }
-        command.args(["-cpu", "max", "-smp", &CPUS.to_string(), "-m", &format!("{MEMORY_MIB}M")]);
-        // vhost-user hands the guest's memory to the backend: it must be a file that can be shared.
-        command.args(["-object", &format!("memory-backend-memfd,id=mem,size={MEMORY_MIB}M,share=on")]);
-        command.arg("-kernel").arg(&self.kernel).arg("-initrd").arg(&self.initramfs);
         // What the kernel does not know becomes a variable of the first program.
-        command.args(["-append", &format!("{KERNEL_ARGUMENTS} address={}/{PREFIX_LEN}", self.address)]);
-        command.args(&self.network);
-        command.args(["-device", &format!("virtio-net-pci,netdev=net0,romfile=,{}", self.device)]);
-        command
+        let arguments = format!("address={}/{PREFIX_LEN}", self.address);
+        let (kernel, initramfs) = (&self.kernel, self.initramfs.as_path());
+        let hardware = Hardware { kernel, initramfs, memory_mib: MEMORY_MIB, cpus: CPUS, arguments: &arguments };
+        match &self.monitor {
+            Monitor::Uml { socket, directory } => vmm::uml(&hardware, socket, directory, &["con0=fd:0,fd:1"]),
+            Monitor::Qemu { program, accel, network, device } => {
+                let mut command = vmm::qemu(program, accel, &hardware);
+                command.args(["-serial", "stdio"]).args(network);
+                command.args(["-device", &format!("virtio-net-pci,netdev=net0,romfile=,{device}")]);
+                command
+            }
+        }
     }
 }
 
@@ -84,7 +96,7 @@ impl Machine {
     /// Boots a machine whose host side lies in a namespace, and waits until it takes commands.
     ///
     /// # Errors
-    /// When QEMU refuses the options, or the guest does not come up.
+    /// When the options are refused, or the guest does not come up.
     pub fn boot(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         let mut machine = Self::start(config, ns)?;
         machine.wait_until_ready()?;
@@ -94,20 +106,20 @@ impl Machine {
     /// Starts a machine; [`Machine::wait_until_ready`] must follow. So several boot at once.
     ///
     /// # Errors
-    /// When QEMU cannot be started.
+    /// When it cannot be started.
     pub fn start(config: &MachineConfig, ns: &NetNs) -> Result<Self> {
         let mut command = config.command();
-        confine(&mut command, Some(ns), None).doing("preparing QEMU")?;
+        confine(&mut command, Some(ns), None).doing("preparing a guest")?;
         let began = Instant::now();
         let mut program = Program::start("guest", command)?;
-        program.give_up_at(REFUSED);
+        program.give_up_at(vmm::REFUSED);
         Ok(Self { program, began, boot_time: Duration::ZERO })
     }
 
     /// Waits until the guest takes commands.
     ///
     /// # Errors
-    /// When QEMU refuses the options, or the guest does not come up.
+    /// When the options are refused, or the guest does not come up.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let seen = |text: &str| text.contains(READY).then(|| text.replace('\r', ""));
         let text = self.program.wait_for("the guest to boot", 0, BOOT_TIMEOUT, seen)?;

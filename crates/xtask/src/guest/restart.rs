@@ -40,7 +40,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     let options = options::short(&[("mq", "off"), ("packed", "off")]);
     let network = vhost_user_network(&socket(bench), QUEUE_PAIRS, ",reconnect=1");
     let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
-    let mut machine = Machine::boot(&bench.machine(network, device), &ns)?;
+    let mut machine = Machine::boot(&bench.base.machine(network, device)?, &ns)?;
     let mut judged = Ok(());
     for kill in 0..KILLS {
         judged =

@@ -215,7 +215,8 @@ impl Ends {
         let relay = start_relay(&socket, &ns)?;
         let options = options::short(&[("mq", "off"), ("host_mtu", MTU)]);
         let network = vhost_user_network(&socket, QUEUE_PAIRS, "");
-        let mut config = bench.machine(network, options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp));
+        let device = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
+        let mut config = bench.base.machine(network, device)?;
         config.initramfs = image.initramfs;
         let mut machine = Machine::boot(&config, &ns)?;
         set_up_guest(&mut machine)?;

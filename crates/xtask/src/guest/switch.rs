@@ -2,8 +2,7 @@
 //! one guest's offloads are switched off and on.
 
 use super::machine::Machine;
-use super::options::{self, Options};
-use super::{BackendKind, Bench, tcp, vhost_user_network};
+use super::{BackendKind, Bench, GuestKind, options, tcp, vhost_user_network};
 use crate::daemon::{self, Daemon};
 use crate::failure::{Doing, Failure, Result, failed};
 use crate::scratch::Scratch;
@@ -42,10 +41,32 @@ impl Guest {
         scratch.file(&format!("{}.sock", self.port))
     }
 
+    /// Its port in the daemon's file.
+    fn section(&self, bench: &Bench) -> String {
+        let (port, socket) = (self.port, self.socket(&bench.scratch));
+        let more = match bench.args.kind {
+            GuestKind::Qemu => String::new(),
+            GuestKind::Uml => {
+                format!(", mac = \"{}\", control_queue = \"none\", packed = {}", self.mac, self.ring == "on")
+            }
+        };
+        format!(
+            "[[port]]\nname = \"{port}\"\nhost = {{ vhost_user = \"{socket}\"{more} }}\n\
+             wire = {{ switch = \"lan\" }}\n\n"
+        )
+    }
+
     fn start(&mut self, bench: &Bench, ns: &NetNs) -> Result<()> {
-        let options: Options = options::short(&[("mq", "off"), ("packed", self.ring)]);
-        let device = format!("{},mac={}", options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp), self.mac);
-        let mut config = bench.machine(vhost_user_network(&self.socket(&bench.scratch), QUEUE_PAIRS, ""), device);
+        let socket = self.socket(&bench.scratch);
+        let mut config = match bench.args.kind {
+            GuestKind::Uml => bench.user_mode(&socket),
+            GuestKind::Qemu => {
+                let options = options::short(&[("mq", "off"), ("packed", self.ring)]);
+                let arguments = options.device_arguments(QUEUE_PAIRS, BackendKind::Offramp);
+                let device = format!("{arguments},mac={}", self.mac);
+                bench.base.machine(vhost_user_network(&socket, QUEUE_PAIRS, ""), device)?
+            }
+        };
         config.address = self.address;
         self.machine = Some(Machine::start(&config, ns)?);
         Ok(())
@@ -74,13 +95,7 @@ pub fn run(bench: &Bench) -> Result<()> {
     let executable = daemon::build()?;
     let ns = NetNs::new().doing("making a network namespace (run as root)")?;
     let mut guests = Guest::both();
-    let ports = guests.each_ref().map(|guest| {
-        let socket = guest.socket(&bench.scratch);
-        format!(
-            "[[port]]\nname = \"{}\"\nhost = {{ vhost_user = \"{socket}\" }}\nwire = {{ switch = \"lan\" }}\n\n",
-            guest.port
-        )
-    });
+    let ports = guests.each_ref().map(|guest| guest.section(bench));
     let file = ports.concat() + "[[switch]]\nname = \"lan\"\n";
     let daemon = Daemon::start(&executable, &file, &bench.scratch, &ns)?;
     let mut judged = judge(bench, &mut guests, &daemon, &ns);

@@ -4,7 +4,7 @@ use super::judge::AdapterCounts;
 use crate::adapters::Adapters;
 use crate::failure::{Doing, Result, failed};
 use crate::guest::{self, TAP};
-use crate::seam::{self, PortArgs};
+use crate::seam::{self, OfferArgs, PortArgs};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_offload::caps::Offloads;
@@ -33,7 +33,8 @@ impl Link {
     /// # Errors
     /// When a port cannot be opened or the worker cannot start.
     pub fn start(socket: &Path, ns: &NetNs) -> Result<Self> {
-        let args = PortArgs { socket: socket.to_owned(), client: false, queues: 1, mtu: guest::MTU };
+        let (socket, offer) = (socket.to_owned(), OfferArgs::default());
+        let args = PortArgs { socket, client: false, queues: 1, mtu: guest::MTU, offer };
         let (port, mut guests) = seam::open(&args)?;
         let tap = ns.run(open_tap).doing("entering the namespace")??;
         let (Some(host), Some(guest)) = (tap.queue(0), guests.pop()) else { return failed("a port has no queue") };
