@@ -13,7 +13,7 @@
 //! 3. the descriptors are overwritten, the flags of the first one last: from then on the driver has the batch;
 //! 4. `old_used` says the position after the batch, too, and the entries are free again.
 //!
-//! One step is told from the next by one store of a word, so that a backend may be killed between any two
+//! One store of a word separates each step from the next, so that a backend may be killed between any two
 //! instructions. The region is the frontend's to write, too: what is read of it is checked, and is read once.
 
 use crate::mapping::{Mapping, MemoryError};
@@ -112,9 +112,9 @@ pub struct Part {
 /// Where an earlier backend was when it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// Before the batch that was shown last, and behind it: one place when it was shown as a whole.
+    /// Before the batch that was published last, and after it: one place when all of it was published.
     pub before: Place,
-    pub behind: Place,
+    pub after: Place,
     /// Descriptors of that batch that are saved.
     pub saved: u16,
 }
@@ -136,7 +136,7 @@ impl Part {
         let [wrap, old_wrap] = wraps.to_le_bytes();
         (version == VERSION && entries == size).then_some(Progress {
             before: Place { index: old_used, wrap: old_wrap != 0 },
-            behind: Place { index: used, wrap: wrap != 0 },
+            after: Place { index: used, wrap: wrap != 0 },
             saved: old_free_head,
         })
     }
@@ -144,12 +144,12 @@ impl Part {
     /// Says that the ring is at `place`, and that nothing is under way.
     pub(crate) fn settle(&self, place: Place, size: u16) {
         self.set_positions(place, place);
-        // Behind the positions: with nothing saved, two places that differ could not be told from nonsense.
+        // After the positions: with nothing saved, two places that differ would make no sense.
         self.word(SHAPE_AT).store(word([VERSION, size, 0, 0]), Ordering::Release);
     }
 
     /// Saves the descriptors of a batch that is about to be shown, and where it leads.
-    pub(crate) fn begin(&self, before: Place, behind: Place, size: u16, batch: impl Iterator<Item = Saved>) {
+    pub(crate) fn begin(&self, before: Place, after: Place, size: u16, batch: impl Iterator<Item = Saved>) {
         let mut count = 0;
         // More than there is room for cannot be: a batch lies in the ring.
         for saved in batch.take(usize::from(size)) {
@@ -157,14 +157,14 @@ impl Part {
             count += 1;
         }
         self.word(SHAPE_AT).store(word([VERSION, size, 0, count]), Ordering::Release);
-        self.set_positions(before, behind);
+        self.set_positions(before, after);
         // Nothing of the ring is touched before that is written.
         fence(Ordering::SeqCst);
     }
 
-    fn set_positions(&self, before: Place, behind: Place) {
-        let wraps = u16::from_le_bytes([behind.wrap.into(), before.wrap.into()]);
-        self.word(POSITIONS_AT).store(word([behind.index, before.index, wraps, 0]), Ordering::Release);
+    fn set_positions(&self, before: Place, after: Place) {
+        let wraps = u16::from_le_bytes([after.wrap.into(), before.wrap.into()]);
+        self.word(POSITIONS_AT).store(word([after.index, before.index, wraps, 0]), Ordering::Release);
     }
 
     fn entry_at(number: u16) -> usize {
@@ -227,10 +227,10 @@ pub(crate) mod tests {
         let file = file(2 * 64 * 8);
         let part = region(&file, 2, 4).unwrap().part(1, 4).unwrap();
         assert_eq!(part.progress(4), None, "nobody was there");
-        let (before, behind) = (Place { index: 3, wrap: true }, Place { index: 1, wrap: false });
+        let (before, after) = (Place { index: 3, wrap: true }, Place { index: 1, wrap: false });
         let first = Saved { addr: 0x0807_0605_0403_0201, len: 0x1122_3344, id: 0x5566, flags: 0x7788, slots: 2 };
         let second = Saved { slots: 0, ..first };
-        part.begin(before, behind, 4, [first, second].into_iter());
+        part.begin(before, after, 4, [first, second].into_iter());
         let mut bytes = [0; 96];
         file.read_exact_at(&mut bytes, 512).unwrap();
         // Features, version, desc_num, free_head, old_free_head, used_idx, old_used_idx, the two wrap counters.
@@ -240,10 +240,10 @@ pub(crate) mod tests {
         let entry = [1, 0, 1, 0, 1, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0x66, 0x55, 0x88, 0x77, 0x44, 0x33, 0x22, 0x11];
         assert_eq!(bytes[32..56], entry);
         assert_eq!(bytes[56..64], [1, 2, 3, 4, 5, 6, 7, 8]);
-        assert_eq!(part.progress(4), Some(Progress { before, behind, saved: 2 }));
+        assert_eq!(part.progress(4), Some(Progress { before, after, saved: 2 }));
         assert_eq!([part.saved(0), part.saved(1)], [first, second]);
-        part.settle(behind, 4);
-        assert_eq!(part.progress(4), Some(Progress { before: behind, behind, saved: 0 }));
+        part.settle(after, 4);
+        assert_eq!(part.progress(4), Some(Progress { before: after, after, saved: 0 }));
         assert_eq!(part.progress(5), None, "a ring of another size");
     }
 

@@ -62,7 +62,7 @@ impl Watch {
         install()?;
         let take = |slot: &Slot| !slot.is_taken.swap(true, Ordering::Acquire);
         let slot = WATCHED.iter().position(take).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
-        // Behind the end of the one before, for a handler that reads the slot meanwhile.
+        // After the end of the one before, for a handler that reads the slot meanwhile.
         fence(Ordering::Release);
         WATCHED[slot].len.store(len, Ordering::Relaxed);
         WATCHED[slot].alarm.store(alarm.as_fd().as_raw_fd(), Ordering::Relaxed);

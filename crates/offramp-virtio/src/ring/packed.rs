@@ -138,16 +138,16 @@ impl Ring {
     fn resume(&mut self) -> Result<(), BadRing> {
         let Some(inflight) = &self.inflight else { return Ok(()) };
         if let Some(progress) = inflight.progress(self.size) {
-            let Progress { before, behind, saved } = progress;
-            if before.index >= self.size || behind.index >= self.size || saved > self.size {
+            let Progress { before, after, saved } = progress;
+            if before.index >= self.size || after.index >= self.size || saved > self.size {
                 return Err(BadRing::Inflight);
             }
             // Whether the driver has the last batch shows at its first descriptor.
-            let is_shown = before == behind || !self.is_available(before.into());
+            let is_shown = before == after || !self.is_available(before.into());
             if !is_shown {
                 self.put_back(inflight, before.into(), saved);
             }
-            self.next_used = if is_shown { behind } else { before }.into();
+            self.next_used = if is_shown { after } else { before }.into();
             self.next_available = self.next_used;
         }
         inflight.settle(self.next_used.place(), self.size);
@@ -160,7 +160,7 @@ impl Ring {
         for number in 0..count {
             let Saved { addr, len, id, flags, .. } = inflight.saved(number);
             let descriptor = Descriptor { addr, len, id, flags };
-            // SAFETY: the position is within the ring, which is aligned and mapped. The driver looks at none of these
+            // SAFETY: the position is within the ring, which is aligned and mapped. The driver reads none of these
             // descriptors before it sees the flags of the first one change.
             unsafe { self.descriptors.add(usize::from(at.index)).write_volatile(descriptor) };
             at.advance(1, self.size);
@@ -177,8 +177,8 @@ impl Ring {
             nths.map(move |nth| if nth == 0 { used.slots } else { 0 })
         });
         let mut at = self.next_used;
-        let mut behind = self.next_used;
-        self.staged.iter().for_each(|used| behind.advance(used.slots, self.size));
+        let mut after = self.next_used;
+        self.staged.iter().for_each(|used| after.advance(used.slots, self.size));
         let batch = heads.map(|slots| {
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index))) };
@@ -186,7 +186,7 @@ impl Ring {
             let Descriptor { addr, len, id, flags } = descriptor;
             Saved { addr, len, id, flags, slots }
         });
-        inflight.begin(self.next_used.place(), behind.place(), self.size, batch);
+        inflight.begin(self.next_used.place(), after.place(), self.size, batch);
     }
 
     /// The flags of a descriptor.
@@ -365,7 +365,7 @@ impl Ring {
         self.next_used = at;
         let Some((index, half)) = first else { return Published::default() };
         self.used_half(index).store(half, Ordering::Release);
-        // The driver writes what it wants and then looks at the flags; the device the other way round.
+        // The driver writes what it wants and then reads the flags; the device does it the other way round.
         fence(Ordering::SeqCst);
         if let Some(inflight) = &self.inflight {
             inflight.settle(self.next_used.place(), self.size);
@@ -384,7 +384,7 @@ impl Ring {
             EVENT_DESCRIPTOR if self.options.event_idx && unsignalled <= u32::from(self.size) => {
                 let new = self.next_used.index;
                 let old = new.wrapping_sub(unsignalled as u16);
-                // A descriptor of the lap before lies that much behind.
+                // A descriptor of the lap before is a whole ring before it.
                 let lap = if wanted.wrap == self.next_used.wrap { 0 } else { self.size };
                 need_event(wanted.index.wrapping_sub(lap), new, old)
             }

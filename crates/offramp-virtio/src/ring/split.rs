@@ -15,7 +15,7 @@ const NO_NOTIFY: u16 = 1;
 const RING_HEADER_LEN: u64 = 4;
 const AVAILABLE_ENTRY_LEN: u64 = 2;
 const USED_ENTRY_LEN: u64 = 8;
-/// Bytes of `used_event` or `avail_event` behind either ring's entries.
+/// Bytes of `used_event` or `avail_event` after either ring's entries.
 const EVENT_LEN: u64 = 2;
 
 /// Bytes of a used ring.
@@ -232,7 +232,7 @@ impl Ring {
         let (old, new) = (self.published, self.write_used());
         self.published = new;
         self.word(self.used, 1).store(new, Ordering::Release);
-        // The driver writes what it wants and then looks at idx; the device the other way round.
+        // The driver writes what it wants and then reads idx; the device does it the other way round.
         fence(Ordering::SeqCst);
         let slots = new.wrapping_sub(old);
         Published { slots, needs_notification: self.needs_notification(unsignalled.saturating_add(u32::from(slots))) }
@@ -269,7 +269,7 @@ impl Ring {
     }
 
     pub(crate) fn disable_notifications(&mut self) {
-        // With EVENT_IDX the index that was asked for lies behind: nothing more comes for it.
+        // With EVENT_IDX the index that was asked for was passed: no kick comes for it.
         if !self.options.event_idx {
             self.word(self.used, 0).store(NO_NOTIFY, Ordering::Relaxed);
         }

@@ -50,7 +50,7 @@ fn three_chains() -> (Vec<u8>, Position, Position) {
 
 #[test]
 fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batch() {
-    let (memory, before, behind) = three_chains();
+    let (memory, before, after) = three_chains();
     let base = u32::from(before.bits()) * 0x1_0001;
     let (mut ring, guest, memory_file, region_file) = ring_over(&memory, &[0; 512], base);
     let mut batch = Batch::default();
@@ -64,7 +64,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
     let region_between = bytes(&region_file);
     ring.inflight = Some(part);
     ring.publish(0);
-    let (shown, region_behind) = (bytes(&memory_file), bytes(&region_file));
+    let (shown, region_after) = (bytes(&memory_file), bytes(&region_file));
     // All is overwritten but what shows it.
     let mut torn = shown.clone();
     let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
@@ -74,8 +74,8 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
         (&memory, &region_before, before),
         (&memory, &region_between, before),
         (&torn, &region_between, before),
-        (&shown, &region_between, behind),
-        (&shown, &region_behind, behind),
+        (&shown, &region_between, after),
+        (&shown, &region_after, after),
     ];
     for (n, (left, region, expected)) in cases.into_iter().enumerate() {
         let (mut ring, guest, memory_file, region_file) = ring_over(left, region, 0x8000_8000);
@@ -87,7 +87,7 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
         // Whoever comes next finds nothing under way.
         drop(ring);
         let settled = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE).unwrap().progress(SIZE);
-        assert_eq!(settled, Some(Progress { before: expected.place(), behind: expected.place(), saved: 0 }));
+        assert_eq!(settled, Some(Progress { before: expected.place(), after: expected.place(), saved: 0 }));
     }
 }
 
@@ -141,5 +141,16 @@ fn a_region_that_makes_no_sense_is_refused() {
         let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
         let refused = Ring::new(&guest, &PLACE, 0x8000_8000, RingOptions::default(), part);
         assert_eq!(refused.unwrap_err(), BadRing::Inflight);
+    }
+}
+
+#[test]
+fn a_chain_of_another_ring_leads_nowhere_out_of_this_one() {
+    let (memory, ..) = three_chains();
+    let (mut ring, _guest, ..) = ring_over(&memory, &[0; 512], 0x8000_8000);
+    for slots in [SIZE + 1, u16::MAX] {
+        ring.add_used(&Chain { id: 0, slots, first: 0, count: 0, len: 0 }, 0);
+        ring.publish(0);
+        assert!(ring.next_used.index < SIZE, "{slots} slots");
     }
 }
