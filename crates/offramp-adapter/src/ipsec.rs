@@ -7,7 +7,7 @@
 //! should have protected and came in the clear is discarded always (RFC 4301 5.2). The policy is about IP
 //! packets: ARP and what else is no IP passes.
 //!
-//! Associations change while frames flow ([`Control::change_ipsec`](crate::pair::Control::change_ipsec)): all
+//! Associations change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)): all
 //! that is asked is checked first, then it comes into force for each queue pair between two super-frames. Several
 //! queue pairs share an association; each seals with numbers that were granted to it alone.
 
@@ -22,7 +22,7 @@ pub use association::{SaState, SaStatus};
 pub use change::{Ipsec, SaChange, SaError};
 pub(crate) use keepalive::Keepalives;
 pub(crate) use open::Opening;
-pub(crate) use seal::Sealing;
+pub(crate) use seal::{Sealer, Sealing};
 
 use crate::stats::Loss;
 use association::{Inbound, Outbound};

@@ -32,6 +32,7 @@ pub mod ipsec;
 pub mod memory;
 pub mod moderation;
 pub mod pair;
+pub mod pipeline;
 pub mod port;
 pub mod receive;
 pub mod stats;

@@ -115,16 +115,6 @@ pub trait HostPort {
         None
     }
 
-    /// [`HostPort::rx_flush`], and tells of each frame that was [`PortError::Held`] what became of it.
-    #[inline]
-    fn end_batch(&mut self, now_ns: u64, tell: impl FnMut(Settled))
-    where
-        Self: Sized,
-    {
-        self.rx_flush(now_ns);
-        std::iter::from_fn(|| self.settle()).for_each(tell);
-    }
-
     /// The host's interrupts, where they are apart from handing over; always, or never. `None`: handing over
     /// is the interrupt, and moderation decides when that is.
     fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {

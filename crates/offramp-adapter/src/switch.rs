@@ -24,7 +24,6 @@
 //! With [`SwitchConfig::learning`] off it is a link: two ports, and everything goes to the other one.
 
 mod control;
-mod egress;
 mod limit;
 mod stations;
 
@@ -32,17 +31,24 @@ pub use control::{LINK_PORTS_MAX, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
+use crate::ipsec::{Keepalives, Sealer};
 use crate::moderation::ModerationConfig;
+use crate::pipeline::backlog::Backlog;
+use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, Scratch, Work};
+use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError};
 use crate::stats::Loss;
 use crate::transmit::Progress;
 use control::Request;
-use egress::{Egress, Lent, Outlet, Scratch, Work};
 use limit::TokenBucket;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
-use offramp_offload::segment::{IdRange, Refused, SegmentPolicy, Segmenter};
+use offramp_offload::esp::SealedSegments;
+use offramp_offload::frame::Frame;
+use offramp_offload::meta::RxMeta;
+use offramp_offload::segment::{IdRange, Segmenter};
 use stations::{Station, Stations};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
@@ -108,9 +114,11 @@ pub struct PortConfig {
     pub flood_limit: Option<FloodLimit>,
     /// How frames for this port are joined; `telling` is the port's own.
     pub coalesce: CoalesceConfig,
-    /// When the port's host is interrupted, where that is apart from handing over
-    /// ([`HostPort::interrupts`]); without effect elsewhere. May be changed later.
+    /// When the port's host is interrupted; where handing over is the interrupt, frames wait for it. May be changed
+    /// later.
     pub moderation: ModerationConfig,
+    /// Receive queues of the host that frames are spread over ([`RxMeta::queue`](offramp_offload::meta::RxMeta::queue)).
+    pub queues: u16,
 }
 
 impl Default for PortConfig {
@@ -123,32 +131,15 @@ impl Default for PortConfig {
             flood_limit: Some(FloodLimit::default()),
             coalesce: CoalesceConfig::default(),
             moderation: ModerationConfig::default(),
+            queues: 1,
         }
-    }
-}
-
-/// What is left of a port's turn.
-#[derive(Debug)]
-struct Budget {
-    frames: usize,
-    bytes: usize,
-}
-
-impl Budget {
-    fn is_left(&self) -> bool {
-        self.frames > 0 && self.bytes > 0
-    }
-
-    fn spend(&mut self, frames: usize, bytes: usize) {
-        self.frames = self.frames.saturating_sub(frames);
-        self.bytes = self.bytes.saturating_sub(bytes);
     }
 }
 
 /// A frame on its way: the ports from `next` up to `end` are still to be visited.
 #[derive(Debug)]
 struct Pending {
-    plan: Segmenter,
+    planned: Planned,
     /// Bytes of the frame that was planned.
     frame_len: usize,
     next: usize,
@@ -166,10 +157,10 @@ impl Pending {
         self.next += 1;
     }
 
-    /// Counts what was written of a cut as handed; the rest is not written any more.
+    /// Counts what was written of a segmentation as handed; the rest is not written any more.
     fn note_cut(&mut self) {
         if let Some(rest) = self.cut.take() {
-            self.frames_handed = self.frames_handed.max(self.plan.frames_left() - rest.frames_left());
+            self.frames_handed = self.frames_handed.max(self.planned.frames_left() - rest.frames_left());
         }
     }
 }
@@ -178,27 +169,99 @@ impl Pending {
 struct Port<P> {
     host: P,
     shared: Arc<SwitchPort>,
-    egress: Egress,
+    plan: Plan,
+    deliver: Deliver,
+    backlog: Backlog,
     floods: Option<TokenBucket>,
     pending: Option<Pending>,
-    /// Changes of the moderation that the port's host knows of.
+    /// Changes of the moderation that were taken over.
     moderation_changes: u32,
-    /// Of a host whose interrupts are apart from handing over.
+    /// Of a host that sees frames before it is interrupted.
     next_interrupt_ns: Option<u64>,
 }
 
 impl<P: HostPort> Port<P> {
-    /// Sends the interrupts that are due to a host that sees what it is given before them.
-    fn interrupt(&mut self, now_ns: u64) {
-        let Some(interrupts) = self.host.interrupts() else { return };
-        let stats = self.shared.stats();
-        if let Some(moderation) = self.shared.changed_moderation(&mut self.moderation_changes) {
-            interrupts.moderate(&moderation);
-            stats.note_moderation(interrupts);
+    /// Takes over settings that have changed.
+    fn begin_batch(&mut self, now_ns: u64) {
+        let Self { shared, plan, deliver, backlog, pending, .. } = self;
+        deliver.take_over(shared.ipsec(), now_ns);
+        if matches!(pending, Some(Pending { planned: Planned::Sealed(..), .. })) {
+            plan.tick(now_ns);
+        } else {
+            plan.take_over(shared.ipsec(), shared.mtu(), false, now_ns);
         }
-        let counts = interrupts.send_due(now_ns);
-        stats.interrupted(counts, interrupts);
-        self.next_interrupt_ns = interrupts.next_due_ns();
+        if deliver.interrupts_by_handing_over()
+            && let Some(moderation) = shared.changed_moderation(&mut self.moderation_changes)
+        {
+            backlog.set(moderation, &shared.stats().receive);
+        }
+    }
+
+    /// Brings one frame of another port, or keeps it until it is due; whether that is done.
+    fn push(&mut self, mut lent: Lent<'_>, cut: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
+        if !self.backlog.is_off() {
+            work.budget.spend(1, lent.frame.bytes().len());
+            self.backlog.push(&lent.frame, work.now_ns);
+            return true;
+        }
+        let mut outlet = outlet(&mut self.host, &self.shared);
+        let is_done = self.deliver.push(&mut outlet, &mut lent, cut, work);
+        self.deliver.note(&outlet);
+        close(&self.shared, outlet.closed);
+        is_done
+    }
+
+    /// Brings one frame as it would stand on a wire, which others may be brought, too.
+    fn push_received(&mut self, frame: &mut Frame<'_>, work: &mut Work<'_>) {
+        if !self.backlog.is_off() {
+            return self.backlog.push(frame, work.now_ns);
+        }
+        let mut outlet = outlet(&mut self.host, &self.shared);
+        self.deliver.push_shared(&mut outlet, frame, work);
+        self.deliver.note(&outlet);
+        close(&self.shared, outlet.closed);
+    }
+
+    /// Hands over what waits, if it is due.
+    fn release_backlog(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
+        if !self.backlog.is_due(now_ns, is_forced) {
+            return;
+        }
+        let Self { host, shared, plan, deliver, backlog, .. } = self;
+        let mut outlet = outlet(host, shared);
+        let mut budget = Budget { frames: usize::MAX, bytes: usize::MAX };
+        let mut work = Work { scratch, budget: &mut budget, now_ns };
+        backlog.release(&shared.stats().receive, now_ns, clock, |frame| {
+            // It was planned once already: on these bytes the same can be done.
+            if let Ok(plan) = plan.in_the_clear(&frame) {
+                deliver.push(&mut outlet, &mut Lent { frame, plan: &plan }, &mut None, &mut work);
+            }
+        });
+        deliver.note(&outlet);
+        close(shared, outlet.closed);
+    }
+
+    /// Ends a batch: the host sees what it was handed, and is interrupted where that is due.
+    fn end_batch(&mut self, is_draining: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
+        self.release_backlog(is_draining, scratch, now_ns, clock);
+        if !self.deliver.is_idle() {
+            let mut outlet = outlet(&mut self.host, &self.shared);
+            self.deliver.end_batch(&mut outlet, now_ns);
+            close(&self.shared, outlet.closed);
+        }
+        if let Some(interrupts) = self.host.interrupts() {
+            let seen = &mut self.moderation_changes;
+            self.next_interrupt_ns = self.shared.send_interrupts(0, interrupts, seen, now_ns);
+        }
+    }
+
+    /// Tells the host what is to be said of the frame that was planned last.
+    fn answer(&mut self) {
+        let Some(answer) = self.plan.answer() else { return };
+        let outcome = self.host.rx_deliver(&RxMeta::default(), answer);
+        // Who has no room is told the next time.
+        close(&self.shared, outcome.err());
+        self.deliver.has_delivered();
     }
 }
 
@@ -210,21 +273,48 @@ impl<P> Port<P> {
     fn reaches(&self, other: &Self) -> bool {
         other.is_open() && !(self.shared.is_isolated() && other.shared.is_isolated())
     }
+
+    /// Counts that frames were fetched: the host's buffers are free again.
+    fn count_fetched(&self) {
+        if self.deliver.interrupts_by_handing_over() {
+            self.shared.stats().transmit.interrupts.add(1);
+        }
+    }
+
+    /// When something is due without any new frame.
+    fn next_deadline_ns(&self) -> Option<u64> {
+        let held_ns = self.deliver.next_deadline_ns().into_iter().chain(self.backlog.next_due_ns());
+        held_ns.chain(self.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()
+    }
+}
+
+fn outlet<'a, P: HostPort>(host: &'a mut P, shared: &'a SwitchPort) -> Outlet<'a, P> {
+    Outlet::new(host, &shared.stats().receive, shared.offloads(), shared.mtu())
+}
+
+/// Notes why a port is of no more use, if it is so.
+fn close(shared: &SwitchPort, error: Option<PortError>) {
+    if let Some(PortError::Closed(errno)) = error {
+        shared.close(errno);
+    }
 }
 
 /// The switch. See the [module](self) for the rules.
 #[derive(Debug)]
 pub struct Switch<P> {
     config: SwitchConfig,
-    policy: SegmentPolicy,
     ports: Box<[Option<Port<P>>]>,
     stations: Stations,
     scratch: Scratch,
+    /// Where sealed frames are written before they are brought to each port.
+    sealed: Scratch,
     /// Whose turn comes first in the next batch.
     first: usize,
     /// Nothing more is fetched from any port.
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
+    /// What is woken by changes of the ports' settings while the switch sleeps.
+    waker: Option<Waker>,
 }
 
 impl<P: HostPort> Switch<P> {
@@ -232,13 +322,14 @@ impl<P: HostPort> Switch<P> {
     pub fn new(config: &SwitchConfig) -> Self {
         Self {
             config: *config,
-            policy: SegmentPolicy { id_range: config.id_range, fragment_id: 0 },
             ports: (0..config.ports_max).map(|_| None).collect(),
             stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
             scratch: Scratch::new(),
+            sealed: Scratch::new(),
             first: 0,
             is_draining: false,
             control: Arc::new(SwitchControl::new(config)),
+            waker: None,
         }
     }
 
@@ -274,36 +365,47 @@ impl<P: HostPort> Switch<P> {
 
     /// Frames that are held to be coalesced for the port of that number.
     pub fn held(&self, index: usize) -> usize {
-        self.ports.get(index).and_then(Option::as_ref).map_or(0, |port| port.egress.held())
+        let port = self.ports.get(index).and_then(Option::as_ref);
+        port.map_or(0, |port| port.deliver.held() + port.backlog.len())
     }
 
-    /// When held frames or an interrupt are due without any new frame.
+    /// When something is due without any new frame: held frames, an interrupt, an association.
     pub fn next_deadline_ns(&self) -> Option<u64> {
-        let open = self.ports.iter().flatten().filter(|port| port.is_open());
-        open.filter_map(|port| port.egress.next_deadline_ns().into_iter().chain(port.next_interrupt_ns).min()).min()
+        self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(Port::next_deadline_ns).min()
     }
 
-    /// Asks for `waker` to be called when a port is added or removed, or its moderation changed. The
+    /// Asks for `waker` to be called when a port is added or removed, or its settings changed. The
     /// caller must poll once more before it sleeps.
-    pub fn register(&self, waker: &Waker) {
+    pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
+        self.waker = Some(waker.clone());
+        self.ports.iter().flatten().for_each(|port| port.shared.register(waker));
     }
 
     /// Takes back what [`Switch::register`] asked for.
-    pub fn unregister(&self) {
+    pub fn unregister(&mut self) {
         self.control.register(None);
+        self.waker = None;
+        self.ports.iter().flatten().for_each(|port| port.shared.unregister());
+    }
+
+    /// As [`Switch::poll_timed`], where time stands still while a batch moves: what an interrupt costs is not measured.
+    pub fn poll(&mut self, now_ns: u64) -> Progress {
+        self.poll_timed(now_ns, &|| now_ns)
     }
 
     /// Gives every port one turn, then ends the batch. A port that is found closed is left alone from
-    /// then on ([`SwitchPort::closed`]); the others go on.
-    pub fn poll(&mut self, now_ns: u64) -> Progress {
-        let mut progress = Progress { moved: self.apply_requests(now_ns), more: false };
+    /// then on ([`SwitchPort::closed`]); the others go on. `clock` is the processor's time that the caller has had,
+    /// nanoseconds from any moment; it is read only where frames wait for moderation.
+    pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
+        let mut progress = Progress { moved: self.apply_requests(now_ns), ..Progress::default() };
+        self.ports.iter_mut().flatten().filter(|port| port.is_open()).for_each(|port| port.begin_batch(now_ns));
         let count = self.ports.len();
         for nth in 0..count {
-            progress = progress.or(self.turn((self.first + nth) % count, now_ns));
+            progress = progress.and(self.turn((self.first + nth) % count, now_ns));
         }
         self.first = self.after(self.first);
-        self.end_batch(now_ns);
+        self.end_batch(now_ns, clock);
         progress
     }
 
@@ -314,13 +416,10 @@ impl<P: HostPort> Switch<P> {
         next.find(|&next| self.ports[next].is_some()).unwrap_or(0)
     }
 
-    fn end_batch(&mut self, now_ns: u64) {
+    fn end_batch(&mut self, now_ns: u64, clock: &impl Fn() -> u64) {
         for port in self.ports.iter_mut().flatten() {
-            if port.is_open() && !port.egress.is_idle() {
-                port.egress.end_batch(Outlet::new(&mut port.host, &port.shared), now_ns);
-            }
             if port.is_open() {
-                port.interrupt(now_ns);
+                port.end_batch(self.is_draining, &mut self.scratch, now_ns, clock);
             }
             if !port.is_open() {
                 self.stations.forget(port.shared.index);
@@ -344,19 +443,34 @@ impl<P: HostPort> Switch<P> {
 
     fn add(&mut self, mut host: P, shared: Arc<SwitchPort>) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
-        let is_interrupted_apart = host.interrupts().is_some();
-        let egress = Egress::new(&shared.config.coalesce, host.honours_data_valid(), is_interrupted_apart);
+        let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &mut host);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
+        if let Some(waker) = &self.waker {
+            shared.register(waker);
+        }
         let index = shared.index;
-        let (moderation_changes, next_interrupt_ns) = (0, None);
-        self.ports[index] =
-            Some(Port { host, shared, egress, floods, pending: None, moderation_changes, next_interrupt_ns });
+        let mut port = Port {
+            host,
+            shared,
+            plan: Plan::new(self.config.id_range),
+            deliver,
+            backlog: Backlog::new(),
+            floods,
+            pending: None,
+            moderation_changes: 0,
+            next_interrupt_ns: None,
+        };
+        port.begin_batch(0);
+        self.ports[index] = Some(port);
     }
 
     fn remove(&mut self, shared: &Arc<SwitchPort>, now_ns: u64) {
         let index = shared.index;
         let Some(mut port) = self.ports[index].take() else { return };
-        port.egress.release(Outlet::new(&mut port.host, shared), now_ns);
+        port.end_batch(true, &mut self.scratch, now_ns, &|| now_ns);
+        let mut outlet = outlet(&mut port.host, shared);
+        port.deliver.release(&mut outlet);
+        port.deliver.flush(&mut outlet, now_ns);
         if let Some(interrupts) = port.host.interrupts() {
             // Nobody would send what is due later.
             interrupts.moderate(&ModerationConfig::default());
@@ -373,6 +487,7 @@ impl<P: HostPort> Switch<P> {
 
     /// Moves frames of one port until it has none, or its budget is spent.
     fn turn(&mut self, from: usize, now_ns: u64) -> Progress {
+        self.send_keepalives(from, now_ns);
         let mut progress = Progress::default();
         let mut budget = Budget { frames: self.config.turn_frames.max(1), bytes: self.config.turn_bytes.max(1) };
         while budget.is_left() {
@@ -381,12 +496,12 @@ impl<P: HostPort> Switch<P> {
                 return progress;
             }
             if let Some(port) = self.ports[from].as_ref().filter(|_| !progress.moved) {
-                port.egress.count_taken(port.shared.stats());
+                port.count_fetched();
             }
             progress.moved = true;
             self.forward(from, now_ns, &mut budget);
         }
-        Progress { moved: true, more: true }
+        Progress { moved: true, more: true, ..Progress::default() }
     }
 
     /// Takes the next frame of a port and decides where it goes; `false` when there is none.
@@ -413,19 +528,23 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Plans the frame last taken from a port and decides where it goes. Errors say why it goes nowhere,
+    /// Plans the frame that was fetched from a port and decides where it goes. Errors say why it goes nowhere,
     /// and how many frames that is.
     fn admit(&mut self, from: usize, now_ns: u64) -> Result<(), (Loss, usize)> {
         let Some(port) = &mut self.ports[from] else { return Ok(()) };
-        port.shared.stats().transmit.host_frames.add(1);
-        let frame = port.host.tx_frame();
-        let plan = Segmenter::new(&frame, &self.policy).map_err(|refused| (reason(refused), 1))?;
-        let (frames, frame_len) = (plan.frames_left(), frame.bytes().len());
-        let Route { next, end } = self.route(from, frames, now_ns).map_err(|loss| (loss, frames))?;
-        self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
+        let stats = &port.shared.stats().transmit;
+        stats.host_frames.add(1);
+        let mut frame = port.host.tx_frame();
+        let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(&frame));
+        let planned = port.plan.plan(&mut frame, stats, now_ns);
+        port.backlog.sent(frame_len as u64);
+        port.answer();
+        let planned = planned.map_err(|loss| (loss, 1))?;
+        let frames = planned.frames_left();
+        let Route { next, end } = self.route(from, &stations, frames, now_ns).map_err(|loss| (loss, frames))?;
         if let Some(port) = &mut self.ports[from] {
             port.shared.stats().transmit.frames_in.add(frames as u64);
-            port.pending = Some(Pending { plan, frame_len, next, end, frames_handed: 0, cut: None });
+            port.pending = Some(Pending { planned, frame_len, next, end, frames_handed: 0, cut: None });
         }
         Ok(())
     }
@@ -440,23 +559,19 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// The ports that the frame last taken from a port is for.
-    fn route(&mut self, from: usize, frames: usize, now_ns: u64) -> Result<Route, Loss> {
+    /// The ports that a frame from `from` is for.
+    fn route(&mut self, from: usize, frame: &FrameStations, frames: usize, now_ns: u64) -> Result<Route, Loss> {
         let Self { config, ports, stations, .. } = self;
-        let Some(port) = &mut ports[from] else { return Err(Loss::NoDestination) };
-        let frame = port.host.tx_frame();
-        let (source, destination) = (Station::source(frame.bytes()), Station::destination(frame.bytes()));
-        let is_reserved = is_reserved(frame.bytes());
         let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
         if config.learning {
             let now_s = now_ns / NANOSECONDS_PER_SECOND;
-            if is_reserved {
+            if frame.is_reserved {
                 return Err(Loss::Reserved);
             }
-            if let Some(source) = source {
+            if let Some(source) = frame.source {
                 stations.learn(source, from, now_s);
             }
-            if let Some(to) = destination.and_then(|station| stations.find(station, now_s)) {
+            if let Some(to) = frame.destination.and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
                     _ if to == from => Err(Loss::Hairpin),
                     Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1 }),
@@ -479,6 +594,9 @@ impl<P: HostPort> Switch<P> {
 
     /// Brings the pending frame of a port to all that it is for, or as many as the budget lasts.
     fn forward(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
+        if matches!(&self.ports[from], Some(Port { pending: Some(Pending { planned: Planned::Sealed(..), .. }), .. })) {
+            return self.forward_sealed(from, now_ns, budget);
+        }
         let Self { ports, stations, scratch, .. } = self;
         while let Some(next) = next_of(ports, from) {
             if !budget.is_left() {
@@ -486,26 +604,24 @@ impl<P: HostPort> Switch<P> {
             }
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, next])
                 && source.reaches(port)
-                && let Some(pending) = &mut source.pending
+                && let Some(Pending { planned: Planned::Clear(plan), frame_len, cut, .. }) = &mut source.pending
             {
                 let frame = source.host.tx_frame();
-                if frame.bytes().len() != pending.frame_len {
+                if frame.bytes().len() != *frame_len {
                     conclude(source); // The port took back what it lent.
                     return;
                 }
-                let hash = port.host.flow_hash(&frame);
-                let mut lent = Lent { frame, plan: &pending.plan, hash };
-                let mut outlet = Outlet::new(&mut port.host, &port.shared);
-                let mut work = Work { scratch, budget, now_ns };
-                let is_done = port.egress.deliver(&mut outlet, &mut lent, &mut pending.cut, &mut work);
+                let is_done = port.push(Lent { frame, plan }, cut, &mut Work { scratch, budget, now_ns });
                 if !port.is_open() {
                     stations.forget(next);
                 }
                 if !is_done {
                     return;
                 }
-                pending.frames_handed = pending.plan.frames_left();
-                pending.advance();
+                if let Some(pending) = &mut source.pending {
+                    pending.frames_handed = pending.planned.frames_left();
+                    pending.advance();
+                }
             } else if let Some(source) = &mut ports[from] {
                 leave_out(source, next);
             }
@@ -514,6 +630,124 @@ impl<P: HostPort> Switch<P> {
             conclude(port);
         }
     }
+
+    /// Seals the pending frame of a port run by run, and brings each to all ports that it is for.
+    fn forward_sealed(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
+        while budget.is_left() {
+            let Some(Port { host, shared, plan, pending, .. }) = &mut self.ports[from] else { return };
+            let Some(Pending { planned: Planned::Sealed(sealed, by), next, end, .. }) = pending else { return };
+            if sealed.frames_left() == 0 {
+                *pending = None;
+                return;
+            }
+            let route = Route { next: *next, end: *end };
+            let stats = &shared.stats().transmit;
+            let run = plan.sealer(*by).map_or(Err(Loss::Cipher), |(sealer, keepalives)| {
+                write_sealed(sealer, keepalives, *by, &mut host.tx_frame(), sealed, &mut self.sealed, now_ns)
+            });
+            let (len, stride, count) = match run {
+                Ok(run) => run,
+                Err(reason) => {
+                    // When its association ends, the rest of a frame is lost.
+                    stats.lose(reason, sealed.frames_left());
+                    *pending = None;
+                    return;
+                }
+            };
+            budget.spend(count, count * len);
+            let handed = (0..count).filter(|nth| {
+                let start = nth * stride;
+                self.bring(from, &route, start..start + len, now_ns)
+            });
+            let handed = handed.count();
+            let Some(port) = &self.ports[from] else { return };
+            let stats = &port.shared.stats().transmit;
+            stats.lose(Loss::NoDestination, count - handed);
+            stats.frames_out.add(handed as u64);
+            stats.bytes_out.add((handed * len) as u64);
+        }
+    }
+
+    /// Brings one frame of the sealed ones to all ports that it is for; whether there was one.
+    fn bring(&mut self, from: usize, route: &Route, place: Range<usize>, now_ns: u64) -> bool {
+        let Self { ports, stations, scratch, sealed, .. } = self;
+        let mut frame = Frame::received(&mut sealed.0[place]);
+        let mut budget = Budget { frames: usize::MAX, bytes: usize::MAX };
+        let mut is_handed = false;
+        for to in route.next..route.end {
+            if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
+                && source.reaches(port)
+            {
+                port.push_received(&mut frame, &mut Work { scratch, budget: &mut budget, now_ns });
+                if !port.is_open() {
+                    stations.forget(to);
+                }
+                is_handed = true;
+            }
+        }
+        is_handed
+    }
+
+    /// Sends the keepalives of a port that are due.
+    fn send_keepalives(&mut self, from: usize, now_ns: u64) {
+        let Some(Port { plan, shared, .. }) = &mut self.ports[from] else { return };
+        let mut due = Vec::new();
+        plan.send_keepalives(&shared.stats().transmit, now_ns, |frame| {
+            due.push(frame.to_vec());
+            true
+        });
+        for bytes in due {
+            let place = 0..bytes.len();
+            self.sealed.0[place.clone()].copy_from_slice(&bytes);
+            let stations = FrameStations::of(&Frame::received(&mut self.sealed.0[place.clone()]));
+            // It is no frame of the host's, so that nothing is counted where it cannot go.
+            if let Ok(route) = self.route(from, &stations, 1, now_ns) {
+                self.bring(from, &route, place, now_ns);
+            }
+        }
+    }
+}
+
+/// What a switch reads of a frame.
+struct FrameStations {
+    source: Option<Station>,
+    destination: Option<Station>,
+    is_reserved: bool,
+}
+
+impl FrameStations {
+    fn of(frame: &Frame<'_>) -> Self {
+        let bytes = frame.bytes();
+        Self {
+            source: Station::source(bytes),
+            destination: Station::destination(bytes),
+            is_reserved: is_reserved(bytes),
+        }
+    }
+}
+
+/// Seals the next frames of one length into the front of `out`: their length, the distance from one to the next, and how
+/// many.
+fn write_sealed(
+    sealer: &mut Sealer,
+    keepalives: Option<&mut Keepalives>,
+    by: usize,
+    frame: &mut Frame<'_>,
+    sealed: &mut SealedSegments,
+    out: &mut Scratch,
+    now_ns: u64,
+) -> Result<(usize, usize, usize), Loss> {
+    let len = sealer.next_len(frame, sealed);
+    let stride = len.next_multiple_of(FRAME_ALIGN);
+    let slots = (out.0.len().checked_div(stride)).unwrap_or(0).min(sealed.frames_left());
+    if slots == 0 {
+        return Err(Loss::TooLong);
+    }
+    let count = sealer.write_run(frame, sealed, &mut out.0[..slots * stride], stride)?;
+    if let Some(keepalives) = keepalives {
+        keepalives.sealed(by, &out.0[..len], now_ns);
+    }
+    Ok((len, stride, count))
 }
 
 /// The ports that a frame is for.
@@ -540,7 +774,7 @@ fn conclude<P>(port: &mut Port<P>) {
     let Some(mut pending) = port.pending.take() else { return };
     pending.note_cut();
     let (handed, stats) = (pending.frames_handed, &port.shared.stats().transmit);
-    stats.lose(Loss::NoDestination, pending.plan.frames_left() - handed);
+    stats.lose(Loss::NoDestination, pending.planned.frames_left() - handed);
     stats.frames_out.add(handed as u64);
     if handed > 0 {
         stats.bytes_out.add(pending.frame_len as u64);
@@ -552,12 +786,5 @@ fn is_reserved(frame: &[u8]) -> bool {
     match frame.first_chunk::<6>() {
         Some([rest @ .., last]) => *rest == RESERVED_ADDRESS[..5] && last & RESERVED_LAST_MASK == 0,
         None => false,
-    }
-}
-
-fn reason(refused: Refused) -> Loss {
-    match refused {
-        Refused::Malformed(_) => Loss::Malformed,
-        _ => Loss::BadRequest,
     }
 }

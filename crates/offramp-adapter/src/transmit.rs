@@ -1,44 +1,53 @@
-//! Host to line: take a super-frame, plan it, cut it into buffers of the line, seal what is to be protected.
+//! Host to wire: fetch a frame, plan it, segment it into buffers of the wire, seal what is to be protected.
 
 use crate::config::AdapterConfig;
-use crate::ipsec::{InForce, Keepalives, Sealing};
+use crate::ipsec::Ipsec;
+use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
-use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
-use offramp_offload::segment::{Refused, SegmentPolicy, Segmenter};
-use std::sync::Arc;
 
-/// What a poll of one direction did.
+/// What a poll did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Progress {
     /// At least one frame moved.
     pub moved: bool,
     /// There is, or may be, more to do at once.
     pub more: bool,
+    /// Frames and super-frames that were fetched from the host.
+    pub host_frames: usize,
+    /// Bytes that were put on the wire.
+    pub bytes_out: usize,
 }
 
 impl Progress {
-    /// What two directions did together.
+    /// What two polls did together.
     #[must_use]
-    pub fn or(self, other: Self) -> Self {
-        Self { moved: self.moved || other.moved, more: self.more || other.more }
+    pub fn and(self, other: Self) -> Self {
+        Self {
+            moved: self.moved || other.moved,
+            more: self.more || other.more,
+            host_frames: self.host_frames + other.host_frames,
+            bytes_out: self.bytes_out + other.bytes_out,
+        }
     }
 }
 
-/// What a frame that is lost counts for in a batch, in bytes: as the shortest one of a line. A host that
-/// sends nothing else must not hold the thread forever.
+/// Bytes charged to the batch budget for a frame that is lost (the shortest of Ethernet), so that a flood of bad frames
+/// cannot monopolise the thread.
 const LOST_FRAME_BYTES: usize = 60;
 
-/// What taking a frame came to.
-enum Taken {
+/// What fetching a frame came to.
+enum Fetched {
     /// The host has none.
     Nothing,
-    /// It went as it is, so many bytes.
+    /// It went as it is, with this many bytes.
     Sent(usize),
     /// It is planned, or was lost and counted.
-    Other,
+    Planned,
+    /// The port cannot express it: it was lost and counted.
+    Refused,
 }
 
 /// Frames that went as they are, counted once per batch.
@@ -51,7 +60,7 @@ struct Tally {
 impl Tally {
     fn settle(&mut self, stats: &Direction) {
         let Self { frames, bytes } = std::mem::take(self);
-        // A pair that only receives leaves these counters to the one that transmits.
+        // Idle transmit must not dirty this cache line; another worker may own it.
         if frames == 0 {
             return;
         }
@@ -62,54 +71,35 @@ impl Tally {
     }
 }
 
-/// What is left of a frame.
-#[derive(Debug)]
-enum Pending {
-    /// It goes in the clear.
-    Clear(Segmenter),
-    /// It is sealed, by the sealer of that number.
-    Sealed(SealedSegments, usize),
-}
-
 /// The transmit pipeline of one queue pair.
 ///
-/// A super-frame that the line has no room for stays with its owner, half cut if need be: the line's
+/// A super-frame that the wire has no room for stays with its owner, segmented in part if need be: the wire's
 /// shortage holds the host back and nothing is lost for it.
 #[derive(Debug)]
 pub struct Transmit {
-    policy: SegmentPolicy,
+    plan: Plan,
     mtu: usize,
     batch_bytes: usize,
-    pending: Option<Pending>,
+    pending: Option<Planned>,
     /// Nothing more is fetched from the host.
     is_draining: bool,
-    /// `None` while no frame has to do with IPsec.
-    sealing: Option<Box<Sealing>>,
-    /// `None` while no association reminds a NAT.
-    keepalives: Option<Box<Keepalives>>,
 }
 
 impl Transmit {
     /// An empty pipeline.
     pub fn new(config: &AdapterConfig) -> Self {
         Self {
-            policy: SegmentPolicy { id_range: config.id_range, fragment_id: 0 },
+            plan: Plan::new(config.id_range),
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
             is_draining: false,
-            sealing: None,
-            keepalives: None,
         }
     }
 
-    /// Frames that wait for room on the line.
+    /// Frames that wait for room on the wire.
     pub fn held(&self) -> usize {
-        match &self.pending {
-            None => 0,
-            Some(Pending::Clear(plan)) => plan.frames_left(),
-            Some(Pending::Sealed(plan, _)) => plan.frames_left(),
-        }
+        self.pending.as_ref().map_or(0, Planned::frames_left)
     }
 
     /// Says whether frames are still fetched from the host. What was fetched goes out in either case.
@@ -117,35 +107,23 @@ impl Transmit {
         self.is_draining = is_draining;
     }
 
-    /// Whether a frame is sealed in part.
+    /// Takes over associations that have changed, between two super-frames, and lets their time go on. `is_shared`: other
+    /// queue pairs seal with them, too.
     #[inline]
-    pub(crate) fn is_sealing(&self) -> bool {
-        matches!(self.pending, Some(Pending::Sealed(..)))
-    }
-
-    /// Seals with these associations from now on; not while a frame is sealed in part. `is_shared`: other queue
-    /// pairs do so, too.
-    pub(crate) fn set_ipsec(&mut self, in_force: &Arc<InForce>, is_shared: bool) {
-        self.sealing = Sealing::new(in_force, self.sealing.take(), self.mtu, is_shared);
-        self.keepalives = Keepalives::new(in_force);
-    }
-
-    /// Says what time it is to the associations.
-    #[inline]
-    pub(crate) fn tick(&mut self, now_ns: u64) {
-        if let Some(sealing) = &mut self.sealing {
-            sealing.tick(now_ns);
+    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, is_shared: bool, now_ns: u64) {
+        if matches!(self.pending, Some(Planned::Sealed(..))) {
+            self.plan.tick(now_ns);
+        } else {
+            self.plan.take_over(ipsec, self.mtu, is_shared, now_ns);
         }
     }
 
-    /// When [`Transmit::tick`] has something to do.
+    /// When [`Transmit::take_over`] or a keepalive has something to do.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns());
-        let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns());
-        sealing_ns.into_iter().chain(keepalive_ns).min()
+        self.plan.next_deadline_ns()
     }
 
-    /// Moves frames until the host has none, the line has no room, or a batch is full.
+    /// Moves frames until the host has none, the wire has no room, or a batch is full.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -157,29 +135,30 @@ impl Transmit {
         now_ns: u64,
     ) -> Result<Progress, PortError> {
         let mut progress = Progress::default();
-        if let Some(keepalives) = &mut self.keepalives {
-            keepalives.send(wire, stats, now_ns);
-        }
+        self.plan.send_keepalives(stats, now_ns, |frame| wire.room(now_ns) > 0 && put_frame(frame, wire, now_ns));
         let mut batch_bytes = 0;
         let mut whole = Tally::default();
         while batch_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
             if self.pending.is_none() {
-                match self.take(host, wire, &mut whole, stats, now_ns)? {
-                    Taken::Nothing => {
+                match self.fetch(host, wire, &mut whole, stats, now_ns)? {
+                    Fetched::Nothing => {
                         whole.settle(stats);
                         wire.flush();
                         return Ok(progress);
                     }
-                    Taken::Sent(bytes) => {
-                        progress.moved = true;
+                    Fetched::Sent(bytes) => {
+                        progress =
+                            progress.and(Progress { moved: true, more: false, host_frames: 1, bytes_out: bytes });
                         batch_bytes += bytes;
                         continue;
                     }
-                    Taken::Other => {}
+                    Fetched::Planned => progress.host_frames += 1,
+                    Fetched::Refused => {}
                 }
             }
-            progress.moved = true;
-            batch_bytes += self.put(host, wire, stats, now_ns).max(LOST_FRAME_BYTES);
+            let bytes_out = self.put(host, wire, stats, now_ns);
+            progress = progress.and(Progress { moved: true, more: false, host_frames: 0, bytes_out });
+            batch_bytes += bytes_out.max(LOST_FRAME_BYTES);
         }
         whole.settle(stats);
         wire.flush();
@@ -187,26 +166,26 @@ impl Transmit {
         Ok(progress)
     }
 
-    /// Takes the next frame, and sends it at once if it goes as it is.
+    /// Fetches the next frame, and sends it at once if it goes as it is.
     #[inline]
-    fn take(
+    fn fetch(
         &mut self,
         host: &mut impl HostPort,
         wire: &mut impl WirePort,
         whole: &mut Tally,
         stats: &Direction,
         now_ns: u64,
-    ) -> Result<Taken, PortError> {
+    ) -> Result<Fetched, PortError> {
         if self.is_draining {
-            return Ok(Taken::Nothing);
+            return Ok(Fetched::Nothing);
         }
         match host.tx_next(now_ns) {
-            Ok(false) => return Ok(Taken::Nothing),
+            Ok(false) => return Ok(Fetched::Nothing),
             Ok(true) => {}
             Err(PortError::Refused(_)) => {
                 stats.frames_in.add(1);
                 stats.lose(Loss::BadRequest, 1);
-                return Ok(Taken::Other);
+                return Ok(Fetched::Refused);
             }
             Err(error) => {
                 whole.settle(stats);
@@ -214,52 +193,35 @@ impl Transmit {
             }
         }
         let mut frame = host.tx_frame();
-        if self.sealing.is_some() {
-            stats.host_frames.add(1);
-            self.judge(&mut frame, stats, now_ns);
-            self.answer(host, now_ns)?;
-            return Ok(Taken::Other);
-        }
-        if frame.request() == TxMeta::default() && self.put_whole(&frame, wire, now_ns) {
+        if self.plan.leaves_frames() && frame.request() == TxMeta::default() && self.put_whole(&frame, wire, now_ns) {
             let len = frame.bytes().len();
             whole.frames += 1;
             whole.bytes += len;
-            return Ok(Taken::Sent(len));
+            return Ok(Fetched::Sent(len));
         }
         stats.host_frames.add(1);
-        self.plan(&frame, stats);
-        Ok(Taken::Other)
-    }
-
-    /// Plans what a frame becomes where some are sealed, or counts why it does not go.
-    fn judge(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) {
-        let Some(sealing) = &mut self.sealing else { return };
-        match sealing.judge(frame, &self.policy, now_ns) {
-            Ok(None) => {
-                stats.bypassed.add(1);
-                self.plan(frame, stats);
-            }
-            Ok(Some((plan, by))) => {
-                stats.frames_in.add(plan.frames_left() as u64);
-                self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
-                self.pending = Some(Pending::Sealed(plan, by));
+        match self.plan.plan(&mut frame, stats, now_ns) {
+            Ok(planned) => {
+                stats.frames_in.add(planned.frames_left() as u64);
+                self.pending = Some(planned);
             }
             Err(reason) => {
                 stats.frames_in.add(1);
                 stats.lose(reason, 1);
             }
         }
+        self.answer(host, now_ns)?;
+        Ok(Fetched::Planned)
     }
 
-    /// Tells the host what is to be said of the frame that was judged last. It is no frame of the line, and no
-    /// counter of one counts it.
+    /// Tells the host what is to be said of the frame that was planned last.
     fn answer(&mut self, host: &mut impl HostPort, now_ns: u64) -> Result<(), PortError> {
-        let Some(answer) = self.sealing.as_mut().and_then(|sealing| sealing.answer()) else { return Ok(()) };
-        let mut outcome = host.rx_deliver(&RxMeta::default(), answer);
-        host.end_batch(now_ns, |settled| outcome = settled.outcome);
+        let Some(answer) = self.plan.answer() else { return Ok(()) };
+        let outcome = host.rx_deliver(&RxMeta::default(), answer);
+        host.rx_flush(now_ns);
         match outcome {
             Err(error @ PortError::Closed(_)) => Err(error),
-            // Whoever has no room is told the next time.
+            // Who has no room is told the next time.
             _ => Ok(()),
         }
     }
@@ -269,36 +231,15 @@ impl Transmit {
     fn put_whole(&self, frame: &Frame<'_>, wire: &mut impl WirePort, now_ns: u64) -> bool {
         let Ok(link_header_len) = frame.link_header_len() else { return false };
         let frame = frame.bytes();
-        if frame.len() - link_header_len > self.mtu {
-            return false;
-        }
-        let Some(loan) = wire.lend(frame.len(), 1) else { return false };
-        loan.bytes[..frame.len()].copy_from_slice(frame);
-        wire.put(frame.len(), 1, now_ns);
-        true
-    }
-
-    /// Plans what a frame becomes, or counts why it does not go.
-    fn plan(&mut self, frame: &Frame<'_>, stats: &Direction) {
-        match Segmenter::new(frame, &self.policy) {
-            Ok(plan) => {
-                stats.frames_in.add(plan.frames_left() as u64);
-                self.policy.fragment_id = self.policy.fragment_id.wrapping_add(1);
-                self.pending = Some(Pending::Clear(plan));
-            }
-            Err(refused) => {
-                stats.frames_in.add(1);
-                stats.lose(reason(refused), 1);
-            }
-        }
+        frame.len() - link_header_len <= self.mtu && put_frame(frame, wire, now_ns)
     }
 
     /// Writes frames of the pending plan while the line has room; returns the bytes written.
     fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
         let plan = match &mut self.pending {
             None => return 0,
-            Some(Pending::Sealed(..)) => return self.put_sealed(&mut host.tx_frame(), wire, stats, now_ns),
-            Some(Pending::Clear(plan)) => plan,
+            Some(Planned::Sealed(..)) => return self.put_sealed(&mut host.tx_frame(), wire, stats, now_ns),
+            Some(Planned::Clear(plan)) => plan,
         };
         let frame = host.tx_frame();
         let (mut frames, mut bytes) = (0, 0);
@@ -336,8 +277,8 @@ impl Transmit {
 
     /// As [`Transmit::put`], for frames that are sealed. When their association ends, the rest of them is lost.
     fn put_sealed(&mut self, frame: &mut Frame<'_>, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
-        let Some(Pending::Sealed(plan, by)) = &mut self.pending else { return 0 };
-        let Some(sealer) = self.sealing.as_mut().and_then(|sealing| sealing.sealers.get_mut(*by)) else { return 0 };
+        let Some(Planned::Sealed(plan, by)) = &mut self.pending else { return 0 };
+        let Some((sealer, mut keepalives)) = self.plan.sealer(*by) else { return 0 };
         let (mut frames, mut bytes, mut lost) = (0, 0, None);
         while plan.frames_left() > 0 && lost.is_none() {
             let room = wire.room(now_ns);
@@ -352,7 +293,7 @@ impl Transmit {
             };
             match sealer.write_run(frame, plan, loan.bytes, loan.stride) {
                 Ok(count) => {
-                    if let Some(keepalives) = &mut self.keepalives {
+                    if let Some(keepalives) = &mut keepalives {
                         keepalives.sealed(*by, &loan.bytes[..len], now_ns);
                     }
                     wire.put(len, count, now_ns);
@@ -374,9 +315,11 @@ impl Transmit {
     }
 }
 
-pub(crate) fn reason(refused: Refused) -> Loss {
-    match refused {
-        Refused::Malformed(_) => Loss::Malformed,
-        _ => Loss::BadRequest,
-    }
+/// Puts a frame on the wire; `false` where there is no room for it.
+#[inline]
+fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
+    let Some(loan) = wire.lend(frame.len(), 1) else { return false };
+    loan.bytes[..frame.len()].copy_from_slice(frame);
+    wire.put(frame.len(), 1, now_ns);
+    true
 }

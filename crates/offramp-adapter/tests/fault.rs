@@ -9,7 +9,7 @@ use offramp_adapter::fault::{
 };
 use offramp_adapter::memory::{MemoryConfig, PacketMemory};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, HostPort, Line, PortError, Settled, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
@@ -217,7 +217,8 @@ proptest! {
                 prop_assert_eq!(outcome, if group < 2 { Ok(()) } else { Err(PortError::Held) });
             }
             let mut settled = Vec::new();
-            host.end_batch(0, |frame| settled.push(frame.outcome));
+            host.rx_flush(0);
+            settled.extend(std::iter::from_fn(|| host.settle()).map(|frame| frame.outcome));
             prop_assert!(settled.iter().all(Result::is_ok), "{:?}", settled);
             expected.extend(frames.chunks(group).flat_map(|group| group.iter().rev()));
             let given: Vec<usize> = host.host().given.iter().map(|(_, frame)| number(frame)).collect();
@@ -260,7 +261,10 @@ fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
         let meta = RxMeta { segments, ..RxMeta::default() };
         stats.given(&meta, len, host.rx_deliver(&meta, &numbered(usize::from(segments), len)));
     }
-    host.end_batch(0, |Settled { meta, len, outcome }| stats.given(&meta, len, outcome));
+    host.rx_flush(0);
+    while let Some(Settled { meta, len, outcome }) = host.settle() {
+        stats.given(&meta, len, outcome);
+    }
     assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));
     assert_eq!(stats.lost(Loss::Drop), 3, "the last one was given first, and found no room");
 }
@@ -352,14 +356,14 @@ type Faulty = QueuePair<fault::Host<MemoryHost>, fault::Wire<CableEnd>>;
 struct Bench {
     sender: QueuePair<MemoryHost, CableEnd>,
     faulty: Faulty,
-    controls: [Arc<Control>; 2],
+    controls: [Arc<PortControl>; 2],
     now_ns: u64,
 }
 
 impl Bench {
     fn new(faults: &FaultConfig, config: &AdapterConfig) -> Self {
         let (near, far) = cable(&CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() });
-        let controls = [Control::new(config), Control::new(config)];
+        let controls = [PortControl::new(config), PortControl::new(config)];
         let host = fault::host(MemoryHost::default(), faults);
         let wire = fault::wire(far, faults, &MemoryConfig::default());
         Self {

@@ -6,7 +6,7 @@ mod support;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Moderator, Policy};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
@@ -118,11 +118,11 @@ impl Wake for Counting {
 }
 
 /// A sender without moderation, and a receiver with it.
-fn pairs(moderation: ModerationConfig) -> ([QueuePair<RingHost, CableEnd>; 2], [Arc<Control>; 2]) {
+fn pairs(moderation: ModerationConfig) -> ([QueuePair<RingHost, CableEnd>; 2], [Arc<PortControl>; 2]) {
     let (a, b) = cable(&CableConfig::default());
     let configs = [ModerationConfig::default(), moderation]
         .map(|moderation| AdapterConfig { moderation, ..AdapterConfig::default() });
-    let controls = configs.map(|config| Control::new(&config));
+    let controls = configs.map(|config| PortControl::new(&config));
     let left = QueuePair::new(&configs[0], &controls[0], 0, RingHost::default(), a);
     let right = QueuePair::new(&configs[1], &controls[1], 0, RingHost::default(), b);
     ([left, right], controls)
@@ -246,7 +246,7 @@ fn a_changed_moderation_wakes_a_switch_and_reaches_its_port() {
 fn a_host_whose_handing_over_is_the_interrupt_is_moderated_on_the_line_as_ever() {
     let (a, b) = cable(&CableConfig::default());
     let config = AdapterConfig { moderation: coalescing(50), ..AdapterConfig::default() };
-    let controls = [Control::new(&config), Control::new(&config)];
+    let controls = [PortControl::new(&config), PortControl::new(&config)];
     let mut left = QueuePair::new(&config, &controls[0], 0, MemoryHost::default(), a);
     let mut right = QueuePair::new(&config, &controls[1], 0, MemoryHost::default(), b);
     left.host_mut().to_send.push_back(tcp_frame(0, 1, b"x"));

@@ -10,7 +10,7 @@ use offramp_adapter::memory::{
     Fate, Memory, MemoryConfig, MemoryConfigError, OverflowPolicy, PacketMemory, RECOVER_NS_DP8390, ReceiveMemory,
 };
 use offramp_adapter::moderation::{AreaConfig, Coalescing, InterruptCost, ModerationConfig, Policy};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
@@ -233,7 +233,7 @@ type Wired = QueuePair<MemoryHost, fault::Wire<CableEnd>>;
 struct Bench {
     sender: QueuePair<MemoryHost, CableEnd>,
     card: Wired,
-    controls: [Arc<Control>; 2],
+    controls: [Arc<PortControl>; 2],
     now_ns: u64,
 }
 
@@ -241,7 +241,7 @@ impl Bench {
     fn new(memory: &MemoryConfig, bus: BusConfig, moderation: ModerationConfig) -> Self {
         let config = AdapterConfig { moderation, ..AdapterConfig::default() };
         let (near, far) = cable(&CableConfig { rate_bps: Some(TEN_MBIT), ..CableConfig::default() });
-        let controls = [Control::new(&config), Control::new(&config)];
+        let controls = [PortControl::new(&config), PortControl::new(&config)];
         let wire = fault::wire(far, &FaultConfig { bus, ..FaultConfig::default() }, memory);
         Self {
             sender: QueuePair::new(&config, &controls[0], 0, MemoryHost::default(), near),
@@ -355,7 +355,7 @@ fn moderation_forgets_frames_that_were_overrun() {
     let policy = Policy::Coalescing(Coalescing { max_usecs: 1000, max_packets: 64 });
     let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
     let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
-    let control = Control::new(&config);
+    let control = PortControl::new(&config);
     let memory = MemoryConfig {
         receive: ReceiveMemory::Bytes(4600),
         policy: OverflowPolicy::Overrun,
@@ -668,7 +668,7 @@ proptest! {
     ) {
         let bus = BusConfig { bytes_per_second: None, frame_ns: frame_ns.unwrap_or(0) };
         let config = AdapterConfig { moderation, mtu: 9000, ..AdapterConfig::default() };
-        let control = Control::new(&config);
+        let control = PortControl::new(&config);
         let frames = arrivals.len() as u64;
         let faults = FaultConfig { bus, ..FaultConfig::default() };
         let line = fault::wire(ScriptedLine::bringing(arrivals), &faults, &memory);

@@ -7,7 +7,7 @@ use offramp_adapter::config::{AdapterConfig, ConfigError};
 use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Line, WirePort};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
@@ -35,7 +35,7 @@ const HANG_GUARD: Duration = Duration::from_mins(1);
 struct Bench {
     left: Pair,
     right: Pair,
-    controls: [Arc<Control>; 2],
+    controls: [Arc<PortControl>; 2],
     now_ns: u64,
 }
 
@@ -46,7 +46,7 @@ impl Bench {
 
     fn with_hosts(config: &AdapterConfig, line: &CableConfig, host: impl Fn() -> MemoryHost) -> Self {
         let (a, b) = cable(line);
-        let controls = [Control::new(config), Control::new(config)];
+        let controls = [PortControl::new(config), PortControl::new(config)];
         let left = QueuePair::new(config, &controls[0], 0, host(), a);
         let right = QueuePair::new(config, &controls[1], 0, host(), b);
         Self { left, right, controls, now_ns: 0 }

@@ -585,7 +585,7 @@ fn whoever_waits_is_woken_when_a_port_comes_or_goes() {
         }
     }
     let count = Arc::new(Count(AtomicUsize::new(0)));
-    let switch = Switch::new(&SwitchConfig::default());
+    let mut switch = Switch::new(&SwitchConfig::default());
     switch.register(&Waker::from(Arc::clone(&count)));
     let port = switch.control().add(MemoryHost::default(), &PortConfig::default()).unwrap();
     switch.control().remove(&port);

@@ -144,7 +144,7 @@ fn packet(step: &Step, protocol: u8, is_ipv6: bool, frames: u16, flows: &mut Flo
     frame.extend(pattern(u64::from(next.0), step.payload_len));
     next.0 = next.0.wrapping_add(step.payload_len as u32);
     next.1 = next.1.wrapping_add(frames);
-    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(transport_len as u32).fold();
+    let pseudo = Frame::received(&mut frame).pseudo_header(transport_len as u32).fold();
     frame[start + offset..start + offset + 2].copy_from_slice(&pseudo.to_be_bytes());
     (PartialChecksum { start: start as u16, offset: offset as u16 }, frame)
 }
@@ -202,7 +202,7 @@ fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
 
 /// Both forms of a checksum of 0 as one, and the ID of IPv6 fragments, which counts per port, as 0.
 fn normal(mut frame: Vec<u8>) -> Vec<u8> {
-    let Ok(layout) = Frame::received(&mut frame.to_vec()).layout().copied() else { return frame };
+    let Ok(layout) = Frame::received(&mut frame).layout().copied() else { return frame };
     let field = match layout.transport {
         Transport::Tcp => 16,
         Transport::Udp => 6,

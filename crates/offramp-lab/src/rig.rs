@@ -17,7 +17,7 @@ use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
 use offramp_adapter::fault::{self, FaultConfig};
 use offramp_adapter::memory::MemoryConfig;
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
 use offramp_ports::packet::{Packet, PacketConfig};
@@ -214,7 +214,7 @@ pub struct Rig {
     relay: Option<Relay>,
     capture: Option<Capture>,
     taps: [Tap; 2],
-    controls: [Arc<Control>; 2],
+    controls: [Arc<PortControl>; 2],
     hosts: [NetNs; 2],
     config: RigConfig,
     rps: bool,
@@ -247,7 +247,7 @@ impl Rig {
         let rps = config.host.rps
             && (placement.is_apart() || placement.has_server_alone())
             && hosts.iter().enumerate().all(|(side, host)| rps::set(host, INTERFACE, cpus_of(side)).is_ok());
-        let controls = [Control::new(&adapter), Control::new(&adapter)];
+        let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let mut rig = Self {
             workers: Vec::new(),
             programs: Vec::new(),
@@ -608,7 +608,7 @@ pub struct Counts {
 
 impl Counts {
     /// Counters of adapters.
-    pub fn of(controls: &[Arc<Control>]) -> Self {
+    pub fn of(controls: &[Arc<PortControl>]) -> Self {
         let mut counts = Self::default();
         for queue in controls.iter().flat_map(|control| control.queues()) {
             counts.transmit += Count::of(&queue.transmit);

@@ -12,7 +12,7 @@
 
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_ports::sys::{NetNs, confine, link};
@@ -63,7 +63,7 @@ impl Bench {
         let coalesce = CoalesceConfig { hold_ns: HOLD_NS, ..CoalesceConfig::default() };
         let config = AdapterConfig { mtu: MTU, offloads, coalesce, ..AdapterConfig::default() };
         let (a, b) = cable(&CableConfig { mtu: MTU, ..CableConfig::default() });
-        let pair = |tap: &Tap, end| QueuePair::new(&config, &Control::new(&config), 0, tap.queue(0).unwrap(), end);
+        let pair = |tap: &Tap, end| QueuePair::new(&config, &PortControl::new(&config), 0, tap.queue(0).unwrap(), end);
         let pairs = vec![pair(&taps[0], a), pair(&taps[1], b)];
         let worker = Worker::start("ofr-adapters", pairs, None).unwrap();
         Self { _worker: worker, _taps: taps, hosts }

@@ -6,7 +6,7 @@ mod support;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::memory::{MemoryConfig, OverflowPolicy, PacketMemory, ReceiveMemory};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_model::config::Workload::NfsRead;
 use offramp_model::profile::Profile;
 use offramp_model::simulation::run;
@@ -39,7 +39,7 @@ fn in_the_product(ring_entries: usize) -> Burst {
         transmit_buffers: None,
         policy: OverflowPolicy::Drop,
     };
-    let control = Control::new(&config);
+    let control = PortControl::new(&config);
     let line = ScriptedLine::bringing((1..=BURST_FRAMES).map(|n| (n * FRAME_NS, 1514)));
     let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), PacketMemory::new(line, &memory));
     pair.poll(0).unwrap();

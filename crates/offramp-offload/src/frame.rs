@@ -205,6 +205,16 @@ pub struct FrameBuffer<M> {
     parsed: Parsed,
 }
 
+impl FrameBuffer<Vec<u8>> {
+    /// Becomes a copy of a frame, with what is known of it.
+    pub fn copy_from(&mut self, frame: &Frame<'_>) {
+        self.memory.clear();
+        self.memory.extend_from_slice(frame.bytes);
+        self.place = 0..frame.bytes.len();
+        self.parsed = frame.parsed;
+    }
+}
+
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Memory without a frame.
     pub fn new(memory: M) -> Self {

@@ -9,7 +9,7 @@ mod frames;
 
 use frames::{CHECKSUM_OFFSET, CHECKSUM_START, HEADERS_LEN, MSS, SEGMENTS};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, Loan, WirePort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
@@ -108,7 +108,7 @@ impl WirePort for Line {
 struct Bed {
     guest: Guest,
     pair: QueuePair<VhostQueue, Line>,
-    control: Arc<Control>,
+    control: Arc<PortControl>,
     _port: VhostUser,
     socket: PathBuf,
 }
@@ -125,7 +125,7 @@ impl Bed {
         let socket = std::env::temp_dir().join(format!("offramp-bench-{}.sock", std::process::id()));
         let mut port = VhostUser::open(&VhostUserConfig::new(socket.clone())).unwrap_or_else(|e| panic!("{e}"));
         let config = AdapterConfig { receive_batch_frames: 2 * TOGETHER * SEGMENTS, ..AdapterConfig::default() };
-        let control = Control::new(&config);
+        let control = PortControl::new(&config);
         let mut pair = QueuePair::new(&config, &control, 0, port.queue(0).expect("the port's queue"), line);
         let at = socket.clone();
         let connecting = std::thread::spawn(move || builder.queue_size(QUEUE_SIZE).connect(at));
@@ -137,7 +137,7 @@ impl Bed {
     }
 
     /// Has the port do what there is to do, and returns the time of that.
-    fn poll_ns(&mut self, done: impl Fn(&Control) -> u64, target: u64) -> f64 {
+    fn poll_ns(&mut self, done: impl Fn(&PortControl) -> u64, target: u64) -> f64 {
         let start = Instant::now();
         while done(&self.control) < target {
             self.pair.poll(0).expect("a guest that is there");
@@ -188,7 +188,7 @@ fn transmit(builder: GuestBuilder, rounds: usize) {
             bed.guest.tx(0).stage(&header, &[&super_frame]).expect("room in the ring");
         }
         bed.guest.tx(0).publish();
-        let done = |control: &Control| control.queues()[0].transmit.frames_out.get();
+        let done = |control: &PortControl| control.queues()[0].transmit.frames_out.get();
         let target = done(&bed.control) + (count * SEGMENTS) as u64;
         let ns = bed.poll_ns(done, target);
         bed.pair.poll(0).expect("a guest that is there");
@@ -249,7 +249,7 @@ fn receive(builder: GuestBuilder, rounds: usize) {
     let mut arrive = |count: usize| {
         let line = bed.pair.wire_mut();
         (line.next, line.end) = (0, count * SEGMENTS);
-        let done = |control: &Control| control.queues()[0].receive.frames_out.get();
+        let done = |control: &PortControl| control.queues()[0].receive.frames_out.get();
         let target = done(&bed.control) + (count * SEGMENTS) as u64;
         let ns = bed.poll_ns(done, target);
         for _ in 0..count {

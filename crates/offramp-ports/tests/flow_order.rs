@@ -17,7 +17,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{
     AreaConfig, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::HostPort;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
@@ -372,7 +372,7 @@ fn number_from_environment(name: &str, default: u64) -> u64 {
 }
 
 /// Runs traffic both ways between two ends while `change` changes a random setting of a random side.
-fn run(ends: [&mut dyn End; 2], controls: &[Arc<Control>; 2], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
+fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>; 2], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
     let frames_min = number_from_environment("OFFRAMP_ORDER_FRAMES", FRAMES_DEFAULT);
     let time_min = Duration::from_secs(number_from_environment("OFFRAMP_ORDER_SECONDS", 0));
     let mut rng = rng();
@@ -424,7 +424,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-fn frames(controls: &[Arc<Control>; 2]) -> u64 {
+fn frames(controls: &[Arc<PortControl>; 2]) -> u64 {
     controls.iter().flat_map(|control| control.queues()).map(|queue| queue.receive.frames_in.get()).sum()
 }
 
@@ -451,7 +451,7 @@ fn tap(side: u8) -> (NetNs, Tap, PacketQueue) {
 #[test]
 fn every_flow_between_two_taps_arrives_in_order_while_all_settings_change() {
     let config = AdapterConfig { mtu: MTU, ..AdapterConfig::default() };
-    let controls = [Control::new(&config), Control::new(&config)];
+    let controls = [PortControl::new(&config), PortControl::new(&config)];
     let (_ns_a, tap_a, mut end_a) = tap(1);
     let (_ns_b, tap_b, mut end_b) = tap(2);
     let (wire_a, wire_b) = cable(&CableConfig::default());

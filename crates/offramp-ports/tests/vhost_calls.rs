@@ -6,7 +6,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{
     AreaConfig, COST_NS_START, Coalescing, DimProfiles, E1000Mode, InterruptCost, ModerationConfig, Policy,
 };
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::meta::RxMeta;
@@ -594,7 +594,7 @@ fn while_a_call_waits_the_worker_of_a_cable_sleeps_and_it_wakes_for_it() {
         let scratch = Scratch::new();
         let ((one, first), (other, second)) = (open(&scratch, "one"), open(&scratch, "other"));
         let config = AdapterConfig { moderation: coalescing(FAR_USECS, u32::MAX), ..AdapterConfig::default() };
-        let controls = [Control::new(&config), Control::new(&config)];
+        let controls = [PortControl::new(&config), PortControl::new(&config)];
         let (near, far) = offramp_adapter::cable::cable(&offramp_adapter::cable::CableConfig::default());
         let pairs = vec![
             QueuePair::new(&config, &controls[0], 0, first, near),

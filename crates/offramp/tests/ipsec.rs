@@ -127,6 +127,32 @@ fn tcp_crosses_a_protected_cable_in_super_frames_and_show_tells_the_associations
 }
 
 #[test]
+fn tcp_crosses_a_switch_between_two_protected_ports() {
+    let mut bed = unstarted("esp-switch");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    bed.start_again();
+    bed.carry_tcp();
+    let status = bed.show_at_rest();
+    assert_eq!(lost(&status), Vec::<String>::new());
+    for port in 0..2 {
+        let shown = associations(&status, port);
+        assert_eq!(shown.len(), 2);
+        assert!(shown.iter().all(|(_, _, state, packets)| state == "alive" && *packets > 0), "{shown:?}");
+    }
+    // Large send and coalescing go on as on a cable.
+    for (port, way) in [("a", "transmit"), ("b", "receive")] {
+        let (frames, host) =
+            (queue_sum(&status, port, way, "frames_out"), queue_sum(&status, port, way, "host_frames"));
+        assert!(host * 2 < frames, "{port} {way}: {host} super-frames of {frames} frames");
+    }
+    // A third association of another key on one side alone: what it seals is not opened.
+    assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
+    bed.until(|| associations(&bed.show(), 1).len() == 1);
+}
+
+#[test]
 fn several_queue_pairs_with_threads_of_their_own_share_the_associations() {
     let mut bed = unstarted("esp-queues");
     let text = fs::read_to_string(bed.file()).unwrap();
@@ -388,10 +414,10 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
     let said = "port \"b\": [[port.sa]] number 2: SA out 0x00001009: port \"a\" seals with the same key";
     refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["up: ", "wrong.toml:", said]);
     let on_switch = port.replace("packet = \"lo\"", "switch = \"s\"") + &good + "[[switch]]\nname = \"s\"\n";
-    fs::write(&file, on_switch).unwrap();
-    refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["need a cable or an interface"]);
-    fs::write(&file, format!("{port}{good}")).unwrap();
-    assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
+    for text in [on_switch, format!("{port}{good}")] {
+        fs::write(&file, text).unwrap();
+        assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
+    }
 }
 
 #[test]

@@ -3,7 +3,7 @@
 use crate::failure::{Doing, Result};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_ports::worker::{HostIo, Task, Worker};
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use std::sync::Arc;
 pub struct Adapters {
     worker: Worker,
     /// Of the adapter of the first port.
-    pub control: Arc<Control>,
+    pub control: Arc<PortControl>,
 }
 
 impl Adapters {
@@ -25,7 +25,7 @@ impl Adapters {
         F: HostIo + Send + 'static,
     {
         let (host_end, far_end) = cable(&CableConfig { mtu: config.mtu, ..CableConfig::default() });
-        let (control, far_control) = (Control::new(config), Control::new(config));
+        let (control, far_control) = (PortControl::new(config), PortControl::new(config));
         let tasks: Vec<Box<dyn Task>> = vec![
             Box::new(QueuePair::new(config, &control, 0, host, host_end)),
             Box::new(QueuePair::new(config, &far_control, 0, far, far_end)),

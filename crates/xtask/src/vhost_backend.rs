@@ -5,7 +5,7 @@ use crate::seam::{self, PortArgs};
 use crate::stop;
 use crate::wire::{Discard, Echo, Generate};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, PortError, WirePort};
 use offramp_ports::sys::cpu;
 use serde::{Deserialize, Serialize};
@@ -105,7 +105,7 @@ fn drive<H: HostPort, W: WirePort>(
     mut wire: impl FnMut() -> W,
     period: Duration,
 ) -> Result<()> {
-    let control = Control::new(config);
+    let control = PortControl::new(config);
     let pair = |(index, host)| QueuePair::new(config, &control, index, host, wire());
     let mut pairs: Vec<_> = queues.into_iter().enumerate().map(pair).collect();
     let mut meter = Meter::new(&control);
@@ -129,7 +129,7 @@ fn print(report: &Report) -> Result<()> {
 
 /// Polls pairs, and keeps the time of rounds that moved something.
 struct Meter<'a> {
-    control: &'a Arc<Control>,
+    control: &'a Arc<PortControl>,
     began: Instant,
     now_ns: u64,
     moved: u64,
@@ -137,7 +137,7 @@ struct Meter<'a> {
 }
 
 impl<'a> Meter<'a> {
-    fn new(control: &'a Arc<Control>) -> Self {
+    fn new(control: &'a Arc<PortControl>) -> Self {
         Self { control, began: Instant::now(), now_ns: 0, moved: 0, busy_ns: 0 }
     }
 
@@ -234,7 +234,7 @@ mod tests {
     fn after_rounds<W: WirePort>(guest: Guest, wire: W, rounds: usize) -> (Report, Guest) {
         let config =
             AdapterConfig { mtu: 9000, receive_batch_frames: RECEIVE_BATCH_FRAMES, ..AdapterConfig::default() };
-        let control = Control::new(&config);
+        let control = PortControl::new(&config);
         let mut pairs = [QueuePair::new(&config, &control, 0, guest, wire)];
         let mut meter = Meter::new(&control);
         for _ in 0..rounds {

@@ -5,7 +5,7 @@ use crate::seam::{self, OfferArgs, PortArgs};
 use crate::stop;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
@@ -115,7 +115,7 @@ where
     B: HostIo + Send + 'static,
 {
     let line = CableConfig { mtu: configs[0].mtu, ..CableConfig::default() };
-    let controls = configs.map(Control::new);
+    let controls = configs.map(PortControl::new);
     let mut tasks = Vec::new();
     for (index, (a, b)) in a.into_iter().zip(b).enumerate() {
         let (end_a, end_b) = cable(&line);
@@ -127,7 +127,7 @@ where
 
 fn task<H: HostIo + Send + 'static>(
     config: &AdapterConfig,
-    control: &Arc<Control>,
+    control: &Arc<PortControl>,
     index: usize,
     host: H,
     end: CableEnd,

@@ -6,7 +6,6 @@
 
 use super::InForce;
 use super::association::Outbound;
-use crate::port::WirePort;
 use crate::stats::Direction;
 use offramp_offload::esp::write_keepalive;
 use offramp_offload::frame::Frame;
@@ -123,21 +122,21 @@ impl Keepalives {
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
     }
 
-    /// Sends what is due.
+    /// Brings what is due to `send`, which says whether there was room.
     #[inline]
-    pub(crate) fn send(&mut self, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) {
+    pub(crate) fn send(&mut self, stats: &Direction, now_ns: u64, send: impl FnMut(&mut [u8]) -> bool) {
         if self.next_due_ns.is_some_and(|at_ns| now_ns >= at_ns) {
-            self.send_due(wire, stats, now_ns);
+            self.send_due(stats, now_ns, send);
         }
     }
 
-    fn send_due(&mut self, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) {
+    fn send_due(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {
         for sa in &self.associations {
             let Some(keepalive) = sa.keepalive().filter(|_| sa.shared().ended().is_none()) else { continue };
             if !keepalive.take(now_ns, &mut self.frame) {
                 continue;
             }
-            if put(&self.frame, wire, now_ns) {
+            if send(&mut self.frame) {
                 keepalive.sent.fetch_add(1, Relaxed);
                 stats.frames_in.add(1);
                 stats.frames_out.add(1);
@@ -150,14 +149,4 @@ impl Keepalives {
         let alive = self.associations.iter().filter(|sa| sa.shared().ended().is_none());
         self.next_due_ns = alive.filter_map(|sa| sa.keepalive()?.due_ns()).min();
     }
-}
-
-fn put(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
-    if wire.room(now_ns) == 0 {
-        return false;
-    }
-    let Some(loan) = wire.lend(frame.len(), 1) else { return false };
-    loan.bytes[..frame.len()].copy_from_slice(frame);
-    wire.put(frame.len(), 1, now_ns);
-    true
 }

@@ -65,6 +65,11 @@ impl Opening {
         }
     }
 
+    /// Whether a frame is ESP, or has to do with it.
+    pub(crate) fn is_sealed(&self, frame: &Frame<'_>) -> bool {
+        !matches!(Arrival::of(frame, self.udp_port), Ok(Arrival::Clear))
+    }
+
     #[inline]
     fn open_esp(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<(), Loss> {
         let sa = self.find(packet.spi).filter(|sa| sa.shared().opener().is_addressed(frame));
@@ -86,7 +91,7 @@ impl Opening {
     /// A frame that is not protected: may it be so? RFC 4301 5.2: what an association should have protected is not taken
     /// in the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with
     /// bytes after its end.
-    fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
+    pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
         if frame.layout().is_ok_and(|layout| layout.network == Network::Opaque) {
             stats.bypassed.add(1);
             return Ok(());

@@ -155,7 +155,7 @@ fn plan(
     SealedSegments::new(&mut frame.requesting(request), policy, context).map_err(|refused| match refused {
         PlanRefused::Seal(refused) => loss_of_sealing(refused),
         PlanRefused::Malformed(_) => Loss::Malformed,
-        PlanRefused::Cut(refused) => crate::transmit::reason(refused),
+        PlanRefused::Cut(refused) => crate::pipeline::plan::reason(refused),
     })
 }
 

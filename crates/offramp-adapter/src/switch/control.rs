@@ -2,14 +2,11 @@
 
 use super::{PortConfig, SwitchConfig};
 use crate::config::{MTU_MAX, MTU_MIN};
-use crate::moderation::ModerationConfig;
+use crate::pipeline::control::PortControl;
 use crate::stats::QueueStats;
-use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
-use std::sync::atomic::{
-    AtomicBool, AtomicI32, AtomicU32, AtomicUsize,
-    Ordering::{Acquire, Relaxed, Release},
-};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::task::Waker;
 
@@ -40,27 +37,22 @@ pub enum SwitchError {
     },
 }
 
-/// One port as the outside sees it: settings that take effect with the next batch, and counters.
+/// One port as the outside sees it: its [`PortControl`], and what only a port of a switch has.
 ///
 /// `stats.transmit` is what the port sent into the switch: `frames_in` = `frames_out` (handed to at
 /// least one port) + the lost. `stats.receive` is what it was to be given, one per copy: `frames_in` =
-/// `frames_out` + the lost + those that are held to be joined.
+/// `frames_out` + the lost + those that are held to be coalesced.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
     pub(super) config: PortConfig,
-    offloads: AtomicU32,
+    control: Arc<PortControl>,
     mtu: AtomicUsize,
     isolated: AtomicBool,
     /// 0 while the port is open.
     closed: AtomicI32,
     removed: AtomicBool,
     pub(super) stations: AtomicUsize,
-    stats: QueueStats,
-    moderation: Mutex<ModerationConfig>,
-    /// Grows with each change, so that a batch without one takes no lock.
-    moderation_changes: AtomicU32,
-    sleeper: Arc<Sleeper>,
 }
 
 /// What wakes the switch while it sleeps.
@@ -79,38 +71,31 @@ impl Sleeper {
     }
 }
 
+impl Deref for SwitchPort {
+    type Target = PortControl;
+
+    fn deref(&self) -> &PortControl {
+        &self.control
+    }
+}
+
 impl SwitchPort {
-    fn new(index: usize, config: &PortConfig, sleeper: &Arc<Sleeper>) -> Self {
+    fn new(index: usize, control: &Arc<PortControl>, config: &PortConfig) -> Self {
         Self {
             index,
             config: *config,
-            offloads: AtomicU32::new(config.offloads.bits()),
+            control: Arc::clone(control),
             mtu: AtomicUsize::new(config.mtu),
             isolated: AtomicBool::new(config.isolated),
             closed: AtomicI32::new(0),
             removed: AtomicBool::new(false),
             stations: AtomicUsize::new(0),
-            stats: QueueStats::default(),
-            moderation: Mutex::new(config.moderation),
-            // The setting that it is added with is one of which its host is to be told.
-            moderation_changes: AtomicU32::new(1),
-            sleeper: Arc::clone(sleeper),
         }
     }
 
     /// The port's number; a number is given again after its port was removed.
     pub fn index(&self) -> usize {
         self.index
-    }
-
-    /// What the user allows to be told to this port (receive offloads).
-    pub fn offloads(&self) -> Offloads {
-        Offloads::from_bits_truncate(self.offloads.load(Relaxed))
-    }
-
-    /// Changes what may be told to this port.
-    pub fn set_offloads(&self, offloads: Offloads) {
-        self.offloads.store(offloads.bits(), Relaxed);
     }
 
     /// IP bytes that a frame for this port may carry.
@@ -138,32 +123,6 @@ impl SwitchPort {
         self.isolated.store(isolated, Relaxed);
     }
 
-    /// When the port's host is interrupted, where that is apart from handing over.
-    pub fn moderation(&self) -> ModerationConfig {
-        *lock(&self.moderation)
-    }
-
-    /// Changes when the port's host is interrupted, from the next batch on and for what it was shown already;
-    /// a switch that sleeps is woken. Without effect where handing over is the interrupt.
-    pub fn set_moderation(&self, moderation: ModerationConfig) {
-        let mut current = lock(&self.moderation);
-        *current = moderation;
-        self.moderation_changes.fetch_add(1, Release);
-        drop(current);
-        self.sleeper.wake();
-    }
-
-    /// The moderation, if it was changed since `changes`.
-    #[inline]
-    pub(super) fn changed_moderation(&self, changes: &mut u32) -> Option<ModerationConfig> {
-        let now = self.moderation_changes.load(Acquire);
-        if now == *changes {
-            return None;
-        }
-        *changes = now;
-        Some(self.moderation())
-    }
-
     /// Why the port is of no more use ([`PortError::Closed`](crate::port::PortError::Closed)): the
     /// error number. The switch leaves it alone from then on; remove it.
     pub fn closed(&self) -> Option<i32> {
@@ -182,7 +141,7 @@ impl SwitchPort {
 
     /// The port's counters.
     pub fn stats(&self) -> &QueueStats {
-        &self.stats
+        &self.control.queues()[0]
     }
 }
 
@@ -234,6 +193,21 @@ impl<P> SwitchControl<P> {
     /// # Errors
     /// When a number is out of range or a limit is reached; `port` is dropped then.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
+        let control = PortControl::with(config.offloads, config.moderation, 1);
+        self.add_controlled(port, &Arc::new(control), config)
+    }
+
+    /// As [`SwitchControl::add`], for a port whose settings, associations and counters are there already; those of
+    /// `config` are not looked at.
+    ///
+    /// # Errors
+    /// As [`SwitchControl::add`].
+    pub fn add_controlled(
+        &self,
+        port: P,
+        control: &Arc<PortControl>,
+        config: &PortConfig,
+    ) -> Result<Arc<SwitchPort>, SwitchError> {
         check_mtu(config.mtu)?;
         let mut registry = self.lock();
         let taken = registry.ports.iter().flatten().count();
@@ -247,7 +221,7 @@ impl<P> SwitchControl<P> {
         let Some(index) = registry.ports.iter().position(Option::is_none) else {
             return Err(SwitchError::Ports(taken));
         };
-        let shared = Arc::new(SwitchPort::new(index, config, &self.sleeper));
+        let shared = Arc::new(SwitchPort::new(index, control, config));
         registry.stations_left -= stations;
         registry.ports[index] = Some(Arc::clone(&shared));
         self.ask(registry, Request::Add(port, Arc::clone(&shared)));

@@ -5,7 +5,7 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_offload::esp::{Mode, SaConfig, SecretKey, Suite, Tunnel};
@@ -27,7 +27,7 @@ pub fn config() -> AdapterConfig {
 pub struct Bed {
     pub left: Pair,
     pub right: Pair,
-    pub controls: [Arc<Control>; 2],
+    pub controls: [Arc<PortControl>; 2],
     pub now_ns: u64,
 }
 
@@ -38,7 +38,7 @@ impl Bed {
 
     pub fn on(config: &AdapterConfig, line: &CableConfig) -> Self {
         let (a, b) = cable(line);
-        let controls = [Control::new(config), Control::new(config)];
+        let controls = [PortControl::new(config), PortControl::new(config)];
         let left = QueuePair::new(config, &controls[0], 0, MemoryHost::default(), a);
         let right = QueuePair::new(config, &controls[1], 0, MemoryHost::default(), b);
         Self { left, right, controls, now_ns: 0 }

@@ -6,7 +6,7 @@ use crate::support::{MemoryHost, pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::esp::{Arrival, Lifetime, SaConfig, UDP_ENCAPSULATION_PORT, UdpPorts};
 use offramp_offload::frame::Frame;
@@ -73,7 +73,7 @@ fn a_keepalive_has_the_addresses_and_ports_of_the_packets_before_it() {
     let udp = UdpPorts { source: 61_000, destination: UDP_ENCAPSULATION_PORT };
     for mode in modes() {
         let config = config();
-        let control = Control::new(&config);
+        let control = PortControl::new(&config);
         let sa = SaConfig { mode, udp: Some(udp), ..reminding(gcm()) };
         control.change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
         let mut pair = QueuePair::new(&config, &control, 0, MemoryHost::default(), ScriptedLine::default());
@@ -123,7 +123,7 @@ fn an_association_that_has_ended_is_remembered_by_nobody() {
 #[test]
 fn of_several_queue_pairs_one_sends_it() {
     let config = AdapterConfig { queues: 2, ..config() };
-    let control = Control::new(&config);
+    let control = PortControl::new(&config);
     control.change_ipsec(&[add(SaDirection::Out, &reminding(gcm()))]).unwrap();
     let mut pairs = [0, 1].map(|queue| {
         let (a, b) = cable(&CableConfig::default());

@@ -5,7 +5,7 @@ use crate::support::line::ScriptedLine;
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::SaDirection;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::{self, Sum};
@@ -17,12 +17,12 @@ use std::sync::Arc;
 /// An adapter between a host and a line that the test looks at.
 struct Alone {
     pair: QueuePair<MemoryHost, ScriptedLine>,
-    control: Arc<Control>,
+    control: Arc<PortControl>,
 }
 
 impl Alone {
     fn new(config: &AdapterConfig, direction: SaDirection, sa: &SaConfig) -> Self {
-        let control = Control::new(config);
+        let control = PortControl::new(config);
         control.change_ipsec(&[add(direction, sa)]).unwrap();
         let pair = QueuePair::new(config, &control, 0, MemoryHost::default(), ScriptedLine::default());
         Self { pair, control }

@@ -7,7 +7,7 @@ use crate::support::{MemoryHost, pattern, payload_of, tcp_super_frame};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{SaChange, SaDirection};
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_offload::esp::SaConfig;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
@@ -86,7 +86,7 @@ fn several_queue_pairs_share_one_association_and_nothing_is_lost_or_out_of_order
     const SUPER_FRAMES: u32 = 60;
     let config = AdapterConfig { queues: QUEUES as u16, ..crate::bed::config() };
     let sa = SaConfig { replay_window: 4096, ..gcm() };
-    let controls = [Control::new(&config), Control::new(&config)];
+    let controls = [PortControl::new(&config), PortControl::new(&config)];
     controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
     controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
     let (meet, begun) = (Barrier::new(QUEUES), Instant::now());
@@ -134,7 +134,7 @@ fn a_queue_pair_whose_packets_wait_while_the_other_goes_on_loses_nothing_within_
     for (replay_window, is_wide) in [(4096, false), (65_536, true)] {
         let config = AdapterConfig { queues: 2, ..crate::bed::config() };
         let sa = SaConfig { replay_window, ..gcm() };
-        let controls = [Control::new(&config), Control::new(&config)];
+        let controls = [PortControl::new(&config), PortControl::new(&config)];
         controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
         controls[1].change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
         let mut pairs = [0, 1].map(|queue| {

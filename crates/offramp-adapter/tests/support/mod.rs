@@ -89,8 +89,9 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
     frame[47] = 0x10;
     frame[48..50].copy_from_slice(&[0x20, 0]);
     frame.extend_from_slice(payload);
-    let layout = Frame::received(&mut frame.to_vec()).layout().copied().unwrap();
-    let pseudo = Frame::received(&mut frame.to_vec()).pseudo_header(layout.transport_len() as u32).fold();
+    let whole = Frame::received(&mut frame);
+    let transport_len = whole.layout().unwrap().transport_len();
+    let pseudo = whole.pseudo_header(transport_len as u32).fold();
     frame[50..52].copy_from_slice(&pseudo.to_be_bytes());
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
 }
@@ -114,6 +115,6 @@ pub fn payload_of<'a>(meta: &RxMeta, frame: &'a [u8]) -> &'a [u8] {
     if let ChecksumState::Partial(partial) = meta.checksum {
         checksum::complete(&mut completed, partial, layout.packet_end).unwrap();
     }
-    assert_eq!(Frame::received(&mut completed.to_vec()).verify(), ChecksumState::Good);
+    assert_eq!(Frame::received(&mut completed).verify(), ChecksumState::Good);
     &frame[layout.payload_start..layout.packet_end]
 }

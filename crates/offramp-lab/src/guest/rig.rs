@@ -9,7 +9,7 @@ use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, 
 use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_ports::sys::{NetNs, rps};
 use offramp_ports::tap::Tap;
 use offramp_ports::vhost_user::{ControlQueue, VhostUser, VhostUserConfig};
@@ -105,7 +105,7 @@ pub struct GuestRig<'a> {
     workers: Vec<Worker>,
     _port: VhostUser,
     tap: Tap,
-    controls: [Arc<Control>; 2],
+    controls: [Arc<PortControl>; 2],
     host: NetNs,
     config: RigConfig,
     rps: bool,
@@ -127,7 +127,7 @@ impl<'a> GuestRig<'a> {
         host.run(|| rig::set_up_host(config, OTHER))??;
         let cpus = &config.placement.host_cpus;
         let rps = config.placement.is_apart() && rps::set(&host, INTERFACE, cpus).is_ok();
-        let controls = [Control::new(&adapter), Control::new(&adapter)];
+        let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let scratch = Scratch::new()?;
         let socket = scratch.0.join("port");
         let control_queue = match runner.accelerator {
@@ -187,7 +187,7 @@ fn network(config: &RigConfig) -> Network {
 fn start_adapters(
     config: &RigConfig,
     adapter: &AdapterConfig,
-    controls: &[Arc<Control>; 2],
+    controls: &[Arc<PortControl>; 2],
     port: &mut VhostUser,
     tap: &Tap,
 ) -> Result<Vec<Worker>, LabError> {
@@ -213,7 +213,7 @@ fn start_adapters(
 
 fn task<H: HostIo + Send + 'static>(
     adapter: &AdapterConfig,
-    control: &Arc<Control>,
+    control: &Arc<PortControl>,
     host: H,
     end: CableEnd,
 ) -> Box<dyn Task> {

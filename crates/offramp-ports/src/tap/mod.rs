@@ -17,7 +17,7 @@ use crate::sys::{NetNs, SysError};
 mod ioctl;
 mod queue;
 
-pub use queue::TapQueue;
+pub use queue::{TapPort, TapQueue};
 
 /// Smallest MTU in bytes of IP (RFC 791: every network carries 68 bytes).
 pub const MTU_MIN: u32 = 68;
@@ -195,6 +195,12 @@ impl Tap {
     /// A port on queue pair `index`, for one thread. `None` when there is no such queue.
     pub fn queue(&self, index: usize) -> Option<TapQueue> {
         (index < self.queue_count()).then(|| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max))
+    }
+
+    /// A port on all queue pairs, for one thread.
+    pub fn port(&self) -> TapPort {
+        let queue = |index| TapQueue::new(Arc::clone(&self.shared), index, self.frame_len_max);
+        TapPort::new((0..self.queue_count()).map(queue).collect())
     }
 
     /// What this kernel's TAP can be offered at all.

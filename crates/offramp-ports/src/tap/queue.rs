@@ -128,6 +128,64 @@ impl HostPort for TapQueue {
     }
 }
 
+/// All queue pairs of a [`Tap`](super::Tap) as one host port, for a thread that serves them together, as a switch does.
+/// Frames are fetched from the pairs in turn, and delivered on the one that they name ([`RxMeta::queue`]).
+#[derive(Debug)]
+pub struct TapPort {
+    queues: Vec<TapQueue>,
+    /// Which pair has the frame that was fetched last, and is asked last the next time.
+    fetched_from: usize,
+}
+
+impl TapPort {
+    pub(super) fn new(queues: Vec<TapQueue>) -> Self {
+        Self { queues, fetched_from: 0 }
+    }
+}
+
+impl HostPort for TapPort {
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        let (count, last) = (self.queues.len(), self.fetched_from);
+        for nth in 1..=count {
+            self.fetched_from = (last + nth) % count;
+            if self.queues[self.fetched_from].tx_next(now_ns)? {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.queues[self.fetched_from].tx_frame()
+    }
+
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.queues[0].rx_deliver(meta, frame)
+    }
+
+    fn rx_flush(&mut self, now_ns: u64) {
+        self.queues[0].rx_flush(now_ns);
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.queues[0].accepts()
+    }
+
+    fn honours_data_valid(&self) -> bool {
+        self.queues[0].honours_data_valid()
+    }
+}
+
+impl HostIo for TapPort {
+    fn arm(&mut self) {}
+
+    fn disarm(&mut self) {}
+
+    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.queues.iter().for_each(|queue| queue.watch(watch));
+    }
+}
+
 impl HostIo for TapQueue {
     fn arm(&mut self) {
         // A TAP with a frame is readable, asked or not.

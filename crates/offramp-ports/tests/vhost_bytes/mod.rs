@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
@@ -202,7 +202,7 @@ impl MessageBench {
         let adapter = AdapterConfig::default();
         let (wire, _other_end) = cable(&CableConfig::default());
         let queue = port.queue(0).expect("the first queue");
-        let pair = QueuePair::new(&adapter, &Control::new(&adapter), 0, queue, wire);
+        let pair = QueuePair::new(&adapter, &PortControl::new(&adapter), 0, queue, wire);
         let worker = Worker::start("messages", vec![pair], None).expect("starting a worker");
         Self { port, _worker: worker }
     }
@@ -326,7 +326,7 @@ pub fn vnet_frame(bytes: &[u8]) {
     let mut frame = frame[..frame.len().min(offramp_ports::vhost_user::FRAME_LEN_MAX)].to_vec();
     let adapter = AdapterConfig::default();
     let (a_wire, b_wire) = cable(&CableConfig::default());
-    let (a_control, b_control) = (Control::new(&adapter), Control::new(&adapter));
+    let (a_control, b_control) = (PortControl::new(&adapter), PortControl::new(&adapter));
     let sender = Sender(OneFrame { frame: Some((meta, &mut frame)), given_frames: 0 }, false);
     let mut a = QueuePair::new(&adapter, &a_control, 0, sender, a_wire);
     let mut b = QueuePair::new(&adapter, &b_control, 0, OneFrame { frame: None, given_frames: 0 }, b_wire);

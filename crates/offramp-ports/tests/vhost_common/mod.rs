@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use offramp_adapter::cable::{CableConfig, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_MAX};
 use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::{Direction, Loss};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -175,7 +175,7 @@ pub struct Rig {
     // In the order in which they are to go.
     workers: Vec<Worker>,
     pub ports: [VhostUser; 2],
-    pub controls: [Arc<Control>; 2],
+    pub controls: [Arc<PortControl>; 2],
     scratch: Arc<Scratch>,
 }
 
@@ -198,7 +198,7 @@ impl Rig {
             VhostUser::open(&config).unwrap_or_else(|e| panic!("{e}"))
         };
         let mut ports = [open(0), open(1)];
-        let controls = [Control::new(&config.adapter), Control::new(&config.adapter)];
+        let controls = [PortControl::new(&config.adapter), PortControl::new(&config.adapter)];
         let line = CableConfig { mtu: config.adapter.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
         let (mut left, mut right): (Vec<CablePair<_>>, Vec<CablePair<_>>) = (Vec::new(), Vec::new());
         for queue in 0..usize::from(config.adapter.queues) {

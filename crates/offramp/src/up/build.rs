@@ -3,9 +3,9 @@
 //! A cable joins two ports queue pair by queue pair. Everything else is a switch in one thread: one of the file, or,
 //! for a port whose wire is an interface, a link of its own with two ends.
 
-use super::config::{Config, PortConfig, SwitchConfig, WireConfig};
+use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{Mark, Rest};
-use super::host::{Host, HostError, TaskParts, on_wire, open_guest, open_privileged, open_tap_here, wire_task};
+use super::host::{Host, HostError, TaskParts, on_wire, open_guest, open_privileged, open_tap_here};
 use super::ipsec::EventLog;
 use super::seat::{AnyHost, Named, RestingSwitch};
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
@@ -13,8 +13,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::fault::FaultConfig;
 use offramp_adapter::ipsec::SaError;
 use offramp_adapter::memory::MemoryConfig;
-use offramp_adapter::moderation::ModerationConfig;
-use offramp_adapter::pair::Control;
+use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -47,38 +46,34 @@ pub enum BuildError {
 pub struct Port {
     pub name: String,
     pub host: Host,
+    pub queue_pairs: u16,
     pub adapter: AdapterConfig,
-    pub carrier: Carrier,
+    pub control: Arc<PortControl>,
     pub queues: Vec<Queue>,
-    /// What happened to its security associations; `None` where the wire takes none.
-    pub events: Option<Arc<EventLog>>,
-    /// What drives the far end of the port's own cable, where it has one.
-    pub wire_mark: Option<Arc<Mark>>,
-    /// What carries the frames of the interface on its wire.
-    wire_carrier: Option<Carrier>,
+    /// What happened to its security associations.
+    pub events: Arc<EventLog>,
+    /// Its place on a switch; `None` on a cable.
+    on_switch: Option<Arc<SwitchPort>>,
+    /// The place of the interface on its wire.
+    interface: Option<Arc<SwitchPort>>,
     /// The interface on its wire; it lives as long as this.
     wire: Option<Wire>,
 }
 
 impl Port {
-    /// When the host is interrupted now; `None` for a TAP on a switch, which is given everything at once.
-    pub fn moderation(&self) -> Option<ModerationConfig> {
-        match (&self.carrier, &self.host) {
-            (Carrier::Pairs(control), _) => Some(control.moderation()),
-            (Carrier::Seat(seat), Host::VhostUser(_)) => Some(seat.moderation()),
-            (Carrier::Seat(_), Host::Tap { .. }) => None,
-        }
+    /// Whether the host is there, as far as a switch knows.
+    pub fn is_open(&self) -> bool {
+        self.on_switch.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
     /// Whether the interface on its wire is there, if it has one; `false`: gone for good.
     pub fn is_wire_there(&self) -> bool {
-        let has_ended = self.wire_mark.as_ref().is_some_and(|mark| mark.has_ended());
-        !has_ended && self.wire_carrier.as_ref().is_none_or(Carrier::is_open)
+        self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
     /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
     pub fn wire_stats(&self) -> Option<&QueueStats> {
-        self.wire_carrier.as_ref()?.stats(0)
+        Some(self.interface.as_ref()?.stats())
     }
 
     /// Frames of the interface on its wire that nobody took in time, as far as the kernel counts them.
@@ -90,68 +85,10 @@ impl Port {
     }
 
     /// The ports of a switch or a link that are its: its own, and that of the interface on its wire.
-    fn seats(&self) -> impl Iterator<Item = Named> {
-        let own = match &self.carrier {
-            Carrier::Seat(seat) => Some(Named::new(seat, format!("port \"{}\": the host", self.name))),
-            Carrier::Pairs(_) => None,
-        };
-        let on_wire = match &self.wire_carrier {
-            Some(Carrier::Seat(seat)) => Some(Named::new(seat, on_wire(&self.name))),
-            Some(Carrier::Pairs(_)) | None => None,
-        };
+    fn switch_ports(&self) -> impl Iterator<Item = Named> {
+        let own = self.on_switch.as_ref().map(|port| Named::new(port, format!("port \"{}\": the host", self.name)));
+        let on_wire = self.interface.as_ref().map(|port| Named::new(port, on_wire(&self.name)));
         own.into_iter().chain(on_wire)
-    }
-}
-
-/// What carries a port's frames.
-#[derive(Debug)]
-pub enum Carrier {
-    /// Queue pairs on a cable.
-    Pairs(Arc<Control>),
-    /// A port of a switch.
-    Seat(Arc<SwitchPort>),
-}
-
-impl Carrier {
-    /// What the user allows now.
-    pub fn offloads(&self) -> Offloads {
-        match self {
-            Self::Pairs(control) => control.offloads(),
-            Self::Seat(seat) => seat.offloads(),
-        }
-    }
-
-    /// Changes what the user allows, from the next batch on.
-    pub fn set_offloads(&self, offloads: Offloads) {
-        match self {
-            Self::Pairs(control) => control.set_offloads(offloads),
-            Self::Seat(seat) => seat.set_offloads(offloads),
-        }
-    }
-
-    /// Changes when the host is interrupted, from the next batch on. Without effect on a switch for a host that is
-    /// not called.
-    pub fn set_moderation(&self, moderation: ModerationConfig) {
-        match self {
-            Self::Pairs(control) => control.set_moderation(moderation),
-            Self::Seat(seat) => seat.set_moderation(moderation),
-        }
-    }
-
-    /// Counters of a queue pair.
-    pub fn stats(&self, queue: usize) -> Option<&QueueStats> {
-        match self {
-            Self::Pairs(control) => control.queues().get(queue),
-            Self::Seat(seat) => Some(seat.stats()),
-        }
-    }
-
-    /// Whether the host is there, as far as a switch knows.
-    pub fn is_open(&self) -> bool {
-        match self {
-            Self::Pairs(_) => true,
-            Self::Seat(seat) => seat.closed().is_none(),
-        }
     }
 }
 
@@ -223,9 +160,6 @@ pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<
     for (near, port) in config.ports.iter().enumerate() {
         match &port.wire {
             WireConfig::Switch(_) => {}
-            WireConfig::Tap(_) | WireConfig::Packet(_) if port.ipsec.is_wanted => {
-                run_protected_link(&mut unwired[near], rest)?;
-            }
             WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], rest)?,
             WireConfig::Cable(peer) => {
                 let far = config.ports.iter().position(|other| &other.name == peer);
@@ -258,22 +192,26 @@ struct Unwired {
 
 impl Unwired {
     fn new(config: &PortConfig, host: Host, wire: Option<Wire>) -> Result<Self, BuildError> {
+        let queue_pairs = config.host.queue_pairs();
         let adapter = AdapterConfig {
             mtu: config.mtu,
             offloads: config.offloads,
             moderation: config.moderation,
-            queues: config.host.queue_pairs(),
+            // A guest steers by itself over its queues.
+            queues: if matches!(config.host, HostConfig::Tap(_)) { queue_pairs } else { 1 },
             ..AdapterConfig::default()
         };
         let name = config.name.clone();
-        let control = Control::new(&adapter);
+        // A switch drives all queue pairs in one thread, and counts them as one.
+        let counted = if matches!(config.wire, WireConfig::Cable(_)) { queue_pairs } else { 1 };
+        let control = PortControl::new(&AdapterConfig { queues: counted, ..adapter });
         let watched = EventLog::watch(&name, &control);
-        let events = Some(watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?);
+        let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);
         let installed = control.change_ipsec(&config.ipsec.changes());
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
-        let (carrier, queues) = (Carrier::Pairs(control), Vec::new());
-        let port = Port { name, host, adapter, carrier, queues, events, wire_mark: None, wire_carrier: None, wire };
+        let (queues, on_switch, interface) = (Vec::new(), None, None);
+        let port = Port { name, host, queue_pairs, adapter, control, queues, events, on_switch, interface, wire };
         Ok(Self {
             port,
             memory: config.memory,
@@ -292,28 +230,26 @@ impl Unwired {
 
     fn cable_task(&mut self, queue: usize, wire: CableEnd, rest: &Arc<Rest>) -> Option<(Box<dyn Task>, Arc<Mark>)> {
         let mark = Arc::new(Mark::default());
-        let Port { name, host, adapter, carrier, .. } = &mut self.port;
-        let Carrier::Pairs(control) = carrier else { return None };
+        let Port { name, host, adapter, control, .. } = &mut self.port;
         let (memory, faults) = (&self.memory, &self.faults);
         let parts = TaskParts { port: name, adapter, memory, faults, control, rest, mark: &mark };
         Some((host.cable_task(queue, wire, &parts)?, mark))
     }
 
     /// Puts the port on a switch.
-    fn sit_down(
+    fn connect(
         &mut self,
         switch: &Switch<AnyHost>,
         stations_max: usize,
         flood_limit: Option<FloodLimit>,
     ) -> Result<(), BuildError> {
-        let Some(seat) = self.port.host.switch_port() else { return Ok(()) };
-        let AdapterConfig { mtu, offloads, coalesce, moderation, .. } = self.port.adapter;
-        let isolated = false;
-        let config = switch::PortConfig { mtu, offloads, coalesce, moderation, stations_max, flood_limit, isolated };
-        let added = switch.control().add(seat, &config);
+        let Some(host) = self.port.host.switch_port() else { return Ok(()) };
+        let AdapterConfig { mtu, coalesce, queues, .. } = self.port.adapter;
+        let config =
+            switch::PortConfig { mtu, coalesce, queues, stations_max, flood_limit, ..switch::PortConfig::default() };
+        let added = switch.control().add_controlled(host, &self.port.control, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
-        self.port.carrier = Carrier::Seat(shared);
-        self.port.events = None;
+        self.port.on_switch = Some(shared);
         Ok(())
     }
 }
@@ -323,7 +259,7 @@ impl Unwired {
 fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
     near.port.host.join(&far.port.host);
     let line = CableConfig { mtu: near.port.adapter.mtu, rate_bps: near.bits_per_second, ..CableConfig::default() };
-    for queue in 0..usize::from(near.port.adapter.queues) {
+    for queue in 0..usize::from(near.port.queue_pairs) {
         let (near_end, far_end) = cable(&line);
         let ends = (near.cable_task(queue, near_end, rest), far.cable_task(queue, far_end, rest));
         let (Some((near_task, near_mark)), Some((far_task, far_mark))) = ends else { continue };
@@ -350,41 +286,15 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<
 /// A port and the interface on its wire: a link with two ends.
 fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
-    port.sit_down(&link, 0, None)?;
+    port.connect(&link, 0, None)?;
     if let Some(wire) = port.port.wire.as_ref().and_then(Wire::switch_port) {
         let config =
             switch::PortConfig { mtu: port.port.adapter.mtu, flood_limit: None, ..switch::PortConfig::default() };
         let added = link.control().add(wire, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
-        port.port.wire_carrier = Some(Carrier::Seat(shared));
+        port.port.interface = Some(shared);
     }
-    run_seats(link, vec![port], rest)
-}
-
-/// A port that seals for the interface on its wire: a cable, at whose other end the interface is what a host is
-/// elsewhere. One thread drives both ends.
-fn run_protected_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
-    let mtu = port.port.adapter.mtu;
-    let (near_end, far_end) = cable(&CableConfig { mtu, ..CableConfig::default() });
-    let Some(interface) = port.port.wire.as_ref().and_then(Wire::switch_port) else { return Ok(()) };
-    let Some((near, near_mark)) = port.cable_task(0, near_end, rest) else { return Ok(()) };
-    // What the interface brings is cut if it was joined; nothing is joined for it.
-    let adapter = AdapterConfig {
-        mtu,
-        offloads: Offloads::TX,
-        moderation: ModerationConfig::default(),
-        ..AdapterConfig::default()
-    };
-    let (control, mark) = (Control::new(&adapter), Arc::new(Mark::default()));
-    let (memory, faults) = (&MemoryConfig::default(), &FaultConfig::default());
-    let parts =
-        TaskParts { port: &port.port.name, adapter: &adapter, memory, faults, control: &control, rest, mark: &mark };
-    let far = wire_task(interface, far_end, &parts);
-    let worker = start_worker(&port.port.name, 0, vec![near, far], port.cpu(0), port.polling)?;
-    port.port.queues.push(Queue { mark: near_mark, worker });
-    port.port.wire_mark = Some(mark);
-    port.port.wire_carrier = Some(Carrier::Pairs(control));
-    Ok(())
+    run_ports(link, vec![port], rest)
 }
 
 /// A switch of the file and the ports on it, which have equal shares of its table.
@@ -399,9 +309,9 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
     let floods = flood_limit(config.flood_frames_per_second);
     let switch = Switch::new(&shape);
     for port in &mut ports {
-        port.sit_down(&switch, stations_max, Some(floods))?;
+        port.connect(&switch, stations_max, Some(floods))?;
     }
-    run_seats(switch, ports, rest)
+    run_ports(switch, ports, rest)
 }
 
 /// A port that may flood nothing has no burst to begin with either.
@@ -411,10 +321,10 @@ fn flood_limit(frames_per_s: u32) -> FloodLimit {
 }
 
 /// One thread for a switch, on the first processor that one of its ports names.
-fn run_seats(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_ports(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
     let Some(first) = ports.first() else { return Ok(()) };
     let mark = Arc::new(Mark::default());
-    let named = ports.iter().flat_map(|port| port.port.seats()).collect();
+    let named = ports.iter().flat_map(|port| port.port.switch_ports()).collect();
     let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark, named));
     let cpu = ports.iter().find_map(|port| port.cpu(0));
     let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));

@@ -303,7 +303,7 @@ impl Check<'_> {
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         let (host, line) = (self.host(host)?, self.wire(wire)?);
         Ok(PortConfig {
-            ipsec: self.ipsec(&name, written, directory, &host, &line)?,
+            ipsec: self.ipsec(&name, written, directory, &host)?,
             host,
             wire: line,
             mtu: mtu as usize,
@@ -497,17 +497,9 @@ impl Check<'_> {
     ) -> Result<(), ConfigError> {
         let at = written.as_ref().wire.as_ref().map_or(written.span(), Spanned::span);
         let wrong = |message: String| Err(self.0.wrong(at, message));
-        if !matches!(port.wire, WireConfig::Cable(_)) {
-            if let HostConfig::Tap(TapHost { queue_pairs: 2.., .. }) = port.host {
-                return wrong("port.wire: a host with a tap and several queue_pairs needs a cable; use 1".to_owned());
-            }
-            if matches!(port.host, HostConfig::Tap(_)) && port.moderation != ModerationConfig::default() {
-                let message = "port.wire: moderation and rx_usecs of a host with a tap need a cable; leave them out";
-                return wrong(message.to_owned());
-            }
-            if !port.memory.is_none() || !port.faults.is_none() {
-                return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());
-            }
+        let has_impairments = !port.memory.is_none() || !port.faults.is_none();
+        if has_impairments && !matches!(port.wire, WireConfig::Cable(_)) {
+            return wrong("port.wire: memory and faults need a cable; leave them out".to_owned());
         }
         match &port.wire {
             WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),

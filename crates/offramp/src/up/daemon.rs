@@ -9,7 +9,6 @@ use crate::control::{
     WaitsFor, WireLost, WireStatus,
 };
 use crate::moderation::{Moderation, gap_usecs};
-use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
@@ -74,7 +73,7 @@ impl Daemon {
         if wanted.is_empty() && moderation.is_none() {
             return Err(Answer::refuse(RefusalCode::BadRequest, "nothing is to be set; name features or a moderation"));
         }
-        let moderation = moderation.map(|moderation| moderation_for(port, moderation)).transpose()?;
+        let moderation = moderation.map(Moderation::config);
         let (mut on, mut off) = (Offloads::empty(), Offloads::empty());
         for (name, allow) in wanted {
             let offloads = feature(name).map_err(|error| Answer::refuse(RefusalCode::UnknownFeature, error))?;
@@ -84,14 +83,14 @@ impl Daemon {
             let message = "a feature is to be on and off at once; name each once, by itself or in a group";
             return Err(Answer::refuse(RefusalCode::BadRequest, message));
         }
-        let before = port.host.in_use(port.carrier.offloads());
-        allow(port, (port.carrier.offloads() | on) - off)
+        let before = port.host.in_use(port.control.offloads());
+        allow(port, (port.control.offloads() | on) - off)
             .map_err(|error| Answer::refuse(RefusalCode::HostRefused, error))?;
         if let Some(moderation) = moderation {
-            port.carrier.set_moderation(moderation);
+            port.control.set_moderation(moderation);
         }
         // Also those that stand on a named one.
-        let changed = before.symmetric_difference(port.host.in_use(port.carrier.offloads()));
+        let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
         Ok(Changed {
             port: port.name.clone(),
@@ -135,7 +134,7 @@ impl Daemon {
             for key in fixed_keys(old, new) {
                 refuse(format!("port \"{}\": {key}", new.name));
             }
-            running.carrier.set_moderation(new.moderation);
+            running.control.set_moderation(new.moderation);
             old.moderation = new.moderation;
             match allow(running, new.offloads) {
                 Ok(()) => old.offloads = new.offloads,
@@ -159,7 +158,7 @@ impl Daemon {
     pub fn rest(&self) -> bool {
         let marks = |port: &Port| {
             let queues = port.queues.iter().map(|queue| Arc::clone(&queue.mark));
-            queues.chain(port.wire_mark.clone()).collect::<Vec<_>>()
+            queues.collect::<Vec<_>>()
         };
         let marks: Vec<_> = self.ports.iter().flat_map(marks).collect();
         self.rest.bring_about(&marks)
@@ -183,16 +182,6 @@ impl Handler for Daemon {
     }
 }
 
-/// What a port is to do.
-fn moderation_for(port: &Port, wanted: &Moderation) -> Result<ModerationConfig, Answer> {
-    if port.moderation().is_none() {
-        let message =
-            format!("port \"{}\" is a tap on a switch or an interface; moderation of a tap needs a cable", port.name);
-        return Err(Answer::refuse(RefusalCode::BadRequest, message));
-    }
-    Ok(wanted.config())
-}
-
 /// Keys of a port that differ and cannot change while it runs.
 fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
     let differs = [
@@ -210,15 +199,15 @@ fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
 /// Changes what a port's user allows. What is no longer allowed is first taken from the host, what is newly
 /// allowed is first known to the adapter: no frame comes that the adapter does not expect.
 fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
-    let before = port.carrier.offloads();
-    port.carrier.set_offloads(before | offloads);
+    let before = port.control.offloads();
+    port.control.set_offloads(before | offloads);
     let offered = port.host.offer(offloads);
-    port.carrier.set_offloads(if offered.is_ok() { offloads } else { before });
+    port.control.set_offloads(if offered.is_ok() { offloads } else { before });
     offered
 }
 
 fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
-    let moderation = port.moderation();
+    let moderation = port.control.moderation();
     PortStatus {
         name: port.name.clone(),
         host: port.host.status(),
@@ -231,23 +220,23 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         wire_running: port.is_wire_there(),
         wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,
-        rx_usecs: moderation.as_ref().map_or(0, gap_usecs),
-        moderation: moderation.map(Moderation::from),
+        rx_usecs: gap_usecs(&moderation),
+        moderation: Some(Moderation::from(moderation)),
         cpus: config.cpus.clone(),
-        ipsec: port.ipsec_status(),
+        ipsec: Some(port.ipsec_status()),
         features: NAMES.iter().map(|name| feature_status(port, name)).collect(),
         queues: port
             .queues
             .iter()
             .enumerate()
-            .filter_map(|(index, queue)| Some(queue_status(port, index, queue, port.carrier.stats(index)?)))
+            .filter_map(|(index, queue)| Some(queue_status(port, index, queue, port.control.queues().get(index)?)))
             .collect(),
     }
 }
 
 fn feature_status(port: &Port, name: &OffloadName) -> FeatureStatus {
     let host = &port.host;
-    let user = port.carrier.offloads();
+    let user = port.control.offloads();
     let has = |set: Offloads| set.contains(name.offload);
     let (allowed, offered, in_use) = (has(user), has(host.offered(user)), has(host.in_use(user)));
     let waits_for = match (allowed, in_use) {
@@ -272,7 +261,7 @@ fn feature_status(port: &Port, name: &OffloadName) -> FeatureStatus {
 fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) -> QueueStatus {
     QueueStatus {
         index,
-        running: !queue.mark.has_ended() && queue.worker.is_running() && port.carrier.is_open(),
+        running: !queue.mark.has_ended() && queue.worker.is_running() && port.is_open(),
         thread: queue.worker.thread_id(),
         transmit: direction_status(&stats.transmit),
         receive: direction_status(&stats.receive),

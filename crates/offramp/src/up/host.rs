@@ -8,7 +8,7 @@ use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::fault::{self, FaultConfig};
 use offramp_adapter::memory::MemoryConfig;
-use offramp_adapter::pair::{Control, QueuePair};
+use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::Line;
 use offramp_adapter::stats::Counter;
 use offramp_offload::caps::Offloads;
@@ -213,7 +213,7 @@ impl Host {
     /// All its queue pairs as one port of a switch; `None` when they are in use.
     pub fn switch_port(&mut self) -> Option<AnyHost> {
         Some(match self {
-            Self::Tap { tap, .. } => Box::new(tap.queue(0)?),
+            Self::Tap { tap, .. } => Box::new(tap.port()),
             Self::VhostUser(port) => {
                 let mut port = locked(port);
                 let queues = (0..usize::from(port.config().queue_pairs)).map(|queue| port.queue(queue));
@@ -251,11 +251,6 @@ where
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
     Box::new(RestingPair::new(pair, parts.rest, parts.mark, who))
-}
-
-/// What drives the far end of a port's own cable, whose host is the interface on the port's wire.
-pub fn wire_task(interface: AnyHost, wire: CableEnd, parts: &TaskParts<'_>) -> Box<dyn Task> {
-    resting(interface, wire, 0, parts, on_wire(parts.port))
 }
 
 /// What a message calls the interface on a port's wire.
@@ -297,7 +292,7 @@ pub struct TaskParts<'a> {
     pub adapter: &'a AdapterConfig,
     pub memory: &'a MemoryConfig,
     pub faults: &'a FaultConfig,
-    pub control: &'a Arc<Control>,
+    pub control: &'a Arc<PortControl>,
     pub rest: &'a Arc<Rest>,
     pub mark: &'a Arc<Mark>,
 }

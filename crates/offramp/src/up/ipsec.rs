@@ -1,11 +1,11 @@
 //! Security associations of running ports: what a client asks, what a changed file asks, and what happened.
 
-use super::build::{Carrier, Port};
+use super::build::Port;
 use super::config::{IpsecConfig, SaEntry, shared_key};
 use crate::control::{Answer, Outcome, RefusalCode};
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
-use offramp_adapter::pair::Control;
+use offramp_adapter::pair::PortControl;
 use offramp_offload::esp::{CipherLibrary, SaConfig};
 use offramp_offload::sync::lock;
 use offramp_ports::ipsec_mb;
@@ -28,7 +28,7 @@ impl EventLog {
     ///
     /// # Errors
     /// When no thread can be started.
-    pub fn watch(port: &str, control: &Control) -> io::Result<Arc<Self>> {
+    pub fn watch(port: &str, control: &PortControl) -> io::Result<Arc<Self>> {
         let (log, (sender, events)) = (Arc::new(Self::default()), channel());
         control.ipsec().tell(sender);
         let (kept, port) = (Arc::clone(&log), port.to_owned());
@@ -62,42 +62,25 @@ fn library_shown(library: &dyn CipherLibrary) -> String {
 }
 
 impl Port {
-    /// The associations; `None` where the wire takes none.
-    pub fn ipsec_status(&self) -> Option<IpsecStatus> {
-        let Carrier::Pairs(control) = &self.carrier else { return None };
-        let ipsec = control.ipsec();
-        Some(IpsecStatus::new(
-            library_shown(ipsec.library()),
-            ipsec.policy(),
-            &ipsec.status(),
-            self.events.as_ref().map_or_else(Vec::new, |e| e.kept()),
-        ))
-    }
-
-    fn protecting(&self) -> Result<&Arc<Control>, Answer> {
-        match &self.carrier {
-            Carrier::Pairs(control) => Ok(control),
-            Carrier::Seat(_) => Err(refuse(format!(
-                "port \"{}\" is on a switch, or on an interface without [port.ipsec] in the file; it protects nothing",
-                self.name
-            ))),
-        }
+    /// The associations.
+    pub fn ipsec_status(&self) -> IpsecStatus {
+        let ipsec = self.control.ipsec();
+        IpsecStatus::new(library_shown(ipsec.library()), ipsec.policy(), &ipsec.status(), self.events.kept())
     }
 
     /// Installs an association. `all` are the daemon's ports.
     pub fn add_sa(&self, sa: &SaKeys, key: &KeyText, all: &[Self]) -> Result<Outcome, Answer> {
-        let control = self.protecting()?;
         let direction = sa.direction().map_err(|error| self.wrong(&error))?;
-        let shape = Shape { queue_pairs: self.adapter.queues };
+        let shape = Shape { queue_pairs: self.queue_pairs };
         let config = sa.config(key, shape).map_err(|error| self.wrong(&error))?;
         self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
-        self.change(control, &[SaChange::Add { direction, config: Box::new(config) }])
+        self.change(&[SaChange::Add { direction, config: Box::new(config) }])
     }
 
     /// Removes one at once.
     pub fn del_sa(&self, way: &str, spi: u32) -> Result<Outcome, Answer> {
         let direction = direction(way).map_err(|error| self.wrong(&error))?;
-        self.change(self.protecting()?, &[SaChange::Remove { direction, spi }])
+        self.change(&[SaChange::Remove { direction, spi }])
     }
 
     /// Replaces one. `all` are the daemon's ports.
@@ -110,9 +93,8 @@ impl Port {
         grace_seconds: Option<u64>,
         all: &[Self],
     ) -> Result<Outcome, Answer> {
-        let control = self.protecting()?;
         let direction = direction(way).map_err(|error| self.wrong(&error))?;
-        let old = control.ipsec().config(direction, spi).ok_or_else(|| {
+        let old = self.control.ipsec().config(direction, spi).ok_or_else(|| {
             self.wrong(&format!(
                 "SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are"
             ))
@@ -120,7 +102,7 @@ impl Port {
         let config = Box::new(to.next_of(&old, key).map_err(|error| self.wrong(&error))?);
         self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
         let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
-        self.change(control, &[SaChange::Rekey { direction, spi, config, grace_ns }])
+        self.change(&[SaChange::Rekey { direction, spi, config, grace_ns }])
     }
 
     /// Another port must not seal with the key: both would begin with the same numbers. Of this one the adapter knows.
@@ -128,18 +110,14 @@ impl Port {
         if direction == SaDirection::In || !config.suite.is_counter_mode() {
             return Ok(());
         }
-        let seals_with_it = |port: &&Self| match &port.carrier {
-            Carrier::Pairs(control) => control.ipsec().seals_with(&config.encryption_key),
-            Carrier::Seat(_) => false,
-        };
+        let seals_with_it = |port: &&Self| port.control.ipsec().seals_with(&config.encryption_key);
         let other = all.iter().filter(|port| port.name != self.name).find(seals_with_it);
         other.map_or(Ok(()), |other| Err(shared_key(config, &other.name)))
     }
 
-    fn change(&self, control: &Control, changes: &[SaChange]) -> Result<Outcome, Answer> {
-        control.change_ipsec(changes).map_err(|(_, error)| self.wrong(&error.to_string()))?;
-        // It was just changed, so it takes associations.
-        self.ipsec_status().map(Box::new).map(Outcome::Ipsec).ok_or_else(|| self.wrong("it takes no associations"))
+    fn change(&self, changes: &[SaChange]) -> Result<Outcome, Answer> {
+        self.control.change_ipsec(changes).map_err(|(_, error)| self.wrong(&error.to_string()))?;
+        Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
     }
 
     fn wrong(&self, error: &str) -> Answer {
@@ -153,14 +131,7 @@ impl Port {
     /// # Errors
     /// One line, without the port's name; nothing has changed then.
     pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig, all: &[Self]) -> Result<(), String> {
-        let Carrier::Pairs(control) = &self.carrier else {
-            return if old == new {
-                Ok(())
-            } else {
-                Err("ipsec and sa cannot change while the daemon runs; restart it".into())
-            };
-        };
-        let ipsec = control.ipsec();
+        let ipsec = self.control.ipsec();
         let mut changes = Vec::new();
         if old.policy != new.policy {
             changes.push(SaChange::Policy(new.policy));
@@ -190,7 +161,11 @@ impl Port {
                 });
             }
         }
-        if changes.is_empty() { Ok(()) } else { control.change_ipsec(&changes).map_err(|(_, error)| error.to_string()) }
+        if changes.is_empty() {
+            Ok(())
+        } else {
+            self.control.change_ipsec(&changes).map_err(|(_, error)| error.to_string())
+        }
     }
 }
 

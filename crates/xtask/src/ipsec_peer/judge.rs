@@ -4,7 +4,7 @@ use super::case::{Case, Extra};
 use crate::failure::{Result, failed};
 use crate::guest::Machine;
 use offramp_adapter::ipsec::SaDirection;
-use offramp_adapter::pair::Control;
+use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::Loss;
 use std::collections::BTreeMap;
 
@@ -28,7 +28,7 @@ pub struct AdapterCounts {
 
 impl AdapterCounts {
     /// Reads the counters of an adapter with one queue pair and an association each way.
-    pub fn of(control: &Control) -> Self {
+    pub fn of(control: &PortControl) -> Self {
         let mut counts = Self::default();
         for queue in control.queues() {
             let (transmit, receive) = (&queue.transmit, &queue.receive);

@@ -1,11 +1,11 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
 use super::file::{self, Key};
-use super::{Check, ConfigError, HostConfig, PortConfig, WireConfig};
+use super::{Check, ConfigError, HostConfig, PortConfig};
 use crate::ipsec::{KeyText, SaKeys, Shape, no_match};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
-use offramp_adapter::pair::Control;
+use offramp_adapter::pair::PortControl;
 use offramp_offload::esp::SaConfig;
 use std::path::Path;
 use toml::Spanned;
@@ -13,8 +13,6 @@ use toml::Spanned;
 /// The security associations of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IpsecConfig {
-    /// The file names associations or a policy: a wire that is an interface is then made such that it can have them.
-    pub is_wanted: bool,
     pub policy: Policy,
     pub associations: Vec<SaEntry>,
 }
@@ -63,19 +61,16 @@ impl Check<'_> {
         written: &file::Port,
         directory: &Path,
         host: &HostConfig,
-        wire: &WireConfig,
     ) -> Result<IpsecConfig, ConfigError> {
-        let is_wanted = written.ipsec.is_some() || !written.sa.is_empty();
         let policy = self.policy(written.ipsec.as_ref())?;
-        self.wire_takes_ipsec(written, host, wire)?;
         let shape = Shape { queue_pairs: host.queue_pairs() };
         let entry = |(n, sa): (usize, &Spanned<SaKeys>)| {
             association(sa.as_ref(), directory, shape).map_err(|message| self.entry_is_wrong(port, n, sa, &message))
         };
         let associations = written.sa.iter().enumerate().map(entry).collect::<Result<_, _>>()?;
-        let config = IpsecConfig { is_wanted, policy, associations };
+        let config = IpsecConfig { policy, associations };
         // The policy comes first among the changes, and is never wrong.
-        let trial = Control::new(&AdapterConfig::default()).change_ipsec(&config.changes());
+        let trial = PortControl::new(&AdapterConfig::default()).change_ipsec(&config.changes());
         trial.map_err(|(at, error)| {
             let n = at.saturating_sub(1);
             written.sa.get(n).map_or_else(
@@ -116,23 +111,6 @@ impl Check<'_> {
         };
         let file::Ipsec { transmit, receive } = written.as_ref();
         Ok(Policy { transmit: of("transmit", transmit)?, receive: of("receive", receive)? })
-    }
-
-    fn wire_takes_ipsec(&self, written: &file::Port, host: &HostConfig, wire: &WireConfig) -> Result<(), ConfigError> {
-        let at = written.ipsec.as_ref().map(Spanned::span).or_else(|| written.sa.first().map(Spanned::span));
-        let Some(at) = at else { return Ok(()) };
-        match wire {
-            WireConfig::Switch(_) => {
-                let message =
-                    "port.sa and port.ipsec need a cable or an interface as the wire; a switch protects nothing";
-                Err(self.0.wrong(at, message))
-            }
-            WireConfig::Tap(_) | WireConfig::Packet(_) if host.queue_pairs() > 1 => {
-                let message = "port.sa and port.ipsec with an interface as the wire need queue_pairs = 1";
-                Err(self.0.wrong(at, message))
-            }
-            WireConfig::Cable(_) | WireConfig::Tap(_) | WireConfig::Packet(_) => Ok(()),
-        }
     }
 }
 

@@ -1,0 +1,141 @@
+//! What the outside may change and read of a port while it runs: the same for a queue pair and a port of a switch.
+
+use crate::config::AdapterConfig;
+use crate::ipsec::{Ipsec, SaChange, SaError};
+use crate::moderation::ModerationConfig;
+use crate::port::Interrupts;
+use crate::stats::QueueStats;
+use offramp_offload::caps::Offloads;
+use offramp_offload::sync::lock;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::sync::{Arc, Mutex};
+
+use std::task::Waker;
+
+/// Settings of a port that take effect with its next batch, its security associations, and its counters.
+#[derive(Debug)]
+pub struct PortControl {
+    offloads: AtomicU32,
+    /// Grows with each change, so that a batch without one takes no lock.
+    moderation_changes: AtomicU32,
+    moderation: Mutex<ModerationConfig>,
+    ipsec: Ipsec,
+    /// Wake what drives the port.
+    wakers: Mutex<Vec<Waker>>,
+    queues: Box<[QueueStats]>,
+}
+
+impl PortControl {
+    /// Settings and counters for the queues of one port.
+    pub fn new(config: &AdapterConfig) -> Arc<Self> {
+        Arc::new(Self::with(config.offloads, config.moderation, usize::from(config.queues)))
+    }
+
+    pub(crate) fn with(offloads: Offloads, moderation: ModerationConfig, queues: usize) -> Self {
+        Self {
+            offloads: AtomicU32::new(offloads.bits()),
+            moderation_changes: AtomicU32::new(1),
+            moderation: Mutex::new(moderation),
+            ipsec: Ipsec::default(),
+            wakers: Mutex::new(Vec::new()),
+            queues: (0..queues).map(|_| QueueStats::default()).collect(),
+        }
+    }
+
+    /// What the user allows now.
+    pub fn offloads(&self) -> Offloads {
+        Offloads::from_bits_truncate(self.offloads.load(Relaxed))
+    }
+
+    /// Changes what the user allows, from the next batch on.
+    pub fn set_offloads(&self, offloads: Offloads) {
+        self.offloads.store(offloads.bits(), Relaxed);
+    }
+
+    /// When the host is interrupted.
+    pub fn moderation(&self) -> ModerationConfig {
+        *lock(&self.moderation)
+    }
+
+    /// Changes when the host is interrupted, from the next batch on, also for frames that wait. What drives the port is
+    /// woken if it sleeps.
+    pub fn set_moderation(&self, moderation: ModerationConfig) {
+        let mut current = lock(&self.moderation);
+        *current = moderation;
+        self.moderation_changes.fetch_add(1, Release);
+        drop(current);
+        self.wake();
+    }
+
+    /// The security associations and their policy.
+    pub fn ipsec(&self) -> &Ipsec {
+        &self.ipsec
+    }
+
+    /// Makes all changes of associations and policy, or none, from the next batch on. What drives the port is woken if
+    /// it sleeps.
+    ///
+    /// # Errors
+    /// The first that cannot be made: where it stands in `changes`, and why. Nothing has changed then.
+    pub fn change_ipsec(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
+        self.ipsec.change(changes)?;
+        self.wake();
+        Ok(())
+    }
+
+    /// Counters, one entry per queue.
+    pub fn queues(&self) -> &[QueueStats] {
+        &self.queues
+    }
+
+    /// The moderation, if it was changed since `seen`.
+    #[inline]
+    pub(crate) fn changed_moderation(&self, seen: &mut u32) -> Option<ModerationConfig> {
+        let now = self.moderation_changes.load(Acquire);
+        if now == *seen {
+            return None;
+        }
+        *seen = now;
+        Some(self.moderation())
+    }
+
+    /// Has `waker` called after each change.
+    pub(crate) fn register(&self, waker: &Waker) {
+        let mut wakers = lock(&self.wakers);
+        if !wakers.iter().any(|known| known.will_wake(waker)) {
+            wakers.push(waker.clone());
+        }
+    }
+
+    /// Takes back what [`PortControl::register`] asked for, where one thread drives the port.
+    pub(crate) fn unregister(&self) {
+        lock(&self.wakers).clear();
+    }
+
+    fn wake(&self) {
+        lock(&self.wakers).iter().for_each(Waker::wake_by_ref);
+    }
+
+    /// Sends the interrupts that are due to a host that sees frames before it is interrupted, and counts them. When the
+    /// next one is due; `None` where handing over is the interrupt.
+    #[inline]
+    pub(crate) fn send_interrupts(
+        &self,
+        queue: usize,
+        interrupts: &mut dyn Interrupts,
+        seen: &mut u32,
+        now_ns: u64,
+    ) -> Option<u64> {
+        let stats = &self.queues[queue];
+        if let Some(moderation) = self.changed_moderation(seen) {
+            interrupts.moderate(&moderation);
+            stats.note_moderation(interrupts);
+        }
+        let counts = interrupts.send_due(now_ns);
+        stats.interrupted(counts, interrupts);
+        interrupts.next_due_ns()
+    }
+}

@@ -1,0 +1,515 @@
+//! Deliver: open, verify, coalesce, segment for a host that takes less, mark, hand over.
+//!
+//! Nothing overtakes: before a frame goes past the coalescer, all that is held there is handed over.
+
+use crate::config::frame_len_max;
+use crate::ipsec::{Ipsec, Opening};
+use crate::port::{HostPort, PortError, Settled};
+use crate::stats::{Direction, Loss};
+use offramp_offload::caps::Offloads;
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
+use offramp_offload::segment::Segmenter;
+
+/// Frames that are written one after another start at multiples of a cache line.
+pub(crate) const FRAME_ALIGN: usize = 64;
+/// Bytes into which frames are written at once that do not go as they came: a run stays in the neighbourhood of the
+/// first-level cache, and the longest frame of the largest MTU fits.
+const SCRATCH_LEN: usize = (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
+
+/// Where frames are written that do not go as they came. Shared by all ports of a switch.
+#[derive(Debug)]
+pub(crate) struct Scratch(pub(crate) Box<[u8]>);
+
+impl Scratch {
+    pub(crate) fn new() -> Self {
+        Self(vec![0; SCRATCH_LEN].into())
+    }
+}
+
+/// What is left of a turn.
+#[derive(Debug)]
+pub(crate) struct Budget {
+    pub(crate) frames: usize,
+    pub(crate) bytes: usize,
+}
+
+impl Budget {
+    pub(crate) fn is_left(&self) -> bool {
+        self.frames > 0 && self.bytes > 0
+    }
+
+    pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
+        self.frames = self.frames.saturating_sub(frames);
+        self.bytes = self.bytes.saturating_sub(bytes);
+    }
+}
+
+/// What a turn works with.
+pub(crate) struct Work<'a> {
+    pub(crate) scratch: &'a mut Scratch,
+    pub(crate) budget: &'a mut Budget,
+    pub(crate) now_ns: u64,
+}
+
+/// A host that is delivered to, and what it takes at this moment.
+pub(crate) struct Outlet<'a, H> {
+    pub(crate) host: &'a mut H,
+    pub(crate) stats: &'a Direction,
+    /// What the host accepts and the user allows.
+    pub(crate) enabled: Offloads,
+    /// IP bytes that a frame may carry.
+    pub(crate) mtu: usize,
+    /// Why the host is gone.
+    pub(crate) closed: Option<PortError>,
+    /// The host took a frame.
+    pub(crate) has_taken: bool,
+}
+
+impl<'a, H: HostPort> Outlet<'a, H> {
+    pub(crate) fn new(host: &'a mut H, stats: &'a Direction, allowed: Offloads, mtu: usize) -> Self {
+        let enabled = Offloads::offer(Offloads::RX, host.accepts(), allowed);
+        Self { host, stats, enabled, mtu, closed: None, has_taken: false }
+    }
+
+    #[inline]
+    fn hand_over(&mut self, rss: Option<&Rss>, meta: &RxMeta, frame: &[u8]) {
+        let queue = rss.zip(meta.hash).map_or(0, |(rss, hash)| rss.table.queue(hash));
+        let meta = RxMeta { queue, ..*meta };
+        let outcome = self.host.rx_deliver(&meta, frame);
+        self.count(&Settled { meta, len: frame.len(), outcome });
+    }
+
+    /// Counts what became of a frame.
+    #[inline]
+    fn count(&mut self, settled: &Settled) {
+        let Settled { meta, len, outcome } = settled;
+        self.stats.given(meta, *len, *outcome);
+        self.has_taken |= outcome.is_ok();
+        if let Err(error @ PortError::Closed(_)) = outcome {
+            self.closed = Some(*error);
+        }
+    }
+
+    fn lose(&self, reason: Loss, frames: usize) {
+        self.stats.frames_in.add(frames as u64);
+        self.stats.lose(reason, frames);
+    }
+}
+
+/// A frame that its sender lends, and how it would be segmented.
+pub(crate) struct Lent<'a> {
+    pub(crate) frame: Frame<'a>,
+    pub(crate) plan: &'a Segmenter,
+}
+
+impl Lent<'_> {
+    fn len(&self) -> usize {
+        self.frame.bytes().len()
+    }
+
+    fn frames(&self) -> usize {
+        self.plan.frames_left()
+    }
+
+    /// The segmentation, if the frame is more than one.
+    fn segmentation(&self) -> Option<Segmentation> {
+        self.frame.request().segmentation.filter(|_| self.frames() > 1)
+    }
+
+    /// Whether the longest of its frames fits.
+    fn fits(&self, mtu: usize) -> bool {
+        self.plan.next_len() - self.plan.link_header_len() <= mtu
+    }
+
+    /// How the super-frame is marked when it goes untouched; none if `enabled` cannot say it.
+    ///
+    /// A super-frame with CWR is marked as one, whether its sender said so or not, and goes only to a driver that
+    /// agreed to ECN (virtio 1.3, 5.1.6.4.1).
+    fn untouched(&self, segmentation: Segmentation, enabled: Offloads) -> Option<RxMeta> {
+        let partial = self.frame.request().checksum?;
+        if self.len() - self.plan.link_header_len() > PACKET_LEN_MAX {
+            return None; // Longer than an IP header can say, and than a guest has buffers for.
+        }
+        let (needed, is_tcp) = match segmentation.kind {
+            SegmentationKind::Tcp4 => (Offloads::RSC4, true),
+            SegmentationKind::Tcp6 => (Offloads::RSC6, true),
+            SegmentationKind::Udp => (Offloads::RSC_UDP, false),
+            SegmentationKind::UdpFragments => return None,
+        };
+        let has_cwr = is_tcp && (segmentation.ecn || carries_cwr(self.frame.bytes(), partial));
+        let needed = if has_cwr { needed | Offloads::RSC_ECN } else { needed };
+        enabled.contains(needed).then(|| RxMeta {
+            checksum: ChecksumState::Partial(partial),
+            segmentation: Some(Segmentation { ecn: has_cwr, ..segmentation }),
+            header_len: self.header_len(segmentation),
+            segments: self.frames() as u16,
+            ..RxMeta::default()
+        })
+    }
+
+    /// Bytes of all headers of a super-frame; of a datagram for fragments only those in front of UDP's
+    /// are the same everywhere, so nothing is said.
+    fn header_len(&self, segmentation: Segmentation) -> u16 {
+        match segmentation.kind {
+            SegmentationKind::UdpFragments => 0,
+            _ => (self.plan.next_len() - usize::from(segmentation.size)) as u16,
+        }
+    }
+}
+
+/// Whether the TCP header, where the checksum begins, has CWR set.
+fn carries_cwr(frame: &[u8], partial: PartialChecksum) -> bool {
+    frame.get(usize::from(partial.start) + TCP_FLAGS_OFFSET).is_some_and(|flags| flags & TCP_CWR != 0)
+}
+
+/// Which of the host's queues a flow goes to (receive-side scaling).
+#[derive(Debug)]
+struct Rss {
+    hash: Toeplitz,
+    table: IndirectionTable,
+}
+
+impl Rss {
+    /// None for a single queue: there is nothing to choose.
+    fn new(queues: u16) -> Option<Self> {
+        let table = IndirectionTable::new(INDIRECTION_ENTRIES_DEFAULT, queues).ok()?;
+        (queues > 1).then(|| Self { hash: Toeplitz::default(), table })
+    }
+}
+
+/// The last stage of the pipeline of one queue pair or one port of a switch.
+#[derive(Debug)]
+pub(crate) struct Deliver {
+    coalescer: Coalescer,
+    telling: Telling,
+    rss: Option<Rss>,
+    /// `None` while no frame has to do with IPsec.
+    opening: Option<Box<Opening>>,
+    /// The last change of associations that was taken over.
+    ipsec_changes: u32,
+    hold_ns: u64,
+    /// Something was handed over since the last flush.
+    is_unflushed: bool,
+    /// The host took a frame since it was interrupted last.
+    has_taken: bool,
+    /// The host's interrupts are apart from handing over, and are not counted here.
+    is_interrupted_apart: bool,
+}
+
+impl Deliver {
+    /// `queues`: those of the host that frames are spread over.
+    pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, host: &mut impl HostPort) -> Self {
+        let telling = if host.honours_data_valid() { Telling::Verdict } else { Telling::PartialSum };
+        Self {
+            coalescer: Coalescer::new(CoalesceConfig { telling, ..*coalesce }),
+            telling,
+            rss: Rss::new(queues),
+            opening: None,
+            ipsec_changes: 0,
+            hold_ns: coalesce.hold_ns,
+            is_unflushed: false,
+            has_taken: false,
+            is_interrupted_apart: host.interrupts().is_some(),
+        }
+    }
+
+    /// Frames that are held to be coalesced.
+    pub(crate) fn held(&self) -> usize {
+        self.coalescer.held()
+    }
+
+    /// When held frames or associations have something to do.
+    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
+        let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns());
+        self.coalescer.next_deadline_ns().into_iter().chain(ipsec_ns).min()
+    }
+
+    /// When held frames are due, if any are.
+    pub(crate) fn next_release_ns(&self) -> Option<u64> {
+        self.coalescer.next_deadline_ns()
+    }
+
+    /// Nothing was handed over since the last batch ended, and nothing is held.
+    pub(crate) fn is_idle(&self) -> bool {
+        !self.is_unflushed && self.next_release_ns().is_none()
+    }
+
+    /// Whether an interrupt is what handing over is.
+    pub(crate) fn interrupts_by_handing_over(&self) -> bool {
+        !self.is_interrupted_apart
+    }
+
+    /// Takes over associations that have changed, and lets their time go on.
+    #[inline]
+    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, now_ns: u64) {
+        let changes = ipsec.changes();
+        if changes != self.ipsec_changes {
+            self.ipsec_changes = changes;
+            self.opening = Opening::new(&ipsec.in_force());
+        }
+        if let Some(opening) = &mut self.opening {
+            opening.tick(ipsec, now_ns);
+        }
+    }
+
+    /// Hands over all that is held: settings have changed, or the port goes.
+    pub(crate) fn release(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
+        let Self { coalescer, rss, .. } = self;
+        coalescer.flush(&mut |meta, frame| outlet.hand_over(rss.as_ref(), meta, frame));
+    }
+
+    /// Brings a frame of a wire: nothing is asked for it.
+    #[inline]
+    pub(crate) fn push_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, mut frame: Frame<'_>, now_ns: u64) {
+        outlet.stats.frames_in.add(1);
+        if let Err(reason) = self.open(outlet, &mut frame) {
+            return outlet.stats.lose(reason, 1);
+        }
+        self.verify(outlet, frame, now_ns);
+    }
+
+    /// Refuses what the host cannot take, and opens what is sealed.
+    #[inline]
+    fn open(&mut self, outlet: &Outlet<'_, impl HostPort>, frame: &mut Frame<'_>) -> Result<(), Loss> {
+        match frame.link_header_len() {
+            Ok(link_header_len) if frame.bytes().len() - link_header_len > outlet.mtu => Err(Loss::TooLong),
+            Err(_) => Err(Loss::Malformed),
+            Ok(_) => self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats)),
+        }
+    }
+
+    /// Verifies a frame of which nothing is known, and coalesces it, as far as the host takes that.
+    #[inline]
+    fn verify(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: Frame<'_>, now_ns: u64) {
+        self.is_unflushed = true;
+        let (hash, enabled) = (self.hash_of(outlet, &frame), outlet.enabled);
+        let is_verified = enabled.intersects(Offloads::RX);
+        if is_verified && frame.layout().is_err() {
+            outlet.stats.unparsed.add(1);
+        }
+        let Self { coalescer, rss, .. } = self;
+        let mut out = |meta: &RxMeta, frame: &[u8]| outlet.hand_over(rss.as_ref(), meta, frame);
+        if is_verified {
+            coalescer.push(frame, enabled, hash, now_ns, &mut out);
+        } else {
+            coalescer.flush(&mut out);
+            out(&RxMeta { hash, ..RxMeta::default() }, frame.bytes());
+        }
+    }
+
+    /// What the host steers the frame by, if anything.
+    #[inline]
+    fn hash_of(&self, outlet: &Outlet<'_, impl HostPort>, frame: &Frame<'_>) -> Option<u32> {
+        match &self.rss {
+            Some(rss) => rss.hash.hash_frame(frame),
+            None => outlet.host.flow_hash(frame),
+        }
+    }
+
+    /// Brings one frame that another host sends, and whether that is done. It is not when the budget ended in the middle
+    /// of a segmentation, of which `cut` has the rest; the same frame is then to be brought again.
+    pub(crate) fn push(
+        &mut self,
+        outlet: &mut Outlet<'_, impl HostPort>,
+        lent: &mut Lent<'_>,
+        cut: &mut Option<Segmenter>,
+        work: &mut Work<'_>,
+    ) -> bool {
+        if let Some(opening) = &self.opening {
+            if opening.is_sealed(&lent.frame) {
+                return self.push_segments_received(outlet, lent, cut, work);
+            }
+            if cut.is_none()
+                && let Err(reason) = opening.judge_clear(&lent.frame, outlet.stats)
+            {
+                work.budget.spend(1, 0);
+                outlet.lose(reason, lent.frames());
+                return true;
+            }
+        }
+        let Some(segmentation) = lent.segmentation() else {
+            work.budget.spend(1, lent.len());
+            self.push_frame(outlet, lent, work);
+            return true;
+        };
+        if cut.is_none()
+            && lent.fits(outlet.mtu)
+            && let Some(meta) = lent.untouched(segmentation, outlet.enabled)
+        {
+            work.budget.spend(1, lent.len());
+            let meta = RxMeta { hash: self.hash_of(outlet, &lent.frame), ..meta };
+            self.hand_over_after_held(outlet, &meta, lent.frame.bytes());
+            return true;
+        }
+        self.push_segments(outlet, lent, segmentation, cut, work)
+    }
+
+    /// Segments a super-frame for a host that does not take it whole.
+    fn push_segments(
+        &mut self,
+        outlet: &mut Outlet<'_, impl HostPort>,
+        lent: &Lent<'_>,
+        segmentation: Segmentation,
+        cut: &mut Option<Segmenter>,
+        work: &mut Work<'_>,
+    ) -> bool {
+        let rest = cut.get_or_insert_with(|| lent.plan.clone());
+        self.release(outlet);
+        self.is_unflushed = true;
+        let meta = RxMeta {
+            header_len: lent.header_len(segmentation),
+            hash: self.hash_of(outlet, &lent.frame),
+            ..RxMeta::default()
+        };
+        while rest.frames_left() > 0 && work.budget.is_left() {
+            if rest.next_len() - rest.link_header_len() > outlet.mtu {
+                work.budget.spend(1, 0);
+                rest.skip_next();
+                outlet.lose(Loss::TooLong, 1);
+                continue;
+            }
+            let (len, stride, count) = write_run(lent, rest, work);
+            outlet.stats.frames_in.add(count as u64);
+            for slot in work.scratch.0.chunks_mut(stride).take(count) {
+                let frame = &mut slot[..len];
+                let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled);
+                outlet.hand_over(self.rss.as_ref(), &RxMeta { checksum, ..meta }, frame);
+            }
+        }
+        rest.frames_left() == 0
+    }
+
+    /// Brings a frame of a wire that others are brought, too: its bytes stay as they are.
+    pub(crate) fn push_shared(
+        &mut self,
+        outlet: &mut Outlet<'_, impl HostPort>,
+        frame: &mut Frame<'_>,
+        work: &mut Work<'_>,
+    ) {
+        let is_opened = self.opening.as_ref().is_some_and(|opening| opening.is_sealed(frame));
+        if !is_opened {
+            return self.push_received(outlet, frame.reborrow(), work.now_ns);
+        }
+        let copy = &mut work.scratch.0[..frame.bytes().len()];
+        copy.copy_from_slice(frame.bytes());
+        self.push_received(outlet, Frame::received(copy), work.now_ns);
+    }
+
+    /// Notes that the host was delivered something past this pipeline.
+    pub(crate) fn has_delivered(&mut self) {
+        self.is_unflushed = true;
+    }
+
+    /// Brings the frames of the wire that a host's frame becomes as if they came from one.
+    fn push_segments_received(
+        &mut self,
+        outlet: &mut Outlet<'_, impl HostPort>,
+        lent: &Lent<'_>,
+        cut: &mut Option<Segmenter>,
+        work: &mut Work<'_>,
+    ) -> bool {
+        let rest = cut.get_or_insert_with(|| lent.plan.clone());
+        while rest.frames_left() > 0 && work.budget.is_left() {
+            let (len, stride, count) = write_run(lent, rest, work);
+            for slot in work.scratch.0.chunks_mut(stride).take(count) {
+                self.push_received(outlet, Frame::received(&mut slot[..len]), work.now_ns);
+            }
+        }
+        rest.frames_left() == 0
+    }
+
+    /// Brings a frame that is one already.
+    fn push_frame(&mut self, outlet: &mut Outlet<'_, impl HostPort>, lent: &mut Lent<'_>, work: &mut Work<'_>) {
+        if !lent.fits(outlet.mtu) {
+            return outlet.lose(Loss::TooLong, 1);
+        }
+        let honours_checksums = outlet.enabled.contains(Offloads::RX_CHECKSUM);
+        let hash = self.hash_of(outlet, &lent.frame);
+        let meta = RxMeta { hash, ..RxMeta::default() };
+        match lent.frame.request().checksum {
+            None if honours_checksums => {
+                let frame = lent.frame.unsegmented();
+                outlet.stats.frames_in.add(1);
+                self.verify(outlet, frame, work.now_ns);
+            }
+            None => self.hand_over_after_held(outlet, &meta, lent.frame.bytes()),
+            Some(partial) if honours_checksums => {
+                let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..meta };
+                self.hand_over_after_held(outlet, &meta, lent.frame.bytes());
+            }
+            Some(_) => {
+                let scratch = &mut work.scratch.0;
+                let len = lent.plan.clone().write_next(&lent.frame, scratch);
+                self.hand_over_after_held(outlet, &meta, &scratch[..len]);
+            }
+        }
+    }
+
+    /// Hands a frame over as it is, after everything that is held: it may be of any flow.
+    fn hand_over_after_held(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
+        self.release(outlet);
+        self.is_unflushed = true;
+        outlet.stats.frames_in.add(u64::from(meta.segments));
+        outlet.hand_over(self.rss.as_ref(), meta, frame);
+    }
+
+    /// How a segment whose checksums were just written is marked. Only fragments have none of their own.
+    fn checksum_of_segment(&self, segment: &mut [u8], kind: SegmentationKind, enabled: Offloads) -> ChecksumState {
+        if !enabled.contains(Offloads::RX_CHECKSUM) || kind == SegmentationKind::UdpFragments {
+            return ChecksumState::Unknown;
+        }
+        match self.telling {
+            Telling::Verdict => ChecksumState::Good,
+            Telling::PartialSum => {
+                Frame::received(segment).make_partial().map_or(ChecksumState::Unknown, ChecksumState::Partial)
+            }
+        }
+    }
+
+    /// Ends a batch: what is held no longer goes, and the host sees everything.
+    pub(crate) fn end_batch(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
+        if self.hold_ns == 0 {
+            self.release(outlet);
+        } else if self.next_release_ns().is_some_and(|at| at <= now_ns) {
+            self.is_unflushed = true;
+            let Self { coalescer, rss, .. } = self;
+            coalescer.flush_expired(now_ns, &mut |meta, frame| outlet.hand_over(rss.as_ref(), meta, frame));
+        }
+        if std::mem::take(&mut self.is_unflushed) {
+            self.flush(outlet, now_ns);
+        }
+    }
+
+    /// Shows the host what it was handed, and counts the interrupt where that is one.
+    pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
+        outlet.host.rx_flush(now_ns);
+        while let Some(settled) = outlet.host.settle() {
+            outlet.count(&settled);
+        }
+        self.note(outlet);
+        if std::mem::take(&mut self.has_taken) && !self.is_interrupted_apart {
+            outlet.stats.interrupts.add(1);
+        }
+    }
+
+    /// Takes over whether the host took anything, before the batch ends with another outlet.
+    #[inline]
+    pub(crate) fn note(&mut self, outlet: &Outlet<'_, impl HostPort>) {
+        self.has_taken |= outlet.has_taken;
+    }
+}
+
+/// Writes as many of the next frames as are of one length and fit into the scratch: their length, the distance from one
+/// to the next, and how many.
+fn write_run(lent: &Lent<'_>, rest: &mut Segmenter, work: &mut Work<'_>) -> (usize, usize, usize) {
+    let len = rest.next_len();
+    let stride = len.next_multiple_of(FRAME_ALIGN);
+    let slots = (work.scratch.0.len() / stride).min(work.budget.frames.max(1));
+    let count = rest.write_run(&lent.frame, &mut work.scratch.0[..slots * stride], stride);
+    work.budget.spend(count, count * len);
+    (len, stride, count)
+}
