@@ -89,7 +89,7 @@ fn a_keepalive_has_the_addresses_and_ports_of_the_packets_before_it() {
         let ports = [(sealed, layouts[0]), (keepalive, layouts[1])].map(|(f, l)| f[l.transport_start..][..4].to_vec());
         assert_eq!(ports[0], ports[1]);
         assert_eq!(
-            Arrival::of(&Frame::received(&mut keepalive.to_vec()), Some(UDP_ENCAPSULATION_PORT)),
+            Arrival::of(&Frame::received(&mut keepalive.clone()), Some(UDP_ENCAPSULATION_PORT)),
             Ok(Arrival::Keepalive)
         );
     }

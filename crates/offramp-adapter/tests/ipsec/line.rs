@@ -190,7 +190,7 @@ fn a_datagram_too_long_to_be_sealed_is_counted_and_its_sender_told_what_fits() {
     let given = std::mem::take(&mut alone.pair.host_mut().given);
     let [(_, answer)] = &given[..] else { panic!("{given:?}") };
     let at = layout(answer);
-    assert!(Frame::received(&mut answer.to_vec()).has_good_ipv4_header());
+    assert!(Frame::received(&mut answer.clone()).has_good_ipv4_header());
     assert_eq!((&answer[..12], at.protocol), (&[2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1][..], 1));
     assert_eq!(&answer[26..34], &[10, 0, 0, 2, 10, 0, 0, 1], "from where the datagram was to go");
     assert_eq!(&answer[34..36], &[3, 4], "fragmentation needed");
