@@ -24,7 +24,7 @@ pub struct QueuePair<H, W> {
 }
 
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
-    /// Joins a host port and a wire port. `queue` is the index of this pair in `control`.
+    /// Connects a host port and a wire port. `queue` is the index of this pair in `control`.
     pub fn new(config: &AdapterConfig, control: &Arc<PortControl>, queue: usize, mut host: H, wire: W) -> Self {
         let receive = Receive::new(config, &mut host);
         Self {
@@ -125,12 +125,12 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         &mut self.host
     }
 
-    /// The line's side.
+    /// The wire's side.
     pub fn wire(&self) -> &W {
         &self.wire
     }
 
-    /// The line's side, to change it between polls.
+    /// The wire's side, to change it between polls.
     pub fn wire_mut(&mut self) -> &mut W {
         &mut self.wire
     }

@@ -1,6 +1,6 @@
 //! A learning switch among host ports, in one thread.
 //!
-//! It is how a guest is joined to other guests, to a TAP and to an interface that exists: every side is
+//! It connects a guest with other guests, a TAP and an interface that exists: every side is
 //! a [`HostPort`], which sends with what it asks for (a partial checksum, a segmentation) and is given
 //! frames with what is known of them. Between two sides a frame is touched only as far as the receiver
 //! needs it: what it accepts ∩ what the user allows decides, port by port.
@@ -8,10 +8,10 @@
 //! | a frame | for a port that | happens |
 //! |---|---|---|
 //! | super-frame | takes its kind (`RSC4`, `RSC6`, `RSC_UDP`, with CWR `RSC_ECN` too), and its segments fit the MTU | goes untouched |
-//! | super-frame | does not; or it is UDP to be fragmented | is cut; sums are written on the way |
-//! | partial checksum | is told of checksums (`RX_CHECKSUM`) | goes untouched, told as partial |
+//! | super-frame | does not; or it is UDP to be fragmented | is segmented; checksums are written on the way |
+//! | partial checksum | honours checksum marks (`RX_CHECKSUM`) | goes untouched, marked as partial |
 //! | partial checksum | is not | is completed |
-//! | nothing asked | is told of checksums | is verified, and joined if that is on too |
+//! | nothing asked | honours checksum marks | is verified, and coalesced if that is on too |
 //! | nothing asked | is not | goes untouched, unknown |
 //! | one that is longer than the MTU | | is lost there, `too_long` |
 //!
@@ -70,7 +70,7 @@ pub struct SwitchConfig {
     pub stations_max: usize,
     /// Seconds after which a silent station is forgotten (IEEE 802.1D 7.9.2: 300).
     pub ageing_s: u64,
-    /// Frames that a port may send or have cut in one turn.
+    /// Frames that a port may send, or have segmented, in one turn.
     pub turn_frames: usize,
     /// Bytes that a port may send in one turn; the frame that exceeds them still goes.
     pub turn_bytes: usize,
@@ -104,7 +104,7 @@ impl SwitchConfig {
 pub struct PortConfig {
     /// IP bytes that a frame for this port may carry.
     pub mtu: usize,
-    /// What the user allows to be told to this port (receive offloads); may be changed later.
+    /// Receive offloads that the user allows; may be changed later.
     pub offloads: Offloads,
     /// The port reaches only ports that are not isolated; may be changed later.
     pub isolated: bool,
@@ -112,7 +112,7 @@ pub struct PortConfig {
     pub stations_max: usize,
     /// Frames from this port that may go to every port; `None`: without limit.
     pub flood_limit: Option<FloodLimit>,
-    /// How frames for this port are joined; `telling` is the port's own.
+    /// How frames for this port are coalesced; `rx_csum` is the port's own.
     pub coalesce: CoalesceConfig,
     /// When the port's host is interrupted; where handing over is the interrupt, frames wait for it. May be changed
     /// later.
@@ -255,11 +255,11 @@ impl<P: HostPort> Port<P> {
         }
     }
 
-    /// Tells the host what is to be said of the frame that was planned last.
+    /// Delivers the ICMP message about the frame that was planned last, if there is one.
     fn answer(&mut self) {
         let Some(answer) = self.plan.answer() else { return };
         let outcome = self.host.rx_deliver(&RxMeta::default(), answer);
-        // Who has no room is told the next time.
+        // A host without room gets the next one.
         close(&self.shared, outcome.err());
         self.deliver.has_delivered();
     }

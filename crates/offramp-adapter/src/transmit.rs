@@ -214,14 +214,14 @@ impl Transmit {
         Ok(Fetched::Planned)
     }
 
-    /// Tells the host what is to be said of the frame that was planned last.
+    /// Delivers the ICMP message about the frame that was planned last, if there is one.
     fn answer(&mut self, host: &mut impl HostPort, now_ns: u64) -> Result<(), PortError> {
         let Some(answer) = self.plan.answer() else { return Ok(()) };
         let outcome = host.rx_deliver(&RxMeta::default(), answer);
         host.rx_flush(now_ns);
         match outcome {
             Err(error @ PortError::Closed(_)) => Err(error),
-            // Who has no room is told the next time.
+            // A host without room gets the next one.
             _ => Ok(()),
         }
     }

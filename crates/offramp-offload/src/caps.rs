@@ -12,15 +12,15 @@ bitflags! {
     pub struct Offloads: u32 {
         /// Transmit: complete TCP and UDP checksums.
         const TX_CHECKSUM = 1 << 0;
-        /// Transmit: cut TCP over IPv4 (LSO, TSO).
+        /// Transmit: segment TCP over IPv4 (LSO, TSO).
         const TSO4 = 1 << 1;
-        /// Transmit: cut TCP over IPv6.
+        /// Transmit: segment TCP over IPv6.
         const TSO6 = 1 << 2;
-        /// Transmit: cut TCP that carries CWR.
+        /// Transmit: segment TCP that carries CWR.
         const TSO_ECN = 1 << 3;
-        /// Transmit: cut UDP into datagrams (USO).
+        /// Transmit: segment UDP into datagrams (USO).
         const USO = 1 << 4;
-        /// Transmit: cut a large UDP datagram into IP fragments (UFO).
+        /// Transmit: segment a large UDP datagram into IP fragments (UFO).
         const UFO = 1 << 5;
         /// Receive: verify checksums and say what was found.
         const RX_CHECKSUM = 1 << 8;
@@ -30,7 +30,7 @@ bitflags! {
         const RSC6 = 1 << 10;
         /// Receive: join UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
-        /// Receive: hand over TCP super-frames that carry CWR, as another host made them. Joining makes none.
+        /// Receive: hand over TCP super-frames that carry CWR, as another host made them. Coalescing makes none.
         const RSC_ECN = 1 << 12;
     }
 }

@@ -1,7 +1,7 @@
-//! Receive coalescing: joins verified frames of a flow such that cutting them again gives the same
+//! Receive coalescing: merges verified frames of a flow such that segmenting them again gives the same
 //! bytes.
 //!
-//! What joins is what Linux 6.18's GRO joins (TCP, and UDP as `rx-udp-gro-forwarding`), with these
+//! It coalesces what Linux 6.18's GRO coalesces (TCP, and UDP as `rx-udp-gro-forwarding`), with these
 //! stricter points:
 //!
 //! * Both checksums of a frame are verified in the same pass that copies its payload; a frame that
@@ -9,20 +9,20 @@
 //! * Nothing overtakes: what a frame may belong to is handed out before it. A pure ACK, a bad frame
 //!   or one with IPv4 options flushes its flow, a fragment every flow between its addresses (its
 //!   ports are not known), a malformed frame everything.
-//! * Ethernet padding is trimmed before a frame joins.
-//! * Fields that Linux overlooks must be equal too, or cutting would change them: the urgent
+//! * Ethernet padding is trimmed before a frame is coalesced.
+//! * Fields that Linux overlooks must be equal too, or segmenting would change them: the urgent
 //!   pointer, the reserved bit of IPv4's fragment field.
-//! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but cutting writes 0.
+//! * A TCP or IPv4 checksum field of 0xffff stands alone: it is right, but segmenting writes 0.
 //!
 //! | a frame | what happens |
 //! |---|---|
-//! | next in sequence, same headers, as long as the first | joins |
-//! | the same, but shorter, or with PSH or FIN | joins, and the aggregate is closed |
+//! | next in sequence, same headers, as long as the first | is coalesced |
+//! | the same, but shorter, or with PSH or FIN | is coalesced, and the aggregate is closed |
 //! | longer; a gap; any header field differs; the aggregate would exceed its limit | the aggregate is closed, and the frame starts a new one if it may |
-//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum | goes alone, behind what its flow held |
+//! | PSH or FIN without an aggregate that it fits; no payload; SYN, RST, URG, CWR; IPv4 options; more than 192 bytes of headers; UDP without checksum | goes alone, after what its flow held |
 //!
 //! IPv4 IDs count up by one per frame, or are all equal; the second frame decides which. A vnet
-//! header cannot say "all equal", so cutting such an aggregate gives IDs that count (RFC 6864 4.1:
+//! header cannot say "all equal", so segmenting such an aggregate gives IDs that count (RFC 6864 4.1:
 //! the ID of a datagram that may not be fragmented means nothing). It is the one exception to
 //! "the same bytes".
 //!
@@ -71,19 +71,19 @@ pub struct CoalesceConfig {
     /// How long a flow may be held after its first frame, in nanoseconds. With 0 everything is to be
     /// flushed at the end of each batch.
     pub hold_ns: u64,
-    /// How a host is told that a checksum is right.
-    pub telling: Telling,
+    /// How a right checksum is marked.
+    pub rx_csum: RxCsum,
 }
 
-/// How a host is told that a frame's checksums are right.
+/// How a frame whose checksums are right is marked for a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Telling {
+pub enum RxCsum {
     /// By [`ChecksumState::Good`]; the frame keeps its bytes. A guest understands it.
     #[default]
-    Verdict,
+    DataValid,
     /// By [`ChecksumState::Partial`]: the field is replaced by the pseudo-header sum. It is all that a
     /// Linux TAP understands (it ignores virtio's `DATA_VALID`).
-    PartialSum,
+    NeedsCsum,
 }
 
 impl Default for CoalesceConfig {
@@ -94,7 +94,7 @@ impl Default for CoalesceConfig {
             segments_max: u16::MAX,
             udp_segments_max: UDP_SEGMENTS_MAX_DEFAULT,
             hold_ns: 0,
-            telling: Telling::Verdict,
+            rx_csum: RxCsum::DataValid,
         }
     }
 }
@@ -125,7 +125,7 @@ type Framed<'a> = (&'a mut [u8], &'a FrameLayout);
 /// What is handed on with a frame: its hash, and the time of its arrival in nanoseconds.
 type Arrival = (Option<u32>, u64);
 
-/// Joins the frames of one receive queue. See the [module](self) for the rules.
+/// Coalesces the frames of one receive queue. See the [module](self) for the rules.
 ///
 /// All memory is allocated by [`Coalescer::new`].
 #[derive(Debug)]
@@ -160,7 +160,7 @@ impl Coalescer {
     /// * `hash` is handed on; an aggregate has its first frame's.
     ///
     /// A frame that is handed out alone carries the verdict of [`verify`] when
-    /// [`Offloads::RX_CHECKSUM`] is on, told as [`CoalesceConfig::telling`] says; without it nobody
+    /// [`Offloads::RX_CHECKSUM`] is on, told as [`CoalesceConfig::rx_csum`] says; without it nobody
     /// verifies. It keeps its padding, unless it is marked with a partial checksum. A frame that was
     /// held and coalesced with none is handed out without padding. `queue` is left 0 for the caller.
     ///
@@ -352,7 +352,7 @@ impl Coalescer {
     fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &[u8])) {
         let is_looked_at = self.enabled.contains(Offloads::RX_CHECKSUM);
         let verdict = if is_looked_at { verify(frame, layout) } else { ChecksumState::Unknown };
-        if verdict == ChecksumState::Good && self.config.telling == Telling::PartialSum {
+        if verdict == ChecksumState::Good && self.config.rx_csum == RxCsum::NeedsCsum {
             let field = layout.checksum_field();
             let verified = [frame[field], frame[field + 1]];
             let partial = make_partial(frame, layout);
@@ -366,7 +366,7 @@ impl Coalescer {
     /// Hands out one flow and gives its slot back.
     fn close(&mut self, slot: usize, out: &mut impl FnMut(&RxMeta, &[u8])) {
         let buffer = self.buffers.of(slot);
-        let (meta, len) = self.table.flow(slot).finish(buffer, self.config.telling);
+        let (meta, len) = self.table.flow(slot).finish(buffer, self.config.rx_csum);
         self.table.remove(slot);
         out(&meta, &mut buffer[..len]);
     }

@@ -7,7 +7,7 @@
 mod support;
 
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use proptest::prelude::*;
@@ -117,7 +117,7 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
         flows_max: random.random_range(1..8),
         packet_len_max: if random.random_bool(0.7) { PACKET_LEN_MAX } else { random.random_range(100..20_000) },
         hold_ns: random.random_range(0..60),
-        telling: if random.random() { Telling::Verdict } else { Telling::PartialSum },
+        rx_csum: if random.random() { RxCsum::DataValid } else { RxCsum::NeedsCsum },
         ..CoalesceConfig::default()
     };
     let mut coalescer = Coalescer::new(config);

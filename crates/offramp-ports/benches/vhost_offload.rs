@@ -12,7 +12,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, Loan, WirePort};
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
@@ -259,7 +259,7 @@ fn receive(builder: GuestBuilder, rounds: usize) {
         ns / count as f64
     };
     let arrive = std::cell::RefCell::new(&mut arrive);
-    let config = CoalesceConfig { telling: Telling::PartialSum, ..CoalesceConfig::default() };
+    let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let (mut coalescer, mut line) = (Coalescer::new(config), segments(1));
     let alone = || {
         let start = Instant::now();

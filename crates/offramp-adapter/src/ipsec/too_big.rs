@@ -1,4 +1,4 @@
-//! Telling the host that a packet is too long once it is sealed: ICMP "fragmentation needed" (RFC 1191 4) and
+//! Reports to the host that a packet is too long once it is sealed: ICMP "fragmentation needed" (RFC 1191 4) and
 //! `ICMPv6` "packet too big" (RFC 4443 3.2), as the end of a tunnel does (RFC 4301 8.2.1).
 //!
 //! The answer seems to come from where the packet was to go: there is no router here that had an address.

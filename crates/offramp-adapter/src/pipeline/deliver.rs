@@ -7,7 +7,7 @@ use crate::ipsec::{Ipsec, Opening};
 use crate::port::{HostPort, PortError, Settled};
 use crate::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, Telling};
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
@@ -185,7 +185,7 @@ impl Rss {
 #[derive(Debug)]
 pub(crate) struct Deliver {
     coalescer: Coalescer,
-    telling: Telling,
+    rx_csum: RxCsum,
     rss: Option<Rss>,
     /// `None` while no frame has to do with IPsec.
     opening: Option<Box<Opening>>,
@@ -203,10 +203,10 @@ pub(crate) struct Deliver {
 impl Deliver {
     /// `queues`: those of the host that frames are spread over.
     pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, host: &mut impl HostPort) -> Self {
-        let telling = if host.honours_data_valid() { Telling::Verdict } else { Telling::PartialSum };
+        let rx_csum = if host.honours_data_valid() { RxCsum::DataValid } else { RxCsum::NeedsCsum };
         Self {
-            coalescer: Coalescer::new(CoalesceConfig { telling, ..*coalesce }),
-            telling,
+            coalescer: Coalescer::new(CoalesceConfig { rx_csum, ..*coalesce }),
+            rx_csum,
             rss: Rss::new(queues),
             opening: None,
             ipsec_changes: 0,
@@ -462,9 +462,9 @@ impl Deliver {
         if !enabled.contains(Offloads::RX_CHECKSUM) || kind == SegmentationKind::UdpFragments {
             return ChecksumState::Unknown;
         }
-        match self.telling {
-            Telling::Verdict => ChecksumState::Good,
-            Telling::PartialSum => {
+        match self.rx_csum {
+            RxCsum::DataValid => ChecksumState::Good,
+            RxCsum::NeedsCsum => {
                 Frame::received(segment).make_partial().map_or(ChecksumState::Unknown, ChecksumState::Partial)
             }
         }

@@ -107,8 +107,8 @@ impl Plan {
         Segmenter::new(frame, &self.policy)
     }
 
-    /// What the host is to be told of the frame that was planned last: an ICMP message. It is no frame of the wire, and
-    /// no counter of one counts it.
+    /// The ICMP message for the host about the frame that was planned last. It is no frame of the wire, and no counter
+    /// counts it.
     pub(crate) fn answer(&mut self) -> Option<&[u8]> {
         self.sealing.as_mut()?.answer()
     }

@@ -1,7 +1,7 @@
 //! What lets received frames through: at once, or when moderation says so.
 //!
-//! Frames wait on the line. Letting through is one decision for all that wait, however many batches it
-//! takes to hand them over; what comes meanwhile waits for the next one.
+//! Frames wait on the wire. One decision releases all that wait, however many batches it takes to deliver
+//! them; frames that come meanwhile wait for the next one.
 
 use crate::moderation::{ModerationConfig, Moderator, Policy};
 use crate::port::{Arrival, WirePort};
@@ -12,11 +12,11 @@ pub(super) struct Gate {
     moderator: Moderator,
     /// Nothing waits, and the moderator is not asked.
     is_off: bool,
-    /// Frames on the line that the moderator knows of and has not let through; behind the released.
+    /// Frames on the wire that the moderator knows of and has not released; they come after the released ones.
     noted: usize,
-    /// Frames on the line that were let through.
+    /// Frames on the wire that were released.
     released: usize,
-    /// The moderator was told how much room there is, so that it knows when to wake for the first frames.
+    /// The moderator knows how much room there is, and so when to wake for the first frames.
     knows_room: bool,
 }
 
@@ -32,7 +32,7 @@ impl Gate {
     }
 
     /// Changes the setting, for what waits too. The gate never closes behind frames that were let through,
-    /// unless it is taken away: then all that is on the line is free.
+    /// unless it is taken away: then all that is on the wire is free.
     pub(super) fn set(&mut self, config: ModerationConfig) {
         self.is_off = config.policy == Policy::Off;
         self.moderator.set(config);
@@ -46,7 +46,7 @@ impl Gate {
         self.is_off
     }
 
-    /// How many frames may be taken from the line now.
+    /// How many frames may be fetched from the wire now.
     #[inline]
     pub(super) fn open(&mut self, wire: &impl WirePort, now_ns: u64) -> usize {
         if self.is_off { usize::MAX } else { self.open_moderated(wire, now_ns) }
@@ -70,7 +70,7 @@ impl Gate {
         self.released
     }
 
-    /// So many frames, the oldest on the line, were lost there before they were taken.
+    /// The oldest `frames` on the wire were lost there before they were fetched.
     #[inline]
     pub(super) fn lost(&mut self, frames: usize) {
         if frames > 0 {
@@ -80,7 +80,7 @@ impl Gate {
         }
     }
 
-    /// So many frames were taken from the line.
+    /// `frames` were fetched from the wire.
     #[inline]
     pub(super) fn taken(&mut self, frames: usize) {
         self.released = self.released.saturating_sub(frames);
@@ -91,17 +91,17 @@ impl Gate {
         !self.is_off && self.moderator.measures_next()
     }
 
-    /// Handing over a batch of `frames` took so long.
+    /// Delivering a batch of `frames` took `took_ns`.
     pub(super) fn handled(&mut self, frames: usize, took_ns: u64) {
         self.moderator.handled(frames as u32, took_ns);
     }
 
-    /// So many bytes were sent.
+    /// The host sent `bytes`.
     pub(super) fn sent(&mut self, bytes: u64) {
         self.moderator.other_direction(bytes);
     }
 
-    /// When frames that are on the line now are let through if no other one is put on it.
+    /// When the frames that are on the wire now are released if no other one comes.
     pub(super) fn next_open_ns(&self, wire: &impl WirePort) -> Option<u64> {
         if self.is_off || self.released > 0 {
             return wire.next_arrival_ns();

@@ -3,7 +3,7 @@
 use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
@@ -45,7 +45,7 @@ fn join(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta
 }
 
 fn ours(line: &[u8], flows: usize) -> Contender<'static> {
-    let config = CoalesceConfig { flows_max: flows, telling: Telling::PartialSum, ..CoalesceConfig::default() };
+    let config = CoalesceConfig { flows_max: flows, rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let (mut coalescer, mut line) = (Coalescer::new(config), line.to_vec());
     let mut lens = Vec::new();
     join(&mut coalescer, &mut line, &mut |meta, frame| lens.push((meta.segments, frame.len())));

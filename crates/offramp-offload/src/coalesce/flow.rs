@@ -1,6 +1,6 @@
 //! One aggregate: how it starts, what may join, how it is closed.
 
-use super::Telling;
+use super::RxCsum;
 use super::head::{ALL_ONES, CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
 use crate::checksum::copy_and_sum;
 use crate::layout::{
@@ -227,7 +227,7 @@ impl Flow {
 
     /// Mends the headers at the front of the buffer and says what the aggregate is. Returns its
     /// length in bytes too.
-    pub(super) fn finish(&self, buffer: &mut [u8], telling: Telling) -> (RxMeta, usize) {
+    pub(super) fn finish(&self, buffer: &mut [u8], rx_csum: RxCsum) -> (RxMeta, usize) {
         let meta = RxMeta {
             checksum: ChecksumState::Good,
             segmentation: None,
@@ -237,7 +237,7 @@ impl Flow {
             queue: 0,
         };
         let is_joined = self.segments > 1;
-        if !is_joined && telling == Telling::Verdict {
+        if !is_joined && rx_csum == RxCsum::DataValid {
             return (meta, self.len());
         }
         if is_joined {

@@ -5,7 +5,7 @@ pub mod esp;
 pub mod xfrm;
 
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, Telling};
+use offramp_offload::coalesce::{CoalesceConfig, Coalescer, RxCsum};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
@@ -63,8 +63,8 @@ pub fn segment(bytes: &[u8]) {
 /// itself or in a joined one, and nothing is held at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
-    let telling = if settings & 1 != 0 { Telling::PartialSum } else { Telling::Verdict };
-    let config = CoalesceConfig { flows_max: usize::from(settings >> 4), telling, ..CoalesceConfig::default() };
+    let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
+    let config = CoalesceConfig { flows_max: usize::from(settings >> 4), rx_csum, ..CoalesceConfig::default() };
     let mut coalescer = Coalescer::new(config);
     let (mut offered, mut given) = (0_u64, 0_u64);
     while let Some((len, behind)) = rest.split_first_chunk::<2>() {

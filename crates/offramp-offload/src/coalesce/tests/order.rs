@@ -198,7 +198,7 @@ fn memory_does_not_grow() {
 
 #[test]
 fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_frame() {
-    let config = CoalesceConfig { telling: Telling::PartialSum, ..CoalesceConfig::default() };
+    let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let padded = |spec: Spec| Spec { padding: 6, ..spec };
     let held = [tcp(1, 100), udp_run(&[100])[0].clone()].map(padded);
     let passed = [tcp(101, 0), Spec { flags: ACK | PSH, ..tcp(101, 50) }, Spec { ip_options: vec![1; 4], ..tcp(1, 9) }];

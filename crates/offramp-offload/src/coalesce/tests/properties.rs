@@ -133,7 +133,7 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Told> {
         segments_max: if random.random_bool(0.8) { u16::MAX } else { random.random_range(1..10) },
         udp_segments_max: 64,
         hold_ns: random.random_range(0..200),
-        telling: Telling::Verdict,
+        rx_csum: RxCsum::DataValid,
     };
     let mut coalescer = Coalescer::new(config);
     let mut told: Vec<Told> = Vec::new();

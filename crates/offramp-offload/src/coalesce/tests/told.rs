@@ -33,8 +33,7 @@ fn a_partial_checksum_is_written_for_who_is_handed_the_frame_alone() {
     for spec in [tcp_run(&[100]), to_ipv6(tcp_run(&[100])), udp_run(&[100]), to_ipv6(udp_run(&[100]))].concat() {
         let mut frame = Spec { padding: 6, ..spec }.build();
         let before = frame.clone();
-        let mut coalescer =
-            Coalescer::new(CoalesceConfig { telling: Telling::PartialSum, ..CoalesceConfig::default() });
+        let mut coalescer = Coalescer::new(CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() });
         let mut told: Vec<Told> = Vec::new();
         // Nothing is coalesced: the frame is handed out while it is pushed, from its own bytes.
         let mut out = |meta: &RxMeta, bytes: &[u8]| told.push((*meta, bytes.to_vec()));
