@@ -1,9 +1,24 @@
-//! The two sides of an adapter: a host, and a line.
+//! The two sides of an adapter: a host, and a wire.
 //!
-//! The owner of a buffer lends it: a host port lends the frame it last took, a wire port lends the
+//! The owner of a buffer lends it: a host port lends the frame that it fetched last, a wire port lends the
 //! buffer into which the next frame is written and the frame that arrived last. Nothing is copied to
 //! change hands, and nothing is allocated per frame. Time is an argument, in nanoseconds since any
 //! fixed moment.
+//!
+//! One thread owns a port. This is its life:
+//!
+//! ```text
+//! loop:
+//!     now_ns = clock
+//!     while budget and port.tx_next(now_ns)?:     the next frame that the host sends
+//!         frame = port.tx_frame()                 lent until the next tx_next
+//!         plan, route, deliver or put on the wire
+//!     for each frame for the host:
+//!         port.rx_deliver(meta, bytes)?           Full: lost and counted; Closed: the port ends
+//!     port.rx_flush(now_ns)                       the host sees everything, at the latest now
+//!     port.interrupts()?.send_due(now_ns)         where interrupts are apart from handing over
+//!     nothing moved: arm, poll once more, sleep, disarm
+//! ```
 
 use crate::moderation::ModerationConfig;
 use crate::stats::Direction;

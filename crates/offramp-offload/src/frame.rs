@@ -12,6 +12,17 @@ use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Tran
 use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
 use std::ops::Range;
 
+#[cfg(feature = "count-parses")]
+std::thread_local! {
+    static PARSES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Frames that this thread has parsed, for tests that count.
+#[cfg(feature = "count-parses")]
+pub fn parses() -> u64 {
+    PARSES.with(std::cell::Cell::get)
+}
+
 /// What was found of a frame when it was made.
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
@@ -26,6 +37,8 @@ impl Parsed {
     /// The one parse. A super-frame's IP length is a template, so it ends where its bytes end.
     #[inline]
     fn of(bytes: &[u8], request: TxMeta) -> Self {
+        #[cfg(feature = "count-parses")]
+        PARSES.with(|parses| parses.set(parses.get() + 1));
         let length_from = if request.segmentation.is_some() { LengthFrom::Frame } else { LengthFrom::Ip };
         Self { request, layout: FrameLayout::parse(bytes, length_from) }
     }
