@@ -9,8 +9,6 @@
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
 //! | [`ipsec`] | security associations and policy: what is sealed for the line and opened for the host |
-//! | [`memory`] | the adapter's own packet memory, where it has little: what does not fit is lost by a rule |
-//! | [`fault`] | lines and hosts that resist: slow, lossy, out of order, wrong in their verdicts; for experiments |
 //! | [`stats`] | counters per queue, with a reason for every frame that is lost |
 //! | [`steering`] | on which of a host's queue pairs a frame is received |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
@@ -27,9 +25,7 @@
 
 pub mod cable;
 pub mod config;
-pub mod fault;
 pub mod ipsec;
-pub mod memory;
 pub mod moderation;
 pub mod pair;
 pub mod pipeline;

@@ -274,7 +274,7 @@ pub trait Line: WirePort {
 }
 
 /// The first frame that has arrived by `until_ns`.
-pub(crate) fn first<W: WirePort + ?Sized>(wire: &W, until_ns: u64) -> Option<Arrival> {
+pub fn first<W: WirePort + ?Sized>(wire: &W, until_ns: u64) -> Option<Arrival> {
     let mut found = None;
     wire.arrivals(0, until_ns, |arrival| {
         found.get_or_insert(arrival);

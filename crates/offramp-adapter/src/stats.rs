@@ -35,7 +35,7 @@ pub enum Loss {
     Hairpin,
     /// Switch: the address is one that no bridge forwards (IEEE 802.1D 7.12.6).
     Reserved,
-    /// Lost on purpose, on a line with a fault (see [`fault`](crate::fault)).
+    /// Lost on purpose, on a wire with an impairment.
     Fault,
     /// IPsec: no inbound association has this SPI at this address.
     UnknownSpi,

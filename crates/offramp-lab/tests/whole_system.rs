@@ -1,7 +1,7 @@
 //! Real TCP of the kernel through two adapters, with everything switched while it runs.
 
-use offramp_adapter::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
-use offramp_adapter::memory::MemoryConfig;
+use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
+use offramp_impair::memory::MemoryConfig;
 use offramp_lab::esp::{EspBy, EspLink};
 use offramp_lab::host::HostSettings;
 use offramp_lab::rig::{ADDRESSES, Between, Card, Rig, RigConfig, Threads};

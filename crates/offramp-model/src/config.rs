@@ -8,8 +8,8 @@ use crate::link::LinkConfig;
 use crate::profile::{Profile, schema};
 use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
 use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
-use offramp_adapter::memory::{MemoryConfig, MemoryConfigError, OverflowPolicy, ReceiveMemory};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
+use offramp_impair::memory::{MemoryConfig, MemoryConfigError, OverflowPolicy, ReceiveMemory};
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -34,7 +34,7 @@ use crate::time::{Span, Time};
 use dma::Dma;
 use driver::Driver;
 use line::StationState;
-use offramp_adapter::memory::MemoryConfigError;
+use offramp_impair::memory::MemoryConfigError;
 use offramp_offload::segment::Refused;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;

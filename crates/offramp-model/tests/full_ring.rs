@@ -4,9 +4,9 @@
 mod support;
 
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::memory::{MemoryConfig, OverflowPolicy, PacketMemory, ReceiveMemory};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_impair::memory::{MemoryConfig, OverflowPolicy, PacketMemory, ReceiveMemory};
 use offramp_model::config::Workload::NfsRead;
 use offramp_model::profile::Profile;
 use offramp_model::simulation::run;

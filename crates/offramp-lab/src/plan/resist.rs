@@ -9,9 +9,9 @@ use crate::host::HostSettings;
 use crate::rig::{Between, Card, RigConfig, Threads};
 use crate::traffic::{BulkParams, Params, RpcParams, UdpParams, Workload};
 use offramp_adapter::config::MTU_DEFAULT;
-use offramp_adapter::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
-use offramp_adapter::memory::{MemoryConfig, OverflowPolicy, PAGE_LEN_DP8390, ReceiveMemory};
 use offramp_adapter::moderation::{Coalescing, Policy};
+use offramp_impair::fault::{BusConfig, FaultConfig, VerdictConfig, WrongVerdict};
+use offramp_impair::memory::{MemoryConfig, OverflowPolicy, PAGE_LEN_DP8390, ReceiveMemory};
 use offramp_offload::caps::Offloads;
 
 /// Names of the experiments, as `--only` takes them.

@@ -7,8 +7,8 @@ use crate::rpc::reply_frames;
 use crate::simulation::{ModelError, Outcome, run};
 use crate::tcp::{Sender, SenderConfig, Variant};
 use crate::time::{Span, Time};
-use offramp_adapter::memory::{Fate, Memory, MemoryConfig};
 use offramp_adapter::port::Arrival;
+use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 
 /// The clocks of I7 with what was published, in KiB per second, and whether the row was fitted.
 const BUS_SPEEDS: [(&str, f64, Kind); 4] = [

@@ -5,9 +5,9 @@ use crate::bus::Bus;
 use crate::config::{AdapterConfig, ReceiveIn};
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
-use offramp_adapter::memory::{Fate, Memory};
 use offramp_adapter::moderation::Moderator;
 use offramp_adapter::port::Arrival;
+use offramp_impair::memory::{Fate, Memory};
 use rand::RngExt;
 use std::collections::VecDeque;
 

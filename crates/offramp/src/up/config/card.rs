@@ -2,11 +2,11 @@
 
 use super::file::{Faults, Key, Memory};
 use super::{Check, ConfigError, unknown};
-use offramp_adapter::fault::{
+use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, ONE_IN, REVERSE_FRAMES, VerdictConfig,
     WrongVerdict,
 };
-use offramp_adapter::memory::{
+use offramp_impair::memory::{
     CARD_BYTES, MemoryConfig, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES,
     RECEIVE_RING_ENTRIES, RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };

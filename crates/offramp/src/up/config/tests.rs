@@ -4,16 +4,16 @@ use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
 use crate::ipsec::{LifetimeKeys, SaKeys, SelectorKeys, UdpKeys};
 use crate::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX};
-use offramp_adapter::fault::{
-    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
-};
-use offramp_adapter::memory::{
-    CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
-    RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
-};
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy,
+};
+use offramp_impair::fault::{
+    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
+};
+use offramp_impair::memory::{
+    CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
+    RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};

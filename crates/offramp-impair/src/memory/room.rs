@@ -1,7 +1,7 @@
 //! What fits, and who is lost: the rules of a packet memory, without the bytes.
 
 use super::config::{MemoryConfig, OverflowPolicy};
-use crate::port::Arrival;
+use offramp_adapter::port::Arrival;
 use std::collections::VecDeque;
 
 /// Length of a full Ethernet frame without FCS: what the next frame is taken for until a longer one came.

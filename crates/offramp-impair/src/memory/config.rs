@@ -1,6 +1,6 @@
 //! How much memory an adapter has, how it is cut, and what happens when it is full.
 
-use crate::cable::LINE_FRAME_LEN_MIN;
+use offramp_adapter::cable::LINE_FRAME_LEN_MIN;
 use std::ops::RangeInclusive;
 
 /// A page of the DP8390's receive ring, bytes (National Semiconductor DP8390D data sheet, "Buffer Ring").
@@ -50,14 +50,14 @@ pub enum ReceiveMemory {
 /// What happens to a frame for which there is no room.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverflowPolicy {
-    /// It is lost ([`Loss::Drop`](crate::stats::Loss::Drop)).
+    /// It is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
     #[default]
     Drop,
     /// The oldest frames that are held, and not being read out, are lost for it
-    /// ([`Loss::Overrun`](crate::stats::Loss::Overrun)). If that makes no room either, it is lost itself.
+    /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If that makes no room either, it is lost itself.
     Overrun,
     /// It is lost, and the adapter stops: what comes until its driver has started it again is lost too
-    /// ([`Loss::Drop`](crate::stats::Loss::Drop), which Linux' 8390 drivers count as missed). What is held
+    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), which Linux' 8390 drivers count as missed). What is held
     /// is read out meanwhile.
     StopAndRecover {
         /// From the frame that found no room until frames are taken again, nanoseconds.

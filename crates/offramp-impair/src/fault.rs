@@ -27,7 +27,7 @@ pub use line::{Delay, Duplicate, Loss};
 pub use slow::Slow;
 
 use crate::memory::{MemoryConfig, PacketMemory};
-use crate::port::{HostPort, Line};
+use offramp_adapter::port::{HostPort, Line};
 
 /// A line with every fault of a line, an adapter's memory, and the bus to its host.
 pub type Wire<W> = Slow<PacketMemory<Duplicate<Delay<Loss<W>>>>>;

@@ -1,7 +1,7 @@
 //! Hosts that are told of frames in the wrong order, or with a wrong verdict. What they send goes its way.
 
 use super::config::{VerdictConfig, WrongVerdict};
-use crate::port::{HostPort, Interrupts, PortError, Settled};
+use offramp_adapter::port::{HostPort, Interrupts, PortError, Settled};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;

@@ -2,8 +2,8 @@
 
 use super::config::BusConfig;
 use super::line::pass_on_line;
-use crate::port::{Arrival, Line, Loan, WirePort, first};
-use crate::stats::Direction;
+use offramp_adapter::port::{Arrival, Line, Loan, WirePort, first};
+use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
 use std::task::Waker;
 

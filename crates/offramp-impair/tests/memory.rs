@@ -1,18 +1,19 @@
 //! The adapter's own packet memory: what fits, who is lost, and by which count. Claims I1 to I6, I13 and I15 are
 //! those of the Ethernet HOWTO.
 
+#[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
 
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::fault::{self, BusConfig, FaultConfig};
-use offramp_adapter::memory::{
-    Fate, Memory, MemoryConfig, MemoryConfigError, OverflowPolicy, PacketMemory, RECOVER_NS_DP8390, ReceiveMemory,
-};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, InterruptCost, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns};
+use offramp_impair::fault::{self, BusConfig, FaultConfig};
+use offramp_impair::memory::{
+    Fate, Memory, MemoryConfig, MemoryConfigError, OverflowPolicy, PacketMemory, RECOVER_NS_DP8390, ReceiveMemory,
+};
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use proptest::prelude::*;
 use std::sync::Arc;

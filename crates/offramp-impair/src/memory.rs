@@ -19,8 +19,8 @@ pub use config::{
 };
 pub use room::{Fate, Memory, MemoryCounts};
 
-use crate::port::{Arrival, Line, Loan, WirePort};
-use crate::stats::{Direction, Loss};
+use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
+use offramp_adapter::stats::{Direction, Loss};
 use std::collections::VecDeque;
 use std::task::Waker;
 

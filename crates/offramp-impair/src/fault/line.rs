@@ -1,7 +1,7 @@
 //! Lines that lose, double and delay what they bring. What is put on them goes its way.
 
-use crate::port::{Arrival, Line, Loan, WirePort, first};
-use crate::stats::{Direction, Loss as LossReason};
+use offramp_adapter::port::{Arrival, Line, Loan, WirePort, first};
+use offramp_adapter::stats::{Direction, Loss as LossReason};
 use std::task::Waker;
 
 /// Passes on what concerns the frames that leave.
@@ -76,7 +76,7 @@ fn mix(value: u64) -> u64 {
 }
 
 /// A line that loses one in so many of the frames that it brings; they are counted as
-/// [`Loss::Fault`](crate::stats::Loss::Fault).
+/// [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
 #[derive(Debug)]
 pub struct Loss<W> {
     line: W,

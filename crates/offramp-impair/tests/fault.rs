@@ -1,17 +1,18 @@
-//! Lines and hosts that resist do so exactly as they are told, and pass everything on when they are told nothing.
+//! Impairments do exactly what they are set to, and pass everything on when they are set to nothing.
 
+#[path = "../../offramp-adapter/tests/support/mod.rs"]
 mod support;
 
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::fault::{
-    self, BusConfig, Delay, Duplicate, FaultConfig, Reverse, Slow, VerdictConfig, VerdictFault, WrongVerdict,
-};
-use offramp_adapter::memory::{MemoryConfig, PacketMemory};
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, HostPort, Line, PortError, Settled, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
+use offramp_impair::fault::{
+    self, BusConfig, Delay, Duplicate, FaultConfig, Reverse, Slow, VerdictConfig, VerdictFault, WrongVerdict,
+};
+use offramp_impair::memory::{MemoryConfig, PacketMemory};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
