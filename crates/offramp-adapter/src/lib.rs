@@ -2,22 +2,24 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`port`] | the two traits: the host's side and the line's side of an adapter |
-//! | [`transmit`] | host to line: plan, cut, put |
-//! | [`receive`] | line to host: parse, verify, steer, join, indicate |
-//! | [`moderation`] | when the host is interrupted for what has come |
+//! | [`port`] | the two traits, the host's side and the wire's side of an adapter, and the life of a port |
+//! | [`pipeline`] | the way of a frame, the same for a pair and a switch: plan, route, deliver |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
-//! | [`cable`] | a line between two adapters, with a rate, a delay and a bounded queue |
-//! | [`ipsec`] | security associations and policy: what is sealed for the line and opened for the host |
-//! | [`stats`] | counters per queue, with a reason for every frame that is lost |
-//! | [`steering`] | on which of a host's queue pairs a frame is received |
+//! | [`transmit`] | host to wire |
+//! | [`receive`] | wire to host |
 //! | [`switch`] | a learning switch among host ports, and the link between two |
+//! | [`cable`] | a link between two adapters, with a rate, a delay and a bounded queue |
+//! | [`moderation`] | when the host is interrupted for frames that arrived |
+//! | [`ipsec`] | security associations and policy: what is sealed for the wire and opened for the host |
+//! | [`steering`] | on which of a guest's queue pairs a frame is received |
+//! | [`stats`] | counters per queue, with a reason for every frame that is lost |
 //! | [`config`] | every size, limit and default |
 //!
-//! Two ways lead from one host to another. Over a [`cable`], a queue pair at either end cuts everything
-//! into frames of a line and joins it again: that is an adapter, and what it does can be measured. In a
-//! [`switch`] a super-frame stays whole where the receiver takes it, and nothing is done to a frame that
-//! its receiver does not need: that is how guests, TAPs and interfaces are joined.
+//! Over a [`cable`], a queue pair at either end segments everything into frames of the wire and coalesces it again: that
+//! is an adapter, and what it does can be measured. In a [`switch`] a super-frame stays whole where the receiver takes
+//! it, and nothing is done to a frame that its receiver does not need.
+//!
+//! `crates/offramp-ports/examples/two_taps.rs` builds an adapter from these parts, `switch.rs` beside it a switch.
 //!
 //! No system call, no clock, no thread: time is an argument, in nanoseconds since any fixed moment.
 
