@@ -434,14 +434,14 @@ impl<P: HostPort> Switch<P> {
         let has_any = !requests.is_empty();
         for request in requests {
             match request {
-                Request::Add(host, shared) => self.add(host, shared),
+                Request::Add(host, shared) => self.add(host, shared, now_ns),
                 Request::Remove(shared) => self.remove(&shared, now_ns),
             }
         }
         has_any
     }
 
-    fn add(&mut self, mut host: P, shared: Arc<SwitchPort>) {
+    fn add(&mut self, mut host: P, shared: Arc<SwitchPort>, now_ns: u64) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
         let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &mut host);
         let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
@@ -460,7 +460,7 @@ impl<P: HostPort> Switch<P> {
             moderation_changes: 0,
             next_interrupt_ns: None,
         };
-        port.begin_batch(0);
+        port.begin_batch(now_ns);
         self.ports[index] = Some(port);
     }
 
@@ -535,7 +535,7 @@ impl<P: HostPort> Switch<P> {
         let stats = &port.shared.stats().transmit;
         stats.host_frames.add(1);
         let mut frame = port.host.tx_frame();
-        let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(&frame));
+        let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(frame.bytes()));
         let planned = port.plan.plan(&mut frame, stats, now_ns);
         port.backlog.sent(frame_len as u64);
         port.answer();
@@ -699,7 +699,7 @@ impl<P: HostPort> Switch<P> {
         for bytes in due {
             let place = 0..bytes.len();
             self.sealed.0[place.clone()].copy_from_slice(&bytes);
-            let stations = FrameStations::of(&Frame::received(&mut self.sealed.0[place.clone()]));
+            let stations = FrameStations::of(&bytes);
             // It is no frame of the host's, so that nothing is counted where it cannot go.
             if let Ok(route) = self.route(from, &stations, 1, now_ns) {
                 self.bring(from, &route, place, now_ns);
@@ -716,8 +716,7 @@ struct FrameStations {
 }
 
 impl FrameStations {
-    fn of(frame: &Frame<'_>) -> Self {
-        let bytes = frame.bytes();
+    fn of(bytes: &[u8]) -> Self {
         Self {
             source: Station::source(bytes),
             destination: Station::destination(bytes),

@@ -11,6 +11,8 @@ mod keepalive;
 mod life;
 #[path = "ipsec/line.rs"]
 mod line;
+#[path = "ipsec/on_switch.rs"]
+mod on_switch;
 #[path = "ipsec/policy.rs"]
 mod policy;
 #[path = "ipsec/stream.rs"]
