@@ -3,15 +3,23 @@
 
 mod support;
 
+use offramp_adapter::cable::{CableConfig, cable};
+use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::ipsec::{SaChange, SaDirection};
+use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
+use offramp_adapter::pair::{PortControl, QueuePair};
+use offramp_adapter::stats::Loss;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
+use offramp_offload::esp::{SaConfig, SecretKey, Suite};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Transport;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use support::{MemoryHost, pattern};
 
 const MTUS: [usize; 3] = [600, 1500, 9000];
@@ -401,5 +409,122 @@ proptest! {
                 prop_assert_eq!(direction.frames_in.get(), direction.frames_out.get() + direction.lost_total());
             }
         }
+    }
+}
+
+/// What became of the frames that one host sent to another: each frame of the wire by its flow, with what is known of
+/// its checksums, and how many were lost for each reason.
+#[derive(Debug, PartialEq)]
+struct Fate {
+    arrived: BTreeMap<(Vec<u8>, u8, Vec<u8>), Vec<(Vec<u8>, &'static str)>>,
+    lost: Vec<(Loss, u64)>,
+}
+
+impl Fate {
+    fn of(given: &[(RxMeta, Vec<u8>)], side: &Side, controls: [&PortControl; 2]) -> Self {
+        let mut arrived: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for (meta, frame) in given {
+            let mark = match meta.checksum {
+                ChecksumState::Unknown => "unknown",
+                ChecksumState::Bad => "bad",
+                ChecksumState::Good | ChecksumState::Partial(_) => "good",
+            };
+            for cut in check_given(meta, frame, side) {
+                arrived.entry(flow_of(&cut)).or_default().push((cut, mark));
+            }
+        }
+        // A switch finds on delivery that a frame is too long, a cable on transmit.
+        let stats = controls.map(|control| &control.queues()[0]);
+        let lost = |reason| stats.iter().map(|s| s.transmit.lost(reason) + s.receive.lost(reason)).sum();
+        let lost = Loss::ALL.iter().map(|&reason| (reason, lost(reason))).filter(|(_, lost)| *lost > 0).collect();
+        Self { arrived, lost }
+    }
+}
+
+/// An association from the first port to the second.
+fn association() -> SaConfig {
+    let suite = Suite::by_name("aes128gcm16").unwrap();
+    let key = |len| SecretKey::new((0..len).map(|n| n as u8 + 1).collect());
+    SaConfig::new(0x1001, suite, key(suite.encryption_key_len()), key(suite.integrity_key_len()))
+}
+
+fn controls(sides: &[Side; 2], moderation: ModerationConfig, is_protected: bool) -> [Arc<PortControl>; 2] {
+    let controls = sides.each_ref().map(|side| {
+        PortControl::new(&AdapterConfig { offloads: side.offloads, moderation, ..AdapterConfig::default() })
+    });
+    if is_protected {
+        for (control, direction) in controls.iter().zip([SaDirection::Out, SaDirection::In]) {
+            let config = Box::new(association());
+            control.change_ipsec(&[SaChange::Add { direction, config }]).unwrap();
+        }
+    }
+    controls
+}
+
+fn host(side: &Side, to_send: &[(TxMeta, Vec<u8>)]) -> MemoryHost {
+    MemoryHost {
+        accepts: Some(side.accepts),
+        honours_data_valid: side.honours_data_valid,
+        to_send: to_send.iter().cloned().collect(),
+        ..MemoryHost::default()
+    }
+}
+
+/// Long enough for any moderation of this test.
+const POLLS: u64 = 400;
+
+fn over_a_switch(sides: &[Side; 2], frames: &[(TxMeta, Vec<u8>)], controls: &[Arc<PortControl>; 2]) -> Fate {
+    let mut switch = Switch::new(&SwitchConfig::link());
+    for ((side, control), sends) in sides.iter().zip(controls).zip([frames, &[]]) {
+        let config = PortConfig { mtu: side.mtu, flood_limit: None, ..PortConfig::default() };
+        switch.control().add_controlled(host(side, sends), control, &config).unwrap();
+    }
+    for poll in 0..POLLS {
+        switch.poll(poll * 1000);
+    }
+    Fate::of(&switch.host(1).unwrap().given, &sides[1], [&controls[0], &controls[1]])
+}
+
+fn over_a_cable(sides: &[Side; 2], frames: &[(TxMeta, Vec<u8>)], controls: &[Arc<PortControl>; 2]) -> Fate {
+    let mtu = sides[0].mtu;
+    let (near, far) = cable(&CableConfig { mtu, ..CableConfig::default() });
+    let config = |n: usize| AdapterConfig { mtu, moderation: controls[n].moderation(), ..AdapterConfig::default() };
+    let mut sender = QueuePair::new(&config(0), &controls[0], 0, host(&sides[0], frames), near);
+    let mut receiver = QueuePair::new(&config(1), &controls[1], 0, host(&sides[1], &[]), far);
+    for poll in 0..POLLS {
+        sender.poll(poll * 1000).unwrap();
+        receiver.poll(poll * 1000).unwrap();
+    }
+    Fate::of(&receiver.host().given, &sides[1], [&controls[0], &controls[1]])
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 300, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_switch_does_to_frames_what_a_cable_does(
+        sender in side(),
+        receiver in side(),
+        steps in prop::collection::vec(step(), 1..40),
+        is_protected in any::<bool>(),
+        max_usecs in prop::option::of(1..50_u32),
+    ) {
+        let mtu = receiver.mtu;
+        let open = |side: Side| Side { mtu, isolated: false, ..side };
+        let sides = [open(sender), open(receiver)];
+        let policy = max_usecs.map_or(Policy::Off, |max_usecs| {
+            Policy::Coalescing(Coalescing { max_usecs, max_packets: u32::MAX })
+        });
+        let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
+        let mut flows = Flows::new();
+        let frames: Vec<_> = steps.iter().map(|step| {
+            let (meta, mut frame) = build(&Step { from: 0, to: 1, ..step.clone() }, &mut flows);
+            frame[..6].copy_from_slice(&mac(1));
+            frame[6..12].copy_from_slice(&mac(0));
+            (meta, frame)
+        }).collect();
+        let on_switch = over_a_switch(&sides, &frames, &controls(&sides, moderation, is_protected));
+        let on_cable = over_a_cable(&sides, &frames, &controls(&sides, moderation, is_protected));
+        prop_assert_eq!(on_switch, on_cable);
     }
 }
