@@ -229,7 +229,7 @@ fn normal(mut frame: Vec<u8>) -> Vec<u8> {
 
 /// Frames that must keep their order: of one sender to one station, TCP or UDP between two ports, and
 /// all the others.
-fn flow_of(frame: &[u8]) -> (Vec<u8>, u8, Vec<u8>) {
+fn flow_of(frame: &[u8]) -> Flow {
     match Frame::received(&mut frame.to_vec()).layout().copied() {
         Ok(layout) if layout.transport != Transport::Opaque => {
             let addresses = Frame::received(&mut frame.to_vec()).addresses().to_vec();
@@ -240,7 +240,9 @@ fn flow_of(frame: &[u8]) -> (Vec<u8>, u8, Vec<u8>) {
     }
 }
 
-type Arrivals = BTreeMap<(Vec<u8>, u8, Vec<u8>), Vec<Vec<u8>>>;
+/// Addresses, protocol and ports.
+type Flow = (Vec<u8>, u8, Vec<u8>);
+type Arrivals = BTreeMap<Flow, Vec<Vec<u8>>>;
 
 /// Checks what is claimed of a frame that was given, and cuts it.
 fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
@@ -416,7 +418,7 @@ proptest! {
 /// its checksums, and how many were lost for each reason.
 #[derive(Debug, PartialEq)]
 struct Fate {
-    arrived: BTreeMap<(Vec<u8>, u8, Vec<u8>), Vec<(Vec<u8>, &'static str)>>,
+    arrived: BTreeMap<Flow, Vec<(Vec<u8>, &'static str)>>,
     lost: Vec<(Loss, u64)>,
 }
 
