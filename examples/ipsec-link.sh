@@ -1,12 +1,12 @@
 #!/bin/sh
-# Makes an encrypted link between the namespaces ofr-left and ofr-right, sends TCP over it, shows what the line
-# carried, and takes everything away again. Run it as root; offramp and tcpdump must be in the path.
+# Makes an encrypted link between the namespaces ofr-left and ofr-right, sends TCP over it, counts the frames on the
+# wire, and removes everything again. Run it as root; offramp and tcpdump must be in the path.
 set -eu
 here=$(dirname "$0")
 keys=/run/offramp
 mkdir -p "$keys"
 umask 077
-# New keys each time: a key that is used again would need sequence numbers that go on (RFC 4106 2).
+# New keys each time: a key that is used again would need sequence numbers that continue (RFC 4106 2).
 for key in left-to-right right-to-left; do
     head -c 20 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$keys/$key.key"
 done

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run esp`: see `crates/offramp-offload/tests/hostile/esp.rs`.
+//! `.ci/fuzz 60 esp`: see `crates/offramp-offload/tests/hostile/esp.rs`.
 
 #![no_main]
 

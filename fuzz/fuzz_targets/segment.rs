@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run segment`: see `crates/offramp-offload/tests/hostile/mod.rs`.
+//! `.ci/fuzz 60 segment`: see `crates/offramp-offload/tests/hostile/mod.rs`.
 
 #![no_main]
 

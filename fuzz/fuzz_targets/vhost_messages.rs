@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run vhost_messages`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
+//! `.ci/fuzz 60 vhost_messages`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run vnet_frame`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
+//! `.ci/fuzz 60 vnet_frame`: see `crates/offramp-ports/tests/vhost_bytes/mod.rs`.
 
 #![no_main]
 

@@ -1,4 +1,4 @@
-//! `cargo +nightly fuzz run xfrm`: see `crates/offramp-offload/tests/hostile/xfrm.rs`. The real texts in
+//! `.ci/fuzz 60 xfrm`: see `crates/offramp-offload/tests/hostile/xfrm.rs`. The real texts in
 //! `crates/offramp-offload/tests/xfrm` are good beginnings, and `fuzz/xfrm.dict` has the words.
 
 #![no_main]

@@ -1,19 +1,20 @@
-//! A line between two adapters: a rate, a delay and a bounded queue in each direction.
+//! A link between two adapters: a rate, a delay and a bounded queue in each direction.
 //!
 //! Frames travel in batches. A transmitter fills a batch of its own, and `flush` hands it over whole:
 //! one lock per batch, none per frame. The receiver hands the empty batch back, and the last one
 //! handed back is the next one filled, so that its bytes are still in the cache.
 //!
-//! A line with a rate gives each frame the moment at which its last bit arrives: preamble, FCS and
+//! A link with a rate gives each frame the moment at which its last bit arrives: preamble, FCS and
 //! gap count (IEEE 802.3 4.2), so 1 Gbit/s carries 941 Mbit/s of TCP with timestamps at MTU 1500.
 
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
+use offramp_offload::count;
 use offramp_offload::sync::lock;
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 
 /// Preamble and start delimiter (8), FCS (4) and inter-frame gap (12) in byte times (IEEE 802.3).
@@ -34,7 +35,7 @@ const FRAME_ALIGN: usize = 64;
 const APPENDED_FRAMES_MAX: usize = 4;
 const NANOSECONDS: u128 = 1_000_000_000;
 
-/// What a line is like; both directions are alike.
+/// The parameters of a link; both directions are alike.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CableConfig {
     /// IP bytes that a frame may carry.
@@ -43,7 +44,7 @@ pub struct CableConfig {
     pub rate_bps: Option<u64>,
     /// Time that a bit is under way.
     pub delay_ns: u64,
-    /// Bytes that may wait for a line with a rate before the transmitter is told to hold.
+    /// Bytes that may wait for a link with a rate before it has no more room.
     pub queue_bytes: usize,
 }
 
@@ -54,7 +55,7 @@ pub const RATE_BPS: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CableConfigError {
     /// A line that stands still, or is faster than any.
-    #[error("line rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
+    #[error("link rate of {0} bit/s is out of range; use {min} to {max}", min = RATE_BPS.start(), max = RATE_BPS.end())]
     Rate(u64),
 }
 
@@ -121,6 +122,7 @@ impl Batch {
 
     fn append(&mut self, other: &Self) {
         for slot in &other.frames {
+            count::copied(slot.len);
             self.bytes[self.used..self.used + slot.len]
                 .copy_from_slice(&other.bytes[slot.start..slot.start + slot.len]);
             self.push(slot.len, slot.arrival_ns);
@@ -138,18 +140,39 @@ impl Batch {
 #[derive(Debug)]
 struct Lane {
     state: Mutex<LaneState>,
-    /// Set while the receiver sleeps and wants to hear of frames.
-    receiver_waits: AtomicBool,
-    /// Set while the transmitter sleeps and wants to hear of room.
-    transmitter_waits: AtomicBool,
+    /// Sleeps until there are frames.
+    receiver: Sleeper,
+    /// Sleeps until there is room.
+    transmitter: Sleeper,
 }
 
 #[derive(Debug)]
 struct LaneState {
     full: VecDeque<Batch>,
     free: Vec<Batch>,
-    receiver: Option<Waker>,
-    transmitter: Option<Waker>,
+}
+
+/// The thread at one end of a lane.
+#[derive(Debug, Default)]
+struct Sleeper {
+    /// Set while the thread sleeps, so that nothing is locked while it does not.
+    is_waiting: AtomicBool,
+    waker: Mutex<Option<Waker>>,
+}
+
+impl Sleeper {
+    fn register(&self, waker: &Waker) {
+        *lock(&self.waker) = Some(waker.clone());
+        self.is_waiting.store(true, Ordering::SeqCst);
+    }
+
+    fn wake(&self) {
+        if self.is_waiting.swap(false, Ordering::SeqCst)
+            && let Some(waker) = &*lock(&self.waker)
+        {
+            waker.wake_by_ref();
+        }
+    }
 }
 
 impl Lane {
@@ -160,32 +183,9 @@ impl Lane {
             state: Mutex::new(LaneState {
                 full: VecDeque::with_capacity(batches),
                 free: (0..batches).map(|_| Batch::new(len_max)).collect(),
-                receiver: None,
-                transmitter: None,
             }),
-            receiver_waits: AtomicBool::new(false),
-            transmitter_waits: AtomicBool::new(false),
-        }
-    }
-
-    /// A panic elsewhere leaves a batch lost at worst, never a state that cannot be used.
-    fn lock(&self) -> MutexGuard<'_, LaneState> {
-        lock(&self.state)
-    }
-
-    fn wake_receiver(&self) {
-        if self.receiver_waits.swap(false, Ordering::SeqCst)
-            && let Some(waker) = &self.lock().receiver
-        {
-            waker.wake_by_ref();
-        }
-    }
-
-    fn wake_transmitter(&self) {
-        if self.transmitter_waits.swap(false, Ordering::SeqCst)
-            && let Some(waker) = &self.lock().transmitter
-        {
-            waker.wake_by_ref();
+            receiver: Sleeper::default(),
+            transmitter: Sleeper::default(),
         }
     }
 }
@@ -195,7 +195,7 @@ fn saturating(ns: u128) -> u64 {
     u64::try_from(ns).unwrap_or(u64::MAX)
 }
 
-/// Batches that a line with a rate and a delay holds besides those of its ends.
+/// Batches that a link with a rate and a delay holds besides those of its ends.
 fn batches_under_way(config: &CableConfig, frame_len_max: usize) -> usize {
     let Some(rate_bps) = config.rate_bps else { return 0 };
     let line_bytes = u128::from(rate_bps) / 8 * u128::from(config.delay_ns) / NANOSECONDS;
@@ -220,37 +220,32 @@ pub struct CableEnd {
 /// Makes a cable and returns its two ends.
 pub fn cable(config: &CableConfig) -> (CableEnd, CableEnd) {
     let (there, back) = (Arc::new(Lane::new(config)), Arc::new(Lane::new(config)));
-    let end = |out: &Arc<Lane>, into: &Arc<Lane>| CableEnd {
-        config: *config,
-        transmits: true,
-        receives: true,
-        out: Arc::clone(out),
-        filling: None,
-        line_free_ns: 0,
-        into: Arc::clone(into),
-        emptying: None,
-    };
+    let end = |out, into| CableEnd::new(config, (true, true), out, into);
     (end(&there, &back), end(&back, &there))
 }
 
 impl CableEnd {
+    fn new(config: &CableConfig, (transmits, receives): (bool, bool), out: &Arc<Lane>, into: &Arc<Lane>) -> Self {
+        Self {
+            config: *config,
+            transmits,
+            receives,
+            out: Arc::clone(out),
+            filling: None,
+            line_free_ns: 0,
+            into: Arc::clone(into),
+            emptying: None,
+        }
+    }
+
     /// Parts an end that was not used yet into one that only transmits and one that only receives, for
     /// two threads: a queue pair on either does the one direction and finds nothing to do in the other.
     pub fn split(self) -> (Self, Self) {
-        let half = |transmits| Self {
-            config: self.config,
-            transmits,
-            receives: !transmits,
-            out: Arc::clone(&self.out),
-            filling: None,
-            line_free_ns: 0,
-            into: Arc::clone(&self.into),
-            emptying: None,
-        };
+        let half = |transmits| Self::new(&self.config, (transmits, !transmits), &self.out, &self.into);
         (half(true), half(false))
     }
 
-    /// Time that a frame occupies the line.
+    /// Time that a frame occupies the link.
     fn line_time_ns(&self, len: usize) -> u64 {
         let Some(rate_bps) = self.config.rate_bps else { return 0 };
         let bits = (len.max(LINE_FRAME_LEN_MIN) + LINE_OVERHEAD_LEN) as u128 * 8;
@@ -265,8 +260,8 @@ impl CableEnd {
     fn recycle(&mut self) {
         if let Some(mut batch) = self.emptying.take() {
             batch.clear();
-            self.into.lock().free.push(batch);
-            self.into.wake_transmitter();
+            lock(&self.into.state).free.push(batch);
+            self.into.transmitter.wake();
         }
     }
 }
@@ -277,7 +272,7 @@ impl WirePort for CableEnd {
             return 0;
         }
         if self.filling.is_none() {
-            self.filling = self.out.lock().free.pop();
+            self.filling = lock(&self.out.state).free.pop();
         }
         self.filling.as_ref().map_or(0, |batch| BATCH_FRAMES_MAX - batch.frames.len())
     }
@@ -287,7 +282,7 @@ impl WirePort for CableEnd {
             self.flush();
         }
         if self.filling.is_none() {
-            self.filling = self.out.lock().free.pop();
+            self.filling = lock(&self.out.state).free.pop();
         }
         let batch = self.filling.as_mut()?;
         let count = count.min(batch.room_for(len));
@@ -310,7 +305,7 @@ impl WirePort for CableEnd {
 
     fn flush(&mut self) {
         let Some(mut batch) = self.filling.take_if(|batch| !batch.frames.is_empty()) else { return };
-        let mut lane = self.out.lock();
+        let mut lane = lock(&self.out.state);
         match lane.full.back_mut() {
             Some(last)
                 if batch.frames.len() <= APPENDED_FRAMES_MAX
@@ -324,7 +319,7 @@ impl WirePort for CableEnd {
             _ => lane.full.push_back(batch),
         }
         drop(lane);
-        self.out.wake_receiver();
+        self.out.receiver.wake();
     }
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
@@ -335,7 +330,7 @@ impl WirePort for CableEnd {
             if !self.receives {
                 return None;
             }
-            self.emptying = self.into.lock().full.pop_front();
+            self.emptying = lock(&self.into.state).full.pop_front();
         }
         let batch = self.emptying.as_mut()?;
         let slot = *batch.frames.get(batch.next)?;
@@ -355,14 +350,14 @@ impl WirePort for CableEnd {
         if !self.receives {
             return None;
         }
-        self.into.lock().full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
+        lock(&self.into.state).full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
     }
 
     fn arrivals(&self, mut skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.receives {
             return u32::MAX;
         }
-        let lane = self.into.lock();
+        let lane = lock(&self.into.state);
         for batch in self.emptying.iter().chain(&lane.full) {
             let left = &batch.frames[batch.next..];
             let Some(new) = left.get(skip..) else {
@@ -370,7 +365,7 @@ impl WirePort for CableEnd {
                 continue;
             };
             skip = 0;
-            // One line brings its frames one after the other: behind the first that is late, all are.
+            // A link brings its frames one after the other: after the first that is late, all are.
             let arrived = new.iter().take_while(|slot| slot.arrival_ns <= until_ns);
             arrived.for_each(|slot| note(Arrival { at_ns: slot.arrival_ns, len: slot.len }));
         }
@@ -385,21 +380,19 @@ impl WirePort for CableEnd {
 impl Line for CableEnd {
     fn register(&self, waker: &Waker) {
         if self.receives {
-            self.into.lock().receiver = Some(waker.clone());
-            self.into.receiver_waits.store(true, Ordering::SeqCst);
+            self.into.receiver.register(waker);
         }
         if self.transmits {
-            self.out.lock().transmitter = Some(waker.clone());
-            self.out.transmitter_waits.store(true, Ordering::SeqCst);
+            self.out.transmitter.register(waker);
         }
     }
 
     fn unregister(&self) {
         if self.receives {
-            self.into.receiver_waits.store(false, Ordering::SeqCst);
+            self.into.receiver.is_waiting.store(false, Ordering::SeqCst);
         }
         if self.transmits {
-            self.out.transmitter_waits.store(false, Ordering::SeqCst);
+            self.out.transmitter.is_waiting.store(false, Ordering::SeqCst);
         }
     }
 
@@ -414,6 +407,6 @@ impl Line for CableEnd {
 
     fn is_idle(&self) -> bool {
         let is_emptied = self.emptying.as_ref().is_none_or(|batch| batch.next == batch.frames.len());
-        is_emptied && self.into.lock().full.is_empty()
+        is_emptied && lock(&self.into.state).full.is_empty()
     }
 }

@@ -16,22 +16,22 @@ pub const MTU_DEFAULT: usize = 1500;
 /// What an adapter is made with.
 #[derive(Clone, Copy, Debug)]
 pub struct AdapterConfig {
-    /// IP bytes that the line carries in one frame.
+    /// IP bytes that the wire carries in one frame.
     pub mtu: usize,
     /// What the user allows; may be changed while the adapter runs.
     pub offloads: Offloads,
     /// How IPv4 IDs run in segments.
     pub id_range: IdRange,
-    /// Bytes taken from the host before the line is served again. One super-frame at a time keeps
+    /// Bytes taken from the host before the wire is served again. One super-frame at a time keeps
     /// its bytes in the second-level cache until they are on the other side.
     pub transmit_batch_bytes: usize,
-    /// Frames taken from the line before the host is served again.
+    /// Frames taken from the wire before the host is served again.
     pub receive_batch_frames: usize,
     /// When the host is interrupted for what has arrived, each queue for itself. Where handing over is the
-    /// interrupt, frames wait on the line until then, and are handed over together; elsewhere only the interrupt
+    /// interrupt, frames wait on the wire until then, and are handed over together; elsewhere only the interrupt
     /// waits ([`Interrupts`](crate::port::Interrupts)). May be changed while the adapter runs.
     pub moderation: ModerationConfig,
-    /// How frames are joined.
+    /// How frames are coalesced.
     pub coalesce: CoalesceConfig,
     /// Queues that received frames are spread over.
     pub queues: u16,
@@ -82,7 +82,7 @@ impl AdapterConfig {
     }
 }
 
-/// Longest frame of a line of that MTU, with VLAN tags, without FCS.
+/// Longest frame of a wire of that MTU, with VLAN tags, without FCS.
 pub const fn frame_len_max(mtu: usize) -> usize {
     mtu + ETHERNET_HEADER_LEN + VLAN_TAG_LEN * VLAN_TAGS_MAX
 }

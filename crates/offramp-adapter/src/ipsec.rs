@@ -1,7 +1,7 @@
-//! IPsec in the adapter: which packets are protected, by which security association, and what becomes of the
+//! IPsec in the adapter: which packets are protected, by which security association, and what happens to the
 //! others.
 //!
-//! The host sends and takes clear frames; the line carries ESP. Transmit seals what matches the selector of an
+//! The host sends and takes clear frames; the wire carries ESP. Transmit seals what matches the selector of an
 //! outbound association, in the order of the associations; receive finds the inbound association by the SPI of
 //! the packet. What matches none goes on as it is or is discarded ([`Policy`]); what an inbound association
 //! should have protected and came in the clear is discarded always (RFC 4301 5.2). The policy is about IP
@@ -22,7 +22,7 @@ pub use association::{SaState, SaStatus};
 pub use change::{Ipsec, SaChange, SaError};
 pub(crate) use keepalive::Keepalives;
 pub(crate) use open::Opening;
-pub(crate) use seal::{Sealer, Sealing};
+pub(crate) use seal::Sealing;
 
 use crate::stats::Loss;
 use association::{Inbound, Outbound};
@@ -30,7 +30,7 @@ use offramp_offload::esp::{Refused, SealRefused};
 use std::fmt;
 use std::sync::Arc;
 
-/// How long a replaced inbound association goes on beside the new one unless told otherwise, nanoseconds: longer
+/// Default time that a replaced inbound association goes on beside the new one, nanoseconds: longer
 /// than any frame is under way, and time enough for a peer that switches by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
 
@@ -47,9 +47,9 @@ pub enum NoMatch {
 /// What becomes of IP packets that match no association (RFC 4301 4.4.1), by direction.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Policy {
-    /// Host to line.
+    /// Host to wire.
     pub transmit: NoMatch,
-    /// Line to host.
+    /// Wire to host.
     pub receive: NoMatch,
 }
 
@@ -57,13 +57,13 @@ pub struct Policy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 #[strum(serialize_all = "lowercase")]
 pub enum SaDirection {
-    /// Host to line: it seals.
+    /// Host to wire: it seals.
     Out,
-    /// Line to host: it opens.
+    /// Wire to host: it opens.
     In,
 }
 
-/// Something that the owner of the associations should know. Each is told once.
+/// Something that the owner of the associations should know. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaEvent {
     /// Which way the association protects.
@@ -75,29 +75,25 @@ pub struct SaEvent {
 }
 
 /// What happened to an association.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
 pub enum SaEventKind {
     /// A soft limit is reached: it is time for a new one.
+    #[strum(to_string = "a soft lifetime is reached; rekey it")]
     Soft,
     /// A hard limit is reached: it protects nothing more.
+    #[strum(to_string = "a hard lifetime is reached; it protects nothing more")]
     Hard,
     /// The last sequence number was used: it seals nothing more (RFC 4303 3.3.3).
+    #[strum(to_string = "its sequence numbers are used up and it sends nothing more; rekey it, or make it with esn")]
     SequenceExhausted,
     /// It was replaced, its time of grace is over, and it is gone.
+    #[strum(to_string = "was replaced, and its time of grace is over")]
     Retired,
 }
 
 impl fmt::Display for SaEvent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let what = match self.kind {
-            SaEventKind::Soft => "a soft lifetime is reached; rekey it",
-            SaEventKind::Hard => "a hard lifetime is reached; it protects nothing more",
-            SaEventKind::SequenceExhausted => {
-                "its sequence numbers are used up and it sends nothing more; rekey it, or make it with esn"
-            }
-            SaEventKind::Retired => "was replaced, and its time of grace is over",
-        };
-        write!(f, "SA {} {:#010x}: {what}", self.direction, self.spi)
+        write!(f, "SA {} {:#010x}: {}", self.direction, self.spi, self.kind)
     }
 }
 
@@ -108,18 +104,6 @@ pub(crate) struct InForce {
     /// The first whose selector matches seals.
     outbound: Vec<Arc<Outbound>>,
     inbound: Vec<Arc<Inbound>>,
-}
-
-impl InForce {
-    /// Whether frames of the host go on as if there were no IPsec.
-    fn leaves_transmit(&self) -> bool {
-        self.outbound.is_empty() && self.policy.transmit == NoMatch::Bypass
-    }
-
-    /// Whether frames of the line go on as if there were no IPsec.
-    fn leaves_receive(&self) -> bool {
-        self.inbound.is_empty() && self.policy.receive == NoMatch::Bypass
-    }
 }
 
 fn loss_of(refused: Refused) -> Loss {
@@ -139,7 +123,7 @@ fn loss_of(refused: Refused) -> Loss {
 
 fn loss_of_sealing(refused: SealRefused) -> Loss {
     match refused {
-        // What is no IP is never to be sealed; the buffers of a line that has room are large enough.
+        // What is no IP is never to be sealed; the buffers of a wire that has room are large enough.
         SealRefused::NotIp => Loss::Malformed,
         SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
         SealRefused::Fragment => Loss::EspFragment,

@@ -3,6 +3,7 @@
 //! | module | what it does |
 //! |---|---|
 //! | [`port`] | the two traits, the host's side and the wire's side of an adapter, and the life of a port |
+//! | [`port_security`] | the source addresses that a port's host may use |
 //! | [`pipeline`] | the way of a frame, the same for a pair and a switch: plan, route, deliver |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`transmit`] | host to wire |
@@ -32,6 +33,7 @@ pub mod moderation;
 pub mod pair;
 pub mod pipeline;
 pub mod port;
+pub mod port_security;
 pub mod receive;
 pub mod stats;
 pub mod steering;

@@ -7,8 +7,8 @@
 //! completions, by one of the [`Policy`] rules.
 //!
 //! # Use
-//! Tell it of each frame with [`Moderator::arrived`]; ask [`Moderator::is_due`] after a batch of them;
-//! interrupt and say so with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: at
+//! Record each frame with [`Moderator::arrived`]; ask [`Moderator::is_due`] after a batch of them;
+//! interrupt, and record that with [`Moderator::fired`]. Before sleeping, ask [`Moderator::next_due_ns`]: at
 //! that moment it is due even if no other frame comes.
 //!
 //! ```
@@ -32,13 +32,13 @@
 //! allocated.
 //!
 //! # The bound
-//! Let an interrupt cost K and each frame the time that it waits. Cut time at the interrupts of the area
-//! trigger. Per interval it pays at most K of waiting and K for the interrupt. A schedule that does not
+//! Let an interrupt cost K and each frame the time that it waits. The interrupts of the area trigger divide time
+//! into intervals. Per interval it pays at most K of waiting and K for the interrupt. A schedule that does not
 //! interrupt within the interval lets the same frames wait at least as long, which is K, or breaks the
 //! deadline or the ring's limit; so any schedule that keeps those pays K per interval, and the trigger at
 //! most twice as much (and one K for an interval without an end). With [`Policy::QuietOrArea`], a frame
-//! after a silence of K is told at once, for K; that is charged to the interval behind it, in which the
-//! best schedule pays K too: at most three times as much, and one K. Both hold for a host that takes
+//! after an idle gap of K raises an interrupt at once, for K. That is charged to the interval that begins with it, in
+//! which the best schedule pays K too: at most three times as much, and one K. Both hold for a host that takes
 //! frames in no time and a K that stays. `tests/moderation_bounds.rs` holds the rules against a dynamic
 //! program that knows the future; `cargo bench -p offramp-adapter --bench moderation -- --table` prints
 //! how far each policy is from it.
@@ -49,13 +49,13 @@
 
 mod config;
 mod cost;
+mod cost_factor;
 mod dim;
 mod e1000;
-mod price;
 
 pub use config::{
-    AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
-    ModerationConfig, ModerationConfigError, PRICE_PERCENT_MAX, Policy, ring_guard_frames,
+    AreaConfig, COST_FACTOR_PERCENT_MAX, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX,
+    INTERRUPTS_PER_SECOND_MAX, ModerationConfig, ModerationConfigError, Policy,
 };
 pub use cost::{
     COST_NS_MAX, COST_NS_MIN, COST_NS_START, CostEstimator, InterruptCost, LOAD_INTERRUPTS_PER_SECOND_DEFAULT,
@@ -63,20 +63,20 @@ pub use cost::{
 pub use dim::DimProfiles;
 pub use e1000::E1000Mode;
 
+use crate::stats::Direction;
+use cost_factor::CostFactor;
 use dim::Dim;
-use e1000::{Balance, Classes};
-use price::Price;
+use e1000::{Balance, Class, Classes};
 
-const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 
 /// Never, or as many as anything can be.
 const NEVER: u64 = u64::MAX;
 
-/// Frames that came and that the host has not been told of.
+/// Frames that came since the host was interrupted.
 ///
-/// The arithmetic wraps: it is exact as long as the frames have waited less than 584 years together. A clock
-/// that goes back behind the first frame makes the time since then longer than any wait.
+/// The arithmetic wraps: it is exact as long as the frames have waited less than 584 years together. With a clock that
+/// goes back to before the first frame, the time since then is longer than any wait.
 #[derive(Clone, Copy, Debug, Default)]
 struct Waiting {
     frames: u64,
@@ -84,10 +84,10 @@ struct Waiting {
     first_ns: u64,
     /// When the last of them came.
     last_ns: u64,
-    /// How much later than the first each of them came, summed; below zero in two's complement when a clock
-    /// that went back has let some come earlier.
+    /// By how much they came later than the first, all together. Below zero, in two's complement, when a clock that went
+    /// back has let some come earlier.
     later_ns: u64,
-    /// So long after the first frame the wait ends at the latest.
+    /// Longest wait of the first frame.
     wait_ns: u64,
 }
 
@@ -97,7 +97,7 @@ impl Waiting {
         now_ns.wrapping_sub(self.first_ns)
     }
 
-    /// The first frames, of which none waits longer than `wait_ns`.
+    /// Frames that came first. None of them waits longer than `wait_ns`.
     #[inline]
     fn begin(now_ns: u64, frames: u64, wait_ns: u64) -> Self {
         Self { frames, first_ns: now_ns, last_ns: now_ns, later_ns: 0, wait_ns }
@@ -110,13 +110,7 @@ impl Waiting {
         self.last_ns = now_ns;
     }
 
-    /// The rest is of the next first frame.
-    #[inline]
-    fn clear(&mut self) {
-        self.frames = 0;
-    }
-
-    /// The time that they have waited, summed.
+    /// The time that all of them have waited together.
     #[inline]
     fn area_ns(&self, now_ns: u64) -> u64 {
         self.frames.wrapping_mul(self.since_first_ns(now_ns)).wrapping_sub(self.later_ns)
@@ -129,64 +123,49 @@ impl Waiting {
     }
 }
 
-/// How long a first frame waits that comes before the host has rested.
-#[derive(Clone, Copy, Debug)]
-enum Early {
-    /// Until the host has rested.
-    UntilRested,
-    /// So long after it came.
-    For { wait_ns: u64 },
-}
-
-/// So many interrupts that did not come are made up for by silences, at most.
+/// Most interrupts that are saved up, while fewer are raised than are meant to be, for idle gaps to raise later.
 const SAVED_INTERRUPTS_MAX: u32 = 6;
 
-/// A wait that ends because nothing more comes.
+/// A wait that ends because no further frame comes.
 #[derive(Clone, Copy, Debug)]
-struct Silence {
-    /// Since the last frame; [`NEVER`] while none ends a wait.
+struct IdleGap {
+    /// Time without a frame that ends a wait; [`NEVER`] while it ends none.
     wait_ns: u64,
-    /// It ends only so many waits that there is one interrupt in so long, in the mean; [`NEVER`] where nobody counts.
-    gap_ns: u64,
+    /// Mean time between two interrupts that idle gaps may raise; [`NEVER`] where it is not limited.
+    interrupt_gap_ns: u64,
 }
 
-impl Silence {
-    const NEVER: Self = Self { wait_ns: NEVER, gap_ns: NEVER };
+impl IdleGap {
+    const NEVER: Self = Self { wait_ns: NEVER, interrupt_gap_ns: NEVER };
 
-    /// From when on the next one may end a wait, behind any interrupt: each takes a gap, and those that did not come in
-    /// time have left theirs, some of them.
+    /// The time from which on an idle gap may end a wait again, after any interrupt. Each interrupt uses up one gap, and
+    /// some of those that were not used are saved.
     fn next_from_ns(self, from_ns: u64, now_ns: u64) -> u64 {
-        let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.gap_ns);
-        from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.gap_ns)
+        let saved_ns = u64::from(SAVED_INTERRUPTS_MAX).saturating_mul(self.interrupt_gap_ns);
+        from_ns.max(now_ns.saturating_sub(saved_ns)).min(now_ns).saturating_add(self.interrupt_gap_ns)
     }
 }
 
 /// What ends the wait, whatever the policy; the first that is met does.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// So long after an interrupt the host has rested.
+    /// Time after an interrupt until the host has rested.
     rested_ns: u64,
     /// Since the first frame, if the host had rested when it came.
     wait_ns: u64,
-    /// Since the first frame, if not.
-    early: Early,
+    /// Since the first frame, if not; `None`: until the host has rested.
+    early_wait_ns: Option<u64>,
     /// Waiting time of all frames together.
     area_ns: u64,
     /// Frames that wait.
     frames: u64,
-    silence: Silence,
+    idle_gap: IdleGap,
 }
 
 impl Limits {
     /// Every frame at once.
-    const NONE: Self = Self {
-        rested_ns: 0,
-        wait_ns: 0,
-        early: Early::UntilRested,
-        area_ns: NEVER,
-        frames: NEVER,
-        silence: Silence::NEVER,
-    };
+    const NONE: Self =
+        Self { rested_ns: 0, wait_ns: 0, early_wait_ns: None, area_ns: NEVER, frames: NEVER, idle_gap: IdleGap::NEVER };
 
     fn gap(gap_ns: u64) -> Self {
         Self { rested_ns: gap_ns, ..Self::NONE }
@@ -197,36 +176,30 @@ impl Limits {
         Self { wait_ns: coalescing.wait_max_ns(), frames: u64::from(coalescing.max_packets), ..Self::NONE }
     }
 
-    fn area(config: &AreaConfig, price: Option<&Price>, cost: &CostEstimator) -> Self {
+    fn area(config: &AreaConfig, factor: Option<&CostFactor>, cost: &CostEstimator) -> Self {
         let cost_ns = config.cost.ns(cost);
         let limits = Self { wait_ns: config.deadline_ns, area_ns: cost_ns, ..Self::NONE };
-        match price {
-            None => limits,
-            Some(price) => Self {
-                wait_ns: config.deadline_ns.min(price.gap_ns()),
-                area_ns: price.of(cost_ns),
-                silence: price.silence(),
-                ..limits
-            },
-        }
+        factor.map_or(limits, |factor| Self {
+            wait_ns: config.deadline_ns.min(factor.gap_ns),
+            area_ns: factor.of(cost_ns),
+            idle_gap: factor.idle_gap(),
+            ..limits
+        })
     }
 
-    /// As [`Limits::area`]; a first frame waits for nothing when the host has rested for as long as the frames may
+    /// As [`Limits::area`]; a first frame does not wait when the host has rested for as long as the frames may
     /// wait together.
-    fn quiet_or_area(config: &AreaConfig, price: Option<&Price>, cost: &CostEstimator) -> Self {
-        let area = Self::area(config, price, cost);
-        Self { rested_ns: area.area_ns, wait_ns: 0, early: Early::For { wait_ns: area.wait_ns }, ..area }
+    fn quiet_or_area(config: &AreaConfig, factor: Option<&CostFactor>, cost: &CostEstimator) -> Self {
+        let area = Self::area(config, factor, cost);
+        Self { rested_ns: area.area_ns, wait_ns: 0, early_wait_ns: Some(area.wait_ns), ..area }
     }
 
-    /// How long frames wait at the latest of which the first came when the host had rested so long.
+    /// Longest wait of a first frame that came when the host had rested for `rest_ns`.
     #[inline]
     fn wait_ns(&self, rest_ns: u64) -> u64 {
-        if rest_ns >= self.rested_ns {
-            return self.wait_ns;
-        }
-        match self.early {
-            Early::UntilRested => self.rested_ns - rest_ns,
-            Early::For { wait_ns } => wait_ns,
+        match self.rested_ns.checked_sub(rest_ns) {
+            None | Some(0) => self.wait_ns,
+            Some(left_ns) => self.early_wait_ns.unwrap_or(left_ns),
         }
     }
 
@@ -239,17 +212,8 @@ impl Limits {
         } else if waiting.since_first_ns(now_ns) >= waiting.wait_ns {
             End::Time
         } else {
-            End::Silence
+            End::Idle
         }
-    }
-
-    /// The longest that a frame waits.
-    fn wait_max_ns(&self) -> u64 {
-        let early_ns = match self.early {
-            Early::UntilRested => self.rested_ns,
-            Early::For { wait_ns } => wait_ns,
-        };
-        self.wait_ns.max(early_ns).min(self.area_ns)
     }
 }
 
@@ -260,10 +224,10 @@ enum End {
     Time,
     /// No more frames could wait.
     Room,
-    /// The frames have waited as long as it is worth, all together.
+    /// All frames together have waited as long as the interrupt costs.
     Area,
-    /// Nothing else did.
-    Silence,
+    /// No further frame came.
+    Idle,
 }
 
 /// An interrupt, as a policy learns of it.
@@ -276,18 +240,9 @@ struct Interrupt {
     frames: u64,
     bytes: u64,
     /// Those of them that waited for this one; the host has seen the others without it.
-    told_frames: u64,
+    waiting_frames: u64,
     /// The first of those that waited was made to.
     has_waited: bool,
-}
-
-/// What only a price that follows the load wants to know of an interrupt, and not of each.
-#[derive(Clone, Copy, Debug)]
-struct Circumstances {
-    /// What ended the wait.
-    end: End,
-    /// What an interrupt costs, as measured.
-    cost_ns: u64,
 }
 
 impl Interrupt {
@@ -308,8 +263,8 @@ enum Rule {
     Dim(Dim),
     Classes(Classes),
     Balance(Balance),
-    Area(AreaConfig, Option<Price>),
-    QuietOrArea(AreaConfig, Option<Price>),
+    Area(AreaConfig, Option<CostFactor>),
+    QuietOrArea(AreaConfig, Option<CostFactor>),
 }
 
 impl Rule {
@@ -321,11 +276,11 @@ impl Rule {
             }
             Policy::Coalescing(coalescing) => Self::Coalescing(coalescing),
             Policy::NetDim(profiles) => Self::Dim(Dim::new(profiles)),
-            Policy::E1000(E1000Mode::Dynamic) => Self::Classes(Classes::dynamic()),
-            Policy::E1000(E1000Mode::Conservative) => Self::Classes(Classes::conservative()),
-            Policy::E1000(E1000Mode::Simplified) => Self::Balance(Balance::new()),
-            Policy::Area(config) => Self::Area(config, config.cost.price()),
-            Policy::QuietOrArea(config) => Self::QuietOrArea(config, config.cost.price()),
+            Policy::E1000(E1000Mode::Dynamic) => Self::Classes(Classes::new(Class::Lowest)),
+            Policy::E1000(E1000Mode::Conservative) => Self::Classes(Classes::new(Class::Low)),
+            Policy::E1000(E1000Mode::Simplified) => Self::Balance(Balance::default()),
+            Policy::Area(config) => Self::Area(config, config.cost.factor()),
+            Policy::QuietOrArea(config) => Self::QuietOrArea(config, config.cost.factor()),
         }
     }
 
@@ -338,23 +293,22 @@ impl Rule {
             Self::Dim(dim) => Limits::coalescing(dim.profile()),
             Self::Classes(classes) => Limits::gap(classes.gap_ns()),
             Self::Balance(balance) => Limits::gap(balance.gap_ns()),
-            Self::Area(config, price) => Limits::area(config, price.as_ref(), cost),
-            Self::QuietOrArea(config, price) => Limits::quiet_or_area(config, price.as_ref(), cost),
+            Self::Area(config, factor) => Limits::area(config, factor.as_ref(), cost),
+            Self::QuietOrArea(config, factor) => Limits::quiet_or_area(config, factor.as_ref(), cost),
         }
     }
 
-    /// Learns of an interrupt. Whether the limits are others now.
+    /// Learns from an interrupt, and returns whether the limits have changed. `end` says what ended the wait and what an
+    /// interrupt costs, as measured: only some interrupts need that.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
-    fn fired(&mut self, interrupt: Interrupt, circumstances: impl FnOnce() -> Circumstances) -> bool {
+    fn fired(&mut self, interrupt: Interrupt, end: impl FnOnce() -> (End, u64)) -> bool {
         match self {
             Self::Dim(dim) => dim.fired(interrupt.now_ns, interrupt.frames, interrupt.bytes),
             Self::Classes(classes) => classes.fired(interrupt.frames, interrupt.bytes),
             Self::Balance(balance) => balance.fired(interrupt.now_ns, interrupt.bytes),
-            Self::Area(_, Some(price)) | Self::QuietOrArea(_, Some(price)) => price.fired(interrupt, circumstances),
-            Self::Off | Self::Gap { .. } | Self::Coalescing(_) | Self::Area(_, None) | Self::QuietOrArea(_, None) => {
-                false
-            }
+            Self::Area(_, Some(factor)) | Self::QuietOrArea(_, Some(factor)) => factor.fired(interrupt, end),
+            _ => false,
         }
     }
 }
@@ -367,14 +321,14 @@ pub struct Moderator {
     /// When the last interrupt was; 0 before the first.
     fired_ns: u64,
     has_fired: bool,
-    /// From then on a silence may end a wait, and there are no more interrupts than are meant to be.
-    silence_from_ns: u64,
+    /// From then on an idle gap may end a wait without raising more interrupts than are meant to be.
+    idle_from_ns: u64,
     /// Frames that the host has seen since the last interrupt without another one.
     seen_frames: u64,
     /// Bytes that came since the last interrupt.
     bytes: u64,
     rule: Rule,
-    /// Frames that the ring takes after an interrupt; [`NEVER`] while nobody said.
+    /// Frames that the ring takes after an interrupt; [`NEVER`] until [`Moderator::ring_has`] sets it.
     ring_frames: u64,
     cost: CostEstimator,
     config: ModerationConfig,
@@ -395,7 +349,7 @@ impl Moderator {
             limits: Limits::NONE,
             fired_ns: 0,
             has_fired: false,
-            silence_from_ns: 0,
+            idle_from_ns: 0,
             seen_frames: 0,
             bytes: 0,
             rule: Rule::new(&config.policy),
@@ -407,13 +361,13 @@ impl Moderator {
         moderator
     }
 
-    /// A frame of `bytes` came: it is where the host will find it, and the host does not know.
+    /// Records a frame of `bytes` that is where the host will find it, and for which no interrupt was raised.
     #[inline]
     pub fn arrived(&mut self, now_ns: u64, bytes: u64) {
         self.arrived_together(now_ns, 1, bytes);
     }
 
-    /// So many frames of so many bytes in all came at once. None is no event.
+    /// Records `frames` frames (`bytes` in total) that arrived together; 0 is ignored.
     #[inline]
     pub fn arrived_together(&mut self, now_ns: u64, frames: u32, bytes: u64) {
         let frames = u64::from(frames);
@@ -429,24 +383,19 @@ impl Moderator {
     }
 
     /// Whether the host should be interrupted now. Stays so until [`Moderator::fired`] or
-    /// [`Moderator::seen`]; where a silence was all that ended the wait, until another frame comes. A guest that
+    /// [`Moderator::seen`]; where only an idle gap ended the wait, until another frame comes. A guest that
     /// suppresses notifications gets none all the same (V78).
     #[inline]
     pub fn is_due(&self, now_ns: u64) -> bool {
-        let has_silence = self.limits.silence.wait_ns < NEVER;
-        (self.is_over(now_ns) || (has_silence && now_ns >= self.silence_due_ns())) && self.waiting.frames > 0
-    }
-
-    /// Whether what waits has reached a limit; a silence is none.
-    #[inline]
-    fn is_over(&self, now_ns: u64) -> bool {
         let (waiting, limits) = (&self.waiting, &self.limits);
-        waiting.since_first_ns(now_ns) >= waiting.wait_ns
+        let is_over = waiting.since_first_ns(now_ns) >= waiting.wait_ns
             || waiting.frames >= limits.frames
             || (limits.area_ns < NEVER && waiting.area_ns(now_ns) >= limits.area_ns)
+            || (limits.idle_gap.wait_ns < NEVER && now_ns >= self.idle_due_ns());
+        is_over && waiting.frames > 0
     }
 
-    /// When it is due if nothing else happens; not after now when it is due already. `None` while
+    /// When the interrupt is due if nothing else happens; not after now when it is due already. `None` while
     /// nothing waits.
     pub fn next_due_ns(&self) -> Option<u64> {
         let waiting = &self.waiting;
@@ -459,16 +408,16 @@ impl Moderator {
         let area_ns = self.limits.area_ns;
         let for_area_ns = if area_ns < NEVER { waiting.wait_for_area_ns(area_ns) } else { NEVER };
         let due_ns = waiting.first_ns.saturating_add(waiting.wait_ns.min(for_area_ns));
-        Some(due_ns.min(self.silence_due_ns()))
+        Some(due_ns.min(self.idle_due_ns()))
     }
 
     /// When the wait ends if no other frame comes until then.
     #[inline]
-    fn silence_due_ns(&self) -> u64 {
-        self.waiting.last_ns.saturating_add(self.limits.silence.wait_ns).max(self.silence_from_ns)
+    fn idle_due_ns(&self) -> u64 {
+        self.waiting.last_ns.saturating_add(self.limits.idle_gap.wait_ns).max(self.idle_from_ns)
     }
 
-    /// The host was interrupted and will find all that waits. Returns how many frames that are.
+    /// Records that the host was interrupted and will find all that waits. Returns how many frames that are.
     #[expect(clippy::inline_always, reason = "a call costs as much as the decision")]
     #[inline(always)]
     pub fn fired(&mut self, now_ns: u64) -> u64 {
@@ -478,17 +427,15 @@ impl Moderator {
             before_ns: self.fired_ns,
             frames: self.seen_frames.wrapping_add(frames),
             bytes: self.bytes,
-            told_frames: frames,
+            waiting_frames: frames,
             has_waited: self.waiting.wait_ns > 0,
         };
         let (waiting, limits, cost) = (&self.waiting, &self.limits, &self.cost);
-        let circumstances = || Circumstances { end: limits.end(waiting, now_ns), cost_ns: cost.cost_ns() };
-        let has_changed = self.rule.fired(interrupt, circumstances);
-        self.waiting.clear();
-        (self.seen_frames, self.bytes) = (0, 0);
+        let has_changed = self.rule.fired(interrupt, || (limits.end(waiting, now_ns), cost.cost_ns()));
+        (self.waiting.frames, self.seen_frames, self.bytes) = (0, 0, 0);
         (self.fired_ns, self.has_fired) = (now_ns, true);
-        if self.limits.silence.gap_ns < NEVER {
-            self.silence_from_ns = self.limits.silence.next_from_ns(self.silence_from_ns, now_ns);
+        if self.limits.idle_gap.interrupt_gap_ns < NEVER {
+            self.idle_from_ns = self.limits.idle_gap.next_from_ns(self.idle_from_ns, now_ns);
         }
         if has_changed {
             self.take_limits();
@@ -496,53 +443,52 @@ impl Moderator {
         frames
     }
 
-    /// The host has seen, or will look for, all that waits without an interrupt: it polls, or it
-    /// suppresses notifications (V78). Returns how many frames that are.
+    /// Records that the host needs no interrupt for what waits: it polls, or it suppresses notifications (V78). Returns
+    /// how many frames that are.
     pub fn seen(&mut self) -> u64 {
         let frames = self.waiting.frames;
         self.seen_frames = self.seen_frames.wrapping_add(frames);
-        self.waiting.clear();
+        self.waiting.frames = 0;
         frames
     }
 
-    /// Whether what the next interrupt costs is worth measuring, for [`Moderator::handled`] or
+    /// Whether the cost of the next interrupt should be measured, for [`Moderator::handled`] or
     /// [`Moderator::costed`]: each of the first is, later one in some.
     pub fn measures_next(&mut self) -> bool {
         self.cost.measures_next()
     }
 
-    /// A batch of `frames` took `took_ns` from the interrupt until the host was done with it. From this
-    /// the cost of an interrupt is learned, under any policy.
+    /// Learns the cost of an interrupt, under any policy: a batch of `frames` took `took_ns` from the interrupt until the
+    /// host was done with it.
     pub fn handled(&mut self, frames: u32, took_ns: u64) {
         self.cost.observe(frames, took_ns);
         self.take_limits();
     }
 
-    /// An interrupt was found to cost `cost_ns` by itself, without the work on frames. From this its cost is
-    /// learned where a batch's handling cannot be seen; not beside [`Moderator::handled`].
+    /// Learns that an interrupt costs `cost_ns` by itself, without the work on frames, where the handling of a batch cannot
+    /// be measured; not beside [`Moderator::handled`].
     pub fn costed(&mut self, cost_ns: u64) {
         self.cost.observe_interrupt(cost_ns);
         self.take_limits();
     }
 
-    /// The host's ring takes `free_frames` more than what waits. From now on nothing waits when only
-    /// [`ModerationConfig::ring_guard_frames`] of them are left. The host is believed to make the same room
-    /// again after each interrupt; where it does not, say so again.
+    /// Records that the host's ring takes `free_frames` more than what waits. From now on nothing waits when only
+    /// [`ModerationConfig::ring_guard_frames`] of them are left. The moderator assumes that the host makes the same room
+    /// again after each interrupt; call this again where it does not.
     pub fn ring_has(&mut self, free_frames: u32) {
         self.ring_frames = self.waiting.frames.saturating_add(u64::from(free_frames));
         self.take_limits();
     }
 
-    /// So many bytes went the other way. Only [`E1000Mode::Simplified`] wants to know.
+    /// Records `bytes` that went the other way. Only [`E1000Mode::Simplified`] uses it.
     pub fn other_direction(&mut self, bytes: u64) {
         if let Rule::Balance(balance) = &mut self.rule {
             balance.other_direction(bytes);
         }
     }
 
-    /// Changes the setting. It holds at once and for what waits already, from when it came; so ask
-    /// [`Moderator::is_due`] next (V82). What a policy has learned is lost when the policy changes, and
-    /// only then; the cost of an interrupt never is.
+    /// Changes the setting, also for what waits already, from when it came; so ask [`Moderator::is_due`] next (V82). A
+    /// change of the policy discards what the policy has learned; the cost of an interrupt is always kept.
     pub fn set(&mut self, config: ModerationConfig) {
         if config.policy != self.config.policy {
             self.rule = Rule::new(&config.policy);
@@ -550,6 +496,17 @@ impl Moderator {
         self.config = config;
         self.take_limits();
         self.waiting.wait_ns = self.first_wait_ns(self.waiting.first_ns);
+    }
+
+    /// Whether the host is interrupted for every frame.
+    #[inline]
+    pub(crate) fn is_off(&self) -> bool {
+        matches!(self.config.policy, Policy::Off)
+    }
+
+    /// Shows the moderation in force in the counters of a queue.
+    pub(crate) fn show(&self, stats: &Direction) {
+        stats.show_moderation(if self.is_off() { 0 } else { self.cost_ns() }, self.wait_max_ns());
     }
 
     /// The setting in force.
@@ -562,9 +519,10 @@ impl Moderator {
         self.waiting.frames
     }
 
-    /// The longest that a frame which comes now will wait, nanoseconds.
+    /// The longest that a frame waits, nanoseconds.
     pub fn wait_max_ns(&self) -> u64 {
-        self.limits.wait_max_ns()
+        let Limits { wait_ns, early_wait_ns, rested_ns, area_ns, .. } = self.limits;
+        wait_ns.max(early_wait_ns.unwrap_or(rested_ns)).min(area_ns)
     }
 
     /// What an interrupt costs as far as it was measured, nanoseconds.
@@ -572,15 +530,15 @@ impl Moderator {
         self.cost.cost_ns()
     }
 
-    /// How long frames wait at the latest of which the first came at `first_ns`. A host that was never interrupted
-    /// has rested; with a clock that went back behind the last interrupt, its rest begins at the first frame.
+    /// Longest wait allowed for a batch whose first frame arrived at `first_ns`. A host that was never interrupted has
+    /// rested. With a clock that went back to before the last interrupt, its rest begins at the first frame.
     #[inline]
     fn first_wait_ns(&self, first_ns: u64) -> u64 {
         let rest_ns = if self.has_fired { first_ns.saturating_sub(self.fired_ns) } else { NEVER };
         self.limits.wait_ns(rest_ns)
     }
 
-    /// Takes the limits from what the policy and the ring say now.
+    /// Sets the limits by the policy and the ring.
     fn take_limits(&mut self) {
         let limits = self.rule.limits(&self.cost);
         let until_guard = self.ring_frames.saturating_sub(u64::from(self.config.ring_guard_frames));

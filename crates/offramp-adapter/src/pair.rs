@@ -18,8 +18,7 @@ pub struct QueuePair<H, W> {
     control: Arc<PortControl>,
     queue: usize,
     moderation_changes: u32,
-    waker: Option<Waker>,
-    /// Of a host whose interrupts are apart from handing over.
+    /// Set for a host whose interrupts are apart from handing over.
     next_interrupt_ns: Option<u64>,
 }
 
@@ -28,20 +27,18 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     pub fn new(config: &AdapterConfig, control: &Arc<PortControl>, queue: usize, mut host: H, wire: W) -> Self {
         let receive = Receive::new(config, &mut host);
         Self {
-            transmit: Transmit::new(config),
+            transmit: Transmit::new(config, control.security()),
             receive,
             host,
             wire,
             control: Arc::clone(control),
             queue,
             moderation_changes: 0,
-            waker: None,
             next_interrupt_ns: None,
         }
     }
 
-    /// As [`QueuePair::poll_timed`], where time stands still while a batch moves: what an interrupt
-    /// costs is not measured.
+    /// As [`QueuePair::poll_timed`], but does not measure what an interrupt costs.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -51,7 +48,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
 
     /// Moves a batch in each direction. Receive goes first: what has arrived leaves room for more.
     /// `clock` is the processor's time that the caller has had, nanoseconds from any moment; it is read only under
-    /// moderation, before and behind some batches.
+    /// moderation, before and after some batches.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -89,19 +86,15 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         true
     }
 
-    /// Says whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers
+    /// Sets whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers
     /// what comes, and then holds nothing ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
-        self.transmit.set_draining(is_draining);
+        self.transmit.is_draining = is_draining;
     }
 
-    /// Names what is to be woken by a change of settings.
-    pub fn register(&mut self, waker: &Waker) {
-        // Once, and not before each sleep: it is the same one as long as the same thread drives this.
-        if self.waker.as_ref().is_none_or(|known| !known.will_wake(waker)) {
-            self.waker = Some(waker.clone());
-            self.control.register(waker);
-        }
+    /// Sets the waker that a change of settings wakes.
+    pub fn register(&self, waker: &Waker) {
+        self.control.register(waker);
     }
 
     /// Frames inside the pipelines: taken, and neither handed over nor counted as lost.
@@ -112,7 +105,7 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// When something is due without any new frame: an arrival, frames that wait, held ones, or an interrupt.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.receive.next_deadline_ns(&self.wire);
-        receive_ns.into_iter().chain(self.transmit.next_deadline_ns()).chain(self.next_interrupt_ns).min()
+        receive_ns.into_iter().chain(self.transmit.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()
     }
 
     /// The host's side.

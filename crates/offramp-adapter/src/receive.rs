@@ -28,16 +28,16 @@ impl Receive {
     pub fn new(config: &AdapterConfig, host: &mut impl HostPort) -> Self {
         let deliver = Deliver::new(&config.coalesce, config.queues, host);
         let moderation =
-            if deliver.interrupts_by_handing_over() { config.moderation } else { ModerationConfig::default() };
+            if deliver.interrupts_by_handing_over { config.moderation } else { ModerationConfig::default() };
         Self { deliver, gate: Gate::new(moderation), mtu: config.mtu, batch_frames: config.receive_batch_frames }
     }
 
-    /// Frames that are held to be coalesced.
+    /// Frames that wait to be coalesced.
     pub fn held(&self) -> usize {
         self.deliver.held()
     }
 
-    /// When something is to be delivered without any new frame: what is held to be coalesced, or what
+    /// When something is to be delivered without any new frame: what waits to be coalesced, or what
     /// `wire` has, arrived or still on its way.
     pub fn next_deadline_ns(&self, wire: &impl WirePort) -> Option<u64> {
         self.deliver.next_deadline_ns().into_iter().chain(self.gate.next_open_ns(wire)).min()
@@ -52,17 +52,12 @@ impl Receive {
     /// Changes when frames are delivered, also for those that wait.
     pub fn set_moderation(&mut self, config: ModerationConfig, stats: &Direction) {
         self.gate.set(config);
-        self.show_moderation(stats);
+        self.gate.moderator.show(stats);
     }
 
-    /// Tells moderation how many bytes went the other way.
+    /// Records how many bytes went the other way.
     pub fn sent(&mut self, bytes: u64) {
-        self.gate.sent(bytes);
-    }
-
-    fn show_moderation(&self, stats: &Direction) {
-        stats.interrupt_cost_ns.set(self.gate.cost_ns());
-        stats.wait_max_ns.set(self.gate.wait_max_ns());
+        self.gate.moderator.other_direction(bytes);
     }
 
     /// Moves frames that are due until the wire has none or a batch is full, then ends the batch.
@@ -81,33 +76,36 @@ impl Receive {
         now_ns: u64,
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
-        let lost = wire.advance(now_ns, stats);
-        self.gate.lost(lost);
+        self.gate.left(wire.advance(now_ns, stats));
         let due = self.gate.open(wire, now_ns);
         if due == 0 && self.deliver.next_release_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());
         }
-        let begun_ns = self.gate.measures_next().then(clock);
+        let is_moderated = !self.gate.moderator.is_off();
+        let begun_ns = (is_moderated && self.gate.moderator.measures_next()).then(clock);
         let batch_frames = self.batch_frames.min(due);
         let mut outlet = Outlet::new(host, stats, allowed, self.mtu);
+        let passes = self.deliver.passes_received(&outlet);
         let mut frames = 0;
         while frames < batch_frames {
             let Some(bytes) = wire.take(now_ns) else { break };
             frames += 1;
-            self.deliver.push_received(&mut outlet, Frame::received(bytes), now_ns);
+            if passes {
+                self.deliver.pass_received(&mut outlet, bytes);
+            } else {
+                self.deliver.push_received(&mut outlet, Frame::received(bytes), now_ns);
+            }
         }
         self.deliver.end_batch(&mut outlet, now_ns);
         let closed = outlet.closed;
-        if !self.gate.is_off() && frames > 0 {
-            self.gate.taken(frames);
+        if is_moderated && frames > 0 {
+            self.gate.left(frames);
             if let Some(begun_ns) = begun_ns {
-                self.gate.handled(frames, clock().saturating_sub(begun_ns));
+                self.gate.moderator.handled(frames as u32, clock().saturating_sub(begun_ns));
             }
-            self.show_moderation(stats);
+            self.gate.moderator.show(stats);
         }
-        match closed {
-            Some(error) => Err(error),
-            None => Ok(Progress { moved: frames > 0, more: frames == self.batch_frames, ..Progress::default() }),
-        }
+        let progress = Progress { moved: frames > 0, more: frames == self.batch_frames, ..Progress::default() };
+        closed.map_or(Ok(progress), Err)
     }
 }

@@ -1,10 +1,10 @@
 //! Counters per queue and direction, with a reason for every frame that does not arrive.
 //!
-//! Both directions count frames of the line: a super-frame of 45 segments is 45 frames, so that
+//! Both directions count frames of the wire: a super-frame of 45 segments is 45 frames, so that
 //! `frames_in = frames_out + the lost` holds whenever nothing is in flight inside the adapter.
 //! One thread writes a counter, any thread may read it.
 
-use crate::port::{InterruptCounts, Interrupts, PortError};
+use crate::port::PortError;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use strum::{IntoStaticStr, VariantArray};
@@ -15,7 +15,7 @@ use strum::{IntoStaticStr, VariantArray};
 pub enum Loss {
     /// No room: the new frame is lost.
     Drop,
-    /// No room: a frame that was held is lost to a new one.
+    /// No room: a frame in the adapter's memory is lost to a new one.
     Overrun,
     /// Longer than the MTU allows.
     TooLong,
@@ -25,11 +25,14 @@ pub enum Loss {
     BadRequest,
     /// The host refused the frame.
     HostRefused,
+    /// Its source is none that the host of the port may use, or is another port's alone.
+    Spoofed,
     /// Switch: both ports are isolated.
     Isolated,
     /// Switch: the ingress port has flooded as many frames as it may.
     FloodLimit,
-    /// Switch: there is no other port, or all that it was for went away before it was brought to one of them.
+    /// Switch: there is no other port, or all that it was for went away before it was brought to one of them; or its
+    /// station is unknown, and the switch does not flood for unknown stations.
     NoDestination,
     /// Switch: the station lies behind the port that the frame came from.
     Hairpin,
@@ -100,6 +103,11 @@ impl Counter {
         self.0.store(self.0.load(Relaxed) + n, Relaxed);
     }
 
+    /// Takes back what was added too early. A reader may see the count fall.
+    pub fn sub(&self, n: u64) {
+        self.0.store(self.0.load(Relaxed).saturating_sub(n), Relaxed);
+    }
+
     /// The count now.
     pub fn get(&self) -> u64 {
         self.0.load(Relaxed)
@@ -125,21 +133,20 @@ impl Gauge {
 /// One direction of one queue.
 #[derive(Debug, Default)]
 pub struct Direction {
-    /// Frames of the line that came in (transmit: as many as the super-frame makes, and
+    /// Frames of the wire that came in (transmit: as many as the super-frame makes, and
     /// NAT-keepalives, which no host sent).
     pub frames_in: Counter,
-    /// Frames of the line that went out (receive: as many as were joined).
+    /// Frames of the wire that went out (receive: as many as were coalesced).
     pub frames_out: Counter,
     /// Bytes that went out, Ethernet header included, FCS not.
     pub bytes_out: Counter,
-    /// Frames as the host saw them: super-frames taken, joined frames given.
+    /// Frames as the host saw them: super-frames that it sent, coalesced frames that it was given.
     pub host_frames: Counter,
     /// Interrupts. Where handing over is the interrupt ([`HostPort::interrupts`](crate::port::HostPort::interrupts)
     /// is `None`), the batches in which the host was given frames (receive) or frames were taken from it
     /// (transmit); elsewhere those that were sent, for frames given (receive) and for transmit completions.
     pub interrupts: Counter,
-    /// Receive: what an interrupt was found to cost while it was measured, nanoseconds; 0 without
-    /// moderation.
+    /// Receive: measured cost of an interrupt, nanoseconds; 0 without moderation.
     pub interrupt_cost_ns: Gauge,
     /// Receive: the longest that a frame, or the interrupt for it, waits under the moderation in force,
     /// nanoseconds.
@@ -168,8 +175,8 @@ impl Direction {
         self.lost[reason as usize].add(frames as u64);
     }
 
-    /// Counts frames that the line brought and that are lost before anybody took them: in the adapter's memory, or on a
-    /// line with a fault.
+    /// Counts frames that arrived and are lost before they were taken: in the adapter's memory, or on a wire with an
+    /// impairment.
     pub fn lose_on_line(&self, reason: Loss, frames: u64) {
         // Two queue pairs may share these counters, one for each direction: who loses nothing writes nothing.
         if frames > 0 {
@@ -179,6 +186,12 @@ impl Direction {
                 self.memory_dropped.add(frames);
             }
         }
+    }
+
+    /// Shows what an interrupt costs, and the longest that one waits.
+    pub(crate) fn show_moderation(&self, cost_ns: u64, wait_max_ns: u64) {
+        self.interrupt_cost_ns.set(cost_ns);
+        self.wait_max_ns.set(wait_max_ns);
     }
 
     /// The lost ones, as `/proc/net/dev` sorts them; each is in one column.
@@ -195,10 +208,10 @@ impl Direction {
         columns
     }
 
-    /// Counts a frame of `len` bytes that a host was given, or did not take.
+    /// Counts a frame of `len` bytes by the outcome of giving it to a host.
     pub fn given(&self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
         let frames = usize::from(meta.segments);
-        if meta.checksum == ChecksumState::Bad && outcome != Err(PortError::Held) {
+        if meta.checksum == ChecksumState::Bad {
             self.bad_checksum.add(frames as u64);
         }
         match outcome {
@@ -207,8 +220,6 @@ impl Direction {
                 self.bytes_out.add(len as u64);
                 self.host_frames.add(1);
             }
-            // Counted when it is settled.
-            Err(PortError::Held) => {}
             Err(PortError::Full) => self.lose(Loss::Drop, frames),
             Err(PortError::Refused(_) | PortError::Closed(_)) => self.lose(Loss::HostRefused, frames),
         }
@@ -228,30 +239,10 @@ impl Direction {
 /// Both directions of one queue pair.
 #[derive(Debug, Default)]
 pub struct QueueStats {
-    /// Host to line.
+    /// Host to wire.
     pub transmit: Direction,
-    /// Line to host.
+    /// Wire to host.
     pub receive: Direction,
-}
-
-impl QueueStats {
-    /// Counts interrupts that were sent, and notes what is known of them by now.
-    #[inline]
-    pub(crate) fn interrupted(&self, counts: InterruptCounts, interrupts: &dyn Interrupts) {
-        if counts.transmit > 0 {
-            self.transmit.interrupts.add(counts.transmit);
-        }
-        if counts.receive > 0 {
-            self.receive.interrupts.add(counts.receive);
-            self.note_moderation(interrupts);
-        }
-    }
-
-    /// Notes what an interrupt costs, and how long one waits.
-    pub(crate) fn note_moderation(&self, interrupts: &dyn Interrupts) {
-        self.receive.interrupt_cost_ns.set(interrupts.cost_ns());
-        self.receive.wait_max_ns.set(interrupts.wait_max_ns());
-    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! On which of a host's queue pairs a frame of the line is received, where one thread serves them all.
+//! On which of a host's queue pairs a frame from the wire is received, where one thread serves them all.
 //!
 //! The rule is that of the kernel's TAP (`tun_select_queue`): a flow is received on the pair on which the
 //! host last sent it, since there is the processor that works on it; a flow that the host has not sent
@@ -20,7 +20,7 @@ use std::hash::{BuildHasher, RandomState};
 /// How long a flow stays where the host last sent it, in nanoseconds: 3 s, as the kernel's
 /// `TUN_FLOW_EXPIRATION`.
 pub const AGE_MAX_NS: u64 = 3_000_000_000;
-/// Flows of which is known where the host sends them: as the kernel's `MAX_TAP_FLOWS`.
+/// Flows that are remembered: as the kernel's `MAX_TAP_FLOWS`.
 pub const FLOWS_MAX: usize = BUCKETS * WAYS;
 const BUCKETS: usize = 1024;
 /// Flows of one bucket: together they fit into one cache line.
@@ -50,8 +50,8 @@ impl From<FlowHash> for u32 {
 pub struct Choice {
     /// The pair on which the flow is received from now on.
     pub pair: usize,
-    /// The pair on which it was received before, if that was another: what was given there must be shown to
-    /// the host before the next frame.
+    /// The pair that this flow, or one that was forgotten, may have left: what was given there must be shown to the host
+    /// before the next frame.
     pub left: Option<usize>,
 }
 
@@ -99,7 +99,7 @@ impl Steering {
 
     /// Says what time it is: once per batch is enough.
     pub fn set_now(&mut self, now_ns: u64) {
-        // Wraps around after 49 days, and a flow that was silent for all of them seems to be a young one.
+        // Wraps around after 49 days, and a flow that was idle for all of them seems to be a young one.
         self.now_ms = (now_ns / NS_PER_MS) as u32;
     }
 
@@ -152,24 +152,27 @@ impl Steering {
         product as u64 ^ (product >> u64::BITS) as u64
     }
 
-    /// Notes that the host has sent a frame of this flow on `pair`. While a bucket has no flow that is too
-    /// old, a new one is not kept: no flow moves because others come.
+    /// Notes that the host has sent a frame of this flow on `pair`. A bucket that is full remembers no further flow, so
+    /// that no young flow moves because others come. It forgets a flow that is too old, which may move then, and
+    /// remembers the new one when it is sent next.
     #[inline]
     pub fn sent(&mut self, flow: FlowHash, pair: usize) -> Choice {
         let before = self.receiver(flow);
-        let (now_ms, is_used) = (self.now_ms, self.pairs.binary_search(&(pair as u16)).is_ok());
-        let ways = &mut self.buckets[bucket_of(flow)].0;
-        let known = ways.iter().position(|known| known.hash == flow.0);
-        let slot = known.or_else(|| ways.iter().position(|known| !known.is_young(now_ms)));
-        if let Some(slot) = slot.filter(|_| is_used) {
-            ways[slot] = Flow { hash: flow.0, sent_ms: now_ms, pair: pair as u16 };
+        let now_ms = self.now_ms;
+        if self.pairs.binary_search(&(pair as u16)).is_err() {
+            return Choice { pair: before, left: None };
         }
-        let pair = self.receiver(flow);
-        Choice { pair, left: (pair != before).then_some(before) }
+        let ways = &mut self.buckets[bucket_of(flow)].0;
+        let with_hash = |hash| ways.iter().position(|known| known.hash == hash);
+        if let Some(slot) = with_hash(flow.0).or_else(|| with_hash(0)) {
+            ways[slot] = Flow { hash: flow.0, sent_ms: now_ms, pair: pair as u16 };
+            return Choice { pair, left: (pair != before).then_some(before) };
+        }
+        let aged = ways.iter_mut().find(|known| !known.is_young(now_ms));
+        Choice { pair: before, left: aged.map(|aged| usize::from(std::mem::take(aged).pair)) }
     }
 
-    /// The pair on which a frame of the line is received. A flow that is too old to be kept is forgotten, and
-    /// may move.
+    /// The pair on which a frame from the wire is received. A flow that is too old is forgotten, and may move.
     #[inline]
     pub fn receive(&mut self, flow: Option<FlowHash>) -> Choice {
         let Some(flow) = flow else { return Choice { pair: usize::from(self.pairs[0]), left: None } };

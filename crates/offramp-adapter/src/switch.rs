@@ -15,8 +15,7 @@
 //! | nothing asked | is not | goes untouched, unknown |
 //! | one that is longer than the MTU | | is lost there, `too_long` |
 //!
-//! Nothing overtakes: before a frame goes past the coalescer of its destination, all that is held there
-//! is handed over. A destination without room loses its own frames and holds nobody back. Ports take
+//! Nothing overtakes: before a frame goes past the coalescer of its destination, the coalescer is flushed. A destination without room loses its own frames and holds nobody back. Ports take
 //! turns with a budget; a super-frame that makes more frames than are left of it is continued in the
 //! next turn. Frames of which the destination is not known, and those for groups, go to all other
 //! ports, up to a limit per ingress port; no frame goes back to where it came from.
@@ -31,10 +30,9 @@ pub use control::{LINK_PORTS_MAX, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
-use crate::ipsec::{Keepalives, Sealer};
 use crate::moderation::ModerationConfig;
 use crate::pipeline::backlog::Backlog;
-use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, Scratch, Work};
+use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, SCRATCH_LEN, Scratch, Work};
 use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError};
 use crate::stats::Loss;
@@ -43,9 +41,7 @@ use control::Request;
 use limit::TokenBucket;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
-use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::RxMeta;
 use offramp_offload::segment::{IdRange, Segmenter};
 use stations::{Station, Stations};
 use std::ops::Range;
@@ -58,6 +54,16 @@ const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 const RESERVED_LAST_MASK: u8 = 0xf0;
 
+/// What becomes of a frame for a station of which nobody knows where it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum UnknownUnicast {
+    /// It goes to all other ports.
+    #[default]
+    Flood,
+    /// It is lost: no other station sees it.
+    Drop,
+}
+
 /// What a switch is made with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SwitchConfig {
@@ -68,8 +74,10 @@ pub struct SwitchConfig {
     pub ports_max: usize,
     /// Stations that the table has room for; each port's quota is set aside from them.
     pub stations_max: usize,
-    /// Seconds after which a silent station is forgotten (IEEE 802.1D 7.9.2: 300).
+    /// Seconds after which an idle station is forgotten (IEEE 802.1D 7.9.2: 300).
     pub ageing_s: u64,
+    /// What becomes of a frame for an unknown station.
+    pub unknown_unicast: UnknownUnicast,
     /// Frames that a port may send, or have segmented, in one turn.
     pub turn_frames: usize,
     /// Bytes that a port may send in one turn; the frame that exceeds them still goes.
@@ -85,6 +93,7 @@ impl Default for SwitchConfig {
             ports_max: 64,
             stations_max: 8192,
             ageing_s: 300,
+            unknown_unicast: UnknownUnicast::Flood,
             turn_frames: 256,
             turn_bytes: 256 * 1024,
             id_range: IdRange::default(),
@@ -108,7 +117,7 @@ pub struct PortConfig {
     pub offloads: Offloads,
     /// The port reaches only ports that are not isolated; may be changed later.
     pub isolated: bool,
-    /// Stations that may be known behind this port. One more displaces that which was silent longest.
+    /// Stations that may be known behind this port. One more displaces the one that has been idle longest.
     pub stations_max: usize,
     /// Frames from this port that may go to every port; `None`: without limit.
     pub flood_limit: Option<FloodLimit>,
@@ -136,30 +145,30 @@ impl Default for PortConfig {
     }
 }
 
-/// A frame on its way: the ports from `next` up to `end` are still to be visited.
+/// A frame on its way.
 #[derive(Debug)]
 struct Pending {
     planned: Planned,
     /// Bytes of the frame that was planned.
     frame_len: usize,
-    next: usize,
-    end: usize,
+    /// The ports that are still to be visited.
+    to: Range<usize>,
     /// Frames of it that were handed to a port; the most where there was more than one.
     frames_handed: usize,
-    /// What is left to be written for the port `next`, if it has begun.
-    cut: Option<Segmenter>,
+    /// The rest of a segmentation for the next port, if it has begun.
+    segments: Option<Segmenter>,
 }
 
 impl Pending {
     /// Goes on to the next port, whether or not the frame was brought to this one as a whole.
     fn advance(&mut self) {
-        self.note_cut();
-        self.next += 1;
+        self.note_segments();
+        self.to.start += 1;
     }
 
     /// Counts what was written of a segmentation as handed; the rest is not written any more.
-    fn note_cut(&mut self) {
-        if let Some(rest) = self.cut.take() {
+    fn note_segments(&mut self) {
+        if let Some(rest) = self.segments.take() {
             self.frames_handed = self.frames_handed.max(self.planned.frames_left() - rest.frames_left());
         }
     }
@@ -176,7 +185,7 @@ struct Port<P> {
     pending: Option<Pending>,
     /// Changes of the moderation that were taken over.
     moderation_changes: u32,
-    /// Of a host that sees frames before it is interrupted.
+    /// Set for a host that sees frames before it is interrupted.
     next_interrupt_ns: Option<u64>,
 }
 
@@ -185,41 +194,40 @@ impl<P: HostPort> Port<P> {
     fn begin_batch(&mut self, now_ns: u64) {
         let Self { shared, plan, deliver, backlog, pending, .. } = self;
         deliver.take_over(shared.ipsec(), now_ns);
-        if matches!(pending, Some(Pending { planned: Planned::Sealed(..), .. })) {
-            plan.tick(now_ns);
-        } else {
-            plan.take_over(shared.ipsec(), shared.mtu(), false, now_ns);
-        }
-        if deliver.interrupts_by_handing_over()
+        let planned = pending.as_ref().map(|pending| &pending.planned);
+        plan.take_over(shared.ipsec(), planned, shared.mtu(), false, now_ns);
+        if deliver.interrupts_by_handing_over
             && let Some(moderation) = shared.changed_moderation(&mut self.moderation_changes)
         {
             backlog.set(moderation, &shared.stats().receive);
         }
     }
 
-    /// Brings one frame of another port, or keeps it until it is due; whether that is done.
-    fn push(&mut self, mut lent: Lent<'_>, cut: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
+    /// Hands frames over by `work`, and notes what became of the host.
+    fn with_outlet<R>(&mut self, work: impl FnOnce(&mut Deliver, &mut Outlet<'_, P>) -> R) -> R {
+        let mut outlet = outlet(&mut self.host, &self.shared);
+        let done = work(&mut self.deliver, &mut outlet);
+        self.deliver.note(&mut outlet);
+        close(&self.shared, outlet.closed);
+        done
+    }
+
+    /// Brings one frame of another port, or queues it until it is due; whether that is done.
+    fn push(&mut self, mut lent: Lent<'_>, segments: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
         if !self.backlog.is_off() {
             work.budget.spend(1, lent.frame.bytes().len());
             self.backlog.push(&lent.frame, work.now_ns);
             return true;
         }
-        let mut outlet = outlet(&mut self.host, &self.shared);
-        let is_done = self.deliver.push(&mut outlet, &mut lent, cut, work);
-        self.deliver.note(&outlet);
-        close(&self.shared, outlet.closed);
-        is_done
+        self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
     }
 
-    /// Brings one frame as it would stand on a wire, which others may be brought, too.
+    /// Brings one frame as it would stand on a wire. Other ports may get it, too.
     fn push_received(&mut self, frame: &mut Frame<'_>, work: &mut Work<'_>) {
         if !self.backlog.is_off() {
             return self.backlog.push(frame, work.now_ns);
         }
-        let mut outlet = outlet(&mut self.host, &self.shared);
-        self.deliver.push_shared(&mut outlet, frame, work);
-        self.deliver.note(&outlet);
-        close(&self.shared, outlet.closed);
+        self.with_outlet(|deliver, outlet| deliver.push_shared(outlet, frame, work));
     }
 
     /// Hands over what waits, if it is due.
@@ -237,7 +245,7 @@ impl<P: HostPort> Port<P> {
                 deliver.push(&mut outlet, &mut Lent { frame, plan: &plan }, &mut None, &mut work);
             }
         });
-        deliver.note(&outlet);
+        deliver.note(&mut outlet);
         close(shared, outlet.closed);
     }
 
@@ -245,23 +253,12 @@ impl<P: HostPort> Port<P> {
     fn end_batch(&mut self, is_draining: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         self.release_backlog(is_draining, scratch, now_ns, clock);
         if !self.deliver.is_idle() {
-            let mut outlet = outlet(&mut self.host, &self.shared);
-            self.deliver.end_batch(&mut outlet, now_ns);
-            close(&self.shared, outlet.closed);
+            self.with_outlet(|deliver, outlet| deliver.end_batch(outlet, now_ns));
         }
         if let Some(interrupts) = self.host.interrupts() {
             let seen = &mut self.moderation_changes;
             self.next_interrupt_ns = self.shared.send_interrupts(0, interrupts, seen, now_ns);
         }
-    }
-
-    /// Delivers the ICMP message about the frame that was planned last, if there is one.
-    fn answer(&mut self) {
-        let Some(answer) = self.plan.answer() else { return };
-        let outcome = self.host.rx_deliver(&RxMeta::default(), answer);
-        // A host without room gets the next one.
-        close(&self.shared, outcome.err());
-        self.deliver.has_delivered();
     }
 }
 
@@ -272,13 +269,6 @@ impl<P> Port<P> {
 
     fn reaches(&self, other: &Self) -> bool {
         other.is_open() && !(self.shared.is_isolated() && other.shared.is_isolated())
-    }
-
-    /// Counts that frames were fetched: the host's buffers are free again.
-    fn count_fetched(&self) {
-        if self.deliver.interrupts_by_handing_over() {
-            self.shared.stats().transmit.interrupts.add(1);
-        }
     }
 
     /// When something is due without any new frame.
@@ -306,14 +296,14 @@ pub struct Switch<P> {
     ports: Box<[Option<Port<P>>]>,
     stations: Stations,
     scratch: Scratch,
-    /// Where sealed frames are written before they are brought to each port.
+    /// Sealed frames before they are brought to each port.
     sealed: Scratch,
-    /// Whose turn comes first in the next batch.
+    /// The port whose turn comes first in the next batch.
     first: usize,
     /// Nothing more is fetched from any port.
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
-    /// What is woken by changes of the ports' settings while the switch sleeps.
+    /// Woken by changes of the ports' settings while the switch sleeps.
     waker: Option<Waker>,
 }
 
@@ -324,8 +314,8 @@ impl<P: HostPort> Switch<P> {
             config: *config,
             ports: (0..config.ports_max).map(|_| None).collect(),
             stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
-            scratch: Scratch::new(),
-            sealed: Scratch::new(),
+            scratch: vec![0; SCRATCH_LEN].into(),
+            sealed: vec![0; SCRATCH_LEN].into(),
             first: 0,
             is_draining: false,
             control: Arc::new(SwitchControl::new(config)),
@@ -358,12 +348,12 @@ impl<P: HostPort> Switch<P> {
         Some(&mut self.ports.get_mut(index)?.as_mut()?.host)
     }
 
-    /// Says whether frames are still fetched from the ports. What was fetched is delivered in either case.
+    /// Sets whether frames are still fetched from the ports. What was fetched is delivered in either case.
     pub fn set_draining(&mut self, is_draining: bool) {
         self.is_draining = is_draining;
     }
 
-    /// Frames that are held to be coalesced for the port of that number.
+    /// Frames that wait for the port of that number, to be coalesced or until an interrupt is due.
     pub fn held(&self, index: usize) -> usize {
         let port = self.ports.get(index).and_then(Option::as_ref);
         port.map_or(0, |port| port.deliver.held() + port.backlog.len())
@@ -374,22 +364,22 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(Port::next_deadline_ns).min()
     }
 
-    /// Asks for `waker` to be called when a port is added or removed, or its settings changed. The
-    /// caller must poll once more before it sleeps.
+    /// Wakes `waker` when a port is added or removed, or its settings change. The caller must poll once more before it
+    /// sleeps.
     pub fn register(&mut self, waker: &Waker) {
         self.control.register(Some(waker));
         self.waker = Some(waker.clone());
         self.ports.iter().flatten().for_each(|port| port.shared.register(waker));
     }
 
-    /// Takes back what [`Switch::register`] asked for.
+    /// Takes back [`Switch::register`].
     pub fn unregister(&mut self) {
         self.control.register(None);
         self.waker = None;
         self.ports.iter().flatten().for_each(|port| port.shared.unregister());
     }
 
-    /// As [`Switch::poll_timed`], where time stands still while a batch moves: what an interrupt costs is not measured.
+    /// As [`Switch::poll_timed`], but does not measure what an interrupt costs.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
         self.poll_timed(now_ns, &|| now_ns)
     }
@@ -398,22 +388,23 @@ impl<P: HostPort> Switch<P> {
     /// then on ([`SwitchPort::closed`]); the others go on. `clock` is the processor's time that the caller has had,
     /// nanoseconds from any moment; it is read only where frames wait for moderation.
     pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
-        let mut progress = Progress { moved: self.apply_requests(now_ns), ..Progress::default() };
+        let requests = self.control.requests();
+        let mut progress = Progress { moved: !requests.is_empty(), ..Progress::default() };
+        for request in requests {
+            match request {
+                Request::Add(host, shared) => self.add(host, shared, now_ns),
+                Request::Remove(shared) => self.remove(&shared, now_ns),
+            }
+        }
         self.ports.iter_mut().flatten().filter(|port| port.is_open()).for_each(|port| port.begin_batch(now_ns));
         let count = self.ports.len();
         for nth in 0..count {
             progress = progress.and(self.turn((self.first + nth) % count, now_ns));
         }
-        self.first = self.after(self.first);
+        let mut after = (1..=count).map(|n| (self.first + n) % count);
+        self.first = after.find(|&next| self.ports[next].is_some()).unwrap_or(0);
         self.end_batch(now_ns, clock);
         progress
-    }
-
-    /// The number of the next port that is there.
-    fn after(&self, index: usize) -> usize {
-        let count = self.ports.len();
-        let mut next = (1..=count).map(|n| (index + n) % count);
-        next.find(|&next| self.ports[next].is_some()).unwrap_or(0)
     }
 
     fn end_batch(&mut self, now_ns: u64, clock: &impl Fn() -> u64) {
@@ -428,19 +419,6 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Whether ports came or went.
-    fn apply_requests(&mut self, now_ns: u64) -> bool {
-        let requests = self.control.requests();
-        let has_any = !requests.is_empty();
-        for request in requests {
-            match request {
-                Request::Add(host, shared) => self.add(host, shared, now_ns),
-                Request::Remove(shared) => self.remove(&shared, now_ns),
-            }
-        }
-        has_any
-    }
-
     fn add(&mut self, mut host: P, shared: Arc<SwitchPort>, now_ns: u64) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
         let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &mut host);
@@ -449,12 +427,14 @@ impl<P: HostPort> Switch<P> {
             shared.register(waker);
         }
         let index = shared.index;
+        let plan = Plan::new(self.config.id_range, shared.security());
+        self.stations.bind(index, &shared.security().mac_addresses);
         let mut port = Port {
             host,
             shared,
-            plan: Plan::new(self.config.id_range),
+            plan,
             deliver,
-            backlog: Backlog::new(),
+            backlog: Backlog::default(),
             floods,
             pending: None,
             moderation_changes: 0,
@@ -468,11 +448,12 @@ impl<P: HostPort> Switch<P> {
         let index = shared.index;
         let Some(mut port) = self.ports[index].take() else { return };
         port.end_batch(true, &mut self.scratch, now_ns, &|| now_ns);
-        let mut outlet = outlet(&mut port.host, shared);
-        port.deliver.release(&mut outlet);
-        port.deliver.flush(&mut outlet, now_ns);
+        port.with_outlet(|deliver, outlet| {
+            deliver.release(outlet);
+            deliver.flush(outlet, now_ns);
+        });
         if let Some(interrupts) = port.host.interrupts() {
-            // Nobody would send what is due later.
+            // What is due later is sent now: the port is not polled any more.
             interrupts.moderate(&ModerationConfig::default());
         }
         conclude(&mut port);
@@ -480,6 +461,7 @@ impl<P: HostPort> Switch<P> {
             leave_out(other, index);
         }
         self.stations.forget(index);
+        self.stations.bind(index, &[]);
         self.stations.set_quota(index, 0);
         shared.stations.store(0, Relaxed);
         self.control.release(shared);
@@ -495,8 +477,12 @@ impl<P: HostPort> Switch<P> {
             if !is_pending && !self.take(from, now_ns, &mut budget) {
                 return progress;
             }
-            if let Some(port) = self.ports[from].as_ref().filter(|_| !progress.moved) {
-                port.count_fetched();
+            if let Some(port) = &self.ports[from]
+                && !progress.moved
+                && port.deliver.interrupts_by_handing_over
+            {
+                // Its buffers are free again.
+                port.shared.stats().transmit.interrupts.add(1);
             }
             progress.moved = true;
             self.forward(from, now_ns, &mut budget);
@@ -515,7 +501,7 @@ impl<P: HostPort> Switch<P> {
                 }
                 true
             }
-            Ok(false) | Err(PortError::Full | PortError::Held) => false,
+            Ok(false) | Err(PortError::Full) => false,
             Err(PortError::Refused(_)) => {
                 self.refuse(from, Loss::BadRequest, 1, budget);
                 true
@@ -536,15 +522,19 @@ impl<P: HostPort> Switch<P> {
         stats.host_frames.add(1);
         let mut frame = port.host.tx_frame();
         let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(frame.bytes()));
+        port.plan.admit(&frame).map_err(|loss| (loss, 1))?;
         let planned = port.plan.plan(&mut frame, stats, now_ns);
         port.backlog.sent(frame_len as u64);
-        port.answer();
+        if let Some(outcome) = port.plan.answer(&mut port.host) {
+            close(&port.shared, outcome.err());
+            port.deliver.is_unflushed = true;
+        }
         let planned = planned.map_err(|loss| (loss, 1))?;
         let frames = planned.frames_left();
-        let Route { next, end } = self.route(from, &stations, frames, now_ns).map_err(|loss| (loss, frames))?;
+        let to = self.route(from, &stations, frames, now_ns).map_err(|loss| (loss, frames))?;
         if let Some(port) = &mut self.ports[from] {
             port.shared.stats().transmit.frames_in.add(frames as u64);
-            port.pending = Some(Pending { planned, frame_len, next, end, frames_handed: 0, cut: None });
+            port.pending = Some(Pending { planned, frame_len, to, frames_handed: 0, segments: None });
         }
         Ok(())
     }
@@ -560,7 +550,7 @@ impl<P: HostPort> Switch<P> {
     }
 
     /// The ports that a frame from `from` is for.
-    fn route(&mut self, from: usize, frame: &FrameStations, frames: usize, now_ns: u64) -> Result<Route, Loss> {
+    fn route(&mut self, from: usize, frame: &FrameStations, frames: usize, now_ns: u64) -> Result<Range<usize>, Loss> {
         let Self { config, ports, stations, .. } = self;
         let Some(port) = &ports[from] else { return Err(Loss::NoDestination) };
         if config.learning {
@@ -568,15 +558,19 @@ impl<P: HostPort> Switch<P> {
             if frame.is_reserved {
                 return Err(Loss::Reserved);
             }
-            if let Some(source) = frame.source {
-                stations.learn(source, from, now_s);
+            if frame.source.is_some_and(|source| !stations.learn(source, from, now_s)) {
+                return Err(Loss::Spoofed);
             }
             if let Some(to) = frame.destination.and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
                     _ if to == from => Err(Loss::Hairpin),
-                    Some(other) if port.reaches(other) => Ok(Route { next: to, end: to + 1 }),
-                    _ => Err(Loss::Isolated),
+                    Some(other) if port.reaches(other) => Ok(to..to + 1),
+                    Some(other) if other.is_open() => Err(Loss::Isolated),
+                    _ => Err(Loss::NoDestination),
                 };
+            }
+            if frame.destination.is_some() && config.unknown_unicast == UnknownUnicast::Drop {
+                return Err(Loss::NoDestination);
             }
         }
         let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
@@ -589,7 +583,7 @@ impl<P: HostPort> Switch<P> {
         if bucket.is_some_and(|bucket| !bucket.take(frames, now_ns)) {
             return Err(Loss::FloodLimit);
         }
-        Ok(Route { next: 0, end })
+        Ok(0..end)
     }
 
     /// Brings the pending frame of a port to all that it is for, or as many as the budget lasts.
@@ -604,14 +598,14 @@ impl<P: HostPort> Switch<P> {
             }
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, next])
                 && source.reaches(port)
-                && let Some(Pending { planned: Planned::Clear(plan), frame_len, cut, .. }) = &mut source.pending
+                && let Some(Pending { planned: Planned::Clear(plan), frame_len, segments, .. }) = &mut source.pending
             {
                 let frame = source.host.tx_frame();
                 if frame.bytes().len() != *frame_len {
                     conclude(source); // The port took back what it lent.
                     return;
                 }
-                let is_done = port.push(Lent { frame, plan }, cut, &mut Work { scratch, budget, now_ns });
+                let is_done = port.push(Lent { frame, plan }, segments, &mut Work { scratch, budget, now_ns });
                 if !port.is_open() {
                     stations.forget(next);
                 }
@@ -635,21 +629,18 @@ impl<P: HostPort> Switch<P> {
     fn forward_sealed(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
         while budget.is_left() {
             let Some(Port { host, shared, plan, pending, .. }) = &mut self.ports[from] else { return };
-            let Some(Pending { planned: Planned::Sealed(sealed, by), next, end, .. }) = pending else { return };
-            if sealed.frames_left() == 0 {
+            let Some(Pending { planned, to, .. }) = pending else { return };
+            if planned.frames_left() == 0 {
                 *pending = None;
                 return;
             }
-            let route = Route { next: *next, end: *end };
-            let stats = &shared.stats().transmit;
-            let run = plan.sealer(*by).map_or(Err(Loss::Cipher), |(sealer, keepalives)| {
-                write_sealed(sealer, keepalives, *by, &mut host.tx_frame(), sealed, &mut self.sealed, now_ns)
-            });
-            let (len, stride, count) = match run {
+            let to = to.clone();
+            let (len, stride, count) = match write_sealed(plan, planned, &mut host.tx_frame(), &mut self.sealed, now_ns)
+            {
                 Ok(run) => run,
                 Err(reason) => {
                     // When its association ends, the rest of a frame is lost.
-                    stats.lose(reason, sealed.frames_left());
+                    shared.stats().transmit.lose(reason, planned.frames_left());
                     *pending = None;
                     return;
                 }
@@ -657,7 +648,7 @@ impl<P: HostPort> Switch<P> {
             budget.spend(count, count * len);
             let handed = (0..count).filter(|nth| {
                 let start = nth * stride;
-                self.bring(from, &route, start..start + len, now_ns)
+                self.bring(from, &to, start..start + len, now_ns)
             });
             let handed = handed.count();
             let Some(port) = &self.ports[from] else { return };
@@ -669,12 +660,12 @@ impl<P: HostPort> Switch<P> {
     }
 
     /// Brings one frame of the sealed ones to all ports that it is for; whether there was one.
-    fn bring(&mut self, from: usize, route: &Route, place: Range<usize>, now_ns: u64) -> bool {
+    fn bring(&mut self, from: usize, to: &Range<usize>, place: Range<usize>, now_ns: u64) -> bool {
         let Self { ports, stations, scratch, sealed, .. } = self;
-        let mut frame = Frame::received(&mut sealed.0[place]);
+        let mut frame = Frame::received(&mut sealed[place]);
         let mut budget = Budget { frames: usize::MAX, bytes: usize::MAX };
         let mut is_handed = false;
-        for to in route.next..route.end {
+        for to in to.clone() {
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
                 && source.reaches(port)
             {
@@ -698,17 +689,17 @@ impl<P: HostPort> Switch<P> {
         });
         for bytes in due {
             let place = 0..bytes.len();
-            self.sealed.0[place.clone()].copy_from_slice(&bytes);
+            self.sealed[place.clone()].copy_from_slice(&bytes);
             let stations = FrameStations::of(&bytes);
             // It is no frame of the host's, so that nothing is counted where it cannot go.
-            if let Ok(route) = self.route(from, &stations, 1, now_ns) {
-                self.bring(from, &route, place, now_ns);
+            if let Ok(to) = self.route(from, &stations, 1, now_ns) {
+                self.bring(from, &to, place, now_ns);
             }
         }
     }
 }
 
-/// What a switch reads of a frame.
+/// The addresses that a switch reads of a frame.
 struct FrameStations {
     source: Option<Station>,
     destination: Option<Station>,
@@ -716,54 +707,40 @@ struct FrameStations {
 }
 
 impl FrameStations {
-    fn of(bytes: &[u8]) -> Self {
-        Self {
-            source: Station::source(bytes),
-            destination: Station::destination(bytes),
-            is_reserved: is_reserved(bytes),
-        }
+    fn of(frame: &[u8]) -> Self {
+        let (source, destination) = (Station::source(frame), Station::destination(frame));
+        Self { source, destination, is_reserved: is_reserved(frame) }
     }
 }
 
 /// Seals the next frames of one length into the front of `out`: their length, the distance from one to the next, and how
 /// many.
 fn write_sealed(
-    sealer: &mut Sealer,
-    keepalives: Option<&mut Keepalives>,
-    by: usize,
+    plan: &mut Plan,
+    planned: &mut Planned,
     frame: &mut Frame<'_>,
-    sealed: &mut SealedSegments,
     out: &mut Scratch,
     now_ns: u64,
 ) -> Result<(usize, usize, usize), Loss> {
-    let len = sealer.next_len(frame, sealed);
+    let (len, frames_left) = plan.next_run(frame, planned, usize::MAX)?;
     let stride = len.next_multiple_of(FRAME_ALIGN);
-    let slots = (out.0.len().checked_div(stride)).unwrap_or(0).min(sealed.frames_left());
+    let slots = out.len().checked_div(stride).unwrap_or(0).min(frames_left);
     if slots == 0 {
         return Err(Loss::TooLong);
     }
-    let count = sealer.write_run(frame, sealed, &mut out.0[..slots * stride], stride)?;
-    if let Some(keepalives) = keepalives {
-        keepalives.sealed(by, &out.0[..len], now_ns);
-    }
+    let count = plan.write_run(frame, planned, &mut out[..slots * stride], stride, now_ns)?;
     Ok((len, stride, count))
-}
-
-/// The ports that a frame is for.
-struct Route {
-    next: usize,
-    end: usize,
 }
 
 /// The port that the pending frame of a port is for next.
 fn next_of<P>(ports: &[Option<Port<P>>], from: usize) -> Option<usize> {
     let pending = ports[from].as_ref()?.pending.as_ref()?;
-    (pending.next < pending.end).then_some(pending.next)
+    pending.to.clone().next()
 }
 
 /// Leaves out a port that the pending frame cannot be brought to, or no further.
 fn leave_out<P>(port: &mut Port<P>, unreachable: usize) {
-    if let Some(pending) = port.pending.as_mut().filter(|pending| pending.next == unreachable) {
+    if let Some(pending) = port.pending.as_mut().filter(|pending| pending.to.start == unreachable) {
         pending.advance();
     }
 }
@@ -771,7 +748,7 @@ fn leave_out<P>(port: &mut Port<P>, unreachable: usize) {
 /// Ends the way of the pending frame of a port: what no port was handed of it is lost.
 fn conclude<P>(port: &mut Port<P>) {
     let Some(mut pending) = port.pending.take() else { return };
-    pending.note_cut();
+    pending.note_segments();
     let (handed, stats) = (pending.frames_handed, &port.shared.stats().transmit);
     stats.lose(Loss::NoDestination, pending.planned.frames_left() - handed);
     stats.frames_out.add(handed as u64);

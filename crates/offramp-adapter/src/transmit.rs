@@ -4,9 +4,12 @@ use crate::config::AdapterConfig;
 use crate::ipsec::Ipsec;
 use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError, WirePort};
+use crate::port_security::PortSecurity;
 use crate::stats::{Direction, Loss};
+use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::layout::link_header_len;
+use std::sync::Arc;
 
 /// What a poll did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -38,36 +41,25 @@ impl Progress {
 /// cannot monopolise the thread.
 const LOST_FRAME_BYTES: usize = 60;
 
-/// What fetching a frame came to.
-enum Fetched {
-    /// The host has none.
-    Nothing,
-    /// It went as it is, with this many bytes.
-    Sent(usize),
-    /// It is planned, or was lost and counted.
-    Planned,
-    /// The port cannot express it: it was lost and counted.
-    Refused,
-}
-
-/// Frames that went as they are, counted once per batch.
+/// What a batch has moved so far.
 #[derive(Default)]
-struct Tally {
-    frames: usize,
-    bytes: usize,
+struct Batch {
+    progress: Progress,
+    /// Frames that went as they are, and their bytes: counted once per batch.
+    whole_frames: usize,
+    whole_bytes: usize,
 }
 
-impl Tally {
-    fn settle(&mut self, stats: &Direction) {
-        let Self { frames, bytes } = std::mem::take(self);
+impl Batch {
+    fn count(&self, stats: &Direction) {
         // Idle transmit must not dirty this cache line; another worker may own it.
-        if frames == 0 {
+        if self.whole_frames == 0 {
             return;
         }
         for counter in [&stats.host_frames, &stats.frames_in, &stats.frames_out] {
-            counter.add(frames as u64);
+            counter.add(self.whole_frames as u64);
         }
-        stats.bytes_out.add(bytes as u64);
+        stats.bytes_out.add(self.whole_bytes as u64);
     }
 }
 
@@ -77,19 +69,19 @@ impl Tally {
 /// shortage holds the host back and nothing is lost for it.
 #[derive(Debug)]
 pub struct Transmit {
-    plan: Plan,
+    pub(crate) plan: Plan,
     mtu: usize,
     batch_bytes: usize,
     pending: Option<Planned>,
-    /// Nothing more is fetched from the host.
-    is_draining: bool,
+    /// Nothing more is fetched from the host. What was fetched goes out in either case.
+    pub(crate) is_draining: bool,
 }
 
 impl Transmit {
-    /// An empty pipeline.
-    pub fn new(config: &AdapterConfig) -> Self {
+    /// An empty pipeline for a host that may use these addresses.
+    pub fn new(config: &AdapterConfig, security: &Arc<PortSecurity>) -> Self {
         Self {
-            plan: Plan::new(config.id_range),
+            plan: Plan::new(config.id_range, security),
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
@@ -102,25 +94,11 @@ impl Transmit {
         self.pending.as_ref().map_or(0, Planned::frames_left)
     }
 
-    /// Says whether frames are still fetched from the host. What was fetched goes out in either case.
-    pub(crate) fn set_draining(&mut self, is_draining: bool) {
-        self.is_draining = is_draining;
-    }
-
     /// Takes over associations that have changed, between two super-frames, and lets their time go on. `is_shared`: other
     /// queue pairs seal with them, too.
     #[inline]
     pub(crate) fn take_over(&mut self, ipsec: &Ipsec, is_shared: bool, now_ns: u64) {
-        if matches!(self.pending, Some(Planned::Sealed(..))) {
-            self.plan.tick(now_ns);
-        } else {
-            self.plan.take_over(ipsec, self.mtu, is_shared, now_ns);
-        }
-    }
-
-    /// When [`Transmit::take_over`] or a keepalive has something to do.
-    pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        self.plan.next_deadline_ns()
+        self.plan.take_over(ipsec, self.pending.as_ref(), self.mtu, is_shared, now_ns);
     }
 
     /// Moves frames until the host has none, the wire has no room, or a batch is full.
@@ -134,73 +112,71 @@ impl Transmit {
         stats: &Direction,
         now_ns: u64,
     ) -> Result<Progress, PortError> {
-        let mut progress = Progress::default();
         self.plan.send_keepalives(stats, now_ns, |frame| wire.room(now_ns) > 0 && put_frame(frame, wire, now_ns));
-        let mut batch_bytes = 0;
-        let mut whole = Tally::default();
-        while batch_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
-            if self.pending.is_none() {
-                match self.fetch(host, wire, &mut whole, stats, now_ns)? {
-                    Fetched::Nothing => {
-                        whole.settle(stats);
-                        wire.flush();
-                        return Ok(progress);
-                    }
-                    Fetched::Sent(bytes) => {
-                        progress =
-                            progress.and(Progress { moved: true, more: false, host_frames: 1, bytes_out: bytes });
-                        batch_bytes += bytes;
-                        continue;
-                    }
-                    Fetched::Planned => progress.host_frames += 1,
-                    Fetched::Refused => {}
-                }
-            }
-            let bytes_out = self.put(host, wire, stats, now_ns);
-            progress = progress.and(Progress { moved: true, more: false, host_frames: 0, bytes_out });
-            batch_bytes += bytes_out.max(LOST_FRAME_BYTES);
-        }
-        whole.settle(stats);
+        let mut batch = Batch::default();
+        let outcome = self.move_batch(host, wire, &mut batch, stats, now_ns);
+        batch.count(stats);
         wire.flush();
-        progress.more = batch_bytes >= self.batch_bytes;
-        Ok(progress)
+        outcome.map(|()| batch.progress)
     }
 
-    /// Fetches the next frame, and sends it at once if it goes as it is.
+    #[inline]
+    fn move_batch(
+        &mut self,
+        host: &mut impl HostPort,
+        wire: &mut impl WirePort,
+        batch: &mut Batch,
+        stats: &Direction,
+        now_ns: u64,
+    ) -> Result<(), PortError> {
+        let mut charged_bytes = 0;
+        while charged_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
+            let mut bytes_out = 0;
+            if self.pending.is_none() {
+                let Some(whole_bytes) = self.fetch(host, wire, batch, stats, now_ns)? else { return Ok(()) };
+                bytes_out = whole_bytes;
+            }
+            if bytes_out == 0 {
+                bytes_out = self.put(host, wire, stats, now_ns);
+            }
+            batch.progress.moved = true;
+            batch.progress.bytes_out += bytes_out;
+            charged_bytes += bytes_out.max(LOST_FRAME_BYTES);
+        }
+        batch.progress.more = charged_bytes >= self.batch_bytes;
+        Ok(())
+    }
+
+    /// Fetches the next frame, and sends it at once if it goes as it is. Returns the bytes that were sent: 0 when the
+    /// frame is planned, or was lost and counted; `None` when the host has none.
     #[inline]
     fn fetch(
         &mut self,
         host: &mut impl HostPort,
         wire: &mut impl WirePort,
-        whole: &mut Tally,
+        batch: &mut Batch,
         stats: &Direction,
         now_ns: u64,
-    ) -> Result<Fetched, PortError> {
-        if self.is_draining {
-            return Ok(Fetched::Nothing);
-        }
-        match host.tx_next(now_ns) {
-            Ok(false) => return Ok(Fetched::Nothing),
-            Ok(true) => {}
+    ) -> Result<Option<usize>, PortError> {
+        match if self.is_draining { Ok(false) } else { host.tx_next(now_ns) } {
+            Ok(false) => return Ok(None),
+            Ok(true) => batch.progress.host_frames += 1,
             Err(PortError::Refused(_)) => {
                 stats.frames_in.add(1);
                 stats.lose(Loss::BadRequest, 1);
-                return Ok(Fetched::Refused);
+                return Ok(Some(0));
             }
-            Err(error) => {
-                whole.settle(stats);
-                return Err(error);
-            }
+            Err(error) => return Err(error),
+        }
+        if let Some(len) = host.tx_unasked().and_then(|frame| self.put_whole(frame, wire, now_ns)) {
+            batch.whole_frames += 1;
+            batch.whole_bytes += len;
+            return Ok(Some(len));
         }
         let mut frame = host.tx_frame();
-        if self.plan.leaves_frames() && frame.request() == TxMeta::default() && self.put_whole(&frame, wire, now_ns) {
-            let len = frame.bytes().len();
-            whole.frames += 1;
-            whole.bytes += len;
-            return Ok(Fetched::Sent(len));
-        }
         stats.host_frames.add(1);
-        match self.plan.plan(&mut frame, stats, now_ns) {
+        let admitted = self.plan.admit(&frame);
+        match admitted.and_then(|()| self.plan.plan(&mut frame, stats, now_ns)) {
             Ok(planned) => {
                 stats.frames_in.add(planned.frames_left() as u64);
                 self.pending = Some(planned);
@@ -210,104 +186,56 @@ impl Transmit {
                 stats.lose(reason, 1);
             }
         }
-        self.answer(host, now_ns)?;
-        Ok(Fetched::Planned)
-    }
-
-    /// Delivers the ICMP message about the frame that was planned last, if there is one.
-    fn answer(&mut self, host: &mut impl HostPort, now_ns: u64) -> Result<(), PortError> {
-        let Some(answer) = self.plan.answer() else { return Ok(()) };
-        let outcome = host.rx_deliver(&RxMeta::default(), answer);
-        host.rx_flush(now_ns);
-        match outcome {
-            Err(error @ PortError::Closed(_)) => Err(error),
-            // A host without room gets the next one.
-            _ => Ok(()),
+        if let Some(outcome) = self.plan.answer(host) {
+            host.rx_flush(now_ns);
+            if let Err(error @ PortError::Closed(_)) = outcome {
+                return Err(error);
+            }
         }
+        Ok(Some(0))
     }
 
-    /// Sends a frame of which nothing is asked, without planning it; `false` when that is not how it goes.
+    /// Sends a frame of which nothing is asked, without planning it; its length, `None` when that is not how it goes.
     #[inline]
-    fn put_whole(&self, frame: &Frame<'_>, wire: &mut impl WirePort, now_ns: u64) -> bool {
-        let Ok(link_header_len) = frame.link_header_len() else { return false };
-        let frame = frame.bytes();
-        frame.len() - link_header_len <= self.mtu && put_frame(frame, wire, now_ns)
+    fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
+        let is_whole = self.plan.leaves_frames()
+            && frame.len() - link_header_len(frame).ok()? <= self.mtu
+            && put_frame(frame, wire, now_ns);
+        is_whole.then_some(frame.len())
     }
 
-    /// Writes frames of the pending plan while the line has room; returns the bytes written.
+    /// Writes frames of the pending plan while the wire has room; returns the bytes written. When the association of sealed
+    /// frames ends, the rest of them is lost.
     fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
-        let plan = match &mut self.pending {
-            None => return 0,
-            Some(Planned::Sealed(..)) => return self.put_sealed(&mut host.tx_frame(), wire, stats, now_ns),
-            Some(Planned::Clear(plan)) => plan,
-        };
-        let frame = host.tx_frame();
+        let Self { plan, pending, mtu, .. } = self;
+        let Some(planned) = pending else { return 0 };
+        let mut frame = host.tx_frame();
         let (mut frames, mut bytes) = (0, 0);
-        while plan.frames_left() > 0 {
-            let len = plan.next_len();
-            if len - plan.link_header_len() > self.mtu {
-                plan.skip_next();
-                stats.lose(Loss::TooLong, 1);
-                continue;
+        let is_over = loop {
+            if planned.frames_left() == 0 {
+                break true;
             }
             let room = wire.room(now_ns);
             if room == 0 {
-                break;
+                break false;
             }
-            let Some(loan) = wire.lend(len, room.min(plan.run_len())) else {
-                // A line with room that lends nothing is too narrow for this frame.
-                if wire.room(now_ns) > 0 {
-                    plan.skip_next();
-                    stats.lose(Loss::TooLong, 1);
-                }
-                continue;
-            };
-            let count = plan.write_run(&frame, loan.bytes, loan.stride);
-            wire.put(len, count, now_ns);
-            frames += count;
-            bytes += len * count;
-        }
-        if plan.frames_left() == 0 {
-            self.pending = None;
-        }
-        stats.frames_out.add(frames as u64);
-        stats.bytes_out.add(bytes as u64);
-        bytes
-    }
-
-    /// As [`Transmit::put`], for frames that are sealed. When their association ends, the rest of them is lost.
-    fn put_sealed(&mut self, frame: &mut Frame<'_>, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
-        let Some(Planned::Sealed(plan, by)) = &mut self.pending else { return 0 };
-        let Some((sealer, mut keepalives)) = self.plan.sealer(*by) else { return 0 };
-        let (mut frames, mut bytes, mut lost) = (0, 0, None);
-        while plan.frames_left() > 0 && lost.is_none() {
-            let room = wire.room(now_ns);
-            if room == 0 {
-                break;
-            }
-            let len = sealer.next_len(frame, plan);
-            let Some(loan) = wire.lend(len, room.min(plan.frames_left())) else {
-                // As above.
-                lost = (wire.room(now_ns) > 0).then_some(Loss::TooLong);
-                continue;
-            };
-            match sealer.write_run(frame, plan, loan.bytes, loan.stride) {
-                Ok(count) => {
-                    if let Some(keepalives) = &mut keepalives {
-                        keepalives.sealed(*by, &loan.bytes[..len], now_ns);
-                    }
-                    wire.put(len, count, now_ns);
+            match (put_run(plan, planned, &mut frame, wire, room, *mtu, now_ns), &mut *planned) {
+                (Ok((len, count)), _) => {
                     frames += count;
                     bytes += len * count;
                 }
-                Err(reason) => lost = Some(reason),
+                (Err(reason), Planned::Clear(segments)) => {
+                    segments.skip_next();
+                    stats.lose(reason, 1);
+                }
+                (Err(reason), Planned::Sealed(rest, _)) => {
+                    stats.lose(reason, rest.frames_left());
+                    break true;
+                }
             }
-        }
-        if let Some(reason) = lost {
-            stats.lose(reason, plan.frames_left());
-        }
-        if lost.is_some() || plan.frames_left() == 0 {
-            self.pending = None;
+        };
+        if is_over {
+            *pending = None;
         }
         stats.frames_out.add(frames as u64);
         stats.bytes_out.add(bytes as u64);
@@ -315,10 +243,32 @@ impl Transmit {
     }
 }
 
+/// Puts the next frames of one length on a wire with `room`. Returns their length, and how many they are.
+#[inline]
+fn put_run(
+    plan: &mut Plan,
+    planned: &mut Planned,
+    frame: &mut Frame<'_>,
+    wire: &mut impl WirePort,
+    room: usize,
+    mtu: usize,
+    now_ns: u64,
+) -> Result<(usize, usize), Loss> {
+    let (len, count) = plan.next_run(frame, planned, mtu)?;
+    let Some(loan) = wire.lend(len, room.min(count)) else {
+        // A wire with room that lends nothing is too narrow for this frame.
+        return if wire.room(now_ns) > 0 { Err(Loss::TooLong) } else { Ok((len, 0)) };
+    };
+    let count = plan.write_run(frame, planned, loan.bytes, loan.stride, now_ns)?;
+    wire.put(len, count, now_ns);
+    Ok((len, count))
+}
+
 /// Puts a frame on the wire; `false` where there is no room for it.
 #[inline]
 fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     let Some(loan) = wire.lend(frame.len(), 1) else { return false };
+    count::copied(frame.len());
     loan.bytes[..frame.len()].copy_from_slice(frame);
     wire.put(frame.len(), 1, now_ns);
     true

@@ -38,7 +38,7 @@ impl HostPort for RingHost {
         self.asked_untold |= self.told < self.memory.given.len();
         self.interrupts_when_asked = self.interrupts_sent;
         let has_frame = self.memory.tx_next(now_ns)?;
-        // Completions are not put off here.
+        // Completions are not deferred here.
         self.interrupts.transmit += u64::from(has_frame);
         Ok(has_frame)
     }
@@ -216,7 +216,10 @@ fn a_switch_interrupts_each_port_in_its_time() {
         (81_000, None, [(0, 1), (1, 0), (1, 0)]),
     ] {
         switch.poll(now_ns);
-        assert!((1..3).all(|index| switch.host(index).unwrap().memory.given.len() == 1), "seen before it is told");
+        assert!(
+            (1..3).all(|index| switch.host(index).unwrap().memory.given.len() == 1),
+            "visible before the interrupt"
+        );
         assert_eq!((switch.next_deadline_ns(), counts(&ports)), (due_ns, expected.to_vec()));
     }
     assert_eq!(ports[1].stats().receive.wait_max_ns.get(), 50_000);

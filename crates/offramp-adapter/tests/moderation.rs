@@ -8,7 +8,7 @@ mod trial;
 
 use offramp_adapter::moderation::{
     AreaConfig, COST_NS_MAX, COST_NS_MIN, COST_NS_START, Coalescing, CostEstimator, DimProfiles, E1000Mode,
-    InterruptCost, ModerationConfig, Moderator, Policy, ring_guard_frames,
+    InterruptCost, ModerationConfig, Moderator, Policy,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -264,13 +264,6 @@ fn a_ring_with_only_its_guard_left_ends_every_wait() {
 }
 
 #[test]
-fn a_guard_is_what_the_line_brings_while_the_host_wakes() {
-    assert_eq!(ring_guard_frames(14_880_952, 10_000), 149);
-    assert_eq!(ring_guard_frames(0, 10_000), 0);
-    assert_eq!(ring_guard_frames(u64::MAX, u64::MAX), u32::MAX);
-}
-
-#[test]
 fn net_dim_finds_longer_waits_under_bulk_traffic_that_grows_with_them() {
     let mut moderator = Moderator::new(of(Policy::NetDim(DimProfiles::ReceiveEvent)));
     assert_eq!(moderator.wait_max_ns(), 8 * MICROSECOND_NS);
@@ -297,7 +290,7 @@ fn e1000_counts_what_the_host_saw_without_an_interrupt() {
     assert_eq!(moderator.wait_max_ns(), SECOND_NS / 4000);
 }
 
-/// A price that follows the load: what is meant by it, in virtual time.
+/// A cost factor that follows the load: its intended effect, in virtual time.
 mod adaptive {
     use super::*;
 
@@ -420,7 +413,7 @@ mod adaptive {
         assert_eq!(requests(&mut trial, end_ns + SECOND_NS, 20_000) / 100, 0);
     }
 
-    /// Bursts back to back, one each so long.
+    /// Bursts back to back, one each `every_ns`.
     fn bursts(trial: &mut Trial, start_ns: u64, count: u64, frames: u64, every_ns: u64) -> u64 {
         for n in 0..count {
             bulk(trial, start_ns + n * every_ns, frames);
@@ -429,14 +422,14 @@ mod adaptive {
     }
 
     #[test]
-    fn requests_between_bursts_wait_for_a_silence_and_split_no_burst_behind_them() {
+    fn requests_between_bursts_wait_for_an_idle_gap_and_split_no_burst_after_them() {
         const EVERY_NS: u64 = 20 * FULL_NS;
         for together in 1..=3 {
             let mut trial = trial();
             let learned_ns = bursts(&mut trial, 0, 1000, 10, EVERY_NS);
             let interrupts_before = trial.outcome.interrupts;
             for n in 0..1000 {
-                // In each second silence, at a moment that wanders through it.
+                // In each second idle gap, at a moment that wanders through it.
                 let end_ns = bursts(&mut trial, learned_ns + 2 * n * EVERY_NS, 2, 10, EVERY_NS);
                 let at_ns = end_ns - 10 * FULL_NS + 30_000 + n % 50 * 1000;
                 (0..together).for_each(|_| trial.frame(Frame { at_ns, bytes: 100 }));
@@ -510,7 +503,7 @@ mod adaptive {
 
     #[test]
     fn silences_leave_no_more_interrupts_than_are_meant_to_be() {
-        // So many frames back to back, and so long from the first to the next one's.
+        // Frames of a burst, back to back, and the time from one burst to the next.
         let loads = [(1, 16_000), (1, 20_000), (4, 66_000), (6, 90_000), (10, 160_000), (10, 246_080)];
         for (frames, every_ns) in loads {
             let mut trial = trial();
@@ -539,7 +532,7 @@ mod adaptive {
 fn random_policy(rng: &mut ChaCha8Rng) -> Policy {
     let cost = match rng.random_range(0..3) {
         0 => InterruptCost::Given { ns: rng.random_range(0..100_000) },
-        1 => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+        1 => InterruptCost::Measured { factor_percent: rng.random_range(0..1000) },
         _ => InterruptCost::Adaptive { interrupts_per_second: rng.random_range(1_000..1_000_000) },
     };
     let area = AreaConfig { cost, deadline_ns: rng.random_range(0..MILLISECOND_NS) };
@@ -566,7 +559,7 @@ struct Restless {
     told: u64,
     /// When the first of the frames that wait came.
     first_ns: Option<u64>,
-    /// When the frames that wait must have been told.
+    /// When the frames that wait must have raised an interrupt.
     latest_ns: u64,
 }
 
@@ -799,7 +792,7 @@ mod cost {
 
     #[test]
     fn a_measured_cost_sets_how_long_a_frame_waits_and_the_price_scales_it() {
-        let cost = InterruptCost::Measured { price_percent: 50 };
+        let cost = InterruptCost::Measured { factor_percent: 50 };
         let mut moderator = Moderator::new(of(Policy::Area(AreaConfig { cost, deadline_ns: SECOND_NS })));
         assert_eq!(moderator.wait_max_ns(), COST_NS_START / 2);
         (0..100).for_each(|batch| moderator.handled(1 + batch % 7, 3_000 + 250 * u64::from(1 + batch % 7)));
@@ -824,10 +817,10 @@ fn a_setting_out_of_range_is_refused_by_name_and_range() {
         refusal(Policy::QuietOrArea(given(10_000_001, 0))),
         "interrupt cost of 10000001 ns is out of range; use 0 to 10000000"
     );
-    let cost = InterruptCost::Measured { price_percent: 10_001 };
+    let cost = InterruptCost::Measured { factor_percent: 10_001 };
     assert_eq!(
         refusal(Policy::Area(AreaConfig { cost, ..AreaConfig::default() })),
-        "price of 10001 percent is out of range; use 0 to 10000"
+        "interrupt cost factor of 10001 percent is out of range; use 0 to 10000"
     );
     let fine = [Policy::Off, Policy::QuietOrArea(AreaConfig::default()), Policy::Coalescing(Coalescing::default())];
     assert!(fine.into_iter().all(|policy| of(policy).check().is_ok()));

@@ -117,7 +117,7 @@ fn adversarial_trace(rng: &mut ChaCha8Rng, terms: &Terms, moderator: &Moderator)
 /// An index, as often as its habit is strong.
 fn pick(rng: &mut ChaCha8Rng, habits: &[u32]) -> usize {
     let mut rest = rng.random_range(0..habits.iter().sum());
-    habits.iter().position(|&habit| rest.checked_sub(habit).map(|left| rest = left).is_none()).expect("below the sum")
+    habits.iter().position(|&habit| rest.checked_sub(habit).map(|left| rest = left).is_none()).expect("below the total")
 }
 
 /// Holds `policy` against `factor` times the best schedule and one interrupt, on random traces and on

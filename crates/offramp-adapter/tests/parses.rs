@@ -10,8 +10,9 @@ use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_offload::caps::Offloads;
+use offramp_offload::count::parses;
 use offramp_offload::esp::{SaConfig, SecretKey, Suite};
-use offramp_offload::frame::{Frame, FrameBuffer, parses};
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
 use std::collections::VecDeque;
 use support::{pattern, tcp_frame, tcp_super_frame};
@@ -124,8 +125,13 @@ fn gcm() -> SaConfig {
     SaConfig::new(0x1001, suite, encryption, integrity)
 }
 
-/// Parses of a sender and of a receiver while a super-frame crosses a cable, and the frames of the wire.
+/// Parses of a sender and of a receiver that takes all offloads while a super-frame crosses a cable, and the frames of the
+/// wire.
 fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
+    parses_on_a_cable_to(Host::new(Offloads::all(), true), sa)
+}
+
+fn parses_on_a_cable_to(receiver: Host, sa: Option<&SaConfig>) -> (u64, u64, u64) {
     let config = AdapterConfig::default();
     let (near, far) = cable(&CableConfig::default());
     let controls = [PortControl::new(&config), PortControl::new(&config)];
@@ -135,7 +141,6 @@ fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
         }
     }
     let mut sender = QueuePair::new(&config, &controls[0], 0, Host::sending([super_frame()]), near);
-    let receiver = Host::new(Offloads::all(), true);
     let mut receiver = QueuePair::new(&config, &controls[1], 0, receiver, far);
     let mut counts = (0, 0);
     for now_us in 0..1000 {
@@ -152,6 +157,11 @@ fn parses_on_a_cable(sa: Option<&SaConfig>) -> (u64, u64, u64) {
 #[test]
 fn a_cable_parses_a_super_frame_once_and_each_frame_of_the_wire_once() {
     assert_eq!(parses_on_a_cable(None), (1, SEGMENTS, SEGMENTS));
+}
+
+#[test]
+fn a_host_that_takes_no_receive_offloads_is_given_frames_that_nobody_parsed() {
+    assert_eq!(parses_on_a_cable_to(Host::new(Offloads::empty(), true), None), (1, 0, SEGMENTS));
 }
 
 #[test]

@@ -116,7 +116,7 @@ fn a_super_frame_crosses_as_frames_of_the_line_and_arrives_as_one() {
     bench.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &payload, 1460));
     bench.run_until_idle();
     assert_eq!(received_by(&bench.right), payload);
-    assert_eq!(bench.right.host().given.len(), 1, "joined again");
+    assert_eq!(bench.right.host().given.len(), 1, "coalesced again");
     assert_eq!(bench.controls[0].queues()[0].transmit.frames_out.get(), 60_000_u64.div_ceil(1460));
     bench.assert_everything_is_accounted_for();
 }
@@ -337,7 +337,7 @@ fn a_changed_moderation_holds_for_frames_that_wait() {
     bench.poll();
     assert_eq!(bench.right.host().given.len(), 2, "off: at once");
     assert_eq!(bench.controls[1].moderation(), ModerationConfig::default());
-    // On again, with what is on the line while it is off.
+    // On again, with the frames that are on the wire while it is off.
     bench.controls[1].set_moderation(moderation(Policy::Coalescing(Coalescing { max_usecs: 70, max_packets: 9 })));
     send(&mut bench, 2);
     while bench.poll() {}
@@ -358,7 +358,7 @@ fn a_change_of_moderation_wakes_what_drives_the_pair() {
         }
     }
     let woken = Arc::new(Woken(AtomicUsize::new(0)));
-    let mut bench = Bench::new(&AdapterConfig::default(), &CableConfig::default());
+    let bench = Bench::new(&AdapterConfig::default(), &CableConfig::default());
     for _ in 0..3 {
         bench.right.register(&Waker::from(Arc::clone(&woken)));
     }
@@ -376,7 +376,7 @@ fn the_cost_of_an_interrupt_is_learned_from_how_long_batches_take() {
         bench.left.host_mut().to_send.push_back(tcp_super_frame(0, n, &pattern(0, frames as usize * 1460), 1460));
         let now_ns = u64::from(n) * 1_000_000;
         bench.left.poll(now_ns).unwrap();
-        // Read before and behind the batch.
+        // Read before and after the batch.
         let readings = Cell::new(0);
         let read = || {
             clock.set(clock.get() + readings.replace(1) * (batch_ns + frame_ns * u64::from(frames)));
@@ -658,7 +658,7 @@ proptest! {
     }
 }
 
-/// The slow way of a frame onto the line.
+/// The slow way of a frame onto the wire.
 fn planned(frame: &[u8], mtu: usize) -> Option<Vec<u8>> {
     let mut copy = frame.to_vec();
     let frame = Frame::received(&mut copy);

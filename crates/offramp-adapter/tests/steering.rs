@@ -74,7 +74,7 @@ fn a_tag_a_checksum_or_a_length_that_is_a_template_make_no_other_flow() {
     let mut template = packet(0).build();
     template[16..18].fill(0);
     assert_eq!(flow_of_template(&steering, &template), Some(flow));
-    assert_eq!(flow_of_bytes(&steering, &template), None, "a frame of the line that lies about its length");
+    assert_eq!(flow_of_bytes(&steering, &template), None, "a frame from the wire that lies about its length");
 }
 
 #[test]
@@ -176,6 +176,22 @@ fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
         steering.sent(flow, 0);
     }
     assert_eq!(hashes.iter().map(|&flow| received_on(&mut steering, flow)).collect::<Vec<_>>(), placed);
+}
+
+#[test]
+fn a_flow_that_is_forgotten_for_another_one_leaves_its_pair_by_name() {
+    let mut steering = steering(2);
+    // Each goes to pair 1 because the host sends it there, and to pair 0 once it is forgotten.
+    let flows: Vec<_> = (0..20_000).map(|number| flow_of(&steering, number)).collect();
+    let known: Vec<_> =
+        flows.into_iter().filter(|&flow| steering.sent(flow, 1) == Choice { pair: 1, left: Some(0) }).collect();
+    steering.set_now(AGE_MAX_NS + 1_000_000);
+    let newer = (0..5000).map(|port| Packet { ack: 1, ports: (port, 443), ..Packet::tcp(1) }.build());
+    let flows: Vec<_> = newer.map(|packet| flow_of_bytes(&steering, &packet).unwrap()).collect();
+    let named = flows.iter().filter(|&&flow| steering.sent(flow, 1).left == Some(1)).count();
+    let kept = known.iter().filter(|&&flow| steering.receive(Some(flow)).left == Some(1)).count();
+    assert!(kept < known.len(), "some were forgotten");
+    assert!(named >= known.len() - kept, "{named} named, {} of {} left", known.len() - kept, known.len());
 }
 
 /// What happens to a host.

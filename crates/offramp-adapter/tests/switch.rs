@@ -275,7 +275,7 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
         let got: Vec<u8> = given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect();
         assert_eq!(got, payload);
         let unknown = given.iter().all(|(meta, _)| meta.checksum == ChecksumState::Unknown);
-        assert_eq!(unknown, port == 3, "nothing is told to a port that is not told of checksums");
+        assert_eq!(unknown, port == 3, "a port without checksum offload gets no mark");
     }
     assert_eq!(bench.ports[0].stats().transmit.host_frames.get(), 1);
     bench.assert_everything_is_accounted_for();
@@ -283,7 +283,7 @@ fn a_super_frame_passes_whole_to_a_port_that_takes_it_and_is_cut_for_one_that_do
 
 #[test]
 fn a_super_frame_with_cwr_passes_whole_and_marked_to_a_port_that_takes_it_and_is_cut_for_others() {
-    // Whoever says it, the sender or the TCP header: the receiver is told.
+    // The receiver gets the mark, whether the sender or the TCP header has it.
     for (says_so, flags) in [(true, 0x10), (false, 0x90), (true, 0x90), (true, 0xd0)] {
         let mut bench = Bench::new(&SwitchConfig::default());
         bench.add(MemoryHost::default(), &PortConfig::default());
@@ -320,7 +320,7 @@ fn a_super_frame_with_ece_alone_needs_no_agreement() {
     frame[47] = 0x50;
     bench.send(0, (meta, frame));
     bench.run();
-    let [(told, _)] = bench.host(1).given.as_slice() else { panic!("it was cut") };
+    let [(told, _)] = bench.host(1).given.as_slice() else { panic!("it was segmented") };
     assert_eq!(told.segmentation.map(|s| s.ecn), Some(false));
 }
 
@@ -461,8 +461,8 @@ fn a_link_carries_everything_to_its_other_end_and_has_no_third() {
     bench.run();
     bench.say(1, mac(1), mac(1));
     assert_eq!(bench.given(), [1, 5002]);
-    let third = bench.switch.control().add(MemoryHost::default(), &PortConfig::default());
-    assert_eq!(third.unwrap_err(), SwitchError::LinkEnds);
+    let refused = bench.switch.control().add(MemoryHost::default(), &PortConfig::default());
+    assert_eq!(refused.unwrap_err(), SwitchError::LinkEnds);
     bench.assert_everything_is_accounted_for();
 }
 
@@ -535,7 +535,7 @@ fn a_flood_whose_every_destination_closes_is_lost_but_for_what_was_handed_over()
     assert_eq!(bench.given(), [0, 10, 0]);
     bench.host(1).closed = Some(77);
     bench.host(2).closed = Some(77);
-    // The ports' own turns find out, and do so before or behind that of the sender.
+    // The ports' own turns find out, before or after that of the sender.
     bench.run();
     let sent = &bench.ports[0].stats().transmit;
     let refused = bench.lost(1, Loss::HostRefused);

@@ -1,4 +1,4 @@
-//! The switch with random ports, frames and requests: what arrives is what was sent, cut by an
+//! The switch with random ports, frames and requests: what arrives is what was sent, segmented by an
 //! independent hand where a port takes it whole.
 
 mod support;
@@ -59,7 +59,7 @@ enum Form {
     Complete { protocol: u8, is_right: bool },
     /// With a partial checksum.
     Partial { protocol: u8 },
-    /// To be cut.
+    /// To be segmented.
     Super { kind: SegmentationKind, size: u16, ecn: bool, cwr: bool, has_partial: bool },
     /// Any bytes behind the addresses.
     Bytes(Vec<u8>),
@@ -94,7 +94,7 @@ fn form() -> impl Strategy<Value = Form> {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Most are of few flows between two ports, so that frames are joined and held when others pass.
+    // Most are of few flows between two ports, so that frames are coalesced, and wait when others pass.
     let payload_len = prop_oneof![3 => Just(500_usize), 1 => 1..3000_usize];
     let from = prop_oneof![4 => Just(0_usize), 1 => 0..5_usize];
     let to = prop_oneof![4 => Just(1_usize), 1 => 0..7_usize];
@@ -194,7 +194,7 @@ fn build(step: &Step, flows: &mut Flows) -> (TxMeta, Vec<u8>) {
     }
 }
 
-/// Cuts and completes a frame; none when that cannot be done.
+/// Segments and completes a frame; none when that cannot be done.
 fn frames_of(meta: &TxMeta, frame: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut copy = frame.to_vec();
     let frame = Frame::new(&mut copy, *meta);
@@ -244,7 +244,7 @@ fn flow_of(frame: &[u8]) -> Flow {
 type Flow = (Vec<u8>, u8, Vec<u8>);
 type Arrivals = BTreeMap<Flow, Vec<Vec<u8>>>;
 
-/// Checks what is claimed of a frame that was given, and cuts it.
+/// Checks the marks of a frame that was given, and segments it.
 fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
     let enabled = Offloads::offer(Offloads::RX, side.accepts, side.offloads);
     let is_told = meta.checksum != ChecksumState::Unknown;
@@ -264,7 +264,7 @@ fn check_given(meta: &RxMeta, frame: &[u8], side: &Side) -> Vec<Vec<u8>> {
             SegmentationKind::Tcp4 => Offloads::RSC4,
             SegmentationKind::Tcp6 => Offloads::RSC6,
             SegmentationKind::Udp => Offloads::RSC_UDP,
-            SegmentationKind::UdpFragments => panic!("nothing can be told of fragments"),
+            SegmentationKind::UdpFragments => panic!("fragments have no mark"),
         };
         assert!(enabled.contains(needed) && checksum.is_some());
         let is_tcp = segmentation.kind != SegmentationKind::Udp;

@@ -1,12 +1,12 @@
-//! Lines and hosts that resist, for experiments and tests: each is a port in front of another port.
+//! Impairments of wires and hosts, for experiments and tests: each is a port in front of another port.
 //!
 //! | type | what it does |
 //! |---|---|
 //! | [`Slow`] | copies frames over a slow bus, one at a time, in both directions |
-//! | [`Loss`] | loses one in so many frames on the line |
-//! | [`Duplicate`] | brings one in so many frames twice |
+//! | [`Loss`] | loses one in `one_in` frames |
+//! | [`Duplicate`] | brings one in `one_in` frames twice |
 //! | [`Delay`] | brings each frame later |
-//! | [`Reverse`] | tells the host of groups of frames in the wrong order |
+//! | [`Reverse`] | hands groups of frames to the host in the wrong order |
 //! | [`VerdictFault`] | marks some good frames bad, or bad ones good |
 //!
 //! [`wire`] and [`host`] put all of them before a port, with the adapter's [memory](crate::memory) where a card has
@@ -19,26 +19,28 @@ mod line;
 mod slow;
 
 pub use config::{
-    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, FaultConfigError, ONE_IN, REVERSE_FRAMES,
-    VerdictConfig, WrongVerdict,
+    BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, ONE_IN, REVERSE_FRAMES, VerdictConfig,
+    WrongVerdict,
 };
 pub use host::{Reverse, VerdictFault};
 pub use line::{Delay, Duplicate, Loss};
 pub use slow::Slow;
 
 use crate::memory::{MemoryConfig, PacketMemory};
+use offramp_adapter::pair::PortControl;
 use offramp_adapter::port::{HostPort, Line};
+use std::sync::Arc;
 
-/// A line with every fault of a line, an adapter's memory, and the bus to its host.
+/// A wire with every fault of a wire, an adapter's memory, and the bus to its host.
 pub type Wire<W> = Slow<PacketMemory<Duplicate<Delay<Loss<W>>>>>;
 
-/// A host with every fault of what is told to a host.
+/// A host with every fault of received frames.
 pub type Host<H> = Reverse<VerdictFault<H>>;
 
-/// Of the seed, what keeps the frames that are doubled apart from those that are lost.
+/// Bit of the seed that keeps the choice of duplicates apart from that of losses.
 const DUPLICATE_SEED: u64 = 1 << 63;
 
-/// Puts the faults of `faults` that concern the line, and a memory, before a line.
+/// Puts the faults of `faults` that concern the wire, and a memory, before a wire.
 pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wire<W> {
     let lossy = Loss::new(line, faults.loss_one_in, faults.seed);
     let late = Delay::new(lossy, faults.delay_ns);
@@ -46,7 +48,8 @@ pub fn wire<W: Line>(line: W, faults: &FaultConfig, memory: &MemoryConfig) -> Wi
     Slow::new(PacketMemory::new(doubled, memory), faults.bus).receiving_first(faults.receive_first)
 }
 
-/// Puts the faults of `faults` that concern what a host is told before a host.
-pub fn host<H: HostPort>(host: H, faults: &FaultConfig) -> Host<H> {
-    Reverse::new(VerdictFault::new(host, faults.verdict), faults.reverse_frames)
+/// Puts the faults of `faults` that concern a host's received frames before that host. They are counted in `queue` of
+/// `control`.
+pub fn host<H: HostPort>(host: H, faults: &FaultConfig, control: &Arc<PortControl>, queue: usize) -> Host<H> {
+    Reverse::new(VerdictFault::new(host, faults.verdict), faults.reverse_frames, control, queue)
 }

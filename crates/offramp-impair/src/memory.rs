@@ -1,9 +1,9 @@
 //! The adapter's own packet memory, where it has little.
 //!
 //! A card of the 1990s had 8 or 16 KiB for both directions. What the host has not read out when the next frame
-//! comes must fit beside it, or one of the two is lost. [`PacketMemory`] puts such a memory between a line and
-//! whoever takes frames from it: frames come into it at the moments at which the line brings them, and leave it
-//! at the moments for which they are taken. Both are times of the line, not of the thread: a thread that is late
+//! comes must fit beside it, or one of the two is lost. [`PacketMemory`] puts such a memory between a wire and
+//! its reader: frames come into it at the moments at which the wire brings them, and leave it
+//! at the moments for which they are taken. Both are times of the wire, not of the thread: a thread that is late
 //! and then takes each frame for the moment at which it was due (as [`Slow`](crate::fault::Slow) does) loses what a
 //! punctual one would lose.
 //!
@@ -13,41 +13,43 @@ mod config;
 mod room;
 
 pub use config::{
-    CARD_BYTES, FRAME_OVERHEAD_LEN_DP8390, MemoryConfig, MemoryConfigError, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390,
-    RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES, RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory,
-    TRANSMIT_BUFFER_PAGES_DP8390, TRANSMIT_BUFFERS, TRANSMIT_BUFFERS_DP8390,
+    CARD_BYTES, FRAME_OVERHEAD_LEN_DP8390, MemoryConfig, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES,
+    RECEIVE_PAGES, RECEIVE_RING_ENTRIES, RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFER_PAGES_DP8390,
+    TRANSMIT_BUFFERS, TRANSMIT_BUFFERS_DP8390,
 };
 pub use room::{Fate, Memory, MemoryCounts};
 
+use crate::ReadOut;
+use crate::pass_on::{copied, pass_on};
 use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
 use std::collections::VecDeque;
-use std::task::Waker;
 
-/// A line behind a packet memory.
+/// A wire with a packet memory in front of it.
 ///
 /// Each direction without a limit is passed through as it is. In a limited one a received frame is copied once
 /// more, into the memory; what was allocated for that is used again.
 #[derive(Debug)]
 pub struct PacketMemory<W> {
-    line: W,
+    /// The wire.
+    pub line: W,
     memory: Memory,
-    /// The bytes of what is held.
+    /// The bytes of the frames in the memory.
     frames: VecDeque<Vec<u8>>,
     /// Buffers of frames that are gone.
     free: Vec<Vec<u8>>,
     /// The frame last taken.
     lent: Vec<u8>,
-    /// All that arrived by then is held or lost.
+    /// All that arrived by then is in the memory or lost.
     now_ns: u64,
-    /// When each frame that is held to be sent will have left.
+    /// When each frame that waits to be sent will have left.
     sending: VecDeque<u64>,
-    /// Of the counts, what was told.
-    told: MemoryCounts,
+    /// The counts that are in the statistics.
+    counted: MemoryCounts,
 }
 
 impl<W: Line> PacketMemory<W> {
-    /// Puts a memory before a line.
+    /// Puts a memory before a wire.
     pub fn new(line: W, config: &MemoryConfig) -> Self {
         Self {
             line,
@@ -57,18 +59,8 @@ impl<W: Line> PacketMemory<W> {
             lent: Vec::new(),
             now_ns: 0,
             sending: VecDeque::new(),
-            told: MemoryCounts::default(),
+            counted: MemoryCounts::default(),
         }
-    }
-
-    /// The line.
-    pub fn line(&self) -> &W {
-        &self.line
-    }
-
-    /// The line, to change it between polls.
-    pub fn line_mut(&mut self) -> &mut W {
-        &mut self.line
     }
 
     /// What was counted since the memory was made.
@@ -80,10 +72,10 @@ impl<W: Line> PacketMemory<W> {
         self.memory.config().limits_receive()
     }
 
-    /// Takes from the line all that arrives by `now_ns`.
+    /// Takes from the wire all that arrives by `now_ns`.
     fn fill(&mut self, now_ns: u64) {
         while let Some(at_ns) = self.line.next_arrival_ns().filter(|&at_ns| at_ns <= now_ns) {
-            // Nothing there after all: it was lost on the line, or the line takes its time.
+            // The frame was lost on the wire, or the wire takes its time.
             let Some(frame) = self.line.take(at_ns) else {
                 if self.line.next_arrival_ns() == Some(at_ns) {
                     break;
@@ -95,24 +87,21 @@ impl<W: Line> PacketMemory<W> {
                 for _ in 0..overrun {
                     self.free.extend(self.frames.remove(first_unread));
                 }
-                let mut held = self.free.pop().unwrap_or_default();
-                held.clear();
-                held.extend_from_slice(frame);
-                self.frames.push_back(held);
+                self.frames.push_back(copied(&mut self.free, frame));
             }
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
 
-    /// Counts what was not counted yet; returns the frames that were held and are lost.
-    fn tell(&mut self, stats: &Direction) -> usize {
+    /// Counts in `stats` what is new; returns the frames that were lost from the memory.
+    fn count(&mut self, stats: &Direction) -> usize {
         let counts = self.memory.counts();
-        let told = std::mem::replace(&mut self.told, counts);
-        if counts == told {
+        let before = std::mem::replace(&mut self.counted, counts);
+        if counts == before {
             return 0;
         }
-        let overrun = counts.overrun - told.overrun;
-        stats.lose_on_line(Loss::Drop, counts.dropped - told.dropped);
+        let overrun = counts.overrun - before.overrun;
+        stats.lose_on_line(Loss::Drop, counts.dropped - before.dropped);
         stats.lose_on_line(Loss::Overrun, overrun);
         stats.memory_bytes_max.set(counts.bytes_max as u64);
         stats.burst_frames_max.set(counts.burst_frames_max);
@@ -148,9 +137,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
         }
     }
 
-    fn flush(&mut self) {
-        self.line.flush();
-    }
+    pass_on!(line: flush);
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         if !self.limits_receive() {
@@ -168,7 +155,7 @@ impl<W: Line> WirePort for PacketMemory<W> {
         self.memory.first().map(|first| first.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// What is behind the time of the last [`WirePort::advance`] or [`WirePort::take`] is named as if it found room.
+    /// Arrivals after the last [`WirePort::advance`] or [`WirePort::take`] are named as if they found room.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.limits_receive() {
             return self.line.arrivals(skip, until_ns, note);
@@ -185,20 +172,14 @@ impl<W: Line> WirePort for PacketMemory<W> {
             return self.line.advance(now_ns, stats);
         }
         self.fill(now_ns);
-        // What is gone from the line had not been named: what was named is held here.
+        // Frames that the wire lost were never named: those that were named are in the memory.
         self.line.advance(now_ns, stats);
-        self.tell(stats)
+        self.count(stats)
     }
 }
 
 impl<W: Line> Line for PacketMemory<W> {
-    fn register(&self, waker: &Waker) {
-        self.line.register(waker);
-    }
-
-    fn unregister(&self) {
-        self.line.unregister();
-    }
+    pass_on!(line: register unregister sent_ns);
 
     fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
         let line = self.line.next_room_ns(now_ns);
@@ -208,14 +189,12 @@ impl<W: Line> Line for PacketMemory<W> {
         first_free.copied().filter(|&at| at > now_ns).into_iter().chain(line).max()
     }
 
-    fn sent_ns(&self) -> u64 {
-        self.line.sent_ns()
-    }
-
     fn is_idle(&self) -> bool {
         self.memory.is_empty() && self.line.is_idle()
     }
+}
 
+impl<W: ReadOut> ReadOut for PacketMemory<W> {
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         if !self.limits_receive() {
             return self.line.begin(at_ns);

@@ -7,8 +7,9 @@ use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::moderation::{Coalescing, ModerationConfig, Policy};
 use offramp_adapter::pair::{PortControl, QueuePair};
-use offramp_adapter::port::{Arrival, HostPort, Line, PortError, Settled, WirePort};
+use offramp_adapter::port::{Arrival, HostPort, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss};
+use offramp_impair::ReadOut;
 use offramp_impair::fault::{
     self, BusConfig, Delay, Duplicate, FaultConfig, Reverse, Slow, VerdictConfig, VerdictFault, WrongVerdict,
 };
@@ -21,6 +22,8 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use support::line::{ScriptedLine, number, numbered};
 use support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
+
+impl ReadOut for ScriptedLine {}
 
 /// One frame each microsecond.
 fn every_microsecond(frames: usize) -> ScriptedLine {
@@ -112,7 +115,7 @@ fn both_directions_have_one_bus() {
     line.advance(6000, &stats);
     assert!(line.take(6000).is_some());
     assert_eq!(line.next_arrival_ns(), Some(8000), "then the second received one");
-    assert_eq!(line.line().put.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>(), [2000, 6000]);
+    assert_eq!(line.line.put.iter().map(|(at_ns, _)| *at_ns).collect::<Vec<_>>(), [2000, 6000]);
 }
 
 #[test]
@@ -134,7 +137,7 @@ fn a_bus_keeps_frames_where_they_are_while_nobody_takes_what_it_copied() {
     let mut line = Slow::new(every_microsecond(1000), BUS);
     let stats = Direction::default();
     line.advance(u64::MAX, &stats);
-    assert_eq!(line.line().to_come.len(), 1000 - 256);
+    assert_eq!(line.line.to_come.len(), 1000 - 256);
     assert_eq!(drain(&mut line, u64::MAX).len(), 1000);
 }
 
@@ -208,22 +211,20 @@ proptest! {
         batches in prop::collection::vec(0..40_usize, 1..8),
         group in 1..20_usize,
     ) {
-        let mut host = Reverse::new(MemoryHost::default(), Some(group));
+        let control = PortControl::new(&AdapterConfig::default());
+        let mut host = Reverse::new(MemoryHost::default(), Some(group), &control, 0);
         let (mut next, mut expected) = (0, Vec::new());
         for batch in batches {
             let frames: Vec<usize> = (next..next + batch).collect();
             next += batch;
             for &n in &frames {
-                let outcome = host.rx_deliver(&RxMeta::default(), &numbered(n, 60));
-                prop_assert_eq!(outcome, if group < 2 { Ok(()) } else { Err(PortError::Held) });
+                prop_assert_eq!(host.rx_deliver(&RxMeta::default(), &numbered(n, 60)), Ok(()));
             }
-            let mut settled = Vec::new();
             host.rx_flush(0);
-            settled.extend(std::iter::from_fn(|| host.settle()).map(|frame| frame.outcome));
-            prop_assert!(settled.iter().all(Result::is_ok), "{:?}", settled);
+            prop_assert_eq!(control.queues()[0].receive.lost_total(), 0);
             expected.extend(frames.chunks(group).flat_map(|group| group.iter().rev()));
-            let given: Vec<usize> = host.host().given.iter().map(|(_, frame)| number(frame)).collect();
-            prop_assert_eq!(&given, &expected, "nothing is kept beyond a batch");
+            let given: Vec<usize> = host.host.given.iter().map(|(_, frame)| number(frame)).collect();
+            prop_assert_eq!(&given, &expected, "nothing is left after a batch");
         }
     }
 
@@ -256,18 +257,17 @@ proptest! {
 
 #[test]
 fn what_a_host_refuses_late_is_counted_as_the_frames_that_it_was() {
-    let mut host = Reverse::new(MemoryHost { refuse: 1, ..MemoryHost::default() }, Some(4));
-    let stats = Direction::default();
+    let control = PortControl::new(&AdapterConfig::default());
+    let mut host = Reverse::new(MemoryHost { refuse: 1, ..MemoryHost::default() }, Some(4), &control, 0);
+    let stats = &control.queues()[0].receive;
     for (segments, len) in [(10, 600), (3, 180)] {
-        let meta = RxMeta { segments, ..RxMeta::default() };
+        let meta = RxMeta { segments, checksum: ChecksumState::Bad, ..RxMeta::default() };
         stats.given(&meta, len, host.rx_deliver(&meta, &numbered(usize::from(segments), len)));
     }
     host.rx_flush(0);
-    while let Some(Settled { meta, len, outcome }) = host.settle() {
-        stats.given(&meta, len, outcome);
-    }
     assert_eq!((stats.frames_out.get(), stats.bytes_out.get(), stats.host_frames.get()), (10, 600, 1));
     assert_eq!(stats.lost(Loss::Drop), 3, "the last one was given first, and found no room");
+    assert_eq!(stats.bad_checksum.get(), 13);
 }
 
 #[test]
@@ -275,9 +275,9 @@ fn a_host_that_takes_nothing_more_of_what_comes_in_the_wrong_order_is_counted_so
     let faults = FaultConfig { reverse_frames: Some(16), ..FaultConfig::default() };
     let mut bench = Bench::new(&faults, &AdapterConfig::default());
     bench.send(1, &pattern(1, 30_000));
-    bench.faulty.host_mut().host_mut().host_mut().refuse = usize::MAX;
+    bench.faulty.host_mut().host.host.refuse = usize::MAX;
     bench.send(30_001, &pattern(2, 30_000));
-    let given = &bench.faulty.host().host().host().given;
+    let given = &bench.faulty.host().host.host.given;
     let given: u64 = given.iter().map(|(meta, _)| u64::from(meta.segments)).sum();
     let stats = &bench.controls[1].queues()[0].receive;
     assert_eq!((stats.frames_out.get(), stats.frames_in.get()), (given, given + stats.lost(Loss::Drop)));
@@ -334,8 +334,7 @@ fn a_bad_frame_that_is_marked_good_is_one_that_its_host_believes() {
             host.rx_deliver(&with_verdict(ChecksumState::Bad), &frame).unwrap();
         }
         assert_eq!(host.wrong(), 1);
-        let believed: Vec<_> =
-            host.host().given.iter().filter(|(meta, _)| meta.checksum != ChecksumState::Bad).collect();
+        let believed: Vec<_> = host.host.given.iter().filter(|(meta, _)| meta.checksum != ChecksumState::Bad).collect();
         let [(meta, given)] = believed[..] else { panic!("one of two") };
         match meta.checksum {
             ChecksumState::Good => assert!(honours_data_valid),
@@ -365,7 +364,7 @@ impl Bench {
     fn new(faults: &FaultConfig, config: &AdapterConfig) -> Self {
         let (near, far) = cable(&CableConfig { rate_bps: Some(1_000_000_000), ..CableConfig::default() });
         let controls = [PortControl::new(config), PortControl::new(config)];
-        let host = fault::host(MemoryHost::default(), faults);
+        let host = fault::host(MemoryHost::default(), faults, &controls[1], 0);
         let wire = fault::wire(far, faults, &MemoryConfig::default());
         Self {
             sender: QueuePair::new(config, &controls[0], 0, MemoryHost::default(), near),
@@ -398,7 +397,7 @@ impl Bench {
     }
 
     fn given(&self) -> Vec<Vec<u8>> {
-        let given = &self.faulty.host().host().host().given;
+        let given = &self.faulty.host().host.host.given;
         given.iter().map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect()
     }
 }

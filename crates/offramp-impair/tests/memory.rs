@@ -12,7 +12,7 @@ use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns};
 use offramp_impair::fault::{self, BusConfig, FaultConfig};
 use offramp_impair::memory::{
-    Fate, Memory, MemoryConfig, MemoryConfigError, OverflowPolicy, PacketMemory, RECOVER_NS_DP8390, ReceiveMemory,
+    Fate, Memory, MemoryConfig, OverflowPolicy, PacketMemory, RECOVER_NS_DP8390, ReceiveMemory,
 };
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use proptest::prelude::*;
@@ -27,7 +27,7 @@ const FULL: usize = 1514;
 const FULL_NS: u64 = 1_230_400;
 const TEN_MBIT: u64 = 10_000_000;
 
-/// An ISA bus at `clk_hz` on which a byte takes so many clocks.
+/// An ISA bus at `clk_hz` on which a byte takes `clks_per_byte` clocks.
 fn isa(clk_hz: u64, clks_per_byte: u64) -> BusConfig {
     BusConfig { bytes_per_second: Some(clk_hz / clks_per_byte), frame_ns: 0 }
 }
@@ -162,7 +162,7 @@ fn a_controller_that_ran_over_misses_what_comes_until_it_has_recovered() {
     let mut arrive = |at_ns| memory.arrive(Arrival { at_ns, len: FULL });
     assert_eq!([1, 2, 3, 4].map(&mut arrive)[3], Fate::Dropped);
     let up_again = 4 + RECOVER_NS_DP8390;
-    assert_eq!(memory.end(), Some(Arrival { at_ns: 1, len: FULL }), "what is held is read out meanwhile");
+    assert_eq!(memory.end(), Some(Arrival { at_ns: 1, len: FULL }), "what is in the memory is read out meanwhile");
     assert_eq!(memory.arrive(Arrival { at_ns: up_again - 1, len: 60 }), Fate::Dropped, "though there is room");
     assert_eq!(memory.arrive(Arrival { at_ns: up_again, len: FULL }), Fate::Held { overrun: 0 });
     assert_eq!(memory.counts().dropped, 2);
@@ -216,7 +216,7 @@ fn a_window_of_4_kib_fits_the_small_card_and_one_of_32_kib_does_not() {
 }
 
 #[test]
-fn results_do_not_depend_on_how_often_a_bus_is_looked_at() {
+fn results_do_not_depend_on_how_often_a_bus_is_polled() {
     let outcome = |step_ns| {
         let outcome = run(back_to_back(300, FULL), &card(8), slow_isa(), step_ns);
         (outcome.given, lost(&outcome.stats), outcome.stats.memory_bytes_max.get())
@@ -390,7 +390,7 @@ fn a_frame_that_gets_on_the_line_late_is_named_once_it_is_held() {
         let mut line = fault::wire(ScriptedLine::default(), &faults, &card(8));
         let stats = Direction::default();
         line.advance(1000, &stats);
-        let scripted = line.line_mut().line_mut().line_mut().line_mut().line_mut();
+        let scripted = &mut line.line.line.line.line.line;
         scripted.to_come.extend(late.iter().cloned());
         assert_eq!(named(&line), 0, "it may still find no room");
         line.advance(1000, &stats);
@@ -417,7 +417,7 @@ fn a_sender_with_two_buffers_waits_for_one_and_loses_nothing() {
     assert_eq!(put(999), (0, Some(1000)));
     assert_eq!(put(1000), (1, Some(2000)));
     assert_eq!(put(5000), (2, None), "both are sent");
-    assert_eq!(memory.line().put.len(), 4);
+    assert_eq!(memory.line.put.len(), 4);
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn wrong_sizes_are_refused_with_their_range() {
     assert_eq!(receive(ReceiveMemory::Bytes(59)), "receive memory of 59 bytes is out of range; use 60 to 1073741824");
     assert_eq!(
         receive(ReceiveMemory::Pages { pages: 1, page_len: 256 }),
-        "receive memory of 1 pages is out of range; use 2 to 1048576, one of which is always free"
+        "receive memory of 1 pages is out of range; use 2 to 1048576; one page always stays free"
     );
     assert_eq!(
         receive(ReceiveMemory::Pages { pages: 20, page_len: 63 }),
@@ -458,7 +458,10 @@ fn wrong_sizes_are_refused_with_their_range() {
         refused(with_policy(base, OverflowPolicy::StopAndRecover { recover_ns: 0 })),
         "recovering in 0 ns is out of range; use 1 to 10000000000"
     );
-    assert_eq!(MemoryConfig::dp8390(3072), Err(MemoryConfigError::Card(3072)));
+    assert_eq!(
+        MemoryConfig::dp8390(3072).unwrap_err().to_string(),
+        "card of 3072 bytes is out of range; use 3584 to 65536: 12 pages of 256 bytes are for transmitting"
+    );
     assert_eq!(base.check(), Ok(()));
     assert!(base.is_none() && !card(8).is_none());
 }
@@ -555,7 +558,7 @@ mod oracle {
         model.out
     }
 
-    /// Read out at once, so many frames each time that the host comes.
+    /// Read out at once, a number of frames each time that the host polls.
     pub fn by_visits(arrivals: &[(u64, usize)], config: &MemoryConfig, visits: &[(u64, usize)]) -> Result {
         let mut model = model(config);
         let mut next = 0;

@@ -1,29 +1,30 @@
 //! This machine as a host of the model: what its experiments cost, taken apart, and the rest of them predicted.
 //!
-//! In the lab both hosts run on the same processors, and the adapters on another one. What the hosts' processors take for
-//! a byte of payload is taken for a sum of what they did for it:
+//! In the lab both hosts run on the same processors, and the adapters on another one. Processor time for a byte of
+//! payload is split into these costs:
 //!
 //! ```text
-//! host    = byte + sends × send + receives × receive [+ sum sent] [+ sum received]
-//! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- sums that the hosts make]
+//! host    = byte + sends × send + receives × receive [+ checksum sent] [+ checksum received]
+//! adapter = byte + wire frames × frame + (sends + receives) × hand-over [- checksums that the hosts make]
 //! ```
 //!
-//! The counts are those of the adapters, so the costs follow by least squares from a few experiments (`lso`, `rsc`,
-//! `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000), none of them below 0. Where a line is the limit, the
-//! hosts sleep between two interrupts, and what a hand-over then costs beyond that sum is waking: taken from
-//! `interrupt-cap` at 8000 interrupts a second, and so are the pieces in which frames are then handed over. The profile
-//! that is made of all this is a host that pays for both ends of a connection: that is what was measured. All other
-//! experiments are predicted by runs of the model on that profile.
+//! The adapters count sends, receives and wire frames. The costs follow by least squares from a few experiments (`lso`,
+//! `rsc`, `tx-checksum`, `rx-checksum`, and `jumbo` at an MTU of 9000); none of them is below 0. Where the link is the
+//! limit, the hosts sleep between two interrupts. The time that a hand-over then takes beyond these costs is waking. It
+//! is measured by `interrupt-cap` at 8000 interrupts a second, and so are the lengths of the pieces in which frames are
+//! then handed over. The resulting profile is a host that pays for both ends of a connection, because that was measured.
+//! Runs of the model on that profile predict all other experiments.
 //!
-//! What a host pays that only receives is measured by itself (`receiver`): it has a processor alone, and the sending host
-//! shares the other one with the adapters. Its processor's time is
+//! The experiment `receiver` measures a host that only receives: that host has a processor alone, and the sending host
+//! shares the other one with the adapters. The processor time of the receiving host is
 //!
 //! ```text
-//! receiver = byte + (receives + acknowledgements) × hand-over [+ sum received]
+//! receiver = byte + (receives + acknowledgements) × hand-over [+ checksum received]
 //! ```
 //!
-//! by least squares from three variants, the sum from `rx-checksum`; two more are predicted. The other processor is the
-//! limit of the speed there, so the time that a byte takes is its work, and is taken apart like that of the adapters.
+//! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The other
+//! processor limits the speed there, so its work for a byte is the time that the byte takes. That work is split like the
+//! adapters' work.
 
 mod costs;
 mod experiments;
@@ -56,7 +57,7 @@ const BITS_PER_BYTE: f64 = 8.0;
 /// Why a machine cannot be calibrated.
 #[derive(Debug, thiserror::Error)]
 pub enum CalibrateError {
-    /// An experiment that is needed was not run, or did not tell hosts and adapters apart.
+    /// An experiment that is needed was not run, or did not separate hosts and adapters.
     #[error(
         "{experiment}, {variant}: no sample with processor time of hosts and adapters; a machine with two processors is needed"
     )]
@@ -66,7 +67,7 @@ pub enum CalibrateError {
         /// The variant.
         variant: String,
     },
-    /// The profile that was made is none.
+    /// The resulting profile is invalid.
     #[error(transparent)]
     Profile(#[from] ProfileError),
     /// A run of the model failed.
@@ -79,20 +80,20 @@ pub enum CalibrateError {
 pub struct Calibration {
     /// From all rounds together.
     pub costs: Costs,
-    /// From each round by itself that tells all.
+    /// From each complete round by itself.
     pub rounds: Vec<Costs>,
 }
 
 impl Calibration {
-    /// Takes a run apart.
+    /// Learns the costs from a run.
     ///
     /// # Errors
-    /// When an experiment is missing, or did not tell hosts and adapters apart.
+    /// When an experiment is missing, or did not separate hosts and adapters.
     pub fn of(experiments: &[Experiment]) -> Result<Self, CalibrateError> {
         let costs = Costs::learn(Samples { experiments, round: None })?;
         let samples = experiments.iter().flat_map(|of| &of.variants).flat_map(|of| &of.samples);
         let rounds = samples.map(|sample| sample.round + 1).max().unwrap_or(0);
-        // A round with a sample that tells nothing, as one in which nothing arrived, has no costs of its own.
+        // A round with an empty sample, in which nothing arrived, has no costs of its own.
         let rounds = (0..rounds).filter_map(|round| Costs::learn(Samples { experiments, round: Some(round) }).ok());
         Ok(Self { costs, rounds: rounds.collect() })
     }

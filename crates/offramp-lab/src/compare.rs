@@ -7,7 +7,7 @@
 
 use statrs::distribution::{ContinuousCDF, StudentsT};
 
-use crate::metric::{self, METRICS};
+use crate::metric;
 use crate::model::{Sample, Variant, Verdict};
 
 /// One-way time of a cache line below which two processors are near each other (one core complex), in nanoseconds.
@@ -82,18 +82,14 @@ fn values(samples: &[Sample], metric: &str) -> Vec<f64> {
 /// The medians of `samples`, each taken over the samples' own values: what is per GB or a share is worked out for each
 /// sample first.
 pub fn summarise(name: &str, samples: Vec<Sample>) -> Variant {
-    let mut variant = Variant { name: name.to_owned(), ..Variant::default() };
-    for metric in METRICS {
-        let values: Vec<f64> = samples.iter().filter_map(|sample| metric.value(sample)).collect();
-        *metric.median_mut(&mut variant) = median(&values);
-    }
-    Variant { samples, ..variant }
+    let medians = metric::medians(&samples);
+    Variant { name: name.to_owned(), samples, ..medians }
 }
 
 /// How far apart the two processors were during a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Distance {
-    /// Nobody looked.
+    /// It was not measured.
     Unknown,
     /// Below [`NEAR_BELOW_NS`].
     Near,
@@ -167,7 +163,7 @@ fn log_ratio(base: f64, variant: f64) -> Option<f64> {
     (base > 0.0 && variant > 0.0 && log_ratio.is_finite()).then_some(log_ratio)
 }
 
-/// What `variant` is worth against `base` in a metric (a name of [`METRICS`]).
+/// What `variant` is worth against `base` in a metric (see [`metric::find`]).
 ///
 /// The ratio is the median of the rounds' ratios, taken on their logarithms, so that swapping the two gives exactly
 /// the reciprocal. Its 95 % interval is Student's t-interval of the mean logarithm, widened to hold the median where
@@ -246,6 +242,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::metric::METRICS;
 
     const NEAR: Option<[f64; 2]> = Some([55.0, 60.0]);
     const MID: Option<[f64; 2]> = Some([280.0, 300.0]);
@@ -425,17 +422,17 @@ mod tests {
     fn variants_of_which_the_same_is_to_be_said_share_a_note() {
         let base = with_distances("off", &[(10.0, NEAR), (10.0, NEAR), (4.0, MID)]);
         let [one, other] = ["one", "other"].map(|name| with_distances(name, &[(9.0, NEAR), (9.0, NEAR), (3.0, MOVED)]));
-        let third = with_distances("third", &[(9.0, MOVED), (9.0, NEAR), (3.0, MOVED)]);
-        let found = notes(&base, &[one, other, third, base.clone()], "throughput_bps");
+        let last = with_distances("last", &[(9.0, MOVED), (9.0, NEAR), (3.0, MOVED)]);
+        let found = notes(&base, &[one, other, last, base.clone()], "throughput_bps");
         assert_eq!(found.len(), 2, "{found:?}");
         assert!(found[0].starts_with("one, other against off: 1 of 3 rounds are left out"), "{found:?}");
-        assert!(found[1].starts_with("third against off: the distance"), "{found:?}");
+        assert!(found[1].starts_with("last against off: the distance"), "{found:?}");
     }
 
     #[test]
     fn there_is_no_note_where_every_round_is_alike_or_nobody_looked() {
-        let looked = with_distances("off", &[(10.0, NEAR), (10.0, MID)]);
-        assert_eq!(note(&looked, &looked, "throughput_bps"), None);
+        let measured = with_distances("off", &[(10.0, NEAR), (10.0, MID)]);
+        assert_eq!(note(&measured, &measured, "throughput_bps"), None);
         let blind = variant("off", &[10.0, 10.0]);
         assert_eq!(note(&blind, &blind, "throughput_bps"), None);
     }

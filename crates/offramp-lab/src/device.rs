@@ -3,8 +3,8 @@
 //!
 //! Only the interface that was named is touched. How it was found stands in a state file before the
 //! first change; it is put back when the run ends, fails, panics or is stopped, and by [`restore`] when
-//! the process was killed. A run must be called in the interface's network namespace: by a thread that
-//! is in it, without [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave it.
+//! the process was killed. The calling thread must be in the interface's network namespace. It must not use
+//! [`privilege::enter`](offramp_ports::sys::privilege::enter), which would leave that namespace.
 
 use std::path::PathBuf;
 use std::sync::atomic::AtomicBool;
@@ -64,8 +64,8 @@ pub struct DeviceConfig {
     pub only: Vec<String>,
 }
 
-/// Runs the matrix. `stop` ends it after the test that is under way; `progress` is told what happens, a
-/// line each.
+/// Runs the matrix. `stop` ends it after the test that is under way; `progress` gets a line for each thing that
+/// happens.
 ///
 /// What was finished is in `experiments` however the run ends. One whose traffic fails is there with the samples
 /// it has and a note, one that was under way when the run was stopped is not. An interface that an earlier run

@@ -5,8 +5,7 @@ use crate::guest::GuestError;
 use offramp_adapter::cable::CableConfigError;
 use offramp_adapter::config::ConfigError;
 use offramp_adapter::ipsec::SaError;
-use offramp_impair::fault::FaultConfigError;
-use offramp_impair::memory::MemoryConfigError;
+use offramp_impair::OutOfRange;
 use offramp_offload::esp::InvalidSa;
 use offramp_ports::packet::PacketError;
 use offramp_ports::sys::SysError;
@@ -29,12 +28,9 @@ pub enum LabError {
     /// The line is out of range.
     #[error("{0}, each queue pair having its share")]
     Line(#[from] CableConfigError),
-    /// The memory of a card is out of range.
+    /// The memory of a card, or a fault, is out of range.
     #[error(transparent)]
-    Memory(#[from] MemoryConfigError),
-    /// A fault is out of range.
-    #[error(transparent)]
-    Fault(#[from] FaultConfigError),
+    Card(#[from] OutOfRange),
     /// A security association cannot be made.
     #[error(transparent)]
     Sa(#[from] InvalidSa),

@@ -255,7 +255,7 @@ impl HostEsp {
     }
 }
 
-/// Opens a frame of the line: where the clear one lies; `None` for what is not ESP.
+/// Decrypts a frame of the wire and returns where the clear one lies; `None` for what is not ESP.
 fn open(opening: &mut InboundSa, bytes: &mut [u8]) -> Result<Option<(usize, usize)>, Refused> {
     let mut frame = Frame::received(bytes);
     let Arrival::Esp(packet) = Arrival::of(&frame, None)? else { return Ok(None) };

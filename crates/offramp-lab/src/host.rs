@@ -26,8 +26,8 @@ pub struct HostSettings {
     /// `SO_BUSY_POLL` of every data socket, in microseconds; 0 leaves it to the kernel. Without effect behind a TAP
     /// without `gro`, which has no NAPI.
     pub busy_poll_usecs: u32,
-    /// The processors do not sleep: what waking one costs, many times the rest in a virtual machine, is in no figure.
-    /// Their idle time is then told by those who keep them awake. A guest's cannot be kept awake.
+    /// The processors do not sleep, so no figure includes the cost of waking them: in a virtual machine, that is many
+    /// times the rest. The threads that keep them awake count their idle time. A guest's processors sleep anyway.
     pub awake: bool,
     /// Settings of the kernel in each host's namespace, by their names in sysctl(8), and the values.
     pub sysctls: &'static [(&'static str, &'static str)],
@@ -115,7 +115,7 @@ impl Drop for Capture {
 
 fn watch(mut queue: PacketQueue, shared: &Shared) {
     while !shared.stop.load(Ordering::Relaxed) {
-        // A frame that the socket cannot express was seen all the same.
+        // A frame that the socket cannot express counts as well.
         while !matches!(queue.tx_next(0), Ok(false) | Err(offramp_adapter::port::PortError::Closed(_))) {
             shared.frames.fetch_add(1, Ordering::Relaxed);
             if shared.stop.load(Ordering::Relaxed) {

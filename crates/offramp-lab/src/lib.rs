@@ -1,8 +1,8 @@
 //! Experiments that say what each offload is worth on this machine.
 
 pub mod calibrate;
-pub mod claims;
 pub mod compare;
+pub mod cpu;
 pub mod device;
 pub mod error;
 pub mod esp;
@@ -12,6 +12,7 @@ pub mod machine;
 pub mod metric;
 pub mod model;
 pub mod plan;
+pub mod relay;
 pub mod report;
 pub mod rig;
 pub mod run;

@@ -15,7 +15,7 @@ pub fn describe_device() -> Machine {
     }
 }
 
-/// Describes this machine, and how a run on it tells hosts and adapters apart. `has_rps`: the hosts'
+/// Describes this machine, and how a run on it separates hosts and adapters. `has_rps`: the hosts'
 /// receive work can be moved to their processors ([`Rig::has_rps`](crate::rig::Rig::has_rps)).
 pub fn describe(placement: &Placement, has_rps: bool) -> Machine {
     Machine {

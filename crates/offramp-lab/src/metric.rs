@@ -1,7 +1,8 @@
 //! What the lab measures: each metric with its value in a sample, its place in a variant, and its words.
 
-use crate::compare::GB;
+use crate::compare::{GB, median};
 use crate::model::{Sample, Variant};
+use crate::plan::impairments::RPC_HEADER_BYTES;
 use crate::report::words::{count, cpu_seconds, gbit, microseconds, percent, seconds, segments, share};
 
 /// One thing that is measured.
@@ -17,7 +18,6 @@ pub struct Metric {
     pub text: fn(f64) -> String,
     /// Its median in a variant.
     pub median: fn(&Variant) -> Option<f64>,
-    place: fn(&mut Variant) -> &mut Option<f64>,
     of_sample: fn(&Sample) -> Option<f64>,
 }
 
@@ -26,14 +26,9 @@ impl Metric {
     pub fn value(&self, sample: &Sample) -> Option<f64> {
         (self.of_sample)(sample).filter(|value| value.is_finite())
     }
-
-    /// Where a variant has its median.
-    pub(crate) fn median_mut<'a>(&self, variant: &'a mut Variant) -> &'a mut Option<f64> {
-        (self.place)(variant)
-    }
 }
 
-/// Of each metric its field in [`Variant`], its value in a sample, how a value is written, heading and noun.
+/// The field of each metric in [`Variant`], its value in a sample, how a value is written, heading and noun.
 macro_rules! metrics {
     ($($field:ident: $of_sample:expr, $text:path, $heading:literal, $noun:literal;)+) => {
         /// Every metric, in the order in which tables show it.
@@ -43,9 +38,13 @@ macro_rules! metrics {
             noun: $noun,
             text: $text,
             median: |variant| variant.$field,
-            place: |variant| &mut variant.$field,
             of_sample: $of_sample,
         }),+];
+
+        /// A variant without a name, with the median of every metric over `samples`.
+        pub(crate) fn medians(samples: &[Sample]) -> Variant {
+            Variant { $($field: median_of(samples, $of_sample),)+ ..Variant::default() }
+        }
     };
 }
 
@@ -78,7 +77,7 @@ metrics! {
     retransmits: |sample| number(sample.retransmits), count,
         "TCP segments sent again", "the retransmits";
     wire_frames: |sample| number(sample.wire_frames), count,
-        "Frames on the line", "the frames on the line";
+        "Frames on the wire", "the frames on the wire";
     host_frames: |sample| number(sample.host_frames), count,
         "Frames handed to the receiving host", "the frames handed to the host";
     sent_frames: |sample| number(sample.sent_frames), count,
@@ -88,7 +87,7 @@ metrics! {
     lost_frames: |sample| number(sample.lost_frames), count,
         "Frames lost", "the lost frames";
     interrupts_per_frame: |sample| sample.interrupts_per_frame, share,
-        "Interrupts for each frame from the line", "the interrupts per frame";
+        "Interrupts per frame from the wire", "the interrupts per frame";
     latency_p50_us: |sample| sample.latency_p50_us, microseconds,
         "Answer to a request, median, µs", "the median time to an answer";
     latency_p99_us: |sample| sample.latency_p99_us, microseconds,
@@ -113,9 +112,55 @@ metrics! {
         "Calls made again", "the calls made again";
 }
 
+/// Metrics of claims alone: a variant has no field for them.
+static OF_CLAIMS: [Metric; 3] = [
+    Metric {
+        name: "wire_frames_per_gb",
+        heading: "Frames on the wire, 1/GB",
+        noun: "the frames on the wire per GB",
+        text: count,
+        median: |variant| median_of(&variant.samples, wire_frames_per_gb),
+        of_sample: wire_frames_per_gb,
+    },
+    Metric {
+        name: "host_frames_per_gb",
+        heading: "Frames delivered to the receiving host, 1/GB",
+        noun: "the frames delivered to the host per GB",
+        text: count,
+        median: |variant| median_of(&variant.samples, host_frames_per_gb),
+        of_sample: host_frames_per_gb,
+    },
+    Metric {
+        name: "wire_frames_per_response",
+        heading: "Frames on the wire for each response of 8 kB",
+        noun: "the frames on the wire for each response",
+        text: |frames| format!("{frames:.2}"),
+        median: |variant| median_of(&variant.samples, wire_frames_per_response),
+        of_sample: wire_frames_per_response,
+    },
+];
+
 /// The metric of that name; `None` of an unknown one.
 pub fn find(name: &str) -> Option<&'static Metric> {
-    METRICS.iter().find(|metric| metric.name == name)
+    METRICS.iter().chain(&OF_CLAIMS).find(|metric| metric.name == name)
+}
+
+fn median_of(samples: &[Sample], of_sample: fn(&Sample) -> Option<f64>) -> Option<f64> {
+    median(&samples.iter().filter_map(of_sample).collect::<Vec<f64>>())
+}
+
+fn wire_frames_per_gb(sample: &Sample) -> Option<f64> {
+    Some(sample.wire_frames? as f64 * GB / sample.bytes as f64)
+}
+
+fn host_frames_per_gb(sample: &Sample) -> Option<f64> {
+    Some(sample.host_frames? as f64 * GB / sample.bytes as f64)
+}
+
+/// Each call of an 8 kB read has a request of one frame, which is not counted.
+fn wire_frames_per_response(sample: &Sample) -> Option<f64> {
+    let calls = sample.bytes as f64 / f64::from(8192 + RPC_HEADER_BYTES);
+    Some(sample.wire_frames? as f64 / calls - 1.0)
 }
 
 /// Processor seconds for 10^9 bytes that arrived.

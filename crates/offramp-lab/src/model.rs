@@ -37,7 +37,7 @@ pub struct Machine {
     pub host_cpus: Vec<usize>,
     /// Processors that the adapters ran on; the same as the hosts' where there is only one.
     pub adapter_cpus: Vec<usize>,
-    /// How host and adapter processor time were told apart, in a sentence.
+    /// How host and adapter processor time were separated, in a sentence.
     pub cpu_split: String,
     /// One-way time of a cache line between a host's and an adapter's processor: smallest, median
     /// and largest of the samples, in nanoseconds.
@@ -112,9 +112,9 @@ pub struct Experiment {
 pub struct Judgement {
     /// The comparison: its `base` is what the bound is set against.
     pub verdict: Verdict,
-    /// The ratio may be at most so much.
+    /// Upper bound of the ratio.
     pub at_most: Option<f64>,
-    /// The ratio must be at least so much.
+    /// Lower bound of the ratio.
     pub at_least: Option<f64>,
     /// The measured ratio, the median of the rounds', keeps the bound.
     pub is_met: bool,
@@ -170,10 +170,10 @@ pub struct Variant {
     /// Frames that the hosts handed over to be sent in that time; a super-frame counts once.
     #[serde(default)]
     pub sent_frames: Option<f64>,
-    /// Interrupts of the receiving hosts per second: batches in which a TAP was handed frames, calls of a guest.
+    /// Interrupts of the receiving hosts per second: batches of frames handed to a TAP, or interrupts of a guest.
     #[serde(default)]
     pub interrupts_per_s: Option<f64>,
-    /// Of these batches, so many for each frame that came from the line: 1 where the host is told of every frame.
+    /// Interrupts per frame from the wire: 1 where every frame raises one.
     #[serde(default)]
     pub interrupts_per_frame: Option<f64>,
     /// Frames lost on the way, for any reason.

@@ -1,8 +1,8 @@
 //! The experiments: what is asked, what is fixed, and what differs between the variants.
 
+pub(crate) mod impairments;
 pub(crate) mod ipsec;
 mod moderation;
-pub(crate) mod resist;
 
 pub use moderation::{Against, Bound, Limit};
 
@@ -14,6 +14,7 @@ use crate::traffic::{
 };
 use offramp_adapter::config::MTU_DEFAULT;
 use offramp_adapter::moderation::{ModerationConfig, Policy};
+use offramp_model::claims::{self, Comparison};
 use offramp_offload::caps::Offloads;
 
 /// MTU of jumbo frames (claim M20 counts the 14-byte header: 9014).
@@ -22,7 +23,7 @@ const MTU_JUMBO: usize = 9000;
 const MTU_MIDDLE: usize = 3000;
 pub(crate) const GIGABIT_BPS: u64 = 1_000_000_000;
 /// What the e1000 of claims H1 and H2 kept between two interrupts: 8000 a second, its driver's static
-/// default. Without it a gigabit line wakes the host for every frame.
+/// default. Without it a gigabit link wakes the host for every frame.
 pub(crate) const GIGABIT_INTERRUPTS_PER_SECOND: u32 = 8000;
 /// Rates of the UDP experiments: UDP has no congestion control, and an endless flood only shows how
 /// much the receiver loses.
@@ -30,7 +31,7 @@ const DATAGRAMS_BPS: u64 = 1_000_000_000;
 const LARGE_DATAGRAMS_BPS: u64 = 300_000_000;
 /// Warm-up before each measured window.
 const WARMUP_USECS: u64 = 120_000;
-/// The same with a guest.
+/// Warm-up with a guest.
 const GUEST_WARMUP_USECS: u64 = 300_000;
 /// Payload of a datagram that fills a frame: 1500 less the IPv4 and UDP headers.
 const DATAGRAM_BYTES: u32 = 1472;
@@ -53,7 +54,7 @@ pub struct Settings {
     pub streams: u32,
     /// TCP congestion control.
     pub congestion: String,
-    /// Line rate where an experiment does not fix it; `None`: never the limit.
+    /// Link rate where an experiment does not fix it; `None`: never the limit.
     pub rate_bps: Option<u64>,
     /// MTU where an experiment does not fix it.
     pub mtu: usize,
@@ -98,8 +99,6 @@ pub struct Plan {
     pub name: &'static str,
     /// The question.
     pub question: &'static str,
-    /// Claims that it bears on.
-    pub claims: &'static [&'static str],
     /// What is the same in all variants.
     pub fixed: String,
     /// The metric of the main verdict: the second variant against the first.
@@ -119,12 +118,12 @@ pub const ON_REQUEST: [&str; 15] = [
     "moderation-bursts",
     "interrupt-cap",
     RECEIVER,
-    resist::ORDER,
-    resist::MEMORY_TCP,
-    resist::MEMORY_UDP,
-    resist::WINDOW,
-    resist::RPC,
-    resist::VERDICT,
+    impairments::ORDER,
+    impairments::MEMORY_TCP,
+    impairments::MEMORY_UDP,
+    impairments::WINDOW,
+    impairments::RPC,
+    impairments::VERDICT,
     ipsec::ALL[0],
     ipsec::ALL[1],
     ipsec::ALL[2],
@@ -133,16 +132,23 @@ pub const ON_REQUEST: [&str; 15] = [
 /// Names that stand for several experiments.
 pub const GROUPS: [(&str, &[&str]); 3] = [
     ("moderation", &moderation::LOADS),
-    ("packet-memory", &[resist::MEMORY_TCP, resist::MEMORY_UDP]),
+    ("packet-memory", &[impairments::MEMORY_TCP, impairments::MEMORY_UDP]),
     ("ipsec", &ipsec::ALL),
 ];
 
 /// Metrics that every experiment compares besides its main one.
 const COMPARED: [&str; 5] = [THROUGHPUT, TRANSACTIONS, HOST_CPU, "adapter_cpu_s_per_gb", "machine_cpu_s_per_gb"];
-/// Metrics that those on request compare too: when the host is told of frames is what they are about.
+/// Metrics that experiments on request compare too: their question is when the host is interrupted.
 const COMPARED_ON_REQUEST: [&str; 4] = [LATENCY_P50, LATENCY_P99, "interrupts_per_frame", "interrupts_per_s"];
 
 impl Plan {
+    /// Numbers of the published claims that it has both variants for.
+    pub fn claims(&self) -> Vec<&'static str> {
+        let has = |name: &str| self.variants.iter().any(|variant| variant.name == name);
+        let bears_on = |of: &Comparison| of.experiment == self.name && has(&of.base) && has(&of.variant);
+        claims::all().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
+    }
+
     /// Whether round trips are measured after each sample. An experiment on request has latencies of its own where they
     /// matter, and is to end soon.
     pub fn has_round_trips(&self) -> bool {
@@ -151,8 +157,8 @@ impl Plan {
 
     /// Metrics that are compared besides the main one.
     pub fn compared(&self) -> Vec<&'static str> {
-        if resist::ALL.contains(&self.name) {
-            return resist::COMPARED.to_vec();
+        if impairments::ALL.contains(&self.name) {
+            return impairments::COMPARED.to_vec();
         }
         if ipsec::ALL.contains(&self.name) {
             return ipsec::COMPARED.to_vec();
@@ -161,7 +167,7 @@ impl Plan {
         COMPARED.iter().chain(further).copied().collect()
     }
 
-    /// Bounds that every variant but the base is held against.
+    /// Bounds that every variant but the base must keep.
     pub fn bounds(&self) -> &'static [Bound] {
         moderation::bounds(self.name)
     }
@@ -192,12 +198,12 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
         moderation::bursts(settings),
         moderation::interrupt_cap(settings),
         receiver(settings),
-        resist::order(settings),
-        resist::memory_under_tcp(settings),
-        resist::memory_under_bursts(settings),
-        resist::receive_window(settings),
-        resist::rpc_size(settings),
-        resist::checksum_verdict(settings),
+        impairments::order(settings),
+        impairments::memory_under_tcp(settings),
+        impairments::memory_under_bursts(settings),
+        impairments::receive_window(settings),
+        impairments::rpc_size(settings),
+        impairments::checksum_verdict(settings),
     ];
     plans.extend(ipsec::plans(settings));
     plans.into_iter().map(|plan| with_host_settings(plan, settings)).collect()
@@ -268,7 +274,7 @@ const TRANSACTIONS: &str = "transactions_per_s";
 const LATENCY_P50: &str = "latency_p50_us";
 const LATENCY_P99: &str = "latency_p99_us";
 
-/// What a host without large send does: one frame at a time, and no joining at the other end to hide it.
+/// Offloads of a host that sends one frame at a time, without coalescing at the other end, which would hide it.
 const BARE: Offloads = Offloads::TX_CHECKSUM.union(Offloads::RX_CHECKSUM);
 
 fn gigabit_moderation() -> ModerationConfig {
@@ -321,21 +327,21 @@ fn bulk(settings: &Settings) -> Params {
     traffic(settings, Workload::Bulk(BulkParams::default()))
 }
 
-/// The line and its traffic, for an experiment with a moderation of its own.
-fn line(settings: &Settings) -> String {
+/// The link and its traffic, for an experiment with a moderation of its own.
+fn link_text(settings: &Settings) -> String {
     let rate =
-        settings.rate_bps.map_or("a line without a limit".to_owned(), |rate| format!("a line of {}", text_of(rate)));
+        settings.rate_bps.map_or("a link without a limit".to_owned(), |rate| format!("a link of {}", text_of(rate)));
     format!("{rate}, {} TCP stream(s), {}", settings.streams, settings.congestion)
 }
 
-/// The same with what [`rig`] moderates.
-fn moderated_line(settings: &Settings) -> String {
+/// The link, its traffic, and the moderation that [`rig`] sets.
+fn moderated_link(settings: &Settings) -> String {
     let moderation = if settings.rate_bps == Some(GIGABIT_BPS) {
         format!(", at most {GIGABIT_INTERRUPTS_PER_SECOND} hand-overs a second")
     } else {
         String::new()
     };
-    format!("{}{moderation}", line(settings))
+    format!("{}{moderation}", link_text(settings))
 }
 
 /// A rate in the largest unit of which it is a whole number.
@@ -350,12 +356,11 @@ fn lso(settings: &Settings) -> Plan {
     let all = Offloads::all();
     Plan {
         name: "lso",
-        question: "What is large send (LSO, TSO) worth to a host that is not held back by the line?",
-        claims: &["M5", "M6", "H3"],
+        question: "What is large send (LSO, TSO) worth to a host that is not limited by the link?",
         fixed: format!(
             "MTU {}, {}; receive coalescing on; no GSO of the host's own unless named",
             settings.mtu,
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -375,12 +380,11 @@ fn tx_checksum(settings: &Settings) -> Plan {
     let with = |offloads| RigConfig { host_gso: true, ..rig(settings, offloads) };
     Plan {
         name: "tx-checksum",
-        question: "What is it worth that the adapter sums what the host sends?",
-        claims: &["M1", "M2", "M3"],
+        question: "What is it worth that the adapter checksums what the host sends?",
         fixed: format!(
             "MTU {}, {}; no large send, the host's own GSO on; receive coalescing on",
             settings.mtu,
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -395,8 +399,7 @@ fn rx_checksum(settings: &Settings) -> Plan {
     Plan {
         name: "rx-checksum",
         question: "What is it worth that the adapter verifies what the host receives?",
-        claims: &["M1", "M4"],
-        fixed: format!("MTU {}, {}; large send on; no receive coalescing", settings.mtu, moderated_line(settings)),
+        fixed: format!("MTU {}, {}; large send on; no receive coalescing", settings.mtu, moderated_link(settings)),
         metric: HOST_CPU,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, lso), traffic: bulk(settings) },
@@ -410,8 +413,7 @@ fn rsc(settings: &Settings) -> Plan {
     Plan {
         name: "rsc",
         question: "What is receive coalescing (RSC, LRO) worth?",
-        claims: &["M11"],
-        fixed: format!("MTU {}, {}; large send and checksums on", settings.mtu, moderated_line(settings)),
+        fixed: format!("MTU {}, {}; large send and checksums on", settings.mtu, moderated_link(settings)),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, off), traffic: bulk(settings) },
@@ -430,11 +432,10 @@ fn receiver(settings: &Settings) -> Plan {
     Plan {
         name: RECEIVER,
         question: "What does a host pay that only receives, on a processor of its own?",
-        claims: &[],
         fixed: format!(
             "MTU {mtu} unless named, {}; large send on; the sending host and the adapters on one processor, the receiving host alone on another, and \
              time and frames of hosts are its own",
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -451,11 +452,10 @@ fn jumbo(settings: &Settings) -> Plan {
     let at = |mtu| RigConfig { mtu, ..rig(settings, BARE) };
     Plan {
         name: "jumbo",
-        question: "What are jumbo frames worth to a host that cuts and joins nothing?",
-        claims: &["M20"],
+        question: "What are jumbo frames worth to a host without segmentation and coalescing?",
         fixed: format!(
             "{}; checksums on, no large send, no GSO of the host's own, no receive coalescing",
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -469,7 +469,7 @@ fn at_a_gigabit(settings: &Settings) -> Settings {
     Settings { rate_bps: Some(GIGABIT_BPS), mtu: MTU_DEFAULT, ..settings.clone() }
 }
 
-/// A line that is never the limit, with the common MTU: what datagrams of a fixed size and rate need.
+/// A link that is never the limit, with the common MTU: what datagrams of a fixed size and rate need.
 fn without_a_limit(settings: &Settings) -> Settings {
     Settings { rate_bps: None, mtu: MTU_DEFAULT, ..settings.clone() }
 }
@@ -480,8 +480,7 @@ fn lso_at_a_gigabit(settings: &Settings) -> Plan {
     Plan {
         name: "lso-1g",
         question: "At 1 Gbit/s, transmit only: what does large send save the host?",
-        claims: &["H2", "H4", "H5"],
-        fixed: format!("MTU 1500, {}; receive coalescing on; no GSO of the host's own", moderated_line(settings)),
+        fixed: format!("MTU 1500, {}; receive coalescing on; no GSO of the host's own", moderated_link(settings)),
         metric: HOST_CPU,
         variants: vec![
             VariantPlan { name: "off", rig: rig(settings, all - Offloads::LSO), traffic: bulk(settings) },
@@ -497,10 +496,9 @@ fn lso_both_ways(settings: &Settings) -> Plan {
     Plan {
         name: "lso-1g-duplex",
         question: "At 1 Gbit/s in both directions at once: what does large send save the hosts?",
-        claims: &["H1"],
         fixed: format!(
             "MTU 1500, {}, each way; receive coalescing on; no GSO of the host's own",
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: HOST_CPU,
         variants: vec![
@@ -522,12 +520,11 @@ fn lso_transactions(settings: &Settings) -> Plan {
     Plan {
         name: "lso-transactions",
         question: "What is large send worth to a server that also has other work?",
-        claims: &["M7"],
         fixed: format!(
             "MTU {}, {}; requests of {TRANSACTION_REQUEST_BYTES} B, answers of {TRANSACTION_RESPONSE_BYTES} B, \
              {TRANSACTION_WORK_USECS} us of work for each; receive coalescing on; no GSO of the host's own",
             settings.mtu,
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: TRANSACTIONS,
         variants: vec![
@@ -548,9 +545,8 @@ fn uso(settings: &Settings) -> Plan {
     Plan {
         name: "uso",
         question: "What is UDP segmentation (USO) worth to a program that hands over many datagrams at once?",
-        claims: &[],
         fixed: format!(
-            "MTU 1500, a line without a limit, {} of payload; {DATAGRAMS} datagrams of {DATAGRAM_BYTES} B with each \
+            "MTU 1500, a link without a limit, {} of payload; {DATAGRAMS} datagrams of {DATAGRAM_BYTES} B with each \
              call (UDP_SEGMENT), UDP_GRO at the receiver; receive coalescing on",
             text_of(DATAGRAMS_BPS)
         ),
@@ -569,9 +565,8 @@ fn tso_and_udp(settings: &Settings) -> Plan {
     Plan {
         name: "tso-udp",
         question: "Does TCP's large send change anything for UDP?",
-        claims: &["H6"],
         fixed: format!(
-            "MTU 1500, a line without a limit, {} of payload; datagrams of {LARGE_DATAGRAM_BYTES} B, which IP fragments",
+            "MTU 1500, a link without a limit, {} of payload; datagrams of {LARGE_DATAGRAM_BYTES} B, which IP fragments",
             text_of(LARGE_DATAGRAMS_BPS)
         ),
         metric: HOST_CPU,
@@ -587,8 +582,7 @@ fn all(settings: &Settings) -> Plan {
     Plan {
         name: "all",
         question: "What are all offloads together worth?",
-        claims: &["M1", "M5"],
-        fixed: format!("MTU {}, {}; no GSO of the host's own", settings.mtu, moderated_line(settings)),
+        fixed: format!("MTU {}, {}; no GSO of the host's own", settings.mtu, moderated_link(settings)),
         metric: THROUGHPUT,
         variants: vec![
             VariantPlan { name: "none", rig: rig(settings, Offloads::empty()), traffic: bulk(settings) },
@@ -609,11 +603,10 @@ fn relay(settings: &Settings) -> Plan {
     Plan {
         name: "relay",
         question: "How near do two adapters with every offload come to a bare relay that passes super-frames on?",
-        claims: &[],
         fixed: format!(
             "MTU {}, {}; a thread for each direction, every program on any processor",
             settings.mtu,
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![
@@ -723,7 +716,7 @@ mod tests {
                 let is_mtu_said = said(&mtu) || *name == mtu || (rig.mtu == MTU_DEFAULT && said("8390"));
                 let name = format!("{}: {name}: {}", plan.name, plan.fixed);
                 assert!(is_mtu_said, "{name}");
-                assert!(!said("a line without a limit,") || rig.rate_bps.is_none(), "{name}");
+                assert!(!said("a link without a limit,") || rig.rate_bps.is_none(), "{name}");
                 assert!(said("Mbit/s") || said("Gbit/s") || said("kbit/s") || rig.rate_bps.is_none(), "{name}");
                 assert!(!said(" 0 "), "{name}");
                 let is_gap_named = name.contains("/s: ");

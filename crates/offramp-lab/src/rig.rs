@@ -11,6 +11,7 @@ use crate::error::LabError;
 use crate::esp::{self, EspBy, EspLink, HostEsp, PROGRAM_INTERFACE};
 use crate::guest::machine::Machine;
 use crate::host::{Capture, HostSettings};
+use crate::relay::Relay;
 use crate::sample::Hosts;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::{AdapterConfig, MTU_DEFAULT};
@@ -21,7 +22,6 @@ use offramp_impair::fault::{self, FaultConfig};
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::packet::{Packet, PacketConfig};
-use offramp_ports::relay::Relay;
 use offramp_ports::sys::{NetNs, cpu, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::worker::{Task, Worker};
@@ -55,7 +55,7 @@ pub enum Threads {
     Shared,
     /// One thread per adapter.
     PerAdapter,
-    /// One thread per direction: each cuts at one end and joins at the other. A frame stays in one
+    /// One thread per direction: each segments at one end and coalesces at the other. A frame stays in one
     /// processor's cache, and acknowledgements need not wait for data.
     PerDirection,
 }
@@ -76,8 +76,8 @@ pub struct Placement {
     pub host_cpus: Vec<usize>,
     /// Processors of the adapters.
     pub adapter_cpus: Vec<usize>,
-    /// Processors of the host that serves, where it is all that is looked at: `host_cpus` are then those of the client's
-    /// host, which may have them with the adapters.
+    /// Processors of the host that serves, where only that host is measured: `host_cpus` are then those of the client's
+    /// host, which may share them with the adapters.
     pub server_cpus: Option<Vec<usize>>,
 }
 
@@ -139,17 +139,17 @@ impl Card {
 /// What a rig is made with.
 #[derive(Clone, Debug)]
 pub struct RigConfig {
-    /// IP bytes of a frame, of both hosts and the line.
+    /// IP bytes of a frame, of both hosts and the wire.
     pub mtu: usize,
-    /// The line's rate in bits per second; `None`: never the limit.
+    /// Link rate in bits per second; `None`: never the limit.
     pub rate_bps: Option<u64>,
     /// What both adapters offer.
     pub offloads: Offloads,
     /// When what has arrived is handed over to a host, of both adapters.
     pub moderation: ModerationConfig,
-    /// Whether the hosts cut in software what they may not hand over (Linux' own GSO).
+    /// Whether the hosts segment in software what they may not hand over (Linux' own GSO).
     pub host_gso: bool,
-    /// Whether a guest joins in software what it receives (Linux' own GRO). What comes from a TAP is never joined.
+    /// Whether a guest coalesces in software (Linux' own GRO). Linux never coalesces what comes from a TAP.
     pub host_gro: bool,
     /// What the hosts themselves are set to.
     pub host: HostSettings,
@@ -163,7 +163,7 @@ pub struct RigConfig {
     pub placement: Placement,
     /// What host B's adapter is besides.
     pub card: Card,
-    /// Whether the hosts' packets are encrypted on the line, and who does that.
+    /// Whether the hosts' packets are encrypted on the wire, and who does that.
     pub esp: Option<EspLink>,
 }
 
@@ -355,12 +355,13 @@ impl Rig {
             return Box::new(self.queue_pair(adapter, side, queue, wire));
         }
         let Card { memory, faults } = &self.config.card;
-        let host = fault::host(self.tap_queue(side, queue), faults);
-        Box::new(QueuePair::new(adapter, &self.controls[side], queue, host, fault::wire(wire, faults, memory)))
+        let control = &self.controls[side];
+        let host = fault::host(self.tap_queue(side, queue), faults, control, queue);
+        Box::new(QueuePair::new(adapter, control, queue, host, fault::wire(wire, faults, memory)))
     }
 
     fn tap_queue(&self, side: usize, queue: usize) -> TapQueue {
-        self.taps[side].queue(queue).expect("the TAP was opened with so many queues")
+        self.taps[side].queue(queue).expect("the TAP was opened with all its queues")
     }
 
     /// The capture, if one runs.
@@ -519,7 +520,7 @@ fn set_up_tcp(config: &RigConfig, side: usize) -> Result<(), LabError> {
     Ok(())
 }
 
-/// In the host's namespace: whether it cuts in software, and how large its super-frames may be.
+/// In the host's namespace: whether it segments in software, and how large its super-frames may be.
 pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
     let interface = config.tcp_interface();
     ethtool::set_features(interface, &[("tx-generic-segmentation", config.host_gso)])?;
@@ -532,21 +533,21 @@ pub(crate) fn set_host_gso(config: &RigConfig) -> Result<(), LabError> {
 /// Sums of one direction over adapters and queues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Count {
-    /// Frames of the line that came in.
+    /// Frames from the wire.
     pub frames_in: u64,
-    /// Frames of the line that went out.
+    /// Frames to the wire.
     pub frames_out: u64,
     /// Frames as the hosts saw them.
     pub host_frames: u64,
-    /// Batches of which a TAP was told, or calls of a guest.
+    /// Batches handed to a TAP, or interrupts of a guest.
     pub interrupts: u64,
     /// Frames lost, for any reason.
     pub lost: u64,
-    /// Of these, frames for which the adapter's memory had no room.
+    /// Frames among `lost` for which the adapter's memory had no room.
     pub dropped: u64,
-    /// Of these, frames that were lost in the adapter's memory to newer ones.
+    /// Frames among `lost` that newer ones overwrote in the adapter's memory.
     pub overrun: u64,
-    /// Most bytes that an adapter's memory has held at one time, since it was made.
+    /// Most bytes that an adapter's memory has stored at one time, since it was made.
     pub memory_bytes_max: u64,
     /// Most frames that came into an adapter's memory one after another without a loss, since it was made.
     pub burst_frames_max: u64,
@@ -600,9 +601,9 @@ impl std::ops::AddAssign for Count {
 /// Counters of both adapters together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Host to line.
+    /// Host to wire.
     pub transmit: Count,
-    /// Line to host.
+    /// Wire to host.
     pub receive: Count,
 }
 

@@ -9,7 +9,7 @@ use crate::sample::{Bench, Stage};
 /// Runs one experiment, `repeats` rounds of one sample per variant. Every second round goes through
 /// the variants backwards, so that what drifts does not favour one of them.
 ///
-/// `on_sample` is told before each sample: its round, its turn in it, and the variant.
+/// `on_sample` runs before each sample, with its round, its turn in the round, and the variant.
 ///
 /// # Errors
 /// When a sample fails or the run is stopped.
@@ -28,7 +28,7 @@ pub fn run(
 /// Runs several experiments at once: each round has a sample of every variant of every one of them. What drifts over
 /// minutes, as the speed of a virtual machine does, is then the same for all.
 ///
-/// `on_sample` is told before each sample: the experiment's position, its round, its turn in it, and the variant.
+/// `on_sample` runs before each sample, with the experiment's position, the round, the turn in it, and the variant.
 ///
 /// # Errors
 /// When a sample fails or the run is stopped.
@@ -91,7 +91,7 @@ fn conclude(plan: &Plan, variants: Vec<Variant>) -> Experiment {
     Experiment {
         name: plan.name.to_owned(),
         question: plan.question.to_owned(),
-        claims: plan.claims.iter().map(|&claim| claim.to_owned()).collect(),
+        claims: plan.claims().into_iter().map(str::to_owned).collect(),
         fixed: plan.fixed.clone(),
         notes,
         judgements: judgements(plan.bounds(), &variants),
@@ -139,7 +139,7 @@ fn best<'a>(variants: &'a [Variant], names: &[&str], bound: &Bound) -> Option<&'
 /// What a reader must know of a result.
 fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
     let mut notes = Vec::new();
-    // A server alone is all that is looked at; the other host's time is in neither.
+    // Where only the server is measured, the other host's time counts for neither hosts nor adapters.
     let is_partial = plan.variants.iter().any(|v| v.rig.placement.server_cpus.is_some());
     let unaccounted = variants.iter().flat_map(|v| &v.samples).filter_map(unaccounted_share).fold(0.0, f64::max);
     if unaccounted > UNACCOUNTED_SHARE_NOTED && !is_partial {
@@ -149,7 +149,7 @@ fn notes(plan: &Plan, variants: &[Variant]) -> Vec<String> {
         ));
     }
     if plan.variants.iter().any(|v| v.rig.between == crate::rig::Between::Relay) {
-        notes.push("The relay's super-frames cross whole: there is no line in it, and nothing is summed.".to_owned());
+        notes.push("The relay has no wire: super-frames cross whole, and no checksum is computed.".to_owned());
     }
     notes
 }

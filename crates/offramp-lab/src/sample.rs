@@ -1,6 +1,7 @@
 //! One measurement: a rig, traffic in processes of its own, and what the processors did meanwhile.
 
 use crate::compare::median;
+use crate::cpu::{AwakeCpus, CpuTimes, Worked, line_distance_ns};
 use crate::error::LabError;
 use crate::guest::Guests;
 use crate::guest::machine::Machine;
@@ -9,7 +10,7 @@ use crate::model::Sample;
 use crate::rig::{ADDRESSES, Counts, Rig, RigConfig};
 use crate::traffic::{Amount, Event, PORT_DEFAULT, Params, Report, TransactionParams, Workload};
 use offramp_ports::sys::NetNs;
-use offramp_ports::sys::cpu::{self, AwakeCpus, CpuTimes, Worked};
+use offramp_ports::sys::cpu;
 use offramp_ports::sys::netns::confine;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -85,11 +86,11 @@ impl Drop for Killed {
 struct Reading {
     at: Instant,
     processors: CpuTimes,
-    /// Idle time of processors that are kept awake, in nanoseconds; of none where they may sleep.
+    /// Idle time of processors that are prevented from sleeping, in nanoseconds; empty where they may sleep.
     idle_ns: Vec<(usize, u64)>,
     adapter_ns: u64,
     counts: Counts,
-    /// Of these, those of the adapter of the host that serves.
+    /// The part of `counts` that is the adapter's of the host that serves.
     server_counts: Counts,
     program_lost: u64,
     guest: Option<GuestReading>,
@@ -142,7 +143,7 @@ impl Bench<'_> {
         sample.round = round;
         if round_trips && round < self.rtt_rounds {
             (sample.rtt_p50_us, sample.rtt_p99_us) = self.round_trip(hosts)?;
-            // The processors of a guest cannot be kept awake from here.
+            // Nothing here can prevent the processors of a guest from sleeping.
             if hosts.guest().is_none() {
                 let _awake = AwakeCpus::start(&cpu::online())?;
                 (sample.rtt_awake_p50_us, sample.rtt_awake_p99_us) = self.round_trip(hosts)?;
@@ -169,7 +170,7 @@ impl Bench<'_> {
     }
 
     fn ask_time(&self, guest: &mut Machine) -> Result<GuestTime, LabError> {
-        guest.tell(&GuestCommand::Time)?;
+        guest.send(&GuestCommand::Time)?;
         match guest.answer(GUEST_GRACE, self.stop)? {
             Answer::Time(time) => guest.finish(self.stop).map(|()| time),
             other => Err(LabError::Traffic(format!("the guest answered {other:?}"))),
@@ -240,7 +241,7 @@ impl Bench<'_> {
     ) -> Result<Report, LabError> {
         let server = ADDRESSES[1 - hosts.config().client];
         let no_guest = || LabError::Traffic("there is no guest".to_owned());
-        hosts.guest().ok_or_else(no_guest)?.tell(&GuestCommand::Run { server, params: Box::new(params.clone()) })?;
+        hosts.guest().ok_or_else(no_guest)?.send(&GuestCommand::Run { server, params: Box::new(params.clone()) })?;
         let timeout = Duration::from_micros(params.warmup_usecs) + measured_time(params) + GUEST_GRACE;
         let mut result = None;
         loop {
@@ -263,7 +264,7 @@ impl Bench<'_> {
     fn measure(&self, hosts: &mut dyn Hosts, traffic: &Params) -> Result<Sample, LabError> {
         let settings = hosts.config().host;
         let traffic = &Params { busy_poll_usecs: settings.busy_poll_usecs, ..traffic.clone() };
-        // The processors of a guest cannot be kept awake from here.
+        // Nothing here can prevent the processors of a guest from sleeping.
         let awake = (settings.awake && hosts.guest().is_none()).then(Awake::start).transpose()?;
         let awake = awake.as_ref();
         let (mut start, mut end) = (None, None);
@@ -402,7 +403,7 @@ fn trouble(config: &RigConfig, counts: &Counts, report: &Report) -> Sample {
     }
 }
 
-/// Idle time of each processor that was kept awake, in microseconds.
+/// Idle time of each processor that was prevented from sleeping, in microseconds.
 fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, u64)> {
     const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
     let between = |((cpu, before), (_, after)): (&(usize, u64), &(usize, u64))| {
@@ -411,8 +412,8 @@ fn idle_us_between(start: &[(usize, u64)], end: &[(usize, u64)]) -> Vec<(usize, 
     start.iter().zip(end).map(between).collect()
 }
 
-/// Time that these processors were at work. A processor that is kept awake has no idle time by the kernel's account: what
-/// keeps it awake counted it.
+/// Time that these processors were at work. The kernel counts no idle time of a processor that is prevented from
+/// sleeping; the thread that does so counted it.
 fn worked(processors: &CpuTimes, kept_awake_us: &[(usize, u64)], cpus: &[usize], elapsed_s: f64) -> Worked {
     let elapsed_us = (elapsed_s * MICROSECONDS) as u64;
     let of = |cpu: &usize| {
@@ -431,7 +432,7 @@ fn distance_ns(config: &RigConfig) -> Option<f64> {
     if host == adapter {
         return None;
     }
-    cpu::line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
+    line_distance_ns(host, adapter, DISTANCE_SAMPLE).ok()
 }
 
 fn spawn(mut command: Command, ns: &NetNs, cpus: &[usize]) -> Result<Killed, LabError> {

@@ -27,7 +27,7 @@ const BESIDE: &str = "vbeside";
 const FAR: &str = "vb";
 /// Tells the test binary, started again as a child, that it is the run that is to be killed.
 const CHILD_STATE_DIR: &str = "OFFRAMP_TEST_DEVICE_STATE_DIR";
-/// A test that waits so long has failed.
+/// A test that waits longer has failed.
 const PATIENCE: Duration = Duration::from_mins(1);
 
 /// Two namespaces, a veth pair between them, and a traffic server in the second.

@@ -1,13 +1,13 @@
 //! The kernel's own test program for receive coalescing (`tools/testing/selftests/net/gro.c`) against
-//! two adapters: it sends frames from one namespace and checks in the other which of them were joined.
+//! two adapters: it sends frames from one namespace and checks in the other which of them were coalesced.
 //!
 //! ```text
 //!  namespace a                 this process                   namespace b
 //!  gro (sends) ── TAP ── adapter ══ cable ══ adapter ── TAP ── gro --rx (exit code)
 //! ```
 //!
-//! The receiving TAP is without `IFF_NAPI`: the kernel joins nothing there, so what is seen joined was
-//! joined by the adapter. The program is not ours and not here: `.ci/kernel-gro` fetches, builds and
+//! The receiving TAP is without `IFF_NAPI`: the kernel coalesces nothing there, so the adapter coalesced every
+//! frame that arrives so. The program is not part of this repository: `.ci/kernel-gro` fetches, builds and
 //! names it in `OFFRAMP_GRO_SELFTEST`, and runs these tests, which are ignored by default.
 
 use offramp_adapter::cable::{CableConfig, cable};
@@ -115,7 +115,7 @@ fn program() -> OsString {
 
 #[test]
 #[ignore = "needs the kernel's program; .ci/kernel-gro fetches it and runs this"]
-fn the_kernels_program_finds_joined_what_it_expects() {
+fn the_kernels_program_finds_the_coalesced_frames_that_it_expects() {
     let program = program();
     let bench = Bench::new(Offloads::all());
     let mut failed = Vec::new();
@@ -142,11 +142,11 @@ fn the_kernels_program_finds_joined_what_it_expects() {
 
 #[test]
 #[ignore = "needs the kernel's program; .ci/kernel-gro fetches it and runs this"]
-fn the_kernels_program_is_not_content_with_an_adapter_that_joins_nothing() {
+fn the_kernels_program_fails_with_an_adapter_that_coalesces_nothing() {
     let program = program();
     let bench = Bench::new(Offloads::all() - Offloads::RSC - Offloads::RSC_UDP);
     for family in FAMILIES {
         let output = bench.run(&program, family, "data");
-        assert!(!output.status.success(), "it does not see what is joined");
+        assert!(!output.status.success(), "it passes although nothing is coalesced");
     }
 }

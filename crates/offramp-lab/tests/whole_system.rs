@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 
 const PORT: u16 = 5020;
 const TOGGLE_EVERY: Duration = Duration::from_millis(50);
-/// So many while data flowed, or it flows again.
+/// Fewest switches while data flows; with fewer, the data is sent again.
 const SWITCHES_MIN: usize = 3;
 const CHUNK: usize = 256 * 1024;
 
@@ -113,8 +113,8 @@ fn a_slow_line_and_a_small_mtu_carry_tcp_as_well() {
     }
 }
 
-/// A card of 8 KiB on a bus of 20 MB/s, at a line of 200 Mbit/s, with every fault of the receive side but loss for good.
-fn resisting(threads: Threads) -> RigConfig {
+/// A card of 8 KiB on a bus of 20 MB/s, on a link of 200 Mbit/s, with every impairment of the receive side but lasting loss.
+fn impaired(threads: Threads) -> RigConfig {
     let faults = FaultConfig {
         bus: BusConfig { bytes_per_second: Some(20_000_000), frame_ns: 1000 },
         receive_first: true,
@@ -130,7 +130,7 @@ fn resisting(threads: Threads) -> RigConfig {
 #[test]
 fn what_a_card_loses_and_turns_round_is_counted_and_tcp_makes_good() {
     for threads in [Threads::Shared, Threads::PerAdapter, Threads::PerDirection] {
-        let rig = Rig::start(&resisting(threads)).unwrap();
+        let rig = Rig::start(&impaired(threads)).unwrap();
         let (sent, received) = transfer(&rig, 1 << 20, 3);
         assert_eq!(sent, received, "{threads:?}");
         wait_until_balanced(&rig);
@@ -197,7 +197,7 @@ fn held() -> [usize; 2] {
     ["/proc/self/fd", "/proc/self/task"].map(|dir| std::fs::read_dir(dir).unwrap().count())
 }
 
-/// A thread that was joined has ended, but the kernel may still be taking its number away.
+/// A thread has ended once `join` returns, but the kernel may still list it for a moment.
 fn expect_no_more_than(before: [usize; 2], round: usize) {
     let deadline = Instant::now() + Duration::from_secs(5);
     while held().iter().zip(before).any(|(&held, before)| held > before) {
@@ -213,11 +213,11 @@ fn a_hundred_starts_and_stops_leave_nothing_behind() {
     }
     let start = || Rig::start(&RigConfig::default());
     let captured = HostSettings { captured: true, ..HostSettings::default() };
-    let start_resisting = || Rig::start(&RigConfig { host: captured, ..resisting(Threads::Shared) });
-    drop((start().unwrap(), start_resisting().unwrap()));
+    let start_impaired = || Rig::start(&RigConfig { host: captured, ..impaired(Threads::Shared) });
+    drop((start().unwrap(), start_impaired().unwrap()));
     let before = held();
     for round in 0..100 {
-        drop(if round % 10 == 0 { start_resisting() } else { start() }.unwrap());
+        drop(if round % 10 == 0 { start_impaired() } else { start() }.unwrap());
         assert!(Rig::start(&RigConfig { mtu: 67, ..RigConfig::default() }).is_err());
         expect_no_more_than(before, round);
     }

@@ -36,7 +36,7 @@ const GIGABIT_CASES: [(&str, Workload); 3] = [
 /// Simulated time of each case.
 const ISA_SIMULATED: &str = "2000s";
 const GIGABIT_SIMULATED: &str = "10s";
-/// The best of so many runs is shown: what others do on the machine can only make a run slower.
+/// The best of this number of runs is shown: what others do on the machine can only make a run slower.
 const RUNS: usize = 5;
 
 /// What a second thread should be worth to a sweep.

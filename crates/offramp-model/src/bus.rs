@@ -29,7 +29,7 @@ pub struct IsaTransfers {
 }
 
 impl IsaTransfers {
-    /// Time to move so many bytes.
+    /// Time to move this number of bytes.
     pub fn time(&self, bytes: u64) -> Span {
         let transfers = bytes.div_ceil(self.width.max(1));
         let moved = Span::of_cycles(transfers.saturating_mul(self.cycles), self.clock_hz);
@@ -53,7 +53,7 @@ pub enum Bus {
 }
 
 impl Bus {
-    /// Time of the processor for so many bytes of a frame.
+    /// Time of the processor for this number of bytes of a frame.
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {
             Self::Isa(isa) => isa.time(bytes),

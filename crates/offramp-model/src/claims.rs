@@ -1,10 +1,5 @@
 //! The published claims, beside what the model says.
 //!
-//! A claim keeps its number for good. `M`: Microsoft's text on performance in network adapters, of about 2001, whose
-//! machines are nowhere disclosed. `R`: a report on writing an NDIS driver for a gigabit adapter, of 2011, whose machine
-//! is nowhere disclosed. `H`: segmentation offload in Linux 2.5.33 with Intel's gigabit adapter, linux-kernel mailing
-//! list, 2 September 2002. `I`: the performance part of the Linux Ethernet HOWTO.
-//!
 //! A miss stays in the table. A number is fitted only to the rows that its profile names, and the table says how many
 //! numbers were fitted and how many rows are predicted.
 
@@ -17,7 +12,7 @@ mod tso;
 mod windows;
 
 pub use live::{Live, LiveFigure, LiveRun};
-pub use published::{PUBLISHED, Published};
+pub use published::{Claim, Comparison, Source, all, sources};
 pub use text::text;
 
 use crate::profile::{self, Profile};
@@ -67,15 +62,15 @@ pub struct Row {
     pub published: String,
     /// What the model says.
     pub modelled: Option<String>,
-    /// What the lab measured of the claim, by one experiment after the other; `None` where it measured nothing.
+    /// What the lab measured of the claim, by one comparison after the other; `None` where it measured nothing.
     pub live: Option<Vec<Live>>,
     /// By how much that is above what was published.
     pub error: Option<f64>,
-    /// Of `error`: `%`, or `points` where both are percentages.
+    /// Unit of `error`: `%`, or `points` where both are percentages.
     pub error_unit: &'static str,
-    /// How the row came about.
+    /// Kind of evidence of the row.
     pub kind: Kind,
-    /// What it must keep to.
+    /// The target that the row must meet.
     pub target: String,
     /// Whether it does; `None` where it is not modelled.
     pub ok: Option<bool>,
@@ -125,11 +120,11 @@ impl Table {
 pub fn table() -> Result<Table, ModelError> {
     let mut modelled = modelled()?;
     let mut rows = Vec::new();
-    for published in &PUBLISHED {
-        let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == published.id);
+    for claim in all() {
+        let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == claim.id);
         modelled = others;
         if of_claim.is_empty() {
-            rows.push(Row::not_modelled(published));
+            rows.push(Row::not_modelled(claim));
         }
         rows.extend(of_claim);
     }
@@ -167,11 +162,11 @@ fn fitted_numbers() -> Result<Vec<FittedNumber>, ModelError> {
 }
 
 impl Row {
-    fn not_modelled(published: &Published) -> Self {
+    fn not_modelled(claim: &'static Claim) -> Self {
         Self {
-            id: published.id,
+            id: &claim.id,
             part: String::new(),
-            published: published.value.to_owned(),
+            published: claim.published.clone(),
             modelled: None,
             live: None,
             error: None,
@@ -188,7 +183,7 @@ impl Row {
         Self {
             id,
             part: String::new(),
-            published: published::of(id).to_owned(),
+            published: published::text_of(id).to_owned(),
             modelled: Some(modelled),
             live: None,
             error: None,
@@ -200,7 +195,7 @@ impl Row {
         }
     }
 
-    /// A row with a figure on both sides, which must keep within so many percent.
+    /// A row with a figure on both sides, which must not differ by more than `within_percent`.
     fn figure(id: &'static str, kind: Kind, figures: Figures, within_percent: f64, assumption: &str) -> Self {
         let error = 100.0 * (figures.modelled / figures.published - 1.0);
         Self {
@@ -218,7 +213,7 @@ impl Row {
         }
     }
 
-    /// A predicted row with figures that are percentages, which must keep within so many points.
+    /// A predicted row with figures that are percentages, which must not differ by more than `within_points`.
     fn points(id: &'static str, figures: Figures, within_points: f64, assumption: &str) -> Self {
         let points = figures.modelled - figures.published;
         let row = Self::figure(id, Kind::Predicted, figures, within_points, assumption);

@@ -12,7 +12,7 @@ use std::fmt::Write;
 pub struct Compared {
     /// What it is, with its unit.
     pub name: String,
-    /// Of the first and of the second.
+    /// Values of the first and of the second system.
     pub values: [f64; 2],
     /// The second over the first; `None` where the first is 0 or one of them is no number.
     pub ratio: Option<f64>,
@@ -87,7 +87,7 @@ fn parts(
     }
     let us = |at: usize, name: &str| {
         let part = of(&explanations[at]).iter().find(|part| part.name == name);
-        // A frame every so often, and so many KiB in the same time.
+        // The time between two frames, and the KiB in that time.
         let frames_per_kib = 1e6 / explanations[at].us_between_frames / outcomes[at].kib_per_second;
         part.map_or(0.0, |part| part.us_per_frame * frames_per_kib)
     };
@@ -154,7 +154,7 @@ pub(crate) fn number(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// The end of a name that is too long for its column: with paths, that tells them apart.
+/// The end of a name that is too long for its column: paths begin alike and end differently.
 fn cut(name: &str) -> String {
     const LETTERS: usize = 16;
     let letters = name.chars().count();
@@ -201,8 +201,8 @@ mod tests {
         let comparison = comparison(("adapter.transfer_cycles", "6"));
         for system in 0..2 {
             let throughput = comparison.metrics[1].values[system];
-            let sum: f64 = comparison.line_us_per_kib.iter().map(|row| row.values[system]).sum();
-            assert!((sum * throughput / 1e6 - 1.0).abs() < 1e-6, "{sum}");
+            let total_us: f64 = comparison.line_us_per_kib.iter().map(|row| row.values[system]).sum();
+            assert!((total_us * throughput / 1e6 - 1.0).abs() < 1e-6, "{total_us}");
         }
     }
 }

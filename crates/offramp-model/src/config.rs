@@ -9,7 +9,8 @@ use crate::profile::{Profile, schema};
 use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
 use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
-use offramp_impair::memory::{MemoryConfig, MemoryConfigError, OverflowPolicy, ReceiveMemory};
+use offramp_impair::OutOfRange;
+use offramp_impair::memory::{MemoryConfig, OverflowPolicy, ReceiveMemory};
 
 /// What is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +23,7 @@ pub enum Workload {
     TtcpSend,
     /// Both at once.
     TtcpBoth,
-    /// A process of the host sends datagrams over UDP, which the host cuts into fragments.
+    /// A process of the host sends datagrams over UDP, which the host fragments.
     UdpSend,
 }
 
@@ -60,7 +61,7 @@ pub enum ReceiveIn {
 pub struct Costs {
     /// An interrupt.
     pub interrupt: Span,
-    /// The same where the processor was idle: on top of it.
+    /// Added to an interrupt where the processor was idle.
     pub wake: Span,
     /// The driver, per frame read out.
     pub frame: Span,
@@ -78,11 +79,11 @@ pub struct Costs {
     pub read_chunk: u64,
     /// Femtoseconds per byte copied to a process.
     pub copy_fs_per_byte: u64,
-    /// Femtoseconds per byte received and summed; 0 where the adapter does it.
+    /// Femtoseconds per byte received whose checksum the host verifies; 0 where the adapter does it.
     pub checksum_fs_per_byte: u64,
-    /// The same where a capture makes the stack verify every sum itself.
+    /// Femtoseconds per byte received where a capture makes the stack verify every checksum itself.
     pub capture_fs_per_byte: u64,
-    /// Femtoseconds per byte sent and summed; 0 where the adapter does it.
+    /// Femtoseconds per byte sent whose checksum the host computes; 0 where the adapter does it.
     pub send_checksum_fs_per_byte: u64,
     /// Femtoseconds per byte of a process copied to be sent.
     pub write_copy_fs_per_byte: u64,
@@ -90,11 +91,11 @@ pub struct Costs {
     pub crypt_fs_per_byte: u64,
     /// A write of a process.
     pub write: Span,
-    /// Per segment sent that the adapter does not cut.
+    /// Per segment sent without the adapter's segmentation.
     pub segment: Span,
-    /// Per large send that it does.
+    /// Per large send that the adapter segments.
     pub chunk: Span,
-    /// The same, per page of it.
+    /// Per page of a large send.
     pub page: Span,
     /// An acknowledgement received.
     pub ack_receive: Span,
@@ -139,7 +140,7 @@ pub struct HostConfig {
     pub delayed_ack: Span,
     /// Where frames are read out.
     pub receive_in: ReceiveIn,
-    /// A deferred driver looks for frames by a timer of this interval; zero: when it is interrupted.
+    /// A deferred driver polls for frames by a timer of this interval; zero: when it is interrupted.
     pub poll_interval: Span,
     /// Mean time between moments at which interrupts are shut out; zero: never.
     pub mask_interval: Span,
@@ -175,7 +176,7 @@ pub struct AdapterConfig {
 pub struct EngineConfig {
     /// Time of its engine for each frame sent.
     pub segment: Span,
-    /// The same for each frame received.
+    /// Time of its engine for each frame received.
     pub receive: Span,
     /// Bits per second that it encrypts or decrypts; 0: it does not.
     pub crypt_bps: u64,
@@ -185,7 +186,7 @@ pub struct EngineConfig {
     pub read_command: Command,
     /// Bytes that may wait for the bus.
     pub receive_fifo: u64,
-    /// Bytes that may wait for the line.
+    /// Bytes that may wait for the link.
     pub transmit_fifo: u64,
     /// Bytes of a frame that must have come before it goes over the bus; 0: all.
     pub cut_through: u64,
@@ -199,7 +200,7 @@ pub struct EngineConfig {
     pub descriptor_write_back: u64,
     /// Waiting segments of a connection are handed over as one.
     pub coalesces: bool,
-    /// Every so-many-th segment is called bad; 0: none.
+    /// Segments for each one whose checksum the adapter reports as bad; 0: none.
     pub verdict_fault: u64,
 }
 
@@ -273,7 +274,7 @@ impl Config {
     ///
     /// # Errors
     /// When the adapter's memory is none.
-    pub fn new(profile: &Profile, workload: Workload) -> Result<Self, MemoryConfigError> {
+    pub fn new(profile: &Profile, workload: Workload) -> Result<Self, OutOfRange> {
         let fields = Fields(profile);
         Ok(Self {
             host: fields.host(),
@@ -403,7 +404,7 @@ impl Fields<'_> {
         }
     }
 
-    fn adapter(&self) -> Result<AdapterConfig, MemoryConfigError> {
+    fn adapter(&self) -> Result<AdapterConfig, OutOfRange> {
         let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
         memory.check()?;
         let queues = self.0.value("adapter.queues");
@@ -434,7 +435,7 @@ impl Fields<'_> {
         }
     }
 
-    fn memory(&self) -> Result<MemoryConfig, MemoryConfigError> {
+    fn memory(&self) -> Result<MemoryConfig, OutOfRange> {
         if self.word("adapter.memory_kind", schema::MEMORIES) == "dp8390" {
             return MemoryConfig::dp8390(self.0.value("adapter.memory") as usize);
         }

@@ -34,8 +34,8 @@ pub struct Completion {
 
 /// A processor. Jobs of one priority run in the order in which they came.
 ///
-/// Whoever is told that a job is done ([`Cpu::complete`]) submits what follows from it, and then lets the processor
-/// go on ([`Cpu::resume`]).
+/// When a job is done ([`Cpu::complete`]), its owner submits the jobs that follow from it, and then lets the processor
+/// continue ([`Cpu::resume`]).
 #[derive(Debug)]
 pub struct Cpu<J> {
     queues: [VecDeque<Job<J>>; PRIORITIES.len()],

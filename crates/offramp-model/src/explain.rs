@@ -6,9 +6,9 @@ use crate::time::Span;
 use serde::Serialize;
 use std::fmt::Write;
 
-/// Share of something that is taken for all of it: the limit of a run.
+/// Share from which a resource counts as fully used: the limit of a run.
 const FULL_PERCENT: f64 = 97.0;
-/// The same of a bus, which transactions of different length do not fill to the last clock.
+/// Share from which a bus counts as fully used: transactions of different length do not fill it to the last clock.
 const BUS_FULL_PERCENT: f64 = 93.0;
 /// Names of the priorities, for people.
 const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirqs", "processes"];
@@ -35,7 +35,7 @@ pub struct Explanation {
     pub bus: Vec<Part>,
     /// What the processors were busy with, and how long they were idle, all together.
     pub processor: Vec<Part>,
-    /// The same of each processor by itself, the first first, where there are several.
+    /// The time of each processor by itself, in their order, where there are several.
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
     pub ring_wait_us: f64,
@@ -93,7 +93,7 @@ fn limit(outcome: &Outcome) -> &'static str {
     } else if outcome.line_percent.iter().any(|&percent| percent >= FULL_PERCENT)
         || outcome.cpu_percent + outcome.line_percent[1] >= FULL_PERCENT && outcome.line_percent[1] > 50.0
     {
-        "the line, with the gaps of whoever sends on it"
+        "the link, with the gaps of its sender"
     } else {
         "what is asked for: the window, the number of requests, or the application"
     }

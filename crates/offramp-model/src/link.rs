@@ -1,7 +1,7 @@
 //! The line between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
 //!
-//! The line decides who sends and when; whoever owns it keeps the frames. It asks for events of its own through
-//! [`Action`], and is told of them by [`Link::on_free`] and [`Link::on_ready`].
+//! The link decides who sends and when; its owner stores the frames. It asks for events through [`Action`], and the owner
+//! delivers them by [`Link::on_free`] and [`Link::on_ready`].
 
 use crate::time::{Span, Time};
 use rand::RngExt;
@@ -17,14 +17,14 @@ pub const FRAME_LEN_MIN: u64 = 60;
 const SLOT_LEN: u64 = 64;
 /// A collision occupies the line for the preamble and the jam, in byte times (IEEE 802.3 4.2.3.2.4: 64 and 32 bits).
 const COLLISION_LEN: u64 = 12;
-/// The back-off doubles so many times at most (IEEE 802.3 4.2.3.2.5).
+/// Most doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
 /// A frame that collided so often is given up (IEEE 802.3 4.2.3.2.5).
 pub const ATTEMPTS_MAX: u32 = 16;
 
 /// Stations on a line.
 pub const STATIONS: usize = 2;
-/// Which end of the line; 0 is the host under study, 1 its peer.
+/// Which end of the link; 0 is the host under study, 1 its peer.
 pub type Station = usize;
 
 /// What a line is like.
@@ -39,7 +39,7 @@ pub struct LinkConfig {
 }
 
 impl LinkConfig {
-    /// Time that a frame of `len` bytes without FCS occupies the line, without the gap behind it.
+    /// Time that a frame of `len` bytes without FCS occupies the line, without the gap after it.
     pub fn frame_time(&self, len: u64) -> Span {
         Span::of_bytes_at(len.max(FRAME_LEN_MIN) + FRAMING_LEN, self.rate_bps)
     }
@@ -59,7 +59,7 @@ impl LinkConfig {
 pub enum Action {
     /// Nothing: the station waits its turn.
     None,
-    /// This station's frame is on the line from now on; its last bit arrives at the other end after
+    /// This station's frame is on the wire from now on; its last bit arrives at the other end after
     /// [`LinkConfig::frame_time`] and the delay.
     Start(Station),
     /// Both collided. Call [`Link::on_free`] at `free`, and [`Link::on_ready`] for each station at its moment; a
@@ -163,7 +163,7 @@ impl Link {
         Action::Start(station)
     }
 
-    /// Both stations began within the delay of the line.
+    /// Both stations began within the delay of the link.
     fn collide(&mut self, now: Time, rng: &mut ChaCha8Rng) -> Action {
         self.collisions += 1;
         self.waits = [false; STATIONS];

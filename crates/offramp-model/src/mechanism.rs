@@ -8,7 +8,7 @@
 //! | `mechanism/master.rs` | bus masters: bursts, a bus that others use |
 //! | `mechanism/express.rs` | PCI Express |
 //! | `mechanism/queues.rs` | several receive queues |
-//! | `mechanism/work.rs` | work for each byte: sums and ciphers |
+//! | `mechanism/work.rs` | work for each byte: checksums and ciphers |
 //! | `mechanism/frames.rs` | fewer and larger pieces: large sends, jumbo frames |
 
 mod driver;

@@ -10,9 +10,9 @@ pub fn threads() -> NonZeroUsize {
     thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
 }
 
-/// `work` of every item, on so many threads; `done` is told of each on the calling thread, in the order in which they
-/// end. No item is begun any more once `done` says `false`. The results are in the order of the items; what was not
-/// begun is `None`.
+/// Does the `work` of every item on `threads` threads. `done` runs on the calling thread for each item that ends, in the
+/// order in which they end. Once `done` returns `false`, no further item begins. The results are in the order of the
+/// items; an item that did not begin has `None`.
 pub fn map<T: Sync, R: Send>(
     items: &[T],
     threads: NonZeroUsize,
@@ -22,8 +22,8 @@ pub fn map<T: Sync, R: Send>(
     let next = AtomicUsize::new(0);
     let mut results: Vec<Option<R>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
-        // Room for one result of each thread: none waits while another one's is noted, which short items would feel; and a
-        // stop is seen before any thread has begun more than two further items.
+        // Room for one result of each thread: no thread waits while another one's result is noted, which would slow down
+        // short items. After a stop, each thread begins at most two further items.
         let (sender, receiver) = mpsc::sync_channel(threads.get());
         for _ in 0..threads.get().min(items.len()) {
             let (sender, next, work) = (sender.clone(), &next, &work);
@@ -64,20 +64,20 @@ mod tests {
     fn results_are_in_the_order_of_the_items_on_any_number_of_threads() {
         let items: Vec<u64> = (0..500).collect();
         for threads in [1, 2, 7] {
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             let results = map(
                 &items,
                 count(threads),
                 |item| item * item,
                 |at, _| {
-                    told.push(at);
+                    reported.push(at);
                     true
                 },
             );
             let squares: Vec<_> = items.iter().map(|item| Some(item * item)).collect();
             assert_eq!(results, squares);
-            told.sort_unstable();
-            assert_eq!(told, (0..500).collect::<Vec<_>>());
+            reported.sort_unstable();
+            assert_eq!(reported, (0..500).collect::<Vec<_>>());
         }
     }
 

@@ -366,9 +366,7 @@ impl Profile {
             ));
         }
         if self.value("host.poll_interval") > 0 {
-            return refuse(format!(
-                "{queues} queues need a driver that interrupts tell; set host.poll_interval to 0us"
-            ));
+            return refuse(format!("{queues} queues need a driver with interrupts; set host.poll_interval to 0us"));
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! NFS reads over UDP: what a reply is made of, and which calls are under way.
 //!
-//! A reply is a real frame, cut by the product's own code, so the number of its fragments and their lengths are not
-//! a formula of the model.
+//! The product's own code fragments a reply, which is a real frame. So the number of its fragments and their lengths are
+//! not a formula of the model.
 
 use crate::time::Time;
 use offramp_offload::frame::Frame;
@@ -102,7 +102,7 @@ pub(crate) fn tcp_frame(from: Endpoint, to: Endpoint) -> Vec<u8> {
     frame
 }
 
-/// The first frame of the reply to a read of `size` bytes, as the product's own code cuts it.
+/// The first frame of the reply to a read of `size` bytes, fragmented by the product's own code.
 ///
 /// # Errors
 /// When the reply does not fit into one UDP datagram.
@@ -120,7 +120,7 @@ const TCP_HEADER_LEN: usize = 20;
 /// Bytes of all headers of a large send.
 const TCP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_LEN;
 
-/// An Ethernet frame with so many bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
+/// An Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
 fn large_send(sequence: u64, len: u64) -> Vec<u8> {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const TIME_TO_LIVE: u8 = 64;
@@ -154,9 +154,9 @@ fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
     Frame::new(bytes, meta)
 }
 
-/// The payloads of the segments that a large send of `len` bytes is cut into.
+/// The payloads of the segments of a large send of `len` bytes.
 ///
-/// The frame is a real one, and the cut is the adapter's own.
+/// The frame is a real one, and the adapter's own code segments it.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     // What the adapter refuses goes out in one piece, as it came.
     let Ok(mut segmenter) = segmenter(&tcp_super_frame(&mut large_send(0, len), mss)) else { return vec![len] };
@@ -168,7 +168,7 @@ pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
     lens
 }
 
-/// The frames of a stream whose large sends are so long, checksums and all.
+/// The frames of a stream whose large sends have the lengths `sends`, with checksums.
 #[cfg(test)]
 pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     let mut frames: Vec<Vec<u8>> = Vec::new();
@@ -191,7 +191,7 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Writes what a host writes that leaves the sums to its adapter: the header's, and that of the pseudo-header.
+/// Writes the checksums of a host that leaves the rest to its adapter: the IP header's, and the pseudo-header's.
 #[cfg(test)]
 fn sum_headers(frame: &mut [u8]) {
     let fold = |mut sum: u32| {
@@ -208,7 +208,7 @@ fn sum_headers(frame: &mut [u8]) {
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 
-/// The frames, without FCS, of a UDP datagram with so many bytes of data, cut by the host.
+/// The frames, without FCS, of a UDP datagram with this number of bytes of data, fragmented by the host.
 ///
 /// # Errors
 /// When no datagram holds them.

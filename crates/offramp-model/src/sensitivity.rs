@@ -126,7 +126,7 @@ impl Study<'_> {
 
     fn values(&self, points: &[Vec<(&'static Key, u64)>]) -> Result<Vec<f64>, ModelError> {
         let results = pool::map(points, self.threads, |point| self.value(point), |_, result| result.is_ok());
-        // The first failure ends the study, so only what comes behind it is missing.
+        // The first failure ends the study, so only what comes after it is missing.
         results.into_iter().flatten().collect()
     }
 
@@ -268,7 +268,7 @@ pub fn checked_share(percent: f64) -> Result<f64, String> {
     Err(format!("a range of {percent} % is none; use one above 0 and up to {PERCENT_MAX} %"))
 }
 
-/// Checks that a method does not take more runs than a sweep may have points: so many for each path or sample.
+/// Checks that a method does not take more runs than a sweep may have points.
 ///
 /// # Errors
 /// In words, with the largest number of them.
@@ -303,8 +303,8 @@ mod tests {
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
         // What is not the costs of the host is the bus: the two shares make up all of the time.
-        let sum = of("bus.clock") - of("host.cost_scale");
-        assert!((sum - 1.0).abs() < 0.05, "{sum}");
+        let both = of("bus.clock") - of("host.cost_scale");
+        assert!((both - 1.0).abs() < 0.05, "{both}");
         assert!(of("link.rate").abs() < 0.05, "the line is not what limits: {}", of("link.rate"));
         assert!(found.effects[0].main.abs() >= found.effects[1].main.abs());
     }

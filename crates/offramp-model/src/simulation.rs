@@ -2,7 +2,7 @@
 //!
 //! | file | what happens there |
 //! |---|---|
-//! | `simulation.rs` | the events, and who is told of each |
+//! | `simulation.rs` | the events, and who handles each |
 //! | `simulation/line.rs` | who sends when |
 //! | `simulation/dma.rs` | the way through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
@@ -34,7 +34,7 @@ use crate::time::{Span, Time};
 use dma::Dma;
 use driver::Driver;
 use line::StationState;
-use offramp_impair::memory::MemoryConfigError;
+use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
@@ -55,8 +55,8 @@ pub enum ModelError {
     Profile(#[from] ProfileError),
     /// The adapter's memory is none.
     #[error("adapter.memory: {0}")]
-    Memory(#[from] MemoryConfigError),
-    /// The RPC's reply cannot be cut into frames.
+    Memory(#[from] OutOfRange),
+    /// The RPC's reply cannot be fragmented.
     #[error("workload.rpc_size: {0}")]
     Rpc(#[from] Refused),
     /// Nothing is to happen any more before the run is over, or nothing came through in spite of timeouts.
@@ -139,7 +139,7 @@ enum Event {
     PeerSends(Frame),
     /// The peer's reply to a call is there.
     PeerReplies { slot: usize, number: u64, attempt: u32 },
-    /// The peer has looked at an acknowledgement.
+    /// The peer has processed an acknowledgement.
     PeerAck { flow: usize, next: u64, window: u64 },
     /// The peer's application writes.
     Write { flow: usize },
@@ -237,7 +237,7 @@ struct Simulation {
     link: Link,
     stations: [StationState; 2],
     steering: Steering,
-    /// Of each queue.
+    /// One for each queue.
     drivers: Vec<Driver>,
     flows: Vec<Flow>,
     calls: Vec<Call>,
@@ -439,7 +439,8 @@ impl Simulation {
         self.expect(processor, completion);
     }
 
-    /// The same, before all else of that priority if it follows from the job that is just done on that processor.
+    /// Submits work that follows from a job. If that job was on the same processor, the work comes before all else of its
+    /// priority.
     fn work_next(&mut self, priority: Priority, job: Job, costs: &[(Activity, Span)]) {
         let processor = self.place(priority, &job);
         if self.deciding != Some(processor) {

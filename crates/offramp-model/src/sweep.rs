@@ -7,7 +7,7 @@
 //! | `sweep/journal.rs` | what is done already, so that a sweep that was interrupted goes on |
 //! | `sweep/table.rs` | the result in columns, and as CSV |
 //!
-//! A Latin hypercube of n points cuts the range of every parameter into n equal parts and has one point in each of
+//! A Latin hypercube of n points divides the range of every parameter into n equal parts and has one point in each of
 //! them (`McKay`, Beckman and Conover, Technometrics 21 (1979) 239).
 
 mod axis;
@@ -77,7 +77,7 @@ pub enum SweepError {
 pub enum Design {
     /// Every value with every other.
     Grid,
-    /// So many points, one in each part of each range.
+    /// A Latin hypercube: one point in each part of each range.
     Latin {
         /// How many.
         points: usize,
@@ -197,8 +197,8 @@ impl Sweep {
         format!("holds points of a sweep with other {}", named.join(", other "))
     }
 
-    /// Runs all points but those that are `done`, on so many threads. `on_row` is told of each new one as it ends; when
-    /// it says `false`, no further one begins. The rows that there are, old and new, are in the order of the points.
+    /// Runs all points but those that are `done`, on `threads` threads. `on_row` runs for each new row; once it returns
+    /// `false`, no further point begins. The result has the old and the new rows, in the order of the points.
     ///
     /// # Errors
     /// As [`Self::points`].

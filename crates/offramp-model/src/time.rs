@@ -1,7 +1,7 @@
 //! Virtual time: whole picoseconds since the start of a run.
 //!
-//! 64 bits of them last 213 days. Nothing here is floating point, so a run is the same on every machine. Sums
-//! saturate: a time that would lie behind the end of time never comes.
+//! 64 bits of them last 213 days. Nothing here is floating point, so a run is the same on every machine. Additions
+//! saturate: a time after the end of time never comes.
 
 use std::ops::{Add, AddAssign, Sub};
 
@@ -43,39 +43,39 @@ impl Span {
     /// No time.
     pub const ZERO: Self = Self(0);
 
-    /// So many microseconds.
+    /// Microseconds.
     pub const fn us(us: u64) -> Self {
         Self(us.saturating_mul(PICOSECONDS_PER_MICROSECOND))
     }
 
-    /// So many nanoseconds.
+    /// Nanoseconds.
     pub const fn ns(ns: u64) -> Self {
         Self(ns.saturating_mul(PICOSECONDS_PER_NANOSECOND))
     }
 
-    /// So many cycles of a clock, rounded to the nearest picosecond. A clock that stands still takes for ever.
+    /// The span of `cycles` of a clock at `hz`, rounded to the nearest picosecond. A clock of 0 Hz takes for ever.
     pub fn of_cycles(cycles: u64, hz: u64) -> Self {
         divide(u128::from(cycles) * u128::from(PICOSECONDS_PER_SECOND), u128::from(hz))
     }
 
-    /// So many bytes on a line of so many bits per second, rounded to the nearest picosecond.
+    /// The span of `bytes` at a rate in bits per second, rounded to the nearest picosecond.
     pub fn of_bytes_at(bytes: u64, bits_per_second: u64) -> Self {
         let picobits = u128::from(bytes) * BITS_PER_BYTE * u128::from(PICOSECONDS_PER_SECOND);
         divide(picobits, u128::from(bits_per_second))
     }
 
-    /// So many bytes at so many femtoseconds each, rounded to the nearest picosecond.
+    /// The span of `bytes` at a cost in femtoseconds each, rounded to the nearest picosecond.
     pub fn of_bytes(bytes: u64, femtoseconds_per_byte: u64) -> Self {
         divide(u128::from(bytes) * u128::from(femtoseconds_per_byte), FEMTOSECONDS_PER_PICOSECOND)
     }
 
-    /// So many times as long.
+    /// This, `count` times as long.
     #[must_use]
     pub fn times(self, count: u64) -> Self {
         Self(self.0.saturating_mul(count))
     }
 
-    /// This, scaled by so many parts of a million, rounded to the nearest picosecond.
+    /// This, scaled by `ppm` parts of a million, rounded to the nearest picosecond.
     #[must_use]
     pub fn scaled_ppm(self, ppm: u64) -> Self {
         const PPM: u128 = 1_000_000;

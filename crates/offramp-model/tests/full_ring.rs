@@ -13,7 +13,7 @@ use offramp_model::simulation::run;
 use support::MemoryHost;
 use support::line::ScriptedLine;
 
-/// Frames of a reply of 16 KiB, which come one behind the other.
+/// Frames of a reply of 16 KiB, which come back to back.
 const BURST_FRAMES: u64 = 12;
 /// A full frame on a line of 1 Gbit/s, and its gap.
 const FRAME_NS: u64 = 12_304;
@@ -22,7 +22,7 @@ const WAIT_USECS: u32 = 20_000;
 /// More than any ring here holds.
 const WAITING_FRAMES_MAX: u32 = 1000;
 
-/// What a burst comes to: frames lost, and times that the host is told.
+/// The outcome of a burst: frames lost, and interrupts of the host.
 #[derive(Debug, PartialEq, Eq)]
 struct Burst {
     lost: u64,

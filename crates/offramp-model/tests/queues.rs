@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const JOBS: usize = 400_000;
-/// A mean over so many jobs keeps within this of theory, a share.
+/// Share by which a mean over [`JOBS`] may differ from theory.
 const WITHIN: f64 = 0.04;
 const NS: f64 = 1000.0;
 

@@ -16,7 +16,7 @@ fn receives(settings: &[(&str, &str)]) -> Outcome {
     run(&server(settings), TtcpReceive).unwrap()
 }
 
-/// As much for each frame as without joining: the receive work is the limit.
+/// Without coalescing, each frame costs its own receive work, which is the limit.
 fn frame_by_frame(queues: &str, flows: &str) -> Outcome {
     receives(&[("adapter.coalesce", "off"), ("adapter.queues", queues), ("workload.flows", flows)])
 }
@@ -42,15 +42,15 @@ fn many_connections_have_several_queues_work_at_once() {
 fn each_queue_interrupts_its_own_processor_and_processes_are_where_the_placement_says() {
     for placement in ["spread", "pinned"] {
         let outcome = receives(&[("adapter.queues", "2"), ("workload.flows", "16"), ("host.placement", placement)]);
-        let [first, second, third, last] = &outcome.processor_loads[..] else { panic!("four processors") };
+        let [first, second, spare, last] = &outcome.processor_loads[..] else { panic!("four processors") };
         for of in [first, second] {
             assert!(of.busy_percent_by_priority[0] > 0.0 && of.busy_percent_by_priority[1] > 0.0, "{of:?}");
         }
-        for of in [third, last] {
+        for of in [spare, last] {
             assert_eq!(of.busy_percent_by_priority[..2], [0.0, 0.0], "{placement}: {of:?}");
         }
         assert!(last.busy_percent_by_priority[2] > 0.0);
-        assert_eq!(third.busy_percent_by_priority[2] > 0.0, placement == "spread", "{third:?}");
+        assert_eq!(spare.busy_percent_by_priority[2] > 0.0, placement == "spread", "{spare:?}");
         assert_eq!(outcome.queue_loads.iter().map(|queue| queue.processor).collect::<Vec<_>>(), [Some(0), Some(1)]);
     }
 }

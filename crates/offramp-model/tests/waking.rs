@@ -8,7 +8,7 @@ use offramp_model::simulation::{Outcome, run};
 const WAKE_US: f64 = 50.0;
 const US_PER_S: f64 = 1e6;
 
-/// A system at so many bits per second, with interrupts 500 µs apart at least, without and with a cost of waking.
+/// A system at `rate`, with interrupts at least 500 µs apart, without and with a cost of waking.
 fn at(rate: &str) -> [Outcome; 2] {
     let base = Profile::load("ndis-2011").unwrap();
     let base = base.with("adapter.moderation", "fixed-gap").with("adapter.interrupt_rate", "2000");

@@ -22,13 +22,13 @@ bitflags! {
         const USO = 1 << 4;
         /// Transmit: segment a large UDP datagram into IP fragments (UFO).
         const UFO = 1 << 5;
-        /// Receive: verify checksums and say what was found.
+        /// Receive: verify checksums and mark frames with the verdict.
         const RX_CHECKSUM = 1 << 8;
-        /// Receive: join TCP over IPv4 (RSC, LRO).
+        /// Receive: coalesce TCP over IPv4 (RSC, LRO).
         const RSC4 = 1 << 9;
-        /// Receive: join TCP over IPv6.
+        /// Receive: coalesce TCP over IPv6.
         const RSC6 = 1 << 10;
-        /// Receive: join UDP datagrams (URO).
+        /// Receive: coalesce UDP datagrams (URO).
         const RSC_UDP = 1 << 11;
         /// Receive: hand over TCP super-frames that carry CWR, as another host made them. Coalescing makes none.
         const RSC_ECN = 1 << 12;
@@ -52,26 +52,20 @@ pub struct OffloadName {
 
 /// Every offload with its names in the field.
 pub const NAMES: [OffloadName; 11] = [
-    name(Offloads::TX_CHECKSUM, "tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"),
-    name(Offloads::TSO4, "tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"),
-    name(Offloads::TSO6, "tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"),
-    name(Offloads::TSO_ECN, "tso-ecn", "tx-tcp-ecn-segmentation", "HOST_ECN", "*LsoV2IPv4"),
-    name(Offloads::USO, "uso", "tx-udp-segmentation", "HOST_USO", "*UsoIPv4"),
-    name(Offloads::UFO, "ufo", "tx-udp-fragmentation", "HOST_UFO", "none"),
-    name(Offloads::RX_CHECKSUM, "rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"),
-    name(Offloads::RSC4, "rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"),
-    name(Offloads::RSC6, "rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"),
-    name(Offloads::RSC_ECN, "rsc-ecn", "rx-gro-hw", "GUEST_ECN", "*RscIPv4"),
-    name(Offloads::RSC_UDP, "rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"),
+    name(Offloads::TX_CHECKSUM, ["tx-checksum", "tx-checksum-ip-generic", "CSUM", "*TCPUDPChecksumOffloadIPv4"]),
+    name(Offloads::TSO4, ["tso4", "tx-tcp-segmentation", "HOST_TSO4", "*LsoV2IPv4"]),
+    name(Offloads::TSO6, ["tso6", "tx-tcp6-segmentation", "HOST_TSO6", "*LsoV2IPv6"]),
+    name(Offloads::TSO_ECN, ["tso-ecn", "tx-tcp-ecn-segmentation", "HOST_ECN", "*LsoV2IPv4"]),
+    name(Offloads::USO, ["uso", "tx-udp-segmentation", "HOST_USO", "*UsoIPv4"]),
+    name(Offloads::UFO, ["ufo", "tx-udp-fragmentation", "HOST_UFO", "none"]),
+    name(Offloads::RX_CHECKSUM, ["rx-checksum", "rx-checksum", "GUEST_CSUM", "*TCPUDPChecksumOffloadIPv4"]),
+    name(Offloads::RSC4, ["rsc4", "rx-gro-hw", "GUEST_TSO4", "*RscIPv4"]),
+    name(Offloads::RSC6, ["rsc6", "rx-gro-hw", "GUEST_TSO6", "*RscIPv6"]),
+    name(Offloads::RSC_ECN, ["rsc-ecn", "rx-gro-hw", "GUEST_ECN", "*RscIPv4"]),
+    name(Offloads::RSC_UDP, ["rsc-udp", "rx-udp-gro-forwarding", "GUEST_USO4", "*UdpRsc"]),
 ];
 
-const fn name(
-    offload: Offloads,
-    name: &'static str,
-    ethtool: &'static str,
-    virtio: &'static str,
-    ndis: &'static str,
-) -> OffloadName {
+const fn name(offload: Offloads, [name, ethtool, virtio, ndis]: [&'static str; 4]) -> OffloadName {
     OffloadName { offload, name, ethtool, virtio, ndis }
 }
 
@@ -80,18 +74,18 @@ impl Offloads {
     pub const LSO: Self = Self::TSO4.union(Self::TSO6).union(Self::TSO_ECN);
     /// Receive coalescing of TCP, both IP versions.
     pub const RSC: Self = Self::RSC4.union(Self::RSC6).union(Self::RSC_ECN);
-    /// What a host hands over on transmit.
+    /// All offloads of transmit.
     pub const TX: Self = Self::TX_CHECKSUM.union(Self::LSO).union(Self::USO).union(Self::UFO);
-    /// What the adapter does on receive.
+    /// All offloads of receive.
     pub const RX: Self = Self::RX_CHECKSUM.union(Self::RSC).union(Self::RSC_UDP);
 
-    /// What is offered: all three agree, and no bit stands without its prerequisite.
+    /// The bits that all three agree on, without those whose prerequisite is missing.
     pub fn offer(device: Self, peer: Self, user: Self) -> Self {
         (device & peer & user).with_prerequisites()
     }
 
-    /// Drops what cannot stand alone: cutting needs the transmit checksum, ECN needs TCP to
-    /// be cut or joined at all, and a joined frame can only be told with a checksum verdict.
+    /// Drops bits without their prerequisite: segmentation needs the transmit checksum, ECN needs segmentation or
+    /// coalescing of TCP, and coalescing needs a checksum verdict.
     #[must_use]
     pub fn with_prerequisites(self) -> Self {
         let mut set = self;

@@ -1,4 +1,4 @@
-//! The Internet checksum (RFC 1071): sum, sum while copying, verify, complete, update.
+//! The Internet checksum (RFC 1071): compute, compute while copying, verify, complete, update.
 //!
 //! Words are added as they lie in memory, so the hot path swaps no bytes; only [`Sum::fold`] and
 //! [`Sum::word`] know of byte order. Short inputs take an inlined scalar path, long ones the best
@@ -19,13 +19,14 @@ mod tests;
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
+use crate::count;
 pub use frame::{CompleteError, complete, update16};
 pub(crate) use frame::{ipv4_header_is_good, is_good_ipv4_header, make_partial, pseudo_header, verify};
 use kernel::SHORT_LEN_MAX;
 
 /// A one's-complement sum of 16-bit words in memory order, not folded.
 ///
-/// The value is kept modulo 2⁶⁴ − 1 with the carry brought around. 2¹⁶ − 1 divides that, so no chain
+/// Additions are modulo 2⁶⁴ − 1, with the carry brought around. 2¹⁶ − 1 divides that, so no chain
 /// of additions, however long, can overflow or lose anything. Zero means "nothing but zeros was
 /// added"; every other multiple of 2¹⁶ − 1 folds to 0xffff (RFC 1071 section 2).
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,7 +57,7 @@ impl Sum {
 
     /// The sum without `other`, which is part of it (one's-complement subtraction, RFC 1624).
     ///
-    /// What is left of equal sums is the negative zero: it folds to 0xffff, not to 0.
+    /// The difference of two equal sums is the negative zero: it folds to 0xffff, not to 0.
     #[inline]
     #[must_use]
     pub const fn minus(self, other: Self) -> Self {
@@ -81,10 +82,25 @@ impl Sum {
         u16::from_be(sum16)
     }
 
+    /// Whether this is the sum of a message that includes a right checksum (RFC 1071 section 1).
+    #[inline]
+    pub const fn is_right(self) -> bool {
+        self.fold() == u16::MAX
+    }
+
     /// What a header's checksum field holds: the inverted folded sum, a host integer.
     #[inline]
     pub const fn checksum(self) -> u16 {
         !self.fold()
+    }
+
+    /// As [`Sum::checksum`], with 0xffff for 0: the same number in one's complement, where 0 says that there is none.
+    #[inline]
+    pub(crate) const fn checksum_not_zero(self) -> u16 {
+        match self.checksum() {
+            0 => u16::MAX,
+            checksum => checksum,
+        }
     }
 }
 
@@ -94,13 +110,14 @@ pub fn sum(bytes: &[u8]) -> Sum {
     Sum(if bytes.len() <= SHORT_LEN_MAX { portable::sum_short(bytes) } else { kernel::active().sum(bytes) })
 }
 
-/// Copies `src` to the front of `dst` and sums it in the same pass. Bytes of `dst` behind
+/// Copies `src` to the front of `dst` and computes its sum in the same pass. Bytes of `dst` past
 /// `src.len()` are not touched.
 ///
 /// # Panics
 /// When `dst` is shorter than `src`.
 #[inline]
 pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
+    count::copied(src.len());
     Sum(if src.len() <= SHORT_LEN_MAX {
         portable::copy_and_sum_short(src, dst)
     } else {
@@ -108,7 +125,18 @@ pub fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> Sum {
     })
 }
 
-/// How a message is cut, and where the frames go.
+/// As [`copy_and_sum`], to memory that others may write to, such as a guest's: it must have no reference. It is not read.
+///
+/// # Safety
+/// `dst` must be valid for writes of as many bytes as `src` has, none of them in `src`.
+#[inline]
+pub unsafe fn copy_and_sum_to(src: &[u8], dst: *mut u8) -> Sum {
+    count::copied(src.len());
+    // SAFETY: the caller vouches for `dst`.
+    Sum(unsafe { kernel::active().copy_and_sum_to(src, dst) })
+}
+
+/// How a message is segmented, and where the frames go.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Run {
     /// Bytes of a segment.
@@ -120,17 +148,17 @@ pub(crate) struct Run {
 /// What stands in front of every segment of a run: the same bytes but for some words and the checksum.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head<'a> {
-    /// The bytes; those behind `len` are of no account.
+    /// The bytes; those past `len` are undefined.
     pub(crate) bytes: &'a [u8; Head::LEN_MAX],
-    /// How many of them count.
+    /// Bytes of the head.
     pub(crate) len: usize,
-    /// Words that are other than in `bytes`: where (even), and what (host integer).
+    /// Words that replace those in `bytes`: where (even), and what (host integer).
     pub(crate) fixed: [(u8, u16); 2],
     /// Where each of the [`HeadWords`] stands: even, or [`Head::NOWHERE`].
     pub(crate) places: [u8; HeadWords::COUNT],
     /// Where the checksum of the segment stands.
     pub(crate) checksum_at: usize,
-    /// What is written for a checksum of 0 (host integer).
+    /// The word to write for a checksum of 0 (host integer).
     pub(crate) checksum_zero: u16,
 }
 
@@ -140,7 +168,7 @@ impl Head<'_> {
     /// The place of a word that stands nowhere.
     pub(crate) const NOWHERE: u8 = u8::MAX;
 
-    /// Writes the head and bytes behind it, whose place the payload takes: so the length is known.
+    /// Writes the head and bytes after it, whose place the payload takes: so the length is known.
     fn write(&self, words: HeadWords, frame: &mut [u8]) {
         frame[..Self::LEN_MAX].copy_from_slice(self.bytes);
         let changed = self.places.iter().enumerate().map(|(n, &at)| (at, words.get(n)));
@@ -182,8 +210,8 @@ impl HeadWords {
 }
 
 /// Writes a frame for each whole segment of `src` to the front of its slot of `dst`: the head, then the
-/// segment, which is summed in the same pass. `changed` gives for the number of a frame what differs in
-/// its head, and what the head adds to the checksum. Bytes behind a frame are not touched.
+/// segment, whose sum is computed in the same pass. `changed` gives for the number of a frame what differs in
+/// its head, and what the head adds to the checksum. Bytes past a frame are not touched.
 ///
 /// # Panics
 /// When a slot has no room for its frame, a frame is shorter than [`Head::LEN_MAX`], or a length of
@@ -197,6 +225,7 @@ pub(crate) fn write_frames(
     mut changed: impl FnMut(usize) -> (HeadWords, Sum),
 ) {
     kernel::active().write_frames(run, head, src, dst, |n| {
+        count::copied(run.segment_len);
         let (words, sum) = changed(n);
         (words, sum.0)
     });
@@ -207,8 +236,14 @@ pub fn kernel_name() -> &'static str {
     kernel::active().name
 }
 
-/// The definition itself: big-endian words added one by one (RFC 1071 section 1). Slow and obvious;
-/// what every kernel is held against.
+/// Uses the portable kernel from now on. For counts of instructions, which must not depend on the processor.
+#[doc(hidden)]
+pub fn use_portable_kernel() {
+    kernel::activate(kernel::portable());
+}
+
+/// The definition itself: big-endian words added one by one (RFC 1071 section 1). Slow and obvious, to compare
+/// every kernel with.
 #[cfg(test)]
 fn oracle(bytes: &[u8]) -> u16 {
     let mut total: u128 = 0;

@@ -30,6 +30,7 @@
 
 mod flow;
 mod head;
+mod sink;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -40,8 +41,9 @@ use crate::frame::Frame;
 use crate::layout::{ETHERNET_HEADER_LEN, FrameLayout, Network, Transport, VLAN_TAG_LEN, VLAN_TAGS_MAX};
 use crate::meta::{ChecksumState, RxMeta};
 use crate::segment::UDP_SEGMENTS_MAX;
-use flow::{First, Join, Limits};
+use flow::{First, Outcome};
 use head::{Key, NetworkFields, Shape, TransportFields};
+pub use sink::{Appended, Sink};
 use table::FlowTable;
 
 /// Most bytes of an IP packet that a 16-bit length can say (RFC 791 3.1).
@@ -52,7 +54,7 @@ pub const FLOWS_MAX: usize = 65_536;
 pub const FLOWS_MAX_DEFAULT: usize = 64;
 /// Most datagrams of a UDP aggregate, as in Linux (`UDP_GRO_CNT_MAX`).
 pub const UDP_SEGMENTS_MAX_DEFAULT: u16 = 64;
-/// Longest link header that [`FrameLayout::parse`] looks through.
+/// Longest link header that [`FrameLayout::parse_into`] looks through.
 const LINK_HEADER_LEN_MAX: usize = ETHERNET_HEADER_LEN + VLAN_TAGS_MAX * VLAN_TAG_LEN;
 /// Bytes of a cache line.
 const CACHE_LINE_LEN: usize = 64;
@@ -68,8 +70,8 @@ pub struct CoalesceConfig {
     pub segments_max: u16,
     /// Most UDP datagrams of an aggregate, 1 to [`UDP_SEGMENTS_MAX`].
     pub udp_segments_max: u16,
-    /// How long a flow may be held after its first frame, in nanoseconds. With 0 everything is to be
-    /// flushed at the end of each batch.
+    /// Longest time that a flow may wait after its first frame, in nanoseconds. With 0 the caller flushes at the end of
+    /// each batch.
     pub hold_ns: u64,
     /// How a right checksum is marked.
     pub rx_csum: RxCsum,
@@ -81,7 +83,7 @@ pub enum RxCsum {
     /// By [`ChecksumState::Good`]; the frame keeps its bytes. A guest understands it.
     #[default]
     DataValid,
-    /// By [`ChecksumState::Partial`]: the field is replaced by the pseudo-header sum. It is all that a
+    /// By [`ChecksumState::Partial`]: the field gets the sum of the pseudo-header. It is all that a
     /// Linux TAP understands (it ignores virtio's `DATA_VALID`).
     NeedsCsum,
 }
@@ -100,7 +102,7 @@ impl Default for CoalesceConfig {
 }
 
 impl CoalesceConfig {
-    /// The nearest configuration that can be kept.
+    /// The nearest configuration within the limits.
     fn bounded(self) -> Self {
         Self {
             flows_max: self.flows_max.clamp(1, FLOWS_MAX),
@@ -110,19 +112,11 @@ impl CoalesceConfig {
             ..self
         }
     }
-
-    fn limits(&self, layout: &FrameLayout) -> Limits {
-        let segments_max = match layout.transport {
-            Transport::Udp => self.udp_segments_max,
-            _ => self.segments_max,
-        };
-        Limits { packet_len_max: self.packet_len_max, segments_max }
-    }
 }
 
 /// A frame and its layout.
 type Framed<'a> = (&'a mut [u8], &'a FrameLayout);
-/// What is handed on with a frame: its hash, and the time of its arrival in nanoseconds.
+/// A frame's hash, and the time of its arrival in nanoseconds.
 type Arrival = (Option<u32>, u64);
 
 /// Coalesces the frames of one receive queue. See the [module](self) for the rules.
@@ -139,8 +133,7 @@ pub struct Coalescer {
 }
 
 impl Coalescer {
-    /// A coalescer that holds nothing. Values of `config` that cannot be kept are brought to the
-    /// nearest that can.
+    /// A coalescer without flows. Values of `config` outside their limits are brought to the nearest within.
     pub fn new(config: CoalesceConfig) -> Self {
         let config = config.bounded();
         Self {
@@ -152,17 +145,17 @@ impl Coalescer {
         }
     }
 
-    /// Coalesces one frame of the wire. It is either held (copied), or handed to `out` after everything
-    /// that must go before it.
+    /// Coalesces one frame of the wire. It is either copied to an aggregate (into memory that `out` lends if it does), or
+    /// handed to `out` after everything that must go before it.
     ///
     /// * `enabled`: the receive offloads ([`Offloads::RX`]) are heeded, each with its prerequisites;
     ///   when one of them is switched off, everything held is handed out first.
     /// * `hash` is handed on; an aggregate has its first frame's.
     ///
     /// A frame that is handed out alone carries the verdict of [`verify`] when
-    /// [`Offloads::RX_CHECKSUM`] is on, told as [`CoalesceConfig::rx_csum`] says; without it nobody
-    /// verifies. It keeps its padding, unless it is marked with a partial checksum. A frame that was
-    /// held and coalesced with none is handed out without padding. `queue` is left 0 for the caller.
+    /// [`Offloads::RX_CHECKSUM`] is on, marked as [`CoalesceConfig::rx_csum`] says; without it nobody
+    /// verifies. It keeps its padding, unless it is marked with a partial checksum. The only frame of an aggregate is
+    /// handed out without padding. `queue` is left 0 for the caller.
     ///
     /// The bytes of `frame` are the same when this returns: a partial checksum is written for `out` alone.
     #[inline]
@@ -172,33 +165,33 @@ impl Coalescer {
         enabled: Offloads,
         hash: Option<u32>,
         now_ns: u64,
-        out: &mut impl FnMut(&RxMeta, &[u8]),
+        out: &mut impl Sink,
     ) {
         self.switch(enabled, out);
         let Ok((frame, layout)) = frame.parts_mut() else { return self.pass_malformed(frame.bytes_mut(), hash, out) };
         // Frames come in bursts of one flow: the last one's headers are compared without a look-up.
-        let last = self.table.last();
+        let last = self.table.last;
         let flow = self.table.flow_mut(last);
         if flow.has_ports_of(frame, layout) {
-            match flow.join(frame, layout, &mut self.buffers.bytes) {
-                Join::Open => return,
-                Join::OtherHeaders => {}
+            match flow.coalesce(frame, layout, &mut self.buffers.bytes, last, out) {
+                Outcome::Open => return,
+                Outcome::OtherHeaders => {}
                 other => return self.settle(other, last, (frame, layout), (hash, now_ns), out),
             }
         }
         self.push_to_any((frame, layout), (hash, now_ns), out);
     }
 
-    /// Hands out everything, in the order in which the flows were started. To be called at the end
-    /// of each batch when `hold_ns` is 0.
-    pub fn flush(&mut self, out: &mut impl FnMut(&RxMeta, &[u8])) {
+    /// Hands out everything, in the order in which the flows were started. With a `hold_ns` of 0, call it at the end of
+    /// each batch.
+    pub fn flush(&mut self, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             self.close(slot, out);
         }
     }
 
     /// Hands out the flows that have been held for `hold_ns` or longer.
-    pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl FnMut(&RxMeta, &[u8])) {
+    pub fn flush_expired(&mut self, now_ns: u64, out: &mut impl Sink) {
         while let Some(slot) = self.table.oldest() {
             if self.deadline_ns(slot) > now_ns {
                 break;
@@ -207,15 +200,15 @@ impl Coalescer {
         }
     }
 
-    /// When [`Self::flush_expired`] has something to do next; none when nothing is held. It lies in
-    /// the past when `hold_ns` is 0.
+    /// When [`Self::flush_expired`] has something to do next; none without flows. It lies in the past when `hold_ns` is
+    /// 0.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.table.oldest().map(|slot| self.deadline_ns(slot))
     }
 
-    /// Frames that are held now, counted by walking through the flows.
+    /// Frames of all aggregates, counted by walking through the flows.
     pub fn held(&self) -> usize {
-        let slots = std::iter::successors(self.table.oldest(), |slot| self.table.newer(*slot));
+        let slots = std::iter::successors(self.table.oldest(), |slot| self.table.flows.newer(*slot));
         slots.map(|slot| usize::from(self.table.flow(slot).segments)).sum()
     }
 
@@ -223,9 +216,9 @@ impl Coalescer {
         self.table.flow(slot).started_ns.saturating_add(self.config.hold_ns)
     }
 
-    /// Takes over which offloads are on. What is switched off holds nothing back.
+    /// Takes over which offloads are on. Switching one off flushes all flows.
     #[inline]
-    fn switch(&mut self, asked: Offloads, out: &mut impl FnMut(&RxMeta, &[u8])) {
+    fn switch(&mut self, asked: Offloads, out: &mut impl Sink) {
         if asked != self.asked {
             self.asked = asked;
             let enabled = asked.with_prerequisites() & Offloads::RX;
@@ -236,7 +229,7 @@ impl Coalescer {
         }
     }
 
-    /// The flow that the frame belongs to; none when frames of its kind are not held.
+    /// The flow that the frame belongs to; none when frames of its kind are not coalesced.
     #[inline]
     fn key_of(&self, frame: &[u8], layout: &FrameLayout) -> Option<Key> {
         let offload = match (layout.transport, layout.network) {
@@ -250,65 +243,58 @@ impl Coalescer {
 
     /// A frame of another flow than the last.
     #[inline(never)]
-    fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl FnMut(&RxMeta, &[u8])) {
+    fn push_to_any(&mut self, (frame, layout): Framed<'_>, arrival: Arrival, out: &mut impl Sink) {
         let Some(key) = self.key_of(frame, layout) else {
             return self.pass_without_flow((frame, layout), arrival, out);
         };
         let Some(slot) = self.table.find(&key) else {
             return self.start_or_pass(key, (frame, layout), arrival, out);
         };
-        match self.table.flow_mut(slot).join(frame, layout, &mut self.buffers.bytes) {
-            Join::Open => {}
+        match self.table.flow_mut(slot).coalesce(frame, layout, &mut self.buffers.bytes, slot, out) {
+            Outcome::Open => {}
             other => self.settle(other, slot, (frame, layout), arrival, out),
         }
     }
 
-    /// What follows when a frame was held against the aggregate of its flow, and this is not to be
-    /// continued.
+    /// Closes the aggregate of a flow after a frame that ended it, or does not continue it.
     #[inline(never)]
     fn settle(
         &mut self,
-        join: Join,
+        outcome: Outcome,
         slot: usize,
         (frame, layout): Framed<'_>,
         arrival: Arrival,
-        out: &mut impl FnMut(&RxMeta, &[u8]),
+        out: &mut impl Sink,
     ) {
         let key = self.table.flow(slot).key;
-        if join == Join::Last {
+        if outcome == Outcome::Last {
             self.table.flow_mut(slot).note_last(frame, layout);
         }
         self.close(slot, out);
-        match join {
-            Join::Open | Join::Last => {}
-            Join::Bad => out(&alone(layout, ChecksumState::Bad, arrival.0), frame),
-            Join::OtherHeaders | Join::Refused => self.start_or_pass(key, (frame, layout), arrival, out),
+        match outcome {
+            Outcome::Open | Outcome::Last => {}
+            Outcome::Bad => out.deliver(&alone(layout, ChecksumState::Bad, arrival.0), frame),
+            Outcome::OtherHeaders | Outcome::Refused => self.start_or_pass(key, (frame, layout), arrival, out),
         }
     }
 
-    /// Holds a frame as the first of an aggregate, or hands it out. Nothing is held of its flow.
-    fn start_or_pass(
-        &mut self,
-        key: Key,
-        (frame, layout): Framed<'_>,
-        (hash, now_ns): Arrival,
-        out: &mut impl FnMut(&RxMeta, &[u8]),
-    ) {
+    /// Starts an aggregate with a frame whose flow has none, or hands the frame out.
+    fn start_or_pass(&mut self, key: Key, (frame, layout): Framed<'_>, (hash, now_ns): Arrival, out: &mut impl Sink) {
         let Some((shape, network, transport)) = self.first_of(frame, layout) else {
             return self.pass(frame, layout, hash, out);
         };
-        if self.table.vacant().is_none()
+        if self.table.flows.vacant().is_none()
             && let Some(oldest) = self.table.oldest()
         {
             self.close(oldest, out);
         }
-        let Some(slot) = self.table.vacant() else { return self.pass(frame, layout, hash, out) };
-        let (limits, buffer_start) = (self.config.limits(layout), self.buffers.start_of(slot));
-        let first = First { frame, layout, network, transport, shape, key, limits, buffer_start, hash, now_ns };
-        if self.table.flow_mut(slot).start(&first, self.buffers.of(slot)) {
+        let Some(slot) = self.table.flows.vacant() else { return self.pass(frame, layout, hash, out) };
+        let (config, buffer_start) = (&self.config, self.buffers.start_of(slot));
+        let first = First { frame, layout, network, transport, shape, key, config, slot, buffer_start, hash, now_ns };
+        if self.table.flow_mut(slot).start(&first, self.buffers.of(slot), out) {
             self.table.insert();
         } else {
-            out(&alone(layout, ChecksumState::Bad, hash), frame);
+            out.deliver(&alone(layout, ChecksumState::Bad, hash), frame);
         }
     }
 
@@ -329,53 +315,53 @@ impl Coalescer {
 
     /// A malformed frame may belong to any flow.
     #[cold]
-    fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &[u8])) {
+    fn pass_malformed(&mut self, frame: &mut [u8], hash: Option<u32>, out: &mut impl Sink) {
         self.flush(out);
-        out(&RxMeta { hash, ..RxMeta::default() }, frame);
+        out.deliver(&RxMeta { hash, ..RxMeta::default() }, frame);
     }
 
-    /// A frame of no kind that is held. A fragment may belong to any flow between its addresses.
-    fn pass_without_flow(
-        &mut self,
-        (frame, layout): Framed<'_>,
-        (hash, _): Arrival,
-        out: &mut impl FnMut(&RxMeta, &[u8]),
-    ) {
+    /// Hands out a frame of a kind that is not coalesced. A fragment may belong to any flow between its addresses.
+    fn pass_without_flow(&mut self, (frame, layout): Framed<'_>, (hash, _): Arrival, out: &mut impl Sink) {
         if layout.fragment {
             self.flush_between(layout.addresses(frame), out);
         }
         self.pass(frame, layout, hash, out);
     }
 
-    /// Hands a frame out as it came, with what is found of its checksums. Where a right checksum is
-    /// told by a partial one, padding goes: whoever completes it sums to the end of the frame.
-    fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl FnMut(&RxMeta, &[u8])) {
-        let is_looked_at = self.enabled.contains(Offloads::RX_CHECKSUM);
-        let verdict = if is_looked_at { verify(frame, layout) } else { ChecksumState::Unknown };
+    /// Hands a frame out as it came, with the verdict on its checksums. A frame marked with a partial checksum loses its
+    /// padding: whoever completes the checksum computes it to the end of the frame.
+    fn pass(&self, frame: &mut [u8], layout: &FrameLayout, hash: Option<u32>, out: &mut impl Sink) {
+        let is_verified = self.enabled.contains(Offloads::RX_CHECKSUM);
+        let verdict = if is_verified { verify(frame, layout) } else { ChecksumState::Unknown };
         if verdict == ChecksumState::Good && self.config.rx_csum == RxCsum::NeedsCsum {
             let field = layout.checksum_field();
             let verified = [frame[field], frame[field + 1]];
             let partial = make_partial(frame, layout);
-            out(&alone(layout, ChecksumState::Partial(partial), hash), &mut frame[..layout.packet_end]);
+            out.deliver(&alone(layout, ChecksumState::Partial(partial), hash), &frame[..layout.packet_end]);
             frame[field..field + 2].copy_from_slice(&verified);
         } else {
-            out(&alone(layout, verdict, hash), frame);
+            out.deliver(&alone(layout, verdict, hash), frame);
         }
     }
 
     /// Hands out one flow and gives its slot back.
-    fn close(&mut self, slot: usize, out: &mut impl FnMut(&RxMeta, &[u8])) {
-        let buffer = self.buffers.of(slot);
-        let (meta, len) = self.table.flow(slot).finish(buffer, self.config.rx_csum);
+    fn close(&mut self, slot: usize, out: &mut impl Sink) {
+        let (buffer, flow) = (self.buffers.of(slot), self.table.flow(slot));
+        let (meta, len) = flow.finish(buffer, self.config.rx_csum);
+        let is_in_place = flow.is_in_place;
         self.table.remove(slot);
-        out(&meta, &mut buffer[..len]);
+        if is_in_place {
+            out.commit(slot, &meta, &buffer[..usize::from(meta.header_len)], len);
+        } else {
+            out.deliver(&meta, &buffer[..len]);
+        }
     }
 
     /// Hands out every flow between the two addresses, in the order of their starts.
-    fn flush_between(&mut self, addresses: &[u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
+    fn flush_between(&mut self, addresses: &[u8], out: &mut impl Sink) {
         let mut next = self.table.oldest();
         while let Some(slot) = next {
-            next = self.table.newer(slot);
+            next = self.table.flows.newer(slot);
             if self.table.flow(slot).key.is_between(addresses) {
                 self.close(slot, out);
             }
@@ -383,7 +369,7 @@ impl Coalescer {
     }
 }
 
-/// What is said of a frame that goes alone.
+/// The metadata of a frame that goes alone.
 fn alone(layout: &FrameLayout, checksum: ChecksumState, hash: Option<u32>) -> RxMeta {
     let header_len = match layout.transport {
         Transport::Opaque => 0,

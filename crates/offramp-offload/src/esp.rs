@@ -10,7 +10,7 @@
 //!
 //! The payload stays where it is: [`OutboundSa::seal_in_place`] moves the headers in front of it down,
 //! [`InboundSa::open`] moves them up again. [`OutboundSa::seal`] copies into another buffer,
-//! and [`SealedSegments`] cuts a super-frame first.
+//! and [`SealedSegments`] segments a super-frame first.
 //!
 //! | what | where it is written |
 //! |---|---|
@@ -25,7 +25,7 @@
 //! | DF, DSCP, ECN of tunnels | RFC 4301 5.1.2, RFC 6040 |
 //!
 //! A tunnel leaves the inner TTL alone: the packets are the host's own, and the adapter is no router.
-//! Keys come from outside; there is no key exchange here. [`xfrm`] reads what Linux says of its own.
+//! Keys come from outside; there is no key exchange here. [`xfrm`] reads Linux' associations.
 //!
 //! Ciphers are those of a [`CipherLibrary`]: [`aws_lc`] unless another is given.
 
@@ -49,7 +49,7 @@ mod tunnel;
 mod udp;
 pub mod xfrm;
 
-pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig};
+pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig, SaFault};
 pub use keys::{InvalidHex, SecretKey};
 pub use library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 pub use lifetime::{Lifetime, LifetimeEvent};

@@ -8,39 +8,42 @@
 //! lends the same frame until the next one.
 
 use crate::checksum::{self, Sum};
+use crate::count;
 use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport};
 use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
 use std::ops::Range;
 
-#[cfg(feature = "count-parses")]
-std::thread_local! {
-    static PARSES: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
-}
-
-/// Frames that this thread has parsed, for tests that count.
-#[cfg(feature = "count-parses")]
-pub fn parses() -> u64 {
-    PARSES.with(std::cell::Cell::get)
-}
-
-/// What was found of a frame when it was made.
+/// The result of the parse of a frame.
 #[derive(Clone, Copy, Debug)]
 struct Parsed {
     request: TxMeta,
-    layout: Result<FrameLayout, Malformed>,
+    /// Beside the layout: a `Result` of both is written by bytes and read by words, for which a processor waits at each
+    /// frame.
+    malformed: Option<Malformed>,
+    /// Means nothing if the frame is malformed.
+    layout: FrameLayout,
 }
 
 impl Parsed {
-    /// What is known of no bytes.
-    const NOTHING: Self = Self { request: TxMeta { checksum: None, segmentation: None }, layout: Err(Malformed::Runt) };
+    /// Of no bytes.
+    const NOTHING: Self = Self {
+        request: TxMeta { checksum: None, segmentation: None },
+        malformed: Some(Malformed::Runt),
+        layout: FrameLayout::NOTHING,
+    };
 
     /// The one parse. A super-frame's IP length is a template, so it ends where its bytes end.
     #[inline]
-    fn of(bytes: &[u8], request: TxMeta) -> Self {
-        #[cfg(feature = "count-parses")]
-        PARSES.with(|parses| parses.set(parses.get() + 1));
+    fn parse(&mut self, bytes: &[u8], request: TxMeta) {
+        count::parsed();
         let length_from = if request.segmentation.is_some() { LengthFrom::Frame } else { LengthFrom::Ip };
-        Self { request, layout: FrameLayout::parse(bytes, length_from) }
+        self.request = request;
+        self.malformed = self.layout.parse_into(bytes, length_from).err();
+    }
+
+    #[inline]
+    fn layout(&self) -> Result<&FrameLayout, Malformed> {
+        self.malformed.map_or(Ok(&self.layout), Err)
     }
 }
 
@@ -51,7 +54,7 @@ impl Parsed {
 /// use offramp_offload::meta::TxMeta;
 ///
 /// let mut bytes = [0u8; 60];
-/// bytes[12..14].copy_from_slice(&[0x08, 0x06]); // ARP: nothing behind Ethernet is read.
+/// bytes[12..14].copy_from_slice(&[0x08, 0x06]); // ARP: nothing after Ethernet is read.
 /// let frame = Frame::new(&mut bytes, TxMeta::default());
 /// assert_eq!(frame.link_header_len(), Ok(14));
 /// assert_eq!(frame.layout().unwrap().packet_end, 60);
@@ -67,8 +70,9 @@ impl<'a> Frame<'a> {
     /// wire. A frame that is malformed is a frame all the same: [`Frame::layout`] says why it has no layout.
     #[inline]
     pub fn new(bytes: &'a mut [u8], request: TxMeta) -> Self {
-        let parsed = Parsed::of(bytes, request);
-        Self { bytes, parsed }
+        let mut frame = Self { bytes, parsed: Parsed::NOTHING };
+        frame.parsed.parse(frame.bytes, request);
+        frame
     }
 
     /// A frame that comes from the wire, where nothing can be asked for.
@@ -95,7 +99,7 @@ impl<'a> Frame<'a> {
     /// Why there is no layout; offloads must not touch such a frame.
     #[inline]
     pub fn layout(&self) -> Result<&FrameLayout, Malformed> {
-        self.parsed.layout.as_ref().map_err(|malformed| *malformed)
+        self.parsed.layout()
     }
 
     /// Bytes of the Ethernet header and its VLAN tags: what an MTU does not count.
@@ -104,24 +108,23 @@ impl<'a> Frame<'a> {
     /// [`Malformed::Runt`] when the frame ends before.
     #[inline]
     pub fn link_header_len(&self) -> Result<usize, Malformed> {
-        match &self.parsed.layout {
+        match self.layout() {
             Ok(layout) => Ok(layout.network_start),
             Err(_) => layout::link_header_len(self.bytes),
         }
     }
 
-    /// Sums the frame and says what was found.
+    /// Verifies the checksums of the frame.
     ///
-    /// * [`ChecksumState::Good`]: the IPv4 header (if there is one) and the TCP or UDP checksum were summed, and both are
-    ///   right.
+    /// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if there is one) and of TCP or UDP are right.
     /// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong (RFC 8200 8.1).
-    /// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be summed: malformed, no IP,
+    /// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be verified: malformed, no IP,
     ///   neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender made none).
     pub fn verify(&self) -> ChecksumState {
         self.parts().map_or(ChecksumState::Unknown, |(bytes, layout)| checksum::verify(bytes, layout))
     }
 
-    /// Whether the IPv4 header sums to what it must (RFC 791 3.1). True of every other frame.
+    /// Whether the checksum of the IPv4 header is right (RFC 791 3.1). True of every other frame.
     pub fn has_good_ipv4_header(&self) -> bool {
         self.parts().map_or(true, |(bytes, layout)| checksum::ipv4_header_is_good(bytes, layout))
     }
@@ -175,16 +178,16 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The frame without padding, and with another request. Of a frame without layout nothing is cut off.
+    /// The frame without padding, and with another request. A frame without layout keeps all bytes.
     pub fn requesting(&mut self, request: TxMeta) -> Frame<'_> {
-        let end = self.parsed.layout.map_or(self.bytes.len(), |layout| layout.packet_end);
+        let end = self.layout().map_or(self.bytes.len(), |layout| layout.packet_end);
         Frame { bytes: &mut self.bytes[..end], parsed: Parsed { request, ..self.parsed } }
     }
 
-    /// Bytes, to be worked on, and layout.
+    /// Bytes, to be written, and layout.
     #[inline]
     pub(crate) fn parts_mut(&mut self) -> Result<(&mut [u8], &FrameLayout), Malformed> {
-        let layout = self.parsed.layout.as_ref().map_err(|malformed| *malformed)?;
+        let layout = self.parsed.layout()?;
         Ok((self.bytes, layout))
     }
 
@@ -194,7 +197,7 @@ impl<'a> Frame<'a> {
         Ok((self.bytes, self.layout()?))
     }
 
-    /// All bytes, to be worked on behind the headers.
+    /// All bytes. The headers must stay as they are.
     #[inline]
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         self.bytes
@@ -204,7 +207,7 @@ impl<'a> Frame<'a> {
     #[inline]
     pub(crate) fn narrow(&mut self, range: Range<usize>, layout: FrameLayout) {
         self.bytes = &mut std::mem::take(&mut self.bytes)[range];
-        self.parsed = Parsed { request: TxMeta::default(), layout: Ok(layout) };
+        self.parsed = Parsed { request: TxMeta::default(), malformed: None, layout };
     }
 }
 
@@ -216,22 +219,26 @@ pub struct FrameBuffer<M> {
     memory: M,
     place: Range<usize>,
     parsed: Parsed,
+    /// The frame was lent; before that only the request of `parsed` means something.
+    is_parsed: bool,
 }
 
 impl FrameBuffer<Vec<u8>> {
     /// Becomes a copy of a frame, with what is known of it.
     pub fn copy_from(&mut self, frame: &Frame<'_>) {
+        count::copied(frame.bytes.len());
         self.memory.clear();
         self.memory.extend_from_slice(frame.bytes);
         self.place = 0..frame.bytes.len();
         self.parsed = frame.parsed;
+        self.is_parsed = true;
     }
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Memory without a frame.
     pub fn new(memory: M) -> Self {
-        Self { memory, place: 0..0, parsed: Parsed::NOTHING }
+        Self { memory, place: 0..0, parsed: Parsed::NOTHING, is_parsed: false }
     }
 
     /// The memory, for the next frame. The one that was there is gone.
@@ -241,29 +248,49 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
         self.memory.as_mut()
     }
 
+    /// Memory beside the frame, which stays: `None` where `range` overlaps the frame or leaves the memory. It is for a port
+    /// that receives into the area that it sends from.
+    #[inline]
+    pub fn beside(&mut self, range: Range<usize>) -> Option<&mut [u8]> {
+        let is_apart = range.end <= self.place.start || range.start >= self.place.end;
+        if is_apart { self.memory.as_mut().get_mut(range) } else { None }
+    }
+
     /// Forgets the frame.
     #[inline]
     pub fn clear(&mut self) {
         self.place = 0..0;
-        self.parsed = Parsed::NOTHING;
+        self.parsed.request = TxMeta::default();
+        self.is_parsed = false;
     }
 
-    /// Parses what was put to `place`, for which the host asks `request`; an empty frame where `place` does not lie in
-    /// the memory.
+    /// Takes the bytes at `place` for the frame, for which the host asks `request`; an empty frame where `place` does not
+    /// lie in the memory.
     #[inline]
     pub fn set(&mut self, place: Range<usize>, request: TxMeta) {
         self.clear();
-        if let Some(bytes) = self.memory.as_ref().get(place.clone()) {
-            self.parsed = Parsed::of(bytes, request);
+        if self.memory.as_ref().get(place.clone()).is_some() {
             self.place = place;
+            self.parsed.request = request;
         }
     }
 
-    /// The frame; an empty one, which is a runt, when there is none.
+    /// The frame; an empty one, which is a runt, when there is none. It is parsed when it is lent first.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
         let bytes = self.memory.as_mut().get_mut(self.place.clone()).unwrap_or_default();
+        if !self.is_parsed {
+            self.parsed.parse(bytes, self.parsed.request);
+            self.is_parsed = true;
+        }
         Frame { bytes, parsed: self.parsed }
+    }
+
+    /// The bytes of the frame, unparsed, if nothing is asked for it.
+    #[inline]
+    pub fn unasked(&self) -> Option<&[u8]> {
+        let bytes = self.memory.as_ref().get(self.place.clone())?;
+        (self.parsed.request == TxMeta::default()).then_some(bytes)
     }
 }
 
@@ -286,6 +313,20 @@ mod tests {
         }
         buffer.memory_mut();
         assert_eq!(buffer.frame().layout(), Err(Malformed::Runt));
+    }
+
+    #[test]
+    fn memory_beside_a_frame_can_be_written_while_the_frame_is_lent_out() {
+        let bytes = tcp4_frame();
+        let mut buffer = FrameBuffer::new(vec![0u8; 4096]);
+        buffer.memory_mut()[64..64 + bytes.len()].copy_from_slice(&bytes);
+        buffer.set(64..64 + bytes.len(), TxMeta::default());
+        buffer.beside(0..64).unwrap().fill(1);
+        buffer.beside(64 + bytes.len()..4096).unwrap().fill(2);
+        assert_eq!(buffer.frame().bytes(), bytes);
+        assert!(
+            buffer.beside(63..65).is_none() && buffer.beside(70..80).is_none() && buffer.beside(4000..4097).is_none()
+        );
     }
 
     #[test]

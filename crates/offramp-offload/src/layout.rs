@@ -103,9 +103,9 @@ pub enum Transport {
 /// Where the length of the packet comes from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum LengthFrom {
-    /// The IP header: a frame of the line, which may be padded.
+    /// The IP header: a frame of the wire, which may be padded.
     Ip,
-    /// The buffer: a super-frame, whose IP length is a template that nobody needs to fill in
+    /// The buffer: a super-frame, whose IP length is a template that the host need not fill in
     /// (NDIS `LSOv2` leaves 0 there; Linux ignores it). For the same reason IPv4's fragment bits do
     /// not hide the transport header: Linux copies them to every segment.
     Frame,
@@ -137,9 +137,9 @@ pub enum Malformed {
 /// Where everything in a frame lies. All offsets count from the start of the frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameLayout {
-    /// What lies behind the Ethernet header and its tags.
+    /// What follows the Ethernet header and its tags.
     pub network: Network,
-    /// What the packet carries; [`Transport::Opaque`] for fragments of the line.
+    /// What the packet carries; [`Transport::Opaque`] for fragments of the wire.
     pub transport: Transport,
     /// The packet is a fragment (IPv4: MF or an offset; IPv6: a fragment header).
     pub fragment: bool,
@@ -155,29 +155,41 @@ pub struct FrameLayout {
     pub transport_start: usize,
     /// Start of the payload; equals `transport_start` when the transport is opaque.
     pub payload_start: usize,
-    /// End of the packet; bytes behind it are padding.
+    /// End of the packet; bytes after it are padding.
     pub packet_end: usize,
 }
 
 impl FrameLayout {
-    /// Parses a frame without FCS.
+    /// The layout of no bytes.
+    pub(crate) const NOTHING: Self = Self::opaque(0, 0);
+
+    /// Parses a frame without FCS into `self`: a returned layout, being large, would be copied and read again.
     ///
-    /// The offsets of the result are ordered and lie inside `frame`:
+    /// The offsets of the layout are ordered and lie inside `frame`:
     /// `network_start <= transport_start <= payload_start <= packet_end <= frame.len()`.
     ///
     /// # Errors
     /// When a header is cut off or a length lies; the frame is then not to be touched by offloads.
     #[inline]
-    pub(crate) fn parse(frame: &[u8], length_from: LengthFrom) -> Result<Self, Malformed> {
+    pub(crate) fn parse_into(&mut self, frame: &[u8], length_from: LengthFrom) -> Result<(), Malformed> {
         let (ethertype, network_start) = parse_ethernet(frame)?;
         match ethertype {
-            ETHERTYPE_IPV4 => parse_ipv4(frame, network_start, length_from),
-            ETHERTYPE_IPV6 => parse_ipv6(frame, network_start, length_from),
-            _ => Ok(Self::opaque(network_start, frame.len())),
+            ETHERTYPE_IPV4 => parse_ipv4(frame, network_start, length_from, self),
+            ETHERTYPE_IPV6 => parse_ipv6(frame, network_start, length_from, self),
+            _ => {
+                *self = Self::opaque(network_start, frame.len());
+                Ok(())
+            }
         }
     }
 
-    fn opaque(network_start: usize, frame_len: usize) -> Self {
+    #[cfg(test)]
+    pub(crate) fn parse(frame: &[u8], length_from: LengthFrom) -> Result<Self, Malformed> {
+        let mut layout = Self::NOTHING;
+        layout.parse_into(frame, length_from).map(|()| layout)
+    }
+
+    const fn opaque(network_start: usize, frame_len: usize) -> Self {
         Self {
             network: Network::Opaque,
             transport: Transport::Opaque,
@@ -192,7 +204,7 @@ impl FrameLayout {
         }
     }
 
-    /// Bytes of payload behind all headers, without padding.
+    /// Bytes of payload after all headers, without padding.
     pub fn payload_len(&self) -> usize {
         self.packet_end - self.payload_start
     }
@@ -223,16 +235,17 @@ impl FrameLayout {
     }
 }
 
-/// Bytes of the Ethernet header and its VLAN tags, for a frame of which nothing else is needed.
+/// Bytes of the Ethernet header and its VLAN tags, also of a frame that has no layout.
 ///
 /// # Errors
 /// [`Malformed::Runt`] when the frame ends before.
-pub(crate) fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
+#[inline]
+pub fn link_header_len(frame: &[u8]) -> Result<usize, Malformed> {
     parse_ethernet(frame).map(|(_, len)| len)
 }
 
-/// Where the addresses of an IP packet lie that need not be well-formed otherwise: [`FrameLayout::addresses`] of the
-/// result is all that it is good for. `None` when the frame has no whole IP header of the version that its EtherType says.
+/// A layout for [`FrameLayout::addresses`] alone, of an IP packet that may be malformed otherwise. `None` when the frame
+/// has no whole IP header of the version that its EtherType says.
 pub(crate) fn fixed_network(frame: &[u8]) -> Option<FrameLayout> {
     let (ethertype, start) = parse_ethernet(frame).ok()?;
     let (network, version, header_len) = match ethertype {
@@ -248,7 +261,7 @@ fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
     let mut type_at = ETHERNET_HEADER_LEN - 2;
     let mut tags = 0;
     loop {
-        let ethertype = be16(frame, type_at).ok_or(Malformed::Runt)?;
+        let ethertype = frame.get(type_at..type_at + 2).map(|field| be16(field, 0)).ok_or(Malformed::Runt)?;
         let tagged = matches!(ethertype, ETHERTYPE_VLAN | ETHERTYPE_SERVICE_VLAN);
         if !tagged || tags == VLAN_TAGS_MAX {
             return Ok((ethertype, type_at + 2));
@@ -258,7 +271,7 @@ fn parse_ethernet(frame: &[u8]) -> Result<(u16, usize), Malformed> {
     }
 }
 
-fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut FrameLayout) -> Result<(), Malformed> {
     let header = frame.get(start..start + IPV4_HEADER_LEN_MIN).ok_or(Malformed::Truncated)?;
     if header[0] >> 4 != 4 {
         return Err(Malformed::Version);
@@ -273,13 +286,13 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<Fra
     }
     let packet_end = match length_from {
         LengthFrom::Frame => frame.len(),
-        LengthFrom::Ip => start + usize::from(u16::from_be_bytes([header[2], header[3]])),
+        LengthFrom::Ip => start + usize::from(be16(header, IPV4_TOTAL_LEN_OFFSET)),
     };
     if packet_end < transport_start || packet_end > frame.len() {
         return Err(Malformed::Length);
     }
-    let fragment_field = u16::from_be_bytes([header[6], header[7]]);
-    let network = FrameLayout {
+    let fragment_field = be16(header, IPV4_FRAGMENT_OFFSET);
+    *layout = FrameLayout {
         network: Network::Ipv4,
         transport: Transport::Opaque,
         // MF (0x2000) or a fragment offset; DF (0x4000) does not make a fragment.
@@ -292,22 +305,22 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<Fra
         payload_start: transport_start,
         packet_end,
     };
-    parse_transport(frame, network, length_from)
+    parse_transport(frame, layout, length_from)
 }
 
-fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut FrameLayout) -> Result<(), Malformed> {
     let header = frame.get(start..start + IPV6_HEADER_LEN).ok_or(Malformed::Truncated)?;
     if header[0] >> 4 != 6 {
         return Err(Malformed::Version);
     }
     let packet_end = match length_from {
         LengthFrom::Frame => frame.len(),
-        LengthFrom::Ip => start + IPV6_HEADER_LEN + usize::from(u16::from_be_bytes([header[4], header[5]])),
+        LengthFrom::Ip => start + IPV6_HEADER_LEN + usize::from(be16(header, IPV6_PAYLOAD_LEN_OFFSET)),
     };
     if packet_end > frame.len() {
         return Err(Malformed::Length);
     }
-    let mut network = FrameLayout {
+    *layout = FrameLayout {
         network: Network::Ipv6,
         transport: Transport::Opaque,
         fragment: false,
@@ -319,8 +332,8 @@ fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom) -> Result<Fra
         payload_start: start + IPV6_HEADER_LEN,
         packet_end,
     };
-    walk_extension_headers(frame, &mut network)?;
-    parse_transport(frame, network, length_from)
+    walk_extension_headers(frame, layout)?;
+    parse_transport(frame, layout, length_from)
 }
 
 /// Whether a protocol number names a header that belongs to IPv6 itself.
@@ -360,27 +373,28 @@ fn walk_extension_headers(frame: &[u8], layout: &mut FrameLayout) -> Result<(), 
     Ok(())
 }
 
-fn parse_transport(frame: &[u8], layout: FrameLayout, length_from: LengthFrom) -> Result<FrameLayout, Malformed> {
+fn parse_transport(frame: &[u8], layout: &mut FrameLayout, length_from: LengthFrom) -> Result<(), Malformed> {
     let is_template = length_from == LengthFrom::Frame && layout.network == Network::Ipv4;
     if layout.fragment && !is_template {
-        return Ok(layout);
+        return Ok(());
     }
     let segment = &frame[layout.transport_start..layout.packet_end];
     let (transport, header_len) = transport_in(segment, layout.protocol, length_from)?;
-    Ok(FrameLayout { transport, payload_start: layout.transport_start + header_len, ..layout })
+    layout.transport = transport;
+    layout.payload_start = layout.transport_start + header_len;
+    Ok(())
 }
 
-/// The transport of a whole packet of the line that carries `segment`, and the length of its header (0 when opaque).
+/// The transport of a whole packet that carries `segment`, and the length of its header (0 when opaque).
 ///
 /// # Errors
-/// As [`FrameLayout::parse`].
+/// As [`FrameLayout::parse_into`].
 #[inline]
-pub(crate) fn transport_of(segment: &[u8], protocol: u8) -> Result<(Transport, usize), Malformed> {
-    transport_in(segment, protocol, LengthFrom::Ip)
-}
-
-#[inline]
-fn transport_in(segment: &[u8], protocol: u8, length_from: LengthFrom) -> Result<(Transport, usize), Malformed> {
+pub(crate) fn transport_in(
+    segment: &[u8],
+    protocol: u8,
+    length_from: LengthFrom,
+) -> Result<(Transport, usize), Malformed> {
     match protocol {
         PROTOCOL_TCP => Ok((Transport::Tcp, tcp_header_len(segment)?)),
         PROTOCOL_UDP => Ok((Transport::Udp, udp_header_len(segment, length_from)?)),
@@ -403,16 +417,23 @@ fn tcp_header_len(segment: &[u8]) -> Result<usize, Malformed> {
 /// UDP's own length must agree with IP's: a shorter one leaves bytes that no checksum covers.
 fn udp_header_len(segment: &[u8], length_from: LengthFrom) -> Result<usize, Malformed> {
     let header = segment.get(..UDP_HEADER_LEN).ok_or(Malformed::Truncated)?;
-    let udp_len = usize::from(u16::from_be_bytes([header[4], header[5]]));
+    let udp_len = usize::from(be16(header, UDP_LENGTH_OFFSET));
     if length_from == LengthFrom::Ip && udp_len != segment.len() {
         return Err(Malformed::Length);
     }
     Ok(UDP_HEADER_LEN)
 }
 
-fn be16(bytes: &[u8], at: usize) -> Option<u16> {
-    let pair = bytes.get(at..at + 2)?;
-    Some(u16::from_be_bytes([pair[0], pair[1]]))
+/// The big-endian word at `at`.
+#[inline]
+pub(crate) fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Writes a word, big-endian.
+#[inline]
+pub(crate) fn put16(bytes: &mut [u8], at: usize, value: u16) {
+    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
 #[cfg(test)]

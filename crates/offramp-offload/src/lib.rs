@@ -4,14 +4,15 @@
 //! |---|---|
 //! | [`frame`] | bytes, request and layout as one value: the one parse |
 //! | [`layout`] | where each header starts, what is padding, what is a fragment |
-//! | [`checksum`] | sum, sum while copying, verify, complete, update: AVX-512, AVX2 and portable code |
-//! | [`segment`] | cuts a super-frame into the frames of the line (TCP, UDP, IP fragments) |
-//! | [`coalesce`] | joins verified frames of a flow such that cutting them again gives the same bytes |
+//! | [`checksum`] | compute, compute while copying, verify, complete, update: AVX-512, AVX2 and portable code |
+//! | [`segment`] | segments a super-frame into the frames of the wire (TCP, UDP, IP fragments) |
+//! | [`coalesce`] | merges verified frames of a flow such that segmenting them again gives the same bytes |
 //! | [`esp`] | IPsec: seals and opens ESP, transport and tunnel, with anti-replay windows |
 //! | [`rss`] | Toeplitz hash and indirection table |
-//! | [`meta`] | what a port can say of a frame, in each direction |
+//! | [`meta`] | metadata of a frame, in each direction |
 //! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
 //! | [`table`] | a hash table that never grows, for flows and addresses |
+//! | [`count`] | parses and copies, for tests that count them |
 //! | [`sync`] | a lock that survives a panic elsewhere |
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
@@ -20,6 +21,7 @@
 pub mod caps;
 pub mod checksum;
 pub mod coalesce;
+pub mod count;
 pub mod esp;
 pub mod frame;
 pub mod layout;

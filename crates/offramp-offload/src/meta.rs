@@ -1,14 +1,14 @@
-//! What a port can say of a frame.
+//! Metadata of a frame.
 //!
-//! Every state can be said in both directions: what a host may ask for on transmit (a partial
-//! checksum, a segmentation) it may also be told on receive. The two types mirror the virtio
+//! A partial checksum and a segmentation exist in both directions: a host may ask for them on transmit, and the adapter
+//! may report them on receive. The two types mirror the virtio
 //! network header (virtio 1.3, 5.1.6) without its layout; ports translate.
 
 /// A checksum that is to be completed: the field holds the folded, not inverted sum of the
-/// pseudo-header; everything from `start` to the end of the packet is still to be summed.
+/// pseudo-header; everything from `start` to the end of the packet is still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PartialChecksum {
-    /// First byte to sum, counted from the start of the frame.
+    /// First byte that the checksum covers, counted from the start of the frame.
     pub start: u16,
     /// Where the field lies, counted from `start` (TCP 16, UDP 6).
     pub offset: u16,
@@ -24,25 +24,25 @@ impl PartialChecksum {
 /// What is known of a frame's checksums.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ChecksumState {
-    /// Nobody looked, or there is nothing that could be verified.
+    /// Nobody verified it, or there is nothing to verify.
     #[default]
     Unknown,
-    /// The IPv4 header's and the transport's checksum were summed and are right.
+    /// The checksums of the IPv4 header and of the transport were verified and are right.
     Good,
-    /// One of them was summed and is wrong.
+    /// One of them was verified and is wrong.
     Bad,
-    /// The payload was verified (or never left the host); the field holds the pseudo-header sum.
+    /// The payload was verified (or never left the host); the field holds the sum of the pseudo-header.
     Partial(PartialChecksum),
 }
 
-/// How a super-frame is cut.
+/// How a super-frame is segmented.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SegmentationKind {
     /// TCP over IPv4 (LSO, TSO).
     Tcp4,
     /// TCP over IPv6.
     Tcp6,
-    /// UDP datagrams of equal size behind one header (USO).
+    /// UDP datagrams of equal size after one header (USO).
     Udp,
     /// One large UDP datagram into IP fragments (UFO).
     UdpFragments,
@@ -68,16 +68,16 @@ pub struct TxMeta {
     pub segmentation: Option<Segmentation>,
 }
 
-/// What the adapter tells a host of one frame.
+/// What the adapter reports to a host about one frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RxMeta {
     /// What was found of the checksums.
     pub checksum: ChecksumState,
-    /// Set when the frame was joined from several: cutting it so gives them back.
+    /// Set when the frame was coalesced from several: this segmentation gives them back.
     pub segmentation: Option<Segmentation>,
     /// Bytes of all headers together, 0 when not known. A hint for the host's buffers.
     pub header_len: u16,
-    /// How many frames of the line this is.
+    /// How many frames of the wire this is.
     pub segments: u16,
     /// Toeplitz hash of the flow, when it was computed.
     pub hash: Option<u32>,
@@ -85,8 +85,14 @@ pub struct RxMeta {
     pub queue: u16,
 }
 
+impl RxMeta {
+    /// One frame of which nothing is known.
+    pub const UNMARKED: Self =
+        Self { checksum: ChecksumState::Unknown, segmentation: None, header_len: 0, segments: 1, hash: None, queue: 0 };
+}
+
 impl Default for RxMeta {
     fn default() -> Self {
-        Self { checksum: ChecksumState::Unknown, segmentation: None, header_len: 0, segments: 1, hash: None, queue: 0 }
+        Self::UNMARKED
     }
 }

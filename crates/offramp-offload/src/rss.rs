@@ -18,7 +18,7 @@ pub const KEY_LEN: usize = 40;
 pub const HASH_INPUT_LEN_MAX: usize = 36;
 /// Entries of an indirection table, unless configured (NDIS and virtio allow 128).
 pub const INDIRECTION_ENTRIES_DEFAULT: usize = 128;
-/// Most entries of an indirection table. virtio says the number in 16 bits and wants a power of two.
+/// Most entries of an indirection table. In virtio the number is a power of two of 16 bits.
 pub const INDIRECTION_ENTRIES_MAX: usize = 32_768;
 
 /// The key with which NDIS documents its known answers ("Verifying the RSS hash calculation").
@@ -30,8 +30,8 @@ pub const MICROSOFT_KEY: [u8; KEY_LEN] = [
 
 /// A key that repeats every 16 bits: exchanging the addresses, and the ports, moves each input bit by
 /// a multiple of 16 and so changes nothing. Both directions of a flow hash alike. (Woo and Park,
-/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.) The price: both
-/// halves of the hash are equal, so it has 16 bits of information.
+/// "Scalable TCP session monitoring with symmetric receive-side scaling", 2012.) But both halves of the hash are equal,
+/// so it has 16 bits of information.
 pub const SYMMETRIC_KEY: [u8; KEY_LEN] = symmetric_key();
 
 const fn symmetric_key() -> [u8; KEY_LEN] {
@@ -48,38 +48,6 @@ const fn symmetric_key() -> [u8; KEY_LEN] {
 const NIBBLES: usize = HASH_INPUT_LEN_MAX * 2;
 /// Values of a half-byte.
 const NIBBLE_VALUES: usize = 16;
-
-/// What is hashed of one frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HashInput {
-    bytes: [u8; HASH_INPUT_LEN_MAX],
-    len: usize,
-}
-
-impl HashInput {
-    /// The bytes in the order in which they are hashed, big-endian as in the headers.
-    pub fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-/// What is to be hashed of a frame; none when it carries no IP.
-#[inline]
-pub fn hash_input(frame: &Frame<'_>) -> Option<HashInput> {
-    let (frame, layout) = frame.parts().ok()?;
-    if layout.network == Network::Opaque {
-        return None;
-    }
-    let addresses = layout.addresses(frame);
-    let ports = match layout.transport {
-        Transport::Tcp | Transport::Udp => &frame[layout.transport_start..layout.transport_start + 4],
-        Transport::Opaque => &[],
-    };
-    let mut input = HashInput { bytes: [0; HASH_INPUT_LEN_MAX], len: addresses.len() + ports.len() };
-    input.bytes[..addresses.len()].copy_from_slice(addresses);
-    input.bytes[addresses.len()..input.len].copy_from_slice(ports);
-    Some(input)
-}
 
 /// The Toeplitz hash with one key.
 #[derive(Clone, Debug)]
@@ -119,13 +87,13 @@ impl Toeplitz {
         &self.key
     }
 
-    /// The hash of at most [`HASH_INPUT_LEN_MAX`] bytes; what lies behind them is not hashed.
+    /// The hash of at most [`HASH_INPUT_LEN_MAX`] bytes; what lies after them is not hashed.
     #[inline]
     pub fn hash(&self, input: &[u8]) -> u32 {
         self.hash_from(0, input)
     }
 
-    /// The hash of a frame, which is that of its [`hash_input`]; none when it carries no IP.
+    /// The hash of a frame: of its addresses, and of its ports where it has them; none when it carries no IP.
     #[inline]
     pub fn hash_frame(&self, frame: &Frame<'_>) -> Option<u32> {
         let (frame, layout) = frame.parts().ok()?;
@@ -179,7 +147,7 @@ pub enum IndirectionError {
         /// How many queues there are.
         queues: u16,
     },
-    /// The index lies behind the table.
+    /// The index lies past the table.
     #[error("indirection table: entry {entry} of {entries}; use 0 to {}", entries - 1)]
     Index {
         /// The index that was given.
@@ -220,22 +188,6 @@ impl IndirectionTable {
         self.check(entry, queue)?;
         let entries = self.entries.len();
         *self.entries.get_mut(entry).ok_or(IndirectionError::Index { entry, entries })? = queue;
-        Ok(())
-    }
-
-    /// Replaces the whole table, as a driver does.
-    ///
-    /// # Errors
-    /// When the number of entries is not a power of two up to [`INDIRECTION_ENTRIES_MAX`], or one of
-    /// them names a queue that does not exist.
-    pub fn set_all(&mut self, queues_by_entry: &[u16]) -> Result<(), IndirectionError> {
-        if !queues_by_entry.len().is_power_of_two() || queues_by_entry.len() > INDIRECTION_ENTRIES_MAX {
-            return Err(IndirectionError::Entries(queues_by_entry.len()));
-        }
-        for (entry, queue) in queues_by_entry.iter().enumerate() {
-            self.check(entry, *queue)?;
-        }
-        self.entries = queues_by_entry.into();
         Ok(())
     }
 
@@ -348,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn the_hash_of_a_frame_is_that_of_its_input() {
+    fn the_hash_of_a_frame_is_that_of_its_addresses_and_ports() {
         let toeplitz = Toeplitz::default();
         let mut ipv6 = vec![0; 12];
         ipv6.extend([0x86, 0xdd, 0x60, 0, 0, 0, 0, 8, 17, 64]);
@@ -356,14 +308,16 @@ mod tests {
         ipv6.extend([9, 8, 7, 6, 0, 8, 0, 0]);
         for mut bytes in [ipv4_frame(6, 0), ipv4_frame(1, 0), ipv6] {
             let frame = Frame::received(&mut bytes);
-            let input = hash_input(&frame).unwrap();
-            assert_eq!(toeplitz.hash_frame(&frame), Some(toeplitz.hash(input.bytes())));
-            assert_eq!(toeplitz.hash(input.bytes()), oracle(&MICROSOFT_KEY, input.bytes()));
+            let (bytes, layout) = frame.parts().unwrap();
+            let ports_len = if layout.transport == Transport::Opaque { 0 } else { 4 };
+            let input = [layout.addresses(bytes), &bytes[layout.transport_start..][..ports_len]].concat();
+            assert_eq!(toeplitz.hash_frame(&frame), Some(toeplitz.hash(&input)));
+            assert_eq!(toeplitz.hash(&input), oracle(&MICROSOFT_KEY, &input));
         }
     }
 
     #[test]
-    fn input_behind_the_longest_is_not_hashed() {
+    fn input_past_the_longest_is_not_hashed() {
         let long: Vec<u8> = (0..100).collect();
         let toeplitz = Toeplitz::default();
         assert_eq!(toeplitz.hash(&long), toeplitz.hash(&long[..HASH_INPUT_LEN_MAX]));
@@ -390,8 +344,6 @@ mod tests {
         let before = table.clone();
         assert_eq!(table.set(0, 2), Err(IndirectionError::Queue { entry: 0, queue: 2, queues: 2 }));
         assert_eq!(table.set(4, 1), Err(IndirectionError::Index { entry: 4, entries: 4 }));
-        assert_eq!(table.set_all(&[0, 1, 0, 9]), Err(IndirectionError::Queue { entry: 3, queue: 9, queues: 2 }));
-        assert_eq!(table.set_all(&[0; 3]), Err(IndirectionError::Entries(3)));
         assert_eq!(table, before);
     }
 
@@ -400,8 +352,6 @@ mod tests {
         let mut table = IndirectionTable::new(4, 8).unwrap();
         table.set(2, 7).unwrap();
         assert_eq!([0, 1, 2, 3, 0x1006].map(|hash| table.queue(hash)), [0, 1, 7, 3, 7]);
-        table.set_all(&[5, 6]).unwrap();
-        assert_eq!([0, 1, 2, 3].map(|hash| table.queue(hash)), [5, 6, 5, 6]);
     }
 
     proptest! {

@@ -1,26 +1,26 @@
 //! Large send: segments a super-frame into the frames of the wire.
 //!
-//! The payload is segmented, then the headers are repaired, then the checksums are written: three functions and
-//! one pass over the payload, which is summed while it is copied. The output equals that of
-//! Linux' software GSO to the byte, checked against the kernel itself.
+//! The payload is copied and its checksum computed in one pass. The output equals that of Linux' software GSO to
+//! the byte, checked against the kernel itself.
 //!
 //! | kind | what changes from frame to frame |
 //! |---|---|
-//! | TCP | IP length, IPv4 ID and header sum, sequence number, FIN and PSH (last only), CWR (first only), checksum |
-//! | UDP (USO) | IP length, IPv4 ID and header sum, UDP length, checksum |
-//! | UDP fragments (UFO) | IP length, fragment offset and MF, header sum; the UDP checksum covers the whole datagram |
+//! | TCP | IP length, IPv4 ID and header checksum, sequence number, FIN and PSH (last only), CWR (first only), checksum |
+//! | UDP (USO) | IP length, IPv4 ID and header checksum, UDP length, checksum |
+//! | UDP fragments (UFO) | IP length, fragment offset and MF, header checksum; the UDP checksum covers the whole datagram |
 //!
 //! Everything else (VLAN tags, options, extension headers, ECE, window, timestamps) is copied.
 //! Sources: RFC 9293, RFC 3168 6.1.2 (CWR), RFC 791 and RFC 8200 4.5 (fragments), RFC 6864 (IDs).
 
-mod cut;
+mod super_frame;
 
 use crate::checksum::copy_and_sum;
+use crate::count;
 use crate::frame::Frame;
-use crate::layout::Malformed;
+use crate::layout::{Malformed, put16};
 use crate::meta::PartialChecksum;
-use cut::Cut;
-pub(crate) use cut::Heads;
+pub(crate) use super_frame::Heads;
+use super_frame::SuperFrame;
 
 /// Most datagrams that one USO super-frame may hold, as in Linux (`UDP_MAX_SEGMENTS`).
 pub const UDP_SEGMENTS_MAX: usize = 128;
@@ -83,7 +83,7 @@ pub struct Segmenter {
 enum Work {
     Copy,
     Complete(PartialChecksum),
-    Cut(Cut),
+    Segment(SuperFrame),
 }
 
 impl Segmenter {
@@ -94,23 +94,16 @@ impl Segmenter {
     pub fn new(frame: &Frame<'_>, policy: &SegmentPolicy) -> Result<Self, Refused> {
         let link_header_len = frame.link_header_len()?;
         let (request, frame_len) = (frame.request(), frame.bytes().len());
-        let work = match request.segmentation {
-            Some(segmentation) => Cut::plan(frame, segmentation, policy)?.map(Work::Cut),
+        let super_frame = match request.segmentation {
+            Some(segmentation) => SuperFrame::plan(frame, segmentation, policy)?,
             None => None,
         };
-        let work = match (work, request.checksum) {
-            (Some(cut), _) => cut,
-            (None, Some(partial)) => {
-                if partial.field() + 2 > frame_len {
-                    return Err(Refused::ChecksumPlace);
-                }
-                Work::Complete(partial)
-            }
+        let frames_left = super_frame.as_ref().map_or(1, SuperFrame::frames);
+        let work = match (super_frame, request.checksum) {
+            (Some(super_frame), _) => Work::Segment(super_frame),
+            (None, Some(partial)) if partial.field() + 2 > frame_len => return Err(Refused::ChecksumPlace),
+            (None, Some(partial)) => Work::Complete(partial),
             (None, None) => Work::Copy,
-        };
-        let frames_left = match &work {
-            Work::Cut(cut) => cut.frames(),
-            _ => 1,
         };
         Ok(Self { frame_len, link_header_len, work, frames_left })
     }
@@ -130,7 +123,7 @@ impl Segmenter {
     pub fn next_len(&self) -> usize {
         match &self.work {
             _ if self.frames_left == 0 => 0,
-            Work::Cut(cut) => cut.next_len(self.frames_left),
+            Work::Segment(super_frame) => super_frame.next_len(self.frames_left),
             _ => self.frame_len,
         }
     }
@@ -143,7 +136,7 @@ impl Segmenter {
     pub fn write_next(&mut self, frame: &Frame<'_>, out: &mut [u8]) -> usize {
         let Some(frame) = self.planned(frame) else { return 0 };
         let len = match &mut self.work {
-            Work::Cut(cut) => cut.write_next(frame, out, self.frames_left),
+            Work::Segment(super_frame) => super_frame.write_next(frame, out, self.frames_left),
             work => work.write_whole(frame, out),
         };
         self.frames_left -= 1;
@@ -165,7 +158,7 @@ impl Segmenter {
     pub fn run_len(&self) -> usize {
         match &self.work {
             // The last one may be shorter.
-            Work::Cut(_) if self.frames_left > 1 => self.frames_left - 1,
+            Work::Segment(_) if self.frames_left > 1 => self.frames_left - 1,
             _ => self.frames_left.min(1),
         }
     }
@@ -184,87 +177,70 @@ impl Segmenter {
             return 0;
         }
         let count = self.run_len().min((out.len() - len) / stride + 1);
-        if !matches!(self.work, Work::Cut(_)) {
+        if !matches!(self.work, Work::Segment(_)) {
             return usize::from(self.write_next(frame, out) > 0);
         }
         let Some(bytes) = self.planned(frame) else { return 0 };
-        let Work::Cut(cut) = &mut self.work else { return 0 };
+        let Work::Segment(super_frame) = &mut self.work else { return 0 };
         let mut written = 0;
         while written < count {
             let out = &mut out[written * stride..];
-            let of_shape = cut.write_some(bytes, out, stride, count - written, self.frames_left);
+            let of_shape = super_frame.write_some(bytes, out, stride, count - written, self.frames_left);
             self.frames_left -= of_shape;
             written += of_shape;
         }
         count
     }
 
-    /// The heads of the next frames, at most `count` of them: fewer where their shape ends before. `None` when the
-    /// frame is not cut, or not into frames of the usual kind. Then, or to have no more of them,
-    /// [`Segmenter::write_run`] goes on.
+    /// The headers of the next frames, at most `count` of them: fewer where their shape ends before. `None` when the
+    /// frame is not segmented, or not into frames of the usual kind; [`Segmenter::write_run`] writes those.
     ///
-    /// Whoever has put frames together says how many by [`Segmenter::pass`].
+    /// The caller reports by [`Segmenter::pass`] how many frames it wrote.
     pub(crate) fn heads(&mut self, frame: &Frame<'_>, count: usize) -> Option<Heads> {
         let frame = self.planned(frame)?;
         match &mut self.work {
-            Work::Cut(cut) => cut.heads(frame, count.min(self.frames_left), self.frames_left),
+            Work::Segment(super_frame) => super_frame.heads(frame, count.min(self.frames_left), self.frames_left),
             _ => None,
         }
     }
 
-    /// Goes on behind the next `count` frames, of those that [`Segmenter::heads`] gave.
+    /// Continues after the next `count` frames, of those that [`Segmenter::heads`] gave.
     pub(crate) fn pass(&mut self, count: usize) {
         self.frames_left -= count;
-        if let Work::Cut(cut) = &mut self.work {
-            cut.advance(count);
+        if let Work::Segment(super_frame) = &mut self.work {
+            super_frame.advance(count);
         }
     }
 
-    /// Skips the next frame, which the line does not take.
+    /// Skips the next frame, which the wire does not take.
     pub fn skip_next(&mut self) {
         if self.frames_left > 0 {
-            self.frames_left -= 1;
-            if let Work::Cut(cut) = &mut self.work {
-                cut.advance(1);
-            }
+            self.pass(1);
         }
     }
 }
 
 impl Work {
-    /// Writes a frame that is not cut.
+    /// Writes a frame that is not segmented.
     fn write_whole(&self, frame: &[u8], out: &mut [u8]) -> usize {
         let out = &mut out[..frame.len()];
-        match self {
-            Self::Complete(partial) => copy_and_complete(frame, *partial, out),
-            _ => out.copy_from_slice(frame),
+        if let Self::Complete(partial) = self {
+            copy_and_complete(frame, *partial, out);
+        } else {
+            count::copied(frame.len());
+            out.copy_from_slice(frame);
         }
         frame.len()
     }
 }
 
-/// Sums from `start` to the end of the frame while copying. Linux writes 0xFFFF for a sum of 0,
+/// Computes the checksum from `start` to the end of the frame while copying. Linux writes 0xFFFF for a checksum of 0,
 /// whatever the protocol, when the frame is not segmented.
 fn copy_and_complete(frame: &[u8], partial: PartialChecksum, out: &mut [u8]) {
     let start = usize::from(partial.start);
     out[..start].copy_from_slice(&frame[..start]);
     let sum = copy_and_sum(&frame[start..out.len()], &mut out[start..]);
-    put16(out, partial.field(), non_zero(sum.checksum()));
-}
-
-#[inline]
-fn non_zero(checksum: u16) -> u16 {
-    if checksum == 0 { 0xffff } else { checksum }
-}
-
-#[inline]
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline]
-fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
+    put16(out, partial.field(), sum.checksum_not_zero());
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ const NONE: u32 = u32::MAX;
 /// Buckets per entry: at two, more than half of all chains of a full table have one link at most.
 const BUCKETS_PER_ENTRY: usize = 2;
 
-/// How an entry hangs in the table.
+/// The links of an entry.
 #[derive(Clone, Copy, Debug)]
 struct Links {
     bucket: u32,

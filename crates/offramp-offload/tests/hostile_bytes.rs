@@ -188,7 +188,7 @@ fn an_opener_hands_on_what_was_sent_once_and_counts_the_rest_whatever_happens() 
     }
 }
 
-/// Words of `ip xfrm` from real text, cut and put together again at random.
+/// Words of `ip xfrm` from real text, split and put together again at random.
 #[test]
 fn text_that_is_nearly_right_is_read_or_refused_in_one_line() {
     let mut rng = ChaCha8Rng::seed_from_u64(seed());

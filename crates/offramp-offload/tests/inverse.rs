@@ -1,13 +1,14 @@
-//! Cutting undoes joining: whatever a line makes of some flows, what the coalescer hands out gives the
-//! same frames again when the segmenter cuts it, in the order of each flow.
+//! Segmenting undoes coalescing: whatever a wire makes of some flows, the segmenter turns the frames of the coalescer
+//! back into the same frames, in the order of each flow.
 //!
-//! One thing is not the same: the IPv4 IDs of frames that all had an equal one count up after cutting,
+//! There is one exception: equal IPv4 IDs count up after segmenting,
 //! since a vnet header cannot say otherwise (RFC 6864 4.1: they mean nothing).
 
 mod support;
 
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum};
+use offramp_offload::checksum::{self, Sum};
+use offramp_offload::coalesce::{Appended, CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum, Sink};
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta};
 use proptest::prelude::*;
@@ -111,7 +112,56 @@ fn sequence(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
     frames
 }
 
-/// Offers all frames, with pauses in which all or some of what is held is handed out.
+/// Takes what is handed out, and lends memory, some of which may run out at any time.
+struct Receiver {
+    pieces: Vec<Piece>,
+    /// The frames of the slots, the place of their headers included.
+    lent: Vec<Option<Vec<u8>>>,
+    random: ChaCha8Rng,
+    /// How often nothing is lent, and how often there is no room.
+    scarcity: f64,
+}
+
+impl Receiver {
+    fn new(random: &mut ChaCha8Rng) -> Self {
+        let scarcity = [0.0, 0.05, 1.0][random.random_range(0..3)];
+        Self { pieces: Vec::new(), lent: vec![None; 8], random: ChaCha8Rng::from_rng(random), scarcity }
+    }
+}
+
+impl Sink for Receiver {
+    fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) {
+        self.pieces.push(Piece::new(*meta, frame));
+    }
+
+    fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        let is_lent = !self.random.random_bool(self.scarcity);
+        if is_lent {
+            self.lent[slot] = Some(vec![0xee; head_len]);
+        }
+        is_lent
+    }
+
+    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        if self.random.random_bool(self.scarcity) {
+            return Appended::NoRoom;
+        }
+        if checksum::sum(payload).plus(headers_sum).fold() != 0xffff {
+            return Appended::Bad;
+        }
+        self.lent[slot].as_mut().expect("a frame that was begun").extend_from_slice(payload);
+        Appended::Kept
+    }
+
+    fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
+        let mut frame = self.lent[slot].take().expect("a frame that was begun");
+        frame[..head.len()].copy_from_slice(head);
+        assert_eq!((frame.len(), usize::from(meta.header_len)), (len, head.len()));
+        self.pieces.push(Piece::new(*meta, &frame));
+    }
+}
+
+/// Offers all frames, with pauses in which all or some aggregates are flushed.
 fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     let config = CoalesceConfig {
         flows_max: random.random_range(1..8),
@@ -121,8 +171,7 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
         ..CoalesceConfig::default()
     };
     let mut coalescer = Coalescer::new(config);
-    let mut pieces = Vec::new();
-    let mut out = |meta: &RxMeta, bytes: &[u8]| pieces.push(Piece::new(*meta, bytes));
+    let mut out = Receiver::new(random);
     for (n, frame) in frames.iter().enumerate() {
         let mut frame = frame.clone();
         coalescer.push(Frame::received(&mut frame), Offloads::RX, None, n as u64, &mut out);
@@ -134,10 +183,10 @@ fn coalesce(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Piece> {
     }
     coalescer.flush(&mut out);
     assert_eq!(coalescer.held(), 0);
-    pieces
+    out.pieces
 }
 
-/// Whether the frame's checksums are right, summed here word by word.
+/// Whether the frame's checksums are right, computed here word by word.
 fn is_right(frame: &[u8]) -> bool {
     let Ok(layout) = support::layout(frame) else { return false };
     let transport = &frame[layout.transport_start..layout.packet_end];
@@ -154,7 +203,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: SEQUENCES, ..ProptestConfig::default() })]
 
     #[test]
-    fn cutting_what_was_joined_gives_back_what_came_in(seed in any::<u64>()) {
+    fn segmenting_what_was_coalesced_gives_back_what_came_in(seed in any::<u64>()) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let frames = sequence(&mut random);
         let pieces = coalesce(&mut random, &frames);
@@ -168,7 +217,7 @@ proptest! {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let frames = sequence(&mut random);
         for piece in coalesce(&mut random, &frames) {
-            // A partial sum stands for a verdict; the frames are then in the comparison above.
+            // A partial checksum stands for a verdict; the comparison above covers those frames.
             if piece.meta.checksum == ChecksumState::Good {
                 prop_assert!(is_right(&piece.bytes), "{}", piece.describe());
             }
@@ -177,7 +226,7 @@ proptest! {
 }
 
 #[test]
-fn most_frames_of_these_sequences_join() {
+fn most_frames_of_these_sequences_are_coalesced() {
     let (mut went_in, mut came_out) = (0, 0);
     for seed in 0..50 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);

@@ -31,7 +31,7 @@ const HEADERS: usize = 14 + 20 + 32;
 /// Payload of a full segment at MTU 1500.
 const MSS: u16 = 1448;
 
-/// One frame length and how its frame is cut.
+/// One frame length and how its frame is segmented.
 struct Shape {
     name: &'static str,
     len: usize,

@@ -1,6 +1,6 @@
-//! What is left of the offload functions' speed at a vhost-user port: a guest's super-frames cut for a line that
-//! swallows them, and one TCP flow joined for a guest, beside `segment` and `coalesce` alone. The guest is a scripted
-//! driver in this process; what it does is not timed.
+//! How much of the offload functions' speed a vhost-user port keeps: super-frames of a guest are segmented for a wire that
+//! discards them, and one TCP flow is coalesced for a guest, beside `segment` and `coalesce` alone. The guest is a scripted
+//! driver in this process; its work is not timed.
 //!
 //! `cargo bench -p offramp-ports --bench vhost_offload`
 
@@ -33,7 +33,7 @@ const TOGETHER: usize = 8;
 const QUEUE_SIZE: u16 = 1024;
 /// Bytes of a receive buffer: a page, as Linux' driver uses when large frames come.
 const BUFFER_LEN: usize = 4096;
-/// Distance of frames in the line's memory: whole cache lines.
+/// Distance of frames in the wire's memory: whole cache lines.
 const SLOT: usize = (HEADERS_LEN + MSS).next_multiple_of(64);
 /// Sequence number of the first segment, and the first IPv4 ID.
 const SEQUENCE: u32 = 1000;
@@ -55,7 +55,7 @@ fn main() {
     }
 }
 
-/// A line that swallows what is sent, and on which so many frames arrive.
+/// A wire that discards what is sent, and on which the frames in `arriving` arrive.
 struct Line {
     sent: Vec<u8>,
     arriving: Vec<u8>,
@@ -149,7 +149,7 @@ impl Bed {
 /// A work that says how long it took for each super-frame.
 type Work<'a> = (&'static str, Box<dyn FnMut() -> f64 + 'a>);
 
-/// Takes samples of all works in turn and prints their medians; the first is what the others are held against.
+/// Takes samples of all works in turn and prints their medians; the others are compared with the first.
 fn compare(mut works: Vec<Work>, rounds: usize) {
     let mut samples = vec![Vec::with_capacity(rounds); works.len()];
     for _ in 0..=rounds {
@@ -231,7 +231,7 @@ fn cut(super_frame: &mut [u8], line: &mut [u8]) -> usize {
     plan.frames_left()
 }
 
-/// The segments of so many super-frames, as they follow each other on the line.
+/// The segments of `super_frames` super-frames, in their order on the wire.
 fn segments(super_frames: usize) -> Vec<u8> {
     let payload = frames::data(MSS);
     let mut line = vec![0; super_frames * SEGMENTS * SLOT];
@@ -254,7 +254,7 @@ fn receive(builder: GuestBuilder, rounds: usize) {
         let ns = bed.poll_ns(done, target);
         for _ in 0..count {
             let received = bed.guest.rx(0).recv(PATIENCE);
-            assert_eq!(received.frame.len(), HEADERS_LEN + SEGMENTS * MSS, "everything joined");
+            assert_eq!(received.frame.len(), HEADERS_LEN + SEGMENTS * MSS, "everything coalesced");
         }
         ns / count as f64
     };

@@ -18,7 +18,7 @@ mod functions;
 use offramp_offload::esp::{CipherLibrary, aws_lc};
 use std::sync::OnceLock;
 
-/// What the library is called by the loader.
+/// Name of the library for the loader.
 pub const FILE_NAME: &str = "libIPSec_MB.so.1";
 
 /// Why ipsec-mb is not used.

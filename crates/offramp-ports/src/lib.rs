@@ -2,23 +2,20 @@
 //!
 //! | module | what it does |
 //! |---|---|
-//! | [`tap`] | a TAP interface that is made, with the host's kernel behind it |
+//! | [`tap`] | a TAP interface that the adapter makes, for the host's kernel |
 //! | [`packet`] | an interface that exists, over packet sockets |
 //! | [`vhost_user`] | a virtual machine's network device over vhost-user |
 //! | [`vnet_hdr`] | what the header in front of each frame asks for and reports |
 //! | [`worker`] | a thread that drives tasks: queue pairs on a cable, and the switch |
-//! | [`relay`] | a bare relay between two TAPs, to measure against |
 //! | [`ipsec_mb`] | the second library of ciphers, loaded where it is installed |
 //! | [`socket`] | what a TCP socket says of its connection |
 //! | [`sys`] | namespaces, links, features, processors, privilege |
 //!
-//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and guest memory is touched in `offramp-virtio` alone. What is
-//! made outlives no process: namespaces and interfaces are held by descriptors alone, so that the
-//! kernel takes them back however the process ends.
+//! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and only `offramp-virtio` touches
+//! guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the process ends.
 
 pub mod ipsec_mb;
 pub mod packet;
-pub mod relay;
 pub mod socket;
 mod switch_task;
 pub mod sys;

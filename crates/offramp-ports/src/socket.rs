@@ -3,52 +3,16 @@
 //!
 //! Source: tcp(7), and `struct tcp_info` of the kernel's `include/uapi/linux/tcp.h`, which only ever grows at its end.
 
+use nix::errno::Errno;
 use std::io;
-use std::mem::{MaybeUninit, size_of};
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// The part of the kernel's `struct tcp_info` that a measurement needs.
-///
-/// A kernel older than a field leaves it at zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TcpInfo {
-    /// Smoothed round-trip time, in microseconds.
-    pub rtt_us: u32,
-    /// Mean deviation of the round-trip time, in microseconds.
-    pub rttvar_us: u32,
-    /// Smallest round-trip time seen lately, in microseconds.
-    pub min_rtt_us: u32,
-    /// Congestion window, in segments of `snd_mss` bytes.
-    pub snd_cwnd: u32,
-    /// Largest segment that is sent, in bytes of payload.
-    pub snd_mss: u32,
-    /// Segments sent again since the connection began.
-    pub total_retrans: u32,
-    /// Payload bytes sent again since the connection began.
-    pub bytes_retrans: u64,
-    /// Segments sent since the connection began, pure acknowledgements among them.
-    pub segs_out: u32,
-    /// Segments received since the connection began.
-    pub segs_in: u32,
-    /// Segments with payload sent since the connection began.
-    pub data_segs_out: u32,
-    /// Segments with payload received since the connection began.
-    pub data_segs_in: u32,
-    /// Payload bytes that the peer acknowledged since the connection began.
-    pub bytes_acked: u64,
-    /// Segments that arrived out of order since the connection began.
-    pub rcv_ooopack: u32,
-    /// Duplicate selective acknowledgements received since the connection began (RFC 2883): the peer had the segment
-    /// already, so it was sent again for nothing.
-    pub dsack_dups: u32,
-    /// Times that what seemed lost was found to be only out of order, since the connection began.
-    pub reord_seen: u32,
-    /// Window that the peer offered last, in bytes.
-    pub snd_wnd: u32,
-}
+/// What the kernel knows of a TCP connection. A field is 0 where the kernel is older than it.
+pub use libc::tcp_info as TcpInfo;
 
-/// Limits the window that a TCP socket offers its peer, in bytes (`TCP_WINDOW_CLAMP`): so many may be under way, and
-/// more may have arrived that nobody has read. The kernel offers whole segments of it.
+/// Limits the window that a TCP socket offers its peer to `bytes` (`TCP_WINDOW_CLAMP`). Bytes that arrived and were not
+/// read yet come on top. The kernel offers whole segments of it.
 ///
 /// The kernel forgets it when it learns what the memory of a segment holds (since 6.5, with the first full segment) and
 /// when it lets the receive buffer grow: set it before the connection is made and after each read.
@@ -56,19 +20,16 @@ pub struct TcpInfo {
 /// # Errors
 /// What setsockopt(2) reports.
 pub fn set_tcp_window_clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
-    let value = libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
-    // SAFETY: `value` is readable for its size during the call, and the descriptor is borrowed from `socket`, so it
+    set_option(socket, libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, bytes.try_into().unwrap_or(libc::c_int::MAX))
+}
+
+fn set_option(socket: &impl AsFd, level: libc::c_int, option: libc::c_int, value: libc::c_int) -> io::Result<()> {
+    let (descriptor, len) = (socket.as_fd().as_raw_fd(), size_of_val(&value) as libc::socklen_t);
+    // SAFETY: `value` is readable for `len` bytes during the call, and the descriptor is borrowed from `socket`, so it
     // stays open.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_WINDOW_CLAMP,
-            (&raw const value).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let result = unsafe { libc::setsockopt(descriptor, level, option, (&raw const value).cast(), len) };
+    Errno::result(result)?;
+    Ok(())
 }
 
 /// Reads `TCP_INFO` of a TCP socket.
@@ -76,64 +37,25 @@ pub fn set_tcp_window_clamp(socket: &impl AsFd, bytes: u32) -> io::Result<()> {
 /// # Errors
 /// What getsockopt(2) reports: `EOPNOTSUPP` or `ENOPROTOOPT` when the descriptor is not a TCP socket.
 pub fn tcp_info(socket: &impl AsFd) -> io::Result<TcpInfo> {
-    let mut info = MaybeUninit::<libc::tcp_info>::zeroed();
-    let mut len = size_of::<libc::tcp_info>() as libc::socklen_t;
+    let mut info = MaybeUninit::<TcpInfo>::zeroed();
+    let (descriptor, mut len) = (socket.as_fd().as_raw_fd(), size_of::<TcpInfo>() as libc::socklen_t);
+    let (level, option, to) = (libc::IPPROTO_TCP, libc::TCP_INFO, info.as_mut_ptr().cast());
     // SAFETY: `info` is writable for `len` bytes, the kernel writes at most `len` bytes into it, and the descriptor is
     // borrowed from `socket`, so it stays open during the call.
-    let result = unsafe {
-        libc::getsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            info.as_mut_ptr().cast(),
-            &raw mut len,
-        )
-    };
-    if result != 0 {
-        return Err(io::Error::last_os_error());
-    }
+    Errno::result(unsafe { libc::getsockopt(descriptor, level, option, to, &raw mut len) })?;
     // SAFETY: `tcp_info` holds integers alone, for which every bit pattern is valid, and was zeroed as a whole before
     // the kernel wrote a prefix of it.
-    let info = unsafe { info.assume_init() };
-    Ok(TcpInfo {
-        rtt_us: info.tcpi_rtt,
-        rttvar_us: info.tcpi_rttvar,
-        min_rtt_us: info.tcpi_min_rtt,
-        snd_cwnd: info.tcpi_snd_cwnd,
-        snd_mss: info.tcpi_snd_mss,
-        total_retrans: info.tcpi_total_retrans,
-        bytes_retrans: info.tcpi_bytes_retrans,
-        segs_out: info.tcpi_segs_out,
-        segs_in: info.tcpi_segs_in,
-        data_segs_out: info.tcpi_data_segs_out,
-        data_segs_in: info.tcpi_data_segs_in,
-        bytes_acked: info.tcpi_bytes_acked,
-        rcv_ooopack: info.tcpi_rcv_ooopack,
-        dsack_dups: info.tcpi_dsack_dups,
-        reord_seen: info.tcpi_reord_seen,
-        snd_wnd: info.tcpi_snd_wnd,
-    })
+    Ok(unsafe { info.assume_init() })
 }
 
-/// Lets a read of the socket look at the adapter's receive queue itself for up to `usecs` microseconds before it sleeps
-/// (`SO_BUSY_POLL`, socket(7)). Only an adapter with NAPI can be looked at so.
+/// Lets a read of the socket poll the adapter's receive queue for up to `usecs` microseconds before it sleeps
+/// (`SO_BUSY_POLL`, socket(7)). Only the queue of an adapter with NAPI can be polled so.
 ///
 /// # Errors
 /// What setsockopt(2) reports: `EPERM` without `CAP_NET_ADMIN` in the network namespace's user namespace.
 pub fn set_busy_poll(socket: &impl AsFd, usecs: u32) -> io::Result<()> {
-    let usecs = libc::c_int::try_from(usecs).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
-    // SAFETY: the value is read from `usecs`, which lives through the call, and its length is given; the descriptor is
-    // borrowed from `socket`, so it stays open during the call.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BUSY_POLL,
-            (&raw const usecs).cast(),
-            size_of::<libc::c_int>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    let usecs = usecs.try_into().map_err(|_| io::ErrorKind::InvalidInput)?;
+    set_option(socket, libc::SOL_SOCKET, libc::SO_BUSY_POLL, usecs)
 }
 
 #[cfg(test)]
@@ -152,10 +74,10 @@ mod tests {
         server.write_all(&[7]).unwrap();
         client.read_exact(&mut [0]).unwrap();
         let info = tcp_info(&client).unwrap();
-        assert!(info.snd_cwnd > 0 && info.snd_mss > 0);
-        assert_eq!((info.data_segs_out, info.data_segs_in), (1, 1));
+        assert!(info.tcpi_snd_cwnd > 0 && info.tcpi_snd_mss > 0);
+        assert_eq!((info.tcpi_data_segs_out, info.tcpi_data_segs_in), (1, 1));
         // The SYN counts as one byte.
-        assert_eq!(info.bytes_acked, 1001);
+        assert_eq!(info.tcpi_bytes_acked, 1001);
     }
 
     #[test]
@@ -175,9 +97,9 @@ mod tests {
         while left > 0 {
             left -= server.read(&mut buffer).unwrap();
             set_tcp_window_clamp(&server, window).unwrap();
-            offers.push(tcp_info(&watched).unwrap().snd_wnd);
+            offers.push(tcp_info(&watched).unwrap().tcpi_snd_wnd);
         }
-        // What was offered before is not taken back, and a lone short segment lets the kernel think anew.
+        // What was offered before is not taken back, and a lone short segment lets the kernel choose anew.
         offers.sort_unstable();
         assert!(offers[offers.len() / 2] <= window, "{offers:?}");
         sender.join().unwrap();

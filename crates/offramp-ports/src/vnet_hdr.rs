@@ -66,6 +66,12 @@ pub fn decode_rx(header: &[u8; HEADER_LEN]) -> Result<RxMeta, VnetError> {
 /// checksum itself.
 #[inline]
 pub fn encode_rx(meta: &RxMeta) -> [u8; HEADER_LEN] {
+    rx_header(meta).to_bytes()
+}
+
+/// As [`encode_rx`], before it is written.
+#[inline]
+pub(crate) fn rx_header(meta: &RxMeta) -> NetHeader {
     let mut header = NetHeader { hdr_len: meta.header_len, num_buffers: ONE_BUFFER, ..NetHeader::default() };
     encode_segmentation(&mut header, meta.segmentation);
     match meta.checksum {
@@ -73,7 +79,7 @@ pub fn encode_rx(meta: &RxMeta) -> [u8; HEADER_LEN] {
         ChecksumState::Good => header.flags = DATA_VALID,
         ChecksumState::Bad | ChecksumState::Unknown => {}
     }
-    header.to_bytes()
+    header
 }
 
 #[inline]

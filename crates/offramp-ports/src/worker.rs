@@ -5,6 +5,7 @@
 //! descriptors and an `eventfd` by which other threads (the other end of a cable) wake it.
 
 use crate::sys::cpu;
+use crate::sys::sandbox::{Sandbox, ThreadKind};
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
@@ -25,8 +26,8 @@ use std::time::{Duration, Instant};
 
 /// Longest sleep: a guard against a lost wake-up, long enough to cost nothing.
 const SLEEP_MAX: Duration = Duration::from_millis(100);
-/// How much later than asked a sleep may end, nanoseconds: the least that there is. The kernel's own 50 us are longer
-/// than moderation delays most interrupts.
+/// How much later than asked a sleep may end, nanoseconds: the smallest value allowed. The kernel's default of 50 us
+/// is longer than moderation delays most interrupts.
 const TIMER_SLACK_NS: u64 = 1;
 
 /// How long a worker polls for more before it sleeps. Polling costs a processor; being woken costs the
@@ -55,8 +56,8 @@ impl Polling {
     }
 }
 
-/// The time that looking takes now. It doubles when a sleep turns out to have been shorter than the
-/// longest time that may be spent on looking, and is forgotten after a longer one.
+/// How long to poll before the next sleep. The time doubles after a sleep that was shorter than the longest time
+/// allowed, and returns to 0 after a longer one.
 #[derive(Clone, Copy, Debug)]
 struct PollTime {
     now: Duration,
@@ -116,15 +117,15 @@ macro_rules! sleep_on_host {
     ($decorator:ident) => {
         impl<H: HostIo> HostIo for $decorator<H> {
             fn arm(&mut self) {
-                self.host_mut().arm();
+                self.host.arm();
             }
 
             fn disarm(&mut self) {
-                self.host_mut().disarm();
+                self.host.disarm();
             }
 
             fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-                self.host().watch(watch);
+                self.host.watch(watch);
             }
         }
     };
@@ -194,7 +195,7 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
         if self.wire_mut().room(now_ns) > 0 {
             self.host().watch(&mut |fd| watch.readable(fd));
         } else if let Some(at) = self.wire().next_room_ns(now_ns) {
-            // The host waits until the line is free again.
+            // The host waits until the wire has room again.
             watch.until(at);
         }
     }
@@ -232,8 +233,8 @@ impl Bell {
         let _ = self.0.write(1);
     }
 
-    fn silence(&self) {
-        // Empty: nobody rang.
+    fn clear(&self) {
+        // An error means that it is empty: nobody rang.
         let _ = self.0.read();
     }
 }
@@ -269,10 +270,10 @@ impl Worker {
     /// # Errors
     /// When the thread or its descriptor cannot be made.
     pub fn start<T: Task + 'static>(name: &str, tasks: Vec<T>, cpus: Option<Vec<usize>>) -> io::Result<Self> {
-        Self::start_polling(name, tasks, cpus, Polling::Off)
+        Self::start_polling(name, tasks, cpus, Polling::Off, Sandbox::default())
     }
 
-    /// As [`Worker::start`], with some looking before each sleep.
+    /// As [`Worker::start`], with polling before each sleep, in a sandbox.
     ///
     /// # Errors
     /// As [`Worker::start`].
@@ -281,6 +282,7 @@ impl Worker {
         tasks: Vec<T>,
         cpus: Option<Vec<usize>>,
         polling: Polling,
+        sandbox: Sandbox,
     ) -> io::Result<Self> {
         let shared = Arc::new(Shared {
             bell: Arc::new(Bell::new()?),
@@ -296,6 +298,7 @@ impl Worker {
             }
             // Without it sleeps end later, which changes no frame.
             let _ = set_timerslack(TIMER_SLACK_NS);
+            sandbox.enter_thread(ThreadKind::Data);
             run(tasks, &inside, PollTime::new(polling));
         })?;
         Ok(Self { shared, thread: Some(thread) })
@@ -332,7 +335,7 @@ fn clock_ns() -> u64 {
 
 /// Nanoseconds of a processor that this thread has had. What an interrupt costs is measured by it: between two
 /// moments a thread that it woke may have had the processor, and for longer than the interrupt took. 0 where the
-/// kernel does not tell: interrupts then cost as little as is believed.
+/// kernel has no such clock: an interrupt then counts as free.
 pub(crate) fn thread_time_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
@@ -364,7 +367,7 @@ fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
         for task in &mut tasks {
             task.disarm();
         }
-        shared.bell.silence();
+        shared.bell.clear();
     }
 }
 

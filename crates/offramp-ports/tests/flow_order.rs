@@ -1,6 +1,6 @@
 //! Each flow arrives whole and in order while every setting changes at random, ten thousand times a second.
 //!
-//! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the line) and `OFFRAMP_ORDER_SECONDS` make a long one,
+//! By default a short run. `OFFRAMP_ORDER_FRAMES` (frames of the wire) and `OFFRAMP_ORDER_SECONDS` make a long one,
 //! which ends when both are reached.
 
 mod common;
@@ -35,21 +35,21 @@ use vhost_common::{Case, PATIENCE, rng};
 /// Flows in each direction: a quarter each of TCP and UDP over IPv4 and IPv6.
 const FLOWS: usize = 256;
 const MTU: usize = 1500;
-/// Frames of the line in a short run.
+/// Frames of the wire in a short run.
 const FRAMES_DEFAULT: u64 = 200_000;
 /// Time between two changes of the settings: 10 kHz.
 const CHANGE_EVERY: Duration = Duration::from_micros(100);
 /// What may be under way in one direction before no more is sent, so that neither a queue of the kernel nor a guest's
-/// ring runs over, even when a plain user's socket holds what is cut into single frames.
+/// ring runs over, even when a plain user's socket holds the single frames of a super-frame.
 const UNDER_WAY_BYTES_MAX: u64 = 192 * 1024;
 const UNDER_WAY_FRAMES_MAX: u64 = 192;
-/// Buffers of a guest's receive ring: for each frame under way one, and those that a joined frame fills.
+/// Buffers of a guest's receive ring: for each frame under way one, and those that a coalesced frame fills.
 const RING_BUFFERS: u16 = 512;
 /// Segments of the longest super-frame.
 const SEGMENTS_MAX: usize = 44;
 /// Bytes of the number in front of each datagram.
 const NUMBER_LEN: usize = 8;
-/// What a guest sends, and what it can be told.
+/// Features that a guest negotiates for what it sends and for what it receives.
 const SENDS: u64 = features::CSUM | features::HOST_TSO4 | features::HOST_TSO6 | features::HOST_USO;
 const RECEIVES: u64 =
     features::GUEST_CSUM | features::GUEST_TSO4 | features::GUEST_TSO6 | features::GUEST_USO4 | features::GUEST_USO6;
@@ -65,7 +65,7 @@ trait End: Send {
     /// Sends a frame; whether there was room.
     fn send(&mut self, meta: &TxMeta, segments: usize, frame: &[u8]) -> bool;
 
-    /// Names each frame that has come, with the size of its segments if it is a joined one.
+    /// Names each frame that has come, with the size of its segments if it is coalesced.
     fn receive(&mut self, each: &mut dyn FnMut(Option<usize>, &[u8]));
 }
 
@@ -110,8 +110,8 @@ impl End for Guest {
     fn receive(&mut self, each: &mut dyn FnMut(Option<usize>, &[u8])) {
         while let Some(received) = self.rx(0).try_recv() {
             let header = received.vnet();
-            let is_joined = header.gso_type != GSO_NONE;
-            each(is_joined.then_some(usize::from(header.gso_size)), &received.frame);
+            let is_coalesced = header.gso_type != GSO_NONE;
+            each(is_coalesced.then_some(usize::from(header.gso_size)), &received.frame);
         }
     }
 }
@@ -201,7 +201,7 @@ impl Sender {
 
     fn outgoing(&mut self, flow: usize, segments: usize, size: usize, payload: Vec<u8>) -> Outgoing {
         let is_cut = segments > 1;
-        // A sum that the host made itself, now and then: there is none to make when it is to be cut.
+        // Now and then the host computes the checksum itself; of a frame to be segmented it cannot.
         let is_summed = !is_cut && self.rng.random_bool(0.1);
         let packet = Packet {
             is_udp: is_udp(flow),
@@ -283,9 +283,16 @@ struct Way {
     sent: AtomicU64,
     received: AtomicU64,
     frames_since_empty: AtomicU64,
+    /// The sender sends no more.
+    is_closed: AtomicBool,
 }
 
 impl Way {
+    /// Whether everything has come that will ever be sent.
+    fn is_complete(&self) -> bool {
+        self.is_closed.load(Ordering::Acquire) && self.under_way() == 0
+    }
+
     fn under_way(&self) -> u64 {
         self.sent.load(Ordering::Acquire) - self.received.load(Ordering::Acquire)
     }
@@ -308,12 +315,13 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
     let mut stalled = Instant::now();
     loop {
         let mut has_moved = false;
+        let is_closing = is_over.load(Ordering::Relaxed);
         end.receive(&mut |size, frame| {
             let bytes = receiver.check(&pattern, size, frame);
             into.received.fetch_add(bytes, Ordering::Release);
             has_moved |= bytes > 0;
         });
-        while waiting.is_some() || !is_over.load(Ordering::Relaxed) && out.is_open() {
+        while waiting.is_some() || !is_closing && out.is_open() {
             let next = waiting.take().unwrap_or_else(|| sender.next(&pattern));
             let payload_len = next.frame.len() - header_len(flow_of(&next.frame).unwrap());
             // Counted first: it may arrive before the call returns.
@@ -326,10 +334,12 @@ fn play(end: &mut dyn End, out: &Way, into: &Way, rng: ChaCha8Rng, is_over: &Ato
             out.frames_since_empty.fetch_add(next.segments as u64, Ordering::Relaxed);
             has_moved = true;
         }
+        if is_closing && waiting.is_none() {
+            out.is_closed.store(true, Ordering::Release);
+        }
         if has_moved {
             stalled = Instant::now();
-        } else if is_over.load(Ordering::Relaxed) && waiting.is_none() && out.under_way() == 0 && into.under_way() == 0
-        {
+        } else if out.is_complete() && into.is_complete() {
             return;
         } else {
             let left = (out.under_way(), into.under_way());
@@ -347,7 +357,7 @@ fn random_moderation(rng: &mut ChaCha8Rng) -> ModerationConfig {
     let area = AreaConfig {
         cost: match rng.random_range(0..3) {
             0 => InterruptCost::Given { ns: rng.random_range(0..200_000) },
-            1 => InterruptCost::Measured { price_percent: rng.random_range(0..1000) },
+            1 => InterruptCost::Measured { factor_percent: rng.random_range(0..1000) },
             _ => InterruptCost::Adaptive { interrupts_per_second: rng.random_range(2_000..1_000_000) },
         },
         deadline_ns: rng.random_range(0..500_000),
@@ -390,7 +400,7 @@ fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>; 2], mut change: im
             });
         }
         while !is_over.load(Ordering::Relaxed) && (frames(controls) < frames_min || begun.elapsed() < time_min) {
-            // What is late is made good: the pace is kept on average.
+            // A late change is followed by early ones: the pace is right on average.
             while begun + CHANGE_EVERY * changes < Instant::now() {
                 let side = rng.random_range(0..2);
                 change(&mut rng, side);
@@ -408,7 +418,7 @@ fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>; 2], mut change: im
     let rate = f64::from(changes) / begun.elapsed().as_secs_f64();
     let bytes: u64 = ways.iter().map(|way| way.received.load(Ordering::Relaxed)).sum();
     println!(
-        "{} frames of the line, {bytes} bytes of {} flows in order and whole; {changes} changes of settings, {rate:.0} a second",
+        "{} frames of the wire, {bytes} bytes of {} flows in order and whole; {changes} changes of settings, {rate:.0} a second",
         frames(controls),
         2 * FLOWS
     );

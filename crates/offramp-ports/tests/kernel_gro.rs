@@ -49,7 +49,7 @@ fn row(name: &'static str, packets: Vec<Packet>, expect: Expect) -> Row {
     Row { name, packets, expect }
 }
 
-/// Segments of these sizes, one behind the other, with IDs that count from 8.
+/// Consecutive segments of these sizes, with IDs that count from 8.
 fn run(sizes: &[usize]) -> Vec<Packet> {
     let mut seq = 1000;
     let segments = sizes.iter().enumerate().map(|(n, len)| {
@@ -152,7 +152,7 @@ fn rows_of_flags() -> Vec<Row> {
         row(
             "an urgent pointer without its flag",
             with(run(&[100, 100]), 1, |p| p.urgent = 7),
-            Differs { kernel: &[200], ours: &[100, 100], reason: "joined, the pointer would be lost" },
+            Differs { kernel: &[200], ours: &[100, 100], reason: "coalesced, the pointer would be lost" },
         ),
     ]
 }
@@ -219,13 +219,16 @@ fn with_stray(packets: &[Packet], change: impl Fn(&mut Packet)) -> Vec<Packet> {
     vec![first, stray, second]
 }
 
-/// Frames that cannot join anything. We hand out what they may belong to before them.
+/// Frames that cannot be coalesced. We deliver the aggregate that they may belong to before them.
 fn rows_of_strays() -> Vec<Row> {
     const ORDER: Expect =
-        Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes what was held before it" };
-    const FRAGMENT_ORDER: Expect =
-        Differs { kernel: &[120, 200], ours: &[100, 120, 100], reason: "nothing overtakes what was held before it" };
-    const NO_PADDING: &str = "the length is the IP header's; an adapter must join what Ethernet padded";
+        Differs { kernel: &[100, 200], ours: &[100; 3], reason: "nothing overtakes an open aggregate of its flow" };
+    const FRAGMENT_ORDER: Expect = Differs {
+        kernel: &[120, 200],
+        ours: &[100, 120, 100],
+        reason: "nothing overtakes an open aggregate of its flow",
+    };
+    const NO_PADDING: &str = "the length is the IP header's; an adapter must coalesce what Ethernet padded";
     let pair = || run(&[100, 100]);
     let fragment = |p: &mut Packet| p.extensions = vec![(FRAGMENT, vec![0, 0, 1, 0, 0, 0, 9])];
     vec![
@@ -254,7 +257,7 @@ fn rows_of_strays() -> Vec<Row> {
     ]
 }
 
-/// Up to the longest IP packet, and one byte more. The kernel cuts the longest again: with its Ethernet
+/// Up to the longest IP packet, and one byte more. The kernel segments the longest again: with its Ethernet
 /// header it has more bytes than a TAP is given.
 fn rows_of_length() -> Vec<Row> {
     const FULL: usize = 16 * 4036;
@@ -268,7 +271,7 @@ fn rows_of_length() -> Vec<Row> {
 
 fn rows_of_datagrams() -> Vec<Row> {
     const EMPTY_ORDER: Expect =
-        Differs { kernel: &[0, 200], ours: &[100, 0, 100], reason: "nothing overtakes what was held before it" };
+        Differs { kernel: &[0, 200], ours: &[100, 0, 100], reason: "nothing overtakes an open aggregate of its flow" };
     vec![
         row("datagrams", datagrams(&[100; 3]), Same(&[300])),
         row("datagrams over IPv6", ipv6(datagrams(&[100; 3])), Same(&[300])),
@@ -307,7 +310,7 @@ fn check_row(row: &Row, frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) ->
     }
     match row.expect {
         IfVlan(_) if kernel.len() == frames.len() => check_nothing_lost(frames, kernel),
-        CutAgain { .. } if !kernel.iter().any(Piece::is_cut_again) => Err("the kernel cut nothing again".into()),
+        CutAgain { .. } if !kernel.iter().any(Piece::is_cut_again) => Err("the kernel segmented nothing again".into()),
         Same(_) | IfVlan(_) | CutAgain { .. } => check_same(frames, kernel, ours),
         Differs { kernel: expected, .. } if sizes(kernel) == expected => Ok(()),
         Differs { reason, .. } => Err(format!("the kernel does not differ as listed ({reason})")),
@@ -546,7 +549,7 @@ fn random_frames_join_as_the_kernel_joins_them() {
     let (seed, count) = (seed(), vectors(VECTORS_DEFAULT) / VECTORS_PER_CASE);
     println!("{count} cases, OFFRAMP_SEED={seed}");
     let mut receiver = Receiver::new();
-    let (mut compared, mut joined) = (0, 0);
+    let (mut compared, mut coalesced) = (0, 0);
     for index in 0..count {
         let case = Case::random(&mut random_for(seed, index));
         let frames: Vec<_> = case.packets.iter().map(Packet::build).collect();
@@ -563,8 +566,8 @@ fn random_frames_join_as_the_kernel_joins_them() {
             panic!("{repeat}: {:?}: {why}\n  kernel\n    {}\n  ours\n    {}", case.what, list(&kernel), list(&ours));
         }
         compared += usize::from(case.exception.is_none());
-        joined += usize::from(ours.len() < frames.len());
+        coalesced += usize::from(ours.len() < frames.len());
     }
-    println!("{compared} compared piece by piece, {joined} joined something");
-    assert!(compared * 2 > count as usize && joined * 2 > count as usize, "the cases test little");
+    println!("{compared} compared piece by piece, {coalesced} with coalesced frames");
+    assert!(compared * 2 > count as usize && coalesced * 2 > count as usize, "the cases test little");
 }

@@ -1,7 +1,7 @@
 //! Large send, with the kernel as judge: the same super-frames go to Linux' own segmentation and to
 //! ours, and what comes out is compared byte for byte.
 //!
-//! The output TAP offers nothing, so the kernel must cut and sum whatever is written to the input.
+//! The output TAP offers nothing, so the kernel must segment and checksum whatever is written to the input.
 //! `OFFRAMP_VECTORS` and `OFFRAMP_SEED` set how many vectors there are and which.
 
 mod judge;
@@ -49,7 +49,7 @@ fn by_kernel(bench: &mut Bench, header: &[u8], frame: &[u8]) -> Outcome {
         return Outcome::Refused(errno.to_string());
     }
     let frames: Vec<_> = bench.drain().into_iter().map(|(_, frame)| frame).collect();
-    if frames.is_empty() { Outcome::Refused("dropped in silence".into()) } else { Outcome::Sent(frames) }
+    if frames.is_empty() { Outcome::Refused("dropped without an error".into()) } else { Outcome::Sent(frames) }
 }
 
 fn by_us(header: &[u8; HEADER_LEN], frame: &[u8]) -> Outcome {
@@ -76,7 +76,7 @@ fn by_us(header: &[u8; HEADER_LEN], frame: &[u8]) -> Outcome {
 fn exception(vector: &Vector) -> Option<&'static str> {
     let segmentation = vector.meta.segmentation?;
     if vector.frame.len() - headers_guessed_by_kernel(vector)? > usize::from(segmentation.size) && !is_cut(vector) {
-        return Some("Linux means to cut what fits into one segment, and drops it; we send it");
+        return Some("Linux tries to segment what fits into one segment, and drops it; we send it");
     }
     let kinds: Vec<_> = vector.packet.extensions.iter().map(|(kind, _)| *kind).collect();
     let routing_at = kinds.iter().position(|kind| *kind == ROUTING).unwrap_or(kinds.len());
@@ -87,14 +87,14 @@ fn exception(vector: &Vector) -> Option<&'static str> {
     None
 }
 
-/// Where Linux takes the headers to end when it asks whether there is anything to cut: with a checksum
+/// Where Linux takes the headers to end when it decides whether to segment: with a checksum
 /// to complete it forgets TCP's options, without one all but the shortest IP and TCP headers.
 fn headers_guessed_by_kernel(vector: &Vector) -> Option<usize> {
     let (shortest_network, transport) = match vector.meta.segmentation?.kind {
         SegmentationKind::Tcp4 => (IPV4_HEADER_LEN, TCP_HEADER_LEN),
         SegmentationKind::Tcp6 => (IPV6_HEADER_LEN, TCP_HEADER_LEN),
         SegmentationKind::Udp => (IPV4_HEADER_LEN, UDP_HEADER_LEN),
-        SegmentationKind::UdpFragments => (IPV4_HEADER_LEN, 0), // UDP's header is cut too.
+        SegmentationKind::UdpFragments => (IPV4_HEADER_LEN, 0), // Fragmentation splits UDP's header off, too.
     };
     Some(vector.meta.checksum.map_or(shortest_network, |partial| usize::from(partial.start)) + transport)
 }
@@ -232,8 +232,8 @@ fn every_super_frame_is_cut_as_the_kernel_cuts_it() {
     assert!(bench.wait().is_empty(), "the kernel sent frames that nobody waited for");
     assert!(seen.excepted * 20 <= count as usize, "too few vectors were compared");
     let needed = count as usize / 200;
-    assert!(seen.cut.values().filter(|cut| **cut > needed).count() >= 6, "each way of cutting was seen");
-    assert!(seen.zero_sums > needed && seen.folded_sums > needed, "sums of 0 were seen");
+    assert!(seen.cut.values().filter(|cut| **cut > needed).count() >= 6, "each kind of segmentation occurred");
+    assert!(seen.zero_sums > needed && seen.folded_sums > needed, "checksums of 0 occurred");
 }
 
 /// What the kernel does with a request that is no good, and what we do.
@@ -256,7 +256,7 @@ fn udp_5000() -> Packet {
     Packet { id: 7, checksum: Checksum::Partial, ..Packet::udp(5000) }
 }
 
-/// The header that asks for cutting `packet` as it should be done.
+/// The header that asks for the right segmentation of `packet`.
 fn request(packet: &Packet, kind: SegmentationKind, size: u16) -> [u8; HEADER_LEN] {
     let start = packet.transport_start() as u16;
     let checksum = Some(PartialChecksum { start, offset: packet.checksum_offset() as u16 });
@@ -304,7 +304,7 @@ fn bad_headers() -> Vec<Case> {
         ("USO of 129 datagrams", changed(uso, SIZE, &[39, 0]), udp.build(), Rule::Same),
         ("TCP checksum field 6", changed(good, OFFSET, &[6, 0]), tcp_frame.clone(), Rule::Same),
         ("UDP checksum field 16", changed(uso, OFFSET, &[16, 0]), udp_frame, Rule::Same),
-        ("checksum start behind the frame", plain(60_000, 16), tcp_frame.clone(), Rule::Same),
+        ("checksum start past the frame", plain(60_000, 16), tcp_frame.clone(), Rule::Same),
         ("checksum field across the end", plain(5053, 0), tcp_frame.clone(), Rule::Same),
         ("checksum start inside the IP header", changed(good, START, &[30, 0]), tcp_frame.clone(), Rule::Same),
         ("checksum start behind the TCP header", changed(good, START, &[36, 0]), tcp_frame.clone(), Rule::Same),
@@ -336,7 +336,7 @@ fn bad_frames() -> Vec<Case> {
         ("IP version 5", good, changed(frame.clone(), IP, &[0x55]), Rule::Stricter("it is not IPv4")),
         ("TCP header length 16", good, changed(frame.clone(), TCP + 12, &[0x40]), Rule::Same),
         ("a TCP header longer than the frame", tcp_request(&tcp_5000(), 2), long_header.clone(), Rule::Same),
-        ("the same, nothing to cut", good, long_header, Rule::Stricter("a header is cut off")),
+        ("the same, nothing to segment", good, long_header, Rule::Stricter("a header is cut off")),
         ("protocol UDP", good, changed(frame.clone(), IP + 9, &[17]), Rule::Same),
         ("an EtherType that is not IP", good, changed(frame.clone(), 12, &[0x88, 0x99]), Rule::Same),
         ("IPv6's EtherType", good, changed(frame.clone(), 12, &[0x86, 0xdd]), Rule::Same),

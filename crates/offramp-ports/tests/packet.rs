@@ -24,13 +24,13 @@ use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use offramp_ports::worker::{HostIo, Worker};
 use sha2::{Digest, Sha256};
 
-/// Longer than any frame needs to come: a test that waits so long has failed.
+/// Longer than any frame needs to arrive: a test that reaches it has failed.
 const PATIENCE_MS: u16 = 10_000;
 const PATIENCE: Duration = Duration::from_secs(20);
 const SOURCE: [u8; 6] = [2, 0, 0, 0, 0, 0x11];
 const DESTINATION: [u8; 6] = [2, 0, 0, 0, 0, 0x22];
 
-/// Two namespaces joined by a veth pair that is up, `near` here and `far` there.
+/// Two namespaces with a veth pair between them that is up, `near` here and `far` there.
 struct Cable {
     near: NetNs,
     far: NetNs,
@@ -134,7 +134,7 @@ fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Gives a frame with what is told of it, and checks that it is taken with the same at the other end.
+/// Delivers a frame with its metadata, and checks that the other end receives both unchanged.
 fn cross(from: &mut PacketQueue, to: &mut PacketQueue, meta: TxMeta, frame: &[u8]) {
     let checksum = meta.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
     from.rx_deliver(&RxMeta { checksum, segmentation: meta.segmentation, ..RxMeta::default() }, frame).unwrap();

@@ -81,8 +81,8 @@ fn become_unprivileged_root_without_namespaces() -> std::io::Result<()> {
 fn check(case: &str, tun_mode: Option<u32>, expected: &str) {
     let mut command = Command::new("/proc/self/exe");
     command.env(CASE, case);
-    // SAFETY: this process has one thread, so no lock is held across the fork, and what allocates in
-    // the child is safe there.
+    // SAFETY: this process has one thread, so no other one owns a lock across the fork, and the
+    // child may allocate.
     unsafe { command.pre_exec(move || become_nobody(tun_mode)) };
     expect(command, expected);
 }

@@ -1,4 +1,4 @@
-//! Three hosts with a TAP each, joined by a switch that a worker drives.
+//! Three hosts with a TAP each, on a switch that a worker drives.
 
 mod common;
 
@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 
 const HOSTS: usize = 3;
 const TRANSFER_LEN: usize = 8_000_000;
-/// A socket that waits so long has failed.
+/// A socket that waits longer has failed.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn address(host: usize) -> Ipv4Addr {
@@ -85,7 +85,7 @@ impl Bench {
         (0..HOSTS).flat_map(|from| (0..HOSTS).filter(move |&to| to != from).map(move |to| (from, to)))
     }
 
-    /// Frames of the line, and frames as the host got them.
+    /// Frames of the wire, and frames as the host received them.
     fn given(&self, host: usize) -> (u64, u64) {
         let receive = &self.ports[host].stats().receive;
         (receive.frames_out.get(), receive.host_frames.get())
@@ -93,7 +93,7 @@ impl Bench {
 }
 
 const SUPER_FRAMES: Offloads = Offloads::TX.union(Offloads::RX);
-/// Frames that a transfer makes at MSS 1460, less what may be cut otherwise.
+/// Fewest frames that a transfer makes at MSS 1460, however the host segments it.
 const FRAMES_MIN: u64 = (TRANSFER_LEN / 1460) as u64;
 
 #[test]

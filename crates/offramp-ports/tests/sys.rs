@@ -167,8 +167,6 @@ fn features_can_be_read_and_switched_by_name() {
         let fixed = ethtool::set_features("va", &[("rx-lro", true)]).unwrap_err().to_string();
         assert!(fixed.ends_with("it is fixed on this interface"), "{fixed}");
         assert_eq!(ethtool::driver_info("va").unwrap().driver, "veth");
-        assert_eq!(ethtool::link_speed_mbps("va").unwrap(), Some(10_000));
-        assert_eq!(ethtool::link_speed_mbps("lo").unwrap(), None);
         assert_eq!(ethtool::driver_info("nope").unwrap_err().raw_os_error(), Some(libc::ENODEV));
     })
     .unwrap();
@@ -228,10 +226,10 @@ fn a_child_dies_with_the_thread_that_started_it() {
 
 #[test]
 fn processor_time_is_that_of_the_thread_or_the_process_asked_for() {
-    let before = cpu::thread_cpu_ns();
-    while cpu::thread_cpu_ns() == before {}
-    let own = cpu::thread_cpu_ns_of(cpu::current_thread()).unwrap();
-    assert!(own > before && cpu::process_cpu_ns() >= before);
+    let own_ns = || cpu::thread_cpu_ns_of(cpu::current_thread()).unwrap();
+    let before = own_ns();
+    while own_ns() == before {}
+    let own = own_ns();
     assert!(cpu::process_cpu_ns_of(std::process::id() as i32).unwrap() >= own);
     for nobody in [-1, 0, 0x3fff_ffff, i32::MAX] {
         assert!(cpu::thread_cpu_ns_of(nobody).is_err() && cpu::process_cpu_ns_of(nobody).is_err());

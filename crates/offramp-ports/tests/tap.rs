@@ -43,7 +43,7 @@ fn without_an_offer_the_host_completes_its_checksums_itself() {
     let tap = host_tap(&ns);
     let mut queue = tap.queue(0).unwrap();
     let socket = ns.run(|| UdpSocket::bind((HOST, 5000)).unwrap()).unwrap();
-    socket.send_to(b"sum me", (PEER, 6000)).unwrap();
+    socket.send_to(b"packet", (PEER, 6000)).unwrap();
     let (meta, frame) = wait_for(&mut queue, |_, frame| is_ipv4(frame, UDP));
     assert_eq!(meta, TxMeta::default());
     assert_ne!(frame[40..42], [0, 0]);
@@ -186,11 +186,11 @@ fn a_frame_given_to_the_host_reaches_its_socket() {
     let mut queue = tap.queue(0).unwrap();
     let socket = ns.run(|| UdpSocket::bind((HOST, 6000)).unwrap()).unwrap();
     socket.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
-    let (sum, frame) = datagram_to_host(b"from the line");
+    let (sum, frame) = datagram_to_host(b"from the wire");
     queue.rx_deliver(&RxMeta { checksum: ChecksumState::Partial(sum), ..RxMeta::default() }, &frame).unwrap();
     let mut got = [0; 64];
     let (len, from) = socket.recv_from(&mut got).unwrap();
-    assert_eq!((&got[..len], from.ip()), (&b"from the line"[..], IpAddr::V4(PEER)));
+    assert_eq!((&got[..len], from.ip()), (&b"from the wire"[..], IpAddr::V4(PEER)));
     let counted = ns.run(|| link::statistics("ofr0").unwrap()).unwrap();
     assert_eq!((counted.rx_packets, counted.rx_bytes), (1, frame.len() as u64));
 }

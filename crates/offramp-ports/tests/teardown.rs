@@ -6,7 +6,6 @@ use std::collections::BTreeSet;
 use std::fs;
 
 use common::namespace;
-use offramp_ports::sys::cpu::{AwakeCpus, online};
 use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig};
 
@@ -49,10 +48,8 @@ fn a_hundred_openings_and_failures_leave_nothing_behind() {
         assert_eq!(ns.run(|| link::list().unwrap()).unwrap(), ["lo"]);
 
         assert!(here.run(|| Tap::open(&TapConfig::new("lo"))).unwrap().is_err());
-        drop(AwakeCpus::start(&online()).unwrap());
-        assert!(AwakeCpus::start(&[online()[0], 1_000_000]).is_err());
     }
-    // A thread that was joined has ended, but the kernel may still be taking its number away.
+    // The kernel may still be releasing the number of a thread that has ended.
     for _ in 0..1000 {
         if held() == before {
             return;

@@ -45,9 +45,9 @@ fn nearly_a_ring(rng: &mut ChaCha8Rng, packed: bool) -> Vec<u8> {
             }
             memory[at..at + 8].copy_from_slice(&addr.to_le_bytes());
             memory[at + 8..at + 12].copy_from_slice(&u32::to_le_bytes(len));
-            let (third, fourth) = if packed { (near, flags) } else { (flags, near) };
-            memory[at + 12..at + 14].copy_from_slice(&third.to_le_bytes());
-            memory[at + 14..at + 16].copy_from_slice(&fourth.to_le_bytes());
+            let (at_12, at_14) = if packed { (near, flags) } else { (flags, near) };
+            memory[at + 12..at + 14].copy_from_slice(&at_12.to_le_bytes());
+            memory[at + 14..at + 16].copy_from_slice(&at_14.to_le_bytes());
         }
         let driver = ring + 0x1000;
         rng.fill_bytes(&mut memory[driver..driver + 4]);

@@ -1,4 +1,4 @@
-//! When a guest is called: what it is shown is there at once, and moderation puts off the call alone.
+//! When a guest is interrupted: used buffers are visible at once, and moderation delays the interrupt alone.
 
 mod vhost_common;
 
@@ -21,7 +21,7 @@ use std::task::Waker;
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 const RING: u16 = 64;
-/// Buffers of a receive ring that the kit makes when it is told no size.
+/// Buffers of a receive ring that the kit makes by default.
 const QUEUE_SIZE: usize = 256;
 const BUFFER_LEN: usize = 1526;
 const MICROSECOND_NS: u64 = 1000;
@@ -40,7 +40,7 @@ fn area(ns: u64) -> ModerationConfig {
     by(Policy::Area(AreaConfig { cost: InterruptCost::Given { ns }, ..AreaConfig::default() }))
 }
 
-/// A port whose one queue this test drives, with a time of its own, and the guest behind it.
+/// A port whose one queue this test drives, with a time of its own, and its guest.
 struct Bench {
     guest: Guest,
     queue: VhostQueue,
@@ -74,7 +74,7 @@ impl Bench {
         Self { guest, queue, port, now_ns: 1_000_000, calls, _scratch: scratch }
     }
 
-    /// A guest that sleeps until it is called, with a full receive ring.
+    /// A guest that sleeps until it is interrupted, with a full receive ring.
     fn asleep(case: Case, moderation: ModerationConfig) -> Self {
         let mut bench = Self::new(&case.guest().queue_size(RING), moderation);
         bench.guest.rx(0).fill(RING.into(), BUFFER_LEN);
@@ -217,7 +217,7 @@ fn moderation_that_is_switched_off_makes_the_call_that_waits_at_once() {
     for case in Case::rings() {
         let mut bench = Bench::asleep(case, coalescing(FAR_USECS, u32::MAX));
         bench.give_batch(2);
-        // Shown, and not told to the moderator yet.
+        // The frame is visible, and the moderator does not know of it yet.
         bench.give(1);
         bench.queue.rx_flush(0);
         assert_eq!(bench.calls_seen(), 0);
@@ -251,7 +251,7 @@ fn a_guest_is_called_before_its_receive_ring_runs_dry() {
             given += 1;
         }
         assert_eq!(given, usize::from(RING / 2) + 1, "{case:?}: called with fewer than half of its buffers left");
-        // One that is told to be called sooner is.
+        // With a larger guard the interrupt comes sooner.
         let guard = ModerationConfig { ring_guard_frames: u32::from(RING) - 4, ..coalescing(FAR_USECS, u32::MAX) };
         let mut bench = Bench::asleep(case, guard);
         bench.give_batch(4);
@@ -395,10 +395,10 @@ fn a_connection_that_ends_with_a_call_to_be_made_makes_it_and_the_next_one_goes_
 /// What a driver was promised when it fell asleep.
 #[derive(Clone, Copy, Debug)]
 struct Sleep {
-    /// Chains that must be visible before it is to be called.
+    /// Chains that must be visible before the interrupt.
     chains: usize,
     calls_before: u64,
-    /// Since when so many were visible.
+    /// Since when `chains` were visible.
     since_ns: Option<u64>,
 }
 
@@ -417,7 +417,7 @@ impl Interleaving {
         self.wake();
         self.forbidden_since = None;
         let rx = self.bench.guest.rx(0);
-        // What it has seen and not taken it need not be called for.
+        // Chains that it has seen need no interrupt, taken or not.
         let seen = rx.snoop_used().len();
         if chains == 1 {
             // There is something: the driver must not sleep (virtio 1.3, 2.7.7.1).
@@ -478,7 +478,7 @@ impl Interleaving {
             }
             8 | 9 => self.fall_asleep(1),
             10 if self.case.event_idx => self.fall_asleep(rng.random_range(2..=6)),
-            // By its event index a driver of a split ring can ask for no silence, only for a call far away.
+            // By its event index a driver of a split ring cannot forbid interrupts, only ask for a late one.
             _ if self.case.event_idx && !self.case.packed => self.wake(),
             _ => {
                 self.wake();
@@ -563,24 +563,24 @@ fn open(scratch: &Scratch, name: &str) -> (VhostUser, VhostQueue) {
     (port, queue)
 }
 
-/// Two ports and what joins them, driven by one worker that is counted.
+/// Two ports and the cable between them, driven by one worker whose polls are counted.
 fn driven<T: Task + 'static>(tasks: Vec<T>) -> (Worker, Arc<AtomicU64>) {
     let polls = Arc::new(AtomicU64::new(0));
     let tasks = tasks.into_iter().map(|task| Counted(task, Arc::clone(&polls))).collect();
     (Worker::start("vhost-test", tasks, None).unwrap(), polls)
 }
 
-/// A frame crosses, and its receiver, which sleeps, is called when `moderate` has shortened the wait to a quarter of a
+/// A frame crosses, and its receiver, which sleeps, is interrupted when `moderate` has shortened the wait to a quarter of a
 /// second; meanwhile the worker sleeps.
 fn check_sleep(polls: &AtomicU64, from: &mut Guest, to: &mut Guest, moderate: impl Fn(ModerationConfig)) {
-    // A worker that does not sleep looks many thousand times in the quarter of a second.
+    // A worker that does not sleep polls many thousand times in the quarter of a second.
     const POLLS_MAX: u64 = 200;
     let before = polls.load(Ordering::Relaxed);
     assert!(!to.rx(0).ring().enable_interrupts());
     carry_unseen(from, to);
     assert_eq!(to.rx(0).signals().calls, 0);
     moderate(coalescing(QUARTER_SECOND_USECS, u32::MAX));
-    wait_until("the guest is called", || to.rx(0).signals().calls == 1);
+    wait_until("the guest is interrupted", || to.rx(0).signals().calls == 1);
     let polled = polls.load(Ordering::Relaxed) - before;
     assert!(polled < POLLS_MAX, "{polled} polls");
     to.rx(0).recv(PATIENCE);
@@ -613,7 +613,7 @@ fn while_a_call_waits_the_worker_of_a_cable_sleeps_and_it_wakes_for_it() {
         assert!(!b.rx(0).ring().enable_interrupts());
         carry_unseen(&mut a, &mut b);
         controls[1].set_moderation(ModerationConfig::default());
-        wait_until("the guest is called", || b.rx(0).signals().calls == 2);
+        wait_until("the guest is interrupted", || b.rx(0).signals().calls == 2);
     }
 }
 
@@ -646,17 +646,17 @@ fn a_switch_moderates_the_calls_of_each_port_by_its_own_setting() {
         wait_until("the call is counted", || moderated.stats().receive.interrupts.get() == 1);
         assert_eq!(moderated.stats().transmit.interrupts.get(), 0);
         assert_eq!(moderated.stats().receive.wait_max_ns.get(), u64::from(QUARTER_SECOND_USECS) * MICROSECOND_NS);
-        // The other way nothing is put off.
+        // In the other direction nothing is delayed.
         assert!(!a.rx(0).ring().enable_interrupts());
         b.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
-        wait_until("the other guest is called", || a.rx(0).signals().calls == 1);
+        wait_until("the other guest is interrupted", || a.rx(0).signals().calls == 1);
         wait_until("the call is counted", || plain.stats().receive.interrupts.get() == 1);
         // Switched off while a call waits, the switch wakes.
         moderated.set_moderation(coalescing(FAR_USECS, u32::MAX));
         assert!(!b.rx(0).ring().enable_interrupts());
         carry_unseen(&mut a, &mut b);
         moderated.set_moderation(ModerationConfig::default());
-        wait_until("the guest is called", || b.rx(0).signals().calls == 2);
+        wait_until("the guest is interrupted", || b.rx(0).signals().calls == 2);
     }
 }
 
@@ -678,7 +678,7 @@ fn interrupts_are_the_calls_that_were_made_each_way() {
             a.tx(0).drain(PATIENCE);
             let (received, sent) = (b.rx(0).signals().calls, a.tx(0).signals().calls);
             assert!(received > 0 && received <= FRAMES, "{case:?} {moderation:?}: {received} calls");
-            // A call that was put off may come behind the last look.
+            // A delayed interrupt may come after the last poll.
             let interrupts =
                 |side: usize| [rig.received(side, |d| d.interrupts.get()), rig.sent(side, |d| d.interrupts.get())];
             wait_until("all calls are counted", || {

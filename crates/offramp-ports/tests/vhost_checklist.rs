@@ -37,7 +37,7 @@ fn ethernet() -> Rig {
     Rig::with(&RigConfig::mtu(1500))
 }
 
-/// A frame that asks for its checksum, and for cutting where `gso_type` says so.
+/// A frame that asks for its checksum, and for segmentation where `gso_type` says so.
 fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -51,7 +51,7 @@ fn asking(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>)
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Sends and takes what arrives, until `frames` frames of the line have arrived.
+/// Sends and takes what arrives, until `frames` frames of the wire have arrived.
 fn exchange(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], frames: usize) -> Vec<Received> {
     a.tx(0).send(header, &[frame]);
     let mut received = Vec::new();
@@ -284,7 +284,7 @@ fn v20_a_frame_without_a_request_is_not_taken_for_right() {
     b.rx(0).fill(16, 1526);
     for is_udp in [false, true] {
         let wrong = Packet { is_udp, checksum: Checksum::Wrong, ..Packet::tcp(100) }.build();
-        // DATA_VALID is the guest's word; what is told the other guest was verified.
+        // DATA_VALID is the guest's word; the adapter marks only what it verified itself.
         for flags in [0, DATA_VALID] {
             let received = exchange(&mut a, &mut b, &VnetHeader { flags, ..VnetHeader::default() }, &wrong, 1);
             assert!(received[0].frame == wrong && received[0].vnet().flags == 0, "udp: {is_udp}");
@@ -347,9 +347,9 @@ fn v27_to_v31_only_the_kinds_that_were_agreed_are_joined() {
         for (packet, gso_type, feature) in &kinds {
             let (header, frame) = asking(packet, *gso_type, 1000);
             let received = exchange(&mut a, &mut b, &header, &frame, 8);
-            let may_join = agreed & feature == *feature;
-            let is_joined = received.iter().any(|r| r.vnet().gso_type != GSO_NONE);
-            assert_eq!(is_joined, may_join, "{agreed:#x}: {gso_type}");
+            let may_coalesce = agreed & feature == *feature;
+            let is_coalesced = received.iter().any(|r| r.vnet().gso_type != GSO_NONE);
+            assert_eq!(is_coalesced, may_coalesce, "{agreed:#x}: {gso_type}");
             let kinds_told = received.iter().map(|r| r.vnet().gso_type);
             assert!(kinds_told.into_iter().all(|told| told == GSO_NONE || told == *gso_type), "{agreed:#x}");
         }
@@ -369,10 +369,10 @@ fn v33_no_super_frame_carries_ecn() {
         let mut segments = Vec::new();
         for one in received {
             assert_eq!(one.vnet().gso_type & GSO_ECN, 0);
-            let is_joined = one.vnet().gso_type != GSO_NONE;
+            let is_coalesced = one.vnet().gso_type != GSO_NONE;
             let has_cwr = one.frame[47] & 0x80 != 0;
-            assert!(!(is_joined && has_cwr), "CWR in a super-frame without its bit");
-            segments.extend(if is_joined { cut(&one.header, &one.frame) } else { vec![one.frame] });
+            assert!(!(is_coalesced && has_cwr), "CWR in a super-frame without its bit");
+            segments.extend(if is_coalesced { cut(&one.header, &one.frame) } else { vec![one.frame] });
         }
         assert!(segments == expected);
     }
@@ -428,7 +428,7 @@ fn v34_v37_v39_v40_what_is_told_of_a_frame_is_true() {
         let received = exchange(&mut a, &mut b, &VnetHeader::default(), &alone, 1);
         assert_eq!(received[0].vnet().flags, DATA_VALID, "V40");
     }
-    // Nothing that could be verified: nothing is told.
+    // A frame without a checksum gets no mark.
     let other = frame(&mut rng(), 100);
     assert_eq!(exchange(&mut a, &mut b, &VnetHeader::default(), &other, 1)[0].vnet().flags, 0, "V40");
 }
@@ -872,7 +872,7 @@ fn a_refused_message_is_answered_before_the_connection_ends() {
     assert!(frontend.is_closed_within(PATIENCE));
 }
 
-/// What a guest that has moved is told of with: a broadcast that asks for the IP address of its own station (RFC 903).
+/// The frame that announces a guest that has moved: a broadcast that asks for its station's own IP address (RFC 903).
 fn rarp(mac: [u8; 6]) -> Vec<u8> {
     let who_am_i = [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3];
     [&[0xff; 6][..], &mac, &who_am_i, &mac, &[0; 4], &mac, &[0; 4], &[0; 18]].concat()

@@ -25,7 +25,7 @@ const SENDS: u64 = features::CSUM
     | features::HOST_ECN
     | features::HOST_USO
     | features::HOST_UFO;
-/// What a guest that receives can be told.
+/// Receive features that a guest negotiates.
 const RECEIVES: u64 = features::GUEST_CSUM
     | features::GUEST_TSO4
     | features::GUEST_TSO6
@@ -135,7 +135,7 @@ fn many_frames_over_many_small_buffers_show_no_gap_and_no_half_frame() {
     }
 }
 
-/// A super-frame with the header that asks for its cutting.
+/// A super-frame with the header that asks for its segmentation.
 fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec<u8>) {
     let header = VnetHeader {
         flags: NEEDS_CSUM,
@@ -149,7 +149,7 @@ fn super_frame(packet: &Packet, gso_type: u8, gso_size: u16) -> (VnetHeader, Vec
     (header, Packet { checksum: Checksum::Partial, ..packet.clone() }.build())
 }
 
-/// Super-frames of every kind. The last flag is whether a receiver may have it joined again.
+/// Super-frames of every kind. The last flag is whether it may be coalesced again for a receiver.
 fn super_frames(rng: &mut ChaCha8Rng) -> Vec<(VnetHeader, Vec<u8>, bool)> {
     let mut frames = Vec::new();
     for is_ipv6 in [false, true] {
@@ -191,7 +191,7 @@ fn super_frames_arrive_cut_as_the_segmenter_cuts_them() {
                 }
                 assert!(received.frame == *segment, "{case:?}: segment {n} of {header:?}");
                 check_received(&received, case.mergeable, &case);
-                // V26, V36: nothing was negotiated that could be told.
+                // V26, V36: no receive offload was negotiated, so no mark is allowed.
                 let vnet = received.vnet();
                 assert_eq!((vnet.flags, vnet.gso_type), (0, GSO_NONE), "{case:?}");
             }
@@ -232,8 +232,117 @@ fn what_was_cut_is_joined_for_a_guest_that_takes_super_frames() {
             }
             assert!(came == expected, "{case:?}: {header:?}");
         }
-        let joined = rig.received(1, |d| d.host_frames.get()) < rig.received(1, |d| d.frames_out.get());
-        assert!(joined, "{case:?}: nothing was joined");
+        let coalesced = rig.received(1, |d| d.host_frames.get()) < rig.received(1, |d| d.frames_out.get());
+        assert!(coalesced, "{case:?}: nothing was coalesced");
+    }
+}
+
+/// Frames of some flows in turn, as a line brings them: each flow's in order, some with a wrong checksum.
+fn interleaved_flows(rng: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
+    let mut flows: Vec<Packet> = (0..5u16)
+        .map(|n| {
+            let payload = pattern(u32::from(n), rng.random_range(1..1400));
+            Packet {
+                ports: (6000 + n, 80),
+                is_udp: n == 4,
+                is_ipv6: n % 2 == 1,
+                id: 100 * n,
+                payload,
+                ..Packet::tcp(0)
+            }
+        })
+        .collect();
+    (0..120)
+        .map(|_| {
+            let packet = &mut flows[rng.random_range(0..5)];
+            let checksum = if rng.random_bool(0.05) { Checksum::Wrong } else { Checksum::Full };
+            let frame = Packet { checksum, ..packet.clone() }.build();
+            packet.seq = packet.seq.wrapping_add(packet.payload.len() as u32);
+            packet.id += 1;
+            frame
+        })
+        .collect()
+}
+
+/// The bytes that identify a flow in a frame of [`interleaved_flows`].
+fn flow_of(frame: &[u8]) -> Vec<u8> {
+    let start = if frame[12] == 0x86 { 54 } else { 34 };
+    frame[start..start + 4].to_vec()
+}
+
+#[test]
+fn flows_that_interleave_are_coalesced_in_buffers_of_any_shape() {
+    let mut rng = rng();
+    for case in Case::all() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let (mut a, mut b) = (rig.guest(0, &case.guest()), rig.guest(1, &case.guest().features(RECEIVES)));
+        let whole = 65_535 + 14 + 12;
+        let first = rng.random_range(700..2000);
+        let second = if case.mergeable { 777 } else { whole - first };
+        b.rx(0).fill_chains(120, &[first, second]);
+        for _ in 0..5 {
+            let sent = interleaved_flows(&mut rng);
+            for frame in &sent {
+                a.tx(0).stage(&VnetHeader::default(), &[frame]).expect("room in the ring");
+            }
+            a.tx(0).publish();
+            let mut came = Vec::new();
+            while came.len() < sent.len() {
+                let received = b.rx(0).recv(PATIENCE);
+                check_received(&received, case.mergeable, &case);
+                match received.vnet().gso_type {
+                    GSO_NONE => came.push(received.frame),
+                    _ => came.extend(cut(&received.header, &received.frame)),
+                }
+            }
+            let of_flow = |frames: &[Vec<u8>], flow: &[u8]| -> Vec<Vec<u8>> {
+                frames.iter().filter(|frame| flow_of(frame) == flow).cloned().collect()
+            };
+            for flow in sent.iter().map(|frame| flow_of(frame)) {
+                assert!(of_flow(&came, &flow) == of_flow(&sent, &flow), "{case:?}: flow {flow:?}");
+            }
+            a.tx(0).drain(PATIENCE);
+        }
+        let coalesced = rig.received(1, |d| d.host_frames.get()) < rig.received(1, |d| d.frames_out.get());
+        assert!(coalesced, "{case:?}: nothing was coalesced");
+    }
+}
+
+#[test]
+fn a_ring_that_runs_out_within_an_aggregate_loses_counted_frames_and_no_chain() {
+    for case in Case::layouts() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let (mut a, mut b) = (rig.guest(0, &case.guest()), rig.guest(1, &case.guest().features(RECEIVES)));
+        b.rx(0).set_recycle(false);
+        // Room for some of the frames.
+        b.rx(0).fill(10, 2048);
+        let packet = Packet::tcp(0);
+        let frames: Vec<_> = (0..60u32)
+            .map(|n| {
+                let payload = pattern(n, 1400);
+                Packet { seq: 1000 + 1400 * n, id: n as u16, payload, ..packet.clone() }.build()
+            })
+            .collect();
+        for frame in &frames {
+            a.tx(0).stage(&VnetHeader::default(), &[frame]).expect("room in the ring");
+        }
+        a.tx(0).publish();
+        let accounted = || rig.received(1, |d| d.frames_out.get()) + rig.received(1, Direction::lost_total);
+        wait_until("every frame is delivered or counted", || accounted() == frames.len() as u64);
+        let mut came = Vec::new();
+        while let Some(received) = b.rx(0).try_recv() {
+            check_received(&received, case.mergeable, &case);
+            match received.vnet().gso_type {
+                GSO_NONE => came.push(received.frame),
+                _ => came.extend(cut(&received.header, &received.frame)),
+            }
+        }
+        assert_eq!(came.len() as u64, rig.received(1, |d| d.frames_out.get()), "{case:?}");
+        assert!(!came.is_empty() && came.iter().all(|frame| frames.contains(frame)), "{case:?}");
+        assert!(rig.received(1, Direction::lost_total) > 0, "{case:?}");
+        // With new buffers it goes on.
+        b.rx(0).fill(10, 2048);
+        carry(&mut a, &mut b, 0, &frame(&mut rng(), 600), &case);
     }
 }
 
@@ -386,7 +495,7 @@ fn a_buffer_may_cross_from_one_region_of_memory_into_the_next() {
                 add(a.tx(0).ring(), &[Buffer::readable(at, chain_len)], case.indirect);
                 a.tx(0).publish();
                 wait_until("the frame across the border", || !b.rx(0).snoop_used().is_empty());
-                let used = b.rx(0).ring().take_used().expect("what was seen");
+                let used = b.rx(0).ring().take_used().expect("a used chain");
                 assert_eq!(used.len as usize, chain_len, "{case:?}");
                 assert!(to.read_vec(at + 12, len) == frame, "{case:?}: {before} of {len} bytes before the border");
                 a.tx(0).drain(PATIENCE);
@@ -524,7 +633,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
         // Rings and receive buffers far apart, in a memory small enough to be compared.
         let regions = [RegionSpec::new(0x10_0000, 8 << 20)];
         let rig = Rig::with(&RigConfig::mtu(9000));
-        let builder = case.guest().queue_size(256).memory(&regions);
+        let builder = case.guest().queue_size(256).memory(&regions).features(RECEIVES);
         let protocol = protocol::REPLY_ACK | protocol::STATUS | protocol::LOG_SHMFD;
         let [mut a, mut b] = [rig.guest(0, &builder), rig.guest(1, &builder.protocol_features(protocol))];
         b.rx(0).set_recycle(false);
@@ -539,6 +648,17 @@ fn every_page_that_the_device_writes_is_in_the_log() {
         for _ in 0..25 {
             let len = random_len(&mut rng, 9014);
             carry(&mut a, &mut b, 0, &frame(&mut rng, len), &case);
+        }
+        // Frames that are coalesced where they lie, and fit into one buffer.
+        for n in 0..12u32 {
+            let payload = pattern(n, 700);
+            let packet = Packet { seq: 1000 + 700 * n, id: n as u16, payload, ..Packet::tcp(0) };
+            a.tx(0).stage(&VnetHeader::default(), &[&packet.build()]).expect("room in the ring");
+        }
+        a.tx(0).publish();
+        let mut bytes = 0;
+        while bytes < 12 * 700 {
+            bytes += b.rx(0).recv(PATIENCE).frame.len() - 54;
         }
         let after = pages();
         let (mut changed, mut unmarked) = (0, Vec::new());
@@ -567,7 +687,7 @@ fn every_page_that_the_device_writes_is_in_the_log() {
 
 #[test]
 fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
-    // A joined frame must be complete: its sum, with the pseudo-header's in the field, is that of the frames it is made of.
+    // A coalesced frame must be complete: its checksum, over the partial one in the field, is that of its segments.
     let rig = Rig::with(&RigConfig::mtu(1500));
     let [mut a, mut b] = rig.guests(&Guest::builder().mergeable(true).features(SENDS | RECEIVES));
     b.rx(0).fill(200, 1526);
@@ -579,7 +699,7 @@ fn a_received_frame_is_verified_only_as_far_as_it_can_be() {
     let mut whole = received.frame.clone();
     assert!(Frame::received(&mut whole).has_good_ipv4_header());
     let partial = Frame::received(&mut whole).make_partial().unwrap();
-    // V34: the pseudo-header's sum lay in the field already.
+    // V34: the field held the pseudo-header's checksum already.
     assert!(whole == received.frame);
     assert_eq!((partial.start, partial.offset), (received.vnet().csum_start, received.vnet().csum_offset));
 }

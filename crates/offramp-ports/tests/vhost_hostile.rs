@@ -5,11 +5,14 @@
 
 mod vhost_common;
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use nix::fcntl::{FcntlArg, OFlag};
+use nix::sys::epoll::{Epoll, EpollCreateFlags};
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::MsgFlags;
 use offramp_adapter::stats::Loss;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::ChecksumState;
@@ -18,7 +21,9 @@ use offramp_testkit::frontend::{DirtyLog, FLAG_NEED_REPLY, FLAG_REPLY, Header, V
 use offramp_testkit::ring::{DESC_AVAIL, DESC_INDIRECT, DESC_LEN, DESC_NEXT, DESC_USED, DESC_WRITE};
 use offramp_testkit::ring::{PackedDescriptor, SplitDescriptor, Virtqueue};
 use offramp_testkit::vnet::{DATA_VALID, GSO_NONE, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
-use offramp_testkit::{Buffer, Frontend, Guest, GuestMemory, PeerError, RegionSpec, VnetHeader};
+use offramp_testkit::{
+    Buffer, Frontend, Guest, GuestBuilder, GuestMemory, HugePages, PeerError, RegionSpec, VnetHeader,
+};
 use rand::RngExt;
 use vhost_common::packet::{Checksum, Packet};
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, cut, frame, rng, wait_until};
@@ -223,7 +228,7 @@ fn bad_chains_are_counted_and_the_ring_goes_on() {
             ("a table nowhere", vec![indirect(NOWHERE, 32)]),
             ("a table past the end", vec![indirect(end - 16, 32)]),
             ("a table at an odd address", vec![indirect(table + 1, 32)]),
-            ("a table, and a descriptor behind it", vec![indirect(table, 32), desc(good, 100)]),
+            ("a table, and a descriptor after it", vec![indirect(table, 32), desc(good, 100)]),
         ];
         for (what, chain) in chains {
             let before = attack.lost();
@@ -467,7 +472,7 @@ fn a_frame_in_chains_of_one_byte_arrives_whole() {
     }
 }
 
-/// A frame whose byte `at` and those behind it are `bytes`.
+/// A frame with `bytes` at offset `at`.
 fn changed(frame: &[u8], at: usize, bytes: &[u8]) -> Vec<u8> {
     let mut frame = frame.to_vec();
     frame[at..at + bytes.len()].copy_from_slice(bytes);
@@ -568,7 +573,7 @@ fn misfits() -> Vec<(VnetHeader, Vec<u8>)> {
     all
 }
 
-/// What a device may tell: a verdict that is true, and a super-frame that can be cut.
+/// Checks what a device reports: a true verdict, and a super-frame that can be segmented.
 fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
     let vnet = VnetHeader::from_bytes(header);
     assert!((14..=65_549).contains(&frame.len()), "{what:?}: {} bytes", frame.len());
@@ -747,13 +752,10 @@ fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
     // 25 and R11.
     for case in Case::rings() {
         let mut attack = Attack::new(case, 0);
-        let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
-        let full = EventFd::from_value_and_flags(0, flags).unwrap();
-        full.write(u64::MAX - 1).unwrap();
         let (read_end, closed) = nix::unistd::pipe().unwrap();
         drop(read_end);
         let frame = attack.good_frame.clone();
-        for call in [full.as_fd(), closed.as_fd()] {
+        for call in [full_event().as_fd(), closed.as_fd()] {
             // Vring 2 is what pair 1 receives from.
             attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
             attack.a.rx(1).ring().enable_interrupts();
@@ -771,16 +773,84 @@ fn a_storm_of_kicks_and_a_call_that_cannot_be_made_change_nothing() {
     }
 }
 
+/// An eventfd whose counter has no room.
+fn full_event() -> EventFd {
+    let event = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC).unwrap();
+    event.write(u64::MAX - 1).unwrap();
+    event
+}
+
+/// Has reads and writes wait, whatever the backend has set: a descriptor that was sent has the same flags at both ends.
+fn let_it_block(fd: impl AsFd) {
+    nix::fcntl::fcntl(fd, FcntlArg::F_SETFL(OFlag::empty())).unwrap();
+}
+
 #[test]
-fn a_kick_that_is_no_eventfd_is_given_up() {
-    let mut attack = Attack::new(Case::layouts().next().expect("a kind of ring"), 0);
-    let (read_end, write_end) = nix::unistd::pipe().unwrap();
-    let file = std::fs::File::open("/proc/self/status").unwrap();
-    drop(write_end);
-    for kick in [read_end.as_fd(), file.as_fd()] {
-        attack.a.frontend().set_vring_kick(1, Some(kick)).unwrap();
-        attack.others_go_on("a strange kick");
+fn descriptors_that_block_hold_up_nobody() {
+    for case in Case::layouts() {
+        let mut attack = Attack::new(case, 0);
+        let kick = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        attack.a.frontend().set_vring_kick(1, Some(kick.as_fd())).unwrap();
+        let_it_block(&kick);
+        attack.others_go_on("a kick that blocks");
+        let event = full_event();
+        let (_read_end, pipe) = nix::unistd::pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK).unwrap();
+        while nix::unistd::write(&pipe, &[0; 4096]).is_ok() {}
+        let frame = attack.good_frame.clone();
+        for call in [event.as_fd(), pipe.as_fd()] {
+            // Vring 2 is what pair 1 receives from.
+            attack.a.frontend().set_vring_call(2, Some(call)).unwrap();
+            let_it_block(call);
+            for _ in 0..20 {
+                attack.a.rx(1).ring().enable_interrupts();
+                carry(&mut attack.b, &mut attack.a, 1, &frame, &(case, call));
+            }
+        }
+        attack.others_go_on("calls that block");
     }
+}
+
+#[test]
+fn an_error_on_a_descriptor_that_blocks_holds_up_nobody() {
+    for case in Case::layouts() {
+        let mut attack = Attack::new(case, 0);
+        let err = full_event();
+        attack.a.frontend().set_vring_err(1, Some(err.as_fd())).unwrap();
+        let_it_block(&err);
+        match attack.a.tx(0).ring() {
+            Virtqueue::Split(ring) => ring.set_avail_idx(u16::MAX),
+            Virtqueue::Packed(ring) => {
+                ring.write_descriptor(0, PackedDescriptor { addr: 0, len: 112, id: RING, flags: DESC_AVAIL });
+            }
+        }
+        attack.a.tx(0).kick();
+        wait_until("the end of the ring", || attack.rig.broken_rings(0) == 1);
+        attack.others_go_on("an error that blocks");
+    }
+}
+
+#[test]
+fn a_descriptor_that_is_no_eventfd_is_refused() {
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let (_read_end, pipe) = nix::unistd::pipe().unwrap();
+    let file = std::fs::File::open("/proc/self/status").unwrap();
+    let (_other_end, socket) = std::os::unix::net::UnixStream::pair().unwrap();
+    let epoll = Epoll::new(EpollCreateFlags::EPOLL_CLOEXEC).unwrap();
+    let memory = file_in_memory(4096);
+    let others = [file.as_fd(), socket.as_fd(), epoll.0.as_fd(), memory.as_fd()];
+    let is_refused = |answer: Result<(), PeerError>| matches!(answer, Err(PeerError::Refused { .. }));
+    for fd in others.into_iter().chain([pipe.as_fd()]) {
+        assert!(is_refused(negotiated(&rig).set_vring_kick(1, Some(fd))), "kick: {fd:?}");
+        assert!(is_refused(negotiated(&rig).set_vring_err(1, Some(fd))), "err: {fd:?}");
+    }
+    for fd in others {
+        assert!(is_refused(negotiated(&rig).set_vring_call(1, Some(fd))), "call: {fd:?}");
+    }
+    // The connection itself.
+    let frontend = negotiated(&rig);
+    assert!(is_refused(frontend.set_vring_kick(1, Some(frontend.stream().as_fd()))));
+    let frontend = negotiated(&rig);
+    assert!(is_refused(frontend.set_vring_call(1, Some(frontend.stream().as_fd()))));
 }
 
 /// A connection to a port on which features were agreed, and nothing more.
@@ -798,7 +868,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-fn file(len: i64) -> OwnedFd {
+fn file_in_memory(len: i64) -> OwnedFd {
     let file = nix::sys::memfd::memfd_create("test", nix::sys::memfd::MFdFlags::MFD_CLOEXEC).unwrap();
     nix::unistd::ftruncate(&file, len).unwrap();
     file
@@ -808,7 +878,7 @@ fn file(len: i64) -> OwnedFd {
 fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
     // 21, 22 and 23.
     let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(2));
-    let page = file(4096);
+    let page = file_in_memory(4096);
     let fds = |count: usize| vec![page.as_fd(); count];
     let header = |request, len| Header::new(request, len);
     let state = |index: u32, num: u32| [index.to_le_bytes(), num.to_le_bytes()].concat();
@@ -915,7 +985,7 @@ fn messages_that_make_no_sense_end_their_connection_and_nothing_else() {
         frontend.send_raw(header, &payload, &fds(with));
         assert!(frontend.is_closed_within(PATIENCE), "attack {n} was taken: {header:?} {payload:x?}");
     }
-    assert_eq!(rig.ports[0].channel_counters().bad_messages(), count);
+    assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), count);
     // A right one is welcome afterwards.
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
@@ -952,11 +1022,43 @@ fn a_frontend_that_stops_in_the_middle_of_a_message_is_given_up() {
         goes.send_bytes(&whole[..len], &[]);
         drop(goes);
         let counters = rig.ports[0].channel_counters();
-        wait_until("the end of both", || counters.bad_messages() == 2 * (n as u64 + 1));
+        wait_until("the end of both", || counters.bad_messages.get() == 2 * (n as u64 + 1));
     }
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
     carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after half messages");
+}
+
+#[test]
+fn frontends_that_die_in_the_middle_of_a_message_cost_the_next_one_no_wait() {
+    // Waiting for the rest of this many messages would take longer than the last one's patience.
+    const DYING: usize = 2000;
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let whole = Header::new(request::SET_FEATURES, 8).to_bytes();
+    for nth in 0..DYING {
+        Frontend::connect(rig.socket(0)).send_bytes(&whole[..=(nth % 11)], &[]);
+    }
+    let mut last = Frontend::connect(rig.socket(0));
+    last.set_timeout(PATIENCE);
+    assert!(last.get_features().is_ok());
+}
+
+#[test]
+fn a_byte_out_of_band_ends_its_connection_alone() {
+    // The kernel counts it among the bytes that wait, and does not give it.
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    for (nth, (size, len)) in [(8, 1), (8, 12), (8, 13), (8, 20), (0, 12), (1, 13)].into_iter().enumerate() {
+        let whole = [&Header::new(request::SET_FEATURES, size).to_bytes()[..], &[0; 8]].concat();
+        let frontend = Frontend::connect(rig.socket(0));
+        // The last of these bytes.
+        let flags = MsgFlags::MSG_OOB;
+        assert_eq!(nix::sys::socket::send(frontend.stream().as_raw_fd(), &whole[..len], flags), Ok(len));
+        assert!(frontend.is_closed_within(PATIENCE), "{len} bytes, {size}");
+        assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), nth as u64 + 1, "{len} bytes, {size}");
+    }
+    let [mut a, mut b] = rig.guests(&Guest::builder());
+    b.rx(0).fill(4, 1526);
+    carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after bytes out of band");
 }
 
 #[test]
@@ -971,7 +1073,7 @@ fn a_frontend_that_asks_and_never_reads_the_answers_is_given_up() {
         asked += 1;
     }
     assert!(asked < 1_000_000);
-    assert_eq!(rig.ports[0].channel_counters().bad_messages(), 1);
+    assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 1);
     let [mut a, mut b] = rig.guests(&Guest::builder());
     b.rx(0).fill(4, 1526);
     carry(&mut a, &mut b, 0, &frame(&mut rng(), 60), &"after a flood of questions");
@@ -1017,18 +1119,29 @@ fn rings_that_cannot_be_are_refused() {
     assert!(frontend.set_vring_kick(0, Some(kick.as_fd())).is_err(), "a base beyond 16 bits");
 }
 
+/// Ordinary pages, and `count` huge ones where they can be had.
+fn kinds_of_pages(count: u64) -> impl Iterator<Item = Option<Arc<HugePages>>> {
+    [None].into_iter().chain(HugePages::reserve(count).map(|pages| Some(Arc::new(pages))))
+}
+
+fn on_pages(guest: GuestBuilder, pages: Option<&Arc<HugePages>>) -> GuestBuilder {
+    pages.map_or(guest.clone(), |pages| guest.huge_pages(pages))
+}
+
 #[test]
 fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
     // 23: the file of the guest's memory is made shorter under the device's feet.
-    for case in Case::layouts() {
+    let cases = || Case::layouts().collect::<Vec<_>>();
+    for (pages, case) in kinds_of_pages(8).flat_map(|pages| cases().into_iter().map(move |case| (pages.clone(), case)))
+    {
         let rig = Rig::with(&RigConfig::mtu(1500));
-        // Rings in the first region, which stays; buffers in the second.
+        // Rings in the first region, which stays; buffers in the second. Both are shorter than a huge page.
         let regions = [RegionSpec::new(0x10_0000, 1 << 20), RegionSpec::new(0x4000_0000, 1 << 20)];
         let mut b = rig.guest(1, &case.guest());
         b.rx(0).fill(8, 1526);
         let frame = frame(&mut rng(), 100);
         for round in 1..=4 {
-            let mut a = rig.guest(0, &case.guest().memory(&regions));
+            let mut a = rig.guest(0, &on_pages(case.guest().memory(&regions), pages.as_ref()));
             let memory = a.memory().clone();
             let buffer = memory.alloc_in(1, 4096, 4096);
             let sends = round % 2 == 0;
@@ -1042,8 +1155,8 @@ fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
                 a.rx(0).publish();
                 b.tx(0).send(&VnetHeader::default(), &[&frame]);
             }
-            assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
-            assert_eq!(rig.ports[0].channel_counters().lost_memories(), round, "{case:?}");
+            assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}, {pages:?}");
+            assert_eq!(rig.ports[0].channel_counters().lost_memories.get(), round, "{case:?}, {pages:?}");
             while b.rx(0).try_recv().is_some() {}
         }
         assert!(rig.is_running());
@@ -1057,28 +1170,34 @@ fn a_frontend_that_takes_its_memory_away_is_dropped_alone() {
 #[test]
 fn a_frontend_that_takes_its_rings_or_its_log_away_is_dropped_alone() {
     // 23.
-    for case in Case::layouts() {
+    let cases = || Case::layouts().collect::<Vec<_>>();
+    for (pages, case) in kinds_of_pages(8).flat_map(|pages| cases().into_iter().map(move |case| (pages.clone(), case)))
+    {
         let rig = Rig::with(&RigConfig::mtu(1500));
-        let [a, mut b] = rig.guests(&case.guest());
+        let guest = on_pages(case.guest().memory(&[RegionSpec::new(0x4000_0000, 3 << 20)]), pages.as_ref());
+        let [a, mut b] = [rig.guest(0, &guest), rig.guest(1, &case.guest())];
         b.rx(0).fill(8, 1526);
         let mut a = a;
         let memory = a.memory().clone();
         memory.shrink(0, 0);
-        // The device looks into its rings for a kick, and for a frame.
+        // The device polls its rings for a kick, and for a frame.
         a.tx(0).kick();
         b.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
-        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
-        assert_eq!(rig.ports[0].channel_counters().lost_memories(), 1, "{case:?}");
+        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}, {pages:?}");
+        assert_eq!(rig.ports[0].channel_counters().lost_memories.get(), 1, "{case:?}, {pages:?}");
+        drop((a, memory));
 
         let protocol = protocol::REPLY_ACK | protocol::LOG_SHMFD;
-        let mut a = rig.guest(0, &case.guest().protocol_features(protocol));
+        let mut a = rig.guest(0, &guest.protocol_features(protocol));
         a.rx(0).fill(8, 1526);
-        let log = DirtyLog::new(a.memory());
+        let log = pages
+            .as_ref()
+            .map_or_else(|| DirtyLog::new(a.memory()), |pages| DirtyLog::on_huge_pages(a.memory(), pages));
         a.frontend().set_log_base(&log).unwrap();
         nix::unistd::ftruncate(log.fd(), 0).unwrap();
         b.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
-        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}");
-        assert_eq!(rig.ports[0].channel_counters().lost_memories(), 2, "{case:?}");
+        assert!(a.frontend().is_closed_within(PATIENCE), "{case:?}, {pages:?}");
+        assert_eq!(rig.ports[0].channel_counters().lost_memories.get(), 2, "{case:?}, {pages:?}");
         assert!(rig.is_running());
     }
 }

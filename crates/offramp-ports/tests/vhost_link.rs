@@ -65,8 +65,8 @@ fn a_guest_is_told_when_its_link_goes_down_and_comes_back() {
             }
             assert_eq!(is_up(frontend), up);
         }
-        assert_eq!(rig.ports[0].channel_counters().config_changes(), 3);
-        assert_eq!(rig.ports[0].channel_counters().refused_config_changes(), 0);
+        assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 3);
+        assert_eq!(rig.ports[0].channel_counters().refused_config_changes.get(), 0);
     }
 }
 
@@ -78,7 +78,7 @@ fn a_frontend_that_has_not_read_the_configuration_is_told_nothing_and_reads_the_
         rig.ports[0].link().set_up(up);
     }
     assert!(!is_up(guest.frontend()));
-    assert_eq!(rig.ports[0].channel_counters().config_changes(), 0);
+    assert_eq!(rig.ports[0].channel_counters().config_changes.get(), 0);
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn changes_that_come_before_the_answer_are_told_once_behind_it() {
     let first = told(frontend, true);
     for n in 0..20 {
         rig.ports[0].link().set_up(n % 2 == 0);
-        // Behind the answer the change has been seen.
+        // After the answer the device knows of the change.
         frontend.get_features().unwrap();
     }
     std::thread::sleep(A_WHILE);
@@ -113,7 +113,7 @@ fn an_answer_that_refuses_is_counted_and_the_next_change_is_told() {
     assert!(is_up(frontend));
     rig.ports[0].link().set_up(false);
     assert!(frontend.acknowledge_backend(&told(frontend, true), 22));
-    wait_until("the refusal to be counted", || rig.ports[0].channel_counters().refused_config_changes() == 1);
+    wait_until("the refusal to be counted", || rig.ports[0].channel_counters().refused_config_changes.get() == 1);
     rig.ports[0].link().set_up(true);
     assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
 }
@@ -141,7 +141,7 @@ fn a_frontend_that_closes_its_channel_or_talks_nonsense_on_it_keeps_its_connecti
         assert!(frontend.acknowledge_backend(&told(frontend, true), 0));
         assert!(!is_up(frontend));
         carry(&mut a, &mut b, 0, &model, &"the connection goes on");
-        assert_eq!(rig.ports[0].channel_counters().bad_messages(), 0);
+        assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 0);
     }
 }
 
@@ -170,7 +170,7 @@ fn a_channel_that_was_not_agreed_or_is_none_is_refused() {
     let answer = Header { flags: VERSION | FLAG_REPLY, ..Header::new(request::SET_BACKEND_REQ_FD, 8) };
     frontend.send_raw(answer, &[0; 8], &[no_socket]);
     refused(frontend);
-    assert_eq!(rig.ports[0].channel_counters().bad_messages(), 5);
+    assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 5);
 }
 
 #[test]
@@ -216,7 +216,7 @@ fn the_link_follows_the_carrier_of_an_interface() {
     })
     .unwrap();
     assert!(!is_up(&frontend), "the other end is down");
-    // Each step, and whether the link is up behind it.
+    // Each step, and whether the link is up after it.
     let steps: [(fn(), bool); 5] = [
         (|| link::set_up("far").unwrap(), true),
         (|| link::set_down("far").unwrap(), false),

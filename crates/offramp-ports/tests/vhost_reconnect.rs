@@ -116,9 +116,9 @@ fn two_hundred_frontends_that_die_under_traffic_leave_nothing_behind() {
         }
         wait_until("the end of the last", || !rig.ports[0].status().is_connected);
         expect_no_more_than(&before.expect("more than twenty rounds"));
-        assert_eq!(rig.ports[0].channel_counters().connections(), ROUNDS as u64, "{case:?}");
-        assert_eq!(rig.ports[0].channel_counters().refused_connections(), 0, "{case:?}");
-        assert_eq!(rig.ports[0].channel_counters().bad_messages(), 0, "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().connections.get(), ROUNDS as u64, "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().refused_connections.get(), 0, "{case:?}");
+        assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 0, "{case:?}");
         // The guest that stayed still sends, and one that comes gets it.
         while b.rx(0).recv_within(Duration::from_millis(50)).is_some() {}
         let mut a = rig.guest(0, &case.guest());
@@ -143,7 +143,7 @@ fn a_client_finds_its_frontend_again_and_again() {
             carry(&mut a, &mut b, 0, &model, &(case, round));
             carry(&mut b, &mut a, 0, &model, &(case, round));
         }
-        assert!(rig.ports[0].channel_counters().connections() >= ROUNDS as u64);
+        assert!(rig.ports[0].channel_counters().connections.get() >= ROUNDS as u64);
     }
 }
 
@@ -254,7 +254,7 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
                 sent += 1;
             }
             a.tx(0).publish();
-            // From before the first frame was taken to behind the last.
+            // From before the first frame was taken until after the last.
             std::thread::sleep(Duration::from_micros(rng.random_range(0..600)));
             drop(backend);
             while let Some(used) = a.tx(0).take_used() {
@@ -406,7 +406,7 @@ fn a_frontend_that_comes_while_no_descriptor_is_left_is_answered_when_there_is_o
     let frontend = Frontend::connect(rig.socket(0));
     assert!(std::fs::File::open("/dev/null").is_err());
     std::thread::sleep(Duration::from_millis(20));
-    assert_eq!(rig.ports[0].channel_counters().connections(), 0);
+    assert_eq!(rig.ports[0].channel_counters().connections.get(), 0);
     drop(taken);
     assert!(frontend.get_features().is_ok());
 }
@@ -420,7 +420,7 @@ fn a_second_frontend_is_turned_away_and_the_first_stays() {
     for n in 1..=20 {
         let second = Frontend::connect(rig.socket(0));
         assert!(second.is_closed_within(PATIENCE));
-        wait_until("it to be counted", || rig.ports[0].channel_counters().refused_connections() == n);
+        wait_until("it to be counted", || rig.ports[0].channel_counters().refused_connections.get() == n);
         carry(&mut a, &mut b, 0, &model, &"a second frontend");
     }
     drop(a);
@@ -444,7 +444,7 @@ fn a_thousand_frontends_in_a_row_are_each_answered() {
         }
     }
     expect_no_more_than(&before.expect("more than a hundred rounds"));
-    assert_eq!(rig.ports[0].channel_counters().refused_connections(), 0);
+    assert_eq!(rig.ports[0].channel_counters().refused_connections.get(), 0);
 }
 
 #[test]
@@ -502,7 +502,7 @@ fn a_receive_ring_that_is_stopped_under_traffic_shows_no_half_frame() {
             b.start_at(&bases).unwrap();
         }
         a.tx(0).drain(PATIENCE);
-        wait_until("a frame behind the last stop", || {
+        wait_until("a frame after the last stop", || {
             let mut frame = model.clone();
             numbered(&mut frame, sent);
             sent += 1;

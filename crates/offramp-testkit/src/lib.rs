@@ -8,7 +8,10 @@
 //! | [`frontend`] | the frontend's half of vhost-user: handshakes, single requests, raw bytes         |
 //! | [`guest`]    | the whole: negotiated queues that send and receive frames                         |
 //! | [`features`] | feature bits by name                                                              |
+//! | [`hugepages`] | huge pages for guest memory, taken for a while and given back                   |
 //! | [`process`]  | a process of its own for a test that counts what is left behind                   |
+//! | [`port_suite`] | what every host port must do |
+//! | [`umem`]     | a host port that lends frames of one memory area both ways                         |
 //! | [`vnet`]     | the header in front of every frame                                                |
 //!
 //! The kit has a parser and rings of its own, so that a mistake in those of the backend under test is
@@ -33,14 +36,18 @@
 pub mod features;
 pub mod frontend;
 pub mod guest;
+pub mod hugepages;
 pub mod memory;
+pub mod port_suite;
 pub mod process;
 pub mod ring;
+pub mod umem;
 pub mod vnet;
 mod wait;
 
 pub use frontend::{Dialect, Frontend, PeerError};
 pub use guest::{DataPlacement, Guest, GuestBuilder, HeaderPlacement, Received, RxQueue, TxLayout, TxQueue};
+pub use hugepages::HugePages;
 pub use memory::{GuestMemory, Region, RegionSpec};
 pub use ring::{Buffer, PackedDriver, RingOptions, SplitDriver, Used, Virtqueue};
 pub use vnet::VnetHeader;

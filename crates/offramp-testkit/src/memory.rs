@@ -15,6 +15,8 @@ use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::unistd::ftruncate;
 
+use crate::hugepages::HugePages;
+
 /// Bytes of a page of memory on the machines we test on.
 pub const PAGE_LEN: u64 = 4096;
 /// Unmapped bytes before and after every region, so that no two are ever neighbours in the address space of this
@@ -46,6 +48,7 @@ pub struct Region {
     file: OwnedFd,
     /// The guards and the region between them.
     reserved: NonNull<libc::c_void>,
+    reserved_len: NonZeroUsize,
     base: NonNull<u8>,
     next_free: AtomicU64,
 }
@@ -57,32 +60,41 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    fn map(spec: RegionSpec) -> Self {
+    /// `huge_page_len`: of the pages of its file, if they are huge.
+    fn map(spec: RegionSpec, huge_page_len: Option<u64>) -> Self {
         for (what, value) in [("guest address", spec.guest_addr), ("length", spec.len), ("offset", spec.file_offset)] {
             assert!(value % PAGE_LEN == 0, "the {what} {value:#x} of a memory region is no multiple of {PAGE_LEN}");
         }
         assert!(spec.guest_addr.checked_add(spec.len).is_some(), "the memory region {spec:x?} wraps around");
-        let flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        let mut flags = MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING;
+        flags.set(MFdFlags::MFD_HUGETLB, huge_page_len.is_some());
+        let page_len = huge_page_len.unwrap_or(PAGE_LEN);
         let file = memfd_create("offramp-guest", flags).expect("creating a file for guest memory");
-        ftruncate(&file, (spec.file_offset + spec.len) as i64).expect("sizing the file for guest memory");
-        let reserved_len = size(spec.len + 2 * GUARD_LEN);
+        let file_len = (spec.file_offset + spec.len).next_multiple_of(page_len);
+        ftruncate(&file, file_len as i64).expect("sizing the file for guest memory");
+        // A huge page is mapped whole.
+        let first_page = spec.file_offset - spec.file_offset % page_len;
+        let guard_len = GUARD_LEN.next_multiple_of(page_len);
+        let reserved_len = size(file_len - first_page + 2 * guard_len + page_len);
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let reserved = unsafe { mmap_anonymous(None, reserved_len, ProtFlags::PROT_NONE, MapFlags::MAP_PRIVATE) }
             .expect("reserving address space for guest memory");
-        let base = reserved.as_ptr() as usize + GUARD_LEN as usize;
+        let start = (reserved.as_ptr() as u64 + guard_len).next_multiple_of(page_len);
         // SAFETY: the range lies in what was reserved above and nothing points into it yet.
-        let base = unsafe {
+        let mapped = unsafe {
             mmap(
-                NonZeroUsize::new(base),
-                size(spec.len),
+                NonZeroUsize::new(start as usize),
+                size(file_len - first_page),
                 ProtFlags::PROT_READ | ProtFlags::PROT_WRITE,
                 MapFlags::MAP_SHARED | MapFlags::MAP_FIXED,
                 &file,
-                spec.file_offset as i64,
+                first_page as i64,
             )
         }
         .expect("mapping guest memory");
-        Self { spec, file, reserved, base: base.cast(), next_free: AtomicU64::new(spec.guest_addr) }
+        // SAFETY: the region begins in the first page that is mapped.
+        let base = unsafe { mapped.cast().add((spec.file_offset - first_page) as usize) };
+        Self { spec, file, reserved, reserved_len, base, next_free: AtomicU64::new(spec.guest_addr) }
     }
 
     /// Its first guest-physical address.
@@ -134,7 +146,7 @@ impl Drop for Region {
     fn drop(&mut self) {
         // SAFETY: this is exactly what `map` reserved, and nobody can reach the region any more.
         // A failure would leave address space behind, which a test survives.
-        let _ = unsafe { munmap(self.reserved, (self.spec.len + 2 * GUARD_LEN) as usize) };
+        let _ = unsafe { munmap(self.reserved, self.reserved_len.get()) };
     }
 }
 
@@ -188,8 +200,18 @@ macro_rules! integers {
 impl GuestMemory {
     /// Memory of the given regions, all zero. Regions may overlap or leave holes between them.
     pub fn new(regions: &[RegionSpec]) -> Self {
+        Self::map(regions, None)
+    }
+
+    /// As [`GuestMemory::new`], in files of huge pages, of which `pages` has enough. A region may be shorter than its
+    /// file, which has whole pages.
+    pub fn on_huge_pages(regions: &[RegionSpec], pages: &HugePages) -> Self {
+        Self::map(regions, Some(pages.page_len()))
+    }
+
+    fn map(regions: &[RegionSpec], huge_page_len: Option<u64>) -> Self {
         assert!(!regions.is_empty(), "a guest needs a region of memory");
-        Self { regions: Arc::new(regions.iter().copied().map(Region::map).collect()) }
+        Self { regions: Arc::new(regions.iter().map(|spec| Region::map(*spec, huge_page_len)).collect()) }
     }
 
     /// Memory of one region of `len` bytes (rounded up to pages) at guest address 0.

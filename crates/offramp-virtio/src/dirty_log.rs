@@ -2,6 +2,7 @@
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
+use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -21,8 +22,8 @@ impl DirtyLog {
     ///
     /// # Errors
     /// When the log is empty, wraps around, lies past its file's end, or cannot be mapped.
-    pub fn map(file: File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
-        Ok(Self { mapping: Mapping::new(file, offset, len, 0, alarm)?, len: len as usize })
+    pub fn map(file: &File, offset: u64, len: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
+        Ok(Self { mapping: Mapping::new(file, offset, len, MapFlags::empty(), alarm)?, len: len as usize })
     }
 
     /// Marks the pages of a write of `len` bytes at address `guest`. Pages beyond the log are ignored: the monitor
@@ -58,7 +59,7 @@ mod tests {
         let file = File::from(memfd_create(c"log", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(PAGE).unwrap();
         let alarm = Alarm::new(EventFd::new().unwrap());
-        let log = DirtyLog::map(file.try_clone().unwrap(), 8, 2, &alarm).unwrap();
+        let log = DirtyLog::map(&file, 8, 2, &alarm).unwrap();
         log.mark(PAGE - 1, 2);
         log.mark(15 * PAGE, 1);
         log.mark(16 * PAGE, u64::MAX);

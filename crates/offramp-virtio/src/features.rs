@@ -29,6 +29,8 @@ pub const CTRL_VQ: u64 = 1 << VIRTIO_NET_F_CTRL_VQ;
 pub const MQ: u64 = 1 << VIRTIO_NET_F_MQ;
 /// The configuration has the guest's Ethernet address.
 pub const MAC: u64 = 1 << VIRTIO_NET_F_MAC;
+/// Buffers are used in the order in which they were made available (virtio 1.3, 2.7.9).
+pub const IN_ORDER: u64 = 1 << VIRTIO_F_IN_ORDER;
 /// The guest announces itself when it is asked to.
 pub const GUEST_ANNOUNCE: u64 = 1 << VIRTIO_NET_F_GUEST_ANNOUNCE;
 /// The configuration has the largest MTU.
@@ -47,7 +49,7 @@ bitflags::bitflags! {
         /// Notifications by index (2.7.10).
         const EVENT_IDX = EVENT_IDX;
         /// Buffers are used in the order in which they were made available (2.7.9).
-        const IN_ORDER = 1 << VIRTIO_F_IN_ORDER;
+        const IN_ORDER = IN_ORDER;
         /// Received frames may lie in several chains (5.1.6.4).
         const MRG_RXBUF = MRG_RXBUF;
         /// One queue may be reset alone (2.6.1).

@@ -18,6 +18,7 @@
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
+use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -71,7 +72,7 @@ impl Region {
     /// # Errors
     /// When the region is too small or not aligned, lies past its file's end, or cannot be mapped.
     pub fn map(
-        file: File,
+        file: &File,
         offset: u64,
         len: u64,
         queues: u16,
@@ -84,8 +85,20 @@ impl Region {
         if part_len < needed || !is_aligned {
             return Err(MemoryError::Extent);
         }
-        let mapping = Mapping::new(file, offset, len, 0, alarm)?;
+        let mapping = Mapping::new(file, offset, len, MapFlags::empty(), alarm)?;
         Ok(Self { mapping, part_len: part_len as usize, queues, entries })
+    }
+
+    /// A region of no file, for tests that Miri runs.
+    #[cfg(test)]
+    pub(crate) fn anonymous(len: usize, queues: u16, entries: u16) -> Arc<Self> {
+        let (mapping, part_len) = (Mapping::anonymous(len), len / usize::from(queues));
+        Arc::new(Self { mapping, part_len, queues, entries })
+    }
+
+    #[cfg(test)]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.mapping
     }
 
     /// The part of a vring of `size` descriptors, if the region has one.
@@ -204,35 +217,33 @@ fn halves(word: u64) -> [u16; 4] {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use super::*;
     use nix::sys::eventfd::EventFd;
     use nix::sys::memfd::{MFdFlags, memfd_create};
-    use std::os::unix::fs::FileExt;
 
-    pub(crate) fn file(len: u64) -> File {
+    fn file(len: u64) -> File {
         let file = File::from(memfd_create(c"inflight", MFdFlags::MFD_CLOEXEC).unwrap());
         file.set_len(len).unwrap();
         file
     }
 
-    pub(crate) fn region(file: &File, queues: u16, entries: u16) -> Result<Arc<Region>, MemoryError> {
+    fn region(file: &File, queues: u16, entries: u16) -> Result<Arc<Region>, MemoryError> {
         let alarm = Alarm::new(EventFd::new().unwrap());
         let len = file.metadata().unwrap().len();
-        Region::map(file.try_clone().unwrap(), 0, len, queues, entries, &alarm).map(Arc::new)
+        Region::map(file, 0, len, queues, entries, &alarm).map(Arc::new)
     }
 
     #[test]
     fn what_is_written_lies_where_the_specification_has_it() {
-        let file = file(2 * 64 * 8);
-        let part = region(&file, 2, 4).unwrap().part(1, 4).unwrap();
+        let region = Region::anonymous(2 * 64 * 8, 2, 4);
+        let part = region.part(1, 4).unwrap();
         assert_eq!(part.progress(4), None, "nobody was there");
         let (before, after) = (Place { index: 3, wrap: true }, Place { index: 1, wrap: false });
         let first = Saved { addr: 0x0807_0605_0403_0201, len: 0x1122_3344, id: 0x5566, flags: 0x7788, slots: 2 };
         let second = Saved { slots: 0, ..first };
         part.begin(before, after, 4, [first, second].into_iter());
-        let mut bytes = [0; 96];
-        file.read_exact_at(&mut bytes, 512).unwrap();
+        let bytes = region.mapping().bytes(512 + 96)[512..].to_vec();
         // Features, version, desc_num, free_head, old_free_head, used_idx, old_used_idx, the two wrap counters.
         let header = [0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 4, 0, 0, 0, 2, 0, 1, 0, 3, 0, 0, 1, 0, 0];
         assert_eq!(bytes[..24], header);
@@ -249,7 +260,7 @@ pub(crate) mod tests {
 
     #[test]
     fn what_is_forgotten_is_as_if_nobody_had_been_there() {
-        let region = region(&file(1024), 2, 4).unwrap();
+        let region = Region::anonymous(1024, 2, 4);
         let parts = [0, 1].map(|vring| region.part(vring, 4).unwrap());
         for part in &parts {
             part.settle(Place { index: 2, wrap: true }, 4);

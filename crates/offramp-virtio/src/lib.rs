@@ -47,6 +47,7 @@
 //! use nix::sys::{eventfd::EventFd, memfd::{MFdFlags, memfd_create}};
 //! use offramp_virtio::memory::{Extent, GuestMemory};
 //! use offramp_virtio::net_header::HEADER_LEN;
+//! use offramp_virtio::notifier::Events;
 //! use offramp_virtio::ring::RingPlace;
 //! use offramp_virtio::vring::{Vring, VringSetup};
 //! use std::{fs::File, os::unix::fs::FileExt, sync::Arc};
@@ -56,7 +57,7 @@
 //! guest.set_len(4096)?;
 //! let alarm = Arc::new(EventFd::new()?);
 //! let extent = Extent { guest: 0, user: 0, len: 4096, file_offset: 0 };
-//! let memory = Arc::new(GuestMemory::map(vec![(extent, guest.try_clone()?)], &alarm)?);
+//! let memory = Arc::new(GuestMemory::map(&[(extent, guest.try_clone()?)], &alarm)?);
 //!
 //! // The driver transmits: header and frame in one buffer, then its descriptor, flags last.
 //! guest.write_all_at(&[0; HEADER_LEN], 256)?;
@@ -68,7 +69,7 @@
 //! // The device: start the ring, take the frame, give the chain back, notify.
 //! let call = EventFd::new()?;
 //! let mut vring = Vring::default();
-//! vring.set_call(Some(nix::unistd::dup(&call)?));
+//! vring.set_call(Some(Events::new()?.event(nix::unistd::dup(&call)?)?));
 //! vring.start(VringSetup {
 //!     memory,
 //!     place: RingPlace { size: 4, descriptors: 0, driver: 64, device: 68 },

@@ -2,11 +2,13 @@
 
 use crate::memory::REGIONS_MAX;
 use crate::sigbus::{Alarm, Watch};
+use nix::fcntl::{FcntlArg, fcntl};
+use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, munmap};
+use nix::sys::statfs::fstatfs;
 use std::fs::File;
 use std::io;
+use std::num::NonZeroUsize;
 use std::ptr::NonNull;
-use vm_memory::FileOffset;
-use vm_memory::mmap::{MmapRegion, MmapRegionError};
 
 /// Why memory was refused.
 #[derive(Debug, thiserror::Error)]
@@ -26,9 +28,15 @@ pub enum MemoryError {
     /// The file is shorter than the region.
     #[error("a file that is shorter than the region in it")]
     PastEnd,
+    /// The file is not one of memory: whoever serves its file system could hold up each access.
+    #[error(
+        "a file that is neither on tmpfs (as a memfd is) nor on hugetlbfs; in QEMU share memory-backend-memfd, else put \
+         the file into /dev/shm"
+    )]
+    FileSystem,
     /// The file cannot be mapped.
     #[error("mapping: {0}")]
-    Map(#[from] MmapRegionError),
+    Map(io::Error),
     /// The file's length cannot be read, or its mapping not be watched.
     #[error("looking at the file, or watching its mapping: {0}")]
     Io(#[from] io::Error),
@@ -39,9 +47,9 @@ pub enum MemoryError {
 pub(crate) struct Mapping {
     /// Where the part's first byte is mapped.
     start: NonNull<u8>,
-    // Dropped before the mapping.
+    // Dropped before the pages.
     _watch: Watch,
-    _region: MmapRegion,
+    _pages: Pages,
 }
 
 // SAFETY: the pointer is into a mapping that the value owns, and mappings belong to the process, not to a
@@ -52,25 +60,115 @@ unsafe impl Sync for Mapping {}
 
 impl Mapping {
     /// Maps `len` bytes at `offset` of a file, with further `flags` of mmap(2).
-    pub fn new(file: File, offset: u64, len: u64, flags: libc::c_int, alarm: &Alarm) -> Result<Self, MemoryError> {
-        // Mapping from the file's start keeps every offset usable, also with huge pages.
-        let end = offset.checked_add(len).and_then(|end| usize::try_from(end).ok());
-        let end = end.filter(|_| len > 0).ok_or(MemoryError::Extent)?;
-        if file.metadata()?.len() < end as u64 {
+    pub fn new(file: &File, offset: u64, len: u64, flags: MapFlags, alarm: &Alarm) -> Result<Self, MemoryError> {
+        let end = offset.checked_add(len).filter(|_| len > 0).ok_or(MemoryError::Extent)?;
+        let page_len = page_len(file)?;
+        if file.metadata()?.len() < end {
             return Err(MemoryError::PastEnd);
         }
-        let protection = libc::PROT_READ | libc::PROT_WRITE;
-        let mapping = MmapRegion::build(Some(FileOffset::new(file, 0)), end, protection, libc::MAP_SHARED | flags)?;
-        // SAFETY: the mapping has offset + len bytes, and len is not 0.
-        let start = unsafe { mapping.as_ptr().add(offset as usize) };
-        let start = NonNull::new(start).ok_or(MemoryError::Extent)?;
-        let watch = Watch::new(mapping.as_ptr() as usize, mapping.size(), alarm)?;
-        Ok(Self { start, _watch: watch, _region: mapping })
+        // Mapping from the file's start keeps every offset usable, also with huge pages. Pages are mapped, replaced and
+        // unmapped whole: of a huge one the kernel does none of it in part.
+        let mapped_len = end.checked_next_multiple_of(page_len).and_then(|len| usize::try_from(len).ok());
+        let mapped_len = mapped_len.and_then(NonZeroUsize::new).ok_or(MemoryError::Extent)?;
+        let pages = Pages::map(file, mapped_len, flags)?;
+        let watch = Watch::new(pages.start.as_ptr() as usize, mapped_len.get(), alarm)?;
+        // SAFETY: the mapping has offset + len bytes at least, and len is not 0.
+        let start = unsafe { pages.start.cast::<u8>().add(offset as usize) };
+        Ok(Self { start, _watch: watch, _pages: pages })
+    }
+
+    /// Copies the first bytes out.
+    #[cfg(test)]
+    pub fn bytes(&self, len: usize) -> Vec<u8> {
+        // SAFETY: tests ask for no more than they have mapped, and nobody writes meanwhile.
+        (0..len).map(|at| unsafe { self.start.add(at).read() }).collect()
+    }
+
+    /// Writes the first bytes.
+    #[cfg(test)]
+    pub fn fill(&self, bytes: &[u8]) {
+        for (at, byte) in bytes.iter().enumerate() {
+            // SAFETY: as in `bytes`.
+            unsafe { self.start.add(at).write(*byte) };
+        }
+    }
+
+    /// Memory of no file, which Miri can map; nothing watches that it is there.
+    #[cfg(test)]
+    pub fn anonymous(len: usize) -> Self {
+        use nix::sys::mman::mmap_anonymous;
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        let rounded = NonZeroUsize::new(len.next_multiple_of(4096)).unwrap();
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        let start = unsafe { mmap_anonymous(None, rounded, protection, MapFlags::MAP_PRIVATE) }.unwrap();
+        let pages = Pages { start, len: rounded.get() };
+        let alarm = Alarm::new(nix::sys::eventfd::EventFd::new().unwrap());
+        let watch = Watch::enter(start.as_ptr() as usize, rounded.get(), &alarm).unwrap();
+        Self { start: start.cast(), _watch: watch, _pages: pages }
     }
 
     /// The first byte.
     #[inline]
     pub fn start(&self) -> NonNull<u8> {
         self.start
+    }
+}
+
+/// Bytes of a page of a file in memory; other files are refused.
+fn page_len(file: &File) -> Result<u64, MemoryError> {
+    // The kernel answers this itself, and only of files on tmpfs and hugetlbfs: other file systems are not asked
+    // anything, for they may be the frontend's own (FUSE), and never answer.
+    fcntl(file, FcntlArg::F_GET_SEALS).map_err(|_| MemoryError::FileSystem)?;
+    Ok(fstatfs(file).map_err(io::Error::from)?.block_size() as u64)
+}
+
+/// Mapped pages of a file, from its start.
+#[derive(Debug)]
+struct Pages {
+    start: NonNull<libc::c_void>,
+    len: usize,
+}
+
+impl Pages {
+    fn map(file: &File, len: NonZeroUsize, flags: MapFlags) -> Result<Self, MemoryError> {
+        let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, 0) };
+        let pages = Self { start: start.map_err(|error| MemoryError::Map(error.into()))?, len: len.get() };
+        // SAFETY: the advice changes what a core dump holds, and no byte. A kernel without it dumps the pages.
+        let _ = unsafe { madvise(pages.start, pages.len, MmapAdvise::MADV_DONTDUMP) };
+        Ok(pages)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        // SAFETY: these are the pages that `map` has mapped, or what the SIGBUS handler put in their place, and pointers
+        // into them live no longer than `self`.
+        let unmapped = unsafe { munmap(self.start, self.len) };
+        debug_assert_eq!(unmapped, Ok(()), "{} bytes stay mapped", self.len);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::EventFd;
+    use nix::sys::memfd::{MFdFlags, memfd_create};
+
+    #[test]
+    fn a_part_of_a_page_is_mapped_where_it_is_and_a_file_without_pages_of_memory_is_not() {
+        let alarm = Alarm::new(EventFd::new().unwrap());
+        let map = |file: &File, offset, len| Mapping::new(file, offset, len, MapFlags::empty(), &alarm);
+        let memory = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
+        memory.set_len(5000).unwrap();
+        nix::sys::uio::pwrite(&memory, b"here", 4990).unwrap();
+        let mapping = map(&memory, 4990, 10).unwrap();
+        // SAFETY: four of ten bytes that are mapped.
+        assert_eq!(unsafe { mapping.start().cast::<[u8; 4]>().read_unaligned() }, *b"here");
+        assert!(matches!(map(&memory, 4991, 10), Err(MemoryError::PastEnd)));
+        assert!(matches!(map(&memory, u64::MAX, 1), Err(MemoryError::Extent)));
+        let device = File::options().read(true).write(true).open("/dev/zero").unwrap();
+        assert!(matches!(map(&device, 0, 10), Err(MemoryError::FileSystem)));
     }
 }

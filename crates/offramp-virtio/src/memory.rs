@@ -5,6 +5,7 @@
 
 use crate::mapping::{Mapping, MemoryError};
 use crate::sigbus::Alarm;
+use nix::sys::mman::MapFlags;
 use std::fs::File;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -48,9 +49,9 @@ struct Region {
 }
 
 impl Region {
-    fn map(extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
+    fn map(extent: Extent, file: &File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
-        let mapping = Mapping::new(file, extent.file_offset, extent.len, libc::MAP_NORESERVE, alarm)?;
+        let mapping = Mapping::new(file, extent.file_offset, extent.len, MapFlags::MAP_NORESERVE, alarm)?;
         Ok(Self { extent, mapping })
     }
 
@@ -85,19 +86,35 @@ impl GuestMemory {
     ///
     /// # Errors
     /// When a region is out of range, overlaps another, lies past its file's end, or cannot be mapped.
-    pub fn map(table: Vec<(Extent, File)>, alarm: &Alarm) -> Result<Self, MemoryError> {
+    pub fn map(table: &[(Extent, File)], alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
-            memory = memory.with_new(extent, file, alarm)?;
+            memory = memory.with_new(*extent, file, alarm)?;
         }
         Ok(memory)
+    }
+
+    /// The mapping of the largest region.
+    #[cfg(test)]
+    pub(crate) fn mapping(&self) -> &Mapping {
+        &self.regions[0].region.mapping
+    }
+
+    /// Memory of no files, for tests that Miri runs.
+    #[cfg(test)]
+    pub(crate) fn anonymous(extents: &[Extent]) -> Self {
+        let region = |&extent: &Extent| Region { extent, mapping: Mapping::anonymous(extent.len as usize) };
+        let slot = |extent| Slot { region: Arc::new(region(extent)), times: 1 };
+        let mut regions: Vec<Slot> = extents.iter().map(slot).collect();
+        regions.sort_by_key(|slot| std::cmp::Reverse(slot.region.extent.len));
+        Self { regions }
     }
 
     /// The same memory with one more region, or with one of its own once more.
     ///
     /// # Errors
     /// As for [`GuestMemory::map`].
-    pub fn with(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
+    pub fn with(&self, extent: Extent, file: &File, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut regions = self.regions.clone();
         match regions.iter_mut().find(|slot| slot.region.extent == extent) {
             Some(slot) => slot.times = slot.times.saturating_add(1),
@@ -106,7 +123,7 @@ impl GuestMemory {
         Ok(Self { regions })
     }
 
-    fn with_new(&self, extent: Extent, file: File, alarm: &Alarm) -> Result<Self, MemoryError> {
+    fn with_new(&self, extent: Extent, file: &File, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
         if self.regions.len() >= REGIONS_MAX {
             return Err(MemoryError::TooMany);
@@ -216,11 +233,11 @@ mod tests {
 
     #[test]
     fn an_address_is_found_in_its_region_alone() {
-        let table = vec![
+        let table = [
             (extent(0, 0x7000_0000, 2 * PAGE, 0), file(2 * PAGE)),
             (extent(4 * PAGE, 0x9000_0000, PAGE, PAGE), file(2 * PAGE)),
         ];
-        let memory = GuestMemory::map(table, &alarm()).unwrap();
+        let memory = GuestMemory::map(&table, &alarm()).unwrap();
         assert!(memory.at_guest(0, 2 * PAGE).is_some());
         assert!(memory.at_guest(1, 2 * PAGE).is_none());
         assert!(memory.at_guest(3 * PAGE, 1).is_none());
@@ -240,18 +257,18 @@ mod tests {
 
     #[test]
     fn a_region_that_is_no_region_is_refused() {
-        let refuse = |e: Extent, len| GuestMemory::map(vec![(e, file(len))], &alarm()).unwrap_err();
+        let refuse = |e: Extent, len| GuestMemory::map(&[(e, file(len))], &alarm()).unwrap_err();
         assert!(matches!(refuse(extent(0, 0, 0, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(u64::MAX, 0, PAGE, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, PAGE, u64::MAX), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, 2 * PAGE, 0), PAGE), MemoryError::PastEnd));
-        let one = GuestMemory::map(vec![(extent(0, 0, PAGE, 0), file(PAGE))], &alarm()).unwrap();
+        let one = GuestMemory::map(&[(extent(0, 0, PAGE, 0), file(PAGE))], &alarm()).unwrap();
         assert!(matches!(
-            one.with(extent(PAGE - 1, 0, PAGE, 0), file(PAGE), &alarm()).unwrap_err(),
+            one.with(extent(PAGE - 1, 0, PAGE, 0), &file(PAGE), &alarm()).unwrap_err(),
             MemoryError::Overlap
         ));
         assert!(matches!(one.without(0, 1, PAGE).unwrap_err(), MemoryError::Unknown));
-        let twice = one.with(extent(0, 0, PAGE, 0), file(PAGE), &alarm()).unwrap();
+        let twice = one.with(extent(0, 0, PAGE, 0), &file(PAGE), &alarm()).unwrap();
         assert_eq!(twice.size(), (1, PAGE));
         assert_eq!(twice.without(0, 0, PAGE).unwrap().size(), (1, PAGE), "QEMU removes it as often as it added it");
         assert_eq!(one.without(0, 0, PAGE).unwrap().size(), (0, 0));

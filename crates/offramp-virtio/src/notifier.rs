@@ -1,19 +1,181 @@
-//! Notifications by file descriptor: calls to the driver, kicks from it.
+//! Notifications by eventfd: calls to the driver, kicks from it.
+//!
+//! The driver's monitor makes these descriptors, and can let them block while they are in use: `O_NONBLOCK` belongs to both
+//! ends. A `read` would then wait for a kick, and a `write` for room in a counter that the monitor has filled. So kicks are
+//! read with `RWF_NOWAIT`. An eventfd cannot be written with it, and the kernel raises it instead, at the end of an
+//! asynchronous read of nothing (`io_submit(2)`): that never waits.
 
 use nix::errno::Errno;
-use nix::unistd::{read, write};
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 
-/// What is written into an eventfd, and how many bytes are read from it.
-const EVENT: [u8; 8] = 1u64.to_ne_bytes();
+/// Bytes that are read from an eventfd.
+const EVENT_LEN: usize = 8;
+/// Asynchronous reads that may have ended before they are cleared away.
+const REQUESTS_MAX: libc::c_long = 64;
+/// `IOCB_CMD_PREAD` and `IOCB_FLAG_RESFD` (Linux `include/uapi/linux/aio_abi.h`).
+const PREAD: u16 = 0;
+const RAISE_EVENT: u32 = 1;
+/// Flags of a read that no kernel has. It refuses them after it has looked at the eventfd, and before it reads.
+const NO_SUCH_FLAGS: u32 = 1 << 31;
+
+/// `struct iocb`.
+#[repr(C)]
+#[derive(Default)]
+struct Request {
+    data: u64,
+    key: u32,
+    read_flags: u32,
+    opcode: u16,
+    priority: i16,
+    file: i32,
+    buffer: u64,
+    len: u64,
+    offset: i64,
+    reserved: u64,
+    flags: u32,
+    event: i32,
+}
+
+/// `struct io_event`.
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Ended([u64; 4]);
+
+/// What raises eventfds of others (a context of Linux' asynchronous I/O). A device needs one for all its rings.
+#[derive(Clone, Debug)]
+pub struct Events(Arc<Context>);
+
+#[derive(Debug)]
+struct Context {
+    id: libc::c_ulong,
+    /// A file without bytes.
+    nothing: OwnedFd,
+}
+
+/// A descriptor is no eventfd.
+#[derive(Debug, thiserror::Error)]
+#[error("no eventfd: {cause}")]
+pub struct NoEventFd {
+    /// The descriptor.
+    pub fd: OwnedFd,
+    cause: Errno,
+}
+
+impl Events {
+    /// A new context.
+    ///
+    /// # Errors
+    /// When the kernel has no asynchronous I/O (`CONFIG_AIO`), forbids it to this process, or has given all of it to others
+    /// (`fs.aio-max-nr`).
+    pub fn new() -> io::Result<Self> {
+        let nothing = memfd_create(c"offramp-nothing", MFdFlags::MFD_CLOEXEC)?;
+        let mut id: libc::c_ulong = 0;
+        // SAFETY: the kernel writes the context's number, for which there is room.
+        Errno::result(unsafe { libc::syscall(libc::SYS_io_setup, REQUESTS_MAX, &raw mut id) })?;
+        Ok(Self(Arc::new(Context { id, nothing })))
+    }
+
+    /// Takes over a descriptor that another process has made.
+    ///
+    /// # Errors
+    /// When it is no eventfd. The kernel itself says so: that works in every sandbox, without `/proc`.
+    pub fn event(&self, fd: OwnedFd) -> Result<Event, NoEventFd> {
+        match self.0.read_nothing(fd.as_fd(), NO_SUCH_FLAGS) {
+            Ok(()) | Err(Errno::EOPNOTSUPP) => Ok(Event { fd, context: Arc::clone(&self.0) }),
+            Err(cause) => Err(NoEventFd { fd, cause }),
+        }
+    }
+}
+
+impl Context {
+    /// Reads nothing, and has the kernel raise `event` at the end of it.
+    fn read_nothing(&self, event: BorrowedFd<'_>, read_flags: u32) -> nix::Result<()> {
+        let mut request = Request {
+            read_flags,
+            opcode: PREAD,
+            file: self.nothing.as_raw_fd(),
+            flags: RAISE_EVENT,
+            event: event.as_raw_fd(),
+            ..Request::default()
+        };
+        match self.submit(&mut request) {
+            // Those that have ended have the places.
+            Err(Errno::EAGAIN) => {
+                self.clear_ended();
+                self.submit(&mut request)
+            }
+            done => done,
+        }
+    }
+
+    fn submit(&self, request: &mut Request) -> nix::Result<()> {
+        let mut requests = [&raw mut *request];
+        // SAFETY: the kernel reads one pointer, and the request to which it points, in which it writes its key; the request has no
+        // buffer, and has ended when the call returns.
+        let submitted = unsafe { libc::syscall(libc::SYS_io_submit, self.id, 1, requests.as_mut_ptr()) };
+        Errno::result(submitted).map(drop)
+    }
+
+    #[cold]
+    fn clear_ended(&self) {
+        let mut ended = [Ended::default(); REQUESTS_MAX as usize];
+        let at_once = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the kernel writes at most as many results as there is room for.
+        unsafe {
+            libc::syscall(libc::SYS_io_getevents, self.id, 0, ended.len(), ended.as_mut_ptr(), &raw const at_once);
+        }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: the context is this one's own, and no request is under way.
+        unsafe { libc::syscall(libc::SYS_io_destroy, self.id) };
+    }
+}
+
+/// An eventfd that another process has made.
+#[derive(Debug)]
+pub struct Event {
+    fd: OwnedFd,
+    context: Arc<Context>,
+}
+
+impl Event {
+    /// The same eventfd by another descriptor.
+    ///
+    /// # Errors
+    /// When the process has no more descriptors.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self { fd: self.fd.try_clone()?, context: Arc::clone(&self.context) })
+    }
+
+    /// Adds 1 to the counter, if it has room, without waiting.
+    fn raise(&self) {
+        // It fails when the kernel is out of memory; a full counter is none.
+        let _ = self.context.read_nothing(self.fd.as_fd(), 0);
+    }
+
+    /// Takes the counter back to 0, without waiting; whether it is still an eventfd's.
+    fn drain(&self) -> bool {
+        let mut count = [0u8; EVENT_LEN];
+        let part = libc::iovec { iov_base: count.as_mut_ptr().cast(), iov_len: count.len() };
+        // SAFETY: the part is a buffer of the length that it says, which outlives the call.
+        let len = unsafe { libc::preadv2(self.fd.as_raw_fd(), &raw const part, 1, -1, libc::RWF_NOWAIT) };
+        matches!(Errno::result(len), Ok(_) | Err(Errno::EAGAIN | Errno::EINTR))
+    }
+}
 
 /// Raises notifications to the driver, or to its monitor. Without a descriptor there are none.
 #[derive(Debug, Default)]
-pub struct CallNotifier(Option<OwnedFd>);
+pub struct CallNotifier(Option<Event>);
 
 impl CallNotifier {
-    /// A notifier that writes to `event`.
-    pub fn new(event: Option<OwnedFd>) -> Self {
+    /// A notifier that raises `event`.
+    pub fn new(event: Option<Event>) -> Self {
         Self(event)
     }
 
@@ -21,35 +183,61 @@ impl CallNotifier {
     #[inline]
     pub fn notify(&self) -> bool {
         let Some(event) = &self.0 else { return false };
-        // EAGAIN: the driver has more notifications to see than an eventfd can count. Any other error harms only
-        // the monitor, which made the descriptor.
-        let _ = write(event, &EVENT);
+        event.raise();
         true
     }
 }
 
 /// The driver's kicks.
 #[derive(Debug, Default)]
-pub(crate) struct Kick(Option<OwnedFd>);
+pub(crate) struct Kick(Option<Event>);
 
 impl Kick {
-    pub fn new(event: Option<OwnedFd>) -> Self {
+    pub fn new(event: Option<Event>) -> Self {
         Self(event)
     }
 
     /// The descriptor to wait on.
     pub fn fd(&self) -> Option<BorrowedFd<'_>> {
-        self.0.as_ref().map(AsFd::as_fd)
+        self.0.as_ref().map(|event| event.fd.as_fd())
     }
 
-    /// Empties the counter. A descriptor that is no eventfd is given up: it would never let a thread sleep.
+    /// Empties the counter.
     pub fn drain(&mut self) {
-        let mut count = EVENT;
-        let Some(event) = &self.0 else { return };
-        match read(event, &mut count) {
-            Ok(len) if len == EVENT.len() => {}
-            Err(Errno::EAGAIN | Errno::EINTR) => {}
-            _ => self.0 = None,
+        // A kick that cannot be taken back would never let a thread sleep.
+        self.0.take_if(|event| !event.drain());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::eventfd::EventFd;
+
+    #[test]
+    fn an_eventfd_is_raised_and_drained_without_waiting_and_known_without_being_raised() {
+        let events = Events::new().unwrap();
+        let theirs = EventFd::new().unwrap();
+        let event = events.event(theirs.as_fd().try_clone_to_owned().unwrap()).unwrap();
+        assert!(event.drain(), "there was nothing to read");
+        for _ in 0..3 * REQUESTS_MAX {
+            event.raise();
         }
+        assert_eq!(theirs.read(), Ok(3 * REQUESTS_MAX as u64));
+        theirs.write(u64::MAX - 1).unwrap();
+        event.raise();
+        event.raise();
+        assert!(event.drain() && event.drain());
+        event.raise();
+        assert_eq!(theirs.read(), Ok(1));
+    }
+
+    #[test]
+    fn other_descriptors_are_no_eventfds() {
+        let events = Events::new().unwrap();
+        let (_read_end, pipe) = nix::unistd::pipe().unwrap();
+        assert_eq!(events.event(pipe).unwrap_err().cause, Errno::EINVAL);
+        let memory = memfd_create(c"no event", MFdFlags::MFD_CLOEXEC).unwrap();
+        assert_eq!(events.event(memory).unwrap_err().cause, Errno::EINVAL);
     }
 }

@@ -10,6 +10,8 @@ use crate::memory::GuestMemory;
 
 mod chain;
 mod descriptor;
+#[cfg(test)]
+mod exhaustive;
 mod packed;
 mod position;
 mod split;

@@ -1,29 +1,33 @@
 //! Memory that its file no longer has.
 //!
 //! A monitor shares memory as files, and may make a file shorter than its mapping here. Touching a page that is gone
-//! raises `SIGBUS`, which by default ends the process and with it every other guest. This handler replaces the
-//! whole mapping by pages of zeros and rings the device's alarm, so that its owner can drop that guest. Every
-//! other `SIGBUS` goes where it went before.
+//! raises `SIGBUS`, which by default ends the process and with it every other guest. So does a huge page that the pool does
+//! not have when it is first touched. This handler replaces the whole mapping by pages of zeros and rings the device's
+//! alarm, so that its owner can drop that guest. Every other `SIGBUS` goes where it went before.
 //!
 //! The handler runs on top of anything: it uses atomics, `mmap`, `write` and `sigaction`, nothing that
 //! locks or allocates.
 
 use nix::errno::Errno;
 use nix::sys::eventfd::EventFd;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::unistd::{SysconfVar, sysconf};
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// Mappings that are watched at once in this process: those of 128 ports with all their regions and a log.
-const WATCHED_MAX: usize = 128 * 33;
+/// Mappings that are watched at once in this process: more than the kernel lets a process have (`vm.max_map_count` is
+/// 65530), so that no port can take the last one from the others.
+const WATCHED_MAX: usize = 1 << 16;
 /// What an alarm's counter is raised by.
 static RING: u64 = 1;
 
 /// Rings when watched memory is gone.
 pub type Alarm = Arc<EventFd>;
 
-/// A mapping that is watched. All fields but `is_taken` are the handler's to read.
+/// A mapping that is watched. All fields but `is_taken` are the handler's to read. A free one is all zeros: the table takes
+/// no memory before it is used.
 struct Slot {
     is_taken: AtomicBool,
     /// 0: none.
@@ -37,9 +41,13 @@ static WATCHED: [Slot; WATCHED_MAX] = [const {
         is_taken: AtomicBool::new(false),
         start: AtomicUsize::new(0),
         len: AtomicUsize::new(0),
-        alarm: AtomicI32::new(-1),
+        alarm: AtomicI32::new(0),
     }
 }; WATCHED_MAX];
+
+/// Bytes of an ordinary page, and the descriptor of a file without any; both are set before the handler is installed.
+static PAGE_LEN: AtomicUsize = AtomicUsize::new(0);
+static EMPTY: AtomicI32 = AtomicI32::new(-1);
 
 /// What happened at `SIGBUS` before this module was there.
 static BEFORE: OnceLock<libc::sigaction> = OnceLock::new();
@@ -54,12 +62,17 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Watches the mapping of `len` bytes at address `start`, both multiples of a page.
+    /// Watches the mapping of `len` bytes at address `start`, both multiples of a page of its file.
     ///
     /// # Errors
     /// When too many mappings are watched, or the handler cannot be installed.
     pub fn new(start: usize, len: usize, alarm: &Alarm) -> io::Result<Self> {
         install()?;
+        Self::enter(start, len, alarm)
+    }
+
+    /// Enters a mapping into the table that the handler searches.
+    pub(crate) fn enter(start: usize, len: usize, alarm: &Alarm) -> io::Result<Self> {
         let take = |slot: &Slot| !slot.is_taken.swap(true, Ordering::Acquire);
         let slot = WATCHED.iter().position(take).ok_or_else(|| io::Error::from(io::ErrorKind::OutOfMemory))?;
         // After the end of the one before, for a handler that reads the slot meanwhile.
@@ -84,6 +97,9 @@ fn install() -> io::Result<()> {
     if BEFORE.get().is_some() {
         return Ok(());
     }
+    let page_len = sysconf(SysconfVar::PAGE_SIZE)?.ok_or(Errno::ENOSYS)?;
+    PAGE_LEN.store(page_len as usize, Ordering::Relaxed);
+    EMPTY.store(memfd_create(c"offramp-lost", MFdFlags::MFD_CLOEXEC)?.into_raw_fd(), Ordering::Relaxed);
     // SAFETY: all fields of the structure may be 0.
     let mut before: libc::sigaction = unsafe { std::mem::zeroed() };
     // SAFETY: asks only; the structure is ours.
@@ -120,17 +136,36 @@ fn replace_if_inside(slot: &Slot, address: usize) -> bool {
     if slot.start.load(Ordering::Relaxed) != start || start == 0 || !(start..start + len).contains(&address) {
         return false;
     }
-    let protection = libc::PROT_READ | libc::PROT_WRITE;
-    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: the range is exactly one mapping, which lives for as long as it is watched, and of which
-    // everybody has pointers alone.
-    let zeros = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags, -1, 0) };
-    if zeros == libc::MAP_FAILED {
-        return false;
+    let page_len = PAGE_LEN.load(Ordering::Relaxed);
+    let page = address - address % page_len;
+    let is_replaced = map_zeros(start, len)
+        // Where private memory is rationed (overcommit_memory 2, RLIMIT_DATA), zeros for one page are still to be had.
+        || map_zeros(page, page_len)
+        // A huge page cannot be replaced in part. Its mapping gives way to one in which every access faults again.
+        || (map_empty(start, len) && map_zeros(page, page_len));
+    if is_replaced {
+        // SAFETY: eight bytes of a constant; the descriptor is open for as long as the mapping is watched.
+        unsafe { libc::write(slot.alarm.load(Ordering::Relaxed), (&raw const RING).cast(), size_of_val(&RING)) };
     }
-    // SAFETY: eight bytes of a constant; the descriptor is open for as long as the mapping is watched.
-    unsafe { libc::write(slot.alarm.load(Ordering::Relaxed), (&raw const RING).cast(), size_of_val(&RING)) };
-    true
+    is_replaced
+}
+
+fn map_zeros(start: usize, len: usize) -> bool {
+    map_over(start, len, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
+}
+
+/// Maps a file that has no bytes, which takes no memory at all.
+fn map_empty(start: usize, len: usize) -> bool {
+    map_over(start, len, libc::MAP_SHARED, EMPTY.load(Ordering::Relaxed))
+}
+
+/// Maps something else over a watched mapping, or over a page of it.
+fn map_over(start: usize, len: usize, flags: libc::c_int, file: RawFd) -> bool {
+    let protection = libc::PROT_READ | libc::PROT_WRITE;
+    // SAFETY: the range lies in one mapping, which lives for as long as it is watched, and of which everybody has
+    // pointers alone.
+    let at = unsafe { libc::mmap(start as *mut libc::c_void, len, protection, flags | libc::MAP_FIXED, file, 0) };
+    at != libc::MAP_FAILED
 }
 
 /// Lets happen what happened before. An access is done again when the handler returns, and fails again.
@@ -143,5 +178,22 @@ fn pass_on(code: libc::c_int) {
             // Sent by somebody, and not by an access: it comes again when the handler has returned.
             libc::raise(libc::SIGBUS);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ports_with_all_the_mappings_that_they_may_have_leave_room_for_others() {
+        // 33 for memory and log, and an inflight region for each of 256 vrings.
+        const OF_A_PORT: usize = 33 + 256;
+        let ports = if cfg!(miri) { 1 } else { 20 };
+        let alarm = Alarm::new(EventFd::new().unwrap());
+        let watches: Vec<_> = (1..=ports * OF_A_PORT).map(|at| Watch::enter(at << 12, 1, &alarm).unwrap()).collect();
+        assert!(
+            watches.iter().enumerate().all(|(n, watch)| watches[..n].iter().all(|before| before.slot != watch.slot))
+        );
     }
 }

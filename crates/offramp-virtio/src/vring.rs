@@ -3,12 +3,18 @@
 use crate::dirty_log::DirtyLog;
 use crate::inflight::Part;
 use crate::memory::GuestMemory;
-use crate::notifier::{CallNotifier, Kick};
+use crate::notifier::{CallNotifier, Event, Kick};
 use crate::ring::{BadRing, Batch, Broken, Buffer, Chain, Fetched, Published, Ring, RingOptions, RingPlace};
-use std::os::fd::{BorrowedFd, OwnedFd};
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 mod frame;
+mod open;
+#[cfg(test)]
+mod tests;
+
+#[cfg(feature = "count")]
+pub use frame::copied_bytes;
 
 /// What a vring is started with.
 #[derive(Debug)]
@@ -26,7 +32,7 @@ pub struct VringSetup {
     /// index in memory says it, and this must be below 65536.
     pub base: u32,
     /// The driver's kicks; `None`: the ring is polled.
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<Event>,
     /// The ring's own pages are marked in the dirty log.
     pub is_logged: bool,
     /// Where a packed ring's position outlives this process, if anywhere.
@@ -44,6 +50,8 @@ pub struct Vring {
     place: RingPlace,
     /// Chains that were fetched and wait.
     batch: Batch,
+    /// Frames that are written piece by piece.
+    open: open::OpenFrames,
     /// Used chains that the driver does not see yet.
     staged: usize,
     /// Slots that the driver sees, and for which no notification was decided.
@@ -91,6 +99,7 @@ impl Vring {
 
     fn forget_chains(&mut self) {
         self.batch.clear();
+        self.open.clear().for_each(drop);
         (self.staged, self.unsignalled) = (0, 0);
     }
 
@@ -106,12 +115,12 @@ impl Vring {
     }
 
     /// Sets the descriptor by which the driver is notified; `None`: it never is.
-    pub fn set_call(&mut self, call: Option<OwnedFd>) {
+    pub fn set_call(&mut self, call: Option<Event>) {
         self.call = CallNotifier::new(call);
     }
 
     /// Sets the descriptor by which [`Vring::fail`] reports a broken ring.
-    pub fn set_err(&mut self, err: Option<OwnedFd>) {
+    pub fn set_err(&mut self, err: Option<Event>) {
         self.err = CallNotifier::new(err);
     }
 
@@ -169,9 +178,13 @@ impl Vring {
     }
 
     /// Shows the driver all used chains in one step; `None` when there are none. If it needs a notification, call
-    /// [`Vring::notify`] now, or defer it: ask [`Vring::needs_notification`] later.
+    /// [`Vring::notify`] now, or defer it: ask [`Vring::needs_notification`] later. Open frames are lost, and their chains
+    /// go back empty.
     #[inline]
     pub fn publish(&mut self, log: Option<&DirtyLog>) -> Option<Published> {
+        if self.open.has_chains() {
+            self.cancel_open_frames();
+        }
         if self.staged == 0 {
             return None;
         }

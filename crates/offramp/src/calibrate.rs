@@ -3,6 +3,7 @@
 use crate::exit::{self, FAILED, SETUP, fail};
 use crate::model::own_profile;
 use offramp_lab::calibrate::{CalibrateError, Calibration, plans, predict, predictions_text};
+use offramp_lab::cpu::CpuTimes;
 use offramp_lab::error::LabError;
 use offramp_lab::machine;
 use offramp_lab::model::Experiment;
@@ -11,7 +12,6 @@ use offramp_lab::report::terminal;
 use offramp_lab::rig::{Placement, Rig, RigConfig};
 use offramp_lab::run as runner;
 use offramp_lab::sample::{Bench, Stage};
-use offramp_ports::sys::cpu::CpuTimes;
 use offramp_ports::sys::privilege;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io;

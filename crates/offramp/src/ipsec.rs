@@ -68,14 +68,18 @@ pub struct UdpKeys {
 
 /// `port.sa.lifetime`
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct LifetimeKeys {
-    pub soft_packets: Option<u64>,
-    pub hard_packets: Option<u64>,
-    pub soft_bytes: Option<u64>,
-    pub hard_bytes: Option<u64>,
-    pub soft_seconds: Option<u64>,
-    pub hard_seconds: Option<u64>,
+#[serde(transparent)]
+pub struct LifetimeKeys(#[serde(with = "LifetimeFields")] pub Lifetime);
+
+#[derive(Serialize, Deserialize)]
+#[serde(remote = "Lifetime", deny_unknown_fields)]
+struct LifetimeFields {
+    soft_packets: Option<u64>,
+    hard_packets: Option<u64>,
+    soft_bytes: Option<u64>,
+    hard_bytes: Option<u64>,
+    soft_seconds: Option<u64>,
+    hard_seconds: Option<u64>,
 }
 
 /// `port.sa.selector`
@@ -138,14 +142,8 @@ impl KeyText {
     /// # Errors
     /// One line that names the file and what to do.
     pub fn from_file(file: &Path) -> Result<Self, String> {
-        let shown = file.display();
-        let opened = File::open(file).map_err(|cause| format!("key file {shown}: {cause}"))?;
-        let mode = opened.metadata().map_err(|cause| format!("key file {shown}: {cause}"))?.permissions().mode();
-        if mode & OTHERS_MODE != 0 {
-            let mode = mode & MODE_BITS;
-            return Err(format!("key file {shown} is open to others (mode {mode:04o}); run: chmod 600 {shown}"));
-        }
-        Self::from_reader(opened).map_err(|cause| format!("key file {shown}: {cause}"))
+        let read = open_private(file).and_then(Self::from_reader);
+        read.map_err(|cause| format!("key file {}: {cause}", file.display()))
     }
 
     /// Reads what somebody writes, up to its end.
@@ -197,6 +195,19 @@ impl KeyText {
     }
 }
 
+/// Opens a file that nobody but its owner may read.
+///
+/// # Errors
+/// When it cannot be opened, or others may read it.
+pub fn open_private(file: &Path) -> Result<File, String> {
+    let opened = File::open(file).map_err(|cause| cause.to_string())?;
+    let mode = opened.metadata().map_err(|cause| cause.to_string())?.permissions().mode() & MODE_BITS;
+    if mode & OTHERS_MODE == 0 {
+        return Ok(opened);
+    }
+    Err(format!("it holds keys and is open to others (mode {mode:04o}); run: chmod 600 {}", file.display()))
+}
+
 /// What a port of several queue pairs needs.
 #[derive(Clone, Copy, Debug)]
 pub struct Shape {
@@ -244,7 +255,7 @@ impl SaKeys {
             sequence: self.sequence.unwrap_or(0),
             udp: self.udp.map(UdpKeys::ports),
             keepalive_seconds: self.keepalive_seconds()?,
-            lifetime: self.lifetime.map(LifetimeKeys::lifetime).unwrap_or_default(),
+            lifetime: self.lifetime.unwrap_or_default().0,
             selector: self.selector.as_ref().map(SelectorKeys::selector).transpose()?.unwrap_or_default(),
             destination,
             ..SaConfig::new(spi, suite, encryption_key, integrity_key)
@@ -342,18 +353,11 @@ impl UdpKeys {
     }
 }
 
-impl LifetimeKeys {
-    fn lifetime(self) -> Lifetime {
-        let Self { soft_packets, hard_packets, soft_bytes, hard_bytes, soft_seconds, hard_seconds } = self;
-        Lifetime { soft_packets, hard_packets, soft_bytes, hard_bytes, soft_seconds, hard_seconds }
-    }
-}
-
 impl SelectorKeys {
     fn selector(&self) -> Result<Selector, String> {
         Ok(Selector {
-            source: self.source.as_deref().map(prefix).transpose()?,
-            destination: self.destination.as_deref().map(prefix).transpose()?,
+            source: self.source.as_deref().map(network).transpose()?,
+            destination: self.destination.as_deref().map(network).transpose()?,
             protocol: self.protocol.as_ref().map(|word| protocol(&word.text())).transpose()?,
             source_ports: self.source_ports.as_ref().map(|word| ports(&word.text())).transpose()?,
             destination_ports: self.destination_ports.as_ref().map(|word| ports(&word.text())).transpose()?,
@@ -382,8 +386,16 @@ pub fn spi(text: &str) -> Result<u32, String> {
     parsed.map_err(|_| format!("\"{text}\" is no SPI; write a number such as 0x1000"))
 }
 
-fn prefix(text: &str) -> Result<Prefix, String> {
-    let wrong = || format!("selector \"{text}\" is no network; write an address, or ADDRESS/BITS");
+fn network(text: &str) -> Result<Prefix, String> {
+    prefix(text).map_err(|wrong| format!("selector {wrong}"))
+}
+
+/// An address, or a network.
+///
+/// # Errors
+/// One line.
+pub fn prefix(text: &str) -> Result<Prefix, String> {
+    let wrong = || format!("\"{text}\" is no network; write an address, or ADDRESS/BITS");
     let (address, len) = text.split_once('/').map_or((text, None), |(address, len)| (address, Some(len)));
     let address = address.parse().map_err(|_| wrong())?;
     match len {

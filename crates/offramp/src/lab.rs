@@ -373,7 +373,7 @@ fn run_rig(args: &Args, stop: &AtomicBool) -> Result<(), LabError> {
     if args.list {
         for plan in plans {
             let when = if ON_REQUEST.contains(&plan.name) { " (only when named)" } else { "" };
-            print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims.join(" "), plan.question));
+            print(format_args!("{:<18} {:<12} {}{when}\n", plan.name, plan.claims().join(" "), plan.question));
         }
         for (group, members) in GROUPS {
             print(format_args!("{group:<18} {:<12} the same as {}\n", "", members.join(",")));

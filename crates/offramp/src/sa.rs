@@ -126,10 +126,7 @@ fn act(args: &Args) -> Result<String, String> {
 }
 
 fn show(control: &Path, port: Option<&String>, json: bool) -> Result<String, String> {
-    let asked = ask(control, &Request::Show { version: VERSION, port: port.cloned() });
-    let Outcome::Status(Status { ports, .. }) = asked.map_err(|error| error.to_string())? else {
-        return Err(ClientError::Unexpected(control.to_owned()).to_string());
-    };
+    let Status { ports, .. } = show::ask_status(control, port).map_err(|error| error.to_string())?;
     if json {
         let all: std::collections::BTreeMap<_, _> = ports.into_iter().map(|port| (port.name, port.ipsec)).collect();
         return Ok(serde_json::to_string(&all).unwrap_or_default() + "\n");
@@ -194,7 +191,7 @@ mod tests {
         let keys = keys.unwrap();
         assert_eq!((keys.direction.as_deref(), keys.spi, keys.esn), (Some("out"), Some(0x1000), Some(true)));
         assert_eq!(keys.selector.unwrap().destination.as_deref(), Some("10.0.0.0/8"));
-        assert_eq!((keys.lifetime.unwrap().soft_seconds, keys.key_file), (Some(5), Some("/a b".into())));
+        assert_eq!((keys.lifetime.unwrap().0.soft_seconds, keys.key_file), (Some(5), Some("/a b".into())));
     }
 
     #[test]

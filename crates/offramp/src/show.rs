@@ -72,7 +72,11 @@ fn status(args: &Args) -> Result<Status, ClientError> {
     Ok(status)
 }
 
-fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
+/// Asks the daemon at `control` for one port or for all.
+///
+/// # Errors
+/// When there is no daemon, or it refuses.
+pub fn ask_status(control: &Path, port: Option<&String>) -> Result<Status, ClientError> {
     match ask(control, &Request::Show { version: VERSION, port: port.cloned() })? {
         Outcome::Status(status) => Ok(status),
         _ => Err(ClientError::Unexpected(control.to_owned())),

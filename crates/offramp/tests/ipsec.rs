@@ -309,6 +309,13 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
     bed.carry_tcp();
     assert!(!bed.stderr().contains(&hex_key(8)[..16]));
+    // Who has changed something is found afterwards.
+    let who = format!("offramp: uid {}, process ", nix::unistd::geteuid());
+    let stderr = bed.stderr();
+    let lines: Vec<&str> = stderr.lines().filter(|line| line.starts_with(&who)).collect();
+    for change in ["sa add \"out\"", "sa del \"out\"", ": done", ": refused"] {
+        assert!(lines.iter().any(|line| line.contains(change)), "{change} in {stderr}");
+    }
 }
 
 #[test]

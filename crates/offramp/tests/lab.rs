@@ -116,8 +116,8 @@ fn a_wrong_option_is_one_clear_line_and_exit_status_2() {
     refused(&["lab", "--only", "lso", "--html", "/nowhere/lab.html"], "there is no directory /nowhere");
     refused(&["lab", "--only", "lso", "--html", "/"], "it is a directory");
     refused(&["lab", "--only", "lso", "--html", "/proc/lab.html"], "--html /proc/lab.html: it cannot be written");
-    refused(&["lab", "--only", "lso", "--rate", "0"], "line rate of 0 bit/s is out of range; use 1000 to");
-    refused(&["lab", "--only", "lso", "--rate", "9k", "--queues", "10"], "line rate of 900 bit/s is out of range");
+    refused(&["lab", "--only", "lso", "--rate", "0"], "link rate of 0 bit/s is out of range; use 1000 to");
+    refused(&["lab", "--only", "lso", "--rate", "9k", "--queues", "10"], "link rate of 900 bit/s is out of range");
 }
 
 #[test]

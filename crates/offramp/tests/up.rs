@@ -7,13 +7,16 @@ mod bed;
 use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use offramp_ports::sys::{NetNs, link};
+use offramp_testkit::{Guest, VnetHeader};
 use std::fs;
 use std::io::Write;
 use std::net::UdpSocket;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
+use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::time::Duration;
 
 /// An ordinary user on every Linux.
 const NOBODY: u32 = 65534;
@@ -619,4 +622,144 @@ fn a_user_that_does_not_exist_or_cannot_be_had_is_refused() {
     let mut command = Command::new(bed.program_for_all());
     let output = command.args(["up", bed.file().to_str().unwrap()]).uid(NOBODY).gid(NOBODY).output().unwrap();
     refused(&output, &["only root can become another user"]);
+}
+
+/// Two TAPs and a guest on a switch, and the guest's socket.
+fn bed_with_a_guest(name: &str, daemon: &str) -> (Bed, PathBuf) {
+    bed_with_the_guest(name, daemon, "")
+}
+
+/// The same with more keys of the guest's host.
+fn bed_with_the_guest(name: &str, daemon: &str, host: &str) -> (Bed, PathBuf) {
+    let mut bed = Bed::unstarted(name, daemon);
+    let socket = bed.file().with_file_name("guest.sock");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    let guest = format!("host.vhost_user = \"{}\"\n{host}wire.switch = \"lan\"\n", socket.display());
+    fs::write(bed.file(), format!("{text}[[port]]\nname = \"guest\"\n{guest}[[switch]]\nname = \"lan\"\n")).unwrap();
+    bed.start_again();
+    (bed, socket)
+}
+
+/// Each thread's name, and 2 when its system calls are filtered (proc(5)).
+fn seccomp_modes(bed: &Bed) -> Vec<(String, String)> {
+    let tasks = fs::read_dir(format!("/proc/{}/task", bed.process())).unwrap();
+    let statuses = tasks.filter_map(|task| fs::read_to_string(task.unwrap().path().join("status")).ok());
+    let value = |status: &str, key: &str| {
+        status.lines().find_map(|line| line.strip_prefix(key)).unwrap_or_default().trim().to_owned()
+    };
+    statuses.map(|status| (value(&status, "Name:"), value(&status, "Seccomp:"))).collect()
+}
+
+#[test]
+fn every_thread_is_in_the_sandbox_and_does_its_work_there() {
+    let (mut bed, socket) = bed_with_a_guest("sandbox", "");
+    let mut guest = Guest::builder().connect(&socket);
+    let _client = UnixStream::connect(bed.control()).unwrap();
+    let status = bed.show();
+    assert_eq!((&status["sandbox"]["level"], &status["sandbox"]["seccomp"]), (&"full".into(), &true.into()));
+    assert!(status["sandbox"]["landlock"].is_number(), "{}", status["sandbox"]);
+    let modes = seccomp_modes(&bed);
+    let has = |name: &str| modes.iter().any(|(thread, _)| thread == name);
+    for name in ["offramp", "ofr-control", "ofr-client", "ofr-vhost-user", "ofr-sa-events", "ofr-a-0"] {
+        assert!(has(name), "{name} of {modes:?}");
+    }
+    assert!(modes.iter().all(|(_, mode)| mode == "2"), "{modes:?}");
+
+    bed.carry_tcp();
+    guest.tx(0).send(&VnetHeader::default(), &[&[0xff; 60]]);
+    guest.tx(0).drain(Duration::from_secs(10));
+    assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    drop(guest);
+    Guest::builder().packed().connect(&socket);
+    bed.carry_tcp();
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    assert!(!socket.exists() && !bed.control().exists());
+}
+
+#[test]
+fn the_sandbox_only_logs_or_is_off_where_the_file_says_so() {
+    for (level, mode) in [("log", "2"), ("off", "0")] {
+        let (mut bed, socket) = bed_with_a_guest(level, &format!("sandbox = \"{level}\"\n"));
+        Guest::builder().connect(&socket);
+        bed.carry_tcp();
+        assert!(seccomp_modes(&bed).iter().all(|(_, of_thread)| of_thread == mode));
+        let text = String::from_utf8(bed.run(&["show", "--interval", "0"]).stdout).unwrap();
+        assert!(text.starts_with(&format!("sandbox: {level}")), "{text}");
+        bed.signal(Signal::SIGTERM);
+        assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    }
+}
+
+#[test]
+fn root_becomes_nobody_unless_the_file_says_who() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let bed = Bed::unstarted("by-accident", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    for (said, uid) in [("", NOBODY), ("user = \"root\"\n", 0), ("user = \"daemon\"\n", 1)] {
+        let mut bed = Bed::unstarted(&format!("user-{uid}"), "user = \"root\"\n");
+        let text = fs::read_to_string(bed.file()).unwrap().replace("user = \"root\"\n", said);
+        fs::write(bed.file(), text).unwrap();
+        bed.start_again();
+        let status = fs::read_to_string(format!("/proc/{}/status", bed.process())).unwrap();
+        assert!(status.contains(&format!("Uid:\t{uid}\t{uid}\t{uid}\t{uid}")), "{said} {status}");
+        bed.signal(Signal::SIGHUP);
+        bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+    }
+    // A directory of root's own is no place for its sockets, and the message says for whom.
+    let closed = bed.file().with_file_name("closed");
+    fs::create_dir(&closed).unwrap();
+    let control = bed.control().display().to_string();
+    let text = text.replace("user = \"root\"\n", "").replace(&control, closed.join("c.sock").to_str().unwrap());
+    fs::write(bed.file(), text).unwrap();
+    refused(
+        &offramp(&["up", bed.file().to_str().unwrap()]),
+        &["Permission denied", "(uid 65534) must be able to write"],
+    );
+}
+
+#[test]
+fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
+    let (bed, socket) = bed_with_a_guest("crash", "user = \"nobody\"\n");
+    // The frontend has the rights of this test.
+    let guest = Guest::builder().connect(&socket);
+    let process = |file: &str| format!("/proc/{}/{file}", bed.process());
+    // Not dumpable: what could be traced belongs to root, not to the process's user (proc(5)).
+    assert_eq!(fs::metadata(process("mem")).unwrap().uid(), 0);
+    let limits = fs::read_to_string(process("limits")).unwrap();
+    let limit = |name: &str| -> Vec<String> {
+        let line = limits.lines().find_map(|line| line.strip_prefix(name)).unwrap();
+        line.split_whitespace().take(2).map(str::to_owned).collect()
+    };
+    assert_eq!(limit("Max core file size"), ["0", "0"]);
+    let files = limit("Max open files");
+    assert_eq!(files[0], files[1]);
+    // Each mapping's flags follow its name (proc_pid_smaps(5)); "dd": not in a dump.
+    let maps = fs::read_to_string(process("smaps")).unwrap();
+    let mapped: Vec<&str> = maps.split("VmFlags:").collect();
+    let of_guest = mapped.windows(2).filter(|pair| pair[0].contains("/memfd:"));
+    let flags: Vec<&str> = of_guest.map(|pair| pair[1].lines().next().unwrap()).collect();
+    assert!(!flags.is_empty() && flags.iter().all(|flags| flags.contains(" dd")), "{flags:?}");
+    drop(guest);
+}
+
+#[test]
+fn a_guests_socket_has_the_group_and_the_user_of_the_file() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let host = "host.socket_mode = 0o660\nhost.socket_group = \"nogroup\"\nhost.allowed_uid = 1\n";
+    let (bed, socket) = bed_with_the_guest("peer", "user = \"daemon\"\n", host);
+    let file = fs::metadata(&socket).unwrap();
+    assert_eq!((file.permissions().mode() & 0o777, file.uid(), file.gid()), (0o660, 1, NOBODY));
+    // Root may connect to anything.
+    let _refused = UnixStream::connect(&socket).unwrap();
+    let guest = || bed.show()["ports"][2]["host"].clone();
+    bed.until(|| guest()["counters"]["refused_connections"] == 1);
+    assert!(guest()["last_refusal"].as_str().unwrap().contains("uid 0 is not the uid 1"), "{}", guest());
 }

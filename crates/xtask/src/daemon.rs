@@ -1,5 +1,6 @@
 //! The program `offramp`, built and run as its users run it.
 
+use crate::cargo;
 use crate::failure::{Doing, Result, failed};
 use crate::program::{Program, shown};
 use crate::scratch::Scratch;
@@ -22,23 +23,7 @@ const END_TIMEOUT: Duration = Duration::from_secs(8);
 /// # Errors
 /// When it does not build.
 pub fn build() -> Result<PathBuf> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let mut command = Command::new(cargo);
-    command.args(["build", "--release", "--package", "offramp", "--bin", "offramp"]);
-    command.args(["--message-format", "json-render-diagnostics"]);
-    command.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
-    let output = command.output().doing(shown(&command))?;
-    let messages = String::from_utf8_lossy(&output.stdout);
-    match messages.lines().find_map(executable) {
-        Some(path) if output.status.success() => Ok(path),
-        _ => failed(format!("{}: {}\n{}", shown(&command), output.status, String::from_utf8_lossy(&output.stderr))),
-    }
-}
-
-/// The program that a message of Cargo names, if it names one.
-fn executable(message: &str) -> Option<PathBuf> {
-    let message: Value = serde_json::from_str(message).ok()?;
-    message["executable"].as_str().map(PathBuf::from)
+    cargo::build(&["build", "--release", "--package", "offramp", "--bin", "offramp"], &[])
 }
 
 /// `offramp up`, running. Dropping it kills it, as SIGKILL does.
@@ -57,7 +42,7 @@ impl Daemon {
     /// When it ends, or does not answer in time.
     pub fn start(executable: &Path, ports: &str, scratch: &Scratch, ns: &NetNs) -> Result<Self> {
         let (file, control) = (scratch.file("offramp.toml"), scratch.file("control.sock"));
-        std::fs::write(&file, format!("[daemon]\ncontrol = \"{control}\"\n\n{ports}")).doing(&file)?;
+        std::fs::write(&file, format!("[daemon]\ncontrol = \"{control}\"\nuser = \"root\"\n\n{ports}")).doing(&file)?;
         let mut command = Command::new(executable);
         command.args(["up", &file]);
         confine(&mut command, Some(ns), None).doing("preparing offramp")?;
@@ -109,18 +94,5 @@ impl Daemon {
     /// Asks it to end; returns its last words.
     pub fn terminate(self) -> String {
         self.program.terminate(END_TIMEOUT)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_program_is_what_cargo_names_and_nothing_else_is() {
-        let named = r#"{"reason":"compiler-artifact","executable":"/t/release/offramp"}"#;
-        assert_eq!(executable(named), Some(PathBuf::from("/t/release/offramp")));
-        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
-        assert_eq!(executable("no message"), None);
     }
 }

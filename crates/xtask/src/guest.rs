@@ -47,7 +47,7 @@ pub const MTU: u16 = 1500;
 pub enum BackendKind {
     /// QEMU's own virtio-net device over a TAP
     QemuTap,
-    /// offramp's vhost-user port, joined to a TAP
+    /// offramp's vhost-user port, connected to a TAP
     Offramp,
 }
 
@@ -91,7 +91,7 @@ pub struct GuestArgs {
     /// How QEMU runs a guest (`-accel`), in order of preference
     #[arg(long, default_value = "tcg,thread=multi", value_name = "ACCELERATOR")]
     accel: Vec<String>,
-    /// Where the guest's kernel is kept (default: offramp-xtask in the user's cache directory)
+    /// Directory of the guest's kernel (default: offramp-xtask in the user's cache directory)
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
 }

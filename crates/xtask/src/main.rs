@@ -1,6 +1,7 @@
 //! Judges and peers that are not ours: DPDK, Linux guests in QEMU, tunnels in user space.
 
 mod adapters;
+mod cargo;
 mod compare;
 mod compare_qemu;
 mod compare_tunnels;
@@ -9,6 +10,7 @@ mod failure;
 mod frames;
 mod guest;
 mod hugepages;
+mod instructions;
 mod interop;
 mod ipsec_peer;
 mod packages;
@@ -51,6 +53,8 @@ enum Command {
     GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
+    /// Instructions that the work for a frame takes, by callgrind, against the table in the repository
+    Instructions(instructions::Args),
     /// A Linux kernel does IPsec at the other end of a port that does it too
     IpsecPeer(ipsec_peer::Args),
     /// strongSwan's ESP in user space at the other end of a port that does IPsec
@@ -71,6 +75,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
+        Command::Instructions(args) => instructions::run(args),
         Command::IpsecPeer(args) => ipsec_peer::run(args),
         Command::StrongswanPeer(args) => strongswan_peer::run(args),
         Command::DpdkInterop(args) => interop::run(args),

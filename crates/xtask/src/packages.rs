@@ -45,6 +45,8 @@ pub const IP: Needed = Needed { program: "ip", packages: &["iproute2"] };
 pub const PERL: Needed = Needed { program: "perl", packages: &["perl-base"] };
 /// A C compiler, with what programs need that bring their libraries along.
 pub const CC: Needed = Needed { program: "cc", packages: &["gcc", "libc6-dev"] };
+/// Counts instructions.
+pub const VALGRIND: Needed = Needed { program: "valgrind", packages: &["valgrind"] };
 /// What unpacks the kernel's source.
 pub const XZ: Needed = Needed { program: "xz", packages: &["xz-utils"] };
 

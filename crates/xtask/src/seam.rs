@@ -103,10 +103,10 @@ pub fn summary(port: &VhostUser) -> String {
         status.is_connected,
         status.features,
         status.ring_entries,
-        channel.connections(),
-        channel.refused_connections(),
-        channel.messages(),
-        channel.bad_messages(),
+        channel.connections.get(),
+        channel.refused_connections.get(),
+        channel.messages.get(),
+        channel.bad_messages.get(),
         status.last_refusal.as_deref().unwrap_or("none")
     )
 }

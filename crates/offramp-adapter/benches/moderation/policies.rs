@@ -10,7 +10,7 @@ const FIXED_PER_SECOND: u32 = 8000;
 /// A timer from the first frame.
 const TIMER: Coalescing = Coalescing { max_usecs: 50, max_packets: u32::MAX };
 
-/// All of them, for interrupts that cost `interrupt_ns`. Only the area trigger is told so.
+/// All of them, for interrupts that cost `interrupt_ns`. Only the area trigger knows that.
 pub fn all(interrupt_ns: u64) -> Vec<(&'static str, Moderator)> {
     let area = AreaConfig { cost: InterruptCost::Given { ns: interrupt_ns }, deadline_ns: DEADLINE_NS_DEFAULT };
     let adaptive = AreaConfig::default();

@@ -18,7 +18,7 @@ const FULL_AT_10_GBIT_NS: u64 = 1230;
 const REQUEST_NS: u64 = MILLISECOND_NS;
 const BURST_FRAMES: u64 = 32;
 const BURST_NS: u64 = 2 * MILLISECOND_NS;
-/// Requests for so long, then bulk data for so long. Two of nine frames are requests.
+/// Requests, then bulk data, each for the same time. Two of nine frames are requests.
 const ALTERNATING_REQUESTS: u64 = 240;
 const ALTERNATING_BULK: u64 = 813;
 

@@ -6,12 +6,11 @@ use offramp_offload::esp::{
     CipherLibrary, EspPacket, Grant, InvalidSa, LifetimeEvent, Opened, Refused, SaConfig, SealRefused, SecretKey,
     SharedInbound, SharedOutbound,
 };
-
 use offramp_offload::frame::Frame;
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 /// How an association stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub enum SaState {
     SequenceExhausted,
 }
 
-/// An association, for whoever looks at it. It holds no key.
+/// The status of an association. It contains no key.
 #[derive(Clone, Debug)]
 pub struct SaStatus {
     /// Which way it protects.
@@ -49,38 +48,38 @@ pub struct SaStatus {
     pub refused: Vec<(Refused, u64)>,
 }
 
-/// Where events go. Bounded by what can happen: each association tells each of them once.
+/// The channel of events. It stays short: each association sends each of them once.
 pub(super) type Events = Option<Sender<SaEvent>>;
 
-/// What is told of an association, each once.
+/// Reports events of an association, each once.
 #[derive(Debug)]
-struct Told {
+struct Reporter {
     direction: SaDirection,
     spi: u32,
     is_soft: AtomicBool,
     events: Events,
 }
 
-impl Told {
+impl Reporter {
     fn new(direction: SaDirection, spi: u32, events: Events) -> Self {
         Self { direction, spi, is_soft: AtomicBool::new(false), events }
     }
 
-    fn tell(&self, kind: SaEventKind) {
+    fn report(&self, kind: SaEventKind) {
         if let Some(events) = &self.events {
             // An owner that is gone needs no news.
             let _ = events.send(SaEvent { direction: self.direction, spi: self.spi, kind });
         }
     }
 
-    fn tell_lifetime(&self, event: Option<LifetimeEvent>) {
+    fn report_lifetime(&self, event: Option<LifetimeEvent>) {
         match event {
             None => {}
             Some(LifetimeEvent::Soft) => {
                 self.is_soft.store(true, Relaxed);
-                self.tell(SaEventKind::Soft);
+                self.report(SaEventKind::Soft);
             }
-            Some(LifetimeEvent::Hard) => self.tell(SaEventKind::Hard),
+            Some(LifetimeEvent::Hard) => self.report(SaEventKind::Hard),
         }
     }
 }
@@ -88,11 +87,11 @@ impl Told {
 /// An association that seals.
 #[derive(Debug)]
 pub(crate) struct Outbound {
-    shared: SharedOutbound,
-    told: Told,
-    is_exhausted_told: AtomicBool,
-    /// Where it is to remind a NAT.
-    keepalive: Option<Arc<Keepalive>>,
+    pub(super) shared: SharedOutbound,
+    reporter: Reporter,
+    is_exhaustion_reported: AtomicBool,
+    /// Set where it keeps a NAT's entry alive.
+    pub(super) keepalive: Option<Arc<Keepalive>>,
 }
 
 impl Outbound {
@@ -102,9 +101,9 @@ impl Outbound {
         events: Events,
     ) -> Result<Self, InvalidSa> {
         let shared = SharedOutbound::with_library(config, library)?;
-        let told = Told::new(SaDirection::Out, config.spi, events);
+        let reporter = Reporter::new(SaDirection::Out, config.spi, events);
         let keepalive = config.keepalive_seconds.map(|seconds| Arc::new(Keepalive::new(seconds)));
-        Ok(Self { shared, told, is_exhausted_told: AtomicBool::new(false), keepalive })
+        Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive })
     }
 
     /// Takes the place of `old`, with which it may share a NAT.
@@ -115,14 +114,6 @@ impl Outbound {
         }
     }
 
-    pub(super) fn keepalive(&self) -> Option<&Arc<Keepalive>> {
-        self.keepalive.as_ref()
-    }
-
-    pub(super) fn shared(&self) -> &SharedOutbound {
-        &self.shared
-    }
-
     pub(super) fn spi(&self) -> u32 {
         self.shared.config().spi
     }
@@ -131,10 +122,10 @@ impl Outbound {
     pub(super) fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
         let grant = self.shared.grant(packets, packet_len);
         match &grant {
-            Ok(grant) => self.told.tell_lifetime(grant.event),
+            Ok(grant) => self.reporter.report_lifetime(grant.event),
             Err(SealRefused::SequenceExhausted) => {
-                if !self.is_exhausted_told.swap(true, Relaxed) {
-                    self.told.tell(SaEventKind::SequenceExhausted);
+                if !self.is_exhaustion_reported.swap(true, Relaxed) {
+                    self.reporter.report(SaEventKind::SequenceExhausted);
                 }
             }
             Err(_) => {}
@@ -142,9 +133,9 @@ impl Outbound {
         grant
     }
 
-    /// Says what time it is, and when it is to be said again.
+    /// Lets time go on to `now_ns`; when it has something to do next.
     pub(super) fn tick(&self, now_ns: u64) -> Option<u64> {
-        self.told.tell_lifetime(self.shared.tick(now_ns));
+        self.reporter.report_lifetime(self.shared.tick(now_ns));
         self.shared.next_due_ns()
     }
 
@@ -153,7 +144,7 @@ impl Outbound {
         let state = match shared.ended() {
             Some(SealRefused::SequenceExhausted) => SaState::SequenceExhausted,
             Some(_) => SaState::Expired,
-            None if self.told.is_soft.load(Relaxed) => SaState::Soft,
+            None if self.reporter.is_soft.load(Relaxed) => SaState::Soft,
             None => SaState::Alive,
         };
         SaStatus {
@@ -163,7 +154,7 @@ impl Outbound {
             sequence: shared.sequence(),
             packets: shared.packets(),
             bytes: shared.bytes(),
-            keepalives: self.keepalive.as_ref().map_or(0, |keepalive| keepalive.sent()),
+            keepalives: self.keepalive.as_ref().map_or(0, |keepalive| keepalive.sent.load(Relaxed)),
             refused: Vec::new(),
         }
     }
@@ -172,8 +163,8 @@ impl Outbound {
 /// An association that opens.
 #[derive(Debug)]
 pub(crate) struct Inbound {
-    shared: SharedInbound,
-    told: Told,
+    pub(super) shared: SharedInbound,
+    reporter: Reporter,
     refused: [AtomicU64; Refused::ALL.len()],
     retirement: Mutex<Retirement>,
 }
@@ -182,17 +173,17 @@ pub(crate) struct Inbound {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Retirement {
     No,
-    /// So many nanoseconds from when a queue pair is first told.
+    /// A number of nanoseconds after the next [`Inbound::tick`].
     After(u64),
     /// At that time.
     At(u64),
     Over,
 }
 
-/// What has come of an association with time.
+/// The effect of time on an association.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Passed {
-    /// It goes on; the time is to be said again then, if at all.
+    /// It goes on; time has something to do then, if ever.
     Until(Option<u64>),
     /// Its time of grace is over: it is to be taken out.
     Over,
@@ -206,14 +197,10 @@ impl Inbound {
     ) -> Result<Self, InvalidSa> {
         Ok(Self {
             shared: SharedInbound::with_library(config, library)?,
-            told: Told::new(SaDirection::In, config.spi, events),
+            reporter: Reporter::new(SaDirection::In, config.spi, events),
             refused: Default::default(),
             retirement: Mutex::new(Retirement::No),
         })
-    }
-
-    pub(super) fn shared(&self) -> &SharedInbound {
-        &self.shared
     }
 
     pub(super) fn spi(&self) -> u32 {
@@ -225,35 +212,31 @@ impl Inbound {
         match self.shared.open(frame, packet) {
             Ok(opened) => {
                 if opened.event.is_some() {
-                    self.told.tell_lifetime(opened.event);
+                    self.reporter.report_lifetime(opened.event);
                 }
                 Ok(opened)
             }
             Err(reason) => {
                 self.refused[reason as usize].fetch_add(1, Relaxed);
-                self.told.tell_lifetime(self.shared.untold_event());
+                self.reporter.report_lifetime(self.shared.pending_event());
                 Err(reason)
             }
         }
     }
 
-    fn retirement(&self) -> MutexGuard<'_, Retirement> {
-        lock(&self.retirement)
-    }
-
-    /// Another one takes its place; it opens for so many nanoseconds more.
+    /// Another one takes its place; it goes on opening for `grace_ns`.
     pub(super) fn retire(&self, grace_ns: u64) {
-        *self.retirement() = Retirement::After(grace_ns);
+        *lock(&self.retirement) = Retirement::After(grace_ns);
     }
 
     pub(super) fn is_retiring(&self) -> bool {
-        *self.retirement() != Retirement::No
+        *lock(&self.retirement) != Retirement::No
     }
 
-    /// Says what time it is.
+    /// Lets time go on to `now_ns`.
     pub(super) fn tick(&self, now_ns: u64) -> Passed {
-        self.told.tell_lifetime(self.shared.tick(now_ns));
-        let mut retirement = self.retirement();
+        self.reporter.report_lifetime(self.shared.tick(now_ns));
+        let mut retirement = lock(&self.retirement);
         if let Retirement::After(grace_ns) = *retirement {
             *retirement = Retirement::At(now_ns.saturating_add(grace_ns));
         }
@@ -261,7 +244,7 @@ impl Inbound {
             Retirement::At(at_ns) if now_ns >= at_ns => {
                 *retirement = Retirement::Over;
                 drop(retirement);
-                self.told.tell(SaEventKind::Retired);
+                self.reporter.report(SaEventKind::Retired);
                 Passed::Over
             }
             Retirement::Over => Passed::Over,
@@ -276,7 +259,7 @@ impl Inbound {
             SaState::Expired
         } else if self.is_retiring() {
             SaState::Retiring
-        } else if self.told.is_soft.load(Relaxed) {
+        } else if self.reporter.is_soft.load(Relaxed) {
             SaState::Soft
         } else {
             SaState::Alive

@@ -2,7 +2,7 @@
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::{InForce, Policy, SaDirection, SaEvent};
-use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SecretKey, aws_lc};
+use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SaFault, SecretKey, aws_lc};
 use offramp_offload::sync::lock;
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex};
 pub enum SaChange {
     /// What becomes of packets that match no association.
     Policy(Policy),
-    /// A new association, behind those that there are.
+    /// A new association, after those that there are.
     Add {
         /// Which way it protects.
         direction: SaDirection,
@@ -94,7 +94,7 @@ pub enum SaError {
     /// An association that is gone has sealed with the key.
     #[error(
         "SA out {spi:#010x}: its key has sealed packets before; make a new key, \
-         or go on behind the numbers that were used with sequence = {sequence}"
+         or go on after the numbers that were used with sequence = {sequence}"
     )]
     UsedKey {
         /// Its security parameters index.
@@ -120,12 +120,12 @@ struct UsedKey {
 }
 
 /// The associations of a port, and its policy. Any thread may change them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Ipsec {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    /// Of associations that are gone; the newest at the end. Locked behind `in_force`.
+    /// Keys of associations that are gone; the newest at the end. Locked after `in_force`.
     used: Mutex<VecDeque<UsedKey>>,
     makings: Mutex<Makings>,
 }
@@ -143,15 +143,9 @@ impl fmt::Debug for Makings {
     }
 }
 
-impl Default for Ipsec {
+impl Default for Makings {
     fn default() -> Self {
-        let makings = Makings { library: aws_lc(), events: None };
-        Self {
-            changes: AtomicU32::default(),
-            in_force: Mutex::default(),
-            used: Mutex::default(),
-            makings: Mutex::new(makings),
-        }
+        Self { library: aws_lc(), events: None }
     }
 }
 
@@ -166,7 +160,7 @@ impl Ipsec {
         lock(&self.makings).library
     }
 
-    /// Names who is told of events of the associations that are made from now on.
+    /// Sends events of the associations that are made from now on to `events`.
     pub fn tell(&self, events: Sender<SaEvent>) {
         lock(&self.makings).events = Some(events);
     }
@@ -187,8 +181,8 @@ impl Ipsec {
     pub fn config(&self, direction: SaDirection, spi: u32) -> Option<SaConfig> {
         let in_force = lock(&self.in_force);
         let found = match direction {
-            SaDirection::Out => find_outbound(&in_force, spi).map(|at| in_force.outbound[at].shared().config()),
-            SaDirection::In => find_inbound(&in_force, spi).map(|at| in_force.inbound[at].shared().config()),
+            SaDirection::Out => find_outbound(&in_force, spi).map(|at| in_force.outbound[at].shared.config()),
+            SaDirection::In => find_inbound(&in_force, spi).map(|at| in_force.inbound[at].shared.config()),
         };
         found.cloned()
     }
@@ -197,7 +191,7 @@ impl Ipsec {
     /// about the associations of one).
     pub fn seals_with(&self, encryption_key: &SecretKey) -> bool {
         let in_force = self.in_force();
-        let mut configs = in_force.outbound.iter().map(|sa| sa.shared().config());
+        let mut configs = in_force.outbound.iter().map(|sa| sa.shared.config());
         configs.any(|config| config.suite.is_counter_mode() && config.encryption_key == *encryption_key)
     }
 
@@ -213,9 +207,9 @@ impl Ipsec {
         for (n, change) in changes.iter().enumerate() {
             draft.make(change, &used).map_err(|error| (n, error))?;
         }
-        let (next, leaving) = draft.finish();
-        remember(&mut used, &leaving);
-        *current = Arc::new(next);
+        draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
+        remember(&mut used, &draft.leaving);
+        *current = Arc::new(draft.next);
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
     }
@@ -305,7 +299,7 @@ impl Draft {
     fn outbound(&self, config: &SaConfig, used: &VecDeque<UsedKey>) -> Result<Outbound, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
-            return Err(InvalidSa::DuplicateSpi { spi }.into());
+            return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::Out, config)?;
         if config.suite.is_counter_mode() {
@@ -324,8 +318,8 @@ impl Draft {
             return Ok(());
         }
         let leaving = self.leaving.iter().map(|leaving| &leaving.sa);
-        let outbound = self.next.outbound.iter().chain(leaving).map(|sa| (SaDirection::Out, sa.shared().config()));
-        let inbound = self.next.inbound.iter().map(|sa| (SaDirection::In, sa.shared().config()));
+        let outbound = self.next.outbound.iter().chain(leaving).map(|sa| (SaDirection::Out, sa.shared.config()));
+        let inbound = self.next.inbound.iter().map(|sa| (SaDirection::In, sa.shared.config()));
         // Two inbound ones with one key are a matter of the peer.
         let others =
             outbound.chain(inbound).filter(|(other, _)| (*other, direction) != (SaDirection::In, SaDirection::In));
@@ -341,7 +335,7 @@ impl Draft {
     fn add_inbound(&mut self, config: &SaConfig) -> Result<(), SaError> {
         let spi = config.spi;
         if find_inbound(&self.next, spi).is_some() {
-            return Err(InvalidSa::DuplicateSpi { spi }.into());
+            return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::In, config)?;
         let made = Inbound::new(config, self.makings.library, self.makings.events.clone())?;
@@ -374,20 +368,13 @@ impl Draft {
         self.retiring.push((Arc::clone(&self.next.inbound[at]), grace_ns));
         Ok(())
     }
-
-    fn finish(self) -> (InForce, Vec<Leaving>) {
-        for (sa, grace_ns) in self.retiring {
-            sa.retire(grace_ns);
-        }
-        (self.next, self.leaving)
-    }
 }
 
 /// Notes the keys of outbound associations that are no more. Of one that has sealed nothing, and now never will, the key
 /// may come again.
 fn remember(used: &mut VecDeque<UsedKey>, leaving: &[Leaving]) {
     for Leaving { sa, is_replaced } in leaving {
-        let shared = sa.shared();
+        let shared = &sa.shared;
         let is_unused = !is_replaced && shared.end_unused();
         if shared.config().suite.is_counter_mode() && !is_unused {
             if used.len() == USED_KEYS_MAX {
@@ -410,5 +397,5 @@ fn udp_port_of(config: &SaConfig) -> Option<u16> {
 
 /// Where encapsulated packets arrive.
 pub(super) fn udp_port(in_force: &InForce) -> Option<u16> {
-    in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared().config()))
+    in_force.inbound.iter().find_map(|sa| udp_port_of(sa.shared.config()))
 }

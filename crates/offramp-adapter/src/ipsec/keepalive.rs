@@ -1,8 +1,8 @@
-//! Reminding a NAT of an association that is at rest (RFC 3948 4): when no packet of it went for so many seconds, a
+//! Keepalives of an association that is idle behind a NAT (RFC 3948 4): when no packet of it went for its interval, a
 //! datagram of one byte goes, with its addresses and ports.
 //!
-//! It is made from the last packet that was sealed, which has the Ethernet header too: before the first one there is
-//! no entry in the NAT to be kept.
+//! It is made from the last packet that was sealed, which has the Ethernet header too: before the first one the
+//! NAT has no entry.
 
 use super::InForce;
 use super::association::Outbound;
@@ -12,16 +12,16 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex};
 
 const NS_PER_SECOND: u64 = 1_000_000_000;
-/// When to try again if the line had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
+/// When to try again if the wire had no room, nanoseconds: soon beside any keepalive's pause, seldom beside frames.
 const RETRY_NS: u64 = 10_000_000;
-/// Bytes of a sealed frame that are kept: Ethernet with tags, IP with options and UDP, and some extension headers of
+/// Bytes that are copied of a sealed frame: Ethernet with tags, IP with options and UDP, and some extension headers of
 /// IPv6 in transport mode. With more of them there is no keepalive.
 const HEADERS_LEN_MAX: usize = 192;
 
-/// Of a frame that is cut off after its headers the length fields say nothing, as of a super-frame.
+/// The length fields of a frame that is cut off after its headers are ignored, as those of a super-frame.
 const HEADERS_ALONE: TxMeta =
     TxMeta { checksum: None, segmentation: Some(Segmentation { kind: SegmentationKind::Udp, size: 0, ecn: false }) };
 
@@ -30,7 +30,8 @@ const HEADERS_ALONE: TxMeta =
 #[derive(Debug)]
 pub(super) struct Keepalive {
     gap_ns: u64,
-    sent: AtomicU64,
+    /// Keepalives so far.
+    pub(super) sent: AtomicU64,
     last: Mutex<Last>,
 }
 
@@ -49,19 +50,9 @@ impl Keepalive {
         Self { gap_ns, sent: AtomicU64::new(0), last: Mutex::default() }
     }
 
-    /// Keepalives so far.
-    pub(super) fn sent(&self) -> u64 {
-        self.sent.load(Relaxed)
-    }
-
-    /// A panic elsewhere leaves whole values.
-    fn last(&self) -> MutexGuard<'_, Last> {
-        lock(&self.last)
-    }
-
     /// A frame went; when a keepalive is due if no other does.
     fn sealed(&self, frame: &[u8], now_ns: u64) -> u64 {
-        let mut last = self.last();
+        let mut last = lock(&self.last);
         // Time of several threads is read before they come here.
         let at_ns = last.at_ns.map_or(now_ns, |at_ns| at_ns.max(now_ns));
         last.at_ns = Some(at_ns);
@@ -71,12 +62,12 @@ impl Keepalive {
     }
 
     fn due_ns(&self) -> Option<u64> {
-        self.last().at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
+        lock(&self.last).at_ns.map(|at_ns| at_ns.saturating_add(self.gap_ns))
     }
 
     /// Makes a keepalive if one is due; of several threads that ask one gets it.
     fn take(&self, now_ns: u64, out: &mut Vec<u8>) -> bool {
-        let mut last = self.last();
+        let mut last = lock(&self.last);
         if last.at_ns.is_none_or(|at_ns| now_ns < at_ns.saturating_add(self.gap_ns)) {
             return false;
         }
@@ -86,7 +77,7 @@ impl Keepalive {
 
     /// What was taken did not go: it is due again a little later.
     fn put_back(&self, now_ns: u64) {
-        self.last().at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
+        lock(&self.last).at_ns = Some((now_ns + RETRY_NS).saturating_sub(self.gap_ns));
     }
 }
 
@@ -96,27 +87,22 @@ pub(crate) struct Keepalives {
     /// As the outbound associations are numbered.
     associations: Vec<Arc<Outbound>>,
     frame: Vec<u8>,
-    /// When it is to be looked again; other queue pairs may have sent meanwhile.
-    next_due_ns: Option<u64>,
+    /// When [`Keepalives::send`] checks again; other queue pairs may have sent meanwhile.
+    pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Keepalives {
     /// `None` when no association reminds a NAT.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
         let associations = in_force.outbound.clone();
-        let next_due_ns = associations.iter().filter_map(|sa| sa.keepalive()?.due_ns()).min();
-        let is_any = associations.iter().any(|sa| sa.keepalive().is_some());
+        let next_due_ns = associations.iter().filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
+        let is_any = associations.iter().any(|sa| sa.keepalive.as_ref().is_some());
         is_any.then(|| Box::new(Self { associations, frame: Vec::new(), next_due_ns }))
-    }
-
-    /// When [`Keepalives::send`] has something to do.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.next_due_ns
     }
 
     /// Frames of the association of that number go, all of them as `frame`, which is the first.
     pub(crate) fn sealed(&mut self, by: usize, frame: &[u8], now_ns: u64) {
-        let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive()) else { return };
+        let Some(keepalive) = self.associations.get(by).and_then(|sa| sa.keepalive.as_ref()) else { return };
         let due_ns = keepalive.sealed(frame, now_ns);
         // A later one is found when the time of this one has come.
         self.next_due_ns = Some(self.next_due_ns.map_or(due_ns, |next| next.min(due_ns)));
@@ -132,7 +118,7 @@ impl Keepalives {
 
     fn send_due(&mut self, stats: &Direction, now_ns: u64, mut send: impl FnMut(&mut [u8]) -> bool) {
         for sa in &self.associations {
-            let Some(keepalive) = sa.keepalive().filter(|_| sa.shared().ended().is_none()) else { continue };
+            let Some(keepalive) = sa.keepalive.as_ref().filter(|_| sa.shared.ended().is_none()) else { continue };
             if !keepalive.take(now_ns, &mut self.frame) {
                 continue;
             }
@@ -146,7 +132,7 @@ impl Keepalives {
             }
         }
         // An association that has ended is due no more.
-        let alive = self.associations.iter().filter(|sa| sa.shared().ended().is_none());
-        self.next_due_ns = alive.filter_map(|sa| sa.keepalive()?.due_ns()).min();
+        let alive = self.associations.iter().filter(|sa| sa.shared.ended().is_none());
+        self.next_due_ns = alive.filter_map(|sa| sa.keepalive.as_ref()?.due_ns()).min();
     }
 }

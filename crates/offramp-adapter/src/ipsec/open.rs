@@ -1,4 +1,4 @@
-//! Receive: what a frame of the line is to IPsec, and what of it goes to the host.
+//! Receive: opens the packets of the wire, and judges those that are not protected.
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
@@ -16,26 +16,21 @@ pub(crate) struct Opening {
     udp_port: Option<u16>,
     /// The association of the last packet: they come in runs.
     last: usize,
-    /// When time has something to say next.
-    next_due_ns: Option<u64>,
+    /// When [`Opening::tick`] has something to do.
+    pub(crate) next_due_ns: Option<u64>,
 }
 
 impl Opening {
-    /// `None` when frames of the line go on as if there were no IPsec.
+    /// `None` when frames from the wire go on as if there were no IPsec.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
-        if in_force.leaves_receive() {
+        if in_force.inbound.is_empty() && in_force.policy.receive == NoMatch::Bypass {
             return None;
         }
         let udp_port = udp_port(in_force);
         Some(Box::new(Self { in_force: Arc::clone(in_force), udp_port, last: 0, next_due_ns: Some(0) }))
     }
 
-    /// When [`Opening::tick`] has something to do.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.next_due_ns
-    }
-
-    /// Says what time it is. Associations whose time of grace is over are taken out of `ipsec`.
+    /// Lets time go on to `now_ns`. Associations whose time of grace is over are taken out of `ipsec`.
     #[inline]
     pub(crate) fn tick(&mut self, ipsec: &Ipsec, now_ns: u64) {
         if self.next_due_ns.is_some_and(|at| now_ns >= at) {
@@ -72,7 +67,7 @@ impl Opening {
 
     #[inline]
     fn open_esp(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<(), Loss> {
-        let sa = self.find(packet.spi).filter(|sa| sa.shared().opener().is_addressed(frame));
+        let sa = self.find(packet.spi).filter(|sa| sa.shared.opener().is_addressed(frame));
         let opened = sa.ok_or(Refused::UnknownSpi).and_then(|sa| sa.open(frame, packet)).map_err(loss_of)?;
         if opened.checksum_is_stale {
             frame.write_checksum();
@@ -96,13 +91,9 @@ impl Opening {
             stats.bypassed.add(1);
             return Ok(());
         }
-        if self.in_force.inbound.iter().any(|sa| sa.shared().config().selector.may_match(frame)) {
+        if self.in_force.inbound.iter().any(|sa| sa.shared.config().selector.may_match(frame)) {
             return Err(Loss::Unprotected);
         }
-        self.pass_unmatched(stats)
-    }
-
-    fn pass_unmatched(&self, stats: &Direction) -> Result<(), Loss> {
         match self.in_force.policy.receive {
             NoMatch::Bypass => {
                 stats.bypassed.add(1);

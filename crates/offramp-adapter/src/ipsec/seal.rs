@@ -1,4 +1,4 @@
-//! Transmit: which association a frame is for, what it is cut to, and the sealing.
+//! Transmit: finds the association of a frame, segments the frame for it, and seals the segments.
 
 use super::association::Outbound;
 use super::too_big;
@@ -30,18 +30,13 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    fn new(sa: &Arc<Outbound>, is_shared: bool) -> Self {
-        let run_max = if is_shared { SHARED_RUN_MAX } else { usize::MAX };
-        Self { sa: Arc::clone(sa), context: sa.shared().sealer().ok(), run_max }
-    }
-
     /// Length of the next sealed frame in bytes.
-    pub(crate) fn next_len(&self, frame: &Frame<'_>, plan: &SealedSegments) -> usize {
-        self.context.as_ref().map_or(0, |context| plan.next_len(frame, context))
+    pub(crate) fn next_len(&self, frame: &Frame<'_>, plan: &SealedSegments) -> Result<usize, Loss> {
+        self.context.as_ref().map(|context| plan.next_len(frame, context)).ok_or(Loss::Cipher)
     }
 
-    /// Seals the next frames, all of one length, into the slots of `out`; how many. What is sealed of `frame` may be
-    /// written over.
+    /// Seals the next frames, all of one length, into the slots of `out`, and returns how many. What is sealed of `frame`
+    /// may be written over.
     pub(crate) fn write_run(
         &mut self,
         frame: &mut Frame<'_>,
@@ -66,8 +61,10 @@ pub(crate) struct Sealing {
     in_force: Arc<InForce>,
     pub(crate) sealers: Vec<Sealer>,
     mtu: usize,
-    next_due_ns: Option<u64>,
-    too_big: too_big::Answers,
+    /// When [`Sealing::tick`] has something to do.
+    pub(crate) next_due_ns: Option<u64>,
+    /// The ICMP messages to the host about frames that are too long.
+    pub(crate) too_big: too_big::Answers,
 }
 
 impl Sealing {
@@ -78,24 +75,20 @@ impl Sealing {
         mtu: usize,
         is_shared: bool,
     ) -> Option<Box<Self>> {
-        if in_force.leaves_transmit() {
+        if in_force.outbound.is_empty() && in_force.policy.transmit == NoMatch::Bypass {
             return None;
         }
         let (mut old, too_big) = before.map_or_else(Default::default, |before| (before.sealers, before.too_big));
+        let run_max = if is_shared { SHARED_RUN_MAX } else { usize::MAX };
         let mut sealer_of = |sa: &Arc<Outbound>| {
             let kept = old.iter().position(|sealer| Arc::ptr_eq(&sealer.sa, sa)).map(|at| old.swap_remove(at));
-            kept.unwrap_or_else(|| Sealer::new(sa, is_shared))
+            kept.unwrap_or_else(|| Sealer { sa: Arc::clone(sa), context: sa.shared.sealer().ok(), run_max })
         };
         let sealers = in_force.outbound.iter().map(&mut sealer_of).collect();
         Some(Box::new(Self { in_force: Arc::clone(in_force), sealers, mtu, next_due_ns: Some(0), too_big }))
     }
 
-    /// When [`Sealing::tick`] has something to do.
-    pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        self.next_due_ns
-    }
-
-    /// Says what time it is.
+    /// Lets time go on to `now_ns`.
     #[inline]
     pub(crate) fn tick(&mut self, now_ns: u64) {
         if self.next_due_ns.is_some_and(|at| now_ns >= at) {
@@ -103,12 +96,7 @@ impl Sealing {
         }
     }
 
-    /// What the host is to be told of the frame that was judged last, if anything.
-    pub(crate) fn answer(&mut self) -> Option<&[u8]> {
-        self.too_big.take()
-    }
-
-    /// Finds the association of a frame and plans what it becomes: what it is cut to, and the number of the
+    /// Finds the association of a frame and plans what it becomes: its segments, and the number of the
     /// [`Sealer`]; `None` when it goes as it is.
     pub(crate) fn judge(
         &mut self,
@@ -120,7 +108,7 @@ impl Sealing {
         if layout.network == Network::Opaque {
             return Ok(None);
         }
-        let matches = |sealer: &Sealer| sealer.sa.shared().config().selector.matches(frame);
+        let matches = |sealer: &Sealer| sealer.sa.shared.config().selector.matches(frame);
         let Some(at) = self.sealers.iter().position(matches) else {
             return self.pass_unmatched(frame).map(|()| None);
         };
@@ -139,7 +127,7 @@ impl Sealing {
             return Err(Loss::Discard);
         }
         // A piece of what a selector with ports names: it shows no ports, and must not go in the clear (RFC 4301 7).
-        let is_piece = |sealer: &Sealer| sealer.sa.shared().config().selector.may_match(frame);
+        let is_piece = |sealer: &Sealer| sealer.sa.shared.config().selector.may_match(frame);
         if self.sealers.iter().any(is_piece) { Err(Loss::EspFragment) } else { Ok(()) }
     }
 }
@@ -155,7 +143,7 @@ fn plan(
     SealedSegments::new(&mut frame.requesting(request), policy, context).map_err(|refused| match refused {
         PlanRefused::Seal(refused) => loss_of_sealing(refused),
         PlanRefused::Malformed(_) => Loss::Malformed,
-        PlanRefused::Cut(refused) => crate::pipeline::plan::reason(refused),
+        PlanRefused::Segment(refused) => crate::pipeline::plan::reason(refused),
     })
 }
 

@@ -38,7 +38,7 @@ const ICMPV6_INFORMATIONAL: u8 = 128;
 
 /// The answers of one queue pair. Their buffer is made once.
 #[derive(Debug, Default)]
-pub(super) struct Answers {
+pub(crate) struct Answers {
     frame: Vec<u8>,
     is_ready: bool,
     next_ns: u64,
@@ -67,7 +67,7 @@ impl Answers {
     }
 
     /// The answer that was made last, once.
-    pub(super) fn take(&mut self) -> Option<&[u8]> {
+    pub(crate) fn take(&mut self) -> Option<&[u8]> {
         std::mem::take(&mut self.is_ready).then_some(self.frame.as_slice())
     }
 }
@@ -120,7 +120,7 @@ fn write_ipv6(out: &mut Vec<u8>, packet: &[u8], mtu: u16) {
     write_icmp(out, ICMPV6_PACKET_TOO_BIG, mtu, quoted, pseudo);
 }
 
-/// In both the MTU ends the four bytes behind the checksum.
+/// In both the MTU ends the four bytes after the checksum.
 fn write_icmp(out: &mut Vec<u8>, kind: [u8; 2], mtu: u16, quoted: &[u8], pseudo: Sum) {
     let at = out.len();
     out.extend_from_slice(&kind);

@@ -1,6 +1,5 @@
-//! What a moderator is told: the policies, their settings and their limits.
+//! The settings of a moderator: the policies, their parameters and their ranges.
 
-use super::NANOSECONDS_PER_MICROSECOND;
 use super::cost::{COST_NS_MAX, InterruptCost};
 use super::dim::DimProfiles;
 use super::e1000::E1000Mode;
@@ -16,8 +15,10 @@ pub const DEADLINE_NS_MAX: u64 = 1_000_000_000;
 pub const DEADLINE_NS_DEFAULT: u64 = COST_NS_MAX;
 /// Highest interrupt cost that may be given, nanoseconds.
 pub const COST_GIVEN_NS_MAX: u64 = 10_000_000;
-/// Highest price of processor time that may be set, percent.
-pub const PRICE_PERCENT_MAX: u32 = 10_000;
+/// Highest factor of the measured cost that may be set, percent.
+pub const COST_FACTOR_PERCENT_MAX: u32 = 10_000;
+
+const NANOSECONDS_PER_MICROSECOND: u64 = 1000;
 
 /// Time and frames after which a queue is notified, as virtio has them (1.3, 5.1.6.5,
 /// "Notifications Coalescing"; V80). [`Default`] is what a device has after reset (V79).
@@ -39,7 +40,7 @@ impl Coalescing {
 /// How the area trigger is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AreaConfig {
-    /// What an interrupt costs: the exchange rate between interrupts and waiting frames.
+    /// The cost of an interrupt, in waiting time of a frame.
     pub cost: InterruptCost,
     /// Longest that a frame waits, nanoseconds.
     pub deadline_ns: u64,
@@ -61,14 +62,14 @@ pub enum Policy {
     /// For every frame, as a plain adapter does (M11).
     #[default]
     Off,
-    /// At most so many times per second: an interrupt comes no sooner than the gap after the one
-    /// before. A frame after a longer silence is told at once. The forced gap of R4 and R6.
+    /// At a limited rate: at least one gap passes between two interrupts. A frame after a longer idle gap raises one
+    /// at once. The forced gap of R4 and R6.
     FixedGap {
         /// Interrupts per second, 1…[`INTERRUPTS_PER_SECOND_MAX`].
         max_interrupts_per_second: u32,
     },
-    /// So long after the first frame that waits, or when so many wait; `rx_usecs`/`rx_frames` of
-    /// `ethtool -C` and virtio's coalescing parameters (V80).
+    /// At a time after the first frame that waits, or when a number of frames waits: `rx_usecs` and `rx_frames` of
+    /// `ethtool -C`, and virtio's coalescing parameters (V80).
     Coalescing(Coalescing),
     /// The two parameters above, tuned by Linux's dynamic interrupt moderation.
     NetDim(DimProfiles),
@@ -78,9 +79,9 @@ pub enum Policy {
     /// the best schedule does that knows the future (Dooly, Goldman and Scott, "On-line analysis of
     /// the TCP acknowledgment delay problem", J. ACM 48(2), 2001).
     Area(AreaConfig),
-    /// As `Area`, and at once for a frame that comes after a silence of the interrupt's cost. Costs at
-    /// most three times what the best schedule does, and one interrupt. A lone request waits for
-    /// nothing, which a moderation for throughput alone (M10) cannot give.
+    /// As `Area`, and at once for a frame after an idle gap that is as long as an interrupt costs. Costs at
+    /// most three times what the best schedule does, and one interrupt. A lone request does not wait, as it would
+    /// under a moderation for throughput alone (M10).
     QuietOrArea(AreaConfig),
 }
 
@@ -97,8 +98,8 @@ pub struct ModerationConfig {
     /// When the host is interrupted.
     pub policy: Policy,
     /// Free places of the host's ring at which no policy waits any longer: what arrives until the host
-    /// has refilled the ring must still fit. [`ring_guard_frames`] says how many that are. Without
-    /// effect unless [`Moderator::ring_has`](super::Moderator::ring_has) is called.
+    /// has refilled the ring must still fit. They have no effect before
+    /// [`Moderator::ring_has`](super::Moderator::ring_has).
     pub ring_guard_frames: u32,
 }
 
@@ -117,13 +118,13 @@ pub enum ModerationConfigError {
     /// More than any interrupt costs.
     #[error("interrupt cost of {0} ns is out of range; use 0 to {COST_GIVEN_NS_MAX}")]
     Cost(u64),
-    /// More than a processor can be worth.
-    #[error("price of {0} percent is out of range; use 0 to {PRICE_PERCENT_MAX}")]
-    Price(u32),
+    /// A factor beyond use.
+    #[error("interrupt cost factor of {0} percent is out of range; use 0 to {COST_FACTOR_PERCENT_MAX}")]
+    CostFactor(u32),
 }
 
 impl ModerationConfig {
-    /// Quiet-or-area with a price that follows the load: what an adapter does unless told otherwise.
+    /// Quiet-or-area with a cost factor that follows the load: the default of an adapter.
     pub fn adaptive() -> Self {
         Self { policy: Policy::QuietOrArea(AreaConfig::default()), ..Self::default() }
     }
@@ -154,8 +155,8 @@ impl AreaConfig {
         }
         match self.cost {
             InterruptCost::Given { ns } if ns > COST_GIVEN_NS_MAX => Err(Error::Cost(ns)),
-            InterruptCost::Measured { price_percent } if price_percent > PRICE_PERCENT_MAX => {
-                Err(Error::Price(price_percent))
+            InterruptCost::Measured { factor_percent } if factor_percent > COST_FACTOR_PERCENT_MAX => {
+                Err(Error::CostFactor(factor_percent))
             }
             InterruptCost::Adaptive { interrupts_per_second: rate }
                 if !(1..=INTERRUPTS_PER_SECOND_MAX).contains(&rate) =>
@@ -165,11 +166,4 @@ impl AreaConfig {
             _ => Ok(()),
         }
     }
-}
-
-/// Frames that a line brings while the host wakes: the guard that keeps its ring from running over.
-pub fn ring_guard_frames(line_frames_per_second: u64, interrupt_latency_ns: u64) -> u32 {
-    const NANOSECONDS_PER_SECOND: u128 = 1_000_000_000;
-    let frames = u128::from(line_frames_per_second) * u128::from(interrupt_latency_ns);
-    u32::try_from(frames.div_ceil(NANOSECONDS_PER_SECOND)).unwrap_or(u32::MAX)
 }

@@ -3,14 +3,14 @@
 //! Handling a batch takes a fixed time (the interrupt: wake-up, state, caches; M9) and a time per
 //! frame. A straight line through the pairs (frames, time) has the fixed part as its value at zero.
 
-use super::price::Price;
+use super::cost_factor::CostFactor;
 
 /// Lowest cost that is believed, nanoseconds: less than one system call is a fault of the measurement.
 pub const COST_NS_MIN: u64 = 200;
 /// Highest cost that is believed, nanoseconds. A frame waits at most the cost, so this bounds what a
 /// wrong measurement can do: it is the gap that e1000 keeps under bulk traffic.
 pub const COST_NS_MAX: u64 = 250_000;
-/// Cost until enough was seen, nanoseconds.
+/// Cost until enough batches were measured, nanoseconds.
 pub const COST_NS_START: u64 = 10_000;
 
 /// Part of the weight that is left of a measured batch when the next one comes: the last 256 or so count, so
@@ -18,7 +18,7 @@ pub const COST_NS_START: u64 = 10_000;
 const KEEP: f64 = 1.0 - 1.0 / 256.0;
 /// Weight of measurements from which on not every interrupt is measured.
 const WEIGHT_SETTLED: f64 = 128.0;
-/// Of so many interrupts one is measured then: two looks at a thread's own time cost some tenths of
+/// One in this number of interrupts is measured then: to read a thread's processor time twice costs some tenths of
 /// a microsecond, which a lone request would wait for.
 const MEASURED_ONE_IN: u32 = 8;
 /// Weight of batches before anything is concluded.
@@ -27,16 +27,16 @@ const WEIGHT_MIN: f64 = 16.0;
 const VARIANCE_MIN: f64 = 0.25;
 /// A batch that took longer was interrupted by something else; it counts as this long, nanoseconds.
 const HANDLING_NS_MAX: u64 = 1_000_000;
-/// Where it is known what to expect, a batch that took more than so many times as long was interrupted as well, and
-/// counts as so many times: a thread that lost its processor for a millisecond, once in a hundred batches, would
-/// else double what an interrupt of ten microseconds seems to cost. What really grows is followed all the same.
+/// A batch counts as at most this multiple of the expected time. A thread that lost its processor for a millisecond,
+/// once in a hundred batches, would otherwise double the apparent cost of an interrupt of ten microseconds. A real
+/// growth is followed all the same.
 const UNEXPECTED: f64 = 4.0;
-/// A batch of more frames counts as this many; it keeps the sums exact.
+/// A batch of more frames counts as this many, so that the regression stays exact.
 const BATCH_FRAMES_MAX: u32 = 65_536;
 const PERCENT: u64 = 100;
-/// Interrupts per second under load unless told otherwise: between the 4000 that Linux's e1000 driver has for bulk data
+/// Default of interrupts per second under load: between the 4000 that Linux's e1000 driver has for bulk data
 /// and its static 8000. A frame then waits at most 160 microseconds. With more, guests under mixed load come near half the
-/// interrupts that they have without moderation; with fewer, their requests take longer (`cargo bench -p offramp-ports
+/// interrupts that they have without moderation; with fewer, their requests take longer (`cargo bench -p offramp-lab
 /// --bench vhost_moderation -- --only mixed --load-interrupts 5500,7500`).
 pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 
@@ -45,27 +45,22 @@ pub const LOAD_INTERRUPTS_PER_SECOND_DEFAULT: u32 = 6250;
 pub enum InterruptCost {
     /// It is known.
     Given {
-        /// Nanoseconds of waiting, of one frame, that an interrupt is worth.
+        /// Interrupt cost in nanoseconds of waiting of one frame.
         ns: u64,
     },
     /// It is measured while the port runs.
     Measured {
-        /// What a nanosecond of processor time is worth in nanoseconds of a waiting frame, percent.
-        /// Above 100 where the processor is what limits.
-        price_percent: u32,
+        /// Factor of the measured cost, percent: nanoseconds of waiting that save a nanosecond of processor time.
+        /// Above 100 where the processor is the limit.
+        factor_percent: u32,
     },
-    /// It is measured while the port runs, and its price rises under load: while frames come thick, and
+    /// It is measured while the port runs, and multiplied by a factor that rises under load: while frames come thick, and
     /// waiting gathers some, until no more interrupts come than these. No frame waits longer than the time
-    /// between two of them. The bound of the trigger holds for a price that stays, so not for this.
+    /// between two of them. The bound of the trigger holds for a constant factor, so not for this.
     Adaptive {
         /// Interrupts per second under load.
         interrupts_per_second: u32,
     },
-}
-
-impl InterruptCost {
-    /// Measured, a nanosecond of the processor worth as much as one of a waiting frame.
-    pub const MEASURED: Self = Self::Measured { price_percent: PERCENT as u32 };
 }
 
 impl Default for InterruptCost {
@@ -76,20 +71,23 @@ impl Default for InterruptCost {
 }
 
 impl InterruptCost {
-    /// The cost in nanoseconds, with `estimator` for what is measured; without the price that adapts.
+    /// Measured, with a factor of 1.
+    pub const MEASURED: Self = Self::Measured { factor_percent: PERCENT as u32 };
+
+    /// The cost in nanoseconds, with `estimator` for what is measured; without the factor that adapts.
     pub(super) fn ns(&self, estimator: &CostEstimator) -> u64 {
         match *self {
             Self::Given { ns } => ns,
-            Self::Measured { price_percent } => estimator.cost_ns() * u64::from(price_percent) / PERCENT,
+            Self::Measured { factor_percent } => estimator.cost_ns() * u64::from(factor_percent) / PERCENT,
             Self::Adaptive { .. } => estimator.cost_ns(),
         }
     }
 
-    /// The price that adapts, if it does.
-    pub(super) fn price(&self) -> Option<Price> {
+    /// The factor that adapts, if it does.
+    pub(super) fn factor(&self) -> Option<CostFactor> {
         match *self {
-            Self::Adaptive { interrupts_per_second } => Some(Price::new(interrupts_per_second)),
-            Self::Given { .. } | Self::Measured { .. } => None,
+            Self::Adaptive { interrupts_per_second } => Some(CostFactor::new(interrupts_per_second)),
+            _ => None,
         }
     }
 }
@@ -144,9 +142,9 @@ impl CostEstimator {
         }
     }
 
-    /// Learns from an interrupt that was seen to cost `ns` by itself.
+    /// Learns from an interrupt that was measured to cost `ns` by itself.
     pub fn observe_interrupt(&mut self, ns: u64) {
-        // An interrupt by itself is expected to cost something before any was seen.
+        // An interrupt by itself is expected to cost something before any was measured.
         let longest_ns =
             if self.weight < WEIGHT_MIN { COST_NS_START as f64 * UNEXPECTED } else { self.longest_ns(0.0) };
         let ns = (ns.min(HANDLING_NS_MAX) as f64).min(longest_ns);
@@ -157,8 +155,8 @@ impl CostEstimator {
         }
     }
 
-    /// The longest that a batch of so many frames is believed to take: by the mean batch or by the mean frame, each of
-    /// which has a share of the interrupts.
+    /// The longest plausible time of a batch of `frames`: by the mean batch or by the mean frame, each of which has a share
+    /// of the interrupts.
     fn longest_ns(&self, frames: f64) -> f64 {
         if self.weight < WEIGHT_MIN {
             return HANDLING_NS_MAX as f64;
@@ -173,17 +171,12 @@ impl CostEstimator {
     fn intercept_ns(&self) -> f64 {
         let spread = self.weight * self.frames_squared - self.frames * self.frames;
         let known = self.cost_ns as f64;
-        if spread >= VARIANCE_MIN * self.weight * self.weight && self.slope_is_positive() {
+        // Frames that make a batch faster are noise.
+        let is_rising = self.weight * self.frames_ns >= self.frames * self.ns;
+        if is_rising && spread >= VARIANCE_MIN * self.weight * self.weight {
             (self.frames_squared * self.ns - self.frames * self.frames_ns) / spread
-        } else if known * self.weight > self.ns {
-            self.ns / self.weight
         } else {
-            known
+            known.min(self.ns / self.weight)
         }
-    }
-
-    /// Frames that make a batch faster are noise.
-    fn slope_is_positive(&self) -> bool {
-        self.weight * self.frames_ns >= self.frames * self.ns
     }
 }

@@ -13,7 +13,7 @@ use std::cmp::Ordering;
 
 /// Interrupts between two decisions.
 const EVENTS_PER_DECISION: u32 = 64;
-/// A rate has changed when it differs by more than so many whole percent.
+/// A rate has changed when it differs by more than this, in whole percent.
 const SAME_PERCENT: u64 = 10;
 /// Steps after which the climb rests: two per profile.
 const STEPS_TIRED: u32 = 2 * PROFILES as u32;
@@ -46,17 +46,6 @@ pub enum DimProfiles {
     TransmitEvent,
     /// Transmit, period counted from the completion: 5 to 64 µs, 128 to 32 frames.
     TransmitCompletion,
-}
-
-impl DimProfiles {
-    fn table(self) -> &'static Profiles {
-        match self {
-            Self::ReceiveEvent => &RX_EQE,
-            Self::ReceiveCompletion => &RX_CQE,
-            Self::TransmitEvent => &TX_EQE,
-            Self::TransmitCompletion => &TX_CQE,
-        }
-    }
 }
 
 /// What is compared, per millisecond, rounded up.
@@ -124,13 +113,6 @@ enum Tuning {
     Left,
 }
 
-/// What became of a step.
-enum Step {
-    Done,
-    AtEdge,
-    Tired,
-}
-
 /// The climb of one queue.
 #[derive(Clone, Debug)]
 pub(super) struct Dim {
@@ -148,7 +130,12 @@ pub(super) struct Dim {
 impl Dim {
     pub(super) fn new(profiles: DimProfiles) -> Self {
         Self {
-            profiles: profiles.table(),
+            profiles: match profiles {
+                DimProfiles::ReceiveEvent => &RX_EQE,
+                DimProfiles::ReceiveCompletion => &RX_CQE,
+                DimProfiles::TransmitEvent => &TX_EQE,
+                DimProfiles::TransmitCompletion => &TX_CQE,
+            },
             index: PROFILE_START,
             tuning: Tuning::Right,
             steps_right: 0,
@@ -177,11 +164,8 @@ impl Dim {
         if measurement.events < EVENTS_PER_DECISION {
             return false;
         }
-        let Some(rates) = measurement.rates(now_ns) else {
-            self.measurement = Some(Measurement::since(now_ns));
-            return false;
-        };
-        let is_new = self.decide(rates);
+        let rates = measurement.rates(now_ns);
+        let is_new = rates.is_some_and(|rates| self.decide(rates));
         self.measurement = (!is_new).then(|| Measurement::since(now_ns));
         is_new
     }
@@ -192,7 +176,12 @@ impl Dim {
         match self.tuning {
             Tuning::OnTop if rates.compare(&self.before).is_ne() => self.leave_parking(),
             Tuning::OnTop => {}
-            Tuning::Tired => self.rest(),
+            Tuning::Tired => {
+                self.steps -= 1;
+                if self.steps == 0 {
+                    self.leave_parking();
+                }
+            }
             Tuning::Right | Tuning::Left => self.climb(rates),
         }
         // On a top, slow changes add up against the rates at which it was reached.
@@ -206,26 +195,21 @@ impl Dim {
         if rates.compare(&self.before).is_le() {
             self.turn();
         }
-        if self.is_on_top() {
-            return self.park_on_top();
+        let parks = if self.is_on_top() { Some(Tuning::OnTop) } else { self.step() };
+        if let Some(tuning) = parks {
+            self.tuning = tuning;
+            (self.steps_right, self.steps_left) = (0, 0);
         }
-        match self.step() {
-            Step::Done => {}
-            Step::AtEdge => self.park_on_top(),
-            Step::Tired => self.park_tired(),
+        // The steps of a tired climb stay: they are counted down while it rests.
+        if self.tuning == Tuning::OnTop {
+            self.steps = 0;
         }
     }
 
     fn turn(&mut self) {
         match self.tuning {
-            Tuning::Right => {
-                self.tuning = Tuning::Left;
-                self.steps_left = 0;
-            }
-            Tuning::Left => {
-                self.tuning = Tuning::Right;
-                self.steps_right = 0;
-            }
+            Tuning::Right => (self.tuning, self.steps_left) = (Tuning::Left, 0),
+            Tuning::Left => (self.tuning, self.steps_right) = (Tuning::Right, 0),
             Tuning::OnTop | Tuning::Tired => {}
         }
     }
@@ -239,13 +223,12 @@ impl Dim {
         }
     }
 
-    fn step(&mut self) -> Step {
-        if self.steps == STEPS_TIRED {
-            return Step::Tired;
-        }
+    /// Takes one step, or returns how the climb parks instead.
+    fn step(&mut self) -> Option<Tuning> {
         match self.tuning {
-            Tuning::Right if self.index == PROFILES - 1 => return Step::AtEdge,
-            Tuning::Left if self.index == 0 => return Step::AtEdge,
+            _ if self.steps == STEPS_TIRED => return Some(Tuning::Tired),
+            Tuning::Right if self.index == PROFILES - 1 => return Some(Tuning::OnTop),
+            Tuning::Left if self.index == 0 => return Some(Tuning::OnTop),
             Tuning::Right => {
                 self.index += 1;
                 self.steps_right += 1;
@@ -257,25 +240,7 @@ impl Dim {
             Tuning::OnTop | Tuning::Tired => {}
         }
         self.steps += 1;
-        Step::Done
-    }
-
-    fn park_on_top(&mut self) {
-        self.tuning = Tuning::OnTop;
-        (self.steps_right, self.steps_left, self.steps) = (0, 0, 0);
-    }
-
-    /// The steps stay: they are counted down while it rests.
-    fn park_tired(&mut self) {
-        self.tuning = Tuning::Tired;
-        (self.steps_right, self.steps_left) = (0, 0);
-    }
-
-    fn rest(&mut self) {
-        self.steps -= 1;
-        if self.steps == 0 {
-            self.leave_parking();
-        }
+        None
     }
 
     fn leave_parking(&mut self) {

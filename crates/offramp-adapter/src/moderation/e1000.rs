@@ -9,32 +9,32 @@
 //! serves both; here each queue is judged alone. On a line below 1 Gbit/s the driver keeps to the rate of
 //! bulk data; that is not done here.
 
-const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+use super::NANOSECONDS_PER_SECOND;
 
-/// A rise takes steps of one part in so many of the rate that is aimed at.
+/// Divisor of the rate that is aimed at: the quotient is one step of a rise.
 const RISE_DIVISOR: u32 = 4;
 
 /// Mean bytes of a frame above which it is a jumbo frame.
 const JUMBO_BYTES: u64 = 8000;
-/// Mean bytes of a frame above which it is a joined or cut one.
+/// Mean bytes of a frame above which it is a super-frame.
 const LARGE_BYTES: u64 = 2000;
 /// Mean bytes of a frame above which many of them are bulk data.
 const FULL_BYTES: u64 = 1200;
 /// From lowest to low: fewer frames than these with more bytes than those.
 const LOWEST_FRAMES: u64 = 5;
 const LOWEST_BYTES: u64 = 512;
-/// Low judges by the size of the frames above so many bytes.
+/// Bytes above which low judges by the size of the frames.
 const LOW_BYTES: u64 = 10_000;
-/// Low becomes bulk when so many bytes come in fewer frames than these.
+/// Low becomes bulk when more bytes than those come in fewer frames than these.
 const LOW_FRAMES_FEW: u64 = 10;
 /// Many frames ask for a higher rate.
 const FRAMES_MANY: u64 = 35;
 /// From low to lowest: at most these frames with fewer bytes than those.
 const LONE_FRAMES: u64 = 2;
 const LONE_BYTES: u64 = 512;
-/// Bulk becomes low above so many bytes if the frames are many …
+/// Bytes above which bulk becomes low if the frames are many.
 const BULK_BYTES: u64 = 25_000;
-/// … and below so many.
+/// Bytes below which bulk becomes low.
 const BULK_BYTES_FEW: u64 = 6000;
 
 /// Period of the balanced mode's decisions, nanoseconds: the driver's watchdog.
@@ -54,7 +54,7 @@ pub enum E1000Mode {
     /// 3, "dynamic conservative", the driver's default: up to 20,000.
     #[default]
     Conservative,
-    /// 4, "simplified": 2000 to 8000, by how unlike receive and transmit are. It wants to hear of the
+    /// 4, "simplified": 2000 to 8000, by how unlike receive and transmit are. It needs the bytes of the
     /// [other direction](super::Moderator::other_direction).
     Simplified,
 }
@@ -63,7 +63,7 @@ pub enum E1000Mode {
 /// per second that it gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
-enum Class {
+pub(super) enum Class {
     /// Bulk data.
     Bulk = 4000,
     /// In between, and at the start.
@@ -73,7 +73,7 @@ enum Class {
 }
 
 impl Class {
-    /// The class after an interrupt for so many frames and bytes, where none above `highest` is given.
+    /// The class after an interrupt for `frames` and `bytes`; none above `highest`.
     #[inline]
     fn after(self, frames: u64, bytes: u64, highest: Self) -> Self {
         if frames == 0 {
@@ -115,14 +115,9 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Of [`E1000Mode::Dynamic`].
-    pub(super) fn dynamic() -> Self {
-        Self { class: Class::Low, per_second: Class::Low.per_second(), highest: Class::Lowest }
-    }
-
-    /// Of [`E1000Mode::Conservative`].
-    pub(super) fn conservative() -> Self {
-        Self { highest: Class::Low, ..Self::dynamic() }
+    /// A queue that no class above `highest` is given.
+    pub(super) fn new(highest: Class) -> Self {
+        Self { class: Class::Low, per_second: Class::Low.per_second(), highest }
     }
 
     /// Shortest time between two interrupts now, nanoseconds.
@@ -130,8 +125,7 @@ impl Classes {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
     }
 
-    /// Learns of an interrupt and of the frames and bytes since the one before. Whether the gap is another
-    /// one now.
+    /// Learns from an interrupt, with the frames and bytes since the one before, and returns whether the gap has changed.
     ///
     /// Writes only what changes: an interrupt that finds the queue as the one before left it waits for nothing
     /// that was written there.
@@ -164,12 +158,13 @@ pub(super) struct Balance {
     other_bytes: u64,
 }
 
-impl Balance {
-    /// Of [`E1000Mode::Simplified`].
-    pub(super) fn new() -> Self {
+impl Default for Balance {
+    fn default() -> Self {
         Self { per_second: IDLE_PER_SECOND, since_ns: None, own_bytes: 0, other_bytes: 0 }
     }
+}
 
+impl Balance {
     /// Shortest time between two interrupts now, nanoseconds.
     pub(super) fn gap_ns(&self) -> u64 {
         NANOSECONDS_PER_SECOND / u64::from(self.per_second)
@@ -180,7 +175,7 @@ impl Balance {
         self.other_bytes = self.other_bytes.saturating_add(bytes);
     }
 
-    /// Learns of an interrupt and of the bytes since the one before. Whether the gap is another one now.
+    /// Learns from an interrupt, with the bytes since the one before, and returns whether the gap has changed.
     #[inline]
     pub(super) fn fired(&mut self, now_ns: u64, bytes: u64) -> bool {
         let since_ns = *self.since_ns.get_or_insert(now_ns);
@@ -190,16 +185,12 @@ impl Balance {
 
     #[cold]
     fn weigh(&mut self, now_ns: u64) -> bool {
-        let before = self.per_second;
-        *self = Self { per_second: self.balanced_per_second(), since_ns: Some(now_ns), ..Self::new() };
-        self.per_second != before
-    }
-
-    fn balanced_per_second(&self) -> u32 {
-        let sum = u128::from(self.own_bytes) + u128::from(self.other_bytes);
+        let both = u128::from(self.own_bytes) + u128::from(self.other_bytes);
         let difference = u128::from(self.own_bytes.abs_diff(self.other_bytes));
-        let share = (difference * u128::from(ONE_SIDED_PER_SECOND)).checked_div(sum);
-        share.map_or(IDLE_PER_SECOND, |share| BALANCED_PER_SECOND + share as u32)
+        let share = (difference * u128::from(ONE_SIDED_PER_SECOND)).checked_div(both);
+        let per_second = share.map_or(IDLE_PER_SECOND, |share| BALANCED_PER_SECOND + share as u32);
+        let before = std::mem::replace(self, Self { per_second, since_ns: Some(now_ns), ..Self::default() });
+        per_second != before.per_second
     }
 }
 

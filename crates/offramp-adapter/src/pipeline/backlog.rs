@@ -1,8 +1,8 @@
-//! Moderation on a switch for a host for which handing over is the interrupt, as a TAP.
+//! Moderation on a switch for a host that is interrupted by handing over, as a TAP.
 //!
 //! On a cable its frames wait on the wire. A switch has no wire, so they wait here, as their senders lent them.
 
-use crate::moderation::{ModerationConfig, Moderator, Policy};
+use crate::moderation::{ModerationConfig, Moderator};
 use crate::stats::Direction;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
@@ -13,32 +13,25 @@ const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
 /// The frames that wait for one host.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Backlog {
     moderator: Moderator,
-    is_off: bool,
     frames: VecDeque<FrameBuffer<Vec<u8>>>,
     free: Vec<FrameBuffer<Vec<u8>>>,
     bytes: usize,
 }
 
 impl Backlog {
-    pub(crate) fn new() -> Self {
-        let config = ModerationConfig::default();
-        Self { moderator: Moderator::new(config), is_off: true, frames: VecDeque::new(), free: Vec::new(), bytes: 0 }
-    }
-
     /// Changes when what waits is handed over.
     pub(crate) fn set(&mut self, config: ModerationConfig, stats: &Direction) {
-        self.is_off = config.policy == Policy::Off;
         self.moderator.set(config);
-        self.show(stats);
+        self.moderator.show(stats);
     }
 
     /// Whether frames are handed over at once.
     #[inline]
     pub(crate) fn is_off(&self) -> bool {
-        self.is_off
+        self.moderator.is_off()
     }
 
     /// Frames and super-frames that wait.
@@ -46,7 +39,7 @@ impl Backlog {
         self.frames.len()
     }
 
-    /// Keeps a copy of a frame until it is due.
+    /// Queues a copy of a frame until it is due.
     pub(crate) fn push(&mut self, frame: &Frame<'_>, now_ns: u64) {
         let mut copy = self.free.pop().unwrap_or_else(|| FrameBuffer::new(Vec::new()));
         copy.copy_from(frame);
@@ -59,7 +52,7 @@ impl Backlog {
     /// Whether what waits is to be handed over now; `is_forced`: whatever the policy says.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
         let is_full = self.frames.len() >= FRAMES_MAX || self.bytes >= BYTES_MAX;
-        !self.frames.is_empty() && (is_forced || self.is_off || is_full || self.moderator.is_due(now_ns))
+        !self.frames.is_empty() && (is_forced || self.is_off() || is_full || self.moderator.is_due(now_ns))
     }
 
     /// When what waits is due.
@@ -75,7 +68,7 @@ impl Backlog {
         clock: &impl Fn() -> u64,
         mut deliver: impl FnMut(Frame<'_>),
     ) {
-        let begun_ns = (!self.is_off && self.moderator.measures_next()).then(clock);
+        let begun_ns = (!self.is_off() && self.moderator.measures_next()).then(clock);
         self.moderator.fired(now_ns);
         let frames = self.frames.len();
         while let Some(mut buffer) = self.frames.pop_front() {
@@ -86,21 +79,12 @@ impl Backlog {
         if let Some(begun_ns) = begun_ns {
             self.moderator.handled(frames as u32, clock().saturating_sub(begun_ns));
         }
-        self.show(stats);
+        self.moderator.show(stats);
     }
 
-    /// Tells moderation how many bytes the host sent.
+    /// Records how many bytes the host sent.
     #[inline]
     pub(crate) fn sent(&mut self, bytes: u64) {
-        if !self.is_off {
-            self.moderator.other_direction(bytes);
-        }
-    }
-
-    fn show(&self, stats: &Direction) {
-        let (cost_ns, wait_max_ns) =
-            if self.is_off { (0, 0) } else { (self.moderator.cost_ns(), self.moderator.wait_max_ns()) };
-        stats.interrupt_cost_ns.set(cost_ns);
-        stats.wait_max_ns.set(wait_max_ns);
+        self.moderator.other_direction(bytes);
     }
 }

@@ -1,9 +1,11 @@
-//! What the outside may change and read of a port while it runs: the same for a queue pair and a port of a switch.
+//! Settings and counters of a port that any thread may use while it runs: the same for a queue pair and a port of a
+//! switch.
 
 use crate::config::AdapterConfig;
 use crate::ipsec::{Ipsec, SaChange, SaError};
 use crate::moderation::ModerationConfig;
 use crate::port::Interrupts;
+use crate::port_security::PortSecurity;
 use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
 use offramp_offload::sync::lock;
@@ -12,7 +14,6 @@ use std::sync::atomic::{
     Ordering::{Acquire, Relaxed, Release},
 };
 use std::sync::{Arc, Mutex};
-
 use std::task::Waker;
 
 /// Settings of a port that take effect with its next batch, its security associations, and its counters.
@@ -23,7 +24,8 @@ pub struct PortControl {
     moderation_changes: AtomicU32,
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,
-    /// Wake what drives the port.
+    security: Arc<PortSecurity>,
+    /// Of the threads that drive the port.
     wakers: Mutex<Vec<Waker>>,
     queues: Box<[QueueStats]>,
 }
@@ -31,18 +33,21 @@ pub struct PortControl {
 impl PortControl {
     /// Settings and counters for the queues of one port.
     pub fn new(config: &AdapterConfig) -> Arc<Self> {
-        Arc::new(Self::with(config.offloads, config.moderation, usize::from(config.queues)))
+        Self::secured(config, PortSecurity::default())
     }
 
-    pub(crate) fn with(offloads: Offloads, moderation: ModerationConfig, queues: usize) -> Self {
-        Self {
+    /// As [`PortControl::new`], for a host that may use some addresses alone.
+    pub fn secured(config: &AdapterConfig, security: PortSecurity) -> Arc<Self> {
+        let AdapterConfig { offloads, moderation, queues, .. } = *config;
+        Arc::new(Self {
             offloads: AtomicU32::new(offloads.bits()),
             moderation_changes: AtomicU32::new(1),
             moderation: Mutex::new(moderation),
             ipsec: Ipsec::default(),
+            security: Arc::new(security),
             wakers: Mutex::new(Vec::new()),
             queues: (0..queues).map(|_| QueueStats::default()).collect(),
-        }
+        })
     }
 
     /// What the user allows now.
@@ -60,8 +65,8 @@ impl PortControl {
         *lock(&self.moderation)
     }
 
-    /// Changes when the host is interrupted, from the next batch on, also for frames that wait. What drives the port is
-    /// woken if it sleeps.
+    /// Changes when the host is interrupted, from the next batch on, also for frames that wait. Wakes the thread that
+    /// drives the port.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
         let mut current = lock(&self.moderation);
         *current = moderation;
@@ -75,8 +80,13 @@ impl PortControl {
         &self.ipsec
     }
 
-    /// Makes all changes of associations and policy, or none, from the next batch on. What drives the port is woken if
-    /// it sleeps.
+    /// The source addresses that the host may use.
+    pub fn security(&self) -> &Arc<PortSecurity> {
+        &self.security
+    }
+
+    /// Makes all changes of associations and policy, or none, from the next batch on. Wakes the thread that drives the
+    /// port.
     ///
     /// # Errors
     /// The first that cannot be made: where it stands in `changes`, and why. Nothing has changed then.
@@ -102,7 +112,7 @@ impl PortControl {
         Some(self.moderation())
     }
 
-    /// Has `waker` called after each change.
+    /// Wakes `waker` after each change.
     pub(crate) fn register(&self, waker: &Waker) {
         let mut wakers = lock(&self.wakers);
         if !wakers.iter().any(|known| known.will_wake(waker)) {
@@ -110,7 +120,7 @@ impl PortControl {
         }
     }
 
-    /// Takes back what [`PortControl::register`] asked for, where one thread drives the port.
+    /// Takes back [`PortControl::register`], where one thread drives the port.
     pub(crate) fn unregister(&self) {
         lock(&self.wakers).clear();
     }
@@ -132,10 +142,17 @@ impl PortControl {
         let stats = &self.queues[queue];
         if let Some(moderation) = self.changed_moderation(seen) {
             interrupts.moderate(&moderation);
-            stats.note_moderation(interrupts);
+            stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
         }
         let counts = interrupts.send_due(now_ns);
-        stats.interrupted(counts, interrupts);
+        // Idle counters stay clean: another worker may own their cache line.
+        if counts.transmit > 0 {
+            stats.transmit.interrupts.add(counts.transmit);
+        }
+        if counts.receive > 0 {
+            stats.receive.interrupts.add(counts.receive);
+            stats.receive.show_moderation(interrupts.cost_ns(), interrupts.wait_max_ns());
+        }
         interrupts.next_due_ns()
     }
 }

@@ -1,36 +1,31 @@
 //! Deliver: open, verify, coalesce, segment for a host that takes less, mark, hand over.
 //!
-//! Nothing overtakes: before a frame goes past the coalescer, all that is held there is handed over.
+//! Nothing overtakes: before a frame goes past the coalescer, the coalescer is flushed.
 
 use crate::config::frame_len_max;
 use crate::ipsec::{Ipsec, Opening};
-use crate::port::{HostPort, PortError, Settled};
+use crate::port::{HostPort, PortError};
 use crate::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
-use offramp_offload::coalesce::{CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum};
+use offramp_offload::checksum::Sum;
+use offramp_offload::coalesce::{Appended, CoalesceConfig, Coalescer, PACKET_LEN_MAX, RxCsum, Sink};
+use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{TCP_CWR, TCP_FLAGS_OFFSET};
+use offramp_offload::layout::{Malformed, TCP_CWR, TCP_FLAGS_OFFSET, link_header_len};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 use offramp_offload::rss::{INDIRECTION_ENTRIES_DEFAULT, IndirectionTable, Toeplitz};
 use offramp_offload::segment::Segmenter;
 
 /// Frames that are written one after another start at multiples of a cache line.
 pub(crate) const FRAME_ALIGN: usize = 64;
-/// Bytes into which frames are written at once that do not go as they came: a run stays in the neighbourhood of the
-/// first-level cache, and the longest frame of the largest MTU fits.
-const SCRATCH_LEN: usize = (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
+/// Bytes of a scratch: a run stays near the first-level cache, and the longest frame of the largest MTU fits.
+pub(crate) const SCRATCH_LEN: usize =
+    (frame_len_max(crate::config::MTU_MAX) + FRAME_ALIGN).next_multiple_of(FRAME_ALIGN);
 
-/// Where frames are written that do not go as they came. Shared by all ports of a switch.
-#[derive(Debug)]
-pub(crate) struct Scratch(pub(crate) Box<[u8]>);
+/// Memory for frames that do not go as they came. All ports of a switch share it.
+pub(crate) type Scratch = Box<[u8]>;
 
-impl Scratch {
-    pub(crate) fn new() -> Self {
-        Self(vec![0; SCRATCH_LEN].into())
-    }
-}
-
-/// What is left of a turn.
+/// The rest of a turn.
 #[derive(Debug)]
 pub(crate) struct Budget {
     pub(crate) frames: usize,
@@ -75,22 +70,37 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         Self { host, stats, enabled, mtu, closed: None, has_taken: false }
     }
 
+    /// Whether a frame of `len` bytes of the wire has a link header and fits into the MTU.
+    #[inline]
+    fn takes(&self, link_header_len: Result<usize, Malformed>, len: usize) -> Result<(), Loss> {
+        match link_header_len {
+            Ok(link_header_len) if len - link_header_len > self.mtu => Err(Loss::TooLong),
+            Ok(_) => Ok(()),
+            Err(_) => Err(Loss::Malformed),
+        }
+    }
+
     #[inline]
     fn hand_over(&mut self, rss: Option<&Rss>, meta: &RxMeta, frame: &[u8]) {
-        let queue = rss.zip(meta.hash).map_or(0, |(rss, hash)| rss.table.queue(hash));
-        let meta = RxMeta { queue, ..*meta };
-        let outcome = self.host.rx_deliver(&meta, frame);
-        self.count(&Settled { meta, len: frame.len(), outcome });
+        match with_queue(rss, meta) {
+            Some(meta) => self.hand_over_marked(&meta, frame),
+            None => self.hand_over_marked(meta, frame),
+        }
+    }
+
+    #[inline]
+    fn hand_over_marked(&mut self, meta: &RxMeta, frame: &[u8]) {
+        let outcome = self.host.rx_deliver(meta, frame);
+        self.count(meta, frame.len(), outcome);
     }
 
     /// Counts what became of a frame.
     #[inline]
-    fn count(&mut self, settled: &Settled) {
-        let Settled { meta, len, outcome } = settled;
-        self.stats.given(meta, *len, *outcome);
+    fn count(&mut self, meta: &RxMeta, len: usize, outcome: Result<(), PortError>) {
+        self.stats.given(meta, len, outcome);
         self.has_taken |= outcome.is_ok();
         if let Err(error @ PortError::Closed(_)) = outcome {
-            self.closed = Some(*error);
+            self.closed = Some(error);
         }
     }
 
@@ -98,6 +108,17 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         self.stats.frames_in.add(frames as u64);
         self.stats.lose(reason, frames);
     }
+}
+
+/// The same, with the queue that the flow goes to; `None` where queues are not chosen here.
+///
+/// A copy for every frame would cost more than it seems: a processor waits with reading what was just written in smaller
+/// pieces until all writes before it are done, those into a guest's memory too.
+#[inline]
+fn with_queue(rss: Option<&Rss>, meta: &RxMeta) -> Option<RxMeta> {
+    let rss = rss?;
+    let queue = meta.hash.map_or(0, |hash| rss.table.queue(hash));
+    Some(RxMeta { queue, ..*meta })
 }
 
 /// A frame that its sender lends, and how it would be segmented.
@@ -151,8 +172,8 @@ impl Lent<'_> {
         })
     }
 
-    /// Bytes of all headers of a super-frame; of a datagram for fragments only those in front of UDP's
-    /// are the same everywhere, so nothing is said.
+    /// Bytes of all headers of a super-frame; 0 for a datagram that becomes fragments, as only its first fragment has a
+    /// UDP header.
     fn header_len(&self, segmentation: Segmentation) -> u16 {
         match segmentation.kind {
             SegmentationKind::UdpFragments => 0,
@@ -181,6 +202,39 @@ impl Rss {
     }
 }
 
+/// Takes what the coalescer hands out to the host.
+struct ToHost<'a, 'b, H> {
+    outlet: &'a mut Outlet<'b, H>,
+    rss: Option<&'a Rss>,
+    /// The host's own buffers may be lent. Not across batches: a host must not wait for its buffers.
+    is_lending: bool,
+}
+
+impl<H: HostPort> Sink for ToHost<'_, '_, H> {
+    #[inline]
+    fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) {
+        self.outlet.hand_over(self.rss, meta, frame);
+    }
+
+    #[inline]
+    fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        self.is_lending && self.outlet.host.rx_reserve(slot, head_len)
+    }
+
+    #[inline]
+    fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.outlet.host.rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) {
+        let marked = with_queue(self.rss, meta);
+        let meta = marked.as_ref().unwrap_or(meta);
+        let outcome = self.outlet.host.rx_commit(slot, meta, head, len);
+        self.outlet.count(meta, len, outcome);
+    }
+}
+
 /// The last stage of the pipeline of one queue pair or one port of a switch.
 #[derive(Debug)]
 pub(crate) struct Deliver {
@@ -193,11 +247,11 @@ pub(crate) struct Deliver {
     ipsec_changes: u32,
     hold_ns: u64,
     /// Something was handed over since the last flush.
-    is_unflushed: bool,
+    pub(crate) is_unflushed: bool,
     /// The host took a frame since it was interrupted last.
     has_taken: bool,
-    /// The host's interrupts are apart from handing over, and are not counted here.
-    is_interrupted_apart: bool,
+    /// The host is interrupted by handing over; otherwise interrupts are apart from it, and counted elsewhere.
+    pub(crate) interrupts_by_handing_over: bool,
 }
 
 impl Deliver {
@@ -213,34 +267,29 @@ impl Deliver {
             hold_ns: coalesce.hold_ns,
             is_unflushed: false,
             has_taken: false,
-            is_interrupted_apart: host.interrupts().is_some(),
+            interrupts_by_handing_over: host.interrupts().is_none(),
         }
     }
 
-    /// Frames that are held to be coalesced.
+    /// Frames that wait to be coalesced.
     pub(crate) fn held(&self) -> usize {
         self.coalescer.held()
     }
 
-    /// When held frames or associations have something to do.
+    /// When waiting frames or associations have something to do.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns());
+        let ipsec_ns = self.opening.as_ref().and_then(|opening| opening.next_due_ns);
         self.coalescer.next_deadline_ns().into_iter().chain(ipsec_ns).min()
     }
 
-    /// When held frames are due, if any are.
+    /// When frames that wait to be coalesced are due.
     pub(crate) fn next_release_ns(&self) -> Option<u64> {
         self.coalescer.next_deadline_ns()
     }
 
-    /// Nothing was handed over since the last batch ended, and nothing is held.
+    /// Whether nothing was handed over since the last batch ended, and no frame waits to be coalesced.
     pub(crate) fn is_idle(&self) -> bool {
         !self.is_unflushed && self.next_release_ns().is_none()
-    }
-
-    /// Whether an interrupt is what handing over is.
-    pub(crate) fn interrupts_by_handing_over(&self) -> bool {
-        !self.is_interrupted_apart
     }
 
     /// Takes over associations that have changed, and lets their time go on.
@@ -256,10 +305,17 @@ impl Deliver {
         }
     }
 
-    /// Hands over all that is held: settings have changed, or the port goes.
+    /// The coalescer, and where it hands frames to.
+    #[inline]
+    fn parts<'a, 'b, H>(&'a mut self, outlet: &'a mut Outlet<'b, H>) -> (&'a mut Coalescer, ToHost<'a, 'b, H>) {
+        let out = ToHost { outlet, rss: self.rss.as_ref(), is_lending: self.hold_ns == 0 };
+        (&mut self.coalescer, out)
+    }
+
+    /// Flushes the coalescer: settings have changed, or the port is removed.
     pub(crate) fn release(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
-        let Self { coalescer, rss, .. } = self;
-        coalescer.flush(&mut |meta, frame| outlet.hand_over(rss.as_ref(), meta, frame));
+        let (coalescer, mut out) = self.parts(outlet);
+        coalescer.flush(&mut out);
     }
 
     /// Brings a frame of a wire: nothing is asked for it.
@@ -272,14 +328,30 @@ impl Deliver {
         self.verify(outlet, frame, now_ns);
     }
 
+    /// Whether frames of a wire go to the host as they are, whatever lies in them: then they need not be parsed.
+    #[inline]
+    pub(crate) fn passes_received(&self, outlet: &Outlet<'_, impl HostPort>) -> bool {
+        let is_looked_into = outlet.enabled.intersects(Offloads::RX) || self.opening.is_some() || self.rss.is_some();
+        !is_looked_into && !outlet.host.steers_flows()
+    }
+
+    /// Brings a frame of a wire where [`Deliver::passes_received`].
+    #[inline]
+    pub(crate) fn pass_received(&mut self, outlet: &mut Outlet<'_, impl HostPort>, frame: &[u8]) {
+        outlet.stats.frames_in.add(1);
+        if let Err(reason) = outlet.takes(link_header_len(frame), frame.len()) {
+            return outlet.stats.lose(reason, 1);
+        }
+        self.release(outlet);
+        self.is_unflushed = true;
+        outlet.hand_over(None, &RxMeta::UNMARKED, frame);
+    }
+
     /// Refuses what the host cannot take, and opens what is sealed.
     #[inline]
     fn open(&mut self, outlet: &Outlet<'_, impl HostPort>, frame: &mut Frame<'_>) -> Result<(), Loss> {
-        match frame.link_header_len() {
-            Ok(link_header_len) if frame.bytes().len() - link_header_len > outlet.mtu => Err(Loss::TooLong),
-            Err(_) => Err(Loss::Malformed),
-            Ok(_) => self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats)),
-        }
+        outlet.takes(frame.link_header_len(), frame.bytes().len())?;
+        self.opening.as_mut().map_or(Ok(()), |opening| opening.open(frame, outlet.stats))
     }
 
     /// Verifies a frame of which nothing is known, and coalesces it, as far as the host takes that.
@@ -291,13 +363,15 @@ impl Deliver {
         if is_verified && frame.layout().is_err() {
             outlet.stats.unparsed.add(1);
         }
-        let Self { coalescer, rss, .. } = self;
-        let mut out = |meta: &RxMeta, frame: &[u8]| outlet.hand_over(rss.as_ref(), meta, frame);
+        let (coalescer, mut out) = self.parts(outlet);
         if is_verified {
             coalescer.push(frame, enabled, hash, now_ns, &mut out);
+            if out.outlet.host.rx_wants_commit() {
+                coalescer.flush(&mut out);
+            }
         } else {
             coalescer.flush(&mut out);
-            out(&RxMeta { hash, ..RxMeta::default() }, frame.bytes());
+            out.deliver(&RxMeta { hash, ..RxMeta::default() }, frame.bytes());
         }
     }
 
@@ -311,19 +385,19 @@ impl Deliver {
     }
 
     /// Brings one frame that another host sends, and whether that is done. It is not when the budget ended in the middle
-    /// of a segmentation, of which `cut` has the rest; the same frame is then to be brought again.
+    /// of a segmentation. Then `segments` has the rest, and the same frame is to be brought again.
     pub(crate) fn push(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
         lent: &mut Lent<'_>,
-        cut: &mut Option<Segmenter>,
+        segments: &mut Option<Segmenter>,
         work: &mut Work<'_>,
     ) -> bool {
         if let Some(opening) = &self.opening {
             if opening.is_sealed(&lent.frame) {
-                return self.push_segments_received(outlet, lent, cut, work);
+                return self.push_segments_received(outlet, lent, segments, work);
             }
-            if cut.is_none()
+            if segments.is_none()
                 && let Err(reason) = opening.judge_clear(&lent.frame, outlet.stats)
             {
                 work.budget.spend(1, 0);
@@ -336,16 +410,16 @@ impl Deliver {
             self.push_frame(outlet, lent, work);
             return true;
         };
-        if cut.is_none()
+        if segments.is_none()
             && lent.fits(outlet.mtu)
             && let Some(meta) = lent.untouched(segmentation, outlet.enabled)
         {
             work.budget.spend(1, lent.len());
             let meta = RxMeta { hash: self.hash_of(outlet, &lent.frame), ..meta };
-            self.hand_over_after_held(outlet, &meta, lent.frame.bytes());
+            self.hand_over_in_order(outlet, &meta, lent.frame.bytes());
             return true;
         }
-        self.push_segments(outlet, lent, segmentation, cut, work)
+        self.push_segments(outlet, lent, segmentation, segments, work)
     }
 
     /// Segments a super-frame for a host that does not take it whole.
@@ -354,10 +428,10 @@ impl Deliver {
         outlet: &mut Outlet<'_, impl HostPort>,
         lent: &Lent<'_>,
         segmentation: Segmentation,
-        cut: &mut Option<Segmenter>,
+        segments: &mut Option<Segmenter>,
         work: &mut Work<'_>,
     ) -> bool {
-        let rest = cut.get_or_insert_with(|| lent.plan.clone());
+        let rest = segments.get_or_insert_with(|| lent.plan.clone());
         self.release(outlet);
         self.is_unflushed = true;
         let meta = RxMeta {
@@ -374,7 +448,7 @@ impl Deliver {
             }
             let (len, stride, count) = write_run(lent, rest, work);
             outlet.stats.frames_in.add(count as u64);
-            for slot in work.scratch.0.chunks_mut(stride).take(count) {
+            for slot in work.scratch.chunks_mut(stride).take(count) {
                 let frame = &mut slot[..len];
                 let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled);
                 outlet.hand_over(self.rss.as_ref(), &RxMeta { checksum, ..meta }, frame);
@@ -383,7 +457,7 @@ impl Deliver {
         rest.frames_left() == 0
     }
 
-    /// Brings a frame of a wire that others are brought, too: its bytes stay as they are.
+    /// Brings a frame of a wire that other ports get, too: its bytes stay as they are.
     pub(crate) fn push_shared(
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
@@ -394,14 +468,10 @@ impl Deliver {
         if !is_opened {
             return self.push_received(outlet, frame.reborrow(), work.now_ns);
         }
-        let copy = &mut work.scratch.0[..frame.bytes().len()];
+        let copy = &mut work.scratch[..frame.bytes().len()];
+        count::copied(frame.bytes().len());
         copy.copy_from_slice(frame.bytes());
         self.push_received(outlet, Frame::received(copy), work.now_ns);
-    }
-
-    /// Notes that the host was delivered something past this pipeline.
-    pub(crate) fn has_delivered(&mut self) {
-        self.is_unflushed = true;
     }
 
     /// Brings the frames of the wire that a host's frame becomes as if they came from one.
@@ -409,13 +479,13 @@ impl Deliver {
         &mut self,
         outlet: &mut Outlet<'_, impl HostPort>,
         lent: &Lent<'_>,
-        cut: &mut Option<Segmenter>,
+        segments: &mut Option<Segmenter>,
         work: &mut Work<'_>,
     ) -> bool {
-        let rest = cut.get_or_insert_with(|| lent.plan.clone());
+        let rest = segments.get_or_insert_with(|| lent.plan.clone());
         while rest.frames_left() > 0 && work.budget.is_left() {
             let (len, stride, count) = write_run(lent, rest, work);
-            for slot in work.scratch.0.chunks_mut(stride).take(count) {
+            for slot in work.scratch.chunks_mut(stride).take(count) {
                 self.push_received(outlet, Frame::received(&mut slot[..len]), work.now_ns);
             }
         }
@@ -436,28 +506,28 @@ impl Deliver {
                 outlet.stats.frames_in.add(1);
                 self.verify(outlet, frame, work.now_ns);
             }
-            None => self.hand_over_after_held(outlet, &meta, lent.frame.bytes()),
+            None => self.hand_over_in_order(outlet, &meta, lent.frame.bytes()),
             Some(partial) if honours_checksums => {
                 let meta = RxMeta { checksum: ChecksumState::Partial(partial), ..meta };
-                self.hand_over_after_held(outlet, &meta, lent.frame.bytes());
+                self.hand_over_in_order(outlet, &meta, lent.frame.bytes());
             }
             Some(_) => {
-                let scratch = &mut work.scratch.0;
+                let scratch = &mut *work.scratch;
                 let len = lent.plan.clone().write_next(&lent.frame, scratch);
-                self.hand_over_after_held(outlet, &meta, &scratch[..len]);
+                self.hand_over_in_order(outlet, &meta, &scratch[..len]);
             }
         }
     }
 
-    /// Hands a frame over as it is, after everything that is held: it may be of any flow.
-    fn hand_over_after_held(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
+    /// Hands a frame over as it is, after the frames in the coalescer: it may be of any flow.
+    fn hand_over_in_order(&mut self, outlet: &mut Outlet<'_, impl HostPort>, meta: &RxMeta, frame: &[u8]) {
         self.release(outlet);
         self.is_unflushed = true;
         outlet.stats.frames_in.add(u64::from(meta.segments));
         outlet.hand_over(self.rss.as_ref(), meta, frame);
     }
 
-    /// How a segment whose checksums were just written is marked. Only fragments have none of their own.
+    /// How a segment whose checksums were just written is marked. Fragments alone have no checksum of their own.
     fn checksum_of_segment(&self, segment: &mut [u8], kind: SegmentationKind, enabled: Offloads) -> ChecksumState {
         if !enabled.contains(Offloads::RX_CHECKSUM) || kind == SegmentationKind::UdpFragments {
             return ChecksumState::Unknown;
@@ -470,36 +540,33 @@ impl Deliver {
         }
     }
 
-    /// Ends a batch: what is held no longer goes, and the host sees everything.
+    /// Ends a batch: frames that have waited long enough to be coalesced go, and the host sees everything.
     pub(crate) fn end_batch(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         if self.hold_ns == 0 {
             self.release(outlet);
         } else if self.next_release_ns().is_some_and(|at| at <= now_ns) {
             self.is_unflushed = true;
-            let Self { coalescer, rss, .. } = self;
-            coalescer.flush_expired(now_ns, &mut |meta, frame| outlet.hand_over(rss.as_ref(), meta, frame));
+            let (coalescer, mut out) = self.parts(outlet);
+            coalescer.flush_expired(now_ns, &mut out);
         }
         if std::mem::take(&mut self.is_unflushed) {
             self.flush(outlet, now_ns);
         }
     }
 
-    /// Shows the host what it was handed, and counts the interrupt where that is one.
+    /// Shows the host what it was handed, and counts the interrupt where handing over is one.
     pub(crate) fn flush(&mut self, outlet: &mut Outlet<'_, impl HostPort>, now_ns: u64) {
         outlet.host.rx_flush(now_ns);
-        while let Some(settled) = outlet.host.settle() {
-            outlet.count(&settled);
-        }
         self.note(outlet);
-        if std::mem::take(&mut self.has_taken) && !self.is_interrupted_apart {
+        if std::mem::take(&mut self.has_taken) && self.interrupts_by_handing_over {
             outlet.stats.interrupts.add(1);
         }
     }
 
-    /// Takes over whether the host took anything, before the batch ends with another outlet.
+    /// Takes over from `outlet` whether the host took a frame.
     #[inline]
-    pub(crate) fn note(&mut self, outlet: &Outlet<'_, impl HostPort>) {
-        self.has_taken |= outlet.has_taken;
+    pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
+        self.has_taken |= std::mem::take(&mut outlet.has_taken);
     }
 }
 
@@ -508,8 +575,8 @@ impl Deliver {
 fn write_run(lent: &Lent<'_>, rest: &mut Segmenter, work: &mut Work<'_>) -> (usize, usize, usize) {
     let len = rest.next_len();
     let stride = len.next_multiple_of(FRAME_ALIGN);
-    let slots = (work.scratch.0.len() / stride).min(work.budget.frames.max(1));
-    let count = rest.write_run(&lent.frame, &mut work.scratch.0[..slots * stride], stride);
+    let slots = (work.scratch.len() / stride).min(work.budget.frames.max(1));
+    let count = rest.write_run(&lent.frame, &mut work.scratch[..slots * stride], stride);
     work.budget.spend(count, count * len);
     (len, stride, count)
 }

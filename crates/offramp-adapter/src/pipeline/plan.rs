@@ -1,10 +1,14 @@
-//! Plan: what a host asks for a frame, whether it may, and which frames it becomes.
+//! Plan: what a host asks for a frame, whether it may, and the frames that it becomes.
 
-use crate::ipsec::{Ipsec, Keepalives, Sealer, Sealing};
+use crate::ipsec::{Ipsec, Keepalives, Sealing};
+use crate::port::{HostPort, PortError};
+use crate::port_security::PortSecurity;
 use crate::stats::{Direction, Loss};
 use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
+use offramp_offload::meta::RxMeta;
 use offramp_offload::segment::{IdRange, Refused, SegmentPolicy, Segmenter};
+use std::sync::Arc;
 
 /// What a frame becomes.
 #[derive(Debug)]
@@ -29,6 +33,8 @@ impl Planned {
 #[derive(Debug)]
 pub(crate) struct Plan {
     policy: SegmentPolicy,
+    /// `None` while the host may use any address.
+    security: Option<Arc<PortSecurity>>,
     /// `None` while no frame has to do with IPsec.
     sealing: Option<Box<Sealing>>,
     /// `None` while no association reminds a NAT.
@@ -38,28 +44,30 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(id_range: IdRange) -> Self {
+    pub(crate) fn new(id_range: IdRange, security: &Arc<PortSecurity>) -> Self {
         let policy = SegmentPolicy { id_range, fragment_id: 0 };
-        Self { policy, sealing: None, keepalives: None, ipsec_changes: 0 }
+        let security = (!security.is_off()).then(|| Arc::clone(security));
+        Self { policy, security, sealing: None, keepalives: None, ipsec_changes: 0 }
     }
 
-    /// Takes over associations that have changed, and lets their time go on. Not while a frame is sealed in part.
+    /// Takes over associations that have changed, unless `pending` is sealed in part, and lets their time go on.
     /// Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same associations.
     #[inline]
-    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, mtu: usize, is_shared: bool, now_ns: u64) {
+    pub(crate) fn take_over(
+        &mut self,
+        ipsec: &Ipsec,
+        pending: Option<&Planned>,
+        mtu: usize,
+        is_shared: bool,
+        now_ns: u64,
+    ) {
         let changes = ipsec.changes();
-        if changes != self.ipsec_changes {
+        if changes != self.ipsec_changes && !matches!(pending, Some(Planned::Sealed(..))) {
             self.ipsec_changes = changes;
             let in_force = ipsec.in_force();
             self.sealing = Sealing::new(&in_force, self.sealing.take(), mtu, is_shared);
             self.keepalives = Keepalives::new(&in_force);
         }
-        self.tick(now_ns);
-    }
-
-    /// Says what time it is to the associations.
-    #[inline]
-    pub(crate) fn tick(&mut self, now_ns: u64) {
         if let Some(sealing) = &mut self.sealing {
             sealing.tick(now_ns);
         }
@@ -67,15 +75,24 @@ impl Plan {
 
     /// When the associations have something to do.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
-        let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns());
-        let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns());
+        let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns);
+        let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns);
         sealing_ns.into_iter().chain(keepalive_ns).min()
     }
 
-    /// Whether a frame for which nothing is asked goes as it is.
+    /// Whether the host may send the frame at all. Comes before anything that is learnt or made of it.
+    ///
+    /// # Errors
+    /// Why not.
+    #[inline]
+    pub(crate) fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
+        self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
+    }
+
+    /// Whether a frame for which nothing is asked goes as it is, unread.
     #[inline]
     pub(crate) fn leaves_frames(&self) -> bool {
-        self.sealing.is_none()
+        self.sealing.is_none() && self.security.is_none()
     }
 
     /// Plans what a frame becomes.
@@ -107,16 +124,53 @@ impl Plan {
         Segmenter::new(frame, &self.policy)
     }
 
-    /// The ICMP message for the host about the frame that was planned last. It is no frame of the wire, and no counter
-    /// counts it.
-    pub(crate) fn answer(&mut self) -> Option<&[u8]> {
-        self.sealing.as_mut()?.answer()
+    /// Delivers the ICMP message about the frame that was planned last, if there is one. It is no frame of the wire, and no
+    /// counter counts it. A host without room gets the next one.
+    pub(crate) fn answer(&mut self, host: &mut impl HostPort) -> Option<Result<(), PortError>> {
+        let answer = self.sealing.as_mut()?.too_big.take()?;
+        Some(host.rx_deliver(&RxMeta::default(), answer))
     }
 
-    /// The sealer of a [`Planned::Sealed`], and the keepalives that it tells of what it sealed. `None` when its
-    /// association is gone.
-    pub(crate) fn sealer(&mut self, by: usize) -> Option<(&mut Sealer, Option<&mut Keepalives>)> {
-        Some((self.sealing.as_mut()?.sealers.get_mut(by)?, self.keepalives.as_deref_mut()))
+    /// Length of the next frame, and how many frames can follow one another at that length.
+    ///
+    /// # Errors
+    /// Why the next frame does not go: longer than `mtu`, in the clear, or its association is gone.
+    #[inline]
+    pub(crate) fn next_run(&self, frame: &Frame<'_>, planned: &Planned, mtu: usize) -> Result<(usize, usize), Loss> {
+        match planned {
+            Planned::Clear(plan) if plan.next_len() - plan.link_header_len() > mtu => Err(Loss::TooLong),
+            Planned::Clear(plan) => Ok((plan.next_len(), plan.run_len())),
+            Planned::Sealed(plan, by) => {
+                let sealer = self.sealing.as_ref().and_then(|sealing| sealing.sealers.get(*by));
+                Ok((sealer.ok_or(Loss::Cipher)?.next_len(frame, plan)?, plan.frames_left()))
+            }
+        }
+    }
+
+    /// Writes the next frames, all of one length, into the slots of `out`, and returns how many.
+    ///
+    /// # Errors
+    /// Why none of the rest can be sealed.
+    #[inline]
+    pub(crate) fn write_run(
+        &mut self,
+        frame: &mut Frame<'_>,
+        planned: &mut Planned,
+        out: &mut [u8],
+        stride: usize,
+        now_ns: u64,
+    ) -> Result<usize, Loss> {
+        let (plan, by) = match planned {
+            Planned::Clear(plan) => return Ok(plan.write_run(frame, out, stride)),
+            Planned::Sealed(plan, by) => (plan, *by),
+        };
+        let sealer = self.sealing.as_mut().and_then(|sealing| sealing.sealers.get_mut(by)).ok_or(Loss::Cipher)?;
+        let len = sealer.next_len(frame, plan)?;
+        let count = sealer.write_run(frame, plan, out, stride)?;
+        if let Some(keepalives) = &mut self.keepalives {
+            keepalives.sealed(by, &out[..len], now_ns);
+        }
+        Ok(count)
     }
 
     /// Brings keepalives that are due to `send`, which says whether there was room.

@@ -1,7 +1,7 @@
-//! What the outside may do to a switch that runs: add and remove ports, change and read each.
+//! Adding and removing ports of a switch that runs, and their settings and counters, for any thread.
 
 use super::{PortConfig, SwitchConfig};
-use crate::config::{MTU_MAX, MTU_MIN};
+use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
 use crate::pipeline::control::PortControl;
 use crate::stats::QueueStats;
 use offramp_offload::sync::lock;
@@ -25,6 +25,9 @@ pub enum SwitchError {
     /// A link (`learning` off) has both its ends.
     #[error("a link has two ends, and both are taken; switch learning on for more ports")]
     LinkEnds,
+    /// A bound address is the host's of one port.
+    #[error("the address {} is bound to another port of the switch; bind it to one of them", written(*.0))]
+    Bound([u8; 6]),
     /// The quotas of all ports would exceed the table.
     #[error(
         "stations_max of the port is {wanted}, and {left} of the switch's are left; raise the switch's or lower the port's"
@@ -37,11 +40,16 @@ pub enum SwitchError {
     },
 }
 
-/// One port as the outside sees it: its [`PortControl`], and what only a port of a switch has.
+/// An Ethernet address as people write it.
+fn written(mac: [u8; 6]) -> String {
+    mac.map(|octet| format!("{octet:02x}")).join(":")
+}
+
+/// One port as other threads see it: its [`PortControl`], and the settings that only a port of a switch has.
 ///
 /// `stats.transmit` is what the port sent into the switch: `frames_in` = `frames_out` (handed to at
 /// least one port) + the lost. `stats.receive` is what it was to be given, one per copy: `frames_in` =
-/// `frames_out` + the lost + those that are held to be coalesced.
+/// `frames_out` + the lost + those that wait to be coalesced.
 #[derive(Debug)]
 pub struct SwitchPort {
     pub(super) index: usize,
@@ -55,22 +63,6 @@ pub struct SwitchPort {
     pub(super) stations: AtomicUsize,
 }
 
-/// What wakes the switch while it sleeps.
-#[derive(Debug, Default)]
-struct Sleeper(Mutex<Option<Waker>>);
-
-impl Sleeper {
-    fn set(&self, waker: Option<&Waker>) {
-        *lock(&self.0) = waker.cloned();
-    }
-
-    fn wake(&self) {
-        if let Some(waker) = &*lock(&self.0) {
-            waker.wake_by_ref();
-        }
-    }
-}
-
 impl Deref for SwitchPort {
     type Target = PortControl;
 
@@ -80,19 +72,6 @@ impl Deref for SwitchPort {
 }
 
 impl SwitchPort {
-    fn new(index: usize, control: &Arc<PortControl>, config: &PortConfig) -> Self {
-        Self {
-            index,
-            config: *config,
-            control: Arc::clone(control),
-            mtu: AtomicUsize::new(config.mtu),
-            isolated: AtomicBool::new(config.isolated),
-            closed: AtomicI32::new(0),
-            removed: AtomicBool::new(false),
-            stations: AtomicUsize::new(0),
-        }
-    }
-
     /// The port's number; a number is given again after its port was removed.
     pub fn index(&self) -> usize {
         self.index
@@ -129,12 +108,12 @@ impl SwitchPort {
         Some(self.closed.load(Relaxed)).filter(|&errno| errno != 0)
     }
 
-    /// Notes that the port is gone; an error number of 0 would not show.
+    /// Records that the port is gone; an error number of 0 would not show.
     pub(super) fn close(&self, errno: i32) {
         self.closed.store(if errno == 0 { i32::MAX } else { errno }, Relaxed);
     }
 
-    /// Stations that are known behind this port, silent ones among them.
+    /// Stations that are known behind this port, idle ones among them.
     pub fn stations(&self) -> usize {
         self.stations.load(Relaxed)
     }
@@ -149,7 +128,7 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
-/// What the switch is asked to do before its next batch.
+/// A request that the switch fulfils before its next batch.
 #[derive(Debug)]
 pub(super) enum Request<P> {
     Add(P, Arc<SwitchPort>),
@@ -170,7 +149,8 @@ pub struct SwitchControl<P> {
     registry: Mutex<Registry<P>>,
     /// Set while requests wait, so that a batch that has none takes no lock.
     asked: AtomicBool,
-    sleeper: Arc<Sleeper>,
+    /// Wakes the switch while it sleeps.
+    waker: Mutex<Option<Waker>>,
 }
 
 impl<P> SwitchControl<P> {
@@ -180,8 +160,8 @@ impl<P> SwitchControl<P> {
             stations_left: config.stations_max,
             requests: Vec::new(),
         };
-        let (registry, sleeper) = (Mutex::new(registry), Arc::default());
-        Self { config: *config, registry, asked: AtomicBool::new(false), sleeper }
+        let registry = Mutex::new(registry);
+        Self { config: *config, registry, asked: AtomicBool::new(false), waker: Mutex::default() }
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry<P>> {
@@ -193,12 +173,13 @@ impl<P> SwitchControl<P> {
     /// # Errors
     /// When a number is out of range or a limit is reached; `port` is dropped then.
     pub fn add(&self, port: P, config: &PortConfig) -> Result<Arc<SwitchPort>, SwitchError> {
-        let control = PortControl::with(config.offloads, config.moderation, 1);
-        self.add_controlled(port, &Arc::new(control), config)
+        let PortConfig { offloads, moderation, .. } = *config;
+        let control = PortControl::new(&AdapterConfig { offloads, moderation, queues: 1, ..AdapterConfig::default() });
+        self.add_controlled(port, &control, config)
     }
 
     /// As [`SwitchControl::add`], for a port whose settings, associations and counters are there already; those of
-    /// `config` are not looked at.
+    /// `config` are ignored.
     ///
     /// # Errors
     /// As [`SwitchControl::add`].
@@ -214,6 +195,11 @@ impl<P> SwitchControl<P> {
         if !self.config.learning && taken >= LINK_PORTS_MAX {
             return Err(SwitchError::LinkEnds);
         }
+        let bound = |port: &Arc<SwitchPort>| port.security().mac_addresses.clone();
+        let others: Vec<_> = registry.ports.iter().flatten().flat_map(bound).collect();
+        if let Some(mac) = control.security().mac_addresses.iter().find(|mac| others.contains(mac)) {
+            return Err(SwitchError::Bound(*mac));
+        }
         let stations = self.quota(config);
         if stations > registry.stations_left {
             return Err(SwitchError::Stations { wanted: stations, left: registry.stations_left });
@@ -221,14 +207,23 @@ impl<P> SwitchControl<P> {
         let Some(index) = registry.ports.iter().position(Option::is_none) else {
             return Err(SwitchError::Ports(taken));
         };
-        let shared = Arc::new(SwitchPort::new(index, control, config));
+        let shared = Arc::new(SwitchPort {
+            index,
+            config: *config,
+            control: Arc::clone(control),
+            mtu: AtomicUsize::new(config.mtu),
+            isolated: AtomicBool::new(config.isolated),
+            closed: AtomicI32::new(0),
+            removed: AtomicBool::new(false),
+            stations: AtomicUsize::new(0),
+        });
         registry.stations_left -= stations;
         registry.ports[index] = Some(Arc::clone(&shared));
         self.ask(registry, Request::Add(port, Arc::clone(&shared)));
         Ok(shared)
     }
 
-    /// Removes a port before the switch's next batch: what is held for it is handed over, its stations
+    /// Removes a port before the switch's next batch: frames that wait for it are handed over, its stations
     /// are forgotten, and it is dropped by the switch's thread. A port that is removed already, or is
     /// another switch's, stays as it is.
     pub fn remove(&self, port: &Arc<SwitchPort>) {
@@ -253,10 +248,12 @@ impl<P> SwitchControl<P> {
         registry.requests.push(request);
         self.asked.store(true, Relaxed);
         drop(registry);
-        self.sleeper.wake();
+        if let Some(waker) = &*lock(&self.waker) {
+            waker.wake_by_ref();
+        }
     }
 
-    /// What was asked since the last call.
+    /// The requests since the last call.
     pub(super) fn requests(&self) -> Vec<Request<P>> {
         if !self.asked.load(Relaxed) {
             return Vec::new();
@@ -274,6 +271,6 @@ impl<P> SwitchControl<P> {
     }
 
     pub(super) fn register(&self, waker: Option<&Waker>) {
-        self.sleeper.set(waker);
+        *lock(&self.waker) = waker.cloned();
     }
 }

@@ -37,7 +37,7 @@ impl TokenBucket {
         Self { frames_per_s: u64::from(limit.frames_per_s), parts_max, parts: parts_max, filled_ns: 0 }
     }
 
-    /// Takes tokens for `frames` if there are so many. A clock that goes back adds none.
+    /// Takes tokens for `frames` if there are enough. A clock that goes back adds none.
     pub(super) fn take(&mut self, frames: usize, now_ns: u64) -> bool {
         let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
         self.filled_ns = self.filled_ns.max(now_ns);

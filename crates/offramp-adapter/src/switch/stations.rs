@@ -1,7 +1,7 @@
 //! Which station lies behind which port: learned from source addresses, forgotten with time.
 //!
 //! Every port has a quota of stations that is set aside when it is added, so a port that invents
-//! addresses displaces only its own: at its quota, the station of that port which was silent longest
+//! addresses displaces only its own: at its quota, the station of that port which has been idle longest
 //! makes room. No port can make another's stations be forgotten, and the table is never full for one
 //! that is below its quota.
 
@@ -34,9 +34,13 @@ impl Station {
 
     fn at(frame: &[u8], start: usize) -> Option<Self> {
         let mac: &[u8; MAC_LEN] = frame.get(start..)?.first_chunk()?;
-        let number = mac.iter().fold(0, |number, &octet| number << u8::BITS | u64::from(octet));
-        (mac[0] & GROUP_BIT == 0).then(|| Self(number << VID_BITS | u64::from(outer_vid(frame))))
+        (mac[0] & GROUP_BIT == 0).then(|| Self(number(*mac) << VID_BITS | u64::from(outer_vid(frame))))
     }
+}
+
+/// An address as a number.
+fn number(mac: [u8; MAC_LEN]) -> u64 {
+    mac.iter().fold(0, |number, &octet| number << u8::BITS | u64::from(octet))
 }
 
 /// The outer VLAN identifier, 0 without a tag.
@@ -75,6 +79,8 @@ const NO_QUOTA: Quota = Quota { max: 0, len: 0, by_time: Order::EMPTY };
 #[derive(Debug)]
 pub(super) struct Stations {
     entries: Table<Entry>,
+    /// Addresses that are one port's alone, in any VLAN, and their ports, sorted.
+    bound: Vec<(u64, usize)>,
     quotas: Box<[Quota]>,
     ageing_s: u64,
     secret: u64,
@@ -84,6 +90,7 @@ impl Stations {
     pub(super) fn new(stations_max: usize, ports_max: usize, ageing_s: u64) -> Self {
         Self {
             entries: Table::new(stations_max, VACANT),
+            bound: Vec::new(),
             quotas: vec![NO_QUOTA; ports_max].into(),
             ageing_s,
             secret: RandomState::new().hash_one(0) | 1,
@@ -95,24 +102,47 @@ impl Stations {
         self.quotas[port].max = stations_max;
     }
 
-    /// Stations that are known behind a port, silent ones among them.
+    /// Binds addresses to a port, and no others any more: they are always found there, and learnt nowhere else. Whoever was
+    /// learnt before is forgotten: it may have used one of them.
+    pub(super) fn bind(&mut self, port: usize, addresses: &[[u8; MAC_LEN]]) {
+        self.bound.retain(|&(_, owner)| owner != port);
+        self.bound.extend(addresses.iter().map(|mac| (number(*mac), port)));
+        self.bound.sort_unstable();
+        if !addresses.is_empty() {
+            (0..self.quotas.len()).for_each(|port| self.forget(port));
+        }
+    }
+
+    /// The port whose alone the station is.
+    fn owner(&self, station: Station) -> Option<usize> {
+        let mac = station.0 >> VID_BITS;
+        let at = self.bound.binary_search_by_key(&mac, |&(bound, _)| bound).ok()?;
+        Some(self.bound[at].1)
+    }
+
+    /// Stations that are known behind a port, idle ones among them.
     pub(super) fn len(&self, port: usize) -> usize {
         self.quotas[port].len
     }
 
-    /// Notes that `station` was heard at `port`.
-    pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) {
+    /// Notes that `station` was heard at `port`; `false` if it is another port's alone.
+    pub(super) fn learn(&mut self, station: Station, port: usize, now_s: u64) -> bool {
         if let Some(slot) = self.slot_of(station) {
             let entry = self.entries.entry(slot);
             // Within a second the order does not count.
             if entry.port as usize == port && entry.seen_s == now_s {
-                return;
+                return true;
             }
+        }
+        if self.owner(station).is_some_and(|owner| owner != port) {
+            return false;
+        }
+        if let Some(slot) = self.slot_of(station) {
             self.remove(slot);
         }
         let quota = self.quotas[port];
         if quota.max == 0 {
-            return;
+            return true;
         }
         if quota.len >= quota.max
             && let Some(oldest) = quota.by_time.oldest()
@@ -120,15 +150,16 @@ impl Stations {
             self.remove(oldest);
         }
         self.insert(station, port, now_s);
+        true
     }
 
-    /// The port behind which the station was heard less than the ageing time ago.
+    /// The port behind which the station was heard less than the ageing time ago, or that it is bound to.
     pub(super) fn find(&mut self, station: Station, now_s: u64) -> Option<usize> {
-        let slot = self.slot_of(station)?;
+        let Some(slot) = self.slot_of(station) else { return self.owner(station) };
         let entry = *self.entries.entry(slot);
         if now_s.saturating_sub(entry.seen_s) >= self.ageing_s {
             self.remove(slot);
-            return None;
+            return self.owner(station);
         }
         Some(entry.port as usize)
     }

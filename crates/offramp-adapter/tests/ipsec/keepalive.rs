@@ -138,7 +138,7 @@ fn of_several_queue_pairs_one_sends_it() {
             pair.poll(now_ns).unwrap();
         }
         let keepalives = control.ipsec().status()[0].keepalives;
-        assert_eq!(keepalives, u64::from(now_ns > GAP_NS), "the last packet went a second behind the first");
+        assert_eq!(keepalives, u64::from(now_ns > GAP_NS), "the last packet went a second after the first");
     }
     let out: u64 = control.queues().iter().map(|queue| queue.transmit.frames_out.get()).sum();
     assert_eq!(out, 3);

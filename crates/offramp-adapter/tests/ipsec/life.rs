@@ -170,7 +170,7 @@ fn a_frame_that_is_sealed_in_part_is_finished_by_the_association_that_began_it()
         bed.left.host_mut().to_send.push_back(tcp_super_frame(0, n * 60_000, &pattern(u64::from(n), 60_000), 1460));
     }
     while bed.left.poll(0).unwrap().moved {}
-    assert!(bed.left.held() > 0, "a frame is cut in part");
+    assert!(bed.left.held() > 0, "a frame is segmented in part");
     let next = sa("aes256-sha512", SPI + 1);
     bed.controls[1].change_ipsec(&[rekey(SaDirection::In, SPI, &next)]).unwrap();
     bed.controls[0].change_ipsec(&[rekey(SaDirection::Out, SPI, &next)]).unwrap();

@@ -1,4 +1,4 @@
-//! What is on the line, and what comes from it.
+//! The packets that go to the wire, and those that come from it.
 
 use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, modes, sa};
 use crate::support::line::ScriptedLine;
@@ -110,7 +110,7 @@ fn sealed_frames_arrive_joined_as_if_they_had_crossed_in_the_clear() {
                 bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 100, &payload, 1460));
                 bed.run_until_idle();
                 assert_eq!(bed.received(), payload, "{name} {mode:?}");
-                assert_eq!(bed.right.host().given.len(), 1, "joined again");
+                assert_eq!(bed.right.host().given.len(), 1, "coalesced again");
                 bed.assert_everything_is_accounted_for();
             }
         }
@@ -175,7 +175,7 @@ fn checksums_that_the_host_left_are_complete_inside_the_sealed_packet() {
     let end = expected.len();
     checksum::complete(&mut expected, meta.checksum.unwrap(), end).unwrap();
     let (told, given) = &bed.right.host().given[0];
-    // The host is told by a partial checksum that the whole one was right.
+    // A partial checksum marks that the whole one was right.
     assert_eq!(told.checksum, ChecksumState::Partial(meta.checksum.unwrap()));
     let mut given = given.clone();
     checksum::complete(&mut given, meta.checksum.unwrap(), end).unwrap();

@@ -5,7 +5,7 @@ use crate::support::{pattern, tcp_frame, tcp_super_frame};
 use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection, SaError};
 use offramp_adapter::stats::Loss;
 use offramp_offload::checksum;
-use offramp_offload::esp::{InvalidSa, Prefix, SaConfig, SecretKey, Selector, UdpPorts};
+use offramp_offload::esp::{InvalidSa, Prefix, SaConfig, SaFault, SecretKey, Selector, UdpPorts};
 use offramp_offload::meta::TxMeta;
 
 const DISCARD: Policy = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard };
@@ -55,7 +55,7 @@ fn what_should_have_been_protected_is_refused_in_the_clear_whatever_the_policy()
     bed.assert_everything_is_accounted_for();
 }
 
-/// A fragment over IPv4 or IPv6 from 10.0.0.1 or `fd00::1`, of which no ports are seen, `protocol` behind it.
+/// A fragment over IPv4 or IPv6 from 10.0.0.1 or `fd00::1`, without ports, followed by `protocol`.
 fn fragment(is_ipv6: bool, protocol: u8) -> Vec<u8> {
     let mut frame = tcp_frame(0, 1, &pattern(0, 400)).1;
     if is_ipv6 {
@@ -196,7 +196,7 @@ fn of_changes_with_a_fault_among_them_none_is_made() {
         assert_eq!(bed.controls[1].ipsec().policy(), Policy::default());
     }
     let (_, error) = bed.controls[1].change_ipsec(&[add(SaDirection::In, &gcm())]).unwrap_err();
-    assert_eq!(error, SaError::Invalid(InvalidSa::DuplicateSpi { spi: SPI }));
+    assert_eq!(error, SaError::Invalid(InvalidSa { spi: SPI, fault: SaFault::DuplicateSpi }));
 }
 
 #[test]

@@ -14,7 +14,7 @@ pub struct Frame {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub interrupts: u64,
-    /// Summed over the frames.
+    /// All frames together.
     pub waited_ns: u64,
     pub longest_wait_ns: u64,
     pub most_frames: usize,
@@ -86,7 +86,7 @@ impl Trial {
 }
 
 /// The lowest cost of any schedule, for long traces: no batch of the best schedule holds its first frame
-/// longer than an interrupt is worth, because telling that frame alone would cost less.
+/// longer than an interrupt costs, because an interrupt for that frame alone would cost less.
 pub fn optimum_ns(frames: &[Frame], interrupt_ns: u64) -> u64 {
     // Entry j: the lowest cost for the first j frames; the sum of their times.
     let mut costs_ns = vec![0; frames.len() + 1];

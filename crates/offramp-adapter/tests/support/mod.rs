@@ -70,7 +70,7 @@ impl HostPort for MemoryHost {
     }
 }
 
-/// A TCP frame of IPv4 with the pseudo-header sum in its checksum field.
+/// A TCP frame of IPv4 with the checksum of the pseudo-header in its checksum field.
 pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) {
     let mut frame = vec![0; 54];
     frame[..12].copy_from_slice(&[2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2]);
@@ -96,7 +96,7 @@ pub fn tcp_frame(flow: u16, sequence: u32, payload: &[u8]) -> (TxMeta, Vec<u8>) 
     (TxMeta { checksum: Some(PartialChecksum { start: 34, offset: 16 }), segmentation: None }, frame)
 }
 
-/// The same, to be cut at `size`.
+/// The same, to be segmented at `size`.
 pub fn tcp_super_frame(flow: u16, sequence: u32, payload: &[u8], size: u16) -> (TxMeta, Vec<u8>) {
     let (meta, frame) = tcp_frame(flow, sequence, payload);
     let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size, ecn: false });

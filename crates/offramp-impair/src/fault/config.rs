@@ -1,5 +1,6 @@
-//! Which faults there are, and how bad they may be.
+//! The faults that there are, and their ranges.
 
+use crate::OutOfRange;
 use std::ops::RangeInclusive;
 
 /// Rates of a bus that may be given, bytes per second.
@@ -8,7 +9,7 @@ pub const BUS_BYTES_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 pub const FRAME_NS: RangeInclusive<u64> = 0..=1_000_000_000;
 /// Delays that may be given, nanoseconds.
 pub const DELAY_NS: RangeInclusive<u64> = 0..=10_000_000_000;
-/// Of how many frames one may be lost, doubled or judged wrongly.
+/// Numbers of frames of which one may be lost, doubled or judged wrongly.
 pub const ONE_IN: RangeInclusive<u32> = 2..=1_000_000_000;
 /// Sizes of the groups that may be turned round.
 pub const REVERSE_FRAMES: RangeInclusive<usize> = 2..=1024;
@@ -25,7 +26,7 @@ pub struct BusConfig {
 /// Which way a verdict on a checksum errs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WrongVerdict {
-    /// Good frames are marked bad. No host port can be told so; the frame is lost where the host's stack would
+    /// Good frames are marked bad. No host port has such a mark; the frame is lost where the host's stack would
     /// discard it.
     GoodIsBad,
     /// Bad frames are marked good, and a wrong payload reaches the host's programs.
@@ -37,7 +38,7 @@ pub enum WrongVerdict {
 pub struct VerdictConfig {
     /// Which way it errs.
     pub wrong: WrongVerdict,
-    /// On one of so many frames, by their bytes: on a retransmission again.
+    /// It errs on one in this number of frames, chosen by their bytes: on a retransmission again.
     pub one_in: u32,
 }
 
@@ -49,43 +50,18 @@ pub struct FaultConfig {
     /// Over the bus, nothing is sent while a received frame waits: the processor copies, and its handler reads all that
     /// has come before it lets a program go on.
     pub receive_first: bool,
-    /// One of so many frames of the line is lost on it.
+    /// One in this number of frames is lost on the wire.
     pub loss_one_in: Option<u32>,
-    /// One of so many frames of the line comes twice.
+    /// One in this number of frames comes twice from the wire.
     pub duplicate_one_in: Option<u32>,
-    /// Each frame of the line comes so much later, nanoseconds.
+    /// Additional delay of each frame on the wire, nanoseconds.
     pub delay_ns: u64,
-    /// Groups of so many frames are handed over in the wrong order, each group the last one first.
+    /// Groups of this number of frames are handed over in the wrong order, each group the last one first.
     pub reverse_frames: Option<usize>,
     /// The checksum unit errs.
     pub verdict: Option<VerdictConfig>,
     /// Which frames are lost and doubled.
     pub seed: u64,
-}
-
-/// Why faults are refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum FaultConfigError {
-    /// A bus that stands still.
-    #[error("bus of {0} bytes per second is out of range; use {min} to {max}", min = BUS_BYTES_PER_SECOND.start(), max = BUS_BYTES_PER_SECOND.end())]
-    Bus(u64),
-    /// Time for a frame beyond use.
-    #[error("bus with {0} ns for each frame is out of range; use {min} to {max}", min = FRAME_NS.start(), max = FRAME_NS.end())]
-    Frame(u64),
-    /// A delay beyond use.
-    #[error("delay of {0} ns is out of range; use {min} to {max}", min = DELAY_NS.start(), max = DELAY_NS.end())]
-    Delay(u64),
-    /// A group that is none, or more than a batch.
-    #[error("reversing groups of {0} frames is out of range; use {min} to {max}", min = REVERSE_FRAMES.start(), max = REVERSE_FRAMES.end())]
-    Reverse(usize),
-    /// Every frame, or none.
-    #[error("{what} of one frame in {one_in} is out of range; use {min} to {max}", min = ONE_IN.start(), max = ONE_IN.end())]
-    OneIn {
-        /// Which fault.
-        what: &'static str,
-        /// What was given.
-        one_in: u32,
-    },
 }
 
 impl FaultConfig {
@@ -98,24 +74,22 @@ impl FaultConfig {
     ///
     /// # Errors
     /// One line that names the setting, its value and its range.
-    pub fn check(&self) -> Result<(), FaultConfigError> {
-        use FaultConfigError as Error;
-        if let Some(rate) = self.bus.bytes_per_second.filter(|rate| !BUS_BYTES_PER_SECOND.contains(rate)) {
-            return Err(Error::Bus(rate));
-        }
-        if !FRAME_NS.contains(&self.bus.frame_ns) {
-            return Err(Error::Frame(self.bus.frame_ns));
-        }
-        if !DELAY_NS.contains(&self.delay_ns) {
-            return Err(Error::Delay(self.delay_ns));
-        }
-        if let Some(frames) = self.reverse_frames.filter(|frames| !REVERSE_FRAMES.contains(frames)) {
-            return Err(Error::Reverse(frames));
-        }
+    pub fn check(&self) -> Result<(), OutOfRange> {
         let verdict = self.verdict.map(|verdict| verdict.one_in);
-        let all = [("loss", self.loss_one_in), ("duplication", self.duplicate_one_in), ("a wrong verdict", verdict)];
-        let wrong = all.into_iter().find_map(|(what, given)| Some((what, given.filter(|n| !ONE_IN.contains(n))?)));
-        wrong.map_or(Ok(()), |(what, one_in)| Err(Error::OneIn { what, one_in }))
+        if let Some(rate) = self.bus.bytes_per_second {
+            OutOfRange::check(&BUS_BYTES_PER_SECOND, rate, |rate| format!("bus of {rate} bytes per second is"))?;
+        }
+        OutOfRange::check(&FRAME_NS, self.bus.frame_ns, |ns| format!("bus with {ns} ns for each frame is"))?;
+        OutOfRange::check(&DELAY_NS, self.delay_ns, |ns| format!("delay of {ns} ns is"))?;
+        if let Some(frames) = self.reverse_frames {
+            OutOfRange::check(&REVERSE_FRAMES, frames, |frames| format!("reversing groups of {frames} frames is"))?;
+        }
+        for (what, one_in) in
+            [("loss", self.loss_one_in), ("duplication", self.duplicate_one_in), ("a wrong verdict", verdict)]
+        {
+            one_in.map_or(Ok(()), |n| OutOfRange::check(&ONE_IN, n, |n| format!("{what} of one frame in {n} is")))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,125 +1,96 @@
-//! Hosts that are told of frames in the wrong order, or with a wrong verdict. What they send goes its way.
+//! Hosts that get frames in the wrong order, or with a wrong verdict. What they send goes its way.
 
 use super::config::{VerdictConfig, WrongVerdict};
-use offramp_adapter::port::{HostPort, Interrupts, PortError, Settled};
-use offramp_offload::caps::Offloads;
+use crate::pass_on::{copied, pass_on};
+use offramp_adapter::pair::PortControl;
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::stats::Direction;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::Transport;
 use offramp_offload::meta::{ChecksumState, RxMeta};
-use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// What a frame that is marked bad is refused with: Linux' `EBADMSG`.
 const BAD_MESSAGE: i32 = 74;
 /// Where a TCP header has its sequence number, and how long that is (RFC 9293 3.1).
 const TCP_SEQUENCE: std::ops::Range<usize> = 4..8;
 
-/// Passes on what concerns the frames that leave, and the host as it is.
-macro_rules! pass_on_transmit {
-    ($host:ident) => {
-        fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
-            self.$host.tx_next(now_ns)
-        }
-
-        fn tx_frame(&mut self) -> Frame<'_> {
-            self.$host.tx_frame()
-        }
-
-        fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
-            self.$host.interrupts()
-        }
-
-        fn accepts(&self) -> Offloads {
-            self.$host.accepts()
-        }
-
-        fn honours_data_valid(&self) -> bool {
-            self.$host.honours_data_valid()
-        }
-    };
-}
-
-/// A host to which each group of so many frames is handed over in the wrong order, the last one first. What is
-/// left at the end of a batch is a group as well.
+/// A host to which each group of frames is handed over in the wrong order, the last one first. The rest at the end of a
+/// batch is a group as well.
 ///
-/// A frame is given when its group is whole, so what becomes of it shows late ([`HostPort::settle`]).
+/// A frame counts as given while its group is gathered. If the host does not take it then, it counts as lost instead; the
+/// host is interrupted all the same.
 #[derive(Debug)]
 pub struct Reverse<H> {
-    host: H,
+    /// The host.
+    pub host: H,
     group: usize,
-    held: Vec<(RxMeta, Vec<u8>)>,
+    gathered: Vec<(RxMeta, Vec<u8>)>,
     free: Vec<Vec<u8>>,
-    /// What nobody was told yet.
-    settled: VecDeque<Settled>,
+    control: Arc<PortControl>,
+    queue: usize,
 }
 
 impl<H: HostPort> Reverse<H> {
-    /// Turns groups of `group` frames round; `None`, 0 and 1 turn nothing round.
-    pub fn new(host: H, group: Option<usize>) -> Self {
-        let group = group.unwrap_or(1);
-        Self { host, group, held: Vec::new(), free: Vec::new(), settled: VecDeque::new() }
+    /// Turns groups of `group` frames round; `None`, 0 and 1 turn nothing round. `queue` of `control` is where the frames
+    /// for this host are counted.
+    pub fn new(host: H, group: Option<usize>, control: &Arc<PortControl>, queue: usize) -> Self {
+        let (group, control) = (group.unwrap_or(1), Arc::clone(control));
+        Self { host, group, gathered: Vec::new(), free: Vec::new(), control, queue }
     }
 
-    /// Hands over what is held.
+    /// Hands over what is gathered, the last one first.
     fn release(&mut self) {
-        while let Some((meta, frame)) = self.held.pop() {
-            let outcome = self.host.rx_deliver(&meta, &frame);
-            if outcome != Err(PortError::Held) {
-                self.settled.push_back(Settled { meta, len: frame.len(), outcome });
+        let stats = &self.control.queues()[self.queue].receive;
+        while let Some((meta, frame)) = self.gathered.pop() {
+            if let Err(error) = self.host.rx_deliver(&meta, &frame) {
+                lose_given(stats, &meta, frame.len(), error);
             }
             self.free.push(frame);
         }
     }
 }
 
-impl<H> Reverse<H> {
-    /// The host below.
-    pub fn host(&self) -> &H {
-        &self.host
-    }
-
-    /// The host below, to change it between polls.
-    pub fn host_mut(&mut self) -> &mut H {
-        &mut self.host
-    }
+/// Counts as lost a frame that was counted as given.
+fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
+    stats.frames_out.sub(u64::from(meta.segments));
+    stats.bytes_out.sub(len as u64);
+    stats.host_frames.sub(1);
+    // A wrong checksum was counted with the frame.
+    let meta = RxMeta { checksum: ChecksumState::Unknown, ..*meta };
+    stats.given(&meta, len, Err(error));
 }
 
 impl<H: HostPort> HostPort for Reverse<H> {
-    pass_on_transmit!(host);
+    pass_on!(host: tx_next tx_frame interrupts accepts honours_data_valid);
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
-        if self.group < 2 {
-            return self.host.rx_deliver(meta, frame);
+        if self.gathered.len() + 1 < self.group {
+            self.gathered.push((*meta, copied(&mut self.free, frame)));
+            return Ok(());
         }
-        let mut copy = self.free.pop().unwrap_or_default();
-        copy.clear();
-        copy.extend_from_slice(frame);
-        self.held.push((*meta, copy));
-        if self.held.len() >= self.group {
-            self.release();
-        }
-        Err(PortError::Held)
+        let outcome = self.host.rx_deliver(meta, frame);
+        self.release();
+        outcome
     }
 
     fn rx_flush(&mut self, now_ns: u64) {
         self.release();
         self.host.rx_flush(now_ns);
     }
-
-    fn settle(&mut self) -> Option<Settled> {
-        self.settled.pop_front().or_else(|| self.host.settle())
-    }
 }
 
-/// A host behind a checksum unit that errs on some frames, by their bytes: on those whose sum over payload and TCP
-/// sequence number leaves no remainder. A retransmission of the same bytes is judged wrongly again, which is what
+/// A host behind a checksum unit that errs on some frames, by their bytes: on those whose checksum over payload and TCP
+/// sequence number is a multiple of `one_in`. A retransmission of the same bytes is judged wrongly again, which is what
 /// makes a TCP connection stand still for good (R8).
 ///
-/// Only a verdict that was made can be wrong: without `rx-checksum` every frame passes. It is one verdict
-/// for what was joined, so a retransmission is hit for sure only while frames are not joined.
+/// Only a verdict that was made can be wrong: without `rx-checksum` every frame passes. There is one verdict
+/// for all coalesced frames, so a retransmission is hit for sure only while frames are not coalesced.
 #[derive(Debug)]
 pub struct VerdictFault<H> {
-    host: H,
+    /// The host.
+    pub host: H,
     config: Option<VerdictConfig>,
     copy: Vec<u8>,
     wrong: u64,
@@ -159,20 +130,8 @@ impl<H: HostPort> VerdictFault<H> {
     }
 }
 
-impl<H> VerdictFault<H> {
-    /// The host below.
-    pub fn host(&self) -> &H {
-        &self.host
-    }
-
-    /// The host below, to change it between polls.
-    pub fn host_mut(&mut self) -> &mut H {
-        &mut self.host
-    }
-}
-
 impl<H: HostPort> HostPort for VerdictFault<H> {
-    pass_on_transmit!(host);
+    pass_on!(host: tx_next tx_frame interrupts accepts honours_data_valid);
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if !self.is_judged_wrongly(meta, frame) {
@@ -188,10 +147,6 @@ impl<H: HostPort> HostPort for VerdictFault<H> {
     fn rx_flush(&mut self, now_ns: u64) {
         self.host.rx_flush(now_ns);
     }
-
-    fn settle(&mut self) -> Option<Settled> {
-        self.host.settle()
-    }
 }
 
 fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
@@ -202,8 +157,8 @@ fn may_be_wrong(wrong: WrongVerdict, verdict: ChecksumState) -> bool {
     }
 }
 
-/// What decides whether a verdict is wrong: the sum over payload and TCP sequence number. `None` without a checksum of
-/// UDP or TCP, and without payload, of which nothing could be retransmitted.
+/// The number that decides whether a verdict is wrong: the checksum over payload and TCP sequence number. `None` without
+/// a checksum of UDP or TCP, and without payload, as nothing could be retransmitted.
 fn sum_of(frame: &Frame<'_>) -> Option<u64> {
     let (bytes, layout) = (frame.bytes(), frame.layout().ok()?);
     let is_summed = matches!(layout.transport, Transport::Tcp | Transport::Udp) && !layout.fragment;

@@ -1,50 +1,11 @@
-//! Lines that lose, double and delay what they bring. What is put on them goes its way.
+//! Wires that lose, double and delay what they bring. What is put on them goes its way.
 
-use offramp_adapter::port::{Arrival, Line, Loan, WirePort, first};
+use crate::pass_on::{pass_on, skipping};
+use crate::read_out::{ReadOut, first};
+use offramp_adapter::port::{Arrival, Line, WirePort};
 use offramp_adapter::stats::{Direction, Loss as LossReason};
-use std::task::Waker;
 
-/// Passes on what concerns the frames that leave.
-macro_rules! pass_on_transmit {
-    ($line:ident) => {
-        fn room(&mut self, now_ns: u64) -> usize {
-            self.$line.room(now_ns)
-        }
-
-        fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
-            self.$line.lend(len, count)
-        }
-
-        fn put(&mut self, len: usize, count: usize, now_ns: u64) {
-            self.$line.put(len, count, now_ns);
-        }
-
-        fn flush(&mut self) {
-            self.$line.flush();
-        }
-    };
-}
-
-/// Passes on what concerns the thread that sleeps.
-macro_rules! pass_on_line {
-    ($line:ident) => {
-        fn register(&self, waker: &Waker) {
-            self.$line.register(waker);
-        }
-
-        fn unregister(&self) {
-            self.$line.unregister();
-        }
-
-        fn sent_ns(&self) -> u64 {
-            self.$line.sent_ns()
-        }
-    };
-}
-
-pub(super) use pass_on_line;
-
-/// A choice of one in each group of so many, at a place that the seed draws anew for each group: after k whole
+/// Chooses one in each group of `n`, at a place that the seed draws anew for each group: after k whole
 /// groups exactly k were chosen.
 #[derive(Clone, Copy, Debug)]
 struct OneIn {
@@ -75,31 +36,22 @@ fn mix(value: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A line that loses one in so many of the frames that it brings; they are counted as
+/// A wire that loses one in `one_in` of the frames that it brings; they are counted as
 /// [`Loss::Fault`](offramp_adapter::stats::Loss::Fault).
 #[derive(Debug)]
 pub struct Loss<W> {
-    line: W,
+    /// The wire.
+    pub line: W,
     choice: OneIn,
-    /// Frames that the line has brought.
+    /// Frames that the wire has brought.
     index: u64,
     lost: u64,
 }
 
 impl<W: Line> Loss<W> {
-    /// A line that loses one in `one_in` frames; none when that is `None`.
+    /// A wire that loses one in `one_in` frames; none when that is `None`.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, lost: 0 }
-    }
-
-    /// The line below.
-    pub fn line(&self) -> &W {
-        &self.line
-    }
-
-    /// The line below, to change it between polls.
-    pub fn line_mut(&mut self) -> &mut W {
-        &mut self.line
     }
 
     /// Loses those at the head that are to be lost and have arrived.
@@ -112,7 +64,7 @@ impl<W: Line> Loss<W> {
 }
 
 impl<W: Line> WirePort for Loss<W> {
-    pass_on_transmit!(line);
+    pass_on!(line: room lend put flush);
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         self.lose(now_ns);
@@ -129,17 +81,14 @@ impl<W: Line> WirePort for Loss<W> {
         self.line.next_arrival_ns()
     }
 
-    fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
+    fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32 {
         if self.choice.is_off() {
             return self.line.arrivals(skip, until_ns, note);
         }
-        let (mut index, mut skip) = (self.index, skip);
+        let (mut index, mut note) = (self.index, skipping(skip, note));
         self.line.arrivals(0, until_ns, |arrival| {
             if !self.choice.chooses(index) {
-                if skip == 0 {
-                    note(arrival);
-                }
-                skip = skip.saturating_sub(1);
+                note(arrival);
             }
             index += 1;
         })
@@ -153,28 +102,23 @@ impl<W: Line> WirePort for Loss<W> {
 }
 
 impl<W: Line> Line for Loss<W> {
-    pass_on_line!(line);
+    pass_on!(line: register unregister next_room_ns sent_ns is_idle);
+}
 
-    fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
-        self.line.next_room_ns(now_ns)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.line.is_idle()
-    }
-
+impl<W: Line> ReadOut for Loss<W> {
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         self.lose(at_ns);
         first(self, at_ns)
     }
 }
 
-/// A line that brings one in so many frames twice.
+/// A wire that brings one in `one_in` frames twice.
 #[derive(Debug)]
 pub struct Duplicate<W> {
-    line: W,
+    /// The wire.
+    pub line: W,
     choice: OneIn,
-    /// Frames that the line has brought.
+    /// Frames that the wire has brought.
     index: u64,
     copy: Vec<u8>,
     /// The copy, while it is to be taken.
@@ -182,24 +126,14 @@ pub struct Duplicate<W> {
 }
 
 impl<W: Line> Duplicate<W> {
-    /// A line that doubles one in `one_in` frames; none when that is `None`.
+    /// A wire that doubles one in `one_in` frames; none when that is `None`.
     pub fn new(line: W, one_in: Option<u32>, seed: u64) -> Self {
         Self { line, choice: OneIn::new(one_in, seed), index: 0, copy: Vec::new(), second: None }
-    }
-
-    /// The line below.
-    pub fn line(&self) -> &W {
-        &self.line
-    }
-
-    /// The line below, to change it between polls.
-    pub fn line_mut(&mut self) -> &mut W {
-        &mut self.line
     }
 }
 
 impl<W: Line> WirePort for Duplicate<W> {
-    pass_on_transmit!(line);
+    pass_on!(line: room lend put flush);
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         if self.second.take_if(|second| second.at_ns <= now_ns).is_some() {
@@ -221,22 +155,16 @@ impl<W: Line> WirePort for Duplicate<W> {
         self.second.map(|second| second.at_ns).or_else(|| self.line.next_arrival_ns())
     }
 
-    fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
+    fn arrivals(&self, skip: usize, until_ns: u64, note: impl FnMut(Arrival)) -> u32 {
         if self.choice.is_off() {
             return self.line.arrivals(skip, until_ns, note);
         }
-        let (mut index, mut skip) = (self.index, skip);
-        let mut unless_skipped = |arrival| {
-            if skip == 0 {
-                note(arrival);
-            }
-            skip = skip.saturating_sub(1);
-        };
-        self.second.filter(|second| second.at_ns <= until_ns).into_iter().for_each(&mut unless_skipped);
+        let (mut index, mut note) = (self.index, skipping(skip, note));
+        self.second.filter(|second| second.at_ns <= until_ns).into_iter().for_each(&mut note);
         self.line.arrivals(0, until_ns, |arrival| {
-            unless_skipped(arrival);
+            note(arrival);
             if self.choice.chooses(index) {
-                unless_skipped(arrival);
+                note(arrival);
             }
             index += 1;
         })
@@ -248,42 +176,31 @@ impl<W: Line> WirePort for Duplicate<W> {
 }
 
 impl<W: Line> Line for Duplicate<W> {
-    pass_on_line!(line);
-
-    fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
-        self.line.next_room_ns(now_ns)
-    }
+    pass_on!(line: register unregister next_room_ns sent_ns);
 
     fn is_idle(&self) -> bool {
         self.second.is_none() && self.line.is_idle()
     }
+}
 
+impl<W: ReadOut> ReadOut for Duplicate<W> {
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         self.second.filter(|second| second.at_ns <= at_ns).or_else(|| self.line.begin(at_ns))
     }
 }
 
-/// A line on which each frame that it brings is under way for longer.
+/// A wire on which each frame that it brings is under way for longer.
 #[derive(Debug)]
 pub struct Delay<W> {
-    line: W,
+    /// The wire.
+    pub line: W,
     delay_ns: u64,
 }
 
 impl<W: Line> Delay<W> {
-    /// A line that brings each frame `delay_ns` later.
+    /// A wire that brings each frame `delay_ns` later.
     pub fn new(line: W, delay_ns: u64) -> Self {
         Self { line, delay_ns }
-    }
-
-    /// The line below.
-    pub fn line(&self) -> &W {
-        &self.line
-    }
-
-    /// The line below, to change it between polls.
-    pub fn line_mut(&mut self) -> &mut W {
-        &mut self.line
     }
 
     fn late(&self, arrival: Arrival) -> Arrival {
@@ -292,7 +209,7 @@ impl<W: Line> Delay<W> {
 }
 
 impl<W: Line> WirePort for Delay<W> {
-    pass_on_transmit!(line);
+    pass_on!(line: room lend put flush);
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         self.line.take(now_ns.checked_sub(self.delay_ns)?)
@@ -317,16 +234,10 @@ impl<W: Line> WirePort for Delay<W> {
 }
 
 impl<W: Line> Line for Delay<W> {
-    pass_on_line!(line);
+    pass_on!(line: register unregister next_room_ns sent_ns is_idle);
+}
 
-    fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
-        self.line.next_room_ns(now_ns)
-    }
-
-    fn is_idle(&self) -> bool {
-        self.line.is_idle()
-    }
-
+impl<W: ReadOut> ReadOut for Delay<W> {
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         let arrival = self.line.begin(at_ns.checked_sub(self.delay_ns)?)?;
         Some(self.late(arrival))

@@ -1,25 +1,26 @@
 //! A bus between the adapter and its host: one copy at a time, in both directions.
 
 use super::config::BusConfig;
-use super::line::pass_on_line;
-use offramp_adapter::port::{Arrival, Line, Loan, WirePort, first};
+use crate::pass_on::{copied, pass_on, skipping};
+use crate::read_out::{ReadOut, first};
+use offramp_adapter::port::{Arrival, Line, Loan, WirePort};
 use offramp_adapter::stats::Direction;
 use std::collections::VecDeque;
-use std::task::Waker;
 
 /// Frames that were copied and that the host has not taken: as many as a receive batch takes. When there are
 /// that many, the host's thread is what is slow; the bus waits for it.
 const READY_FRAMES_MAX: usize = 256;
 
-/// A line whose frames reach the host over a slow bus, and the other way round.
+/// A wire whose frames reach the host over a slow bus, and the other way round.
 ///
-/// A received frame stays where it is, in the adapter's memory or on the line, until its copy is finished; only then
+/// A received frame stays where it is, in the adapter's memory or on the wire, until its copy is finished; only then
 /// has it arrived for the host. The bus does its copies one after another, in the order in which they can begin,
-/// by the line's own time: it does not matter when it is looked at. A frame to be sent is copied when the bus is
-/// free, and gets on the line after that; until then the host may not put another one.
+/// by the time of the wire: it does not matter when it is polled. A frame to be sent is copied when the bus is
+/// free, and gets on the wire after that; until then the host may not put another one.
 #[derive(Debug)]
 pub struct Slow<W> {
-    line: W,
+    /// The wire.
+    pub line: W,
     bus: BusConfig,
     /// Nothing is sent while a received frame waits.
     receive_first: bool,
@@ -37,8 +38,8 @@ pub struct Slow<W> {
     lent: Vec<u8>,
 }
 
-impl<W: Line> Slow<W> {
-    /// A bus before a line.
+impl<W: ReadOut> Slow<W> {
+    /// A bus before a wire.
     pub fn new(line: W, bus: BusConfig) -> Self {
         Self {
             line,
@@ -66,16 +67,6 @@ impl<W: Line> Slow<W> {
         self.reading.is_some_and(|reading| reading.at_ns > now_ns) || first(&self.line, now_ns).is_some()
     }
 
-    /// The line below.
-    pub fn line(&self) -> &W {
-        &self.line
-    }
-
-    /// The line below, to change it between polls.
-    pub fn line_mut(&mut self) -> &mut W {
-        &mut self.line
-    }
-
     /// Does the copies that are finished by `now_ns`, and begins the one that is under way then.
     fn run(&mut self, now_ns: u64) {
         while self.ready.len() < READY_FRAMES_MAX
@@ -84,10 +75,7 @@ impl<W: Line> Slow<W> {
         {
             self.reading = None;
             let Some(frame) = self.line.take(end_ns) else { continue };
-            let mut copy = self.free.pop().unwrap_or_default();
-            copy.clear();
-            copy.extend_from_slice(frame);
-            self.ready.push_back((end_ns, copy));
+            self.ready.push_back((end_ns, copied(&mut self.free, frame)));
         }
         self.now_ns = self.now_ns.max(now_ns);
     }
@@ -106,7 +94,7 @@ impl<W: Line> Slow<W> {
                 self.reading = Some(copied);
                 return self.reading;
             }
-            // What was promised was lost before its turn came; what comes next?
+            // That frame was lost before its turn came: the next one is tried.
             if self.line.next_arrival_ns() == Some(arrival_ns) {
                 return None;
             }
@@ -120,29 +108,23 @@ impl<W: Line> Slow<W> {
     }
 
     /// Names what is being copied and will be, but for the first `skip`.
-    fn foresee(&self, mut skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
+    fn foresee(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) {
         let mut free_ns = self.bus_free_ns;
-        let mut unless_skipped = |copied: Arrival| {
-            if skip == 0 && copied.at_ns <= until_ns {
+        let mut note = skipping(skip, |copied| {
+            if copied.at_ns <= until_ns {
                 note(copied);
             }
-            skip = skip.saturating_sub(1);
-        };
-        self.reading.into_iter().for_each(&mut unless_skipped);
+        });
+        self.reading.into_iter().for_each(&mut note);
         self.line.arrivals(usize::from(self.reading.is_some()), until_ns, |arrival| {
             let copied = self.copied(free_ns, arrival);
             free_ns = copied.at_ns;
-            unless_skipped(copied);
+            note(copied);
         });
-    }
-
-    /// Up to when the line below may go on: not beyond the copies that wait for the host's thread.
-    fn line_ns(&self, now_ns: u64) -> u64 {
-        if self.ready.len() < READY_FRAMES_MAX { now_ns } else { now_ns.min(self.bus_free_ns) }
     }
 }
 
-impl<W: Line> WirePort for Slow<W> {
+impl<W: ReadOut> WirePort for Slow<W> {
     fn room(&mut self, now_ns: u64) -> usize {
         if self.bus.is_none() {
             return self.line.room(now_ns);
@@ -165,9 +147,7 @@ impl<W: Line> WirePort for Slow<W> {
         self.line.put(len, count, self.written_ns);
     }
 
-    fn flush(&mut self) {
-        self.line.flush();
-    }
+    pass_on!(line: flush);
 
     fn take(&mut self, now_ns: u64) -> Option<&mut [u8]> {
         if self.bus.is_none() {
@@ -186,12 +166,12 @@ impl<W: Line> WirePort for Slow<W> {
         let ready = self.ready.front().map(|(ready_ns, _)| *ready_ns);
         let read = ready.or(self.reading.map(|reading| reading.at_ns));
         let copied = || first(&self.line, u64::MAX).map(|arrival| self.copied(self.bus_free_ns, arrival).at_ns);
-        // Where the line only has frames that it will lose, it is to lose them in time.
+        // Frames that the wire will lose are to be lost in time.
         read.or_else(copied).or_else(|| self.line.next_arrival_ns())
     }
 
-    /// What is behind the time of the last [`WirePort::advance`] or [`WirePort::take`] is named as if nothing were
-    /// lost before its copy begins.
+    /// Arrivals after the last [`WirePort::advance`] or [`WirePort::take`] are named as if none were lost before its copy
+    /// begins.
     fn arrivals(&self, skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if self.bus.is_none() {
             return self.line.arrivals(skip, until_ns, note);
@@ -209,14 +189,16 @@ impl<W: Line> WirePort for Slow<W> {
             return self.line.advance(now_ns, stats);
         }
         self.run(now_ns);
-        // What is gone from the line had not been named: what was named is copied already.
-        self.line.advance(self.line_ns(now_ns), stats);
+        // Frames that the wire lost were never named: those that were named are copied already.
+        // The wire may not go on beyond the copies that wait for the host's thread.
+        let is_full = self.ready.len() >= READY_FRAMES_MAX;
+        self.line.advance(if is_full { now_ns.min(self.bus_free_ns) } else { now_ns }, stats);
         0
     }
 }
 
-impl<W: Line> Line for Slow<W> {
-    pass_on_line!(line);
+impl<W: ReadOut> Line for Slow<W> {
+    pass_on!(line: register unregister sent_ns);
 
     fn next_room_ns(&self, now_ns: u64) -> Option<u64> {
         let written = (self.written_ns > now_ns).then_some(self.written_ns);
@@ -226,7 +208,9 @@ impl<W: Line> Line for Slow<W> {
     fn is_idle(&self) -> bool {
         self.ready.is_empty() && self.reading.is_none() && self.line.is_idle()
     }
+}
 
+impl<W: ReadOut> ReadOut for Slow<W> {
     fn begin(&mut self, at_ns: u64) -> Option<Arrival> {
         if self.bus.is_none() {
             return self.line.begin(at_ns);

@@ -1,5 +1,6 @@
-//! How much memory an adapter has, how it is cut, and what happens when it is full.
+//! How much memory an adapter has, its layout, and what happens when it is full.
 
+use crate::OutOfRange;
 use offramp_adapter::cable::LINE_FRAME_LEN_MIN;
 use std::ops::RangeInclusive;
 
@@ -16,7 +17,7 @@ pub const TRANSMIT_BUFFERS_DP8390: usize = 2;
 /// driver waits at least 10 ms (`lib8390.c`, `ei_rx_overrun`).
 pub const RECOVER_NS_DP8390: u64 = 10_000_000;
 
-/// Bytes that may be given: from one frame of the line to what no card has.
+/// Bytes that may be given: from one frame to more than any card has.
 pub const RECEIVE_BYTES: RangeInclusive<usize> = LINE_FRAME_LEN_MIN..=1 << 30;
 /// Pages that may be given: one is always free.
 pub const RECEIVE_PAGES: RangeInclusive<usize> = 2..=1 << 20;
@@ -35,7 +36,7 @@ pub enum ReceiveMemory {
     /// As much as is needed.
     #[default]
     Unlimited,
-    /// So many bytes; a frame takes its length, without FCS, and at least that of the shortest one.
+    /// A number of bytes; a frame takes its length, without FCS, and at least that of the shortest one.
     Bytes(usize),
     /// A ring of pages, as the DP8390 has; a frame takes whole pages, with
     /// [`FRAME_OVERHEAD_LEN_DP8390`]. One page is always free: a full ring would look like an empty one.
@@ -53,12 +54,12 @@ pub enum OverflowPolicy {
     /// It is lost ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop)).
     #[default]
     Drop,
-    /// The oldest frames that are held, and not being read out, are lost for it
+    /// The oldest frames in the memory that are not being read out are lost for it
     /// ([`Loss::Overrun`](offramp_adapter::stats::Loss::Overrun)). If that makes no room either, it is lost itself.
     Overrun,
     /// It is lost, and the adapter stops: what comes until its driver has started it again is lost too
-    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), which Linux' 8390 drivers count as missed). What is held
-    /// is read out meanwhile.
+    /// ([`Loss::Drop`](offramp_adapter::stats::Loss::Drop), which Linux' 8390 drivers count as missed). Frames in the
+    /// memory are read out meanwhile.
     StopAndRecover {
         /// From the frame that found no room until frames are taken again, nanoseconds.
         recover_ns: u64,
@@ -70,38 +71,12 @@ pub enum OverflowPolicy {
 pub struct MemoryConfig {
     /// Memory for frames that the host has not read out.
     pub receive: ReceiveMemory,
-    /// Frames that may be held, whatever their size: the descriptors of a receive ring.
+    /// Most received frames, whatever their size: the descriptors of a receive ring.
     pub receive_ring_entries: Option<usize>,
-    /// Frames that may be held to be sent. The host waits for a free one; nothing is lost for it.
+    /// Most frames that wait to be sent. The host waits for a free buffer; nothing is lost for it.
     pub transmit_buffers: Option<usize>,
     /// What happens to a frame for which there is no room.
     pub policy: OverflowPolicy,
-}
-
-/// Why a memory is refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum MemoryConfigError {
-    /// Not even the shortest frame, or more than any card.
-    #[error("receive memory of {0} bytes is out of range; use {min} to {max}", min = RECEIVE_BYTES.start(), max = RECEIVE_BYTES.end())]
-    Bytes(usize),
-    /// No page to use, or more than any card.
-    #[error("receive memory of {0} pages is out of range; use {min} to {max}, one of which is always free", min = RECEIVE_PAGES.start(), max = RECEIVE_PAGES.end())]
-    Pages(usize),
-    /// Pages that no card has.
-    #[error("pages of {0} bytes are out of range; use {min} to {max}", min = PAGE_LEN.start(), max = PAGE_LEN.end())]
-    PageLen(usize),
-    /// No descriptor, or more than any card.
-    #[error("receive ring of {0} entries is out of range; use {min} to {max}", min = RECEIVE_RING_ENTRIES.start(), max = RECEIVE_RING_ENTRIES.end())]
-    RingEntries(usize),
-    /// No buffer, or more than any card.
-    #[error("{0} transmit buffers are out of range; use {min} to {max}", min = TRANSMIT_BUFFERS.start(), max = TRANSMIT_BUFFERS.end())]
-    TransmitBuffers(usize),
-    /// A stop that is none, or for ever.
-    #[error("recovering in {0} ns is out of range; use {min} to {max}", min = RECOVER_NS.start(), max = RECOVER_NS.end())]
-    Recover(u64),
-    /// A card that has nothing left for receiving.
-    #[error("card of {0} bytes is out of range; use {min} to {max}: 12 pages of 256 bytes are for transmitting", min = CARD_BYTES.start(), max = CARD_BYTES.end())]
-    Card(usize),
 }
 
 /// Memory of a whole card that may be given, bytes: both transmit buffers, two pages for receiving; and
@@ -110,16 +85,15 @@ pub const CARD_BYTES: RangeInclusive<usize> =
     (TRANSMIT_BUFFERS_DP8390 * TRANSMIT_BUFFER_PAGES_DP8390 + 2) * PAGE_LEN_DP8390..=65_536;
 
 impl MemoryConfig {
-    /// A card with a DP8390 and so many bytes of memory, as Linux' drivers lay it out: two transmit buffers,
+    /// A card with a DP8390 and `card_bytes` of memory, as Linux' drivers lay it out: two transmit buffers,
     /// all else a ring of pages, stopped when that runs over. 8 KiB is a WD8003 or 3c503, and leaves 20
     /// pages; 16 KiB is a WD8013, and leaves 52.
     ///
     /// # Errors
     /// When that is no card.
-    pub fn dp8390(card_bytes: usize) -> Result<Self, MemoryConfigError> {
-        if !CARD_BYTES.contains(&card_bytes) {
-            return Err(MemoryConfigError::Card(card_bytes));
-        }
+    pub fn dp8390(card_bytes: usize) -> Result<Self, OutOfRange> {
+        OutOfRange::check(&CARD_BYTES, card_bytes, |bytes| format!("card of {bytes} bytes is"))
+            .map_err(|error| error.noting(": 12 pages of 256 bytes are for transmitting"))?;
         let pages = card_bytes / PAGE_LEN_DP8390 - TRANSMIT_BUFFERS_DP8390 * TRANSMIT_BUFFER_PAGES_DP8390;
         Ok(Self {
             receive: ReceiveMemory::Pages { pages, page_len: PAGE_LEN_DP8390 },
@@ -133,28 +107,28 @@ impl MemoryConfig {
     ///
     /// # Errors
     /// One line that names the setting, its value and its range.
-    pub fn check(&self) -> Result<(), MemoryConfigError> {
-        use MemoryConfigError as Error;
+    pub fn check(&self) -> Result<(), OutOfRange> {
         match self.receive {
-            ReceiveMemory::Bytes(bytes) if !RECEIVE_BYTES.contains(&bytes) => return Err(Error::Bytes(bytes)),
-            ReceiveMemory::Pages { pages, .. } if !RECEIVE_PAGES.contains(&pages) => return Err(Error::Pages(pages)),
-            ReceiveMemory::Pages { page_len, .. } if !PAGE_LEN.contains(&page_len) => {
-                return Err(Error::PageLen(page_len));
+            ReceiveMemory::Unlimited => {}
+            ReceiveMemory::Bytes(bytes) => {
+                OutOfRange::check(&RECEIVE_BYTES, bytes, |bytes| format!("receive memory of {bytes} bytes is"))?;
             }
-            _ => {}
-        }
-        if let Some(entries) = self.receive_ring_entries.filter(|entries| !RECEIVE_RING_ENTRIES.contains(entries)) {
-            return Err(Error::RingEntries(entries));
-        }
-        if let Some(buffers) = self.transmit_buffers.filter(|buffers| !TRANSMIT_BUFFERS.contains(buffers)) {
-            return Err(Error::TransmitBuffers(buffers));
-        }
-        match self.policy {
-            OverflowPolicy::StopAndRecover { recover_ns } if !RECOVER_NS.contains(&recover_ns) => {
-                Err(Error::Recover(recover_ns))
+            ReceiveMemory::Pages { pages, page_len } => {
+                OutOfRange::check(&RECEIVE_PAGES, pages, |pages| format!("receive memory of {pages} pages is"))
+                    .map_err(|error| error.noting("; one page always stays free"))?;
+                OutOfRange::check(&PAGE_LEN, page_len, |len| format!("pages of {len} bytes are"))?;
             }
-            _ => Ok(()),
         }
+        if let Some(entries) = self.receive_ring_entries {
+            OutOfRange::check(&RECEIVE_RING_ENTRIES, entries, |n| format!("receive ring of {n} entries is"))?;
+        }
+        if let Some(buffers) = self.transmit_buffers {
+            OutOfRange::check(&TRANSMIT_BUFFERS, buffers, |n| format!("{n} transmit buffers are"))?;
+        }
+        if let OverflowPolicy::StopAndRecover { recover_ns } = self.policy {
+            OutOfRange::check(&RECOVER_NS, recover_ns, |ns| format!("recovering in {ns} ns is"))?;
+        }
+        Ok(())
     }
 
     /// Whether there is as much as is needed, in both directions.

@@ -1,4 +1,4 @@
-//! What fits, and who is lost: the rules of a packet memory, without the bytes.
+//! The rules of a packet memory, without the bytes: which frames fit, and which are lost.
 
 use super::config::{MemoryConfig, OverflowPolicy};
 use offramp_adapter::port::Arrival;
@@ -10,7 +10,7 @@ const FULL_FRAME_LEN: usize = 1514;
 /// What became of a frame that arrived.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fate {
-    /// It is held, as the newest. For it so many frames are lost: the oldest, without the one that is being
+    /// It is in the memory, as the newest. `overrun` frames are lost for it: the oldest, without the one that is being
     /// read out.
     Held {
         /// Frames lost for it.
@@ -25,15 +25,15 @@ pub enum Fate {
 pub struct MemoryCounts {
     /// Frames that found no room.
     pub dropped: u64,
-    /// Frames that were held and lost to newer ones.
+    /// Frames that were lost from the memory to newer ones.
     pub overrun: u64,
     /// Most bytes that were in use at one time, whole pages where there are pages.
     pub bytes_max: usize,
-    /// Most frames that were held one after another without a loss and without the memory becoming empty.
+    /// Most frames that came into the memory one after another without a loss and without it becoming empty.
     pub burst_frames_max: u64,
 }
 
-/// A frame that is held.
+/// A frame in the memory.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     arrival: Arrival,
@@ -42,7 +42,7 @@ struct Held {
 
 /// The state of a receive memory: which frames it holds, in the order of their arrival.
 ///
-/// Frames that arrive and frames that are read out are told in the order of time; an arrival at the moment at
+/// Arrivals and reads are recorded in the order of time; an arrival at the moment at
 /// which another frame has been read out comes first, and finds that one still held.
 #[derive(Clone, Debug)]
 pub struct Memory {
@@ -108,7 +108,7 @@ impl Memory {
         self.held.front().map(|held| held.arrival)
     }
 
-    /// The frames that are held, oldest first.
+    /// The frames in the memory, oldest first.
     pub fn held(&self) -> impl Iterator<Item = Arrival> {
         self.held.iter().map(|held| held.arrival)
     }
@@ -127,7 +127,7 @@ impl Memory {
         Some(held.arrival)
     }
 
-    /// Whether nothing is held.
+    /// Whether the memory is empty.
     pub fn is_empty(&self) -> bool {
         self.held.is_empty()
     }

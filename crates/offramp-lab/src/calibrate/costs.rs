@@ -1,7 +1,7 @@
 //! What a machine's work costs, learned from samples.
 
 use super::CalibrateError;
-use super::experiments::{LARGE_SENDS, LEARNED, PACED, SUM_RECEIVED, SUM_SENT, UNJOINED};
+use super::experiments::{CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, UNCOALESCED};
 use super::least_squares::least_squares;
 use super::receiver::ReceiverCosts;
 use super::samples::{PerByte, Samples};
@@ -10,8 +10,8 @@ use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 /// Largest large send that the model's profiles know.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
-/// Sums that adapters make for hosts: of what is sent, and of what is received.
-const SUMS: f64 = 2.0;
+/// Checksums that adapters make for hosts: one on sending, one on receiving.
+const CHECKSUMS: f64 = 2.0;
 
 /// What this machine's work costs, in nanoseconds, and how long the pieces are in which it is done.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -20,33 +20,33 @@ pub struct Costs {
     pub byte_ns: f64,
     /// The hosts, for each frame or super-frame handed down, acknowledgements among them.
     pub send_ns: f64,
-    /// The hosts, for each frame or joined frame handed up.
+    /// The hosts, for each frame or coalesced frame handed up.
     pub receive_ns: f64,
-    /// The hosts, for each byte sent that they sum themselves.
-    pub sum_sent_ns: f64,
-    /// The hosts, for each byte received that they sum themselves.
-    pub sum_received_ns: f64,
+    /// The hosts, for each byte sent whose checksum they compute themselves.
+    pub checksum_sent_ns: f64,
+    /// The hosts, for each byte received whose checksum they verify themselves.
+    pub checksum_received_ns: f64,
     /// The hosts, for each interrupt after which they had slept, on top of what is handed over.
     pub wake_ns: f64,
-    /// The adapters, for each byte, sums included.
+    /// The adapters, for each byte, checksums included.
     pub adapter_byte_ns: f64,
-    /// The adapters, for each frame on the line.
+    /// The adapters, for each frame on the wire.
     pub adapter_frame_ns: f64,
     /// The adapters, for each frame or super-frame that goes to or from a host.
     pub adapter_hand_over_ns: f64,
-    /// The adapters, for each byte sent that they sum for the hosts.
-    pub adapter_sum_sent_ns: f64,
-    /// The adapters, for each byte received that they sum for the hosts.
-    pub adapter_sum_received_ns: f64,
+    /// The adapters, for each byte sent whose checksum they compute for the hosts.
+    pub adapter_checksum_sent_ns: f64,
+    /// The adapters, for each byte received whose checksum they verify for the hosts.
+    pub adapter_checksum_received_ns: f64,
     /// Bytes handed down at once with large sends, acknowledgements counted in.
     pub chunk_len: f64,
     /// Bytes handed up at once with receive coalescing, acknowledgements counted in.
-    pub joined_len: f64,
-    /// Bytes handed down at once where the line is the limit, acknowledgements counted in.
+    pub coalesced_len: f64,
+    /// Bytes handed down at once where the link is the limit, acknowledgements counted in.
     pub paced_sent_len: f64,
-    /// Bytes handed up at once where the line is the limit, acknowledgements counted in.
-    pub paced_joined_len: f64,
-    /// Frames on the line for each segment: one, and its share of an acknowledgement.
+    /// Bytes handed up at once where the link is the limit, acknowledgements counted in.
+    pub paced_coalesced_len: f64,
+    /// Frames on the wire for each segment: one, and its share of an acknowledgement.
     pub frames_per_segment: f64,
     /// What receiving takes alone; `None`: the system does not let the receive work of a host be moved to its processor, or
     /// there is no second one.
@@ -59,18 +59,18 @@ pub(super) enum Cost {
     Byte,
     Send,
     Receive,
-    SumSent,
-    SumReceived,
+    ChecksumSent,
+    ChecksumReceived,
     Wake,
     AdapterByte,
     AdapterFrame,
     AdapterHandOver,
-    AdapterSumSent,
-    AdapterSumReceived,
+    AdapterChecksumSent,
+    AdapterChecksumReceived,
     ChunkLen,
-    JoinedLen,
+    CoalescedLen,
     PacedSentLen,
-    PacedJoinedLen,
+    PacedCoalescedLen,
     FramesPerSegment,
     ReceiverByte,
     ReceiverHandOver,
@@ -87,18 +87,18 @@ impl Cost {
             Self::Byte => "host, ns/byte, both ends",
             Self::Send => "host, ns/send",
             Self::Receive => "host, ns/receive",
-            Self::SumSent => "host, ns/byte summed, sent",
-            Self::SumReceived => "host, ns/byte summed, received",
+            Self::ChecksumSent => "host, ns/byte checksum, sent",
+            Self::ChecksumReceived => "host, ns/byte checksum, received",
             Self::Wake => "host, ns/interrupt when idle",
             Self::AdapterByte => "adapters, ns/byte",
-            Self::AdapterFrame => "adapters, ns/frame on the line",
+            Self::AdapterFrame => "adapters, ns/frame on the wire",
             Self::AdapterHandOver => "adapters, ns/hand-over",
-            Self::AdapterSumSent => "adapters, ns/byte summed, sent",
-            Self::AdapterSumReceived => "adapters, ns/byte summed, received",
+            Self::AdapterChecksumSent => "adapters, ns/byte checksum, sent",
+            Self::AdapterChecksumReceived => "adapters, ns/byte checksum, received",
             Self::ChunkLen => "bytes/send with LSO",
-            Self::JoinedLen => "bytes/receive with RSC",
-            Self::PacedSentLen => "bytes/send with LSO, line the limit",
-            Self::PacedJoinedLen => "bytes/receive with RSC, line the limit",
+            Self::CoalescedLen => "bytes/receive with RSC",
+            Self::PacedSentLen => "bytes/send with LSO, link the limit",
+            Self::PacedCoalescedLen => "bytes/receive with RSC, link the limit",
             Self::FramesPerSegment => "frames/segment",
             Self::ReceiverByte => "receiving host, ns/byte",
             Self::ReceiverHandOver => "receiving host, ns/hand-over",
@@ -115,7 +115,7 @@ impl Cost {
 pub(super) struct HandOvers {
     /// To a host, acknowledgements counted in.
     pub(super) up: f64,
-    /// From a host, data alone where the model cuts it into large sends, else with acknowledgements.
+    /// From a host: data alone where the model makes large sends of it, else data and acknowledgements.
     pub(super) down: f64,
     /// Acknowledgements from a host that are not in `down`.
     pub(super) acks: f64,
@@ -131,27 +131,28 @@ impl Costs {
             learned.iter().map(|of| ([1.0, of.wire_frames, of.sends + of.receives], of.adapter_ns)).collect();
         let [byte_ns, send_ns, receive_ns] = least_squares(&host);
         let [adapter_byte_ns, adapter_frame_ns, adapter_hand_over_ns] = least_squares(&adapter);
-        let [sent, received] = [SwitchedSum::of(samples, SUM_SENT)?, SwitchedSum::of(samples, SUM_RECEIVED)?];
+        let [sent, received] =
+            [SwitchedChecksum::of(samples, CHECKSUM_SENT)?, SwitchedChecksum::of(samples, CHECKSUM_RECEIVED)?];
         let paced = samples.get(PACED)?;
         let handed_over_ns = byte_ns + paced.sends * send_ns + paced.receives * receive_ns;
         let interrupts = paced.time_s * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
-        let (plain, large) = (samples.get(UNJOINED)?, samples.get(LARGE_SENDS)?);
+        let (plain, large) = (samples.get(UNCOALESCED)?, samples.get(LARGE_SENDS)?);
         Ok(Self {
             byte_ns,
             send_ns,
             receive_ns,
-            sum_sent_ns: sent.host_ns(),
-            sum_received_ns: received.host_ns(),
+            checksum_sent_ns: sent.host_ns(),
+            checksum_received_ns: received.host_ns(),
             wake_ns: ((paced.host_ns - handed_over_ns) / interrupts).max(0.0),
             adapter_byte_ns,
             adapter_frame_ns,
             adapter_hand_over_ns,
-            adapter_sum_sent_ns: sent.adapter_ns(adapter_byte_ns),
-            adapter_sum_received_ns: received.adapter_ns(adapter_byte_ns),
+            adapter_checksum_sent_ns: sent.adapter_ns(adapter_byte_ns),
+            adapter_checksum_received_ns: received.adapter_ns(adapter_byte_ns),
             chunk_len: 1.0 / large.sends,
-            joined_len: 1.0 / large.receives,
+            coalesced_len: 1.0 / large.receives,
             paced_sent_len: 1.0 / paced.sends,
-            paced_joined_len: 1.0 / paced.receives,
+            paced_coalesced_len: 1.0 / paced.receives,
             frames_per_segment: plain.wire_frames * MSS,
             receiver: ReceiverCosts::learn(samples),
         })
@@ -163,35 +164,35 @@ impl Costs {
             (Cost::Byte, self.byte_ns),
             (Cost::Send, self.send_ns),
             (Cost::Receive, self.receive_ns),
-            (Cost::SumSent, self.sum_sent_ns),
-            (Cost::SumReceived, self.sum_received_ns),
+            (Cost::ChecksumSent, self.checksum_sent_ns),
+            (Cost::ChecksumReceived, self.checksum_received_ns),
             (Cost::Wake, self.wake_ns),
             (Cost::AdapterByte, self.adapter_byte_ns),
             (Cost::AdapterFrame, self.adapter_frame_ns),
             (Cost::AdapterHandOver, self.adapter_hand_over_ns),
-            (Cost::AdapterSumSent, self.adapter_sum_sent_ns),
-            (Cost::AdapterSumReceived, self.adapter_sum_received_ns),
+            (Cost::AdapterChecksumSent, self.adapter_checksum_sent_ns),
+            (Cost::AdapterChecksumReceived, self.adapter_checksum_received_ns),
             (Cost::ChunkLen, self.chunk_len),
-            (Cost::JoinedLen, self.joined_len),
+            (Cost::CoalescedLen, self.coalesced_len),
             (Cost::PacedSentLen, self.paced_sent_len),
-            (Cost::PacedJoinedLen, self.paced_joined_len),
+            (Cost::PacedCoalescedLen, self.paced_coalesced_len),
             (Cost::FramesPerSegment, self.frames_per_segment),
         ];
         values.extend(self.receiver.iter().flat_map(ReceiverCosts::values));
         values
     }
 
-    /// As was measured, where the line is the limit and elsewhere. What is handed down then beyond large sends as long as
-    /// they may be is acknowledgements, of which large send makes neither more nor less.
+    /// Measured separately where the link is the limit and elsewhere. Where it is, what hosts hand down beyond large sends
+    /// of the largest length is acknowledgements; large send does not change their number.
     pub(super) fn hand_overs(&self, setup: &Setup) -> HandOvers {
         let one = self.frames_per_segment;
         let paced_acks = (setup.mss / self.paced_sent_len - setup.mss / CHUNK_LEN_MAX).max(0.0);
-        let (chunk_len, joined_len, acks, plain) = if setup.is_gigabit {
-            (CHUNK_LEN_MAX, self.paced_joined_len, paced_acks, 1.0 + paced_acks)
+        let (chunk_len, coalesced_len, acks, plain) = if setup.is_gigabit {
+            (CHUNK_LEN_MAX, self.paced_coalesced_len, paced_acks, 1.0 + paced_acks)
         } else {
-            (self.chunk_len, self.joined_len, 0.0, one)
+            (self.chunk_len, self.coalesced_len, 0.0, one)
         };
-        let up = if setup.rsc { setup.mss / joined_len } else { one };
+        let up = if setup.rsc { setup.mss / coalesced_len } else { one };
         if setup.lso {
             HandOvers { up, down: setup.mss / chunk_len, acks, chunk_len }
         } else {
@@ -203,34 +204,34 @@ impl Costs {
     pub(super) fn engine_ns(&self, setup: &Setup) -> f64 {
         let pieces = self.hand_overs(setup);
         let sums = [
-            (setup.host_sums_sent, self.adapter_sum_sent_ns),
-            (setup.host_sums_received, self.adapter_sum_received_ns),
+            (setup.host_checksums_sent, self.adapter_checksum_sent_ns),
+            (setup.host_checksums_received, self.adapter_checksum_received_ns),
         ];
-        let spared: f64 = sums.iter().filter(|(is_of_host, _)| *is_of_host).map(|(_, sum_ns)| sum_ns).sum();
+        let spared: f64 = sums.iter().filter(|(is_of_host, _)| *is_of_host).map(|(_, checksum_ns)| checksum_ns).sum();
         (self.adapter_byte_ns - spared) * (setup.mss + HEADERS_LEN)
             + self.adapter_frame_ns * self.frames_per_segment
             + self.adapter_hand_over_ns * (pieces.up + pieces.down + pieces.acks)
     }
 }
 
-/// An experiment in which now the hosts make a sum (`off`), now the adapters (`on`).
-struct SwitchedSum {
+/// An experiment in which either the hosts make a checksum (`off`) or the adapters do (`on`).
+struct SwitchedChecksum {
     by_hosts: PerByte,
     by_adapters: PerByte,
 }
 
-impl SwitchedSum {
+impl SwitchedChecksum {
     fn of(samples: Samples, experiment: &str) -> Result<Self, CalibrateError> {
         Ok(Self { by_hosts: samples.get((experiment, "off"))?, by_adapters: samples.get((experiment, "on"))? })
     }
 
-    /// What it costs the hosts for each byte.
+    /// Cost of the checksum for the hosts, for each byte.
     fn host_ns(&self) -> f64 {
         (self.by_hosts.host_ns - self.by_adapters.host_ns).max(0.0)
     }
 
-    /// What it costs the adapters for each byte, whose whole cost has all sums in it.
+    /// Cost of the checksum for the adapters, for each byte. `adapter_byte_ns` includes all checksums.
     fn adapter_ns(&self, adapter_byte_ns: f64) -> f64 {
-        (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / SUMS)
+        (self.by_adapters.adapter_ns - self.by_hosts.adapter_ns).clamp(0.0, adapter_byte_ns / CHECKSUMS)
     }
 }

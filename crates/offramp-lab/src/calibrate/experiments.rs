@@ -6,37 +6,38 @@ use crate::traffic::Amount;
 
 /// Variants from which the costs of bytes and frames follow.
 pub(super) const LEARNED: [(&str, &str); 6] =
-    [("lso", "off"), LARGE_SENDS, UNJOINED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
-/// The variant that says how long large sends and joined frames are.
+    [("lso", "off"), LARGE_SENDS, UNCOALESCED, ("rsc", "on"), ("rx-checksum", "on"), ("jumbo", "MTU 9000")];
+/// The variant that says how long large sends and coalesced frames are.
 pub(super) const LARGE_SENDS: (&str, &str) = ("lso", "on");
-/// The variant that says how many frames go over the line for each segment.
-pub(super) const UNJOINED: (&str, &str) = ("rsc", "off");
-/// The experiment that says what a sum costs of what is sent, by its variants `off` and `on`.
-pub(super) const SUM_SENT: &str = "tx-checksum";
-/// The same of what is received.
-pub(super) const SUM_RECEIVED: &str = "rx-checksum";
-/// The variant from which waking follows: hosts that the line leaves idle between the interrupts.
+/// The variant that says how many frames cross the wire for each segment.
+pub(super) const UNCOALESCED: (&str, &str) = ("rsc", "off");
+/// Its variants `off` and `on` give the cost of a checksum on sending.
+pub(super) const CHECKSUM_SENT: &str = "tx-checksum";
+/// Its variants `off` and `on` give the cost of a checksum on receiving.
+pub(super) const CHECKSUM_RECEIVED: &str = "rx-checksum";
+/// The variant from which waking follows: hosts that the link leaves idle between the interrupts.
 pub(super) const PACED: (&str, &str) = ("interrupt-cap", "8000/s");
-/// The variant that says how many segments an acknowledgement of a host answers that only receives.
-pub(super) const RECEIVER_UNJOINED: (&str, &str) = (RECEIVER, "off");
+/// The variant that says how many segments one acknowledgement answers, where a host only receives.
+pub(super) const RECEIVER_UNCOALESCED: (&str, &str) = (RECEIVER, "off");
 /// Variants from which the costs of such a host follow.
-pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] = [RECEIVER_UNJOINED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
-/// Samples are so many times as long where the line is the limit: the hosts then work a quarter of the time, and the
+pub(super) const LEARNED_OF_RECEIVER: [(&str, &str); 3] =
+    [RECEIVER_UNCOALESCED, (RECEIVER, "on"), (RECEIVER, "MTU 9000")];
+/// Factor by which samples are longer where the link is the limit: the hosts then work a quarter of the time, and the
 /// system counts it in ticks.
 const PACED_TIMES: u64 = 4;
 
-/// Experiments that are predicted, and how they are set.
+/// Experiments that are predicted, and their settings.
 pub(super) const PREDICTED: [((&str, &str), Setup); 6] = [
     (("jumbo", "MTU 1500"), Setup::BARE),
     (("all", "checksums only"), Setup::BARE),
-    (("all", "none"), Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE }),
+    (("all", "none"), Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE }),
     (("all", "all"), Setup::ALL_ON),
     (("lso-1g", "off"), Setup { lso: false, is_gigabit: true, ..Setup::ALL_ON }),
     (("lso-1g", "on"), Setup { is_gigabit: true, ..Setup::ALL_ON }),
 ];
-/// The same of a host that only receives.
+/// Experiments with a host that only receives that are predicted, and their settings.
 pub(super) const PREDICTED_OF_RECEIVER: [((&str, &str), Setup); 2] = [
-    ((RECEIVER, "no checksums"), Setup { rsc: false, host_sums_received: true, ..Setup::ALL_ON }),
+    ((RECEIVER, "no checksums"), Setup { rsc: false, host_checksums_received: true, ..Setup::ALL_ON }),
     ((RECEIVER, "MTU 3000"), Setup { rsc: false, mss: 2948.0, ..Setup::ALL_ON }),
 ];
 
@@ -57,9 +58,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
 }
 
 fn needed() -> Vec<(&'static str, &'static str)> {
-    let sums = [SUM_SENT, SUM_RECEIVED].into_iter().flat_map(|name| [(name, "off"), (name, "on")]);
+    let checksums = [CHECKSUM_SENT, CHECKSUM_RECEIVED].into_iter().flat_map(|name| [(name, "off"), (name, "on")]);
     let predicted = PREDICTED.into_iter().chain(PREDICTED_OF_RECEIVER).map(|(of, _)| of);
-    LEARNED.into_iter().chain([PACED]).chain(sums).chain(LEARNED_OF_RECEIVER).chain(predicted).collect()
+    LEARNED.into_iter().chain([PACED]).chain(checksums).chain(LEARNED_OF_RECEIVER).chain(predicted).collect()
 }
 
 #[cfg(test)]

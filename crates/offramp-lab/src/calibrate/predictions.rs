@@ -55,7 +55,7 @@ impl Prediction {
         error_percent(self.gbit_per_s)
     }
 
-    /// The same of the processor time.
+    /// By how much the processor time is above what was measured, percent.
     #[must_use]
     pub fn cpu_error(&self) -> f64 {
         error_percent(self.host_cpu_s_per_gb)
@@ -123,10 +123,10 @@ pub fn predict(
 /// there was, in what was learned from as in what is predicted, is in its costs.
 fn set_up_receiver(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, ProfileError> {
     let mut profile = set_up(base, costs, setup)?;
-    let sum_ns = if setup.host_sums_received { costs.sum_received_ns } else { 0.0 };
+    let checksum_ns = if setup.host_checksums_received { costs.checksum_received_ns } else { 0.0 };
     profile.set("host.wake_time", "0ns")?;
-    profile.set("adapter.checksum", if setup.host_sums_received { "off" } else { "on" })?;
-    profile.set("host.checksum_time", &format!("{sum_ns:.6}ns/byte"))?;
+    profile.set("adapter.checksum", if setup.host_checksums_received { "off" } else { "on" })?;
+    profile.set("host.checksum_time", &format!("{checksum_ns:.6}ns/byte"))?;
     profile.set("adapter.coalesce", if setup.rsc { "on" } else { "off" })?;
     Ok(profile)
 }
@@ -137,7 +137,7 @@ fn set_up(base: &Profile, costs: &Costs, setup: &Setup) -> Result<Profile, Profi
         profile.set(setting.key, &setting.text())?;
     }
     profile.set("adapter.lso", if setup.lso { "on" } else { "off" })?;
-    profile.set("adapter.checksum", if setup.host_sums_sent { "off" } else { "on" })?;
+    profile.set("adapter.checksum", if setup.host_checksums_sent { "off" } else { "on" })?;
     profile.set("workload.mss", &format!("{:.0}byte", setup.mss))?;
     if setup.is_gigabit {
         profile.set("link.rate", &format!("{GIGABIT_BPS}bit/s"))?;

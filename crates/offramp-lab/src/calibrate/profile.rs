@@ -14,7 +14,7 @@ use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 const SEGMENTS_PER_ACK_MAX: f64 = 64.0;
 
 impl Calibration {
-    /// The profile of this machine: a system with large sends and receive coalescing on, and a line without a limit.
+    /// The profile of this machine: a system with large sends and receive coalescing on, and a link without a limit.
     #[must_use]
     pub fn profile(&self, machine: &str) -> String {
         let mut out = format!(
@@ -101,16 +101,16 @@ fn assumed() -> Vec<Line> {
         word("adapter.lso", "on", "offramp's default"),
         word("adapter.coalesce", "on", "offramp's default"),
         size("adapter.receive_descriptors", 4096.0, "frame", "more than a window: the adapter's thread waits for room"),
-        word("adapter.moderation", "fixed-gap", "the lab's own where a line is the limit"),
+        word("adapter.moderation", "fixed-gap", "the lab's own where a link is the limit"),
         size("adapter.interrupt_rate", interrupts_per_s, "interrupt/s", "the same"),
         size(
             "adapter.transmit_fifo",
             256.0,
             "KiB",
-            "more than a large send, so that the thread never waits for the line",
+            "more than a large send, so that the thread never waits for the link",
         ),
         word("link.duplex", "full", "offramp's cable"),
-        size("link.rate", 1000.0, "Gbit/s", "a cable in memory: the thread is the limit, and not the line"),
+        size("link.rate", 1000.0, "Gbit/s", "a cable in memory: the thread is the limit, and not the link"),
         size("link.delay", 10.0, "us", "about the round trip that the lab measures, without what the processors do"),
         size("peer.gap", 0.0, "ns", "the peer is the same processor, and its time is in the costs above"),
         size("peer.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
@@ -173,14 +173,14 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     let pieces = costs.hand_overs(setup);
     let byte_ns = costs.byte_ns
         + (costs.receive_ns * pieces.up + costs.send_ns * pieces.acks) / setup.mss
-        + if setup.host_sums_received { costs.sum_received_ns } else { 0.0 };
+        + if setup.host_checksums_received { costs.checksum_received_ns } else { 0.0 };
     let segment_sends = if setup.lso { costs.frames_per_segment } else { pieces.down };
     let chunk_len = pieces.chunk_len.clamp(MSS, CHUNK_LEN_MAX);
     let mut settings = vec![
         Setting::per_byte("host.write_copy_time", byte_ns, Cost::Byte),
         Setting::time("host.segment_time", costs.send_ns * segment_sends, Cost::Send),
         Setting::time("host.chunk_time", costs.send_ns, Cost::Send),
-        Setting::per_byte("host.checksum_time", costs.sum_sent_ns, Cost::SumSent),
+        Setting::per_byte("host.checksum_time", costs.checksum_sent_ns, Cost::ChecksumSent),
         Setting::time("host.wake_time", costs.wake_ns, Cost::Wake),
         Setting::time("adapter.segment_time", costs.engine_ns(setup), Cost::AdapterByte),
         Setting::count("adapter.segment_chunk", chunk_len, "byte", Cost::ChunkLen),

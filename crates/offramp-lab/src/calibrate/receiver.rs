@@ -2,7 +2,7 @@
 
 use super::NANOSECONDS_PER_SECOND;
 use super::costs::{Cost, Costs};
-use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNJOINED};
+use super::experiments::{LEARNED_OF_RECEIVER, RECEIVER_UNCOALESCED};
 use super::least_squares::least_squares;
 use super::samples::Samples;
 use super::setup::{MSS, Setup};
@@ -12,20 +12,20 @@ use super::setup::{MSS, Setup};
 pub struct ReceiverCosts {
     /// For each byte.
     pub byte_ns: f64,
-    /// For each frame or joined frame handed up, and for each acknowledgement handed down.
+    /// For each frame or coalesced frame handed up, and for each acknowledgement handed down.
     pub hand_over_ns: f64,
-    /// Segments that an acknowledgement answers where none are joined.
+    /// Segments that an acknowledgement answers where none are coalesced.
     pub segments_per_ack: f64,
     /// The sending host and the adapters, which share a processor, for each byte.
     pub peer_byte_ns: f64,
-    /// The same for each frame on the line.
+    /// The sending host and the adapters, for each frame on the wire.
     pub peer_frame_ns: f64,
-    /// The same for each frame or joined frame that goes to or from the receiving host.
+    /// The sending host and the adapters, for each frame or coalesced frame to or from the receiving host.
     pub peer_hand_over_ns: f64,
 }
 
 impl ReceiverCosts {
-    /// `None` where one of the variants did not tell the receiving host's time.
+    /// `None` where one of the variants did not measure the receiving host's time.
     pub(super) fn learn(samples: Samples) -> Option<Self> {
         let learned = LEARNED_OF_RECEIVER.iter().map(|&of| samples.get(of).ok()).collect::<Option<Vec<_>>>()?;
         let rows: Vec<_> = learned.iter().map(|of| ([1.0, of.sends + of.receives, 0.0], of.host_ns)).collect();
@@ -35,7 +35,7 @@ impl ReceiverCosts {
             ([1.0, of.wire_frames, of.sends + of.receives], time_ns)
         });
         let [peer_byte_ns, peer_frame_ns, peer_hand_over_ns] = least_squares(&times.collect::<Vec<_>>());
-        let segments_per_ack = 1.0 / (samples.get(RECEIVER_UNJOINED).ok()?.sends * MSS);
+        let segments_per_ack = 1.0 / (samples.get(RECEIVER_UNCOALESCED).ok()?.sends * MSS);
         Some(Self { byte_ns, hand_over_ns, segments_per_ack, peer_byte_ns, peer_frame_ns, peer_hand_over_ns })
     }
 
@@ -53,14 +53,14 @@ impl ReceiverCosts {
 
     /// The processor of the sending host and the adapters, for each segment.
     pub(super) fn peer_ns(&self, costs: &Costs, setup: &Setup) -> f64 {
-        let spared = if setup.host_sums_received { costs.adapter_sum_received_ns } else { 0.0 };
+        let spared = if setup.host_checksums_received { costs.adapter_checksum_received_ns } else { 0.0 };
         (self.peer_byte_ns - spared) * setup.mss
             + self.peer_frame_ns * costs.frames_per_segment
             + self.peer_hand_over_ns * self.hand_overs(costs, setup)
     }
 
-    /// Of each segment, what goes up and down between the receiving host and the adapters.
+    /// Hand-overs between the receiving host and the adapters for each segment, both ways.
     fn hand_overs(&self, costs: &Costs, setup: &Setup) -> f64 {
-        if setup.rsc { 2.0 * setup.mss / costs.joined_len } else { 1.0 + 1.0 / self.segments_per_ack }
+        if setup.rsc { 2.0 * setup.mss / costs.coalesced_len } else { 1.0 + 1.0 / self.segments_per_ack }
     }
 }

@@ -4,10 +4,10 @@ use super::predictions::CPU_PERCENT;
 use super::{CalibrateError, NANOSECONDS_PER_SECOND};
 use crate::model::{Experiment, Sample};
 
-/// A sample tells the hosts' time well enough where what a hypervisor took leaves it open by no more than this share of
-/// it: half of what a prediction may be away.
+/// Largest uncertainty of a sample's host time, as a share of it. A hypervisor's time makes it uncertain; the limit is half
+/// of the error that a prediction may have.
 const OPEN_SHARE_MAX: f64 = CPU_PERCENT / 2.0 / 100.0;
-/// Of the values of all rounds so many at each end are left out of their mean.
+/// Share of all rounds' values that is left out of the mean at each end.
 const TRIMMED_PERCENT: usize = 10;
 
 /// The samples of a run.
@@ -86,8 +86,8 @@ impl PerByte {
 
 /// The mean without the smallest and the largest [`TRIMMED_PERCENT`] of the values; `None` without any.
 ///
-/// On a virtual machine samples of one variant are of two kinds, up to twice as dear the one as the other; why is not known.
-/// A median of values of two kinds is of the one or of the other, and by chance differs between experiments; of means, the
+/// On a virtual machine samples of one variant are of two kinds, and one can cost twice as much as the other; the reason is
+/// not known. A median is a value of one of the kinds, so it differs between experiments by chance. Means can be added: the
 /// mean of a sum is the sum of the means.
 fn trimmed_mean(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);

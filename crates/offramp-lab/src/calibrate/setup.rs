@@ -11,15 +11,21 @@ pub(super) const MSS: f64 = 1448.0;
 pub(super) struct Setup {
     pub(super) lso: bool,
     pub(super) rsc: bool,
-    pub(super) host_sums_sent: bool,
-    pub(super) host_sums_received: bool,
+    pub(super) host_checksums_sent: bool,
+    pub(super) host_checksums_received: bool,
     pub(super) mss: f64,
-    /// The line is the limit.
+    /// The link is the limit.
     pub(super) is_gigabit: bool,
 }
 
 impl Setup {
-    pub(super) const ALL_ON: Self =
-        Self { lso: true, rsc: true, host_sums_sent: false, host_sums_received: false, mss: MSS, is_gigabit: false };
+    pub(super) const ALL_ON: Self = Self {
+        lso: true,
+        rsc: true,
+        host_checksums_sent: false,
+        host_checksums_received: false,
+        mss: MSS,
+        is_gigabit: false,
+    };
     pub(super) const BARE: Self = Self { lso: false, rsc: false, ..Self::ALL_ON };
 }

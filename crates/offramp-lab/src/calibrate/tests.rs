@@ -13,18 +13,18 @@ const TRUE: Costs = Costs {
     byte_ns: 0.25,
     send_ns: 900.0,
     receive_ns: 1200.0,
-    sum_sent_ns: 0.05,
-    sum_received_ns: 0.08,
+    checksum_sent_ns: 0.05,
+    checksum_received_ns: 0.08,
     wake_ns: 20_000.0,
     adapter_byte_ns: 0.12,
     adapter_frame_ns: 60.0,
     adapter_hand_over_ns: 500.0,
-    adapter_sum_sent_ns: 0.03,
-    adapter_sum_received_ns: 0.04,
+    adapter_checksum_sent_ns: 0.03,
+    adapter_checksum_received_ns: 0.04,
     chunk_len: 60_000.0,
-    joined_len: 50_000.0,
+    coalesced_len: 50_000.0,
     paced_sent_len: 14_000.0,
-    paced_joined_len: 8_000.0,
+    paced_coalesced_len: 8_000.0,
     frames_per_segment: 1.05,
     receiver: Some(TRUE_RECEIVER),
 };
@@ -38,10 +38,10 @@ const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
     peer_hand_over_ns: 1000.0,
 };
 
-/// Preamble, check sequence and gap of a frame on the line (IEEE 802.3 3.1.1, 4.4.2).
+/// Preamble, check sequence and gap of a frame on the wire (IEEE 802.3 3.1.1, 4.4.2).
 const LINE_OVERHEAD_LEN: f64 = 24.0;
 
-/// What a byte of payload takes on the line, where it is the limit.
+/// Time of a byte of payload on the link, where the link is the limit.
 fn line_ns(setup: &Setup) -> f64 {
     let frame_bits = (setup.mss + HEADERS_LEN + LINE_OVERHEAD_LEN) * BITS_PER_BYTE;
     if setup.is_gigabit { frame_bits / GIGABIT_BPS as f64 * NANOSECONDS_PER_SECOND / setup.mss } else { 0.0 }
@@ -51,10 +51,10 @@ fn line_ns(setup: &Setup) -> f64 {
 fn sample_of_receiver(setup: &Setup, round: usize) -> Sample {
     let both = sample(setup, round);
     let [bytes, mss] = [both.bytes as f64, setup.mss];
-    let joined = setup.mss / TRUE.joined_len;
-    let (up, acks) = if setup.rsc { (joined, joined) } else { (1.0, 1.0 / TRUE_RECEIVER.segments_per_ack) };
-    let sum_ns = if setup.host_sums_received { TRUE.sum_received_ns } else { 0.0 };
-    let host_ns = TRUE_RECEIVER.byte_ns + sum_ns + TRUE_RECEIVER.hand_over_ns * (up + acks) / mss;
+    let coalesced = setup.mss / TRUE.coalesced_len;
+    let (up, acks) = if setup.rsc { (coalesced, coalesced) } else { (1.0, 1.0 / TRUE_RECEIVER.segments_per_ack) };
+    let checksum_ns = if setup.host_checksums_received { TRUE.checksum_received_ns } else { 0.0 };
+    let host_ns = TRUE_RECEIVER.byte_ns + checksum_ns + TRUE_RECEIVER.hand_over_ns * (up + acks) / mss;
     let other_ns = TRUE_RECEIVER.peer_ns(&TRUE, setup) / mss;
     Sample {
         seconds: host_ns.max(other_ns) * bytes / 1e9,
@@ -70,17 +70,17 @@ fn sample(setup: &Setup, round: usize) -> Sample {
     let pieces = TRUE.hand_overs(setup);
     let [handed_up, handed_down] = [pieces.up / setup.mss, (pieces.down + pieces.acks) / setup.mss];
     let wire = TRUE.frames_per_segment / setup.mss;
-    let by_host = [setup.host_sums_sent, setup.host_sums_received];
+    let by_host = [setup.host_checksums_sent, setup.host_checksums_received];
     let summed = |costs: [f64; 2]| -> f64 { by_host.iter().zip(costs).filter(|of| *of.0).map(|of| of.1).sum() };
-    let spared = summed([TRUE.adapter_sum_sent_ns, TRUE.adapter_sum_received_ns]);
-    let summed = summed([TRUE.sum_sent_ns, TRUE.sum_received_ns]);
+    let spared = summed([TRUE.adapter_checksum_sent_ns, TRUE.adapter_checksum_received_ns]);
+    let summed = summed([TRUE.checksum_sent_ns, TRUE.checksum_received_ns]);
     let interrupts_per_byte = line_ns(setup) / NANOSECONDS_PER_SECOND * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
     let waking = TRUE.wake_ns * interrupts_per_byte;
     let host = TRUE.byte_ns + TRUE.send_ns * handed_down + TRUE.receive_ns * handed_up + summed + waking;
     let adapter = TRUE.adapter_byte_ns - spared
         + TRUE.adapter_frame_ns * wire
         + TRUE.adapter_hand_over_ns * (handed_up + handed_down);
-    // One processor for the hosts and one for the adapters, in a pipeline; and the line.
+    // One processor for the hosts and one for the adapters, in a pipeline; and the link.
     Sample {
         round,
         seconds: host.max(adapter).max(line_ns(setup)) * BYTES / 1e9,
@@ -116,14 +116,17 @@ fn experiment(experiment: &str, variants: &[(&str, Setup)]) -> Experiment {
 
 fn experiments() -> Vec<Experiment> {
     let all = Setup::ALL_ON;
-    let unjoined = Setup { rsc: false, ..all };
+    let uncoalesced = Setup { rsc: false, ..all };
     let gigabit = |lso| Setup { lso, is_gigabit: true, ..all };
-    let none = Setup { host_sums_sent: true, host_sums_received: true, ..Setup::BARE };
+    let none = Setup { host_checksums_sent: true, host_checksums_received: true, ..Setup::BARE };
     vec![
         experiment("lso", &[("off", Setup { lso: false, ..all }), ("on", all)]),
-        experiment("rsc", &[("off", unjoined), ("on", all)]),
-        experiment("tx-checksum", &[("off", Setup { host_sums_sent: true, ..all }), ("on", all)]),
-        experiment("rx-checksum", &[("off", Setup { host_sums_received: true, ..unjoined }), ("on", unjoined)]),
+        experiment("rsc", &[("off", uncoalesced), ("on", all)]),
+        experiment("tx-checksum", &[("off", Setup { host_checksums_sent: true, ..all }), ("on", all)]),
+        experiment(
+            "rx-checksum",
+            &[("off", Setup { host_checksums_received: true, ..uncoalesced }), ("on", uncoalesced)],
+        ),
         experiment("jumbo", &[("MTU 1500", Setup::BARE), ("MTU 9000", Setup { mss: 8948.0, ..Setup::BARE })]),
         experiment("interrupt-cap", &[("8000/s", gigabit(true))]),
         experiment("all", &[("none", none), ("all", all), ("checksums only", Setup::BARE)]),
@@ -134,25 +137,25 @@ fn experiments() -> Vec<Experiment> {
                 ("off", Setup { rsc: false, ..all }),
                 ("on", all),
                 ("MTU 9000", Setup { rsc: false, mss: 8948.0, ..all }),
-                ("no checksums", Setup { rsc: false, host_sums_received: true, ..all }),
+                ("no checksums", Setup { rsc: false, host_checksums_received: true, ..all }),
                 ("MTU 3000", Setup { rsc: false, mss: 2948.0, ..all }),
             ],
         ),
     ]
 }
 
-/// Rounds that differ, one of which tells nothing and one nothing of a receiving host; a variant that is dearer than the sum
-/// of its costs, and one whose hosts' time a hypervisor leaves open.
+/// Rounds that differ. One round measures nothing, and one measures nothing of a receiving host. One variant costs more
+/// than its costs add up to; in another a hypervisor leaves the hosts' time open.
 fn uneven_experiments() -> Vec<Experiment> {
     let mut experiments = experiments();
     for of in &mut experiments {
         for variant in &mut of.variants {
-            let dear = if (&*of.name, &*variant.name) == ("jumbo", "MTU 1500") { 1.5 } else { 1.0 };
+            let factor = if (&*of.name, &*variant.name) == ("jumbo", "MTU 1500") { 1.5 } else { 1.0 };
             let is_open = (&*of.name, &*variant.name) == ("all", "none");
             for sample in &mut variant.samples {
                 let round = sample.round as f64;
                 let times = |seconds: Option<f64>, part: f64| seconds.map(|seconds| seconds * (1.0 + part * round));
-                sample.host_cpu_s = times(sample.host_cpu_s, 0.02).map(|seconds| seconds * dear);
+                sample.host_cpu_s = times(sample.host_cpu_s, 0.02).map(|seconds| seconds * factor);
                 sample.adapter_cpu_s = times(sample.adapter_cpu_s, 0.03);
                 sample.seconds *= 1.0 + 0.01 * round;
                 let host_s = sample.host_cpu_s.unwrap();
@@ -217,7 +220,7 @@ fn a_profile_is_made_that_the_model_reads_and_that_predicts_what_was_not_learned
 #[test]
 fn what_was_measured_is_in_the_profile_with_the_interval_of_its_rounds() {
     let mut experiments = experiments();
-    // One round of twelve is ten times as dear for the hosts: the mean leaves it out.
+    // One round of twelve costs the hosts ten times as much: the mean leaves it out.
     for of in experiments.iter_mut().flat_map(|of| &mut of.variants) {
         let one = of.samples[0].clone();
         of.samples = (0..12).map(|round| Sample { round, ..one.clone() }).collect();
@@ -256,13 +259,13 @@ fn a_host_of_the_profile_receives_as_fast_as_its_costs_allow_and_joining_spares_
         let outcome = run(&awake, Workload::TtcpReceive).unwrap();
         outcome.cpu_percent / 100.0 * 1e9 / outcome.bytes_per_second
     };
-    let (plain, joined) = (ns_per_byte("off"), ns_per_byte("on"));
+    let (plain, coalesced) = (ns_per_byte("off"), ns_per_byte("on"));
     let handed_over_ns = TRUE_RECEIVER.hand_over_ns * (1.0 + 1.0 / TRUE_RECEIVER.segments_per_ack);
     let expected = TRUE_RECEIVER.byte_ns + handed_over_ns / MSS;
     assert!((plain / expected - 1.0).abs() < 0.03, "{plain} instead of {expected}");
     // Of 64 KiB or less, with an acknowledgement for each.
     let least = TRUE_RECEIVER.byte_ns + 2.0 * TRUE_RECEIVER.hand_over_ns / 65_536.0;
-    assert!(joined > least && joined < 1.3 * least, "{joined}, and {least} at least");
+    assert!(coalesced > least && coalesced < 1.3 * least, "{coalesced}, and {least} at least");
 }
 
 #[test]

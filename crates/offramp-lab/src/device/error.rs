@@ -87,7 +87,7 @@ pub enum DeviceError {
         difference: String,
     },
     /// Settings that could not be put back.
-    #[error("interface \"{interface}\" is not as it was: {left}; the state file {path} is kept")]
+    #[error("interface \"{interface}\" is not as it was: {left}; the state file {path} remains")]
     NotRestored {
         /// The interface.
         interface: String,

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use offramp_ports::sys::cpu::{CpuTimes, Worked};
+use crate::cpu::{CpuTimes, Worked};
 use offramp_ports::sys::link;
 
 use super::DeviceConfig;
@@ -50,7 +50,7 @@ pub(super) struct Bench<'a> {
     stop: &'a AtomicBool,
 }
 
-/// Share of this machine's processors that other work takes, by what is seen before any traffic flows.
+/// Share of this machine's processors that other work takes, measured before any traffic flows.
 ///
 /// # Errors
 /// When `/proc/stat` cannot be read.

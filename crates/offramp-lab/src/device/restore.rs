@@ -58,7 +58,7 @@ impl Guard {
 impl Drop for Guard {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
-            // Nobody is there to be told; the file stays if it fails.
+            // A drop cannot report an error. If this fails, the state file stays for `restore`.
             let _ = put_back(file);
         }
     }
@@ -146,8 +146,8 @@ pub(super) fn explained(interface: &str, error: SysError) -> LabError {
 }
 
 /// Puts back what the state files in `state_dir` say, of runs that ended without doing so. Each
-/// interface is looked for in the calling thread's network namespace. `progress` is told what was done,
-/// a line each.
+/// interface is looked for in the calling thread's network namespace. `progress` gets a line for each
+/// thing that was done.
 ///
 /// Returns how many interfaces were put back.
 ///

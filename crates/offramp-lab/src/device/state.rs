@@ -1,4 +1,4 @@
-//! The state file: what an interface was like before the first change, for whoever has to put it back.
+//! The state file: the settings of an interface before the first change, to restore them.
 
 use std::collections::BTreeMap;
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
@@ -16,7 +16,7 @@ use super::error::DeviceError;
 
 /// Version of the file; another one is refused.
 pub(super) const VERSION: u32 = 1;
-/// Directory of a root's state, unless told otherwise.
+/// Default directory of root's state.
 const ROOT_DIR: &str = "/var/lib/offramp";
 /// Directory of a user's state below the home directory (XDG base directory specification).
 const HOME_DIR: &str = ".local/state";
@@ -36,8 +36,8 @@ const OWN_NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// A number that the kernel draws at each boot (random(4)).
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Where state files lie unless told otherwise: `/var/lib/offramp` for root, else
-/// `$XDG_STATE_HOME/offramp` or `~/.local/state/offramp`.
+/// Default directory of state files: `/var/lib/offramp` for root, else `$XDG_STATE_HOME/offramp` or
+/// `~/.local/state/offramp`.
 pub fn default_state_dir() -> PathBuf {
     if nix::unistd::geteuid().is_root() {
         return ROOT_DIR.into();

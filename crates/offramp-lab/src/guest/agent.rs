@@ -3,12 +3,12 @@
 
 use super::image::MODULE_ORDER;
 use super::protocol::{Answer, Command, GuestTime, INTERFACE, Network, Switches};
+use crate::cpu::{CpuTime, CpuTimes};
 use crate::traffic::{self, PORT_DEFAULT, ServeOptions, ServerStats};
 use nix::kmod::{ModuleInitFlags, finit_module};
 use nix::mount::{MsFlags, mount};
 use nix::sys::reboot::{RebootMode, reboot};
 use nix::sys::termios::{SetArg, cfmakeraw, tcgetattr, tcsetattr};
-use offramp_ports::sys::cpu::{CpuTime, CpuTimes};
 use offramp_ports::sys::{ethtool, link};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};

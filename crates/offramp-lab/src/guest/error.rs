@@ -79,7 +79,7 @@ pub enum GuestError {
     Boot {
         /// How it was run.
         accelerator: &'static str,
-        /// What was seen.
+        /// The last that it did or printed.
         why: String,
     },
     /// What a run with a guest cannot do.

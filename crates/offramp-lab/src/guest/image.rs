@@ -71,9 +71,9 @@ fn read(path: &Path) -> Result<Vec<u8>, GuestError> {
     fs::read(path).map_err(GuestError::at(path))
 }
 
-/// The part of an ELF file for 64-bit little-endian machines that is used to run it. Behind it are symbols
-/// and debug information, which are most of a program and would only fill the guest's memory. A file that is
-/// none is left whole.
+/// The part of an ELF file for 64-bit little-endian machines that is used to run it. Symbols and debug
+/// information follow that part; they are most of a program and would only fill the guest's memory. Any
+/// other file is left whole.
 fn loaded_part(file: &[u8]) -> &[u8] {
     loaded_len(file).and_then(|len| file.get(..len)).unwrap_or(file)
 }

@@ -32,20 +32,20 @@ pub const CPUS: usize = 1;
 const RING_ENTRIES: u16 = 1024;
 /// From the start to a guest that answers: emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_mins(2);
-/// The same with KVM when emulation can be had instead. A healthy one takes a second or two; there are
-/// machines whose /dev/kvm opens and runs nothing.
+/// Boot time with KVM where emulation is possible instead. A working KVM takes a second or two; on some machines
+/// /dev/kvm opens and runs nothing.
 const KVM_PATIENCE: Duration = Duration::from_secs(20);
 /// For an answer to a command that only changes something.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
-/// How often a wait looks whether the run is to stop.
-const LOOK: Duration = Duration::from_millis(50);
+/// How often a wait polls whether the run is to stop.
+const STOP_POLL: Duration = Duration::from_millis(50);
 /// After the guest's end, how long a signal that ended it may take to arrive here too.
 const STOP_GRACE: Duration = Duration::from_millis(200);
-/// What is looked at of the console, in bytes from its end.
+/// Part of the console that is read, in bytes from its end.
 const CONSOLE_LEN_MAX: u64 = 16 << 10;
-/// What marks a line that says nothing of a failure.
+/// Mark of a line that is no failure.
 const WARNING: &str = "warning: ";
-/// What a failure shows of the guest's console, in bytes from its end.
+/// Part of the guest's console that an error shows, in bytes from its end.
 const TAIL_LEN: usize = 600;
 
 /// What runs a guest.
@@ -69,7 +69,7 @@ impl Accelerator {
         }
     }
 
-    /// What the card is told of interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
+    /// The card's option for interrupts: QEMU 7.2 crashes when a vhost-user card has message interrupts and
     /// there is no KVM (in `msix_set_vector_notifiers`, called by `vhost_net_start`).
     fn interrupts(self) -> &'static str {
         if self == Self::Kvm { "" } else { ",vectors=0" }
@@ -256,7 +256,7 @@ impl Machine {
     fn wait_until_ready(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<String, LabError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
-            match self.answer_within(LOOK, stop) {
+            match self.answer_within(STOP_POLL, stop) {
                 Ok(Some(Answer::Ready { kernel })) => return Ok(kernel),
                 Ok(Some(Answer::Failed(why))) | Err(LabError::Traffic(why)) => return Err(self.not_booted(why)),
                 Ok(Some(other)) => return Err(self.not_booted(format!("it said {other:?}"))),
@@ -265,7 +265,7 @@ impl Machine {
                 Err(error) => return Err(error),
             }
         }
-        Err(self.not_booted(format!("it was silent for {} s{}", timeout.as_secs(), self.tail())))
+        Err(self.not_booted(format!("it printed nothing for {} s{}", timeout.as_secs(), self.tail())))
     }
 
     fn not_booted(&self, why: String) -> LabError {
@@ -277,11 +277,11 @@ impl Machine {
     /// # Errors
     /// When the guest fails at it, does not answer, or the run is stopped.
     pub fn command(&mut self, command: &Command, stop: &AtomicBool) -> Result<(), LabError> {
-        self.tell(command)?;
+        self.send(command)?;
         self.finish(stop)
     }
 
-    /// Waits until the command that was told is carried out.
+    /// Waits until the command that was sent is carried out.
     ///
     /// # Errors
     /// As [`Machine::command`].
@@ -293,14 +293,14 @@ impl Machine {
         }
     }
 
-    /// Tells the guest a command; [`Machine::answer`] has what it says to it.
+    /// Sends the guest a command; [`Machine::answer`] returns its answer.
     ///
     /// # Errors
     /// When the guest has ended.
-    pub fn tell(&mut self, command: &Command) -> Result<(), LabError> {
+    pub fn send(&mut self, command: &Command) -> Result<(), LabError> {
         let line = serde_json::to_string(command).map_err(|e| LabError::Traffic(e.to_string()))? + "\n";
-        let told = self.commands.write_all(line.as_bytes()).and_then(|()| self.commands.flush());
-        told.map_err(|cause| LabError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
+        let sent = self.commands.write_all(line.as_bytes()).and_then(|()| self.commands.flush());
+        sent.map_err(|cause| LabError::Traffic(format!("the guest takes no commands: {cause}{}", self.tail())))
     }
 
     /// Waits for what the guest says next.
@@ -310,11 +310,11 @@ impl Machine {
     pub fn answer(&mut self, timeout: Duration, stop: &AtomicBool) -> Result<Answer, LabError> {
         let end = Instant::now() + timeout;
         while Instant::now() < end {
-            if let Some(answer) = self.answer_within(LOOK, stop)? {
+            if let Some(answer) = self.answer_within(STOP_POLL, stop)? {
                 return Ok(answer);
             }
         }
-        Err(LabError::Traffic(format!("the guest was silent for {} s{}", timeout.as_secs(), self.tail())))
+        Err(LabError::Traffic(format!("the guest did not answer for {} s{}", timeout.as_secs(), self.tail())))
     }
 
     /// What the guest says in `patience`, if anything.

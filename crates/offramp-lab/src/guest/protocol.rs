@@ -57,8 +57,8 @@ pub struct Switches {
 }
 
 impl Switches {
-    /// The switches of a guest whose adapter offers `offloads`. `gso`: it cuts above its driver; without that
-    /// and without large send, its TCP sends one frame at a time. `gro`: it joins above its driver.
+    /// The switches of a guest whose adapter offers `offloads`. `gso`: it segments above its driver; without that
+    /// and without large send, its TCP sends one frame at a time. `gro`: it coalesces above its driver.
     pub fn new(offloads: Offloads, gso: bool, gro: bool) -> Self {
         let offloads = offloads.with_prerequisites();
         let (tx_checksum, lso) = (offloads.contains(Offloads::TX_CHECKSUM), offloads.intersects(Offloads::LSO));

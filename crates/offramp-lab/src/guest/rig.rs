@@ -23,7 +23,7 @@ const GUEST: usize = 0;
 /// Which one is the namespace.
 const OTHER: usize = 1;
 
-/// The guests of a run: one for each MTU and rate of the line, booted when it is first needed.
+/// The guests of a run: one for each MTU and link rate, booted when it is first needed.
 #[derive(Debug)]
 pub struct Guests<'a> {
     spec: GuestSpec,

@@ -12,12 +12,12 @@ pub const QEMU: &str = "qemu-system-x86_64";
 pub const UML: &str = "linux.uml";
 /// Ends a program together with all that it has started (util-linux).
 const UNSHARE: &str = "unshare";
-/// What QEMU says, again and again, when it and a vhost-user port do not agree.
+/// QEMU's message, repeated, when it and a vhost-user port do not agree on features.
 pub const REFUSED: &str = "failed to init vhost_net";
 /// The kernel's command line: quiet, and a panic ends the machine at once.
 const ARGUMENTS: &str = "rdinit=/init quiet loglevel=1 panic=-1 net.ifnames=0";
-/// The same for QEMU. The kernel counts no timer interrupts to see whether they come: on a busy machine an emulated
-/// guest gets too few of them, and panics.
+/// Further arguments for QEMU. Without `no_timer_check` the kernel checks that timer interrupts arrive: on a busy machine
+/// an emulated guest gets too few of them, and panics.
 const QEMU_ARGUMENTS: &str = "console=ttyS0 no_timer_check";
 /// Bytes of a process' extended state that User Mode Linux saves, and the first version that saves all of it.
 const UML_XSTATE_LEN: usize = 2696;
@@ -66,6 +66,10 @@ pub fn uml(hardware: &Hardware, socket: &Path, directory: &Path, consoles: &[&st
     let Hardware { kernel, initramfs, memory_mib, arguments, cpus: _ } = hardware;
     let mut command = Command::new(UNSHARE);
     command.args(["--pid", "--fork", "--kill-child"]).arg(&kernel.path);
+    // It would put its memory there, where it may be on a disk, and not into /dev/shm.
+    for directory in ["TMPDIR", "TMP", "TEMP"] {
+        command.env_remove(directory);
+    }
     command.arg(format!("mem={memory_mib}M"));
     command.arg(format!("initrd={}", initramfs.display()));
     command.arg(format!("uml_dir={}", directory.display()));

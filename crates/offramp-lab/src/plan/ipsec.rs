@@ -1,6 +1,6 @@
 //! What it is worth that the adapter encrypts.
 
-use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, moderated_line, rig};
+use super::{BARE, HOST_CPU, Plan, Settings, THROUGHPUT, VariantPlan, bulk, moderated_link, rig};
 use crate::esp::{EspBy, EspLink};
 use crate::rig::RigConfig;
 use offramp_offload::caps::Offloads;
@@ -23,31 +23,18 @@ pub(super) const COMPARED: [&str; 4] = [THROUGHPUT, HOST_CPU, "adapter_cpu_s_per
 pub(super) fn plans(settings: &Settings) -> [Plan; 3] {
     let gcm = Suite::AesGcm16 { key: AesKey::Bits128, implicit_iv: false };
     [
-        plan(settings, GCM, gcm, "What is it worth that the adapter does ESP with AES-GCM?", &[]),
+        plan(settings, GCM, gcm, "What is it worth that the adapter does ESP with AES-GCM?"),
         plan(
             settings,
             CHACHA20,
             Suite::ChaCha20Poly1305 { implicit_iv: false },
             "What is it worth that the adapter does ESP with ChaCha20-Poly1305?",
-            &[],
         ),
-        plan(
-            settings,
-            TRIPLE_DES,
-            Suite::TripleDesCbc,
-            "What is it worth that the adapter does ESP with 3DES?",
-            &["M8"],
-        ),
+        plan(settings, TRIPLE_DES, Suite::TripleDesCbc, "What is it worth that the adapter does ESP with 3DES?"),
     ]
 }
 
-fn plan(
-    settings: &Settings,
-    name: &'static str,
-    suite: Suite,
-    question: &'static str,
-    claims: &'static [&'static str],
-) -> Plan {
+fn plan(settings: &Settings, name: &'static str, suite: Suite, question: &'static str) -> Plan {
     let variant = |name, esp: Option<EspBy>, offloads| VariantPlan {
         name,
         rig: RigConfig { esp: esp.map(|by| EspLink { suite, by }), queues: 1, ..rig(settings, offloads) },
@@ -57,12 +44,11 @@ fn plan(
     Plan {
         name,
         question,
-        claims,
         fixed: format!(
-            "ESP in a tunnel, {suite}, line MTU {}, {}; checksums on; no GSO of the host's own; where the host does ESP, a \
-             program of it does, which takes super-frames in the variants with LSO and cuts them itself",
+            "ESP in a tunnel, {suite}, wire MTU {}, {}; checksums on; no GSO of the host's own; where the host does ESP, \
+             one of its programs does; in the variants with LSO that program takes super-frames and segments them itself",
             settings.mtu,
-            moderated_line(settings)
+            moderated_link(settings)
         ),
         metric: THROUGHPUT,
         variants: vec![

@@ -2,7 +2,7 @@
 
 use super::{
     HOST_CPU, LATENCY_P50, LATENCY_P99, Plan, Settings, THROUGHPUT, VariantPlan, at_a_gigabit, at_most, by,
-    gigabit_moderation, line, rig, traffic,
+    gigabit_moderation, link_text, rig, traffic,
 };
 use crate::host::HostSettings;
 use crate::rig::RigConfig;
@@ -28,9 +28,9 @@ const CAPPED_INTERRUPTS_PER_SECOND: u32 = 1000;
 /// Time and frames after which an adapter interrupts that is set for throughput.
 const COALESCED: Coalescing = Coalescing { max_usecs: 50, max_packets: 32 };
 
-/// Bulk data beside requests: half of the line, so that a request waits for the host and not for a full line.
+/// Rate of bulk data beside requests: half of the link's, so that a request waits for the host and not for the link.
 const MIXED_BULK_BPS: u64 = 500_000_000;
-/// Bytes of one of its writes: eleven frames, which keep a request waiting on the line for at most 136 us.
+/// Bytes of one of its writes: eleven frames, for which a request waits at most 136 us on the wire.
 const MIXED_WRITE_BYTES: u32 = 16 * 1024;
 /// Requests per second beside it: enough for a 99th percentile, few enough that they seldom meet each other.
 const MIXED_REQUESTS_PER_S: u32 = 4000;
@@ -54,9 +54,9 @@ pub enum Against {
 /// What a ratio must keep to.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Limit {
-    /// At most so much; the best variant is the lowest.
+    /// The ratio may be at most this; the best variant is the lowest.
     AtMost(f64),
-    /// At least so much; the best variant is the highest.
+    /// The ratio must be at least this; the best variant is the highest.
     AtLeast(f64),
 }
 
@@ -112,8 +112,8 @@ fn policies() -> [(&'static str, ModerationConfig); 7] {
     ]
 }
 
-/// A variant for each policy, with the same traffic. The processors are kept awake: one that sleeps between two frames
-/// wakes later than any policy interrupts, and would be what is measured.
+/// A variant for each policy, with the same traffic. The processors do not sleep: one that sleeps between two frames
+/// wakes later than any policy interrupts, so the sample would measure the waking.
 fn moderated(settings: &Settings, traffic: &Params) -> Vec<VariantPlan> {
     let host = HostSettings { awake: true, ..settings.host };
     let variant = |(name, moderation)| VariantPlan {
@@ -129,7 +129,7 @@ fn fixed(settings: &Settings, load: &str) -> String {
         "MTU {}, {}; {load}; all offloads on, no GSO of the host's own; processors kept awake; the interrupts of both hosts \
          are counted together",
         settings.mtu,
-        line(settings)
+        link_text(settings)
     )
 }
 
@@ -143,7 +143,6 @@ pub(super) fn rpc(settings: &Settings) -> Plan {
     Plan {
         name: RPC,
         question: "One small request at a time: what does each rule of moderation add to the answer's time?",
-        claims: &["M10"],
         fixed: fixed(settings, &format!("{RR_MESSAGE_BYTES} bytes each way, the next request after the answer")),
         metric: LATENCY_P50,
         variants: moderated(settings, &traffic),
@@ -155,10 +154,9 @@ pub(super) fn bulk(settings: &Settings) -> Plan {
     Plan {
         name: BULK,
         question: "Bulk data: what is it worth to interrupt the host less often, and by which rule?",
-        claims: &["M9", "M11"],
         fixed: fixed(
             settings,
-            "a frame every 12 us, as in the claims: on a line without a limit frames come faster than the adapter's \
+            "a frame every 12 us, as in the claims: on a link without a limit frames come faster than the adapter's \
              processor hands them over, and that processor is the moderator",
         ),
         metric: HOST_CPU,
@@ -181,7 +179,6 @@ pub(super) fn mixed(settings: &Settings) -> Plan {
     Plan {
         name: MIXED,
         question: "Bulk data and small requests at the same time: which rule spares interrupts, and at whose cost?",
-        claims: &["M10"],
         fixed: fixed(settings, &load),
         metric: LATENCY_P99,
         variants: moderated(settings, &Params { nodelay: true, ..traffic(settings, Workload::Mixed(mixed)) }),
@@ -198,7 +195,6 @@ pub(super) fn bursts(settings: &Settings) -> Plan {
     Plan {
         name: BURSTS,
         question: "Bursts of small requests: does a rule wait where nothing more will come?",
-        claims: &["M10"],
         fixed: fixed(settings, &load),
         metric: LATENCY_P99,
         variants: moderated(settings, &traffic(settings, Workload::Requests(requests(arrivals)))),
@@ -214,9 +210,8 @@ pub(super) fn interrupt_cap(settings: &Settings) -> Plan {
     };
     Plan {
         name: "interrupt-cap",
-        question: "At 1 Gbit/s, where the line is the limit: does a cap on interrupts change the speed, or the processor's share?",
-        claims: &["R4", "R6"],
-        fixed: format!("MTU 1500, {}; all offloads on, no GSO of the host's own", line(settings)),
+        question: "At 1 Gbit/s, where the link is the limit: does a cap on interrupts change the speed, or the processor's share?",
+        fixed: format!("MTU 1500, {}; all offloads on, no GSO of the host's own", link_text(settings)),
         metric: HOST_CPU,
         variants: vec![
             variant(OFF, by(Policy::Off)),

@@ -146,8 +146,8 @@ fn largest(variant: &Variant, metric: &Metric) -> Option<f64> {
     of_samples.into_iter().chain((metric.median)(variant)).max_by(f64::total_cmp)
 }
 
-/// Processor time for each GB: of hosts and adapters, one on the other, where they were told apart in every variant;
-/// else of the whole machine.
+/// Processor time for each GB: of hosts and adapters, stacked, where they were separated in every variant; else of the
+/// whole machine.
 pub fn processor_time(experiment: &Experiment) -> Option<Chart> {
     let variants = &experiment.variants;
     let apart = |variant: &Variant| variant.host_cpu_s_per_gb.is_some() && variant.adapter_cpu_s_per_gb.is_some();

@@ -32,9 +32,9 @@ const BELOW: f64 = 42.0;
 const ROW_HEIGHT: f64 = 34.0;
 /// Thickness of a bar.
 const BAR_HEIGHT: f64 = 20.0;
-/// A part of a bar that is at least so wide shows its figure.
+/// Smallest width of a bar's part that shows its figure.
 const FIGURE_WIDTH_MIN: f64 = 40.0;
-/// Colours that tell series and parts apart; further ones begin anew.
+/// Number of colours of series and parts; more than that repeat colours.
 const COLOURS: usize = 8;
 /// Names in the template engine; their ends make it escape what it is given.
 const FIGURE_TEMPLATE: &str = "figure.html";
@@ -95,7 +95,7 @@ pub struct Bar {
     pub name: String,
     /// Its parts, from left to right.
     pub parts: Vec<BarPart>,
-    /// What stands behind it.
+    /// The figure at its right end.
     pub figure: String,
 }
 
@@ -303,7 +303,7 @@ fn short(value: f64, label: String) -> String {
     power.map_or(label, |(power, letter)| format!("{} {letter}", value / power))
 }
 
-/// The end of a name that is too long for the room left of the bars: that tells systems apart that begin alike.
+/// The end of a name that is too long for the room left of the bars. Names of systems begin alike and end differently.
 fn cut(name: &str) -> String {
     const LETTERS: usize = 24;
     let letters = name.chars().count();

@@ -4,10 +4,12 @@ use std::io;
 use std::path::Path;
 
 use minijinja::{Environment, UndefinedBehavior};
+use offramp_model::claims::Source;
 use serde::Serialize;
 
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
-use super::explain::{self, ClaimRow};
+use super::claims::{self, Row};
+use super::limit;
 use super::tradeoff::{self, Panel};
 use super::words::{self, Finding, NOT_MEASURED};
 use crate::compare::spread;
@@ -23,7 +25,9 @@ struct Page {
     offramp: String,
     /// The run was through adapters in software, not over one that exists.
     in_software: bool,
-    has_claims: bool,
+    /// Where the claims of the run were published.
+    sources: Vec<String>,
+    reading_of_claims: &'static str,
     machine: Vec<Fact>,
     settings: Vec<Fact>,
     cpu_split: String,
@@ -134,17 +138,17 @@ impl From<&Verdict> for Comparison {
 
 #[derive(Serialize)]
 struct Claim {
-    id: String,
-    configuration: String,
-    published: String,
+    id: &'static str,
+    published: &'static str,
     measured: String,
     why: String,
+    note: &'static str,
 }
 
-impl From<ClaimRow> for Claim {
-    fn from(row: ClaimRow) -> Self {
-        let ClaimRow { id, configuration, published, measured, why } = row;
-        Self { id, configuration, published, measured, why }
+impl From<Row> for Claim {
+    fn from(Row { claim, live }: Row) -> Self {
+        let measured = format!("{} vs {}: {}", live.variant, live.base, live.measured);
+        Self { id: &claim.id, published: &claim.published, measured, why: live.why, note: &claim.note }
     }
 }
 
@@ -179,7 +183,8 @@ fn page(report: &LabReport) -> Page {
     Page {
         offramp: report.offramp.clone(),
         in_software: is_in_software(report),
-        has_claims: report.experiments.iter().any(|experiment| !experiment.claims.is_empty()),
+        sources: sources(report),
+        reading_of_claims: claims::READING,
         machine: machine(report),
         settings: settings(report),
         cpu_split: report.machine.cpu_split.clone(),
@@ -187,6 +192,17 @@ fn page(report: &LabReport) -> Page {
         tradeoff: tradeoff::panels(&report.experiments),
         experiments: sections.map(|(position, experiment)| section(position, experiment, report, &forest)).collect(),
     }
+}
+
+/// Where the claims that the run bears on were published: "M1: Microsoft, …".
+fn sources(report: &LabReport) -> Vec<String> {
+    let touched = claims::by_claim(report);
+    let of = |source: &Source| {
+        let is_of = |id: &str| source.claims.iter().any(|claim| claim.id == id);
+        let ids: Vec<&str> = touched.iter().map(|(claim, _)| claim.id.as_str()).filter(|id| is_of(id)).collect();
+        (!ids.is_empty()).then(|| format!("{}: {}.", ids.join(", "), source.name))
+    };
+    offramp_model::claims::sources().iter().filter_map(of).collect()
 }
 
 /// Only adapters that are programs have processor time of their own.
@@ -259,9 +275,9 @@ fn section(position: usize, experiment: &Experiment, report: &LabReport, forest:
         figures: METRICS.iter().filter_map(|metric| figure_row(experiment, metric)).collect(),
         pairs: groups.iter().map(|group| format!("{} against {}", group[0].variant, group[0].base)).collect(),
         comparisons: METRICS.iter().filter_map(|metric| comparison_row(&groups, metric)).collect(),
-        claims: explain::claim_rows(experiment, report).into_iter().map(Claim::from).collect(),
+        claims: claims::rows(experiment, &report.machine).into_iter().map(Claim::from).collect(),
         judgements: experiment.judgements.iter().map(JudgementRow::from).collect(),
-        reading: explain::reading(experiment, &report.machine),
+        reading: limit::reading(experiment, &report.machine),
         notes: experiment.notes.clone(),
     }
 }
@@ -357,6 +373,30 @@ mod tests {
     }
 
     #[test]
+    fn what_cards_lose_is_on_the_page_where_there_are_cards() {
+        let page = render(&sample::with_impairments());
+        assert!(page.contains("Frames that found no room") && page.contains("Calls made again"));
+        let trouble = "TCP segments that arrived out of order";
+        assert!(page.contains(trouble) && !render(&sample::report()).contains(trouble));
+    }
+
+    #[test]
+    fn every_claim_of_the_run_is_on_the_page_with_its_note_and_its_source() {
+        let report = sample::with_moderation();
+        let shown = page(&report);
+        let expected: usize = claims::by_claim(&report).iter().map(|(_, live)| live.len()).sum();
+        let rows: Vec<&Claim> = shown.experiments.iter().flat_map(|section| &section.claims).collect();
+        assert!(rows.len() == expected && rows.iter().all(|row| !row.measured.is_empty()));
+        assert!(
+            shown.sources[0].starts_with("M1, M2, ") && shown.sources[1].starts_with("H1, "),
+            "{:?}",
+            shown.sources
+        );
+        let of_h5 = "In the lab only the switch differs.";
+        assert_eq!(render(&report).matches(of_h5).count(), 1);
+    }
+
+    #[test]
     fn every_bound_is_on_the_page_with_whether_it_is_kept() {
         let report = sample::with_moderation();
         let page = render(&report);
@@ -428,7 +468,9 @@ mod tests {
         }
         report.experiments.iter_mut().for_each(|experiment| experiment.claims.clear());
         let page = render(&report);
-        assert!(!page.contains("in software") && !page.contains("Hosts on") && !page.contains("The line is memory"));
+        assert!(
+            !page.contains("in software") && !page.contains("Hosts on") && !page.contains("<strong>Claims.</strong>")
+        );
     }
 
     #[test]

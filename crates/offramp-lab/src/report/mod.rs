@@ -1,12 +1,13 @@
-//! The report of a run, three times: as JSON for programs, in the terminal for whoever waits, as a page for readers. And
-//! what the model says, as pages with charts ([`modelled`]).
+//! The report of a run in three forms: JSON for programs, text in the terminal, and a page with charts. The results of
+//! the model are pages with charts, too ([`modelled`]).
 
 mod axis;
 mod chart;
+mod claims;
 pub mod document;
-mod explain;
 pub mod figure;
 pub mod html;
+mod limit;
 pub mod modelled;
 pub mod parquet;
 #[cfg(test)]

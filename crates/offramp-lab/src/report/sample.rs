@@ -2,6 +2,8 @@
 
 use crate::compare::{note, summarise, verdict};
 use crate::model::{Experiment, Guest, Judgement, LabReport, Machine, Sample, Settings, VERSION, Variant, Verdict};
+use crate::plan::{self, impairments};
+use offramp_model::claims;
 
 const ROUNDS: usize = 5;
 const SECONDS: f64 = 2.0;
@@ -86,7 +88,13 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
     }
 }
 
-fn experiment(name: &str, question: &str, claims: &[&str], metrics: &[&str], rates: &[Rates]) -> Experiment {
+/// The claims that an experiment bears on.
+fn claims_of(name: &str) -> Vec<String> {
+    let touched = claims::all().filter(|claim| claim.lab.iter().any(|of| of.experiment == name));
+    touched.map(|claim| claim.id.clone()).collect()
+}
+
+fn experiment(name: &str, question: &str, metrics: &[&str], rates: &[Rates]) -> Experiment {
     let mut seed = name.bytes().fold(3, |seed: u64, byte| (seed ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3));
     let variants: Vec<Variant> = rates.iter().map(|rates| variant(rates, &mut seed)).collect();
     let base = &variants[0];
@@ -99,7 +107,7 @@ fn experiment(name: &str, question: &str, claims: &[&str], metrics: &[&str], rat
     Experiment {
         name: name.to_owned(),
         question: question.to_owned(),
-        claims: claims.iter().map(|id| (*id).to_owned()).collect(),
+        claims: claims_of(name),
         fixed: "one TCP connection, MTU 1500, both hosts' other offloads off, writes of 64 KiB".to_owned(),
         variants,
         verdict: main,
@@ -128,7 +136,7 @@ pub fn moderation(name: &str, timed: bool) -> Experiment {
     };
     let metrics = ["host_cpu_s_per_gb", "interrupts_per_frame", "latency_p50_us", "latency_p99_us"];
     let rates = POLICIES.map(of_policy);
-    let mut found = experiment(name, "What is moderation worth?", &["M9", "M10", "M11"], &metrics, &rates);
+    let mut found = experiment(name, "What is moderation worth?", &metrics, &rates);
     for variant in &mut found.variants {
         for sample in &mut variant.samples {
             (sample.rtt_p50_us, sample.rtt_p99_us) = (None, None);
@@ -181,43 +189,37 @@ fn of_checksums_and_large_send() -> Vec<Experiment> {
     vec![
         experiment(
             "tx-checksum",
-            "What is it worth that the adapter sums what the host sends?",
-            &["M1", "M2", "M3", "M4"],
+            "What is it worth that the adapter checksums what the host sends?",
             &BULK,
             &[rates("off", 7.41, 1.02, 0.66), rates("on", 7.88, 0.93, 0.71)],
         ),
         experiment(
             "rx-checksum",
             "What is it worth that the adapter verifies what the host receives?",
-            &["M1", "M4"],
             &BULK,
             &[rates("off", 7.52, 1.01, 0.62), rates("on", 7.55, 0.99, 0.72)],
         ),
         experiment(
             "lso",
-            "What is it worth that the adapter cuts large sends?",
-            &["M5", "M6", "H3", "I20"],
+            "What is it worth that the adapter segments large sends?",
             &BULK,
-            &[rates("off", 7.9, 0.99, 0.7), rates("large send", 22.9, 0.34, 0.33)],
+            &[rates("off", 7.9, 0.99, 0.7), rates("on", 22.9, 0.34, 0.33)],
         ),
         experiment(
             "lso-1g",
-            "And on a line of 1 Gbit/s, sending only?",
-            &["H2", "H4", "H5"],
+            "And on a link of 1 Gbit/s, sending only?",
             &AT_A_FULL_LINE,
             &[rates("off", 0.941, 1.61, 1.2), rates("on", 0.941, 0.58, 0.8)],
         ),
         experiment(
             "lso-1g-duplex",
-            "And on a line of 1 Gbit/s, both ways at once?",
-            &["H1"],
+            "And on a link of 1 Gbit/s, both ways at once?",
             &BULK,
             &[rates("off", 1.78, 1.7, 1.3), rates("on", 1.86, 0.7, 0.9)],
         ),
         experiment(
             "lso-transactions",
             "What is large send worth to a server that does other work too?",
-            &["M7"],
             &TRANSACTIONS,
             &[serving("off", 21_400.0, 2.9), serving("on", 23_800.0, 2.6)],
         ),
@@ -225,40 +227,35 @@ fn of_checksums_and_large_send() -> Vec<Experiment> {
 }
 
 fn of_the_rest() -> Vec<Experiment> {
-    let jumbo = Rates { frame_len: 8948.0, ..rates("9000", 24.8, 0.31, 0.22) };
+    let jumbo = Rates { frame_len: 8948.0, ..rates("MTU 9000", 24.8, 0.31, 0.22) };
     vec![
         experiment(
             "uso",
-            "What is it worth that the adapter cuts large UDP sends?",
-            &[],
+            "What is it worth that the adapter segments large UDP sends?",
             &BULK,
             &[rates("off", 5.1, 1.5, 1.1), rates("on", 17.3, 0.44, 0.41)],
         ),
         experiment(
             "tso-udp",
             "Does the TSO switch change anything for UDP?",
-            &["H6"],
             &BULK,
             &[rates("TSO off", 5.1, 1.5, 1.1), rates("TSO on", 5.1, 1.5, 1.1)],
         ),
         experiment(
             "rsc",
             "What is it worth that the adapter joins received segments?",
-            &[],
             &BULK,
             &[rates("off", 12.2, 0.64, 0.41), rates("on", 22.9, 0.34, 0.33)],
         ),
         experiment(
             "jumbo",
             "What is an MTU of 9000 worth against 1500?",
-            &["M20"],
             &BULK,
-            &[rates("1500", 7.9, 0.99, 0.7), jumbo],
+            &[rates("MTU 1500", 7.9, 0.99, 0.7), jumbo],
         ),
         experiment(
             "relay",
             "How do the adapters compare with a bare relay that knows no offload?",
-            &[],
             &BULK,
             &[
                 rates("bare relay", 3.3, 1.9, 2.4),
@@ -269,9 +266,8 @@ fn of_the_rest() -> Vec<Experiment> {
         experiment(
             "all",
             "What is everything worth together?",
-            &[],
             &BULK,
-            &[rates("everything off", 3.1, 2.2, 2.0), rates("everything on", 33.5, 0.21, 0.19)],
+            &[rates("none", 3.1, 2.2, 2.0), rates("all", 33.5, 0.21, 0.19), rates("checksums only", 3.4, 2.0, 2.1)],
         ),
     ]
 }
@@ -322,4 +318,87 @@ fn settings() -> Settings {
         threads: "one thread drives both adapters, as there is one processor for them".to_owned(),
         elapsed_s: 312.4,
     }
+}
+
+/// A planned experiment whose variants are made of one sample three times.
+pub fn planned(name: &str, sample: impl Fn(&str) -> Sample) -> Experiment {
+    let all = plan::plans(&plan::Settings::default());
+    let plan = all.into_iter().find(|plan| plan.name == name).expect("an experiment");
+    let rounds = |name: &str| (0..3).map(|round| Sample { round, ..sample(name) }).collect();
+    let variants: Vec<Variant> =
+        plan.variants.iter().map(|variant| summarise(variant.name, rounds(variant.name))).collect();
+    Experiment {
+        name: plan.name.to_owned(),
+        question: plan.question.to_owned(),
+        claims: claims_of(name),
+        fixed: plan.fixed.clone(),
+        verdict: verdict(&variants[0], &variants[1], plan.metric),
+        variants,
+        verdicts: Vec::new(),
+        notes: Vec::new(),
+        judgements: Vec::new(),
+    }
+}
+
+/// A sample of `mbit` Mbit/s, without trouble.
+pub fn at(mbit: f64) -> Sample {
+    let throughput_bps = mbit * 1e6;
+    let bytes = (throughput_bps / 16.0) as u64;
+    let responses = bytes as f64 / f64::from(8192 + impairments::RPC_HEADER_BYTES);
+    Sample {
+        seconds: 0.5,
+        throughput_bps: Some(throughput_bps),
+        bytes,
+        wire_frames: Some((responses * 7.0) as u64),
+        retransmits: Some(0),
+        lost_frames: Some(0),
+        out_of_order: Some(0),
+        dsacks: Some(0),
+        cwnd_segments: Some(100.0),
+        stall_s: Some(0.01),
+        ..Sample::default()
+    }
+}
+
+/// A run of the experiments with impairments that comes out as published.
+pub fn with_impairments() -> LabReport {
+    let card = |mbit, dropped, overrun, burst| Sample {
+        dropped_frames: Some(dropped),
+        overrun_frames: Some(overrun),
+        burst_frames_max: Some(burst),
+        memory_bytes_max: Some(18 * 256),
+        rpc_retransmits: Some(dropped / 2),
+        ..at(mbit)
+    };
+    let order = planned(impairments::ORDER, |name| match name {
+        "strict, 64, four" => Sample { out_of_order: Some(800), cwnd_segments: Some(2.0), ..at(96.0) },
+        "strict, in order" | "in order" => at(940.0),
+        "reversed 64" => Sample { out_of_order: Some(9000), dsacks: Some(9), ..at(90.0) },
+        _ => Sample { out_of_order: Some(300), retransmits: Some(60), cwnd_segments: Some(2.0), ..at(24.0) },
+    });
+    let memory = |name: &str| match name {
+        "5 kB, overruns" => card(5.0, 0, 40, 12),
+        name if name.contains("fast") => card(9.4, 0, 0, 2),
+        name if name.starts_with("64 kB") => card(7.0, 0, 0, 44),
+        name if name.starts_with("13 kB") => card(5.0, 10, 0, 33),
+        _ => card(3.0, 40, 0, 12),
+    };
+    let window = planned(impairments::WINDOW, |name| match name {
+        "32 kB" => card(3.0, 40, 0, 10),
+        "32 kB, today" => card(4.5, 30, 0, 10),
+        "32 kB, slow hop" => card(4.7, 0, 0, 2),
+        _ => card(4.6, 0, 0, 3),
+    });
+    let rpc = planned(impairments::RPC, |name| match name {
+        "8-bit, 4 kB" | "8-bit, 8 kB" => card(2.0, 40, 0, 12),
+        name if name.starts_with("8-bit,") => card(6.0, 0, 0, 20),
+        "16-bit, 1 kB" => card(6.5, 0, 0, 2),
+        _ => card(9.5, 0, 0, 3),
+    });
+    let verdicts = planned(impairments::VERDICT, |name| match name {
+        "wrong verdicts" => Sample { stall_s: Some(0.5), ..at(0.0) },
+        _ => at(3000.0),
+    });
+    let [tcp, udp] = [impairments::MEMORY_TCP, impairments::MEMORY_UDP].map(|name| planned(name, memory));
+    LabReport { experiments: vec![order, tcp, udp, window, rpc, verdicts], ..report() }
 }

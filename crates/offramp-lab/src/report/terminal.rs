@@ -3,17 +3,19 @@
 
 use std::io::{self, IsTerminal, Write};
 
+use super::claims;
 use super::words::{
     self, NOT_MEASURED, SLOW_BPS, count, cpu_seconds, gbit, mbit, microseconds, percent, printable, share,
 };
 use crate::metric;
 use crate::model::{Experiment, LabReport, Variant};
+use offramp_model::claims::Live;
 
 /// Columns of text that the report fits into.
 pub const WIDTH: usize = 120;
 /// Shortest column of names that a table is squeezed to.
 const NAME_WIDTH_MIN: usize = 8;
-/// Names of up to so many letters are never cut: columns of figures give way to them.
+/// Longest name that is never shortened: columns of figures give way to it.
 const NAME_WIDTH_KEPT: usize = 24;
 /// Between two columns.
 const GAP: &str = "  ";
@@ -79,12 +81,39 @@ pub fn summary(report: &LabReport, style: Style) -> String {
         lines.extend(paragraph(&words::headline(experiment), &prefix));
     }
     lines.push(String::new());
+    lines.extend(published(report, style));
     lines.extend(paragraph(&where_and_how(report), "").iter().map(|line| style.dim(line)));
     if let Some(guest) = &report.machine.guest {
         lines.extend(paragraph(&words::guest(guest), "").iter().map(|line| style.dim(line)));
     }
     lines.join("\n") + "\n"
 }
+
+/// Each claim that the run bears on: what was published, what was measured, and what a reader must know of it.
+fn published(report: &LabReport, style: Style) -> Vec<String> {
+    let measured = claims::by_claim(report);
+    if measured.is_empty() {
+        return Vec::new();
+    }
+    let mut lines = vec![style.bold("published, and measured here")];
+    lines.extend(paragraph(claims::READING, "").iter().map(|line| style.dim(line)));
+    for (claim, all) in measured {
+        lines.extend(paragraph(&claim.published, &format!("{:<5}", claim.id)));
+        for live in all {
+            let Live { experiment, base, variant, measured, why, .. } = live;
+            let end = if why.is_empty() { String::new() } else { format!("; {why}") };
+            lines.extend(paragraph(&format!("{experiment}, {variant} vs {base}: {measured}{end}"), CLAIM_INDENT));
+        }
+        if !claim.note.is_empty() {
+            lines.extend(paragraph(&claim.note, &format!("{CLAIM_INDENT}note: ")).iter().map(|line| style.dim(line)));
+        }
+    }
+    lines.push(String::new());
+    lines
+}
+
+/// Left of what was measured of a claim.
+const CLAIM_INDENT: &str = "     ";
 
 fn where_and_how(report: &LabReport) -> String {
     let (machine, settings) = (&report.machine, &report.settings);
@@ -168,7 +197,7 @@ fn columns(experiment: &Experiment) -> Vec<Column> {
         // Transactions are what such traffic is about; its bits per second say the same again.
         columns.remove(0);
     }
-    if words::resists(experiment) {
+    if words::has_impairments(experiment) {
         // A card or a fault is what is asked about, not what the program costs that stands for it.
         columns.retain(|column| !OF_THE_ADAPTER.contains(&column.heading));
         columns.extend(of_trouble(experiment));
@@ -396,7 +425,7 @@ mod tests {
 
     #[test]
     fn everything_fits_into_the_width() {
-        for report in [sample::report(), sample::with_guest(), sample::with_moderation()] {
+        for report in [sample::report(), sample::with_guest(), sample::with_moderation(), sample::with_impairments()] {
             for one in &report.experiments {
                 let text = experiment(one, PLAIN);
                 assert!(widest(&text) <= WIDTH, "{}:\n{text}", widest(&text));
@@ -426,6 +455,48 @@ mod tests {
     }
 
     #[test]
+    fn slow_links_have_mbit_and_losses_have_their_columns() {
+        let report = sample::with_impairments();
+        let text = |name: &str| {
+            let one = report.experiments.iter().find(|one| one.name == name).expect("in the sample");
+            let text = experiment(one, PLAIN);
+            assert!(widest(&text) <= WIDTH, "{text}");
+            assert!(one.variants.iter().all(|variant| text.contains(&format!("  {} ", variant.name))), "{text}");
+            text
+        };
+        let memory = text("packet-memory-tcp");
+        assert!(memory.contains("Mbit/s") && memory.contains("over-") && memory.contains("burst"), "{memory}");
+        let order = text("order");
+        assert!(order.contains("Gbit/s") && order.contains("out of") && order.contains("cwnd"), "{order}");
+        assert!(!order.contains("burst") && !order.contains("calls"), "{order}");
+        assert!(text("rpc-size").contains("again") && text("checksum-verdict").contains("stall"));
+    }
+
+    #[test]
+    fn every_claim_of_the_run_stands_once_with_what_was_published_measured_and_noted() {
+        let report = sample::with_moderation();
+        let text = summary(&report, PLAIN);
+        let (_, claims) = text.split_once("published, and measured here").expect("a heading");
+        for (claim, live) in claims::by_claim(&report) {
+            assert_eq!(
+                claims.matches(&format!("\n  {:<5}{}", claim.id, &claim.published[..20])).count(),
+                1,
+                "{}",
+                claim.id
+            );
+            for of in live {
+                assert!(
+                    claims.contains(&format!("       {}, {} vs {}: ", of.experiment, of.variant, of.base)),
+                    "{text}"
+                );
+            }
+        }
+        assert!(claims.contains("note: Whatever else changed between"), "{text}");
+        let without = LabReport { experiments: vec![find("uso")], ..report };
+        assert!(!summary(&without, PLAIN).contains("published"));
+    }
+
+    #[test]
     fn bounds_stand_under_the_table() {
         let text = experiment(&sample::moderation("moderation-mixed", true), PLAIN);
         assert!(text.contains("bounds: quiet-or-area: ") && text.contains("at most 1.25: kept"), "{text}");
@@ -437,8 +508,8 @@ mod tests {
         let mut long = find("lso");
         long.variants[0].name = "a name that is far too long to stand before eleven columns of figures".to_owned();
         let text = experiment(&long, PLAIN);
-        let cut = text.lines().find(|line| line.contains('…') && line.contains("a name")).expect("its row");
-        assert!(cut.chars().count() <= WIDTH, "{cut}");
+        let row = text.lines().find(|line| line.contains('…') && line.contains("a name")).expect("its row");
+        assert!(row.chars().count() <= WIDTH, "{row}");
     }
 
     #[test]

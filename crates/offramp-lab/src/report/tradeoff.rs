@@ -1,6 +1,6 @@
 //! The trade-off of interrupt moderation: what a policy spares in interrupts, and what that costs in time.
 //!
-//! One panel for each load, one named point for each policy. Names, not colours, tell the policies apart: the colours
+//! One panel for each load, one named point for each policy. Names, not colours, identify the policies: the colours
 //! only set off the plain adapter and the policy that is judged.
 
 use serde::Serialize;
@@ -37,7 +37,7 @@ const LABEL_GAP: f64 = 9.0;
 const MARK: f64 = 6.0;
 /// Half the room that a line between two marks takes.
 const LINE: f64 = 2.0;
-/// A label is moved by at most so many lines to keep clear of others.
+/// Most lines by which a label is moved to keep clear of others.
 const LINES_MOVED_MAX: i32 = 9;
 /// Interrupts per frame that differ by no more than this ratio are the same: there is nothing to spare.
 const SAME_INTERRUPTS: f64 = 1.1;
@@ -162,7 +162,7 @@ impl Across {
         Self {
             xs: interrupts.iter().map(|value| axis.at(*value)).collect(),
             ticks: axis.ticks().into_iter().map(|(value, label)| Tick { x: axis.at(value), label }).collect(),
-            title: "interrupts for each frame from the line".to_owned(),
+            title: "interrupts per frame from the wire".to_owned(),
         }
     }
 }

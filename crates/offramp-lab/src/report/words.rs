@@ -3,7 +3,7 @@
 use crate::compare::PAIRS_MIN;
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, Guest, Judgement, Variant, Verdict};
-use crate::plan::resist;
+use crate::plan::impairments;
 
 /// What stands in the place of a figure that was not measured.
 pub const NOT_MEASURED: &str = "–";
@@ -33,7 +33,7 @@ pub fn gbit(bps: f64) -> String {
     if (f64::MIN_POSITIVE..SLOW_BPS).contains(&bps) { format!("{:.4}", bps / 1e9) } else { format!("{:.2}", bps / 1e9) }
 }
 
-/// Below this, a rate is better told in Mbit/s.
+/// Below this, a rate reads better in Mbit/s.
 pub const SLOW_BPS: f64 = 1e8;
 
 /// Bits per second as Mbit/s.
@@ -51,25 +51,25 @@ pub fn seconds(seconds: f64) -> String {
     format!("{seconds:.2}")
 }
 
-/// What TCP tells of trouble: every TCP test measures it, and it says something where trouble was made.
+/// Metrics of TCP that show impairments: every TCP test measures them, and they mean something where there are any.
 const OF_TROUBLE: [&str; 4] = ["out_of_order", "dsacks", "cwnd_segments", "stall_s"];
 /// Longest time without a byte that belongs to a TCP connection without trouble: half of what Linux waits at least
 /// before it sends again.
 const STALL_TOLD_S: f64 = 0.1;
 
-/// Whether a metric is to be shown for an experiment: it was measured, and where it tells of trouble, there was some.
+/// Whether to show a metric for an experiment: it was measured, and a metric of trouble needs an impairment.
 pub fn is_shown(experiment: &Experiment, metric: &Metric) -> bool {
     let mut values = experiment.variants.iter().filter_map(metric.median);
     match metric.name {
-        "stall_s" => resists(experiment) && values.any(|seconds| seconds > STALL_TOLD_S),
-        name if OF_TROUBLE.contains(&name) => resists(experiment) && values.next().is_some(),
+        "stall_s" => has_impairments(experiment) && values.any(|seconds| seconds > STALL_TOLD_S),
+        name if OF_TROUBLE.contains(&name) => has_impairments(experiment) && values.next().is_some(),
         _ => values.next().is_some(),
     }
 }
 
-/// Whether an experiment is about cards and faults.
-pub fn resists(experiment: &Experiment) -> bool {
-    resist::ALL.contains(&experiment.name.as_str())
+/// Whether an experiment is about impaired cards and links.
+pub fn has_impairments(experiment: &Experiment) -> bool {
+    impairments::ALL.contains(&experiment.name.as_str())
 }
 
 /// Processor seconds: two decimals, three where two would show next to nothing.
@@ -110,11 +110,6 @@ pub fn or_dash(value: Option<f64>, text: fn(f64) -> String) -> String {
     value.map_or_else(|| NOT_MEASURED.to_owned(), text)
 }
 
-/// A ratio with as many digits as tell it from 1.
-pub fn ratio(ratio: f64) -> String {
-    ratio_with(ratio, decimals(&[ratio]))
-}
-
 /// Decimals that show each of `ratios` with at least two digits that mean something, near 1 with three.
 fn decimals(ratios: &[f64]) -> usize {
     let smallest = ratios.iter().copied().fold(f64::INFINITY, f64::min);
@@ -149,8 +144,8 @@ pub fn verdict_ratio(verdict: &Verdict) -> String {
     ratio_of(verdict, verdict.ratio)
 }
 
-/// An interval of two rounds can be as wide as 0.02 … 61: with its ends so many times apart, each has the digits that it
-/// needs by itself.
+/// Ratio of an interval's ends from which each end has the digits that it needs by itself: an interval of two rounds can
+/// be as wide as 0.02 … 61.
 const WIDE_FROM: f64 = 10.0;
 
 /// The ratio of a verdict, or an end of its interval.
@@ -166,7 +161,7 @@ pub fn noun(metric_name: &str) -> &str {
 }
 
 /// An interval whose ends are this many times apart cannot tell a halving from nothing: it decides nothing.
-const UNDECIDED_FROM: f64 = 2.0;
+const TOO_NOISY_FROM: f64 = 2.0;
 
 /// A smaller difference reads as 1.000, and is nobody's, however sure it is.
 const DIFFERENCE_MIN: f64 = 0.0005;
@@ -179,7 +174,7 @@ pub enum Finding {
     /// If they differ, then by no more than the noise, or by next to nothing.
     Noise,
     /// The noise is so large that nothing can be said.
-    Undecided,
+    TooNoisy,
 }
 
 impl Finding {
@@ -188,7 +183,7 @@ impl Finding {
         let [low, high] = verdict.ci95;
         match verdict.significant && (verdict.ratio - 1.0).abs() >= DIFFERENCE_MIN {
             true => Self::Difference,
-            false if high > UNDECIDED_FROM * low => Self::Undecided,
+            false if high > TOO_NOISY_FROM * low => Self::TooNoisy,
             false => Self::Noise,
         }
     }
@@ -199,15 +194,10 @@ impl Finding {
     }
 }
 
-/// One verdict by itself: "2.9 × the throughput (95 %: 2.7 … 3.1)".
-pub fn phrase(verdict: &Verdict) -> String {
-    phrases(&[verdict])
-}
-
 /// Several verdicts on the same two variants: those that find a difference together, those that find none, and those
 /// that can say nothing; first those to which the first verdict belongs.
 fn phrases(verdicts: &[&Verdict]) -> String {
-    let mut kinds = vec![Finding::Difference, Finding::Noise, Finding::Undecided];
+    let mut kinds = vec![Finding::Difference, Finding::Noise, Finding::TooNoisy];
     if let Some(main) = verdicts.first() {
         kinds.sort_by_key(|kind| *kind != Finding::of(main));
     }
@@ -225,7 +215,7 @@ fn part(kind: Finding, verdicts: &[&Verdict]) -> Option<String> {
         _ if verdicts.is_empty() => None,
         Finding::Difference => Some(differences(verdicts)),
         Finding::Noise => Some(format!("no difference larger than the noise in {}", list())),
-        Finding::Undecided => Some(format!("too noisy to tell of {}", list())),
+        Finding::TooNoisy => Some(format!("too noisy to judge {}", list())),
     }
 }
 
@@ -244,7 +234,7 @@ pub fn verdicts(experiment: &Experiment) -> impl Iterator<Item = &Verdict> {
     experiment.verdict.iter().chain(&experiment.verdicts)
 }
 
-/// Verdicts of the same two variants together, in the order of the report; what is said twice is kept once.
+/// Verdicts of the same two variants together, in the order of the report, without repetitions.
 pub fn groups(experiment: &Experiment) -> Vec<Vec<&Verdict>> {
     let mut groups: Vec<Vec<&Verdict>> = Vec::new();
     for verdict in verdicts(experiment) {
@@ -296,11 +286,11 @@ pub fn sentences(experiment: &Experiment) -> Vec<String> {
     if groups.is_empty() {
         sentences.push(no_verdict(experiment));
     }
-    sentences.extend(experiment.variants.iter().filter_map(silence));
+    sentences.extend(experiment.variants.iter().filter_map(empty_samples));
     sentences
 }
 
-/// The bounds that an experiment was held against: a sentence for each variant.
+/// The bounds that an experiment must keep: a sentence for each variant.
 pub fn judged(experiment: &Experiment) -> Vec<String> {
     let mut of_variants: Vec<(&str, Vec<String>)> = Vec::new();
     for judgement in &experiment.judgements {
@@ -339,11 +329,11 @@ pub fn headline(experiment: &Experiment) -> String {
     groups(experiment).first().map_or_else(|| no_verdict(experiment), |group| sentence(group))
 }
 
-/// Names the samples of a variant in which nothing arrived: without a ratio, they would be passed over in silence.
-fn silence(variant: &Variant) -> Option<String> {
-    let silent = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
+/// Names the samples of a variant in which nothing arrived: they have no ratio, so nothing else mentions them.
+fn empty_samples(variant: &Variant) -> Option<String> {
+    let empty = variant.samples.iter().filter(|sample| sample.throughput_bps.is_some_and(|bps| bps <= 0.0)).count();
     let (name, all) = (&variant.name, variant.samples.len());
-    (silent > 0).then(|| format!("{name}: nothing arrived in {silent} of {all} samples; these are not compared."))
+    (empty > 0).then(|| format!("{name}: nothing arrived in {empty} of {all} samples; these are not compared."))
 }
 
 fn no_verdict(experiment: &Experiment) -> String {
@@ -407,7 +397,7 @@ mod tests {
         assert_eq!([microseconds(13.24), microseconds(1043.2)], ["13.2", "1\u{202f}043"]);
         assert_eq!([count(12.0), count(1234.4), count(1_234_567.0)], ["12", "1\u{202f}234", "1\u{202f}234\u{202f}567"]);
         assert_eq!(
-            [ratio(2.913), ratio(0.344), ratio(1.0042), ratio(0.0344), ratio(31.2)],
+            [2.913, 0.344, 1.0042, 0.0344, 31.2].map(|ratio| ratio_with(ratio, decimals(&[ratio]))),
             ["2.9", "0.34", "1.004", "0.034", "31"]
         );
         assert_eq!(or_dash(None, gbit), "–");
@@ -483,14 +473,14 @@ mod tests {
     #[test]
     fn an_interval_that_ends_short_of_1_does_not_read_as_if_it_held_it() {
         let close = verdict("throughput_bps", 0.97, [0.94, 0.998]);
-        assert_eq!(ordinary_spaces(&phrase(&close)), "0.970 × the throughput (95 %: 0.940 … 0.998)");
+        assert_eq!(ordinary_spaces(&phrases(&[&close])), "0.970 × the throughput (95 %: 0.940 … 0.998)");
     }
 
     #[test]
     fn noise_that_hides_a_halving_is_not_called_no_difference() {
         let wide = verdict("throughput_bps", 2.28, [0.46, 11.3]);
-        assert_eq!(Finding::of(&wide), Finding::Undecided);
-        assert_eq!(ordinary_spaces(&phrase(&wide)), "too noisy to tell of the throughput (0.46 … 11.3)");
+        assert_eq!(Finding::of(&wide), Finding::TooNoisy);
+        assert_eq!(ordinary_spaces(&phrases(&[&wide])), "too noisy to judge the throughput (0.46 … 11.3)");
         assert_eq!(Finding::of(&verdict("throughput_bps", 1.0, [0.8, 1.3])), Finding::Noise);
         assert_eq!(Finding::of(&verdict("throughput_bps", 1.0002, [1.0001, 1.0003])), Finding::Noise);
         assert_eq!(Finding::of(&verdict("throughput_bps", 0.998, [0.997, 0.999])), Finding::Difference);

@@ -20,16 +20,16 @@ use super::wire::{
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(15);
 /// How long the server may take to say that its window has ended; the request may stand in a queue that it measures.
 const ENDED_TIMEOUT: Duration = Duration::from_secs(5);
-/// A test over a number of bytes in which nothing moves for so long is given up.
+/// Longest time without progress before a test over a number of bytes is given up.
 const STALL_MAX: Duration = Duration::from_secs(30);
-/// How often a waiting client looks at the progress.
+/// How often a waiting client polls the progress.
 const PROGRESS_POLL: Duration = Duration::from_millis(500);
 
-/// Runs one test against the server at `host`, control port `port`, and tells `on_event` what happens. All threads and
-/// sockets are the caller's network namespace's, and are gone when it returns.
+/// Runs one test against the server at `host`, control port `port`, and passes each event to `on_event`. All threads and
+/// sockets belong to the caller's network namespace, and have ended when it returns.
 ///
 /// # Errors
-/// [`TrafficError`]: [`is_setup`](TrafficError::is_setup) tells a test that never began from one that was cut off. A
+/// [`TrafficError`]: [`is_setup`](TrafficError::is_setup) separates a test that never began from one that broke off. A
 /// test that ran to its end although single streams failed is no error; see [`Report::is_complete`].
 pub fn run_client(
     host: &str,
@@ -199,7 +199,7 @@ impl Test<'_> {
         Ok(())
     }
 
-    /// Waits, and tells the interim results that fall due. Says whether all threads have ended.
+    /// Waits, and reports the interim results that are due. Returns whether all threads have ended.
     fn wait_and_tick(&mut self, until: Instant) -> bool {
         let next = self.side.next_tick().map_or(until, |tick| tick.min(until));
         let ended = self.side.wait(next);

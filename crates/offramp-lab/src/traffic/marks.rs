@@ -71,7 +71,7 @@ pub(super) fn keep(intervals: &mut Vec<Interval>, interval: Option<Interval>) {
 
 /// Adds a rest that is too short for a line of its own to the interval before it, so that the intervals still add up to
 /// the window.
-pub(super) fn join_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
+pub(super) fn merge_last(intervals: &mut Vec<Interval>, rest: Option<Interval>) {
     let Some(rest) = rest else { return };
     let Some(last) = intervals.last_mut().filter(|last| last.end_seconds >= rest.start_seconds) else {
         return keep(intervals, Some(rest));
@@ -113,7 +113,7 @@ mod tests {
         let marks = [at(origin, 0, 0), at(origin, 100, 5000), at(origin, 101, 5040)];
         let mut intervals = Vec::new();
         keep(&mut intervals, Some(interval_between(origin, marks[0], marks[1])));
-        join_last(&mut intervals, Some(interval_between(origin, marks[1], marks[2])));
+        merge_last(&mut intervals, Some(interval_between(origin, marks[1], marks[2])));
         assert_eq!(intervals, [interval_between(origin, marks[0], marks[2])]);
     }
 
@@ -121,8 +121,8 @@ mod tests {
     fn a_rest_without_an_interval_before_it_stands_alone() {
         let origin = Instant::now();
         let mut intervals = Vec::new();
-        join_last(&mut intervals, Some(interval_between(origin, at(origin, 0, 0), at(origin, 1, 7))));
-        join_last(&mut intervals, None);
+        merge_last(&mut intervals, Some(interval_between(origin, at(origin, 0, 0), at(origin, 1, 7))));
+        merge_last(&mut intervals, None);
         assert_eq!(intervals.iter().map(|interval| interval.bytes).sum::<u64>(), 7);
     }
 }

@@ -23,10 +23,10 @@
 
 mod client;
 mod error;
-mod looks;
 mod marks;
 mod pace;
 mod params;
+mod polls;
 mod report;
 mod requests;
 mod rpc;

@@ -56,7 +56,7 @@ impl Pace {
         }
     }
 
-    /// So many bytes were sent.
+    /// Records that `len` bytes were sent.
     pub(super) fn sent(&mut self, len: usize) {
         if self.rate_bps > 0 {
             self.due += time_of(len, self.rate_bps);

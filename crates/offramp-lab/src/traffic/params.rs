@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Control port of a server unless told otherwise, the port of ttcp and nttcp since the 1980s.
+/// Default control port of a server: the port of ttcp and nttcp since the 1980s.
 pub const PORT_DEFAULT: u16 = 5010;
-/// Congestion control unless told otherwise: it does not pace, so it shows what an offload is worth.
+/// Default congestion control: it does not pace, so it shows what an offload is worth.
 pub const CONGESTION_DEFAULT: &str = "cubic";
 /// Streams in one direction, at most. Each is a thread on both ends.
 pub const STREAMS_MAX: u32 = 64;
-/// Bytes per write of a bulk sender unless told otherwise.
+/// Default bytes per write of a bulk sender.
 pub const LENGTH_DEFAULT_BYTES: u32 = 128 * 1024;
 /// Bytes per write of a bulk sender, at most.
 pub const LENGTH_MAX_BYTES: u32 = 4 * 1024 * 1024;
@@ -24,15 +24,15 @@ pub const DATAGRAM_BYTES_MIN: u32 = 8;
 pub const DATAGRAM_BYTES_MAX: u32 = 65_507;
 /// Datagrams in one UDP super-frame, at most (`UDP_MAX_SEGMENTS` of Linux since 6.9; 64 before).
 pub const GSO_SEGMENTS_MAX: u32 = 128;
-/// Payload of a call's request unless told otherwise: about that of an NFS READ.
+/// Default payload of a call's request: about that of an NFS READ.
 pub const RPC_REQUEST_BYTES: u32 = 128;
-/// Payload of a call's response unless told otherwise: NFS' 8 KiB.
+/// Default payload of a call's response: NFS' 8 KiB.
 pub const RPC_RESPONSE_BYTES: u32 = 8 * 1024;
-/// Calls under way unless told otherwise.
+/// Default number of calls under way.
 pub const RPC_OUTSTANDING: u32 = 4;
 /// Calls under way in one stream, at most.
 pub const RPC_OUTSTANDING_MAX: u32 = 1024;
-/// When a request is sent again unless told otherwise: NFS' 0.7 s (`timeo=7` of nfs(5)).
+/// Default time after which a request is sent again: NFS' 0.7 s (`timeo=7` of nfs(5)).
 pub const RPC_TIMER_USECS: u64 = 700_000;
 /// Longest time after which a request is sent again: a minute, in microseconds.
 const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
@@ -40,7 +40,7 @@ const RPC_TIMER_MAX_USECS: u64 = 60_000_000;
 const RECEIVE_WINDOW_MIN_BYTES: u32 = 1152;
 /// Bytes of receive buffer for each byte of a limited receive window: a short segment occupies more than itself.
 pub(super) const RECEIVE_WINDOW_BUFFERS: u64 = 4;
-/// Time before the measured window, unless told otherwise, in microseconds.
+/// Default time before the measured window, in microseconds.
 pub const WARMUP_DEFAULT_USECS: u64 = 200_000;
 /// Longest measured window and longest warm-up: one day, in microseconds.
 const DURATION_MAX_USECS: u64 = 86_400_000_000;
@@ -106,9 +106,9 @@ pub struct BulkParams {
     pub length_bytes: u32,
     /// Send patterned data made from this seed, and have the sink compare each byte. `None`: constant data, unchecked.
     pub pattern_seed: Option<u64>,
-    /// Cut the streams off when the window has closed, with whatever is still under way, and take a stream that was
-    /// cut for one that came to its end: for a connection that may stall, or whose queues hold more than the line
-    /// carries in the test. Only in a timed test.
+    /// End the streams when the window closes, whatever is still under way. Such a stream counts as complete. This is
+    /// for a connection that may stall, or whose queues hold more than the link carries in the test. Only in a timed
+    /// test.
     #[serde(default)]
     pub cut_off: bool,
     /// Payload bits per second in each direction, over all streams; 0 sends as fast as it goes.
@@ -164,15 +164,15 @@ pub struct UdpParams {
     pub rate_bps: u64,
 }
 
-/// One test of remote procedure calls over UDP in the manner of NFS: short requests, long responses that IP cuts into
-/// frames, and a request that is sent again when its response does not come in time. Each stream reads a file in order,
-/// with so many calls under way.
+/// One test of remote procedure calls over UDP in the manner of NFS: short requests, and long responses that IP
+/// fragments. A request is sent again when its response does not come in time. Each stream reads a file in order, with
+/// several calls under way.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RpcParams {
     /// Payload of a request, in bytes.
     pub request_bytes: u32,
-    /// Payload of a response, in bytes: one UDP datagram, which IP cuts to the MTU.
+    /// Payload of a response, in bytes: one UDP datagram, which IP fragments to the MTU.
     pub response_bytes: u32,
     /// Calls that each stream has under way at most: none begins that lies so far beyond the oldest one without a
     /// response.
@@ -204,7 +204,7 @@ pub enum Arrivals {
         /// Where the gaps come from: the same seed gives the same moments. Each stream adds its number to it.
         seed: u64,
     },
-    /// So many at once, again and again; one at a time is an even pace.
+    /// Bursts of `requests` each; bursts of one are an even pace.
     Bursts {
         /// Requests of one burst.
         requests: u32,
@@ -215,9 +215,9 @@ pub enum Arrivals {
 
 /// Requests over UDP in an open loop.
 ///
-/// UDP, so that each request and each answer is one datagram, and up to the MTU one frame, at the moment that it is
-/// meant for: over TCP, acknowledgements would go along, and a lost or a late segment would hold those behind it. What
-/// is not answered is counted, and stands in the latencies with the time that it was waited for.
+/// Over UDP each request and each answer is one datagram, and up to the MTU one frame, sent when it is due. TCP would
+/// add acknowledgements, and a lost or late segment would delay those after it. A request without an answer is counted,
+/// and enters the latencies with the time that the client waited for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct RequestParams {
@@ -284,7 +284,7 @@ pub struct Params {
     pub receive_window_bytes: u32,
     /// `TCP_NODELAY` on every data socket. A transaction test always sets it.
     pub nodelay: bool,
-    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: how long a read looks at the adapter's queue
+    /// `SO_BUSY_POLL` of every data socket of both ends, in microseconds: how long a read polls the adapter's queue
     /// itself before it sleeps; 0 leaves it to the kernel. It needs an adapter with NAPI, which a TAP has none of.
     #[serde(default)]
     pub busy_poll_usecs: u32,

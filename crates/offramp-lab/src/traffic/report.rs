@@ -54,7 +54,7 @@ pub struct TcpFigures {
     pub congestion: String,
     /// Segments sent again.
     pub retransmits: u64,
-    /// Segments sent, as TCP counts them: a super-frame counts as the segments it is cut into.
+    /// Segments sent, as TCP counts them: a super-frame counts as the segments that it becomes.
     pub segments_sent: u64,
     /// Segments received.
     pub segments_received: u64,
@@ -74,8 +74,8 @@ pub struct TcpFigures {
     /// Times that what seemed lost was found to be only out of order.
     #[serde(default)]
     pub reorderings: u64,
-    /// Congestion window in segments: the median over the streams and the whole window, looked at a hundred times a
-    /// second. `None`: this end did not send, or the window was too short to look.
+    /// Congestion window in segments: the median over the streams and the whole window, read a hundred times a
+    /// second. `None`: this end did not send, or the window was too short for a reading.
     #[serde(default)]
     pub cwnd_median_segments: Option<f64>,
 }
@@ -275,10 +275,10 @@ pub struct Report {
     pub streams: u32,
     /// Congestion control, read back from the data sockets; empty for UDP.
     pub congestion: String,
-    /// Payload bits per second: each direction's at its receiver, summed; both ways for transactions. Of a mixed test the
-    /// bulk data's.
+    /// Payload bits per second: both directions added, each measured at its receiver; both ways for transactions. Of a
+    /// mixed test the bulk data's.
     pub throughput_bps: f64,
-    /// Payload bytes in the measured window, summed likewise.
+    /// Payload bytes in the measured window, added likewise.
     pub bytes: u64,
     /// Length of the client's measured window, in seconds; for a number of bytes the receiver's, first byte to last.
     pub seconds: f64,
@@ -361,8 +361,8 @@ impl Report {
     }
 }
 
-/// What happens during a test, told to the caller of [`run_client`](super::run_client) as it happens. As JSON, each
-/// is one object with its name in `event`.
+/// An event of a test, which [`run_client`](super::run_client) passes to its caller as it happens. As JSON, each is one
+/// object with its name in `event`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event {
@@ -388,7 +388,7 @@ pub enum Event {
     Report(Box<Report>),
 }
 
-/// Bits per second of so many bytes in so many seconds; 0 when there was no time.
+/// Bits per second of `bytes` in `seconds`; 0 when there was no time.
 pub(super) fn rate_bps(bytes: u64, seconds: f64) -> f64 {
     if seconds > 0.0 { bytes as f64 * 8.0 / seconds } else { 0.0 }
 }

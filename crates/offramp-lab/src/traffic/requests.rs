@@ -1,8 +1,8 @@
 //! Requests and responses over UDP in an open loop: made when they are due, whatever becomes of the answers.
 //!
-//! A latency is counted from the moment at which the request was **meant** to be made. A client that was held up makes
-//! its requests late, and the wait shows in them; one that waited for each answer before it asked again would leave out
-//! just the requests that had to wait (coordinated omission).
+//! A latency is counted from the moment at which the request was **meant** to be made. A client that is delayed makes
+//! its requests late, and the latencies include the delay. A client that waited for each answer before its next request
+//! would leave out just the requests that had to wait (coordinated omission).
 
 use std::collections::VecDeque;
 use std::io;
@@ -29,7 +29,7 @@ use super::udp::is_passing;
 pub(super) const NUMBER_LEN: usize = 8;
 /// Requests without an answer that are remembered; the oldest one beyond is given up.
 const OUTSTANDING_MAX: usize = 1 << 16;
-/// Requests made, or answers taken, before the other is looked at: a burst of the usual size goes out whole.
+/// Requests made, or answers taken, before the other's turn: a burst of the usual size goes out whole.
 const TURN_MAX: u32 = 64;
 /// Longest gap of a Poisson process: at one request a second, one of e^60 gaps is longer.
 const GAP_MAX_S: f64 = 60.0;
@@ -306,7 +306,7 @@ impl Client<'_> {
     }
 }
 
-/// Sleeps until a datagram comes, at most so long.
+/// Sleeps until a datagram comes, at most for `wait`.
 fn wait_for_answers(socket: &UdpSocket, wait: Duration) -> io::Result<()> {
     let mut watched = [PollFd::new(socket.as_fd(), PollFlags::POLLIN)];
     match ppoll(&mut watched, Some(TimeSpec::from_duration(wait)), None) {

@@ -1,6 +1,5 @@
-//! Remote procedure calls over UDP in the manner of NFS: a short request, a response of one datagram that IP cuts into
-//! frames, and a request that is sent again when its response does not come in time. One lost frame loses the whole
-//! response.
+//! Remote procedure calls over UDP in the manner of NFS: a short request, and a response of one datagram that IP
+//! fragments. A request is sent again when its response does not come in time. One lost frame loses the whole response.
 //!
 //! The calls read a file from its begin to its end, with read-ahead: none begins that lies so far beyond the oldest one
 //! without a response.

@@ -13,7 +13,7 @@ use super::params::TransactionParams;
 use super::side::{Context, Phase, WorkerEnd};
 use super::ttcp::{Source, finish, is_pause};
 
-/// Longest transaction time that is told apart, in nanoseconds: one minute; longer ones count as this.
+/// Longest transaction time that is recorded, in nanoseconds: one minute; longer ones count as this.
 pub(super) const LATENCY_MAX_NSECS: u64 = 60_000_000_000;
 /// Significant digits of a transaction time.
 pub(super) const LATENCY_DIGITS: u8 = 3;
@@ -34,7 +34,7 @@ pub fn work(iterations: u64) -> u64 {
     })
 }
 
-/// How many rounds of [`work`] take so many microseconds of processor time on this machine.
+/// How many rounds of [`work`] take the given microseconds of processor time on this machine.
 ///
 /// Measured anew at each call and thus never twice the same: measure once and use the number on both sides of a
 /// comparison.
@@ -170,7 +170,7 @@ fn write_message(stream: &TcpStream, len: u32, source: &Source, context: &mut Co
 
 fn read_message(stream: &TcpStream, len: u32, buffer: &mut [u8], context: &mut Context) -> io::Result<Message> {
     let mut left = len as usize;
-    // Between two messages the phase is looked at once, so that the processor time of the window is taken in time.
+    // The phase is polled once between two messages, so that the window's processor time is read when the window ends.
     context.phase();
     while left > 0 {
         let room = left.min(buffer.len());

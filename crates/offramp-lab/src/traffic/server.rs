@@ -30,9 +30,9 @@ const STREAMS_TIMEOUT: Duration = Duration::from_secs(10);
 const DATA_HELLO_TIMEOUT: Duration = Duration::from_secs(2);
 /// How much longer than the asked time a timed test may take, over all its steps.
 const GRACE: Duration = Duration::from_mins(1);
-/// A test over a number of bytes in which nothing moves for so long is given up.
+/// Longest time without progress before a test over a number of bytes is given up.
 const STALL_MAX: Duration = Duration::from_mins(1);
-/// How often a waiting server looks at its stop flag.
+/// How often a waiting server polls its stop flag.
 const STOP_POLL: Duration = Duration::from_millis(100);
 /// Pause after a failed accept, which is mostly a lack of descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
@@ -55,7 +55,7 @@ pub struct ServerStats {
     pub lost: AtomicU64,
 }
 
-/// What happens at a server, told as it happens.
+/// An event at a server, reported as it happens.
 #[derive(Clone, Debug, PartialEq)]
 pub enum ServerEvent {
     /// A test came to its end.
@@ -129,7 +129,7 @@ pub fn serve(
     })
 }
 
-/// Waits for a connection, at most so long.
+/// Waits for a connection, at most for `wait`.
 fn accept(listener: &TcpListener, wait: Duration) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     let mut watched = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
     let timeout = PollTimeout::try_from(wait).unwrap_or(PollTimeout::ZERO);
@@ -196,7 +196,7 @@ impl House<'_> {
             }
             Err(failure) => {
                 let (Failure::Refused(reason) | Failure::Lost(reason)) = &failure;
-                // Nobody may be listening any more; the reason is counted and told here as well.
+                // The client may be gone, so the reason is also counted and reported here.
                 let _ = control.send(&ServerLine::Refused { reason: reason.clone() });
                 match failure {
                     Failure::Refused(reason) => self.refused(peer, reason),

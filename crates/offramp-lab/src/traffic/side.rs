@@ -1,6 +1,6 @@
 //! One end of a running test: its threads, the phases they go through together, and what they counted.
 //!
-//! The controlling thread moves the phase and reads the counters; a data thread looks at the phase with one relaxed
+//! The controlling thread moves the phase and reads the counters; a data thread polls the phase with one relaxed
 //! load per call of the kernel and writes counters that nobody else writes.
 
 use std::net::{Shutdown, TcpStream};
@@ -16,15 +16,15 @@ use nix::sys::time::TimeValLike;
 use offramp_ports::socket::{TcpInfo, tcp_info};
 use serde::{Deserialize, Serialize};
 
-use super::looks::Looks;
-use super::marks::{Mark, Mean, Moment, interval_between, join_last, keep};
+use super::marks::{Mark, Mean, Moment, interval_between, keep, merge_last};
 use super::params::Params;
+use super::polls::Polls;
 use super::report::{CpuTime, Datagrams, EndFigures, Interval, RpcCounts, TcpFigures};
 use super::sockets::congestion_of;
 
-/// How long a data thread may sit in one call of the kernel before it looks at the phase again.
+/// How long a data thread may sit in one call of the kernel before it polls the phase again.
 pub(super) const IO_TIMEOUT: Duration = Duration::from_millis(100);
-/// How often a sender looks whether the test has begun.
+/// How often a sender polls whether the test has begun.
 const BEGIN_POLL: Duration = Duration::from_millis(1);
 /// A drain without one more byte for this long is given up.
 pub(super) const DRAIN_STALL: Duration = Duration::from_secs(5);
@@ -200,7 +200,7 @@ pub(super) struct Side {
     interval: Option<Duration>,
     interval_start: Option<Moment>,
     intervals: SideIntervals,
-    looks: Option<Looks>,
+    polls: Option<Polls>,
 }
 
 #[derive(Default)]
@@ -226,7 +226,7 @@ impl Side {
             interval: params.interval(),
             interval_start: None,
             intervals: SideIntervals::default(),
-            looks: None,
+            polls: None,
         }
     }
 
@@ -278,7 +278,7 @@ impl Side {
         self.start = Some(now);
         self.interval_start = Some(now);
         let has_tcp = self.workers.iter().any(|worker| worker.socket.is_some());
-        self.looks = has_tcp.then(|| Looks::new(now.at, self.progress()));
+        self.polls = has_tcp.then(|| Polls::new(now.at, self.progress()));
     }
 
     /// Closes the measured window now; the load stays on. Gives the last interim result if it is due or cut short.
@@ -290,7 +290,7 @@ impl Side {
         if self.start.is_none() || self.end.is_some() {
             return None;
         }
-        self.look(now.at);
+        self.poll(now.at);
         self.end = Some(now);
         let begun = self.interval_start.filter(|_| self.interval.is_some())?;
         if now.at - begun.at > LAST_INTERVAL_MIN {
@@ -357,20 +357,20 @@ impl Side {
         self.workers.iter().map(|worker| worker.meter.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// When something is due while the window is open: a look, or the next interim result.
+    /// When something is due while the window is open: a poll, or the next interim result.
     pub(super) fn next_tick(&self) -> Option<Instant> {
-        let look = self.looks.as_ref().map(Looks::due);
-        look.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
+        let poll = self.polls.as_ref().map(Polls::due);
+        poll.into_iter().chain(self.interval_end()).min().filter(|_| self.end.is_none())
     }
 
-    /// Looks if it is time to, and takes an interim result if one is due.
+    /// Polls if it is time to, and takes an interim result if one is due.
     pub(super) fn tick(&mut self) -> Option<Intervals> {
         if self.end.is_some() {
             return None;
         }
         let now = Instant::now();
-        if self.looks.as_ref().is_some_and(|looks| now >= looks.due()) {
-            self.look(now);
+        if self.polls.as_ref().is_some_and(|polls| now >= polls.due()) {
+            self.poll(now);
         }
         (now >= self.interval_end()?).then(|| self.close_interval(self.moment()))
     }
@@ -379,11 +379,11 @@ impl Side {
         Some(self.interval_start?.at + self.interval?)
     }
 
-    fn look(&mut self, now: Instant) {
-        let Some(mut looks) = self.looks.take() else { return };
-        let windows = self.of(Role::Sending).filter_map(Worker::tcp_info).map(|info| info.snd_cwnd);
-        looks.take(now, self.progress(), windows);
-        self.looks = Some(looks);
+    fn poll(&mut self, now: Instant) {
+        let Some(mut polls) = self.polls.take() else { return };
+        let windows = self.of(Role::Sending).filter_map(Worker::tcp_info).map(|info| info.tcpi_snd_cwnd);
+        polls.take(now, self.progress(), windows);
+        self.polls = Some(polls);
     }
 
     /// What this end measured, and the transaction times in its window in nanoseconds. Call it when all threads have
@@ -428,13 +428,13 @@ impl Side {
             mark.bytes += worker.meter.bytes.load(Ordering::Relaxed);
             mark.units += worker.meter.units.load(Ordering::Relaxed);
             if let Some(info) = worker.tcp_info() {
-                mark.retransmits += u64::from(info.total_retrans);
-                mark.segments_sent += u64::from(info.segs_out);
-                mark.segments_received += u64::from(info.segs_in);
-                mark.segments_out_of_order += u64::from(info.rcv_ooopack);
-                mark.dsacks += u64::from(info.dsack_dups);
-                mark.reorderings += u64::from(info.reord_seen);
-                cwnd.add(info.snd_cwnd);
+                mark.retransmits += u64::from(info.tcpi_total_retrans);
+                mark.segments_sent += u64::from(info.tcpi_segs_out);
+                mark.segments_received += u64::from(info.tcpi_segs_in);
+                mark.segments_out_of_order += u64::from(info.tcpi_rcv_ooopack);
+                mark.dsacks += u64::from(info.tcpi_dsack_dups);
+                mark.reorderings += u64::from(info.tcpi_reord_seen);
+                cwnd.add(info.tcpi_snd_cwnd);
             }
         }
         mark.cwnd_segments = cwnd.get();
@@ -454,8 +454,8 @@ impl Side {
 
     fn add_rest(&mut self, now: Moment) {
         let (sent, received) = self.interval_to(now);
-        join_last(&mut self.intervals.sending, sent);
-        join_last(&mut self.intervals.receiving, received);
+        merge_last(&mut self.intervals.sending, sent);
+        merge_last(&mut self.intervals.receiving, received);
     }
 
     fn interval_to(&mut self, now: Moment) -> Intervals {
@@ -476,7 +476,7 @@ impl Side {
             worker.add_to(&mut figures, index);
         }
         figures.tcp = self.tcp_figures(role);
-        figures.stall_seconds = self.looks.as_ref().map(|looks| looks.stall().as_secs_f64());
+        figures.stall_seconds = self.polls.as_ref().map(|polls| polls.stall().as_secs_f64());
         figures.intervals = match role {
             Role::Sending => std::mem::take(&mut self.intervals.sending),
             Role::Receiving => std::mem::take(&mut self.intervals.receiving),
@@ -511,10 +511,10 @@ impl Side {
         let (mut mss, mut cwnd, mut rtt, mut rttvar) =
             (Mean::default(), Mean::default(), Mean::default(), Mean::default());
         for info in self.of(role).filter_map(Worker::tcp_info) {
-            mss.add(info.snd_mss);
-            cwnd.add(info.snd_cwnd);
-            rtt.add(info.rtt_us);
-            rttvar.add(info.rttvar_us);
+            mss.add(info.tcpi_snd_mss);
+            cwnd.add(info.tcpi_snd_cwnd);
+            rtt.add(info.tcpi_rtt);
+            rttvar.add(info.tcpi_rttvar);
         }
         Some(TcpFigures {
             congestion,
@@ -528,7 +528,7 @@ impl Side {
             rttvar_us: rttvar.get(),
             dsacks: end.dsacks.saturating_sub(start.dsacks),
             reorderings: end.reorderings.saturating_sub(start.reorderings),
-            cwnd_median_segments: self.looks.as_ref().filter(|_| role == Role::Sending).and_then(Looks::window_median),
+            cwnd_median_segments: self.polls.as_ref().filter(|_| role == Role::Sending).and_then(Polls::window_median),
         })
     }
 }
@@ -537,7 +537,7 @@ impl Drop for Side {
     fn drop(&mut self) {
         self.abort();
         for thread in self.workers.iter_mut().filter_map(|worker| worker.thread.take()) {
-            // A thread that panicked is told as a stream without an end; here it only has to be gone.
+            // A thread that panicked is reported elsewhere, as a stream without an end; here it only has to be gone.
             let _ = thread.join();
         }
     }

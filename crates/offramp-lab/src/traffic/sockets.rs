@@ -21,8 +21,8 @@ use super::side::IO_TIMEOUT;
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Where the kernel lists the congestion controls of this namespace.
 const CONGESTION_AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
-/// Receive buffer of a UDP socket unless told otherwise, in bytes: a few milliseconds at 10 Gbit/s. The kernel cuts
-/// it down to `net.core.rmem_max`.
+/// Default receive buffer of a UDP socket, in bytes: a few milliseconds at 10 Gbit/s. The kernel limits it to
+/// `net.core.rmem_max`.
 const UDP_RECEIVE_BUFFER_BYTES: usize = 4 << 20;
 
 /// What a data socket should be like, with the action named for the error.

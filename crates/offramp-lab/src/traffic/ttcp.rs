@@ -119,12 +119,12 @@ pub(super) fn receive(
         }
         context.count(end.bytes, 0);
     };
-    // The end of the stream comes with the last byte or right behind it.
+    // The end of the stream comes with the last byte or right after it.
     end.last = Some(Instant::now());
     finish(end, outcome, context)
 }
 
-/// Says whether a call merely ran into its timeout, so that the thread can look at the phase.
+/// Whether a call merely ran into its timeout, so that the thread can poll the phase.
 pub(super) fn is_pause(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted)
 }

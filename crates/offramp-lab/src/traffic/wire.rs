@@ -156,7 +156,7 @@ impl Control {
         self.stream.write_all(&text).map_err(WireError::Io)
     }
 
-    /// Waits for one line until the deadline. After [`WireError::Timeout`] it may be called again; nothing is lost.
+    /// Waits for one line until the deadline. After [`WireError::Timeout`] another call continues; nothing is lost.
     pub(super) fn receive<Line: DeserializeOwned>(&mut self, deadline: Instant) -> Result<Line, WireError> {
         let mut searched = 0;
         loop {

@@ -21,7 +21,7 @@ pub enum Command {
     ReadMultiple,
 }
 
-/// A bus, with the bridge behind it.
+/// A bus and its bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pci {
     /// Clock of the bus.
@@ -60,18 +60,18 @@ impl Pci {
         len.max(self.width)
     }
 
-    /// Clocks to move so many bytes in bursts of at most `burst_len`.
+    /// Clocks to move this number of bytes in bursts of at most `burst_len`.
     pub fn clocks_in_bursts(&self, bytes: u64, burst_len: u64) -> u64 {
         let bursts = bytes.div_ceil(burst_len.max(self.width));
         bytes.div_ceil(self.width) * (1 + self.wait_states) + bursts * self.overhead_cycles
     }
 
-    /// Clocks to move so many bytes with a command.
+    /// Clocks to move this number of bytes with a command.
     pub fn clocks(&self, command: Command, bytes: u64) -> u64 {
         self.clocks_in_bursts(bytes, self.burst_len(command))
     }
 
-    /// Time to move so many bytes with a command.
+    /// Time to move this number of bytes with a command.
     pub fn time(&self, command: Command, bytes: u64) -> Span {
         Span::of_cycles(self.clocks(command, bytes), self.clock_hz)
     }

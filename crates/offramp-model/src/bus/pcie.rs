@@ -2,8 +2,8 @@
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
 //! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot
-//! below 256 bytes, so the adapter's engines are servers of their own: so many reads under way, so many writes per
-//! second; and so many posted bytes before credits come back.
+//! below 256 bytes, so the adapter's engines are servers of their own. They limit the reads under way, the writes
+//! per second, and the posted bytes before credits come back.
 
 pub mod measured;
 
@@ -12,7 +12,7 @@ use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 /// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16
 /// (PCI Express Base Specification 3.0, 2.2, 3.6, 4.2.2).
 const REQUEST_HEADER_LEN: u64 = 24;
-/// The same of a completion with data: 8 and 12.
+/// Bytes around the data of a completion: 8 and 12.
 const COMPLETION_HEADER_LEN: u64 = 20;
 /// Optional end-to-end CRC of a packet (2.7).
 const ECRC_LEN: u64 = 4;
@@ -157,7 +157,7 @@ impl Pcie {
         Span::of_bytes_at(bytes, self.packet_bps())
     }
 
-    /// The adapter writes so many bytes to the memory of the host.
+    /// The adapter writes this number of bytes to the memory of the host.
     pub fn write(&self, bytes: u64) -> Use {
         let packets = bytes.div_ceil(self.payload_len_max).max(1);
         let on_link = bytes + packets * (REQUEST_HEADER_LEN + self.ecrc_len());
@@ -166,7 +166,7 @@ impl Pcie {
         Use { up: self.link_time(on_link), down: Span::ZERO, engine }
     }
 
-    /// Time that credits allow so many posted bytes in.
+    /// Time that credits allow this number of posted bytes in.
     fn credit_time(&self, bytes: u64) -> Span {
         match self.posted_credit_len {
             0 => Span::ZERO,
@@ -174,7 +174,7 @@ impl Pcie {
         }
     }
 
-    /// The adapter reads so many bytes of the memory of the host.
+    /// The adapter reads this number of bytes of the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
         let requests = bytes.div_ceil(self.read_request_len_max).max(1);
         let completions = bytes.div_ceil(self.completion_len_max).max(1);
@@ -225,12 +225,12 @@ impl PcieState {
         self.down
     }
 
-    /// From when on the link to the host is given to the transfer that was the last to ask.
+    /// When the last transfer that asked gets the link to the host.
     pub fn begun_up(&self, used: &Use) -> Time {
         Time(self.up.0.saturating_sub(used.up.0))
     }
 
-    /// The same of the link from the host.
+    /// When the last transfer that asked gets the link from the host.
     pub fn begun_down(&self, used: &Use) -> Time {
         Time(self.down.0.saturating_sub(used.down.0))
     }

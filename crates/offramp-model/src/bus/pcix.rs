@@ -3,18 +3,19 @@
 //! A transaction has an attribute phase behind its address phase, with the count of its bytes. A bridge that has not got
 //! what is read does not answer with a retry: it takes the request, leaves the bus to others, and brings the data in a
 //! transaction of its own, a split completion (PCI-X Addendum 1.0a, 2.10). Nobody asks again meanwhile. A transaction that
-//! is cut ends at a boundary of 128 bytes (2.2), and a read request is for at most the maximum memory read byte count.
+//! is interrupted ends at a boundary of 128 bytes (2.2). A read request asks for at most the maximum memory read byte
+//! count.
 
 use crate::time::{Span, Time};
 
 /// Clocks of the attribute phase (PCI-X Addendum 1.0a, 2.5).
 pub const ATTRIBUTE_CYCLES: u64 = 1;
-/// A transaction is cut at whole multiples of so many bytes: allowable disconnect boundaries (2.2).
+/// A transaction may end at multiples of this number of bytes only: allowable disconnect boundaries (2.2).
 pub const DISCONNECT_BOUNDARY_LEN: u64 = 128;
 /// The data phase in which a read request is answered with "split" (2.10.2).
 const SPLIT_RESPONSE_CYCLES: u64 = 1;
 
-/// A bus, with the bridge behind it.
+/// A bus and its bridge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PciX {
     /// Clock of the bus.
@@ -23,7 +24,7 @@ pub struct PciX {
     pub width: u64,
     /// Clocks of a transaction without data, the attribute phase aside: arbitration, address, response, turn-around.
     pub overhead_cycles: u64,
-    /// Longest transaction, bytes; the bridge cuts it at the boundary before.
+    /// Longest transaction, bytes; the bridge ends it at the boundary before.
     pub burst_len_max: u64,
     /// Largest read request (maximum memory read byte count), bytes: 512 to 4096.
     pub read_request_len_max: u64,
@@ -52,7 +53,7 @@ impl PciX {
         self.overhead_cycles + ATTRIBUTE_CYCLES
     }
 
-    /// Clocks of the transactions that carry so many bytes: writes, or the completions of a read.
+    /// Clocks of the transactions that carry this number of bytes: writes, or the completions of a read.
     pub fn data_clocks(&self, bytes: u64) -> u64 {
         bytes.div_ceil(self.width) + bytes.div_ceil(self.burst_len()).max(1) * self.transaction_cycles()
     }
@@ -61,7 +62,7 @@ impl PciX {
         bytes.div_ceil(self.read_request_len_max).max(1)
     }
 
-    /// Clocks to read so many bytes: requests, and their completions, of which none holds bytes of two requests.
+    /// Clocks to read this number of bytes: requests, and their completions, of which none holds bytes of two requests.
     pub fn read_clocks(&self, bytes: u64) -> u64 {
         let requests = self.requests(bytes);
         let whole = bytes / self.read_request_len_max;
@@ -71,12 +72,12 @@ impl PciX {
         requests * (self.transaction_cycles() + SPLIT_RESPONSE_CYCLES) + completions + last
     }
 
-    /// The adapter writes so many bytes to the memory of the host.
+    /// The adapter writes this number of bytes to the memory of the host.
     pub fn write(&self, bytes: u64) -> Use {
         Use { bus: Span::of_cycles(self.data_clocks(bytes), self.clock_hz), engine: Span::ZERO }
     }
 
-    /// The adapter reads so many bytes of the memory of the host.
+    /// The adapter reads this number of bytes of the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
         let bus = Span::of_cycles(self.read_clocks(bytes), self.clock_hz);
         // Each waits for its data, and for their way over the bus.

@@ -47,7 +47,7 @@ fn nfs(profile: &Profile, size: &str) -> Result<Outcome, ModelError> {
     run(&profile.clone().with("workload.rpc_size", size), Workload::NfsRead)
 }
 
-/// Full frames that a card of so many bytes holds while nobody reads them out.
+/// Full frames that a card of `card_bytes` holds while nobody reads them out.
 fn frames_held(card_bytes: usize) -> Result<u64, ModelError> {
     let mut memory = Memory::new(&MemoryConfig::dp8390(card_bytes)?);
     let mut held = 0;

@@ -13,9 +13,9 @@ pub struct Live {
     pub variant: String,
     /// What was found, in words; each ratio with its interval.
     pub measured: String,
-    /// Whether that is as published, and why it is not.
+    /// Whether that is as published, and what limited the run.
     pub why: String,
-    /// The figures behind the words. Empty where the words are about how it was measured.
+    /// The figures behind the words.
     pub figures: Vec<LiveFigure>,
 }
 

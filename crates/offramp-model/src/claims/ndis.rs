@@ -7,7 +7,7 @@ use crate::simulation::{ModelError, Outcome, run};
 
 /// Fitted rows keep within this, percent.
 const FITTED_PERCENT: f64 = 5.0;
-/// Predicted shares of the processor keep within so many points.
+/// Percentage points by which a predicted share of the processor may differ.
 const CPU_POINTS: f64 = 5.0;
 /// A throughput that the wrong order has brought down keeps within this factor.
 const COLLAPSE_WITHIN: f64 = 2.0;
@@ -17,7 +17,7 @@ const MB: f64 = 1e6;
 /// Connections of the rows that have several.
 const FLOWS: &str = "4";
 const SEVERAL: &str = "several connections are 4";
-const BATCHES: &str = "the driver looks for frames by a timer of 1 ms: what makes the batches is not published, and a processor that is \
+const BATCHES: &str = "the driver polls for frames by a timer of 1 ms: what makes the batches is not published, and a processor that is \
      busy with one slow connection does not form them";
 /// The gap of R4 and R6, which stayed from then on.
 const GAP: (&str, &str) = ("adapter.moderation", "fixed-gap");
@@ -31,7 +31,7 @@ pub(super) fn rows() -> Result<Vec<Row>, ModelError> {
     let moderated = several.clone().with(GAP.0, GAP.1);
     let offload = simulate(&moderated.with("adapter.checksum", "on"))?;
     let single = base.clone().with(GAP.0, GAP.1).with("adapter.checksum", "on");
-    let mended = simulate(&single.clone().with("host.order", "forward"))?;
+    let in_order = simulate(&single.clone().with("host.order", "forward"))?;
     Ok(vec![
         m11(&base)?,
         r1(&base, &first)?,
@@ -44,8 +44,8 @@ pub(super) fn rows() -> Result<Vec<Row>, ModelError> {
         r8(&single)?,
         r9(&first),
         r10(&first),
-        r11(&mended),
-        r12(&single, &first, &mended)?,
+        r11(&in_order),
+        r12(&single, &first, &in_order)?,
     ])
 }
 
@@ -172,8 +172,8 @@ fn r8(single: &Profile) -> Result<Row, ModelError> {
     let captured = simulate(&faulty.with("host.capture", "on"))?;
     let ok = wedged.contains("called bad") && captured.counts.bytes > 0;
     let modelled = format!("{wedged}; with a capture running {:.1} MB/s", mb(&captured));
-    let assumption = "every 1000th segment is called bad each time that it comes, also when it is sent again; a capture \
-                      makes the stack sum everything itself";
+    let assumption = "the adapter reports every 1000th segment as bad each time that it comes, also when it is sent again; a \
+                      capture makes the stack verify every checksum itself";
     Ok(Row::words("R8", Kind::Shown, modelled, "stands still; not under a capture", ok, assumption))
 }
 
@@ -201,15 +201,15 @@ fn r10(first: &Outcome) -> Row {
     Row::words("R10", Kind::Structural, modelled, "sent again without any loss", ok, BATCHES)
 }
 
-fn r11(mended: &Outcome) -> Row {
-    let part = format!("processor {:.0} %", mended.cpu_percent);
-    let figures = Figures { part, published: 30.0, modelled: mb(mended), unit: "MB/s" };
+fn r11(in_order: &Outcome) -> Row {
+    let part = format!("processor {:.0} %", in_order.cpu_percent);
+    let figures = Figures { part, published: 30.0, modelled: mb(in_order), unit: "MB/s" };
     Row::figure("R11", Kind::Fitted, figures, FITTED_PERCENT, "published is \"more than 30\"")
 }
 
-fn r12(single: &Profile, first: &Outcome, mended: &Outcome) -> Result<Row, ModelError> {
+fn r12(single: &Profile, first: &Outcome, in_order: &Outcome) -> Result<Row, ModelError> {
     let reversed = simulate(single)?;
-    let order = mb(mended) / mb(&reversed);
+    let order = mb(in_order) / mb(&reversed);
     let offload = mb(&reversed) / mb(first);
     let factors = TIMERS.map(|timer| {
         let ill = single.clone().with("host.poll_interval", timer);

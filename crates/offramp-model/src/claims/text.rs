@@ -65,7 +65,9 @@ fn write_live(out: &mut String, row: &Row, has_run: bool) {
     for live in row.live.iter().flatten() {
         let (experiment, base, variant) = (&live.experiment, &live.base, &live.variant);
         let _ = writeln!(out, "     live: {experiment}, \"{variant}\" against \"{base}\": {}", live.measured);
-        let _ = writeln!(out, "           {}", live.why);
+        if !live.why.is_empty() {
+            let _ = writeln!(out, "           {}", live.why);
+        }
     }
     if has_run && row.live.is_none() {
         let _ = writeln!(out, "     live: not measured");

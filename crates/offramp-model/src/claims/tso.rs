@@ -14,7 +14,7 @@ use crate::simulation::{ModelError, Outcome, run};
 const FITTED_PERCENT: f64 = 3.0;
 /// Throughput of both directions keeps within this, percent.
 const THROUGHPUT_PERCENT: f64 = 10.0;
-/// Predicted shares of the processor keep within so many points.
+/// Percentage points by which a predicted share of the processor may differ.
 const CPU_POINTS: f64 = 5.0;
 const MBIT: f64 = 125_000.0;
 /// What TSO hands down, bytes.
@@ -99,19 +99,20 @@ fn h3(large: &Outcome) -> Row {
         per_send
     );
     let ok = sum == LARGE_SEND_LEN && payloads.iter().all(|&payload| payload <= MSS) && per_send > 10.0 * MSS as f64;
-    let said = "cut by the adapter's own code; TCP waits until a large send is a third of its window, as Linux does";
+    let said =
+        "segmented by the adapter's own code; TCP waits until a large send is a third of its window, as Linux does";
     Row::words("H3", Kind::Structural, modelled, "no byte lost, no frame too long", ok, said)
 }
 
 fn h4(plain: &Outcome) -> Row {
     let line = plain.line_percent[0];
-    let modelled = format!("{line:.1} % of the line without TSO, {:.0} % of both processors", plain.cpu_percent);
+    let modelled = format!("{line:.1} % of the link without TSO, {:.0} % of both processors", plain.cpu_percent);
     let ok = line > 99.0 && plain.cpu_percent < 95.0;
     Row::words(
         "H4",
         Kind::Structural,
         modelled,
-        "the line full, the processors not",
+        "the link full, the processors not",
         ok,
         "gaps are not counted as used",
     )
@@ -140,7 +141,7 @@ fn h6() -> Result<Row, ModelError> {
         modelled,
         "the same to the last event",
         ok,
-        "datagrams of 8 KiB, cut by the host",
+        "datagrams of 8 KiB, fragmented by the host",
     ))
 }
 

@@ -9,7 +9,7 @@ use crate::profile::Profile;
 use crate::rpc::tcp_payloads;
 use crate::simulation::{ModelError, Outcome, run};
 
-/// Ratios keep within so many points.
+/// Percentage points by which a ratio may differ.
 const RATIO_POINTS: f64 = 3.0;
 const LAB: &str = "windows-lab";
 const HOST: &str = "a server of one processor at 700 MHz that spends one cycle per bit (profile windows-lab)";
@@ -114,7 +114,7 @@ fn m3(lab: &Profile) -> Result<Row, ModelError> {
     let modelled =
         format!("gain without each: {}; of the cache {receiving:.1} receiving, {sending:.1} sending", shown.join("; "));
     let assumption = format!(
-        "{HOST}; copying to the process is not counted as a function of the stack; 30 % of the lines that the sum fetches spare the copy the wait"
+        "{HOST}; copying to the process is not counted as a function of the stack; 30 % of the cache lines that the checksum fetches spare the copy the wait"
     );
     Ok(Row::words(
         "M3",
@@ -171,9 +171,9 @@ fn m5(lab: &Profile) -> Result<Row, ModelError> {
         "M5",
         Kind::Structural,
         modelled,
-        "as many frames on the line, fewer sends",
+        "as many frames on the wire, fewer sends",
         ok,
-        "cut by the adapter's own code",
+        "segmented by the adapter's own code",
     ))
 }
 
@@ -305,7 +305,7 @@ fn m13(lab: &Profile) -> Result<Row, ModelError> {
     let through = with(&held, &[("adapter.cut_through", "256byte")]);
     let (held, through) = (call_us(&calls(&held)?), call_us(&calls(&through)?));
     let modelled = format!(
-        "one transaction for a packet brings {:.0} % over bursts of 256 bytes; a call of 1 KiB at 100 Mbit/s takes {held:.1} us if frames are held until they have come, {through:.1} us if not",
+        "one transaction for a packet brings {:.0} % over bursts of 256 bytes; a call of 1 KiB at 100 Mbit/s takes {held:.1} us if the adapter stores each frame whole before it forwards it, {through:.1} us if not",
         100.0 * (one - 1.0)
     );
     Ok(Row::words(

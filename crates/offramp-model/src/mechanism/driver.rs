@@ -38,7 +38,7 @@ pub(super) fn order() -> Result<Mechanism, ModelError> {
         title: "The order in which a driver hands frames over",
         claims: &["R1", "R9", "R10", "R11", "R12"],
         says: "Frames of a batch that come to TCP last first look like loss: each brings a duplicate acknowledgement, \
-               the third makes the sender send again what was never lost and halve its window. The longer the batches, \
+               three of them make the sender send again what was never lost and halve its window. The longer the batches, \
                the fewer segments are under way. Order is worth more than any offload.",
         command: "offramp model sweep ndis-2011 --workload ttcp-receive --set adapter.moderation=fixed-gap \
                   --set host.poll_interval=0us \

@@ -21,9 +21,9 @@ pub(super) fn express() -> Mechanism {
         title: "PCI Express",
         claims: &[],
         says: "Headers and the link's own messages leave 53 of 63 Gbit/s for payload in packets of 256 bytes. Small \
-               transfers have less than that: so many reads are under way at once, each for a latency, and the \
-               engine makes so many writes in a second. Each read whose translation is not in the IOMMU's cache waits for \
-               a walk; pages of 2 MiB move the break out of sight.",
+               transfers have less than that: the number of reads under way is limited, each takes a latency, and the engine's \
+               writes have a shortest interval. Each read whose translation is not in the IOMMU's cache waits for \
+               a walk; pages of 2 MiB move the break beyond the chart.",
         command: "offramp model report --charts .",
         panels: vec![lengths(), translations()],
     }

@@ -82,8 +82,8 @@ pub(super) fn jumbo() -> Result<Mechanism, ModelError> {
         name: "jumbo",
         title: "Jumbo frames",
         claims: &["M20"],
-        says: "A larger segment spares the work for each frame; what is left is the work for each byte. Throughput grows \
-               only where the processor is the limit; at the limit of the line the gain is the headers alone, 5.2 %.",
+        says: "A larger segment saves the work for each frame; the work for each byte remains. Throughput grows \
+               only where the processor is the limit; at the limit of the link the gain is the headers alone, 5.2 %.",
         command: "offramp model sweep p4-e1000-processor --workload ttcp-receive \
                   --vary workload.mss=536byte,1000byte,1448byte,2948byte,4448byte,8948byte --out jumbo.csv",
         panels: vec![

@@ -35,9 +35,9 @@ fn a_window_that_fits_is_never_lost_and_a_large_one_is_by_the_old_sender() {
 fn longer_batches_in_the_wrong_order_leave_fewer_segments_under_way() {
     let mechanism = driver::order().unwrap();
     let (forward, reversed) = (curve(&mechanism, 0, "in order"), curve(&mechanism, 0, "last frame first"));
-    let summed = curve(&mechanism, 0, "in order, checksums");
+    let offloaded = curve(&mechanism, 0, "in order, checksums");
     assert!(at(forward, 1000.0) > 2.0 * at(reversed, 1000.0), "{forward:?} {reversed:?}");
-    assert!(at(summed, 1000.0) > 5.0 * at(reversed, 1000.0), "{summed:?} {reversed:?}");
+    assert!(at(offloaded, 1000.0) > 5.0 * at(reversed, 1000.0), "{offloaded:?} {reversed:?}");
     assert!(at(reversed, 1000.0) < at(reversed, 4000.0), "{reversed:?}");
     let segments = curve(&mechanism, 1, "last frame first");
     assert!((2.0..=4.0).contains(&at(segments, 1000.0)), "{segments:?}");

@@ -1,4 +1,4 @@
-//! Work for each byte: sums and ciphers.
+//! Work for each byte: checksums and ciphers.
 
 use super::{Curve, Mechanism, Panel, curves, in_unit, metric};
 use crate::config::Workload::{self, TtcpBoth, TtcpReceive, TtcpSend};
@@ -37,28 +37,29 @@ fn gain(label: &str, before: &Curve, after: &Curve) -> Curve {
     Curve { name: label.to_owned(), is_published: false, points: points.collect() }
 }
 
-/// Sums of the host and of the adapter.
+/// Checksums by the host and by the adapter.
 pub(super) fn checksum() -> Result<Mechanism, ModelError> {
     let base = Profile::load("windows-lab")?;
     let scales = in_unit(&SCALES_PERCENT, "%");
-    let over = |label: &str, workload, sums: &str| {
-        speed(label, &base.clone().with("adapter.checksum", sums), workload, "host.cost_scale", &scales)
+    let over = |label: &str, workload, checksum: &str| {
+        speed(label, &base.clone().with("adapter.checksum", checksum), workload, "host.cost_scale", &scales)
     };
     let pair = |workload, host: &str, adapter: &str| {
         Ok::<_, ModelError>([over(host, workload, "off")?, over(adapter, workload, "on")?])
     };
-    let [sent, sent_spared] = pair(TtcpSend, "sending, the host sums", "sending, the adapter sums")?;
-    let [received, received_spared] = pair(TtcpReceive, "receiving, the host sums", "receiving, the adapter sums")?;
+    let [sent, sent_spared] = pair(TtcpSend, "sending, checksum by host", "sending, checksum by adapter")?;
+    let [received, received_spared] =
+        pair(TtcpReceive, "receiving, checksum by host", "receiving, checksum by adapter")?;
     let gains = vec![gain("sending", &sent, &sent_spared), gain("receiving", &received, &received_spared)];
     let x_title = "times of the host, %";
     Ok(Mechanism {
         name: "checksum",
         title: "Checksums",
         claims: &["M1", "M2", "M3", "M4", "R7"],
-        says: "A sum costs the instructions for each byte and the wait for the byte to come into the cache; on receiving, \
-               the copy that follows would have waited for some of them. Where the processor is the limit, to the right, an \
-               adapter that sums brings a tenth to a fifth more throughput, whatever the speed of the host. Where the line \
-               is, to the left, it brings none.",
+        says: "A checksum costs the instructions for each byte and the wait for the byte to come into the cache; on \
+               receiving, the copy that follows would have waited for some of the bytes. Where the processor is the limit, \
+               to the right, checksums in the adapter bring a tenth to a fifth more throughput, whatever the speed of the \
+               host. Where the link is the limit, to the left, they bring none.",
         command: "offramp model sweep windows-lab --workload ttcp-send --vary host.cost_scale=12.5%..400%:log/9 \
                   --vary adapter.checksum=off,on --out checksum.csv",
         panels: vec![
@@ -69,7 +70,7 @@ pub(super) fn checksum() -> Result<Mechanism, ModelError> {
                 x_is_log: true,
                 curves: vec![sent_spared, sent, received_spared, received],
             },
-            Panel { title: "Gain by an adapter that sums", x_title, y_title: "%", x_is_log: true, curves: gains },
+            Panel { title: "Gain by checksums in the adapter", x_title, y_title: "%", x_is_log: true, curves: gains },
         ],
     })
 }

@@ -1,4 +1,4 @@
-//! The names in a file, before their values are looked at: what is unknown or missing is said with its key.
+//! The names in a file, checked before their values. An error names the key that is unknown or missing.
 
 use super::quantity::nearest;
 use super::schema::SECTIONS;
@@ -9,7 +9,7 @@ use toml::Table;
 const OF_A_FILE: [&str; 4] = ["kind", "title", "extends", "parts"];
 /// Keys of a number.
 const OF_A_NUMBER: [&str; 6] = ["value", "unit", "interval", "tag", "source", "fitted_to"];
-/// Those of them that every number has.
+/// Keys that every number must have.
 const NEEDED: [&str; 3] = ["value", "tag", "source"];
 const FORM: &str = "expected { value = 8, unit = \"MHz\", tag = \"assumed\", source = \"why\" }";
 

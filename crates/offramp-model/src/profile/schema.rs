@@ -64,7 +64,7 @@ const WINDOW_MAX: u64 = 1 << 30;
 
 /// Overflow rules of an adapter's receive memory.
 pub const OVERFLOWS: &[&str] = &["drop", "overrun", "stop-and-recover"];
-/// How an adapter's receive memory is cut.
+/// How an adapter's receive memory is organised.
 pub const MEMORIES: &[&str] = &["dp8390", "descriptors"];
 /// How a host gets at the bytes of a frame.
 pub const ACCESSES: &[&str] = &["memory", "port", "master"];
@@ -137,7 +137,7 @@ pub static KEYS: &[Key] = &[
     ),
     cost("host.write_time", "a process that writes, for each write"),
     cost("host.segment_time", "TCP, IP and the driver, for each frame's worth sent"),
-    cost("host.chunk_time", "TCP, IP and the driver, for each large send that the adapter cuts"),
+    cost("host.chunk_time", "TCP, IP and the driver, for each large send that the adapter segments"),
     cost("host.page_time", "the same, for each page of 4 KiB of it: mapped, and described to the adapter"),
     cost("host.completion_time", "the driver, for each send that the adapter has completed"),
     cost("host.register_time", "a register of the adapter written, for each frame sent: posted in memory, or a port"),
@@ -146,14 +146,14 @@ pub static KEYS: &[Key] = &[
         "host.write_copy_time",
         "a byte of a process copied into the kernel to be sent; 0: sent from where it is",
     ),
-    cost_per_byte("host.checksum_time", "a byte summed by the processor, the instructions"),
+    cost_per_byte("host.checksum_time", "checksum of a byte by the processor, the instructions"),
     cost_per_byte("host.checksum_miss_time", "the same, what it waits for the byte to come into the cache"),
     key(
         "host.receive_miss",
         Ratio,
         (0, 1_000_000),
         "100%",
-        "share of those waits that remain on receiving: what the sum has brought in, the copy finds",
+        "share of those waits that remain on receiving: the copy finds in the cache what the checksum has fetched",
     ),
     cost_per_byte("host.crypt_time", "a byte encrypted or decrypted, and authenticated, by the processor"),
     key("host.processors", Count("processor"), (1, 64), "1processor", "processors"),
@@ -174,7 +174,7 @@ pub static KEYS: &[Key] = &[
         "128KiB",
         "bytes that a process may write before they are acknowledged",
     ),
-    choice("host.capture", SWITCHES, "whether a capture runs: the stack then verifies every sum itself"),
+    choice("host.capture", SWITCHES, "whether a capture runs: the stack then verifies every checksum itself"),
     key("host.receive_window", Bytes, (1460, WINDOW_MAX), "32KiB", "receive buffer of a TCP connection"),
     key("host.segments_per_ack", Count("segment"), (1, 64), "2segment", "segments that one acknowledgement answers"),
     key("host.delayed_ack_time", Time, (0, SECOND), "200ms", "longest that an acknowledgement waits"),
@@ -192,10 +192,10 @@ pub static KEYS: &[Key] = &[
         Time,
         (0, SECOND),
         "0us",
-        "a driver that looks for frames by a timer, whatever the interrupts say; 0: they tell it",
+        "interval at which a driver polls for frames, whatever the interrupts say; 0: it waits for interrupts",
     ),
     choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
-    choice("adapter.memory_kind", MEMORIES, "how the receive memory is cut"),
+    choice("adapter.memory_kind", MEMORIES, "how the receive memory is organised"),
     key("adapter.memory", Bytes, (3584, 1 << 30), "8KiB", "memory of a card with a DP8390, both directions together"),
     key("adapter.receive_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the receive ring"),
     key("adapter.transmit_descriptors", Count("frame"), (1, 1 << 20), "256frame", "descriptors of the transmit ring"),
@@ -227,7 +227,7 @@ pub static KEYS: &[Key] = &[
     ),
     choice("adapter.checksum", CHECKSUMS, "which checksums the adapter verifies and writes"),
     choice("adapter.read_command", READ_COMMANDS, "by which command the adapter reads over PCI"),
-    choice("adapter.lso", SWITCHES, "whether the adapter cuts large sends into segments"),
+    choice("adapter.lso", SWITCHES, "whether the adapter segments large sends"),
     choice("adapter.coalesce", SWITCHES, "whether segments of a connection that wait together are handed over as one"),
     choice("adapter.ipsec", IPSECS, "who encrypts what `workload.encrypted` says"),
     key(
@@ -275,14 +275,14 @@ pub static KEYS: &[Key] = &[
         Count("segment"),
         (0, 1 << 30),
         "0segment",
-        "every so-many-th segment of a stream is called bad by the adapter, each time that it comes; 0: none",
+        "segments of a stream for each one that the adapter reports as bad, each time that it comes; 0: none",
     ),
     key(
         "adapter.segment_chunk",
         Bytes,
         (1_460, 65_400),
         "64000byte",
-        "bytes that the host hands down in one piece at most, where the adapter cuts large sends",
+        "bytes that the host hands down in one piece at most, where the adapter segments large sends",
     ),
     choice("adapter.moderation", MODERATIONS, "when the host is interrupted for frames that wait"),
     key(
@@ -323,7 +323,7 @@ pub static KEYS: &[Key] = &[
         "PCI: clocks of a transaction in which no data move; PCI-X: the same, without its attribute phase",
     ),
     key("bus.wait_states", Count("cycle"), (0, 100), "0cycle", "PCI: clocks that a data phase waits"),
-    key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst; PCI-X: cut at 128 bytes"),
+    key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst; PCI-X: bursts end at 128 bytes"),
     key("bus.cache_line", Bytes, (16, 256), "32byte", "PCI: bytes of a cache line"),
     key("bus.lanes", Count("lane"), (1, 32), "8lane", "PCI Express: lanes; the clock is transfers per second"),
     key("bus.payload", Bytes, (128, 4096), "256byte", "PCI Express: largest payload of a packet"),

@@ -18,7 +18,7 @@ pub struct Effect {
     pub spread: f64,
 }
 
-/// The points of so many paths: each changes one parameter after another, in random order, from a random start.
+/// The points of `paths` paths: each changes one parameter after another, in random order, from a random start.
 pub fn design(parameters: usize, paths: usize, seed: u64) -> Vec<Vec<f64>> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     let mut points = Vec::with_capacity(paths * (parameters + 1));

@@ -1,8 +1,8 @@
 //! The way of a frame through an adapter that is bus master: its FIFOs, its engine, its descriptors, the bus.
 //!
-//! What is received waits in a FIFO until the bus has taken it to the host; what is sent is read piece by piece as the
-//! other FIFO has room, cut there if it is a large send, and goes to the line. How a large send is cut is decided by
-//! the product's own code ([`offramp_offload::segment`]).
+//! What is received waits in a FIFO until the bus has taken it to the host. What is sent is read piece by piece as the
+//! other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
+//! ([`offramp_offload::segment`]) decides the segments of a large send.
 
 use super::{Content, Event, Frame, HOST, Simulation};
 use crate::bus::Bus;
@@ -21,7 +21,7 @@ pub(super) struct Busy {
     booked: Span,
     /// What was not over when the last of it was given away: from when to when, in order.
     pending: VecDeque<(Time, Time)>,
-    /// Nothing counts before: a frame that goes over the bus while it comes from the line is booked when it has come.
+    /// Nothing counts before: a frame that crosses the bus while it arrives is booked when it has arrived.
     counts_from: Time,
 }
 
@@ -31,7 +31,7 @@ impl Busy {
         self.counts_from = now;
     }
 
-    /// The bus is given away from a moment on, for so long.
+    /// The bus is busy from `from` on, for the span `taken`.
     fn book(&mut self, now: Time, from: Time, taken: Span) {
         let (from, until) = (from.max(self.counts_from), from + taken);
         while self.pending.front().is_some_and(|&(_, until)| until <= now) {
@@ -70,7 +70,7 @@ enum Master {
 }
 
 impl Master {
-    /// So many bytes to the memory of the host.
+    /// Moves `bytes` to the memory of the host.
     fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
@@ -93,7 +93,8 @@ impl Master {
         }
     }
 
-    /// The same from the memory of the host. `is_part`: of a large send, whose bytes lie one behind the other, so that bursts cross the ends of segments.
+    /// Moves `bytes` from the memory of the host. `is_part`: they are part of a large send, which is contiguous, so bursts
+    /// cross the ends of segments.
     fn read(&mut self, now: Time, bytes: u64, is_part: bool, descriptors: &Descriptors) -> Transfer {
         match self {
             Self::Unlimited => Transfer { done: now, from: now, taken: Span::ZERO },
@@ -118,7 +119,7 @@ impl Master {
     }
 }
 
-/// Its share of bursts as long as the bus allows.
+/// Time of a part of a large send: its share of bursts as long as the bus allows.
 fn part_of_burst(pci: &Pci, command: Command, bytes: u64) -> Span {
     let burst = pci.burst_len(command);
     let of_burst = pci.time(command, burst);
@@ -146,7 +147,7 @@ impl Descriptors {
         share(Command::ReadMultiple, self.fetch) + share(Command::Write, self.write_back)
     }
 
-    /// The same beside the transfer of a frame.
+    /// The transfer of a frame with its descriptors' share of the transactions.
     fn beside_on_pcix(&self, pcix: &PciX, frame: pcix::Use) -> pcix::Use {
         let share = |used: pcix::Use, batch: u64| Span(used.bus.times(self.count).0 / batch);
         let fetched = share(pcix.read(self.len * self.fetch), self.fetch);
@@ -154,23 +155,23 @@ impl Descriptors {
         pcix::Use { bus: frame.bus + fetched + written, ..frame }
     }
 
-    /// The same, and of the register by which the driver tells of as many as are fetched at once.
+    /// Their share of the transactions, and of the register write by which the driver announces each batch of them.
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);
             Use { up: part(used.up), down: part(used.down), engine: Span::ZERO }
         };
         let fetched = share(pcie.read(self.len * self.fetch), self.fetch);
-        let told = share(pcie.register_write(REGISTER_LEN), self.fetch);
-        fetched.beside(&told).beside(&share(pcie.write(self.len * self.write_back), self.write_back))
+        let announced = share(pcie.register_write(REGISTER_LEN), self.fetch);
+        fetched.beside(&announced).beside(&share(pcie.write(self.len * self.write_back), self.write_back))
     }
 }
 
-/// What is handed down and not yet read by the adapter.
+/// A frame that the host has handed down and the adapter has not read completely.
 #[derive(Clone, Copy, Debug)]
 struct Posted {
     frame: Frame,
-    /// Bytes of payload of it that were read already.
+    /// Bytes of its payload that were read already.
     taken: u64,
     /// Which of its segments comes next.
     piece: usize,
@@ -190,8 +191,8 @@ pub(super) struct Dma {
     receive_fifo: u64,
     transmit_fifo: u64,
     posted: VecDeque<Posted>,
-    /// Payload lengths of a large send of `cut.0` bytes, as the product's code cuts it.
-    cut: (u64, Vec<u64>),
+    /// Length of the large send that was segmented last, and the payload lengths of its segments.
+    segmented: (u64, Vec<u64>),
     /// Frames that found no room in the receive FIFO.
     pub(super) dropped: u64,
     /// Time of the bus towards the host, and from it.
@@ -215,7 +216,7 @@ impl Dma {
             receive_fifo: 0,
             transmit_fifo: 0,
             posted: VecDeque::new(),
-            cut: (0, Vec::new()),
+            segmented: (0, Vec::new()),
             dropped: 0,
             busy: Default::default(),
         }
@@ -231,7 +232,7 @@ impl Dma {
         self.crypt_free
     }
 
-    /// A frame from the line, whose first bytes came at `began`: when the host can have it, or nothing if it is lost.
+    /// When the host can have a frame whose first bytes arrived at `began`; `None` if the frame is lost.
     fn receive(&mut self, began: Time, now: Time, len: u64) -> Option<Time> {
         if self.receive_fifo + len > self.engine.receive_fifo {
             self.dropped += 1;
@@ -283,24 +284,24 @@ impl Dma {
         }
     }
 
-    /// The frame that is cut next from what is posted, and whether it is the last one.
+    /// The next frame of what is posted, and whether it is the last one.
     fn piece(&mut self, posted: &Posted, mss: u64, headers_len: u64) -> (Frame, bool) {
         let Content::Segment { flow, start, len } = posted.frame.content else { return (posted.frame, true) };
         if len <= mss {
             return (posted.frame, true);
         }
-        if self.cut.0 != len {
-            self.cut = (len, tcp_payloads(len, mss));
+        if self.segmented.0 != len {
+            self.segmented = (len, tcp_payloads(len, mss));
         }
-        let payload = self.cut.1[posted.piece];
-        let is_last = posted.piece + 1 == self.cut.1.len();
+        let payload = self.segmented.1[posted.piece];
+        let is_last = posted.piece + 1 == self.segmented.1.len();
         let content = Content::Segment { flow, start: start + posted.taken, len: payload };
         (Frame { len: headers_len + payload, content, completes: is_last }, is_last)
     }
 }
 
 impl Simulation {
-    /// A frame from the line on its way to the host.
+    /// Moves a frame that has arrived towards the host.
     pub(super) fn dma_receive(&mut self, frame: Frame) {
         let now = self.now;
         let early = match self.config.adapter.engine.cut_through {

@@ -11,7 +11,7 @@ use offramp_impair::memory::{Fate, Memory};
 use rand::RngExt;
 use std::collections::VecDeque;
 
-/// A queue pair of the adapter as its driver sees it. What is held and what is lost is decided by the adapter's own code.
+/// A queue pair of the adapter as its driver sees it. The adapter's own code decides which frames it stores or loses.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) memory: Memory,
@@ -41,7 +41,7 @@ pub(super) struct Driver {
     pub(super) interrupts: u64,
 }
 
-/// An interrupt and the batch behind it: what the ports measure of theirs, here as it is charged to the processor. What
+/// An interrupt and the batch after it: what the ports measure of theirs, here as it is charged to the processor. What
 /// TCP and processes do with the frames afterwards is not part of it.
 #[derive(Clone, Copy, Debug)]
 struct Handling {
@@ -70,15 +70,15 @@ impl Driver {
         }
     }
 
-    /// Something waits that the host does not know of: a frame of so many bytes, or a completed send, of none. As by the
-    /// product's own gate, the moderator is told how many frames the receive memory takes behind it, so that none waits
-    /// in a ring that is full. A completed send takes no place there, so what is left beside it is said again.
+    /// Something waits that the host does not know of: a frame of `bytes`, or a completed send (0 bytes). Like the
+    /// product's own gate, this passes the moderator the room that is left in the receive memory, so that no frame waits
+    /// in a full ring. A completed send takes no room there, so the moderator gets the same room again.
     fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
         self.moderator.arrived(now_ns, bytes);
         self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
     }
 
-    /// The driver works so long on so many frames of the batch.
+    /// Time of the driver for this number of frames of the batch.
     fn handles(&mut self, frames: u64, costs: &[(Activity, Span)]) {
         if let Some(handling) = &mut self.handling {
             handling.frames += frames;
@@ -102,7 +102,7 @@ impl Driver {
 }
 
 impl Simulation {
-    /// A frame has come from the line.
+    /// A frame has arrived.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
         match self.config.adapter.bus {
@@ -230,7 +230,7 @@ impl Simulation {
     }
 
     pub(super) fn on_poll(&mut self) {
-        // No timer looks at several queues: the profile was refused.
+        // No timer polls several queues: such a profile is refused.
         let queue = 0;
         if !self.drivers[queue].is_polling {
             self.drivers[queue].is_polling = true;
@@ -242,7 +242,7 @@ impl Simulation {
     /// The handler reads the next frame out, or ends.
     fn read_out_next(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        // Whatever came while it ran is seen without another interrupt.
+        // The handler finds whatever came while it ran without another interrupt.
         driver.moderator.seen();
         driver.completions = 0;
         let Some(first) = driver.memory.begin() else { return driver.ends() };
@@ -287,7 +287,7 @@ impl Simulation {
             batch.extend(self.take_frame(queue));
         }
         self.counts.batches += u64::from(!batch.is_empty());
-        // What is joined was several frames, and the moderator has counted each.
+        // A coalesced frame was several frames, and the moderator has counted each.
         self.drivers[queue].handles(batch.len() as u64, &[]);
         if self.config.adapter.engine.coalesces {
             coalesce(&mut batch);
@@ -337,35 +337,35 @@ impl Simulation {
     }
 }
 
-/// Bytes of the largest frame that is joined from several: an IP packet's, and an Ethernet header's.
-const JOINED_LEN_MAX: u64 = 65_535 + 14;
+/// Bytes of the largest coalesced frame: an IP packet's, and an Ethernet header's.
+const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
 /// Joins segments of a connection that follow each other, as the adapter's own code does
 /// ([`offramp_offload::coalesce`]): up to what one IP packet holds, all as long as the first, but for a shorter one that
 /// ends it.
 fn coalesce(batch: &mut Vec<Frame>) {
-    let mut joined: Vec<(Frame, u64)> = Vec::with_capacity(batch.len());
+    let mut coalesced: Vec<(Frame, u64)> = Vec::with_capacity(batch.len());
     for &frame in batch.iter() {
         let Content::Segment { start, len, .. } = frame.content else {
-            joined.push((frame, 0));
+            coalesced.push((frame, 0));
             continue;
         };
-        let last_of_flow = joined.iter_mut().rev().find(|(last, _)| last.flow() == frame.flow());
+        let last_of_flow = coalesced.iter_mut().rev().find(|(last, _)| last.flow() == frame.flow());
         if let Some((last, piece)) = last_of_flow
             && let Content::Segment { start: first, len: before, .. } = &mut last.content
             && *first + *before == start
             && before.is_multiple_of(*piece)
             && len <= *piece
-            && last.len + len <= JOINED_LEN_MAX
+            && last.len + len <= COALESCED_LEN_MAX
         {
             *before += len;
             last.len += len;
         } else {
-            joined.push((frame, len));
+            coalesced.push((frame, len));
         }
     }
     batch.clear();
-    batch.extend(joined.into_iter().map(|(frame, _)| frame));
+    batch.extend(coalesced.into_iter().map(|(frame, _)| frame));
 }
 
 #[cfg(test)]
@@ -379,8 +379,8 @@ mod tests {
 
     const MSS: u64 = 1460;
 
-    /// Frames of a stream whose large sends are so long, as the adapter's coalescer hands them out.
-    fn joined_by_the_adapter(sends: &[u64]) -> Vec<u64> {
+    /// Lengths of the frames that the adapter's coalescer hands out for a stream with these large sends.
+    fn coalesced_by_the_adapter(sends: &[u64]) -> Vec<u64> {
         let mut coalescer = Coalescer::new(CoalesceConfig::default());
         let mut lens = Vec::new();
         let mut out = |_: &_, frame: &[u8]| lens.push(frame.len() as u64);
@@ -391,7 +391,7 @@ mod tests {
         lens
     }
 
-    fn joined_by_the_model(sends: &[u64]) -> Vec<u64> {
+    fn coalesced_by_the_model(sends: &[u64]) -> Vec<u64> {
         let mut batch = Vec::new();
         let mut start = 0;
         for payload in sends.iter().flat_map(|&len| crate::rpc::tcp_payloads(len, MSS)) {
@@ -403,11 +403,11 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_joined_as_the_adapter_joins_them() {
+    fn the_model_coalesces_as_the_adapter_does() {
         for sends in
             [&[10 * MSS][..], &[40 * MSS, 40 * MSS], &[5 * MSS + 700, 10 * MSS], &[100, 100, 100], &[44 * MSS, 800]]
         {
-            assert_eq!(joined_by_the_model(sends), joined_by_the_adapter(sends), "{sends:?}");
+            assert_eq!(coalesced_by_the_model(sends), coalesced_by_the_adapter(sends), "{sends:?}");
         }
     }
 }

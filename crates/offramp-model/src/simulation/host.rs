@@ -7,7 +7,7 @@ use crate::rpc::{Call, REQUEST_FRAME_LEN};
 use crate::tcp::Received;
 use crate::time::{Span, Time};
 
-/// An RPC's timer doubles so many times at most: BSD's and Linux' NFS clients stop at 60 s.
+/// Most doublings of an RPC's timer: BSD's and Linux' NFS clients stop at 60 s.
 const RPC_DOUBLINGS_MAX: u32 = 6;
 
 impl Simulation {
@@ -166,7 +166,7 @@ impl Simulation {
         self.transmit(Frame::new(REQUEST_FRAME_LEN, content));
     }
 
-    /// Lets the timer of a slot run: one event at a time, which looks at the deadline when it comes.
+    /// Lets the timer of a slot run: one event at a time, which checks the deadline when it comes.
     fn watch_call(&mut self, slot: usize) {
         let call = &mut self.calls[slot];
         if call.deadline != Time::NEVER && call.timer_at.is_none_or(|at| call.deadline < at) {

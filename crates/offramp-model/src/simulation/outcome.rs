@@ -67,13 +67,13 @@ pub const ACTIVITIES: [(Activity, &str); 15] = [
 pub struct Counts {
     /// Payload bytes that the process has read, and that the peer has received in order.
     pub bytes: u64,
-    /// Of these, what the host has sent over TCP.
+    /// Part of `bytes` that the host has sent over TCP.
     pub bytes_sent: u64,
     /// Segments, large sends or datagrams that the host has handed down.
     pub sends: u64,
-    /// Of these and of acknowledgements, those that the adapter has completed.
+    /// Sends and acknowledgements that the adapter has completed.
     pub sends_completed: u64,
-    /// Segments that the host has refused because its adapter called them bad.
+    /// Segments that the host has refused because its adapter reported them as bad.
     pub refused: u64,
     /// Time of the bus towards the host and from it, where the adapter is master.
     pub bus_busy: [Span; 2],
@@ -83,7 +83,7 @@ pub struct Counts {
     pub frames_received: u64,
     /// Frames that found no room.
     pub dropped: u64,
-    /// Frames that were held and lost to newer ones.
+    /// Frames that the memory had stored, overwritten by newer ones.
     pub overrun: u64,
     /// Frames that the host has sent.
     pub frames_sent: u64,
@@ -93,29 +93,29 @@ pub struct Counts {
     pub batches: u64,
     /// Segments that TCP has received.
     pub segments_received: u64,
-    /// Of these, out of order.
+    /// Segments among them that arrived out of order.
     pub out_of_order: u64,
     /// Acknowledgements sent.
     pub acks: u64,
     /// Segments, or requests, that were sent again.
     pub retransmissions: u64,
-    /// Times that a sender's or a call's time was out.
+    /// Timeouts of senders and calls.
     pub timeouts: u64,
     /// Acknowledgements that brought a sender nothing new.
     pub duplicate_acks: u64,
     /// Acknowledgements that came to a sender.
     pub acks_received: u64,
-    /// Bytes that were under way at each of them, summed.
+    /// Bytes that were under way when each of `acks_received` arrived, added.
     pub in_flight: u64,
     /// Calls answered.
     pub calls: u64,
-    /// Collisions on the line.
+    /// Collisions on the wire.
     pub collisions: u64,
-    /// Frames that were given up after too many of them.
+    /// Frames that were given up after too many collisions.
     pub excessive_collisions: u64,
-    /// Time that frames waited in the adapter's memory before they were read out, summed.
+    /// Time that frames waited in the adapter's memory before they were read out, all frames together.
     pub ring_wait: Span,
-    /// Time that each station's frames occupied the line.
+    /// Time that each station's frames occupied the link.
     pub line_busy: [Span; 2],
     /// Time of the processor by priority.
     pub busy: [Span; PRIORITIES.len()],
@@ -290,24 +290,24 @@ pub struct QueueLoad {
     pub lost_frames: u64,
 }
 
-/// What came of a run, over the time that was counted.
+/// The result of a run, over the time that was counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
     /// Payload that the process has read, bytes per second.
     pub bytes_per_second: f64,
-    /// The same in KiB (1024 bytes) per second: what `ttcp` calls KB.
+    /// Payload in KiB (1024 bytes) per second, the `KB` of `ttcp`.
     pub kib_per_second: f64,
-    /// Of this, what the host has sent over TCP, bytes per second.
+    /// Part of it that the host has sent over TCP, bytes per second.
     pub sent_bytes_per_second: f64,
     /// Processors of the host.
     pub processors: u64,
     /// Share of the busiest of them that was busy, percent.
     pub busiest_processor_percent: f64,
-    /// Each of them, the first first.
+    /// Load of each processor, in their order.
     pub processor_loads: Vec<ProcessorLoad>,
     /// Each queue of the adapter.
     pub queue_loads: Vec<QueueLoad>,
-    /// Both stations share the time of the line, as on a half-duplex one.
+    /// Both stations share the time of the link, as at half duplex.
     pub line_is_shared: bool,
     /// Both directions of the bus share its time, as on PCI.
     pub bus_is_shared: bool,
@@ -319,7 +319,7 @@ pub struct Outcome {
     pub interrupts_per_second: f64,
     /// Frames that came to the adapter, per second.
     pub frames_per_second: f64,
-    /// Share of the line that the host's and the peer's frames took, percent.
+    /// Share of the link's time that the host's and the peer's frames took, percent.
     pub line_percent: [f64; 2],
     /// Share of the time that the bus moved frames to the host and from it, percent, where the adapter is master.
     pub bus_percent: [f64; 2],
@@ -333,7 +333,7 @@ pub struct Outcome {
     pub events: u64,
     /// The workload's name.
     pub workload: &'static str,
-    /// Time of one full frame on the line, without gap, microseconds.
+    /// Time of one full frame on the wire, without gap, microseconds.
     pub frame_time_us: f64,
     /// The counters.
     #[serde(skip)]

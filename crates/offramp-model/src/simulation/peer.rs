@@ -57,7 +57,7 @@ impl Simulation {
         self.events.schedule(self.hop_free, Event::PeerSends(frame));
     }
 
-    /// Lets the sender's timer run. A deadline that moves to a later time is looked at when the event comes; one that
+    /// Lets the sender's timer run. A deadline that moves to a later time is checked when the event comes. One that
     /// moves to an earlier time, as it does after a timeout that was doubled, needs an event of its own.
     fn watch(&mut self, flow: usize) {
         let state = &mut self.flows[flow];

@@ -84,7 +84,7 @@ impl Simulation {
         self.transmit(Frame::new(len_on_line, Content::Segment { flow, start, len }));
     }
 
-    /// The process has been told of an acknowledgement.
+    /// An acknowledgement has reached the sender's TCP.
     pub(super) fn on_ack_in(&mut self, flow: usize, next: u64, window: u64) {
         self.counts.acks_received += 1;
         let sender = &mut self.flows[flow].sender;
@@ -118,8 +118,8 @@ impl Simulation {
         self.work(Priority::User, Job::Datagram, &costs);
     }
 
-    /// A datagram is handed down in fragments, which no adapter here cuts (H6); the process goes on when all have found
-    /// room.
+    /// The host hands a datagram down in fragments, because no adapter here fragments (H6). The process continues when all
+    /// of them have found room.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
         for at in 0..self.datagram_frames.len() {

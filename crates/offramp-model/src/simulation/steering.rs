@@ -43,7 +43,7 @@ impl Steering {
     /// The queue of what a process sends over UDP: there is one such process, and it sends through the first.
     pub(super) const OF_DATAGRAMS: usize = FIRST;
 
-    /// For connections of which each goes to the host or, `false`, from it, and so many calls.
+    /// For connections to the host (`true`) and from it (`false`), and for this number of calls.
     pub(super) fn new(config: &Config, directions: &[bool], calls: usize) -> Self {
         let (of_flows, of_replies) = queues(config, directions);
         let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
@@ -122,7 +122,7 @@ fn spread(queues: &[usize], processors: usize) -> Vec<usize> {
     queues.iter().map(|_| least()).collect()
 }
 
-/// So many different ports.
+/// Draws `count` different ports.
 fn ephemeral_ports(seed: u64, count: usize) -> Vec<u16> {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(PORT_STREAM);

@@ -52,7 +52,7 @@ impl Axis {
         Ok(Self { key, values: values.map_err(wrong)? })
     }
 
-    /// The same; and of a name alone, `host.wake_time` or `host.wake_time/5`, the interval that the profile has of it.
+    /// Like [`Self::parse`]; a name alone, `host.wake_time` or `host.wake_time/5`, stands for its interval in the profile.
     ///
     /// # Errors
     /// As [`Self::parse`], and when the profile has no interval of it.

@@ -81,7 +81,7 @@ impl Journal {
     }
 }
 
-/// The rows of all lines behind the first one.
+/// The rows of all lines after the first one.
 fn read_all(lines: &str, points: usize) -> Result<Vec<Row>, String> {
     let mut is_done = vec![false; points];
     let rows = lines.lines().enumerate().map(|(at, line)| {

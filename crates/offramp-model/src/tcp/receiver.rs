@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 pub struct AckPolicy {
     /// Segments in order that are acknowledged by one acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
     pub segments_per_ack: u32,
-    /// Payload of a full segment: what was joined from several counts as several.
+    /// Payload of a full segment: a coalesced frame counts as several.
     pub mss: u64,
     /// Receive buffer, bytes: the window when nothing waits to be read.
     pub window: u64,
@@ -115,7 +115,7 @@ impl Receiver {
         (self.next, self.offered_until - self.next)
     }
 
-    /// The application has read so many bytes. Whether the window has opened by so much that the sender is told:
+    /// The application has read this number of bytes. Whether the window has opened far enough to notify the sender:
     /// half of the buffer (BSD's `tcp_output`; RFC 1122 4.2.3.3 asks for at most that).
     pub fn read(&mut self, bytes: u64) -> bool {
         self.unread -= bytes.min(self.unread);

@@ -6,7 +6,7 @@ use crate::time::{Span, Time};
 const DUPLICATE_ACKS: u32 = 3;
 /// A large send waits until it is this part of the window (Linux' `tcp_tso_win_divisor`).
 const TSO_WINDOW_PARTS: u64 = 3;
-/// A timeout doubles so many times at most (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
+/// Most doublings of a timeout (RFC 6298 5.5; BSD's `TCP_MAXRXTSHIFT` gives up later).
 const BACKOFF_DOUBLINGS_MAX: u32 = 6;
 /// Weights of the smoothed round-trip time and its variation (RFC 6298 2.3): one part in 8, one in 4.
 const SRTT_SHIFT: u32 = 3;
@@ -22,11 +22,11 @@ pub enum Variant {
     GoBackN,
     /// BSD 4.3-Tahoe: slow start, congestion avoidance, fast retransmit.
     Tahoe,
-    /// BSD 4.3-Reno: and fast recovery (RFC 5681 3.2).
+    /// BSD 4.3-Reno: Tahoe with fast recovery (RFC 5681 3.2).
     Reno,
     /// Reno that stays in recovery until all that was under way is acknowledged (RFC 6582).
     NewReno,
-    /// The same, with a window that grows as a cubic function of time (RFC 9438).
+    /// `NewReno` with a window that grows as a cubic function of time (RFC 9438).
     Cubic,
 }
 
@@ -93,7 +93,7 @@ pub struct Sender {
     una: u64,
     /// Next byte to send.
     nxt: u64,
-    /// Behind the last byte that was ever sent.
+    /// One more than the last byte that was ever sent.
     sent_max: u64,
     /// Bytes that the application has written so far.
     available: u64,
@@ -151,7 +151,7 @@ impl Sender {
         }
     }
 
-    /// The application has written so many bytes in all.
+    /// The application has written this number of bytes in all.
     pub fn write_until(&mut self, available: u64) {
         self.available = available;
     }

@@ -17,7 +17,7 @@ const SUPER_PAYLOAD_LEN: usize = 64 * 1024 - 120;
 /// Time of large send with ESP that is aimed at, beside the AEAD's alone.
 const LARGE_SEND_TIME: f64 = 1.1;
 /// What no large send with ESP in two passes can be faster than: each segment has a checksum inside.
-const SUM_AND_RAW_AEAD: &str = "sum, raw aead";
+const CHECKSUM_AND_RAW_AEAD: &str = "checksum, raw aead";
 /// Nanoseconds of a replay check that are aimed at.
 const REPLAY_NS: f64 = 3.0;
 /// Sealed frames that are opened in turn: a replay window of the largest kind takes each once.
@@ -27,7 +27,7 @@ const IP_HEADERS_LEN: usize = 34;
 /// Where the encrypted bytes of a sealed frame start: there the raw AEAD works as well, so that both
 /// meet the same alignment.
 const BODY_AT: usize = IP_HEADERS_LEN + 16;
-/// Distance of the frames in the buffer of the line: whole cache lines, with room behind the headers.
+/// Distance of the frames in the buffer of the wire: whole cache lines, with room behind the headers.
 const SLOT: usize = 1536;
 
 /// Runs the works of this file.
@@ -158,7 +158,7 @@ fn large_send(report: &mut Report) {
         }
     });
     let (mut raw_of_floor, mut line) = (Raw::new(suite), Aligned::new(&vec![0; SLOT * segments]));
-    let floor = Contender::new(SUM_AND_RAW_AEAD, move || {
+    let floor = Contender::new(CHECKSUM_AND_RAW_AEAD, move || {
         for (slot, payload) in line.chunks_exact_mut(SLOT).zip(black_box(&payloads)[HEADERS_LEN..].chunks(size)) {
             black_box(checksum::sum(payload));
             raw_of_floor.seal_from(payload, &mut slot[BODY_AT..BODY_AT + payload.len() + TAG_LEN]);

@@ -13,9 +13,9 @@ const START: usize = 16;
 /// A read that no checksum can beat.
 const READ: &str = "limit_read";
 
-/// Messages of these lengths are summed.
+/// Bytes of the messages whose checksum is computed.
 const SUM_LENS: [usize; 5] = [64, 256, 1500, 9000, 65_536];
-/// Messages of these lengths are copied and summed.
+/// Bytes of the messages that are copied and whose checksum is computed.
 const COPY_LENS: [usize; 2] = [1500, 9000];
 
 /// Bytes of a page.
@@ -157,7 +157,7 @@ mod read {
     }
 }
 
-/// smoltcp's sum.
+/// smoltcp's checksum.
 fn smoltcp_sum(message: &[u8]) -> u16 {
     smoltcp::wire::checksum::data(message)
 }

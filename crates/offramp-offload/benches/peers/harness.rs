@@ -56,7 +56,7 @@ impl<'a> Contender<'a> {
         Self { who, run }
     }
 
-    /// As [`Contender::new`], for a work that spoils its input: `reset` mends it before each turn and
+    /// As [`Contender::new`], for a work that spoils its input: `reset` repairs it before each turn and
     /// is not timed.
     pub fn with_reset<S, R>(
         who: &'static str,

@@ -1,4 +1,4 @@
-//! Receive coalescing: frames of the line into contiguous super-frames, verified and looked up.
+//! Receive coalescing: frames of the wire into contiguous super-frames, verified and looked up.
 
 use crate::frames::{HEADERS_LEN, LINK_HEADER_LEN, MSS, SEGMENTS, data, frame};
 use crate::harness::{Contender, OURSELVES, REFERENCE, Report};
@@ -9,7 +9,7 @@ use offramp_offload::meta::RxMeta;
 use std::hint::black_box;
 
 const FRAME_LEN: usize = HEADERS_LEN + MSS;
-/// Distance of the frames in the buffer of the line: whole cache lines.
+/// Distance of the frames in the buffer of the wire: whole cache lines.
 const SLOT: usize = FRAME_LEN.next_multiple_of(64);
 /// ACK.
 const FLAGS: u8 = 0x10;
@@ -36,7 +36,7 @@ fn line(flows: usize) -> Vec<u8> {
     line
 }
 
-fn join(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
+fn coalesce(coalescer: &mut Coalescer, line: &mut [u8], out: &mut impl FnMut(&RxMeta, &[u8])) {
     let enabled = Offloads::RX_CHECKSUM | Offloads::RSC;
     for slot in line.chunks_exact_mut(SLOT) {
         coalescer.push(Frame::received(&mut slot[..FRAME_LEN]), enabled, None, 0, out);
@@ -48,24 +48,24 @@ fn ours(line: &[u8], flows: usize) -> Contender<'static> {
     let config = CoalesceConfig { flows_max: flows, rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let (mut coalescer, mut line) = (Coalescer::new(config), line.to_vec());
     let mut lens = Vec::new();
-    join(&mut coalescer, &mut line, &mut |meta, frame| lens.push((meta.segments, frame.len())));
-    assert_eq!(lens, vec![(SEGMENTS as u16, HEADERS_LEN + SEGMENTS * MSS); flows], "everything joined");
+    coalesce(&mut coalescer, &mut line, &mut |meta: &RxMeta, frame: &[u8]| lens.push((meta.segments, frame.len())));
+    assert_eq!(lens, vec![(SEGMENTS as u16, HEADERS_LEN + SEGMENTS * MSS); flows], "everything is coalesced");
     Contender::new(OURSELVES, move || {
         let mut bytes = 0;
-        join(&mut coalescer, black_box(&mut line), &mut |_, frame| bytes += black_box(frame).len());
+        coalesce(&mut coalescer, black_box(&mut line), &mut |_: &RxMeta, frame: &[u8]| bytes += black_box(frame).len());
         bytes
     })
 }
 
-/// Every payload behind the one before it of its flow, copied and no more.
+/// Copies every payload after the one before it of its flow.
 fn memcpy(line: &[u8], flows: usize) -> Contender<'_> {
-    let mut joined = vec![vec![0; HEADERS_LEN + SEGMENTS * MSS]; flows];
+    let mut coalesced = vec![vec![0; HEADERS_LEN + SEGMENTS * MSS]; flows];
     Contender::new(REFERENCE, move || {
         for (n, slot) in black_box(line).chunks_exact(SLOT).enumerate() {
             let to = HEADERS_LEN + n / flows * MSS;
-            joined[n % flows][to..to + MSS].copy_from_slice(&slot[HEADERS_LEN..FRAME_LEN]);
+            coalesced[n % flows][to..to + MSS].copy_from_slice(&slot[HEADERS_LEN..FRAME_LEN]);
         }
-        black_box(&mut joined);
+        black_box(&mut coalesced);
     })
 }
 

@@ -1,15 +1,13 @@
 //! Checksums where they stand in a frame: pseudo-header, verify, complete, update.
 
 use super::{Sum, sum};
-use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, TCP_CHECKSUM_OFFSET, Transport, UDP_CHECKSUM_OFFSET};
+use crate::layout::{FrameLayout, IPV4_HEADER_LEN_MIN, Network, Transport, UDP_CHECKSUM_OFFSET, put16};
 use crate::meta::{ChecksumState, PartialChecksum};
 
 /// Bytes of a checksum field.
 const CHECKSUM_LEN: usize = 2;
-/// What a right packet sums to, its checksum field included (RFC 1071 section 1).
-const ALL_ONES: u16 = 0xffff;
 
-/// The pseudo-header's sum: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768
+/// The sum of the pseudo-header: both addresses, the protocol and the length (RFC 9293 3.1 and RFC 768
 /// over IPv4, RFC 8200 8.1 over IPv6). `transport_len` counts the transport header and its payload
 /// in bytes; it may exceed 65,535 (jumbograms, super-frames).
 ///
@@ -24,17 +22,15 @@ pub(crate) fn pseudo_header(frame: &[u8], layout: &FrameLayout, transport_len: u
         return Sum::ZERO;
     }
     let addresses = sum(layout.addresses(frame));
-    let length = Sum::word((transport_len >> 16) as u16).plus(Sum::word(transport_len as u16));
-    addresses.plus(length).plus(Sum::word(u16::from(layout.protocol)))
+    addresses.plus(Sum::long(transport_len)).plus(Sum::word(u16::from(layout.protocol)))
 }
 
-/// Sums a frame of the line and says what was found.
+/// Verifies the checksums of a frame of the wire.
 ///
-/// * [`ChecksumState::Good`]: the IPv4 header (if there is one) and the TCP or UDP checksum were
-///   summed, and both are right.
+/// * [`ChecksumState::Good`]: the checksums of the IPv4 header (if there is one) and of TCP or UDP are right.
 /// * [`ChecksumState::Bad`]: one of them is wrong. A UDP checksum of 0 over IPv6 is wrong
 ///   (RFC 8200 8.1).
-/// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be summed: no
+/// * [`ChecksumState::Unknown`]: nothing wrong was found, but not everything could be verified: no
 ///   IP, neither TCP nor UDP, a fragment, or a UDP checksum of 0 over IPv4 (RFC 768: the sender
 ///   made none).
 pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
@@ -52,54 +48,52 @@ pub(crate) fn verify(frame: &[u8], layout: &FrameLayout) -> ChecksumState {
         };
     }
     let total = pseudo_header(frame, layout, segment.len() as u32).plus(sum(segment));
-    if total.fold() == ALL_ONES { ChecksumState::Good } else { ChecksumState::Bad }
+    if total.is_right() { ChecksumState::Good } else { ChecksumState::Bad }
 }
 
-/// Whether the IPv4 header, options included, sums to what it must (RFC 791 3.1). True for every
-/// other network, which has no such sum.
+/// Whether the checksum of the IPv4 header, options included, is right (RFC 791 3.1). True for every
+/// other network, which has none.
 #[inline]
 pub(crate) fn ipv4_header_is_good(frame: &[u8], layout: &FrameLayout) -> bool {
     if layout.network != Network::Ipv4 {
         return true;
     }
     let header = &frame[layout.network_start..layout.transport_start];
-    // Nearly every header is without options: of a length that is known, its sum takes no loop.
-    header.as_array().map_or_else(|| sum(header).fold() == ALL_ONES, is_good_ipv4_header)
+    // Nearly every header is without options: as its length is known, it takes no loop.
+    header.as_array().map_or_else(|| sum(header).is_right(), is_good_ipv4_header)
 }
 
 /// As [`ipv4_header_is_good`], for a header without options.
 #[inline]
 pub(crate) fn is_good_ipv4_header(header: &[u8; IPV4_HEADER_LEN_MIN]) -> bool {
     let (words, _) = header.as_chunks::<4>();
-    let sum = Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum());
-    sum.fold() == ALL_ONES
+    Sum(words.iter().map(|word| u64::from(u32::from_ne_bytes(*word))).sum()).is_right()
 }
 
-/// Turns a transport checksum that was found right into a partial one: the field gets the
-/// pseudo-header sum, as if the frame had never left a host. [`complete`] gives the old field back
+/// Turns a transport checksum that was found right into a partial one: the field gets the sum of the
+/// pseudo-header, as if the frame had never left a host. [`complete`] gives the old field back
 /// (0 as 0xffff).
 ///
-/// For TCP and UDP frames of which [`verify`] said [`ChecksumState::Good`].
+/// For TCP and UDP frames that [`verify`] found [`ChecksumState::Good`].
 pub(crate) fn make_partial(frame: &mut [u8], layout: &FrameLayout) -> PartialChecksum {
-    let offset = if layout.transport == Transport::Udp { UDP_CHECKSUM_OFFSET } else { TCP_CHECKSUM_OFFSET };
-    let partial = PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 };
+    let offset = layout.checksum_field() - layout.transport_start;
     let pseudo = pseudo_header(frame, layout, layout.transport_len() as u32).fold();
-    frame[partial.field()..partial.field() + CHECKSUM_LEN].copy_from_slice(&pseudo.to_be_bytes());
-    partial
+    put16(frame, layout.checksum_field(), pseudo);
+    PartialChecksum { start: layout.transport_start as u16, offset: offset as u16 }
 }
 
 /// Why a checksum cannot be completed. The frame is then unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum CompleteError {
-    /// The packet's end lies behind the frame's.
-    #[error("checksum: packet end {end} lies behind the frame of {frame_len} bytes; check the length given")]
+    /// The packet ends after the frame.
+    #[error("checksum: packet end {end} lies past the frame of {frame_len} bytes; check the length given")]
     End {
         /// The end that was given, bytes from the start of the frame.
         end: usize,
         /// Length of the frame, bytes.
         frame_len: usize,
     },
-    /// The field does not lie between the first byte to sum and the packet's end.
+    /// The field does not lie between the first byte that the checksum covers and the packet's end.
     #[error(
         "checksum: field at {field} does not lie inside the packet that ends at {end}; check csum_start and csum_offset"
     )]
@@ -111,8 +105,8 @@ pub enum CompleteError {
     },
 }
 
-/// Completes a checksum: sums `frame[partial.start..end]`, the field with its pseudo-header sum
-/// included, and writes the inverted result to the field.
+/// Completes a checksum: computes it over `frame[partial.start..end]`, the field with the sum of its pseudo-header
+/// included, and writes it to the field.
 ///
 /// Start and offset are honoured as given, wherever they point (deep inside a tunnel, odd): no
 /// header is read. A result of 0 is written as 0xffff, the same number in one's complement: UDP
@@ -128,11 +122,8 @@ pub fn complete(frame: &mut [u8], partial: PartialChecksum, end: usize) -> Resul
     if field + CHECKSUM_LEN > end {
         return Err(CompleteError::Field { field, end });
     }
-    let checksum = match sum(&packet[usize::from(partial.start)..]).checksum() {
-        0 => ALL_ONES,
-        other => other,
-    };
-    packet[field..field + CHECKSUM_LEN].copy_from_slice(&checksum.to_be_bytes());
+    let checksum = sum(&packet[usize::from(partial.start)..]).checksum_not_zero();
+    put16(packet, field, checksum);
     Ok(())
 }
 

@@ -1,4 +1,4 @@
-//! Which code sums long messages: found once, at run time.
+//! Which code computes the sum of long messages: found once, at run time.
 
 use core::ops::RangeInclusive;
 use core::ptr;
@@ -20,15 +20,15 @@ const AVX512: &str = "avx512";
 /// How many bytes a kernel may get in one call.
 const LENS: RangeInclusive<usize> = SHORT_LEN_MAX + 1..=CHUNK_LEN_MAX;
 
-/// One implementation. Outside this module, a kernel is only met when this processor has it.
+/// One implementation. Outside this module there are only kernels that this processor has.
 pub(super) struct Kernel {
     /// Its name, as `kernel_name` gives it.
     pub(super) name: &'static str,
     is_available: fn() -> bool,
-    /// Sums a message whose length is one of `LENS`.
+    /// The sum of a message whose length is one of `LENS`.
     sum: unsafe fn(&[u8]) -> u64,
-    /// Copies and sums such a message between slices of equal length.
-    copy_and_sum: unsafe fn(&[u8], &mut [u8]) -> u64,
+    /// The sum of such a message, which is copied to as many writable bytes elsewhere. Those are not read.
+    copy_and_sum: unsafe fn(&[u8], *mut u8) -> u64,
 }
 
 /// All kernels, the best first; the last runs everywhere.
@@ -57,7 +57,7 @@ static KERNELS: &[Kernel] = &[
     Kernel { name: "portable", is_available: || true, sum: portable::sum, copy_and_sum: portable::copy_and_sum },
 ];
 
-/// The kernel in use; null until it was looked for.
+/// The kernel in use; null until it is found.
 static ACTIVE: AtomicPtr<Kernel> = AtomicPtr::new(ptr::null_mut());
 
 /// The kernels that this processor has, the best first.
@@ -69,17 +69,26 @@ pub(super) fn available() -> impl Iterator<Item = &'static Kernel> {
 #[inline]
 pub(super) fn active() -> &'static Kernel {
     let found = ACTIVE.load(Ordering::Relaxed);
-    // SAFETY: the pointer is null or one that `detect` took from a reference to a static, which
+    // SAFETY: the pointer is null or one that `activate` took from a reference to a static, which
     // never changes.
     unsafe { found.as_ref() }.unwrap_or_else(detect)
 }
 
-/// Looks at the processor. Threads that look at the same time find the same.
+/// Finds the best kernel. Threads that do so at the same time find the same.
 #[cold]
 fn detect() -> &'static Kernel {
-    let best = available().next().unwrap_or(&KERNELS[KERNELS.len() - 1]);
-    ACTIVE.store(ptr::from_ref(best).cast_mut(), Ordering::Relaxed);
-    best
+    activate(available().next().unwrap_or(portable()))
+}
+
+/// The kernel that runs everywhere.
+pub(super) fn portable() -> &'static Kernel {
+    &KERNELS[KERNELS.len() - 1]
+}
+
+/// Uses a kernel from now on.
+pub(super) fn activate(kernel: &'static Kernel) -> &'static Kernel {
+    ACTIVE.store(ptr::from_ref(kernel).cast_mut(), Ordering::Relaxed);
+    kernel
 }
 
 impl Kernel {
@@ -128,17 +137,29 @@ impl Kernel {
         unsafe { (self.sum)(bytes) }
     }
 
-    /// Copies `src` to the front of `dst` and sums it.
+    /// Copies `src` to the front of `dst` and computes its sum.
     ///
     /// # Panics
     /// When `dst` is shorter than `src`.
     #[inline]
     pub(super) fn copy_and_sum(&self, src: &[u8], dst: &mut [u8]) -> u64 {
         let dst = &mut dst[..src.len()];
+        // SAFETY: `dst` has as many bytes, which are nobody else's.
+        unsafe { self.copy_and_sum_to(src, dst.as_mut_ptr()) }
+    }
+
+    /// Copies `src` to `dst` and computes its sum; `dst` is not read.
+    ///
+    /// # Safety
+    /// `dst` must be valid for writes of as many bytes, none of them in `src`.
+    #[inline]
+    pub(super) unsafe fn copy_and_sum_to(&self, src: &[u8], dst: *mut u8) -> u64 {
         if !LENS.contains(&src.len()) {
-            return self.copy_and_sum_in_chunks(src, dst);
+            // SAFETY: the caller vouches for `dst`.
+            return unsafe { self.copy_and_sum_in_chunks(src, dst) };
         }
-        // SAFETY: this processor has the kernel (see `Kernel`); both lengths are the same one of `LENS`.
+        // SAFETY: this processor has the kernel (see `Kernel`), and the length is one of `LENS`; the caller vouches for
+        // `dst`.
         unsafe { (self.copy_and_sum)(src, dst) }
     }
 
@@ -150,13 +171,19 @@ impl Kernel {
         bytes.chunks(CHUNK_LEN_MAX).fold(0, |total, chunk| portable::add(total, self.sum(chunk)))
     }
 
+    /// # Safety
+    /// As for [`Kernel::copy_and_sum_to`].
     #[cold]
-    fn copy_and_sum_in_chunks(&self, src: &[u8], dst: &mut [u8]) -> u64 {
+    unsafe fn copy_and_sum_in_chunks(&self, src: &[u8], dst: *mut u8) -> u64 {
         if src.len() <= SHORT_LEN_MAX {
-            return portable::copy_and_sum_short(src, dst);
+            // SAFETY: the caller vouches for `dst`.
+            unsafe { ptr::copy_nonoverlapping(src.as_ptr(), dst, src.len()) };
+            return portable::sum_short(src);
         }
-        let chunks = src.chunks(CHUNK_LEN_MAX).zip(dst.chunks_mut(CHUNK_LEN_MAX));
-        chunks.fold(0, |total, (from, to)| portable::add(total, self.copy_and_sum(from, to)))
+        src.chunks(CHUNK_LEN_MAX).enumerate().fold(0, |total, (n, from)| {
+            // SAFETY: the chunk's place in `dst`, for which the caller vouches.
+            portable::add(total, unsafe { self.copy_and_sum_to(from, dst.add(n * CHUNK_LEN_MAX)) })
+        })
     }
 }
 

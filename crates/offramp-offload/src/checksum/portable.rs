@@ -1,14 +1,14 @@
 //! The sum in plain Rust, for short messages and for processors without a kernel of their own.
 
+use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 /// Bytes of the widest word.
 const WORD: usize = size_of::<u64>();
 /// Bytes that one carry chain takes before its carry is brought around.
 const CHAIN: usize = 4 * WORD;
-/// Bytes that are copied before they are summed: they stay in any first-level cache, and they are
-/// too few for the C library to copy them with `rep movsb`, which some processors do 28 times slower
-/// than vectors when the destination is not aligned (seen on Zen 4).
+/// Bytes that are copied before they are added up. They stay in any first-level cache, and they are too few for
+/// `rep movsb` in the C library: to an unaligned destination, Zen 4 does that 28 times slower than vectors.
 const COPY_BLOCK_LEN: usize = 1024;
 
 /// `a + b` modulo 2⁶⁴ − 1, the carry brought around.
@@ -38,7 +38,7 @@ pub(super) fn sum(bytes: &[u8]) -> u64 {
     add(add(even, odd), sum_short(rest))
 }
 
-/// Copies and sums a short message, word by word.
+/// Copies a short message and computes its sum, word by word.
 ///
 /// # Panics
 /// When `dst` is shorter than `src`.
@@ -64,14 +64,14 @@ pub(super) fn copy_and_sum_short(src: &[u8], dst: &mut [u8]) -> u64 {
     add(total, sum_words(rest, src))
 }
 
-/// Copies and sums a long message, block by block.
+/// Copies a long message and computes its sum, block by block.
 ///
-/// # Panics
-/// When `dst` is shorter than `src`.
-pub(super) fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
-    let blocks = src.chunks(COPY_BLOCK_LEN).zip(dst[..src.len()].chunks_mut(COPY_BLOCK_LEN));
-    blocks.fold(0, |total, (from, to)| {
-        to.copy_from_slice(from);
+/// # Safety
+/// `dst` must be valid for writes of as many bytes, none of them in `src`.
+pub(super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
+    src.chunks(COPY_BLOCK_LEN).enumerate().fold(0, |total, (n, from)| {
+        // SAFETY: the block's place in `dst`, for which the caller vouches.
+        unsafe { ptr::copy_nonoverlapping(from.as_ptr(), dst.add(n * COPY_BLOCK_LEN), from.len()) };
         add(total, sum(from))
     })
 }
@@ -111,15 +111,15 @@ fn last_word(message: &[u8], len: usize) -> u64 {
 #[inline]
 fn padded(message: &[u8]) -> u64 {
     let (mut word, mut rest, mut shift) = (0, message, u64::BITS);
-    if let Some((four, behind)) = rest.split_first_chunk() {
+    if let Some((four, after)) = rest.split_first_chunk() {
         shift -= u32::BITS;
         word |= u64::from(u32::from_be_bytes(*four)) << shift;
-        rest = behind;
+        rest = after;
     }
-    if let Some((two, behind)) = rest.split_first_chunk() {
+    if let Some((two, after)) = rest.split_first_chunk() {
         shift -= u16::BITS;
         word |= u64::from(u16::from_be_bytes(*two)) << shift;
-        rest = behind;
+        rest = after;
     }
     if let Some(one) = rest.first() {
         word |= u64::from(*one) << (shift - u8::BITS);

@@ -8,7 +8,7 @@ use super::*;
 use crate::layout::{FrameLayout, LengthFrom};
 use crate::meta::{ChecksumState, PartialChecksum};
 
-/// What stands behind a copy's end and must stay.
+/// What stands after a copy's end and must stay.
 const GUARD: u8 = 0xa5;
 /// Lengths that are tried one by one, beyond every branch of every kernel.
 const LEN_EXHAUSTIVE: usize = 600;
@@ -245,7 +245,7 @@ fn what_another_builder_made_is_good_with_and_without_padding() {
         for mut frame in packets(&random_bytes(len, 4)) {
             assert_eq!(verdict(&frame), ChecksumState::Good);
             frame.extend([0xff; 7]);
-            assert_eq!(verdict(&frame), ChecksumState::Good, "padding is not summed");
+            assert_eq!(verdict(&frame), ChecksumState::Good, "no checksum covers padding");
         }
     }
 }
@@ -273,7 +273,7 @@ fn a_checksum_made_partial_is_completed_to_what_it_was() {
         let layout = FrameLayout::parse(&frame, LengthFrom::Ip).unwrap();
         let mut changed = frame.clone();
         let partial = make_partial(&mut changed, &layout);
-        assert_eq!(verify(&changed, &layout), ChecksumState::Bad, "on the line it would be wrong");
+        assert_eq!(verify(&changed, &layout), ChecksumState::Bad, "on the wire it would be wrong");
         complete(&mut changed, partial, layout.packet_end).unwrap();
         assert_eq!(changed, frame);
     }
@@ -287,7 +287,7 @@ fn a_udp_checksum_of_zero_is_none_over_ipv4_and_wrong_over_ipv6() {
     udp6[60..62].fill(0);
     assert_eq!(verdict(&udp6), ChecksumState::Bad);
     udp4[22] ^= 1; // TTL
-    assert_eq!(verdict(&udp4), ChecksumState::Bad, "the IPv4 header is summed all the same");
+    assert_eq!(verdict(&udp4), ChecksumState::Bad, "the IPv4 header is verified all the same");
 }
 
 #[test]

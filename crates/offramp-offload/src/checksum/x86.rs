@@ -11,6 +11,7 @@
 #![allow(clippy::wildcard_imports)]
 
 use core::arch::x86_64::*;
+use core::ptr;
 use core::sync::atomic::{Ordering, compiler_fence};
 
 use super::kernel::{CHUNK_LEN_MAX, SHORT_LEN_MAX};
@@ -81,7 +82,7 @@ macro_rules! avx512_kernel {
                 while at + UNROLL * ZMM <= end {
                     for (i, acc) in acc.iter_mut().enumerate() {
                         let line = first_line.wrapping_add(at + i * ZMM);
-                        // SAFETY: a whole, aligned line inside `bytes`: it starts behind the first
+                        // SAFETY: a whole, aligned line inside `bytes`: it starts after the first
                         // line and ends at or before `end`.
                         *acc = accumulate(*acc, unsafe { _mm512_load_si512(line.cast()) });
                     }
@@ -94,7 +95,7 @@ macro_rules! avx512_kernel {
                     at += ZMM;
                 }
                 let mask = !all_but_low_bytes(end - at);
-                // SAFETY: the bytes behind `end` are masked off and not read.
+                // SAFETY: the bytes past `end` are masked off and not read.
                 let last = unsafe { _mm512_maskz_loadu_epi8(mask, first_line.wrapping_add(at).cast()) };
                 acc[2] = accumulate(acc[2], last);
                 let total = total(acc, at + ZMM);
@@ -119,13 +120,13 @@ macro_rules! avx512_kernel {
                     let (words, head_sum) = changed(n);
                     // SAFETY: the frame is longer than a segment, which is longer than two vectors.
                     unsafe { store_head(&blocks, words, head.len, frame.as_mut_ptr()) };
-                    // SAFETY: the caller vouches for the length of a segment; both slices have it.
-                    let sum = unsafe { copy_and_sum(segment, &mut frame[head.len..]) };
+                    // SAFETY: the caller vouches for the length of a segment; the rest of the frame has it.
+                    let sum = unsafe { copy_and_sum(segment, frame[head.len..].as_mut_ptr()) };
                     head.put_checksum(portable::add(head_sum, sum), frame);
                 }
             }
 
-            /// Writes a head of `len` bytes, and bytes behind it, whose place the segment takes.
+            /// Writes a head of `len` bytes, and bytes after it, whose place the segment takes.
             #[inline]
             #[target_feature(enable = $features)]
             unsafe fn store_head(blocks: &[HeadBlock; 2], words: HeadWords, len: usize, to: *mut u8) {
@@ -184,19 +185,19 @@ macro_rules! avx512_kernel {
             /// Stores whole cache lines but for the first and the last vector, which overlap them.
             #[inline]
             #[target_feature(enable = $features)]
-            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
-                debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX && src.len() == dst.len());
-                let (len, from, to) = (src.len(), src.as_ptr(), dst.as_mut_ptr());
+            pub(in super::super) unsafe fn copy_and_sum(src: &[u8], to: *mut u8) -> u64 {
+                debug_assert!(src.len() > SHORT_LEN_MAX && src.len() <= CHUNK_LEN_MAX);
+                let (len, from) = (src.len(), src.as_ptr());
                 // Even, to keep the phase of the words: only a `dst` that starts odd misses the lines.
                 let lead = (ZMM - to.addr() % ZMM) & !1;
                 let mut acc = [_mm512_setzero_si512(); UNROLL];
-                // SAFETY: both slices have more than ZMM bytes.
+                // SAFETY: both have more than ZMM bytes.
                 let first = unsafe { copy(from, to) };
                 acc[0] = accumulate(acc[0], _mm512_maskz_mov_epi8(!all_but_low_bytes(lead), first));
                 let mut at = lead;
                 while at + UNROLL * ZMM <= len {
                     for (i, acc) in acc.iter_mut().enumerate() {
-                        // SAFETY: the vector ends at or before `len`, the length of both slices.
+                        // SAFETY: the vector ends at or before `len`, the length of both.
                         *acc = accumulate(*acc, unsafe { copy(from.add(at + i * ZMM), to.add(at + i * ZMM)) });
                     }
                     at += UNROLL * ZMM;
@@ -206,7 +207,7 @@ macro_rules! avx512_kernel {
                     acc[1] = accumulate(acc[1], unsafe { copy(from.add(at), to.add(at)) });
                     at += ZMM;
                 }
-                // The last whole words, from an even offset again; then what was summed is masked off.
+                // The last whole words, from an even offset again; words that were added before are masked off.
                 let last_at = (len - ZMM) & !1;
                 // SAFETY: last_at + ZMM <= len.
                 let last = unsafe { copy(from.add(last_at), to.add(last_at)) };
@@ -215,7 +216,8 @@ macro_rules! avx512_kernel {
                 if len % 2 == 0 {
                     return total;
                 }
-                dst[len - 1] = src[len - 1];
+                // SAFETY: the last of `len` bytes.
+                unsafe { *to.add(len - 1) = src[len - 1] };
                 total + u64::from(u16::from_ne_bytes([src[len - 1], 0]))
             }
 
@@ -263,7 +265,7 @@ pub(super) mod avx2 {
         u64::from((_mm_cvtsi128_si32(one) as u32).wrapping_add(bias(bytes)))
     }
 
-    /// Sums `bytes`.
+    /// The sum of `bytes`.
     #[target_feature(enable = "avx2")]
     pub(in super::super) unsafe fn sum(bytes: &[u8]) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];
@@ -282,34 +284,38 @@ pub(super) mod avx2 {
         portable::add(total(acc, bytes.len() - tail.len()), portable::sum_short(tail))
     }
 
-    /// Copies `src` to `dst` and sums it.
+    /// Copies `src` to `dst` and computes its sum.
     #[target_feature(enable = "avx2")]
-    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: &mut [u8]) -> u64 {
+    pub(in super::super) unsafe fn copy_and_sum(src: &[u8], dst: *mut u8) -> u64 {
         let mut acc = [_mm256_setzero_si256(); UNROLL];
         let (blocks, rest) = src.as_chunks::<{ UNROLL * YMM }>();
-        let (to_blocks, to_rest) = dst.as_chunks_mut::<{ UNROLL * YMM }>();
-        for (block, to_block) in blocks.iter().zip(to_blocks) {
-            let vectors = block.as_chunks::<YMM>().0.iter().zip(to_block.as_chunks_mut::<YMM>().0);
-            for (acc, (from, to)) in acc.iter_mut().zip(vectors) {
-                *acc = accumulate(*acc, copy(from, to));
+        let mut to = dst;
+        for block in blocks {
+            for (acc, from) in acc.iter_mut().zip(block.as_chunks::<YMM>().0) {
+                // SAFETY: the caller vouches for `dst`, of which this is the vector's place.
+                *acc = accumulate(*acc, unsafe { copy(from, to) });
+                to = to.wrapping_add(YMM);
             }
         }
         let (vectors, tail) = rest.as_chunks::<YMM>();
-        let (to_vectors, to_tail) = to_rest.as_chunks_mut::<YMM>();
-        for (from, to) in vectors.iter().zip(to_vectors) {
-            acc[0] = accumulate(acc[0], copy(from, to));
+        for from in vectors {
+            // SAFETY: as above.
+            acc[0] = accumulate(acc[0], unsafe { copy(from, to) });
+            to = to.wrapping_add(YMM);
         }
-        portable::add(total(acc, src.len() - tail.len()), portable::copy_and_sum_short(tail, to_tail))
+        // SAFETY: as above, for the bytes after the last whole vector.
+        unsafe { ptr::copy_nonoverlapping(tail.as_ptr(), to, tail.len()) };
+        portable::add(total(acc, src.len() - tail.len()), portable::sum_short(tail))
     }
 
     /// Copies one vector and returns it.
     #[inline]
     #[target_feature(enable = "avx2")]
-    fn copy(from: &[u8; YMM], to: &mut [u8; YMM]) -> __m256i {
+    unsafe fn copy(from: &[u8; YMM], to: *mut u8) -> __m256i {
         // SAFETY: `from` has YMM bytes.
         let vector = unsafe { _mm256_loadu_si256(from.as_ptr().cast()) };
-        // SAFETY: `to` has YMM bytes.
-        unsafe { _mm256_storeu_si256(to.as_mut_ptr().cast(), vector) };
+        // SAFETY: the caller vouches for YMM writable bytes.
+        unsafe { _mm256_storeu_si256(to.cast(), vector) };
         compiler_fence(Ordering::SeqCst); // Or the loop becomes a call of memcpy and a second pass.
         vector
     }

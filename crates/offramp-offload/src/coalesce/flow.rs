@@ -1,29 +1,29 @@
-//! One aggregate: how it starts, what may join, how it is closed.
+//! One aggregate: how it starts, which frames continue it, how it is closed.
 
-use super::RxCsum;
-use super::head::{ALL_ONES, CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
+use super::head::{CommonSums, Key, NetworkFields, Shape, TCP_LAST, Template, TransportFields};
+use super::{Appended, CoalesceConfig, RxCsum, Sink};
 use crate::checksum::copy_and_sum;
 use crate::layout::{
     FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
-    TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET,
+    TCP_CHECKSUM_OFFSET, TCP_FLAGS_OFFSET, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, put16,
 };
 use crate::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
 
 /// Bytes of both ports at the front of a TCP or UDP header.
 const PORTS_LEN: usize = 4;
 
-/// What became of a frame that was held against an aggregate.
+/// What became of a frame that was compared with an aggregate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Join {
-    /// Joined; more may follow.
+pub(super) enum Outcome {
+    /// Coalesced; more may follow.
     Open,
-    /// Joined; nothing may follow.
+    /// Coalesced; nothing may follow.
     Last,
     /// Its headers are not those of this aggregate. Nothing was verified.
     OtherHeaders,
     /// The headers are the same, but it does not continue the aggregate. Nothing was verified.
     Refused,
-    /// A checksum is wrong. Nothing of it was kept.
+    /// A checksum is wrong. The aggregate is as it was.
     Bad,
 }
 
@@ -36,28 +36,21 @@ pub(super) struct First<'a> {
     pub(super) transport: TransportFields,
     pub(super) shape: Shape,
     pub(super) key: Key,
-    pub(super) limits: Limits,
+    pub(super) config: &'a CoalesceConfig,
+    /// The flow's slot, which names its frame in lent memory.
+    pub(super) slot: usize,
     /// Where the buffer begins among all buffers.
     pub(super) buffer_start: usize,
     pub(super) hash: Option<u32>,
     pub(super) now_ns: u64,
 }
 
-/// How large an aggregate may grow.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
-    /// IP bytes.
-    pub(super) packet_len_max: usize,
-    /// Frames.
-    pub(super) segments_max: u16,
-}
-
-/// An aggregate that is held, without its bytes.
+/// An aggregate without its bytes.
 ///
 /// All frames but the last carry `size` bytes, so the number of frames says where the next belongs,
-/// in the stream and in the buffer. It is the only thing that is written when a frame joins: every
-/// store waits behind those of the payload.
-#[derive(Clone, Copy, Debug)]
+/// in the stream and in the buffer. A coalesced frame changes nothing else here: every store waits for those of the
+/// payload. A vacant slot has the default.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Flow {
     pub(super) key: Key,
     /// Ports as they lie in memory: a first guess at the key.
@@ -65,9 +58,9 @@ pub(super) struct Flow {
     /// The first frame's sequence number, and what is added per frame; both 0 for UDP.
     seq: u32,
     seq_step: u32,
-    /// Frames joined.
+    /// Coalesced frames.
     pub(super) segments: u16,
-    /// Frames that may be joined.
+    /// Frames that may be coalesced.
     segments_max: u16,
     /// Payload of the first frame: of every frame but the last.
     size: u16,
@@ -75,12 +68,14 @@ pub(super) struct Flow {
     size_last: u16,
     /// IPv4 ID of the first frame; 0 for IPv6.
     id: u16,
-    /// What is added to the ID per frame, 1 or 0; known from the second frame on.
+    /// Added to the ID per frame, 1 or 0; known from the second frame on.
     id_step: u16,
     /// FIN and PSH of the last frame.
     flags_last: u8,
     shape: Shape,
     sums: CommonSums,
+    /// The payload lies in lent memory; the buffer has the headers.
+    pub(super) is_in_place: bool,
     /// Where its buffer begins among all buffers.
     buffer_start: usize,
     /// Bytes that the buffer may hold.
@@ -92,32 +87,10 @@ pub(super) struct Flow {
 }
 
 impl Flow {
-    /// What a slot that holds nothing contains.
-    pub(super) const VACANT: Self = Self {
-        key: Key::NONE,
-        ports: [0; PORTS_LEN],
-        seq: 0,
-        seq_step: 0,
-        segments: 0,
-        segments_max: 0,
-        size: 0,
-        size_last: 0,
-        id: 0,
-        id_step: 0,
-        flags_last: 0,
-        shape: Shape::VACANT,
-        sums: CommonSums::VACANT,
-        buffer_start: 0,
-        len_max: 0,
-        hash: None,
-        started_ns: 0,
-        template: Template::VACANT,
-    };
-
-    /// Holds a first frame: copies it, without padding, to `buffer` and verifies it in the same pass.
-    /// False, and the slot stays vacant, when a checksum is wrong.
-    pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8]) -> bool {
-        let First { frame, layout, network, transport, shape, limits, .. } = first;
+    /// Holds a first frame: copies it, without padding, to memory that `out` lends or else to `buffer`, and verifies it in
+    /// the same pass. False, and the slot stays vacant, when a checksum is wrong.
+    pub(super) fn start(&mut self, first: &First<'_>, buffer: &mut [u8], out: &mut impl Sink) -> bool {
+        let First { frame, layout, network, transport, shape, config, .. } = first;
         let (headers, payload) = frame[..layout.packet_end].split_at(layout.payload_start);
         self.sums = CommonSums::of(frame, layout, network, transport);
         if !self.sums.ip_is_right(network) {
@@ -125,20 +98,28 @@ impl Flow {
         }
         buffer[..headers.len()].copy_from_slice(headers);
         let header_sum = self.sums.transport_headers(transport, layout.transport_len() as u16);
-        let payload_sum = copy_and_sum(payload, &mut buffer[headers.len()..]);
-        if payload_sum.plus(header_sum).fold() != ALL_ONES {
+        let lent = out.reserve(first.slot, headers.len()).then(|| out.append(first.slot, payload, header_sum));
+        self.is_in_place = lent == Some(Appended::Kept);
+        let is_right = match lent {
+            Some(Appended::Kept) => true,
+            Some(Appended::Bad) => false,
+            Some(Appended::NoRoom) | None => {
+                copy_and_sum(payload, &mut buffer[headers.len()..]).plus(header_sum).is_right()
+            }
+        };
+        if !is_right {
             return false;
         }
         self.shape = *shape;
         self.segments = 1;
-        self.segments_max = limits.segments_max;
+        self.segments_max = if shape.is_udp { config.udp_segments_max } else { config.segments_max };
         self.size = payload.len() as u16;
         self.size_last = self.size;
         self.seq = transport.seq;
         self.seq_step = if shape.is_udp { 0 } else { u32::from(self.size) };
         self.id = network.id;
         self.flags_last = 0;
-        self.len_max = layout.network_start + limits.packet_len_max;
+        self.len_max = layout.network_start + config.packet_len_max;
         self.buffer_start = first.buffer_start;
         self.ports.copy_from_slice(&headers[layout.transport_start..][..PORTS_LEN]);
         self.template.set(headers, shape);
@@ -148,70 +129,84 @@ impl Flow {
 
     /// Makes the slot vacant.
     pub(super) fn vacate(&mut self) {
-        self.key = Key::NONE;
+        self.key = Key::default();
         self.template.vacate();
         self.segments = 0;
     }
 
-    /// Whether the frame may be of this flow. Cheap; it tells most flows apart.
+    /// Whether the frame may be of this flow. It is cheap and distinguishes most flows.
     #[inline]
     pub(super) fn has_ports_of(&self, frame: &[u8], layout: &FrameLayout) -> bool {
         let start = layout.transport_start;
         frame.get(start..start + PORTS_LEN).is_some_and(|ports| *ports == self.ports)
     }
 
-    /// Takes the frame if it continues this aggregate such that cutting gives both back. Its payload
-    /// is copied behind what is there, and verified on the way: the headers' sums are known but for
-    /// the words that vary.
+    /// Coalesces the frame if segmenting the aggregate then gives it back. Its payload is copied after that of the others
+    /// and verified in the same pass: the sums of the headers are known but for the words that vary.
     #[inline]
-    pub(super) fn join(&mut self, frame: &[u8], layout: &FrameLayout, buffers: &mut [u8]) -> Join {
-        let Some(headers) = self.template.match_headers(frame, layout) else { return Join::OtherHeaders };
+    pub(super) fn coalesce(
+        &mut self,
+        frame: &[u8],
+        layout: &FrameLayout,
+        buffers: &mut [u8],
+        slot: usize,
+        out: &mut impl Sink,
+    ) -> Outcome {
+        let Some(headers) = self.template.match_headers(frame, layout) else { return Outcome::OtherHeaders };
         let stream_len = usize::from(self.segments) * usize::from(self.size);
         match self.continue_network(headers) {
-            Join::Open => {}
+            Outcome::Open => {}
             other => return other,
         }
-        let Some(fields) = TransportFields::of(headers, &self.shape) else { return Join::OtherHeaders };
+        let Some(fields) = TransportFields::of(headers, &self.shape) else { return Outcome::OtherHeaders };
         let seq_next = self.seq.wrapping_add(u32::from(self.segments) * self.seq_step);
         if fields.is_unusual || fields.seq != seq_next {
-            return Join::Refused;
+            return Outcome::Refused;
         }
         let header_sum = self.sums.transport_headers(&fields, layout.transport_len() as u16);
-        let Some(payload) = frame.get(headers.len()..layout.packet_end) else { return Join::OtherHeaders };
+        let Some(payload) = frame.get(headers.len()..layout.packet_end) else { return Outcome::OtherHeaders };
         let size_fits = payload.len().wrapping_sub(1) < usize::from(self.size); // 1 to size bytes.
         let tail = headers.len() + stream_len;
         if !size_fits || tail + payload.len() > self.len_max || self.segments >= self.segments_max {
-            return Join::Refused;
+            return Outcome::Refused;
         }
         let is_full = payload.len() == usize::from(self.size) && fields.flags & TCP_LAST == 0;
-        let joined = if is_full && self.segments + 1 < self.segments_max { Join::Open } else { Join::Last };
-        let tail = self.buffer_start + tail;
-        let payload_sum = copy_and_sum(payload, &mut buffers[tail..tail + payload.len()]);
-        if payload_sum.plus(header_sum).fold() != ALL_ONES {
-            return Join::Bad; // What was copied is behind the end, as if it were not there.
+        let coalesced = if is_full && self.segments + 1 < self.segments_max { Outcome::Open } else { Outcome::Last };
+        if self.is_in_place {
+            match out.append(slot, payload, header_sum) {
+                Appended::Kept => {}
+                Appended::Bad => return Outcome::Bad,
+                Appended::NoRoom => return Outcome::Refused,
+            }
+        } else {
+            let tail = self.buffer_start + tail;
+            let payload_sum = copy_and_sum(payload, &mut buffers[tail..tail + payload.len()]);
+            if !payload_sum.plus(header_sum).is_right() {
+                return Outcome::Bad; // What was copied is past the end, as if it were not there.
+            }
         }
-        self.segments += 1; // Behind a branch: the next frame must not wait for this sum.
-        joined
+        self.segments += 1; // After a branch: the next frame must not wait for this checksum.
+        coalesced
     }
 
     /// Whether the IP header is the next one.
     #[inline]
-    fn continue_network(&mut self, headers: &[u8]) -> Join {
-        let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Join::OtherHeaders };
+    fn continue_network(&mut self, headers: &[u8]) -> Outcome {
+        let Some(fields) = NetworkFields::of(headers, &self.shape) else { return Outcome::OtherHeaders };
         if self.segments == 1 {
             self.id_step = u16::from(fields.id != self.id);
         }
         let id_next = self.id.wrapping_add(self.segments.wrapping_mul(self.id_step));
         if fields.is_unusual || fields.id != id_next {
-            Join::Refused
+            Outcome::Refused
         } else if self.sums.ip_is_right(&fields) {
-            Join::Open
+            Outcome::Open
         } else {
-            Join::Bad
+            Outcome::Bad
         }
     }
 
-    /// Remembers what is special of the frame that joined last.
+    /// Notes the length and the flags of the last frame.
     pub(super) fn note_last(&mut self, frame: &[u8], layout: &FrameLayout) {
         self.size_last = layout.payload_len() as u16;
         if !self.shape.is_udp {
@@ -225,8 +220,7 @@ impl Flow {
         usize::from(self.shape.payload_start) + full * usize::from(self.size) + usize::from(self.size_last)
     }
 
-    /// Mends the headers at the front of the buffer and says what the aggregate is. Returns its
-    /// length in bytes too.
+    /// Repairs the headers at the front of the buffer. Returns what the aggregate is, and its length in bytes.
     pub(super) fn finish(&self, buffer: &mut [u8], rx_csum: RxCsum) -> (RxMeta, usize) {
         let meta = RxMeta {
             checksum: ChecksumState::Good,
@@ -236,16 +230,16 @@ impl Flow {
             hash: self.hash,
             queue: 0,
         };
-        let is_joined = self.segments > 1;
-        if !is_joined && rx_csum == RxCsum::DataValid {
+        let is_coalesced = self.segments > 1;
+        if !is_coalesced && rx_csum == RxCsum::DataValid {
             return (meta, self.len());
         }
-        if is_joined {
-            self.mend_network(&mut buffer[usize::from(self.shape.network_start)..]);
+        if is_coalesced {
+            self.write_network(&mut buffer[usize::from(self.shape.network_start)..]);
         }
-        let offset = self.mend_transport(&mut buffer[usize::from(self.shape.transport_start)..]);
+        let offset = self.write_transport(&mut buffer[usize::from(self.shape.transport_start)..]);
         let partial = PartialChecksum { start: self.shape.transport_start, offset: offset as u16 };
-        let segmentation = is_joined.then_some(Segmentation { kind: self.kind(), size: self.size, ecn: false });
+        let segmentation = is_coalesced.then_some(Segmentation { kind: self.kind(), size: self.size, ecn: false });
         let checksum = ChecksumState::Partial(partial);
         (RxMeta { checksum, segmentation, ..meta }, self.len())
     }
@@ -259,7 +253,7 @@ impl Flow {
     }
 
     /// IPv4 total length and header checksum, or IPv6 payload length.
-    fn mend_network(&self, network: &mut [u8]) {
+    fn write_network(&self, network: &mut [u8]) {
         let packet_len = (self.len() - usize::from(self.shape.network_start)) as u16;
         if self.shape.is_ipv6 {
             put16(network, IPV6_PAYLOAD_LEN_OFFSET, packet_len - IPV6_HEADER_LEN as u16);
@@ -269,8 +263,8 @@ impl Flow {
         }
     }
 
-    /// Flags or UDP length, and the pseudo-header sum in the checksum field, whose offset it returns.
-    fn mend_transport(&self, transport: &mut [u8]) -> usize {
+    /// Flags or UDP length, and the sum of the pseudo-header in the checksum field, whose offset it returns.
+    fn write_transport(&self, transport: &mut [u8]) -> usize {
         let transport_len = (self.len() - usize::from(self.shape.transport_start)) as u16;
         let field = if self.shape.is_udp {
             put16(transport, UDP_LENGTH_OFFSET, transport_len);
@@ -282,8 +276,4 @@ impl Flow {
         put16(transport, field, self.sums.pseudo_sum(transport_len));
         field
     }
-}
-
-fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }

@@ -1,5 +1,5 @@
-//! What of a frame's headers decides whether it joins: the key of its flow, the bytes that must be
-//! equal in every frame of an aggregate, and the fields that count on.
+//! The parts of a frame's headers that decide whether it is coalesced: the key of its flow, the bytes that must be
+//! equal in every frame of an aggregate, and the fields that count up.
 
 // By value, a shape is packed into one register and taken apart again with masks, per frame.
 #![allow(clippy::trivially_copy_pass_by_ref)]
@@ -8,18 +8,18 @@ use crate::checksum::{Sum, pseudo_header, sum};
 use crate::layout::{
     FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET,
     Network, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_FLAGS_OFFSET, TCP_PSH, TCP_RST, TCP_SEQUENCE_OFFSET, TCP_SYN,
-    TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET,
+    TCP_URG, Transport, UDP_CHECKSUM_OFFSET, UDP_LENGTH_OFFSET, be16,
 };
 
 /// The two bits that only the last segment of a super-frame keeps.
 pub(super) const TCP_LAST: u8 = TCP_FIN | TCP_PSH;
-/// Flags that are handed over at once: they may neither start an aggregate nor join one.
-/// FIN and PSH may join, and close; alone there is nothing to wait for.
+/// Flags of a frame that is delivered at once: it may not start an aggregate. FIN and PSH may end one; a frame that
+/// carries them and continues none has nothing to wait for.
 const TCP_ALONE: u8 = TCP_SYN | TCP_RST | TCP_URG | TCP_CWR | TCP_LAST;
 
-/// What a right message sums to, its checksum field included (RFC 1071 section 1).
-pub(super) const ALL_ONES: u16 = 0xffff;
-/// What a key that no frame has looks like in its last word.
+/// The sum of a message that includes a right checksum (RFC 1071 section 1).
+const ALL_ONES: u16 = 0xffff;
+/// The last word of a key that no frame has.
 const NO_FRAME: u64 = u64::MAX;
 
 /// Names a flow: both addresses, both ports, IP version and transport.
@@ -31,10 +31,14 @@ pub(super) struct Key {
     ports_and_kind: u64,
 }
 
-impl Key {
-    /// Equal to the key of no frame.
-    pub(super) const NONE: Self = Self { addresses: [0; 4], ports_and_kind: NO_FRAME };
+/// The default is the key of no frame.
+impl Default for Key {
+    fn default() -> Self {
+        Self { addresses: [0; 4], ports_and_kind: NO_FRAME }
+    }
+}
 
+impl Key {
     /// The key of a TCP or UDP frame; none for every other.
     #[inline]
     pub(super) fn of(frame: &[u8], layout: &FrameLayout) -> Option<Self> {
@@ -87,7 +91,7 @@ fn multiply_and_fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Longest headers of a frame that is held, all together: room for two VLAN tags, IPv6, TCP with all
+/// Longest headers of a frame that is coalesced, all together: room for two VLAN tags, IPv6, TCP with all
 /// its options, and 70 bytes of extension headers.
 pub(super) const HEADER_LEN_MAX: usize = 192;
 /// Bytes that are compared at once. No TCP or UDP frame has shorter headers.
@@ -99,13 +103,11 @@ const BLOCKS: usize = HEADER_LEN_MAX / BLOCK_LEN;
 
 /// Some bytes of a header, as they lie in memory. Aligned, so that vector instructions can take it
 /// as an operand.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 #[repr(align(32))]
 struct Block([u64; BLOCK_WORDS]);
 
 impl Block {
-    const ZERO: Self = Self([0; BLOCK_WORDS]);
-
     #[inline]
     fn of(bytes: &[u8; BLOCK_LEN]) -> Self {
         let (words, _) = bytes.as_chunks();
@@ -114,15 +116,13 @@ impl Block {
 }
 
 /// Bytes that are to be equal, and which of their bits count.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Masked {
     bytes: Block,
     mask: Block,
 }
 
 impl Masked {
-    const NOTHING: Self = Self { bytes: Block::ZERO, mask: Block::ZERO };
-
     /// Adds the bits that differ and count to `difference`.
     #[inline]
     fn differ(&self, bytes: &[u8; BLOCK_LEN], difference: &mut Block) {
@@ -134,8 +134,9 @@ impl Masked {
     }
 }
 
-/// The headers of an aggregate's first frame, and which bits of them must be equal in every other.
-#[derive(Clone, Copy, Debug)]
+/// The headers of an aggregate's first frame, and which bits of them must be equal in every other. The default is equal
+/// to the headers of no frame.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Template {
     /// Bytes of all headers; 0 when vacant.
     len: usize,
@@ -145,9 +146,6 @@ pub(super) struct Template {
 }
 
 impl Template {
-    /// Equal to the headers of no frame.
-    pub(super) const VACANT: Self = Self { len: 0, last: Masked::NOTHING, whole: [Masked::NOTHING; BLOCKS] };
-
     /// From now on equal to the headers of no frame.
     pub(super) fn vacate(&mut self) {
         self.len = 0;
@@ -173,7 +171,7 @@ impl Template {
     #[inline]
     pub(super) fn match_headers<'a>(&self, frame: &'a [u8], layout: &FrameLayout) -> Option<&'a [u8]> {
         let headers = frame.get(..self.len)?;
-        let mut difference = Block::ZERO;
+        let mut difference = Block::default();
         self.last.differ(headers.last_chunk()?, &mut difference);
         for (bytes, block) in headers.as_chunks().0.iter().zip(&self.whole) {
             block.differ(bytes, &mut difference);
@@ -203,7 +201,7 @@ fn hide_what_varies(mask: &mut [u8], shape: &Shape) {
 }
 
 /// Where the headers of a TCP or UDP frame lie.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Shape {
     pub(super) network_start: u16,
     pub(super) transport_start: u16,
@@ -213,16 +211,12 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// What a vacant slot has.
-    pub(super) const VACANT: Self =
-        Self { network_start: 0, transport_start: 0, payload_start: 0, is_ipv6: false, is_udp: false };
-
     /// None when the frame carries neither TCP nor UDP, or its headers are longer than
     /// [`HEADER_LEN_MAX`].
     #[inline]
     pub(super) fn of(layout: &FrameLayout) -> Option<Self> {
-        let is_held_kind = layout.network != Network::Opaque && layout.transport != Transport::Opaque;
-        (is_held_kind && layout.payload_start <= HEADER_LEN_MAX).then_some(Self {
+        let is_tcp_or_udp = layout.network != Network::Opaque && layout.transport != Transport::Opaque;
+        (is_tcp_or_udp && layout.payload_start <= HEADER_LEN_MAX).then_some(Self {
             network_start: layout.network_start as u16,
             transport_start: layout.transport_start as u16,
             payload_start: layout.payload_start as u16,
@@ -239,7 +233,7 @@ pub(super) struct NetworkFields {
     pub(super) id: u16,
     /// The words that differ, added up.
     varying: u32,
-    /// The checksum field is not what cutting would write, even if it is right: the other zero.
+    /// The checksum field is not what segmenting would write, even if it is right: the other zero.
     pub(super) is_unusual: bool,
 }
 
@@ -266,7 +260,7 @@ pub(super) struct TransportFields {
     pub(super) flags: u8,
     /// The words that differ, added up.
     varying: u32,
-    /// The checksum field is not what cutting would write, even if it is right: TCP's other zero, or
+    /// The checksum field is not what segmenting would write, even if it is right: TCP's other zero, or
     /// UDP's 0, where there is nothing to verify (RFC 768).
     pub(super) is_unusual: bool,
 }
@@ -288,16 +282,16 @@ impl TransportFields {
         Some(Self { seq, flags, varying, is_unusual: checksum == ALL_ONES })
     }
 
-    /// Whether nothing in a first frame is to be told at once.
+    /// Whether a frame may wait as the first of an aggregate.
     pub(super) fn may_be_first(&self) -> bool {
         self.flags & TCP_ALONE == 0
     }
 }
 
 /// The sums of the header words that all frames of an aggregate have in common, folded.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct CommonSums {
-    /// IPv4 header; all ones for IPv6, which has no header sum.
+    /// IPv4 header; all ones for IPv6, which has no header checksum.
     ip: u16,
     /// Pseudo-header without the length.
     pseudo: u16,
@@ -306,10 +300,7 @@ pub(super) struct CommonSums {
 }
 
 impl CommonSums {
-    /// What a vacant slot has.
-    pub(super) const VACANT: Self = Self { ip: 0, pseudo: 0, transport: 0 };
-
-    /// Sums the headers of a first frame, whose fields these are.
+    /// Of the headers of a first frame, whose fields these are.
     pub(super) fn of(frame: &[u8], layout: &FrameLayout, ip: &NetworkFields, transport: &TransportFields) -> Self {
         let ip_sum = match layout.network {
             Network::Ipv4 => without(sum(&frame[layout.network_start..layout.transport_start]), ip.varying),
@@ -320,7 +311,7 @@ impl CommonSums {
         Self { ip: ip_sum, pseudo: pseudo.fold(), transport: without(pseudo.plus(header), transport.varying) }
     }
 
-    /// Whether the IPv4 header's sum is right.
+    /// Whether the IPv4 header checksum is right.
     #[inline]
     pub(super) fn ip_is_right(&self, fields: &NetworkFields) -> bool {
         fold(u32::from(self.ip) + fields.varying) == ALL_ONES
@@ -338,19 +329,18 @@ impl CommonSums {
         !fold(u32::from(self.ip) + u32::from(packet_len) + u32::from(id))
     }
 
-    /// The pseudo-header's sum with this length in bytes.
+    /// The sum of the pseudo-header with this length in bytes.
     pub(super) fn pseudo_sum(&self, transport_len: u16) -> u16 {
         fold(u32::from(self.pseudo) + u32::from(transport_len))
     }
 }
 
-/// A sum without some words that are part of it, which were added up.
+/// `sum` less `words`, which are part of it and were added up.
 fn without(sum: Sum, words: u32) -> u16 {
     fold(u32::from(sum.fold()) + u32::from(!fold(words)))
 }
 
-/// Some 16-bit words, added up, in 16 bits: the upper half of x and x turned around is upper, lower
-/// and the carry between them.
+/// Folds some added 16-bit words into 16 bits: the upper half of x + rotated x is upper + lower + the carry between them.
 #[inline]
 fn fold(total: u32) -> u16 {
     (total.wrapping_add(total.rotate_left(16)) >> 16) as u16
@@ -360,11 +350,6 @@ fn fold(total: u32) -> u16 {
 #[inline]
 fn field<const N: usize>(headers: &[u8], at: u16) -> Option<&[u8; N]> {
     headers.get(usize::from(at)..usize::from(at) + N)?.try_into().ok()
-}
-
-#[inline]
-fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
 /// The first eight bytes as they lie in memory.

@@ -12,25 +12,19 @@ pub(super) struct FlowTable {
     pub(super) flows: Table<Flow>,
     by_start: Order,
     secrets: [u64; 5],
-    /// Found or started last: frames come in bursts of one flow.
-    last: usize,
+    /// Slot of the flow that was found or started last: frames come in bursts of one flow. It may be vacant by now.
+    pub(super) last: usize,
 }
 
 impl FlowTable {
     pub(super) fn new(flows_max: usize) -> Self {
         let random = RandomState::new();
         Self {
-            flows: Table::new(flows_max, Flow::VACANT),
+            flows: Table::new(flows_max, Flow::default()),
             by_start: Order::EMPTY,
             secrets: std::array::from_fn(|n| random.hash_one(n) | 1),
             last: 0,
         }
-    }
-
-    /// The slot of the flow that was found or started last; it may be vacant by now.
-    #[inline]
-    pub(super) fn last(&self) -> usize {
-        self.last
     }
 
     /// The slot that holds the flow.
@@ -41,12 +35,7 @@ impl FlowTable {
         Some(slot)
     }
 
-    /// The slot that the next flow will get; none when every slot is held.
-    pub(super) fn vacant(&self) -> Option<usize> {
-        self.flows.vacant()
-    }
-
-    /// Holds the flow that was written to the slot that [`Self::vacant`] named, as the newest.
+    /// Adds the flow that was written to the vacant slot, as the newest.
     pub(super) fn insert(&mut self) {
         let Some(slot) = self.flows.vacant() else { return };
         let hash = self.flows.entry(slot).key.hash(&self.secrets);
@@ -64,11 +53,6 @@ impl FlowTable {
     #[inline]
     pub(super) fn oldest(&self) -> Option<usize> {
         self.by_start.oldest()
-    }
-
-    /// The flow that was started next after this one.
-    pub(super) fn newer(&self, slot: usize) -> Option<usize> {
-        self.flows.newer(slot)
     }
 
     #[inline]

@@ -2,9 +2,9 @@
 //! share.
 
 mod linux;
+mod metadata;
 mod order;
 mod properties;
-mod told;
 
 use super::*;
 use crate::layout::LengthFrom;
@@ -240,45 +240,45 @@ impl Spec {
     }
 }
 
-/// What was handed out: what was said of it, and its bytes.
-type Told = (RxMeta, Vec<u8>);
+/// A frame that the coalescer delivered: its metadata and its bytes.
+type Delivered = (RxMeta, Vec<u8>);
 
-fn push_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: u64, told: &mut Vec<Told>) {
+fn push_one(coalescer: &mut Coalescer, frame: &[u8], enabled: Offloads, now_ns: u64, delivered: &mut Vec<Delivered>) {
     let mut frame = frame.to_vec();
-    let mut out = |meta: &RxMeta, bytes: &[u8]| told.push((*meta, bytes.to_vec()));
+    let mut out = |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec()));
     coalescer.push(Frame::received(&mut frame), enabled, None, now_ns, &mut out);
 }
 
-fn flush(coalescer: &mut Coalescer, told: &mut Vec<Told>) {
-    coalescer.flush(&mut |meta, bytes| told.push((*meta, bytes.to_vec())));
+fn flush(coalescer: &mut Coalescer, delivered: &mut Vec<Delivered>) {
+    coalescer.flush(&mut |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec())));
     assert_eq!(coalescer.held(), 0);
     assert_eq!(coalescer.next_deadline_ns(), None);
 }
 
-fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Told> {
+fn coalesce_with(config: CoalesceConfig, frames: &[Vec<u8>]) -> Vec<Delivered> {
     let mut coalescer = Coalescer::new(config);
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     for frame in frames {
-        push_one(&mut coalescer, frame, ALL, 0, &mut told);
+        push_one(&mut coalescer, frame, ALL, 0, &mut delivered);
     }
-    flush(&mut coalescer, &mut told);
-    told
+    flush(&mut coalescer, &mut delivered);
+    delivered
 }
 
-/// Payload sizes of what comes out for one flow, after checking that cutting it gives back exactly
-/// what went in.
+/// Payload sizes of the delivered frames of one flow, after checking that segmenting them gives back exactly
+/// the given ones.
 fn sizes_with(config: CoalesceConfig, specs: &[Spec]) -> Vec<usize> {
     let frames: Vec<_> = specs.iter().map(Spec::build).collect();
-    let told = coalesce_with(config, &frames);
-    assert_cuts_into(&told, &frames);
-    told.iter().map(payload_len).collect()
+    let delivered = coalesce_with(config, &frames);
+    assert_segments_into(&delivered, &frames);
+    delivered.iter().map(payload_len).collect()
 }
 
 fn sizes(specs: &[Spec]) -> Vec<usize> {
     sizes_with(CoalesceConfig::default(), specs)
 }
 
-fn payload_len((_, bytes): &Told) -> usize {
+fn payload_len((_, bytes): &Delivered) -> usize {
     FrameLayout::parse(bytes, LengthFrom::Ip).unwrap().payload_len()
 }
 
@@ -287,11 +287,11 @@ fn trimmed(frame: &[u8]) -> &[u8] {
     FrameLayout::parse(frame, LengthFrom::Ip).map_or(frame, |layout| &frame[..layout.packet_end])
 }
 
-fn assert_cuts_into(told: &[Told], frames: &[Vec<u8>]) {
+fn assert_segments_into(delivered: &[Delivered], frames: &[Vec<u8>]) {
     let mut left = frames.iter();
-    for one in told {
+    for one in delivered {
         let first = left.clone().next();
-        for cut in cut(one) {
+        for cut in segments_of(one) {
             let original = left.next().expect("more came out than went in");
             assert_same_frame(&cut, original, first.unwrap());
         }
@@ -317,8 +317,8 @@ fn ipv4_id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Cuts an aggregate as any host would, all sums made anew; checks what was said of it on the way.
-fn cut((meta, bytes): &Told) -> Vec<Vec<u8>> {
+/// Segments an aggregate as any host would, with new checksums; checks its metadata on the way.
+fn segments_of((meta, bytes): &Delivered) -> Vec<Vec<u8>> {
     let Some(segmentation) = meta.segmentation else {
         assert_eq!(meta.segments, 1);
         return vec![bytes.clone()];
@@ -333,19 +333,19 @@ fn cut((meta, bytes): &Told) -> Vec<Vec<u8>> {
     let headers = &bytes[..layout.payload_start];
     let is_last = |n: usize| n + 1 == payloads.len();
     let offset = |n: usize| n * usize::from(segmentation.size);
-    let cut = |(n, payload): (usize, &&[u8])| cut_one(headers, payload, &layout, (n, offset(n)), is_last(n));
+    let cut = |(n, payload): (usize, &&[u8])| segment_one(headers, payload, &layout, (n, offset(n)), is_last(n));
     let frames: Vec<_> = payloads.iter().enumerate().map(cut).collect();
-    assert_eq!(cut_by_segmenter(meta, bytes), frames);
+    assert_eq!(by_segmenter(meta, bytes), frames);
     frames
 }
 
-/// Cuts it with our own transmit side.
-fn cut_by_segmenter(meta: &RxMeta, bytes: &[u8]) -> Vec<Vec<u8>> {
+/// Segments it with our own transmit side.
+fn by_segmenter(meta: &RxMeta, bytes: &[u8]) -> Vec<Vec<u8>> {
     let ChecksumState::Partial(partial) = meta.checksum else { panic!("an aggregate's checksum is partial") };
     let asked = TxMeta { checksum: Some(partial), segmentation: meta.segmentation };
     let mut bytes = bytes.to_vec();
     let aggregate = Frame::new(&mut bytes, asked);
-    let mut segmenter = Segmenter::new(&aggregate, &SegmentPolicy::default()).expect("an aggregate can be cut");
+    let mut segmenter = Segmenter::new(&aggregate, &SegmentPolicy::default()).expect("an aggregate can be segmented");
     let mut frames = Vec::new();
     while segmenter.frames_left() > 0 {
         let mut frame = vec![0; segmenter.next_len()];
@@ -365,7 +365,7 @@ fn assert_pseudo_sum(meta: &RxMeta, bytes: &[u8], layout: &FrameLayout) {
     assert_eq!(bytes[field..field + 2], pseudo.to_be_bytes());
 }
 
-fn cut_one(
+fn segment_one(
     headers: &[u8],
     payload: &[u8],
     layout: &FrameLayout,

@@ -1,8 +1,9 @@
-//! The ciphers behind the suites; none is our own. AEADs are those of the library that was chosen, all
+//! The ciphers of the suites; none is our own. AEADs are those of the library that was chosen, all
 //! others those of aws-lc.
 //!
 //! [`Protection`] is all that the rest of the module sees.
 
+use super::config::{InvalidSa, SaConfig, SaFault};
 use super::library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, Nonce, aws_lc};
 use super::suite::{AES_BLOCK_LEN, AesKey, DES_BLOCK_LEN, Hmac, SALT_LEN, Suite};
 #[expect(deprecated, reason = "triple DES is offered for old peers alone, where it is asked for as legacy")]
@@ -12,12 +13,13 @@ use aws_lc_rs::cipher::{
 };
 use aws_lc_rs::hmac;
 use aws_lc_rs::iv::FixedLength;
+use std::fmt;
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 /// Bytes of SPI and sequence number.
 pub(super) const ESP_HEADER_LEN: usize = 8;
-/// Bytes of the upper half of an extended sequence number, which is not on the line.
+/// Bytes of the upper half of an extended sequence number, which is not on the wire.
 const ESN_HIGH_LEN: usize = 4;
 /// What the key that makes the IVs of CBC is derived for.
 const IV_KEY_LABEL: &[u8] = b"offramp ESP: IV of CBC";
@@ -35,11 +37,23 @@ pub(super) struct Parts {
 /// The keyed cipher and integrity check of one security association.
 pub(super) struct Protection {
     kind: Kind,
-    spi: u32,
+    pub(super) spi: u32,
+    pub(super) suite: Suite,
+    /// Of the suite.
+    pub(super) iv_len: usize,
+    pub(super) icv_len: usize,
+    pub(super) alignment: usize,
     salt: [u8; SALT_LEN],
     has_implicit_iv: bool,
     is_extended: bool,
-    library_name: &'static str,
+    pub(super) library_name: &'static str,
+}
+
+impl fmt::Debug for Protection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let spi = format_args!("{:#010x}", self.spi);
+        f.debug_struct("Protection").field("spi", &spi).field("suite", &self.suite).finish_non_exhaustive()
+    }
 }
 
 enum Kind {
@@ -78,17 +92,28 @@ impl Protection {
                 Kind::Mac { cbc: Some(Cbc::triple_des(cipher_key)?), key: mac_key(Hmac::Sha1, integrity) }
             }
         };
-        let salt = salt.first_chunk().copied().unwrap_or_default();
-        let has_implicit_iv = suite.has_implicit_iv();
-        Ok(Self { kind, spi, salt, has_implicit_iv, is_extended, library_name: library.name() })
+        Ok(Self {
+            kind,
+            spi,
+            suite,
+            iv_len: suite.iv_len(),
+            icv_len: suite.icv_len(),
+            alignment: suite.alignment(),
+            salt: salt.first_chunk().copied().unwrap_or_default(),
+            has_implicit_iv: suite.has_implicit_iv(),
+            is_extended,
+            library_name: library.name(),
+        })
     }
 
-    /// The library that the ciphers of this association come from.
-    pub(super) fn library_name(&self) -> &'static str {
-        self.library_name
+    /// The cipher of an association.
+    pub(super) fn of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
+        let (encryption, integrity) = (config.encryption_key.bytes(), config.integrity_key.bytes());
+        Self::new(config.spi, config.suite, encryption, integrity, config.esn, library)
+            .map_err(|_| config.invalid(SaFault::WeakKey(config.suite)))
     }
 
-    /// Whether the suite is an AEAD with its IV on the line.
+    /// Whether the suite is an AEAD with its IV on the wire.
     pub(super) fn is_aead_with_iv(&self) -> bool {
         matches!(self.kind, Kind::Aead(_)) && !self.has_implicit_iv
     }
@@ -100,17 +125,16 @@ impl Protection {
         aead.seal(self.nonce(sequence), self.aad(sequence), packet)
     }
 
-    /// As [`Protection::seal_usual`], from elsewhere.
+    /// As [`Protection::seal_usual`], of a body and a trailer that lie elsewhere.
     #[inline]
     pub(super) fn seal_usual_from(
         &self,
-        clear: &[u8],
-        trailer: &[u8],
+        from: [&[u8]; 2],
         packet: &mut [u8],
         sequence: u64,
     ) -> Result<(), CipherFailed> {
         let Kind::Aead(aead) = &self.kind else { return Err(CipherFailed) };
-        aead.seal_from(self.nonce(sequence), self.aad(sequence), clear, trailer, packet)
+        aead.seal_from(self.nonce(sequence), self.aad(sequence), from[0], from[1], packet)
     }
 
     /// Checks and decrypts `packet`, which ends in its check value, for a suite that is known to be an AEAD.
@@ -216,7 +240,7 @@ impl Protection {
         }
     }
 
-    /// The IV on the line, or the sequence number where it takes its place (RFC 8750 4).
+    /// The IV on the wire, or the sequence number where it takes its place (RFC 8750 4).
     #[inline]
     fn counter_iv_of(&self, frame: &[u8], parts: &Parts, sequence: u64) -> u64 {
         match frame[parts.esp_at + ESP_HEADER_LEN..].first_chunk() {
@@ -237,7 +261,7 @@ impl Protection {
 
     /// Lends `work` the packet from the SPI up to its check value, as GMAC covers it (RFC 4543 3.3):
     /// the upper half of an extended sequence number stands between SPI and lower half meanwhile. The
-    /// SPI moves into the bytes in front, which are of a header and are put back.
+    /// SPI moves into the bytes in front, which belong to a header and are restored.
     fn with_whole_header<R>(&self, frame: &mut [u8], parts: &Parts, sequence: u64, work: impl FnOnce(&[u8]) -> R) -> R {
         if !self.is_extended {
             return work(&frame[parts.esp_at..parts.icv_at]);

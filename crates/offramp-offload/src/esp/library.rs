@@ -1,4 +1,4 @@
-//! What is asked of a library of ciphers. There are two: aws-lc ([`aws_lc`]), which is built in, and ipsec-mb,
+//! The interface to a library of ciphers. There are two: aws-lc ([`aws_lc`]), which is built in, and ipsec-mb,
 //! which `offramp_ports::ipsec_mb` loads where it is installed. Both are judged by the same vectors.
 
 use super::aws_lc::AwsLc;
@@ -28,7 +28,7 @@ pub enum AeadAlgorithm {
 }
 
 impl AeadAlgorithm {
-    /// The one behind a suite: of AES-GCM, GMAC and ChaCha20-Poly1305 alone.
+    /// The AEAD of a suite: only AES-GCM, GMAC and ChaCha20-Poly1305 have one.
     pub fn of(suite: Suite) -> Option<Self> {
         match suite {
             Suite::AesGcm16 { key, .. } | Suite::AesGmac { key } => Some(Self::AesGcm(key)),
@@ -44,7 +44,7 @@ impl AeadAlgorithm {
 pub struct Nonce(u128);
 
 impl Nonce {
-    /// `iv` goes on the line big-endian.
+    /// `iv` goes on the wire big-endian.
     #[inline]
     pub fn new(salt: [u8; 4], iv: u64) -> Self {
         Self(u128::from(u32::from_le_bytes(salt)) | u128::from(iv.swap_bytes()) << u32::BITS)
@@ -118,7 +118,7 @@ pub trait Aead: Send + Sync {
     /// When the packet is not genuine; its bytes may then be anything.
     fn open(&self, nonce: Nonce, aad: Aad, packet: &mut [u8]) -> Result<(), CipherFailed>;
 
-    /// The tag over `covered`, of which nothing is encrypted.
+    /// The tag over `covered`, which is not encrypted.
     ///
     /// # Errors
     /// When the library fails.

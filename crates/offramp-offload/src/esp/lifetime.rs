@@ -7,62 +7,78 @@ const PACKET_LEN_MAX: usize = 40 + u16::MAX as usize;
 
 /// Limits of a security association. `None` is no limit.
 ///
-/// Bytes are those of the clear IP packets, headers included. Seconds count from the first time that an
-/// association is told, and only where it is told: by [`super::SharedOutbound::tick`] and
-/// [`super::SharedInbound::tick`].
+/// Bytes are those of the clear IP packets, headers included. Seconds count from the first call of
+/// [`super::SharedOutbound::tick`] or [`super::SharedInbound::tick`]; only these know the time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// After so many packets a new association should be made.
+    /// Packets after which a new association should be made.
     pub soft_packets: Option<u64>,
-    /// After so many packets the association is used up.
+    /// Packets after which the association is used up.
     pub hard_packets: Option<u64>,
-    /// After so many bytes a new association should be made.
+    /// Bytes after which a new association should be made.
     pub soft_bytes: Option<u64>,
-    /// After so many bytes the association is used up.
+    /// Bytes after which the association is used up.
     pub hard_bytes: Option<u64>,
-    /// After so many seconds a new association should be made.
+    /// Seconds after which a new association should be made.
     pub soft_seconds: Option<u64>,
-    /// After so many seconds the association is used up.
+    /// Seconds after which the association is used up.
     pub hard_seconds: Option<u64>,
 }
 
-/// What a packet brought about, beside being sealed or opened. Each is told once.
+/// A limit that a packet or the time reached. Each is reported once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LifetimeEvent {
     /// A soft limit is reached: it is time to make a new association.
     Soft,
-    /// A hard limit is reached: there was the last packet.
+    /// A hard limit is reached: no packet follows.
     Hard,
 }
 
-/// What was spent of a lifetime. A limit that there is not is the largest number.
+/// Packets and bytes: those that were spent, or a limit, which is the largest number where there is none.
+#[derive(Clone, Copy, Debug)]
+struct Amount {
+    packets: u64,
+    bytes: u64,
+}
+
+impl Amount {
+    fn limit(packets: Option<u64>, bytes: Option<u64>) -> Self {
+        Self { packets: packets.unwrap_or(u64::MAX), bytes: bytes.unwrap_or(u64::MAX) }
+    }
+
+    fn nearest(self, other: Self) -> Self {
+        Self { packets: self.packets.min(other.packets), bytes: self.bytes.min(other.bytes) }
+    }
+
+    #[inline]
+    fn reaches(self, limit: Self) -> bool {
+        self.packets >= limit.packets || self.bytes >= limit.bytes
+    }
+}
+
+/// What was spent of a lifetime.
 #[derive(Clone, Debug)]
 pub(super) struct Spent {
     /// A hard limit is reached.
     is_over: bool,
-    /// The nearest limits that were not told of yet.
-    next_packets: u64,
-    next_bytes: u64,
-    /// Below these a packet reaches no limit, and no number its end: it costs two comparisons.
-    quiet_packets: u64,
-    quiet_bytes: u64,
-    hard_packets: u64,
-    hard_bytes: u64,
-    /// [`u64::MAX`] once the soft limits were told of.
-    soft_packets: u64,
-    soft_bytes: u64,
-    packets: u64,
-    bytes: u64,
-    /// What a packet brought about that was refused, which therefore tells of nothing.
-    untold: Option<LifetimeEvent>,
+    used: Amount,
+    /// The nearest limit that was not reported yet.
+    next: Amount,
+    /// Below this a packet reaches no limit, and no number its end: it costs two comparisons.
+    quiet: Amount,
+    hard: Amount,
+    /// No limit once it was reported.
+    soft: Amount,
+    /// The event of a packet that was refused, whose result therefore reports nothing.
+    pending: Option<LifetimeEvent>,
     time: Time,
 }
 
-/// Limits of time, in nanoseconds: from the beginning on while that is not known, then moments.
+/// Limits of time in nanoseconds: durations until the first tick, moments after it.
 #[derive(Clone, Debug)]
 struct Time {
     has_begun: bool,
-    /// [`u64::MAX`] where there is none, and once it was told of.
+    /// [`u64::MAX`] where there is none, and once it was reported.
     soft_ns: u64,
     hard_ns: u64,
 }
@@ -93,42 +109,21 @@ impl Time {
 
 impl Spent {
     pub(super) fn new(limits: Lifetime) -> Self {
-        let limit = |limit: Option<u64>| limit.unwrap_or(u64::MAX);
-        let [hard_packets, hard_bytes] = [limits.hard_packets, limits.hard_bytes].map(limit);
-        let [soft_packets, soft_bytes] = [limits.soft_packets, limits.soft_bytes].map(limit);
-        let mut spent = Self {
-            is_over: false,
-            quiet_packets: 0,
-            quiet_bytes: 0,
-            next_packets: hard_packets.min(soft_packets),
-            next_bytes: hard_bytes.min(soft_bytes),
-            hard_packets,
-            hard_bytes,
-            soft_packets,
-            soft_bytes,
-            packets: 0,
-            bytes: 0,
-            untold: None,
-            time: Time::new(&limits),
-        };
-        spent.expect_quiet();
-        spent
+        let hard = Amount::limit(limits.hard_packets, limits.hard_bytes);
+        let soft = Amount::limit(limits.soft_packets, limits.soft_bytes);
+        let used = Amount { packets: 0, bytes: 0 };
+        let (next, time) = (hard.nearest(soft), Time::new(&limits));
+        Self { is_over: false, used, next, quiet: quiet_below(next), hard, soft, pending: None, time }
     }
 
-    /// Works out up to where nothing happens.
-    fn expect_quiet(&mut self) {
-        self.quiet_packets = self.next_packets.saturating_sub(1);
-        self.quiet_bytes = self.next_bytes.saturating_sub(PACKET_LEN_MAX as u64);
-    }
-
-    /// Says what time it is. A limit of time that is reached is told once.
+    /// Checks the limits of time. Each is reported once.
     pub(super) fn tick(&mut self, now_ns: u64) -> Option<LifetimeEvent> {
         let event = self.time.tick(now_ns);
         self.is_over |= event == Some(LifetimeEvent::Hard);
         event
     }
 
-    /// When [`Spent::tick`] has something to tell next; now before the first one.
+    /// When [`Spent::tick`] may report something next; now before the first one.
     pub(super) fn next_due_ns(&self) -> Option<u64> {
         let Time { has_begun, soft_ns, hard_ns, .. } = self.time;
         let next = soft_ns.min(hard_ns);
@@ -136,11 +131,11 @@ impl Spent {
     }
 
     pub(super) fn packets(&self) -> u64 {
-        self.packets
+        self.used.packets
     }
 
     pub(super) fn bytes(&self) -> u64 {
-        self.bytes
+        self.used.bytes
     }
 
     /// Whether a hard limit is reached.
@@ -156,19 +151,19 @@ impl Spent {
 
     /// How many more packets of `packet_len` bytes may go.
     pub(super) fn packets_left(&self, packet_len: usize) -> u64 {
-        let by_packets = self.hard_packets.saturating_sub(self.packets);
-        let by_bytes = self.hard_bytes.saturating_sub(self.bytes).div_ceil((packet_len as u64).max(1));
-        if self.hard_bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
+        let by_packets = self.hard.packets.saturating_sub(self.used.packets);
+        let by_bytes = self.hard.bytes.saturating_sub(self.used.bytes).div_ceil((packet_len as u64).max(1));
+        if self.hard.bytes == u64::MAX { by_packets } else { by_packets.min(by_bytes) }
     }
 
     /// Counts a packet, unless it may reach a limit: then it is left to [`Spent::spend`].
     #[inline]
     pub(super) fn spend_quietly(&mut self, packet_len: usize) -> bool {
         debug_assert!(packet_len <= PACKET_LEN_MAX);
-        let is_quiet = self.packets < self.quiet_packets && self.bytes < self.quiet_bytes;
+        let is_quiet = !self.used.reaches(self.quiet);
         if is_quiet {
-            self.packets += 1;
-            self.bytes += packet_len as u64;
+            self.used.packets += 1;
+            self.used.bytes += packet_len as u64;
         }
         is_quiet
     }
@@ -179,41 +174,42 @@ impl Spent {
         if self.spend_quietly(packet_len) { None } else { self.spend_run(1, packet_len) }
     }
 
-    /// Counts a genuine packet that is thrown away: it has used the key as well. A limit that it reaches is kept for
-    /// [`Spent::take_untold`].
+    /// Counts a genuine packet that is refused, as it has used the key too. [`Spent::take_pending`] reports the limit that
+    /// it reaches.
     pub(super) fn spend_refused(&mut self) {
-        self.untold = self.spend(0).or(self.untold);
+        self.pending = self.spend(0).or(self.pending);
     }
 
-    /// The last limit that packets reached which were thrown away, once.
-    pub(super) fn take_untold(&mut self) -> Option<LifetimeEvent> {
-        self.untold.take()
+    /// The last limit that refused packets reached, once.
+    pub(super) fn take_pending(&mut self) -> Option<LifetimeEvent> {
+        self.pending.take()
     }
 
     /// Counts packets of `packet_len` bytes each.
     #[inline(never)]
     pub(super) fn spend_run(&mut self, packets: u64, packet_len: usize) -> Option<LifetimeEvent> {
-        self.packets = self.packets.saturating_add(packets);
-        self.bytes = self.bytes.saturating_add(packets.saturating_mul(packet_len as u64));
-        if self.packets < self.next_packets && self.bytes < self.next_bytes {
-            return None;
-        }
-        self.limit_reached()
+        self.used.packets = self.used.packets.saturating_add(packets);
+        self.used.bytes = self.used.bytes.saturating_add(packets.saturating_mul(packet_len as u64));
+        if self.used.reaches(self.next) { self.limit_reached() } else { None }
     }
 
     /// A limit is reached, or was before.
     #[cold]
     fn limit_reached(&mut self) -> Option<LifetimeEvent> {
-        let is_hard = self.packets >= self.hard_packets || self.bytes >= self.hard_bytes;
-        let is_soft = self.packets >= self.soft_packets || self.bytes >= self.soft_bytes;
+        let (is_hard, is_soft) = (self.used.reaches(self.hard), self.used.reaches(self.soft));
         self.is_over |= is_hard;
-        (self.soft_packets, self.soft_bytes) = (u64::MAX, u64::MAX);
-        (self.next_packets, self.next_bytes) = (self.hard_packets, self.hard_bytes);
-        self.expect_quiet();
+        self.soft = Amount::limit(None, None);
+        self.next = self.hard;
+        self.quiet = quiet_below(self.next);
         match (is_hard, is_soft) {
             (true, _) => Some(LifetimeEvent::Hard),
             (false, true) => Some(LifetimeEvent::Soft),
             (false, false) => None,
         }
     }
+}
+
+/// Below this no packet reaches the limit.
+fn quiet_below(limit: Amount) -> Amount {
+    Amount { packets: limit.packets.saturating_sub(1), bytes: limit.bytes.saturating_sub(PACKET_LEN_MAX as u64) }
 }

@@ -1,22 +1,23 @@
 //! The receiving side: an ESP packet becomes a clear frame again (RFC 4303 3.4).
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
-use super::config::{InvalidSa, Mode, SaConfig};
+use super::config::{InvalidSa, SaConfig};
 use super::library::{CipherLibrary, TAG_LEN, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::replay::{ReplayRefused, ReplayWindow};
-use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, Usual, move_headers, of_usual, protection_of, short_trailer};
+use super::seal::{SHORT_PAD_LEN_MAX, TRAILER_FIELDS_LEN, Usual, move_headers, of_usual, short_trailer};
 use super::selector::{Selector, addresses};
 use super::suite::Suite;
-use super::tunnel::{Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, mend_network, set_ecn};
+use super::tunnel::{
+    LenAndProtocol, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, class_of, ecn_of, set_ecn, set_len_and_protocol,
+};
 use super::udp::EspPacket;
 use crate::checksum::{ipv4_header_is_good, is_good_ipv4_header};
 use crate::frame::Frame;
 use crate::layout::{
-    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, PROTOCOL_UDP, Transport, UDP_HEADER_LEN, UDP_LENGTH_OFFSET,
-    is_extension_header, transport_of,
+    ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, LengthFrom, PROTOCOL_UDP, Transport, UDP_HEADER_LEN,
+    UDP_LENGTH_OFFSET, be16, is_extension_header, put16, transport_in,
 };
-use std::fmt;
 use std::net::IpAddr;
 use strum::VariantArray;
 
@@ -93,7 +94,7 @@ impl RefusedCounts {
     }
 }
 
-/// Where the clear frame lies, and what opening it brought about.
+/// Where the clear frame lies, and the effects of opening it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Opened {
     /// First byte of the clear frame, counted from the start of the sealed one.
@@ -120,24 +121,19 @@ impl Opened {
 
 /// The part of a receiving association that does not change: may be shared by threads.
 ///
-/// For one thread [`InboundSa`] does all steps. Several that share an association take the window
-/// behind a lock twice: [`ReplayWindow::check`], then [`Opener::decrypt`] without the lock, then
-/// [`ReplayWindow::advance`]; of two that hold the same packet only one passes the last step. Lifetimes
-/// are then theirs to count.
+/// For one thread [`InboundSa`] does all steps. Several that share an association lock the window twice:
+/// for [`ReplayWindow::check`] and, after [`Opener::decrypt`] without the lock, for [`ReplayWindow::advance`]. Of two
+/// threads that hold the same packet only one passes the last step. They count lifetimes themselves.
+#[derive(Debug)]
 pub struct Opener {
-    spi: u32,
-    suite: Suite,
     protection: Protection,
     is_tunnel: bool,
     is_encapsulated: bool,
-    /// An AEAD with its IV on the line, transport mode, no UDP, no selector.
+    /// An AEAD with its IV on the wire, transport mode, no UDP, no selector.
     is_common: bool,
     /// `None` takes every packet.
     selector: Option<Selector>,
     destination: Option<IpAddr>,
-    iv_len: usize,
-    icv_len: usize,
-    alignment: usize,
 }
 
 /// A packet that proved genuine, decrypted in its frame.
@@ -161,48 +157,40 @@ impl Opener {
     /// When something is wrong with the description, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
-        let tunnel_destination = match &config.mode {
-            Mode::Transport => None,
-            Mode::Tunnel(tunnel) => Some(tunnel.destination),
-        };
-        let protection = protection_of(config, library)?;
+        let tunnel_destination = config.tunnel().map(|tunnel| tunnel.destination);
+        let protection = Protection::of(config, library)?;
         let selector = Some(config.selector.clone()).filter(|selector| *selector != Selector::default());
         let is_bare = tunnel_destination.is_none() && config.udp.is_none() && selector.is_none();
         Ok(Self {
-            spi: config.spi,
-            suite: config.suite,
             is_common: is_bare && protection.is_aead_with_iv(),
             protection,
             is_tunnel: tunnel_destination.is_some(),
             is_encapsulated: config.udp.is_some(),
             selector,
             destination: config.destination.or(tunnel_destination),
-            iv_len: config.suite.iv_len(),
-            icv_len: config.suite.icv_len(),
-            alignment: config.suite.alignment(),
         })
     }
 
     /// Security parameters index.
     pub fn spi(&self) -> u32 {
-        self.spi
+        self.protection.spi
     }
 
     /// The suite.
     pub fn suite(&self) -> Suite {
-        self.suite
+        self.protection.suite
     }
 
     /// The library that its ciphers come from.
     pub fn library_name(&self) -> &'static str {
-        self.protection.library_name()
+        self.protection.library_name
     }
 
-    /// Of which usual kind a packet is, if it takes the short way of [`InboundSa::open`], whose result is the same.
+    /// The usual kind of a packet that takes the fast path of [`InboundSa::open`], whose result is the same.
     #[inline]
     fn usual(&self, layout: &FrameLayout, packet: &EspPacket) -> Option<Usual> {
         let is_common = self.is_common
-            && packet.spi == self.spi
+            && packet.spi == self.protection.spi
             && packet.esp_at == layout.transport_start
             && !packet.is_encapsulated
             && !layout.fragment;
@@ -228,7 +216,7 @@ impl Opener {
     pub fn decrypt(&self, frame: &mut Frame<'_>, packet: &EspPacket, sequence: u64) -> Result<Decrypted, Refused> {
         let (frame, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
         // The check value is over the association's own SPI and the number given: they must be the packet's.
-        if packet.spi != self.spi {
+        if packet.spi != self.protection.spi {
             return Err(Refused::UnknownSpi);
         }
         if packet.sequence != sequence as u32 {
@@ -239,7 +227,7 @@ impl Opener {
         Ok(Decrypted { parts })
     }
 
-    /// What can be said of a packet before any cipher: its IP header, encapsulation, lengths, alignment.
+    /// Checks a packet before decryption: its IP header, encapsulation, lengths, alignment.
     #[inline]
     fn parts_of(&self, frame: &[u8], layout: &FrameLayout, packet: &EspPacket) -> Result<Parts, Refused> {
         if packet.is_encapsulated != self.is_encapsulated {
@@ -252,18 +240,18 @@ impl Opener {
         if packet.esp_at != esp_at {
             return Err(Refused::Malformed); // A packet of another frame.
         }
-        let body_at = packet.esp_at + ESP_HEADER_LEN + self.iv_len;
-        let icv_at = layout.packet_end.checked_sub(self.icv_len).ok_or(Refused::Malformed)?;
+        let body_at = packet.esp_at + ESP_HEADER_LEN + self.protection.iv_len;
+        let icv_at = layout.packet_end.checked_sub(self.protection.icv_len).ok_or(Refused::Malformed)?;
         let body_len = icv_at.checked_sub(body_at).ok_or(Refused::Malformed)?;
         // Alignments are powers of two: a mask spares a division.
-        if body_len < TRAILER_FIELDS_LEN || body_len & (self.alignment - 1) != 0 {
+        if body_len < TRAILER_FIELDS_LEN || body_len & (self.protection.alignment - 1) != 0 {
             return Err(Refused::Malformed);
         }
         Ok(Parts { esp_at: packet.esp_at, body_at, icv_at, end: layout.packet_end })
     }
 
-    /// Takes the wrapping off a decrypted packet: headers move up to the payload, which stays where it
-    /// is. `frame` then is the clear one.
+    /// Unwraps a decrypted packet: headers move up to the payload, which stays where it is. `frame` then is the clear
+    /// one.
     ///
     /// # Errors
     /// [`Refused::Malformed`], [`Refused::Policy`], [`Refused::Congestion`] or [`Refused::Dummy`].
@@ -294,7 +282,7 @@ impl Opener {
 #[inline]
 fn read_trailer(frame: &[u8], body_at: usize) -> Result<(usize, u8), Refused> {
     if let Some(tail) = frame.last_chunk() {
-        // What was just decrypted is read once, as one word.
+        // Decrypted bytes are read once, as one word.
         let word = u64::from_le_bytes(*tail);
         let (next_header, pad_len) = ((word >> (7 * u8::BITS)) as u8, usize::from((word >> (6 * u8::BITS)) as u8));
         let payload_end = frame.len().wrapping_sub(TRAILER_FIELDS_LEN + pad_len);
@@ -332,12 +320,12 @@ fn unwrap_transport(
     let end = end_without_tfc(&frame[..payload_end], body_at, next_header)?;
     move_headers(frame, 0, start, headers_len);
     let clear = &mut frame[start..end];
-    mend_network(clear, layout, end - start, next_header);
+    set_len_and_protocol(clear, layout, end - start, next_header);
     let clear_layout = *Frame::received(clear).layout().map_err(|_| Refused::Malformed)?;
     Ok((start, clear_layout))
 }
 
-/// What a decrypted body says of itself.
+/// The contents of a decrypted body.
 struct Clear {
     protocol: u8,
     transport: Transport,
@@ -347,7 +335,7 @@ struct Clear {
 }
 
 impl Clear {
-    /// As [`unwrap_transport`] finds it. Not for IPv6 extension headers, of which the layout knows more.
+    /// As [`unwrap_transport`] finds it. Not for IPv6 extension headers, which only the parse reads.
     #[inline]
     fn of(body: &[u8]) -> Result<Self, Refused> {
         let (payload_end, protocol) = read_trailer(body, 0)?;
@@ -355,21 +343,21 @@ impl Clear {
             return Err(Refused::Dummy);
         }
         let len = end_without_tfc(&body[..payload_end], 0, protocol)?;
-        let (transport, transport_header_len) = transport_of(&body[..len], protocol).map_err(|_| Refused::Malformed)?;
+        let (transport, transport_header_len) =
+            transport_in(&body[..len], protocol, LengthFrom::Ip).map_err(|_| Refused::Malformed)?;
         Ok(Self { protocol, transport, len, transport_header_len })
     }
 }
 
-/// Padding for traffic flow confidentiality lies behind what says its own length; in transport mode
-/// that is UDP alone (RFC 4303 2.7).
+/// Padding for traffic flow confidentiality follows a payload that names its length; in transport mode
+/// only UDP does (RFC 4303 2.7).
 #[inline]
 fn end_without_tfc(frame: &[u8], payload_at: usize, next_header: u8) -> Result<usize, Refused> {
     if next_header != PROTOCOL_UDP {
         return Ok(frame.len());
     }
     let header = frame[payload_at..].first_chunk::<UDP_HEADER_LEN>().ok_or(Refused::Malformed)?;
-    let udp_len = u16::from_be_bytes([header[UDP_LENGTH_OFFSET], header[UDP_LENGTH_OFFSET + 1]]);
-    let end = payload_at + usize::from(udp_len);
+    let end = payload_at + usize::from(be16(header, UDP_LENGTH_OFFSET));
     if end <= frame.len() { Ok(end) } else { Err(Refused::Malformed) }
 }
 
@@ -391,7 +379,7 @@ fn unwrap_tunnel(
     let link_len = layout.network_start;
     let start = body_at - link_len;
     frame.copy_within(..link_len, start);
-    frame[body_at - 2..body_at].copy_from_slice(&ethertype.to_be_bytes());
+    put16(frame, body_at - 2, ethertype);
     let clear = &mut frame[start..payload_end];
     let clear_layout = *Frame::received(clear).layout().map_err(|_| Refused::Malformed)?;
     let ecn = ecn_of(class_of(clear, &clear_layout), outer_class).map_err(|_| Refused::Congestion)?;
@@ -399,11 +387,33 @@ fn unwrap_tunnel(
     Ok((start, clear_layout))
 }
 
+/// What an association has received.
+#[derive(Debug)]
+pub(super) struct Seen {
+    pub(super) window: ReplayWindow,
+    pub(super) spent: Spent,
+}
+
+impl Seen {
+    pub(super) fn new(config: &SaConfig) -> Self {
+        let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
+        Self { window, spent: Spent::new(config.lifetime) }
+    }
+
+    #[inline]
+    pub(super) fn check(&self, low: u32) -> Result<u64, Refused> {
+        if self.spent.is_used_up() {
+            return Err(Refused::Expired);
+        }
+        Ok(self.window.check(low)?)
+    }
+}
+
 /// An association that opens.
+#[derive(Debug)]
 pub struct InboundSa {
     opener: Opener,
-    window: ReplayWindow,
-    spent: Spent,
+    seen: Seen,
 }
 
 impl InboundSa {
@@ -420,9 +430,7 @@ impl InboundSa {
     /// # Errors
     /// When something is wrong with the description, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
-        let opener = Opener::with_library(config, library)?;
-        let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
-        Ok(Self { opener, window, spent: Spent::new(config.lifetime) })
+        Ok(Self { opener: Opener::with_library(config, library)?, seen: Seen::new(config) })
     }
 
     /// The part that does not change.
@@ -432,23 +440,23 @@ impl InboundSa {
 
     /// The anti-replay window.
     pub fn window(&self) -> &ReplayWindow {
-        &self.window
+        &self.seen.window
     }
 
     /// Genuine packets so far.
     pub fn packets(&self) -> u64 {
-        self.spent.packets()
+        self.seen.spent.packets()
     }
 
     /// Bytes of the clear packets so far.
     pub fn bytes(&self) -> u64 {
-        self.spent.bytes()
+        self.seen.spent.bytes()
     }
 
-    /// A lifetime that ended with a packet which was genuine, but refused ([`Refused::Dummy`], [`Refused::Policy`], …) and
-    /// so brought no [`Opened`] to tell of it; once.
-    pub fn untold_event(&mut self) -> Option<LifetimeEvent> {
-        self.spent.take_untold()
+    /// A lifetime that ended with a packet which was genuine, but refused ([`Refused::Dummy`], [`Refused::Policy`], …), so
+    /// that no [`Opened`] reported it; once.
+    pub fn pending_event(&mut self) -> Option<LifetimeEvent> {
+        self.seen.spent.take_pending()
     }
 
     /// Opens a frame in place: replay check, integrity check and decryption, window, headers, in this
@@ -467,65 +475,53 @@ impl InboundSa {
 
     #[inline(never)]
     fn open_any(&mut self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
-        let sequence = self.check(packet)?;
+        let sequence = self.seen.check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
-        self.window.advance(sequence)?;
+        self.seen.window.advance(sequence)?;
         self.unwrap(frame, decrypted, sequence)
     }
 
     /// Unwraps a genuine packet and counts it.
     fn unwrap(&mut self, frame: &mut Frame<'_>, decrypted: Decrypted, sequence: u64) -> Result<Opened, Refused> {
         let opened = self.opener.unwrap(frame, decrypted, sequence);
-        let opened = opened.inspect_err(|_| self.spent.spend_refused())?;
-        let event = self.spent.spend(opened.packet_len());
+        let opened = opened.inspect_err(|_| self.seen.spent.spend_refused())?;
+        let event = self.seen.spent.spend(opened.packet_len());
         Ok(Opened { event, ..opened })
     }
 
-    #[inline]
-    fn check(&self, packet: &EspPacket) -> Result<u64, Refused> {
-        if self.spent.is_used_up() {
-            return Err(Refused::Expired);
-        }
-        Ok(self.window.check(packet.sequence)?)
-    }
-
-    /// The same steps for headers of which the compiler knows where they lie: the IP header from `NETWORK`, ESP from
-    /// `TRANSPORT`, what is encrypted from `BODY`.
+    /// As [`InboundSa::open_any`], for headers at places that the compiler knows: the IP header from `NETWORK`, ESP from
+    /// `TRANSPORT`, the encrypted part from `BODY`.
     #[inline(never)]
     fn open_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
         frame: &mut Frame<'_>,
         packet: &EspPacket,
     ) -> Result<Opened, Refused> {
-        let sequence = self.check(packet)?;
+        let sequence = self.seen.check(packet.sequence)?;
         let (bytes, layout) = frame.parts_mut().map_err(|_| Refused::Malformed)?;
         let layout = *layout;
         let whole = &mut bytes[..layout.packet_end];
         let (headers, packet) = whole.split_first_chunk_mut::<BODY>().ok_or(Refused::Malformed)?;
         let body_len = packet.len().checked_sub(TAG_LEN).ok_or(Refused::Malformed)?;
         let has_good_header = headers[NETWORK..TRANSPORT].as_array().is_none_or(is_good_ipv4_header);
-        if !has_good_header || body_len < TRAILER_FIELDS_LEN || body_len & (self.opener.alignment - 1) != 0 {
+        if !has_good_header || body_len < TRAILER_FIELDS_LEN || body_len & (self.opener.protection.alignment - 1) != 0 {
             return Err(Refused::Malformed);
         }
         let counter_iv = u64::from_be_bytes(*headers.last_chunk().ok_or(Refused::Malformed)?);
         self.opener.protection.open_usual(packet, sequence, counter_iv).map_err(|_| Refused::BadTag)?;
-        self.window.advance(sequence)?;
-        // Of extension headers the layout tells more than is worked out here.
+        self.seen.window.advance(sequence)?;
+        // The layout has to know extension headers, which are not parsed here.
         if is_extension_header(packet[body_len - 1]) {
             let icv_at = BODY + body_len;
             let parts = Parts { esp_at: TRANSPORT, body_at: BODY, icv_at, end: layout.packet_end };
             return self.unwrap(frame, Decrypted { parts }, sequence);
         }
-        let clear = Clear::of(&packet[..body_len]);
-        let Ok(clear) = clear else {
-            self.spent.spend_refused();
-            return Err(clear.err().unwrap_or(Refused::Malformed));
-        };
+        let clear = Clear::of(&packet[..body_len]).inspect_err(|_| self.seen.spent.spend_refused())?;
         let packet_end = TRANSPORT + clear.len;
-        let mended = Mended::of(&headers[NETWORK..TRANSPORT], packet_end - NETWORK, clear.protocol);
+        let changed = LenAndProtocol::of(&headers[NETWORK..TRANSPORT], packet_end - NETWORK, clear.protocol);
         headers.copy_within(..TRANSPORT, BODY - TRANSPORT);
-        mended.write(&mut headers[BODY - TRANSPORT + NETWORK..]);
-        let event = self.spent.spend(packet_end - NETWORK);
+        changed.write(&mut headers[BODY - TRANSPORT + NETWORK..]);
+        let event = self.seen.spent.spend(packet_end - NETWORK);
         let (start, end) = (BODY - TRANSPORT, BODY - TRANSPORT + packet_end);
         let layout = FrameLayout {
             transport: clear.transport,
@@ -536,21 +532,5 @@ impl InboundSa {
         };
         frame.narrow(start..end, layout);
         Ok(Opened { start, end, layout, sequence, checksum_is_stale: false, event })
-    }
-}
-
-impl fmt::Debug for Opener {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let spi = format_args!("{:#010x}", self.spi);
-        f.debug_struct("Opener").field("spi", &spi).field("suite", &self.suite).finish_non_exhaustive()
-    }
-}
-
-impl fmt::Debug for InboundSa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("InboundSa")
-            .field("opener", &self.opener)
-            .field("highest", &self.window.highest())
-            .finish_non_exhaustive()
     }
 }

@@ -6,7 +6,7 @@ pub const REPLAY_WINDOW_MIN: u32 = 32;
 /// Largest window, packets. One line needs a few thousand at most. Several queue pairs with a thread each run apart by
 /// as much as the others send while one of them does not run: this covers 65 ms of a million packets a second.
 pub const REPLAY_WINDOW_MAX: u32 = 65_536;
-/// The window unless told otherwise, packets (RFC 4303 3.4.3 recommends it).
+/// The default window, packets (RFC 4303 3.4.3 recommends it).
 pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
 
 const BITS: u64 = u64::BITS as u64;
@@ -23,8 +23,8 @@ pub enum ReplayRefused {
 /// Which sequence numbers were accepted: the highest, and which of the `len` below it.
 ///
 /// The bits lie in a ring of words that is at least a word longer than the window, so that moving
-/// the window clears whole words and shifts none (RFC 6479 2). A packet in its order, which is nearly every one, only
-/// counts the highest number up: the ring is told of a whole run of them when one comes out of order.
+/// the window clears whole words and shifts none (RFC 6479 2). Nearly every packet comes in order and only counts the
+/// highest number up: the ring is updated for a whole run of them when one comes out of order.
 #[derive(Clone, Debug)]
 pub struct ReplayWindow {
     highest: u64,
@@ -37,19 +37,19 @@ pub struct ReplayWindow {
 
 impl ReplayWindow {
     /// A window of `len` packets ([`REPLAY_WINDOW_MIN`] to [`REPLAY_WINDOW_MAX`]; others are brought
-    /// into that range) behind `highest`: the highest number that is taken as seen, 0 for a new
-    /// association. `is_extended` says that numbers have 64 bits, of which the line carries 32.
+    /// into that range) that ends at `highest`: the highest number that counts as received, 0 for a new
+    /// association. With `is_extended`, numbers have 64 bits, and packets carry the lower 32.
     pub fn new(len: u32, is_extended: bool, highest: u64) -> Self {
         let len = u64::from(len.clamp(REPLAY_WINDOW_MIN, REPLAY_WINDOW_MAX));
         let words = (len.div_ceil(BITS) + 1).next_power_of_two();
-        // What was seen before is not known: all of it counts as seen.
+        // Nothing is known of earlier numbers: all count as received.
         let seen = if highest == 0 { 0 } else { u64::MAX };
         let mut window = Self { highest, noted: highest, len, is_extended, ring: vec![seen; words as usize].into() };
         window.forget_ahead();
         window
     }
 
-    /// The numbers above the highest, in the word of the highest, are not seen yet.
+    /// Clears the bits above the highest number in its word: those were not received yet.
     fn forget_ahead(&mut self) {
         let word = self.word_at(self.highest);
         self.ring[word] &= up_to(self.highest);
@@ -71,7 +71,7 @@ impl ReplayWindow {
     #[inline]
     pub fn check(&self, low: u32) -> Result<u64, ReplayRefused> {
         let next = self.highest.wrapping_add(1);
-        // Behind the last lower half comes another subspace, or nothing.
+        // The number after the last lower half is of another subspace, or there is none.
         if low == next as u32 && low != 0 { Ok(next) } else { self.check_any(low) }
     }
 
@@ -111,7 +111,7 @@ impl ReplayWindow {
     /// Takes the number of a genuine packet as seen, and moves the window if it is the highest.
     ///
     /// The number is checked once more, so that of two threads that opened the same packet at the
-    /// same time only one is told that it may deliver it.
+    /// same time only one may deliver it.
     ///
     /// # Errors
     /// As [`ReplayWindow::check`]; nothing changes then.
@@ -137,16 +137,15 @@ impl ReplayWindow {
         Ok(())
     }
 
-    /// Tells the ring of the numbers that came in their order.
+    /// Updates the ring for the numbers that came in order.
     fn note_run(&mut self) {
         let (from, to) = (self.noted / BITS, self.highest / BITS);
+        let word = self.word_at(self.noted);
         if from == to {
-            let word = self.word_at(self.noted);
             self.ring[word] |= up_to(self.highest) & !up_to(self.noted);
         } else {
-            let word = self.word_at(self.noted);
             self.ring[word] |= !up_to(self.noted);
-            // Of a run longer than the ring its last words are what is left.
+            // Of a run longer than the ring only the last words matter.
             for between in (from + 1).max(to.saturating_sub(self.ring.len() as u64))..to {
                 let word = self.word_at(between * BITS);
                 self.ring[word] = u64::MAX;
@@ -157,7 +156,7 @@ impl ReplayWindow {
         self.noted = self.highest;
     }
 
-    /// Moves the window up to a number ahead of it. What is between was not seen.
+    /// Moves the window up to a number ahead of it. The numbers between were not received.
     fn move_to(&mut self, sequence: u64) {
         let (from, to) = (self.highest / BITS, sequence / BITS);
         (self.highest, self.noted) = (sequence, sequence);

@@ -1,26 +1,26 @@
 //! The sending side: a clear frame becomes an ESP packet (RFC 4303 3.3).
 
 use super::cipher::{ESP_HEADER_LEN, Parts, Protection};
-use super::config::{InvalidSa, Mode, SaConfig};
+use super::config::{InvalidSa, SaConfig};
 use super::library::{CipherLibrary, TAG_LEN, aws_lc};
 use super::lifetime::{LifetimeEvent, Spent};
 use super::shared::Grant;
 use super::suite::Suite;
 use super::tunnel::{
-    IPV4_HEADER_LEN, Inner, Mended, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, mend_network, put16,
+    Inner, LenAndProtocol, NEXT_HEADER_IPV4, NEXT_HEADER_IPV6, Outer, PROTOCOL_ESP, set_len_and_protocol,
 };
 use super::udp::{self, UdpPorts};
 use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
 use crate::layout::{
-    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_ID_OFFSET,
-    IPV6_HEADER_LEN, Network, PROTOCOL_UDP, VLAN_TAG_LEN,
+    ETHERNET_HEADER_LEN, ETHERTYPE_IPV4, ETHERTYPE_IPV6, FrameLayout, IPV4_CHECKSUM_OFFSET,
+    IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN, IPV4_ID_OFFSET, IPV6_HEADER_LEN, Network, PROTOCOL_UDP, UDP_HEADER_LEN,
+    VLAN_TAG_LEN, put16,
 };
 use crate::segment::Heads;
-use std::fmt;
 use std::ops::Range;
 
-/// Pad length and next header behind the padding (RFC 4303 2.5, 2.6).
+/// Pad length and next header after the padding (RFC 4303 2.5, 2.6).
 pub(super) const TRAILER_FIELDS_LEN: usize = 2;
 /// Most bytes of an IPv4 packet, and of what follows an IPv6 header.
 const IP_LEN_MAX: usize = u16::MAX as usize;
@@ -42,7 +42,7 @@ pub enum SealRefused {
     /// The sealed packet would be longer than IP can say.
     #[error("the sealed packet would be longer than 65535 bytes")]
     TooLong,
-    /// The buffer has no room in front of or behind the frame.
+    /// The buffer has no room in front of or after the frame.
     #[error("no room for the sealed frame in the buffer")]
     NoRoom,
     /// The last sequence number was used (RFC 4303 3.3.3): this association sends nothing any more.
@@ -56,7 +56,7 @@ pub enum SealRefused {
     Cipher,
 }
 
-/// Where the sealed frame lies, and what sealing it brought about.
+/// Where the sealed frame lies, and the effects of sealing it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sealed {
     /// First byte of the sealed frame, counted from the start of the buffer.
@@ -72,21 +72,16 @@ pub struct Sealed {
 /// An association that seals.
 ///
 /// One thread at a time, so that sequence numbers leave in their order.
+#[derive(Debug)]
 pub struct OutboundSa {
-    spi: u32,
-    suite: Suite,
     protection: Protection,
     outer: Option<Outer>,
     udp: Option<UdpPorts>,
-    /// An AEAD with its IV on the line, transport mode, no UDP.
+    /// An AEAD with its IV on the wire, transport mode, no UDP.
     is_common: bool,
-    /// Of the suite, at hand.
-    iv_len: usize,
-    icv_len: usize,
-    alignment: usize,
     /// The last sequence number that was sent.
     sent: u64,
-    /// The last one that may be sent: none behind `sent` once a hard lifetime is reached.
+    /// The last one that may be sent: equal to `sent` once a hard lifetime is reached.
     last: u64,
     spent: Spent,
 }
@@ -103,7 +98,7 @@ struct Shape {
     inner: Inner,
 }
 
-/// The same in the usual case (see [`OutboundSa::usual`]).
+/// The shape of the usual case (see [`OutboundSa::usual`]).
 #[derive(Clone, Copy)]
 struct CommonShape {
     payload_len: usize,
@@ -126,7 +121,7 @@ impl CommonShape {
     }
 }
 
-/// Where the IP header starts behind Ethernet without and with a tag.
+/// Where the IP header starts after Ethernet without and with a tag.
 const PLAIN: usize = ETHERNET_HEADER_LEN;
 const TAGGED: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
 /// Where what follows IP starts, and in the sealed frame what is encrypted.
@@ -200,21 +195,13 @@ impl OutboundSa {
     /// When something is wrong with the description, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         config.validate()?;
-        let outer = match &config.mode {
-            Mode::Transport => None,
-            Mode::Tunnel(tunnel) => Some(Outer::new(tunnel, config.udp)),
-        };
-        let protection = protection_of(config, library)?;
+        let outer = config.tunnel().map(|tunnel| Outer::new(tunnel, config.udp));
+        let protection = Protection::of(config, library)?;
         Ok(Self {
-            spi: config.spi,
-            suite: config.suite,
             is_common: outer.is_none() && config.udp.is_none() && protection.is_aead_with_iv(),
             protection,
             outer,
             udp: config.udp,
-            iv_len: config.suite.iv_len(),
-            icv_len: config.suite.icv_len(),
-            alignment: config.suite.alignment(),
             sent: config.sequence,
             last: if config.esn { u64::MAX } else { u64::from(u32::MAX) },
             spent: Spent::new(config.lifetime),
@@ -223,17 +210,17 @@ impl OutboundSa {
 
     /// Security parameters index.
     pub fn spi(&self) -> u32 {
-        self.spi
+        self.protection.spi
     }
 
     /// The suite.
     pub fn suite(&self) -> Suite {
-        self.suite
+        self.protection.suite
     }
 
     /// The library that its ciphers come from.
     pub fn library_name(&self) -> &'static str {
-        self.protection.library_name()
+        self.protection.library_name
     }
 
     /// The last sequence number that was sent, 0 before the first.
@@ -257,7 +244,7 @@ impl OutboundSa {
         (self.last - self.sent).min(self.spent.packets_left(packet_len))
     }
 
-    /// Goes on with numbers that were granted to this one alone; what was left of earlier ones is given up.
+    /// Continues with numbers that were granted to this one alone; numbers left of earlier grants are given up.
     pub fn take_over(&mut self, grant: Grant) {
         (self.sent, self.last) = grant.into_range();
         if self.spent.is_used_up() {
@@ -265,15 +252,15 @@ impl OutboundSa {
         }
     }
 
-    /// Bytes that a sealed frame is longer in front: the same for every frame of this association.
+    /// Bytes that sealing adds in front: the same for every frame of this association.
     pub fn front_len(&self) -> usize {
         let wrapped = self.outer.as_ref().map_or(udp::header_len(self.udp), Outer::len);
-        wrapped + ESP_HEADER_LEN + self.iv_len
+        wrapped + ESP_HEADER_LEN + self.protection.iv_len
     }
 
-    /// Most bytes that a sealed frame is longer behind: padding, trailer and check value.
+    /// Most bytes that sealing adds at the end: padding, trailer and check value.
     pub fn tail_len_max(&self) -> usize {
-        self.alignment - 1 + TRAILER_FIELDS_LEN + self.icv_len
+        self.protection.alignment - 1 + TRAILER_FIELDS_LEN + self.protection.icv_len
     }
 
     /// Length of the sealed frame, bytes.
@@ -292,16 +279,16 @@ impl OutboundSa {
 
     /// The longest clear IP packet whose sealed packet still fits into `path_mtu` IP bytes: exact,
     /// padding included. `network_header_len` counts the IP header with options and extension headers
-    /// (of no account in a tunnel). `None` when not even an empty one fits.
+    /// (ignored in a tunnel). `None` when not even an empty one fits.
     pub fn packet_len_max(&self, path_mtu: usize, network_header_len: usize) -> Option<usize> {
         let stays_clear = if self.outer.is_some() { 0 } else { network_header_len };
-        let room = path_mtu.min(IP_LEN_MAX).checked_sub(stays_clear + self.front_len() + self.icv_len)?;
-        let body_len = room - room % self.alignment;
+        let room = path_mtu.min(IP_LEN_MAX).checked_sub(stays_clear + self.front_len() + self.protection.icv_len)?;
+        let body_len = room - room % self.protection.alignment;
         Some(stays_clear + body_len.checked_sub(TRAILER_FIELDS_LEN)?)
     }
 
-    /// The longest TCP or UDP payload that still fits, as [`OutboundSa::packet_len_max`]: the size to
-    /// cut super-frames to. `transport_header_len` counts the TCP or UDP header with its options.
+    /// The longest TCP or UDP payload that still fits, as [`OutboundSa::packet_len_max`]: the segment size for
+    /// super-frames. `transport_header_len` counts the TCP or UDP header with its options.
     pub fn payload_max(
         &self,
         path_mtu: usize,
@@ -346,15 +333,11 @@ impl OutboundSa {
     ) -> Result<Sealed, SealRefused> {
         let shape = self.shape_of(frame, layout)?;
         let out = out.get_mut(..shape.parts.end).ok_or(SealRefused::NoRoom)?;
-        let sequence = self.next_sequence()?;
-        let headers_len = if self.outer.is_some() { layout.network_start } else { layout.transport_start };
-        out[..headers_len].copy_from_slice(&frame[..headers_len]);
-        self.write_network(out, layout, &shape, sequence);
-        let (body_at, payload_len) = (shape.parts.body_at, shape.payload_len);
-        out[body_at..body_at + payload_len].copy_from_slice(&frame[shape.payload_at..shape.payload_at + payload_len]);
-        write_trailer(&mut out[body_at + payload_len..], &shape);
-        self.protection.seal(out, &shape.parts, sequence).map_err(|_| SealRefused::Cipher)?;
-        Ok(self.finish(out, layout, &shape, sequence, 0))
+        self.seal_shaped(out, layout, &shape, 0, |out, headers_len| {
+            out[..headers_len].copy_from_slice(&frame[..headers_len]);
+            let payload = &frame[shape.payload_at..shape.payload_at + shape.payload_len];
+            out[shape.parts.body_at..][..shape.payload_len].copy_from_slice(payload);
+        })
     }
 
     /// Seals the frame that starts at `start` of `buffer` in place: the sealed one starts
@@ -396,7 +379,7 @@ impl OutboundSa {
         of_usual!(usual, self.seal_usual_in_place(buffer, start, layout))
     }
 
-    /// Whether the frame is of a usual kind, to be sealed by a usual association: an AEAD with its IV on the line,
+    /// Whether the frame is of a usual kind, to be sealed by a usual association: an AEAD with its IV on the wire,
     /// transport mode, no UDP. It goes in as few steps as there can be, to the same end as
     /// [`OutboundSa::seal_any`] and [`OutboundSa::seal_any_in_place`].
     #[inline]
@@ -404,8 +387,8 @@ impl OutboundSa {
         if self.is_common && !layout.fragment { Usual::of(layout) } else { None }
     }
 
-    /// As [`OutboundSa::seal_any_in_place`], for headers of which the compiler knows where they lie: the IP header from
-    /// `NETWORK`, what follows it from `TRANSPORT`, what is encrypted from `BODY`.
+    /// As [`OutboundSa::seal_any_in_place`], for headers at places that the compiler knows: the IP header from `NETWORK`,
+    /// the ESP header from `TRANSPORT`, the encrypted part from `BODY`.
     #[inline]
     fn seal_usual_in_place<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -420,10 +403,10 @@ impl OutboundSa {
         // Before a number is taken or a byte moved.
         trailer_of(packet, shape)?;
         let sequence = self.next_sequence()?;
-        // What changes is worked out from where the headers were: what was just written would be waited for.
-        let mended = Mended::of(&headers[COMMON_FRONT_LEN + NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
+        // Read before the headers move: a load would have to wait for the stores of the move.
+        let changed = LenAndProtocol::of(&headers[COMMON_FRONT_LEN + NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
         headers.copy_within(COMMON_FRONT_LEN.., 0);
-        mended.write(&mut headers[NETWORK..TRANSPORT]);
+        changed.write(&mut headers[NETWORK..TRANSPORT]);
         headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
         *trailer_of(packet, shape)? = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
         self.protection.seal_usual(packet, sequence).map_err(|_| SealRefused::Cipher)?;
@@ -431,7 +414,7 @@ impl OutboundSa {
         Ok(Sealed { start: from, end: from + shape.end, sequence, event })
     }
 
-    /// As [`OutboundSa::seal_any`], for headers of which the compiler knows where they lie.
+    /// As [`OutboundSa::seal_any`], for headers at places that the compiler knows.
     #[inline]
     fn seal_usual<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
         &mut self,
@@ -445,39 +428,23 @@ impl OutboundSa {
         let (clear, payload) = frame[..layout.packet_end].split_at(TRANSPORT);
         let sequence = self.next_sequence()?;
         headers[..TRANSPORT].copy_from_slice(clear);
-        Mended::of(&clear[NETWORK..], shape.end - NETWORK, PROTOCOL_ESP).write(&mut headers[NETWORK..TRANSPORT]);
+        let changed = LenAndProtocol::of(&clear[NETWORK..], shape.end - NETWORK, PROTOCOL_ESP);
+        changed.write(&mut headers[NETWORK..TRANSPORT]);
         headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
         let trailer = short_trailer(shape.pad_len, layout.protocol).to_le_bytes();
         let trailer = &trailer[..shape.pad_len + TRAILER_FIELDS_LEN];
-        self.protection.seal_usual_from(payload, trailer, packet, sequence).map_err(|_| SealRefused::Cipher)?;
+        self.protection.seal_usual_from([payload, trailer], packet, sequence).map_err(|_| SealRefused::Cipher)?;
         let event = self.spend(layout.packet_end - NETWORK);
         Ok(Sealed { start: 0, end: shape.end, sequence, event })
     }
 
-    /// Seals frames that are all of this layout, each in place and `start` bytes from the front of its slot of `stride`
-    /// bytes, as so many calls of [`OutboundSa::seal_in_place`]. The last lifetime that ended with one of them.
-    pub(super) fn seal_slots(
-        &mut self,
-        out: &mut [u8],
-        stride: usize,
-        frames: usize,
-        start: usize,
-        layout: &FrameLayout,
-    ) -> Result<Option<LifetimeEvent>, SealRefused> {
-        let mut event = None;
-        for slot in 0..frames {
-            event = self.seal_at(&mut out[slot * stride..], start, layout)?.event.or(event);
-        }
-        Ok(event)
-    }
-
-    /// Seals the segments of a super-frame that `heads` are for, each straight from where it lies to the front of its slot
-    /// of `stride` bytes, to the same end as [`OutboundSa::seal_slots`] of the same frames written there. How many,
-    /// as no bytes of `frame` may be missing behind the last, and the last lifetime that ended with one of them.
+    /// Seals the segments of a super-frame that `heads` are for, each from where it lies to the front of its slot of
+    /// `stride` bytes. Returns how many, and the last lifetime that ended with one of them; after the last segment,
+    /// `frame` must have room for a trailer.
     ///
-    /// What is encrypted must lie side by side: a segment's transport header is written in front of its payload, over
-    /// bytes that were sealed before, or are those headers themselves, and its trailer behind it, over bytes that are
-    /// put back. So headers and what is still to be sealed stay as they are.
+    /// The cipher takes one piece of memory. So each transport header is written in front of its payload, over bytes that
+    /// were sealed before or over the headers, which are restored at the end. The trailer is written after the payload,
+    /// over bytes that are restored at once.
     pub(super) fn seal_segments(
         &mut self,
         frame: &mut [u8],
@@ -520,14 +487,14 @@ impl OutboundSa {
             heads.copy_last_to(&mut frame[..payload_at], transport_len);
             heads.write_transport(n, &mut frame[header_at..payload_at], payload_sum);
             if n + 1 < run.frames {
-                // Here, as the cipher would have to wait for what was just written.
+                // Computed here, as the cipher's loads would have to wait for the stores above.
                 payload_sum = sum(&frame[payload(n + 1)]);
             }
             let slot = out[n * run.stride..].get_mut(..shape.end).ok_or(SealRefused::NoRoom)?;
             let (headers, packet) = slot.split_first_chunk_mut::<BODY>().ok_or(SealRefused::NoRoom)?;
-            let Some(behind) = frame[payload_end..].first_chunk_mut() else { return Err(SealRefused::NoRoom) };
+            let after = frame[payload_end..].first_chunk_mut().ok_or(SealRefused::NoRoom)?;
             let sequence = self.next_sequence()?;
-            let saved = std::mem::replace(behind, trailer);
+            let saved = std::mem::replace(after, trailer);
             *headers = front;
             if TRANSPORT - NETWORK == IPV4_HEADER_LEN {
                 let id = heads.id(n);
@@ -536,7 +503,7 @@ impl OutboundSa {
             }
             headers[TRANSPORT..].copy_from_slice(&self.protection.header_and_iv(sequence));
             let clear = &frame[header_at..payload_end + trailer_len];
-            let sealed = self.protection.seal_usual_from(clear, &[], packet, sequence);
+            let sealed = self.protection.seal_usual_from([clear, &[]], packet, sequence);
             frame[payload_end..payload_end + saved.len()].copy_from_slice(&saved);
             sealed.map_err(|_| SealRefused::Cipher)?;
             event = self.spend(packet_end - NETWORK).or(event);
@@ -570,13 +537,7 @@ impl OutboundSa {
         let front_len = shape.parts.body_at - shape.payload_at;
         let from = start.checked_sub(front_len).ok_or(SealRefused::NoRoom)?;
         let out = buffer.get_mut(from..from + shape.parts.end).ok_or(SealRefused::NoRoom)?;
-        let sequence = self.next_sequence()?;
-        let headers_len = if self.outer.is_some() { layout.network_start } else { layout.transport_start };
-        move_headers(out, front_len, 0, headers_len);
-        self.write_network(out, layout, &shape, sequence);
-        write_trailer(&mut out[shape.parts.body_at + shape.payload_len..], &shape);
-        self.protection.seal(out, &shape.parts, sequence).map_err(|_| SealRefused::Cipher)?;
-        Ok(self.finish(out, layout, &shape, sequence, from))
+        self.seal_shaped(out, layout, &shape, from, |out, headers_len| move_headers(out, front_len, 0, headers_len))
     }
 
     #[inline]
@@ -593,11 +554,12 @@ impl OutboundSa {
         };
         let payload_len = layout.packet_end - payload_at;
         // Alignments are powers of two: a mask spares a division.
-        let body_len = (payload_len + TRAILER_FIELDS_LEN + self.alignment - 1) & !(self.alignment - 1);
+        let body_len =
+            (payload_len + TRAILER_FIELDS_LEN + self.protection.alignment - 1) & !(self.protection.alignment - 1);
         let esp_at = payload_at + wrapped_len;
-        let body_at = esp_at + ESP_HEADER_LEN + self.iv_len;
+        let body_at = esp_at + ESP_HEADER_LEN + self.protection.iv_len;
         let icv_at = body_at + body_len;
-        let parts = Parts { esp_at, body_at, icv_at, end: icv_at + self.icv_len };
+        let parts = Parts { esp_at, body_at, icv_at, end: icv_at + self.protection.icv_len };
         if parts.end - layout.network_start > IP_LEN_MAX {
             return Err(SealRefused::TooLong);
         }
@@ -624,30 +586,37 @@ impl OutboundSa {
     fn write_network(&self, out: &mut [u8], layout: &FrameLayout, shape: &Shape, sequence: u64) {
         let Some(outer) = &self.outer else {
             let protocol = if self.udp.is_some() { PROTOCOL_UDP } else { PROTOCOL_ESP };
-            mend_network(out, layout, shape.parts.end, protocol);
-            return;
+            return set_len_and_protocol(out, layout, shape.parts.end, protocol);
         };
-        let network_start = layout.network_start;
         let ethertype = if outer.is_ipv4() { ETHERTYPE_IPV4 } else { ETHERTYPE_IPV6 };
-        out[network_start - 2..network_start].copy_from_slice(&ethertype.to_be_bytes());
-        outer.write(&mut out[network_start..], shape.inner, sequence as u16);
+        put16(out, layout.network_start - 2, ethertype);
+        outer.write(&mut out[layout.network_start..], shape.inner, sequence as u16);
     }
 
-    /// Writes what depends on the sealed bytes, and counts the packet.
+    /// Writes the sealed packet of this shape and counts it. `place` puts headers of this length and the payload where
+    /// they belong.
     #[inline]
-    fn finish(&mut self, out: &mut [u8], layout: &FrameLayout, shape: &Shape, sequence: u64, start: usize) -> Sealed {
+    fn seal_shaped(
+        &mut self,
+        out: &mut [u8],
+        layout: &FrameLayout,
+        shape: &Shape,
+        start: usize,
+        place: impl FnOnce(&mut [u8], usize),
+    ) -> Result<Sealed, SealRefused> {
+        let sequence = self.next_sequence()?;
+        place(out, if self.outer.is_some() { layout.network_start } else { layout.transport_start });
+        self.write_network(out, layout, shape, sequence);
+        write_trailer(&mut out[shape.parts.body_at + shape.payload_len..], shape);
+        self.protection.seal(out, &shape.parts, sequence).map_err(|_| SealRefused::Cipher)?;
         let end = shape.parts.end;
         if let Some(ports) = self.udp {
             let is_ipv4 = self.outer.as_ref().map_or(layout.network == Network::Ipv4, Outer::is_ipv4);
-            let udp_at = match &self.outer {
-                Some(outer) => layout.network_start + outer.network_len(),
-                None => layout.transport_start,
-            };
             let ipv6_header_at = (!is_ipv4).then_some(layout.network_start);
-            udp::write_header(out, udp_at, end, ports, ipv6_header_at);
+            udp::write_header(out, shape.parts.esp_at - UDP_HEADER_LEN, end, ports.bytes(), ipv6_header_at);
         }
         let event = self.spend(layout.packet_end - layout.network_start);
-        Sealed { start, end: start + end, sequence, event }
+        Ok(Sealed { start, end: start + end, sequence, event })
     }
 }
 
@@ -671,18 +640,18 @@ pub(super) fn move_headers(frame: &mut [u8], from: usize, to: usize, len: usize)
     }
 }
 
-/// Segments that are sealed in one go.
+/// Segments that are sealed together.
 struct Segments<'a> {
     heads: &'a Heads,
     frames: usize,
     /// Distance of the slots.
     stride: usize,
-    /// What the trailers name.
+    /// Next header of the trailers.
     protocol: u8,
 }
 
-/// What sealed segments that end at `end` start with, up to their ESP header, and the sum of an IPv4 header of theirs
-/// without its ID.
+/// The first bytes of sealed segments that end at `end`, up to their ESP header, and the sum of their IPv4 header without
+/// its ID.
 fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     heads: &Heads,
     end: usize,
@@ -693,7 +662,7 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     if header.len() == IPV4_HEADER_LEN {
         put16(header, IPV4_ID_OFFSET, 0);
     }
-    Mended::of(header, end - NETWORK, PROTOCOL_ESP).write(header);
+    LenAndProtocol::of(header, end - NETWORK, PROTOCOL_ESP).write(header);
     if header.len() == IPV4_HEADER_LEN {
         put16(header, IPV4_CHECKSUM_OFFSET, 0);
     }
@@ -701,22 +670,15 @@ fn front_of<const NETWORK: usize, const TRANSPORT: usize, const BODY: usize>(
     (front, sum)
 }
 
-/// Where the trailer goes in what is encrypted, `packet`, check value included: what is written behind it is written
-/// again.
+/// The place of the trailer in `packet`, which is encrypted and ends in the check value: bytes after the trailer are
+/// overwritten later.
 #[inline]
 fn trailer_of(packet: &mut [u8], shape: CommonShape) -> Result<&mut [u8; size_of::<u64>()], SealRefused> {
     packet.get_mut(shape.payload_len..).and_then(|tail| tail.first_chunk_mut()).ok_or(SealRefused::NoRoom)
 }
 
-/// The cipher of an association.
-pub(super) fn protection_of(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Protection, InvalidSa> {
-    let keys = (config.encryption_key.bytes(), config.integrity_key.bytes());
-    Protection::new(config.spi, config.suite, keys.0, keys.1, config.esn, library)
-        .map_err(|_| InvalidSa::WeakKey { spi: config.spi, suite: config.suite })
-}
-
-/// Padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header, written to the front of `tail`,
-/// which reaches up to the end of the check value: what is written behind the trailer is written again.
+/// Writes padding 1, 2, 3, … (RFC 4303 2.4), its length and the next header to the front of `tail`, which reaches up to
+/// the end of the check value: bytes after the trailer are overwritten later.
 #[inline]
 fn write_trailer(tail: &mut [u8], shape: &Shape) {
     match tail.first_chunk_mut() {
@@ -756,14 +718,3 @@ const SHORT_TRAILERS: [u64; SHORT_PAD_LEN_MAX + 1] = {
     }
     trailers
 };
-
-impl fmt::Debug for OutboundSa {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = format_args!("{:#010x}", self.spi);
-        f.debug_struct("OutboundSa")
-            .field("spi", &name)
-            .field("suite", &self.suite)
-            .field("sequence", &self.sent)
-            .finish_non_exhaustive()
-    }
-}

@@ -1,4 +1,4 @@
-//! Large send with ESP: a super-frame is cut, and each segment gets a header, a sequence number and an
+//! Large send with ESP: a super-frame is segmented, and each segment gets a header, a sequence number and an
 //! IV of its own.
 
 use super::lifetime::LifetimeEvent;
@@ -12,12 +12,12 @@ use crate::segment::{Refused, SegmentPolicy, Segmenter};
 /// then (a third of 48 KiB, common for a core of today).
 const CHUNK_LEN: usize = 16 * 1024;
 
-/// Why a super-frame is not cut and sealed.
+/// Why a super-frame is not segmented and sealed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PlanRefused {
-    /// It cannot be cut as asked.
+    /// It cannot be segmented as asked.
     #[error("{0}")]
-    Cut(#[from] Refused),
+    Segment(#[from] Refused),
     /// It cannot be sealed.
     #[error("{0}")]
     Seal(#[from] SealRefused),
@@ -26,7 +26,7 @@ pub enum PlanRefused {
     Malformed(#[from] Malformed),
 }
 
-/// Frames that were sealed in one go.
+/// Frames that were sealed together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SealedRun {
     /// How many.
@@ -50,7 +50,7 @@ pub struct SealedSegments {
 impl SealedSegments {
     /// Plans the frames of `frame` as it requests, sealed by `sa`.
     ///
-    /// Cut to what [`OutboundSa::payload_max`] says, or the sealed frames outgrow the path.
+    /// The segment size must not exceed [`OutboundSa::payload_max`], or the sealed frames outgrow the path.
     ///
     /// # Errors
     /// When the request cannot be done on these bytes; nothing may then be sent.
@@ -134,9 +134,9 @@ impl SealedSegments {
     /// Seals as many of the next frames as are of equal length and as there are slots of `stride` bytes
     /// in `out`, each to the front of its slot. No frames when all are written.
     ///
-    /// The same as so many calls of [`SealedSegments::write_next`], but faster: payload goes straight from `frame` to the
-    /// line. For that headers and trailers are written into `frame`, over payload that was sealed: of that nothing is to
-    /// be read any more. All else in it is as before when this returns.
+    /// The result is that of one call of [`SealedSegments::write_next`] per frame, but faster: payload is encrypted from
+    /// `frame` into `out`. Headers and trailers are written into `frame` for that, over payload that was sealed, which is
+    /// undefined then. All other bytes of `frame` are as before when this returns.
     ///
     /// # Errors
     /// When the association refuses or a slot is too short, before any frame was written.
@@ -158,32 +158,21 @@ impl SealedSegments {
         let count = self.plan.run_len().min(slots).min(usize::try_from(packets_left).unwrap_or(usize::MAX));
         let chunk = (CHUNK_LEN / stride).max(1);
         while run.frames < count {
-            let out = &mut out[run.frames * stride..];
-            let (mut frames, mut event) = self.seal_run(sa, frame, out, stride, count - run.frames, &layout)?;
-            if frames == 0 {
-                frames = chunk.min(count - run.frames);
+            let (out, left) = (&mut out[run.frames * stride..], count - run.frames);
+            let (mut frames, mut event) = match self.plan.heads(frame, left) {
+                Some(heads) => sa.seal_segments(frame.bytes_mut(), &heads, &layout, out, stride)?,
+                None => (0, None),
+            };
+            if frames > 0 {
+                self.plan.pass(frames);
+            } else {
+                frames = chunk.min(left);
                 event = self.write_chunk(sa, frame, out, stride, frames, &layout)?;
             }
             run.event = event.or(run.event);
             run.frames += frames;
         }
         Ok(run)
-    }
-
-    /// Seals up to `count` frames from where their payload lies, and says how many went so.
-    fn seal_run(
-        &mut self,
-        sa: &mut OutboundSa,
-        frame: &mut Frame<'_>,
-        out: &mut [u8],
-        stride: usize,
-        count: usize,
-        layout: &FrameLayout,
-    ) -> Result<(usize, Option<LifetimeEvent>), SealRefused> {
-        let Some(heads) = self.plan.heads(frame, count) else { return Ok((0, None)) };
-        let (frames, event) = sa.seal_segments(frame.bytes_mut(), &heads, layout, out, stride)?;
-        self.plan.pass(frames);
-        Ok((frames, event))
     }
 
     fn write_chunk(
@@ -200,6 +189,10 @@ impl SealedSegments {
         if self.plan.write_run(frame, &mut out[front_len..clear_end], stride) != frames {
             return Err(SealRefused::NoRoom); // Another frame than the one that was planned.
         }
-        sa.seal_slots(out, stride, frames, front_len, layout)
+        let mut event = None;
+        for slot in 0..frames {
+            event = sa.seal_at(&mut out[slot * stride..], front_len, layout)?.event.or(event);
+        }
+        Ok(event)
     }
 }

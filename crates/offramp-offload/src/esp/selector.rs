@@ -1,7 +1,7 @@
 //! Selectors: which packets belong to an association (RFC 4301 4.4.1.1).
 
 use crate::frame::Frame;
-use crate::layout::{self, FrameLayout, Network, Transport};
+use crate::layout::{self, FrameLayout, Network, Transport, be16};
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 
@@ -13,7 +13,7 @@ pub struct Prefix {
 }
 
 impl Prefix {
-    /// `None` when `len` is more than the address has bits. Bits behind `len` do not count.
+    /// `None` when `len` is more than the address has bits. Bits past `len` do not count.
     pub fn new(address: IpAddr, len: u8) -> Option<Self> {
         let bits = if address.is_ipv4() { u32::BITS } else { u128::BITS };
         (u32::from(len) <= bits).then_some(Self { address, len })
@@ -24,7 +24,7 @@ impl Prefix {
         Self { address, len: if address.is_ipv4() { u32::BITS } else { u128::BITS } as u8 }
     }
 
-    /// The address, with any bits behind the prefix as they were given.
+    /// The address, with any bits past the prefix as they were given.
     pub fn address(&self) -> IpAddr {
         self.address
     }
@@ -67,8 +67,8 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Whether a clear IP packet matches. What is not IP never does, and of a fragment no ports are seen: it matches no
-    /// selector that names some ([`Selector::may_match`]).
+    /// Whether a clear IP packet matches. What is not IP never does. A fragment shows no ports, so it matches no selector
+    /// that names some ([`Selector::may_match`]).
     pub fn matches(&self, frame: &Frame<'_>) -> bool {
         frame.parts().is_ok_and(|(bytes, layout)| self.matches_packet(bytes, layout))
     }
@@ -81,11 +81,11 @@ impl Selector {
             && port_matches(self.destination_ports.as_ref(), frame, layout, 2)
     }
 
-    /// Whether a clear IP packet matches or is a fragment of one that does, for all that it shows: ports that are not
-    /// seen count as those that are named, and so does the protocol behind IPv6 headers that are in another fragment
-    /// (RFC 4301 7). What this says yes to must not go in the clear.
+    /// Whether a clear IP packet matches or may be a fragment of one that does. Hidden ports count as those that are
+    /// named, and so does a protocol that another fragment names (RFC 4301 7). A packet that may match must not leave in
+    /// the clear.
     ///
-    /// A host may take a frame that has no layout nonetheless, so its addresses alone count then.
+    /// A host may accept a frame without layout nonetheless, so its addresses alone count then.
     pub fn may_match(&self, frame: &Frame<'_>) -> bool {
         let Ok((bytes, layout)) = frame.parts() else { return self.may_match_malformed(frame.bytes()) };
         if !layout.fragment {
@@ -112,20 +112,23 @@ impl Selector {
 fn port_matches(ports: Option<&RangeInclusive<u16>>, frame: &[u8], layout: &FrameLayout, offset: usize) -> bool {
     let Some(ports) = ports else { return true };
     let at = layout.transport_start + offset;
-    layout.transport != Transport::Opaque && ports.contains(&u16::from_be_bytes([frame[at], frame[at + 1]]))
+    layout.transport != Transport::Opaque && ports.contains(&be16(frame, at))
 }
 
 /// Source and destination of a packet, `None` without IP.
 pub(super) fn addresses(frame: &[u8], layout: &FrameLayout) -> Option<(IpAddr, IpAddr)> {
     let bytes = layout.addresses(frame);
-    let (source, destination) = bytes.split_at(bytes.len() / 2);
     match layout.network {
-        Network::Ipv4 => {
-            Some((IpAddr::from(*source.first_chunk::<4>()?), IpAddr::from(*destination.first_chunk::<4>()?)))
-        }
-        Network::Ipv6 => {
-            Some((IpAddr::from(*source.first_chunk::<16>()?), IpAddr::from(*destination.first_chunk::<16>()?)))
-        }
+        Network::Ipv4 => pair::<4>(bytes),
+        Network::Ipv6 => pair::<16>(bytes),
         Network::Opaque => None,
     }
+}
+
+fn pair<const N: usize>(addresses: &[u8]) -> Option<(IpAddr, IpAddr)>
+where
+    IpAddr: From<[u8; N]>,
+{
+    let (source, destination) = addresses.split_first_chunk::<N>()?;
+    Some((IpAddr::from(*source), IpAddr::from(*destination.first_chunk()?)))
 }

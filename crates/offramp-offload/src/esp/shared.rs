@@ -7,8 +7,7 @@
 use super::config::{InvalidSa, SaConfig};
 use super::library::{CipherLibrary, aws_lc};
 use super::lifetime::{Lifetime, LifetimeEvent, Spent};
-use super::open::{Opened, Opener, Refused};
-use super::replay::ReplayWindow;
+use super::open::{Opened, Opener, Refused, Seen};
 use super::seal::{OutboundSa, SealRefused};
 use super::udp::EspPacket;
 use crate::frame::Frame;
@@ -43,8 +42,8 @@ impl Grant {
 
 /// An association that several threads seal for, each with an [`OutboundSa`] of its own.
 ///
-/// The numbers that one thread is granted rise; those of several threads rise together, so that a receiver
-/// of more than one line needs a window as wide as what the threads seal at once.
+/// The numbers of one thread rise. Threads run apart, so a receiver needs a window as wide as the numbers that all
+/// threads use at once.
 #[derive(Debug)]
 pub struct SharedOutbound {
     config: SaConfig,
@@ -117,8 +116,8 @@ impl SharedOutbound {
         Ok(Grant { first, count, event })
     }
 
-    /// Ends an association for which no number was handed out: none will be, so that its key is as good as new. `false`,
-    /// and nothing changes, when one was.
+    /// Ends an association that has handed out no number, and never will, so that its key stays unused. `false`, and
+    /// nothing changes, when it has handed out one.
     pub fn end_unused(&self) -> bool {
         let mut ledger = lock(&self.ledger);
         let is_unused = ledger.spent.packets() == 0;
@@ -128,12 +127,12 @@ impl SharedOutbound {
         is_unused
     }
 
-    /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         lock(&self.ledger).spent.tick(now_ns)
     }
 
-    /// When [`SharedOutbound::tick`] has something to tell next.
+    /// When [`SharedOutbound::tick`] may report something next.
     pub fn next_due_ns(&self) -> Option<u64> {
         lock(&self.ledger).spent.next_due_ns()
     }
@@ -172,13 +171,6 @@ pub struct SharedInbound {
     seen: Mutex<Seen>,
 }
 
-/// What was received.
-#[derive(Debug)]
-struct Seen {
-    window: ReplayWindow,
-    spent: Spent,
-}
-
 impl SharedInbound {
     /// Makes an association from its description.
     ///
@@ -194,9 +186,7 @@ impl SharedInbound {
     /// When something is wrong with the description, as one line.
     pub fn with_library(config: &SaConfig, library: &dyn CipherLibrary) -> Result<Self, InvalidSa> {
         let opener = Opener::with_library(config, library)?;
-        let window = ReplayWindow::new(config.replay_window, config.esn, config.sequence);
-        let seen = Mutex::new(Seen { window, spent: Spent::new(config.lifetime) });
-        Ok(Self { config: config.clone(), opener, seen })
+        Ok(Self { config: config.clone(), opener, seen: Mutex::new(Seen::new(config)) })
     }
 
     /// What it was made from.
@@ -209,8 +199,7 @@ impl SharedInbound {
         &self.opener
     }
 
-    /// Opens a frame in place, as [`super::InboundSa::open`]: of several threads that hold the same packet
-    /// one is told that it may hand it on.
+    /// Opens a frame in place, as [`super::InboundSa::open`]. Of several threads that hold the same packet one succeeds.
     ///
     /// # Errors
     /// Why the packet is not handed on; the frame's bytes may then be anything. The window has moved only if
@@ -220,22 +209,22 @@ impl SharedInbound {
         let sequence = lock(&self.seen).check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         let opened = self.opener.unwrap(frame, decrypted, sequence);
-        // A genuine packet that is thrown away has used the key, and its number, as well.
+        // A genuine packet that is refused has used the key and its number, too.
         let event = lock(&self.seen).take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
     }
 
-    /// A lifetime that ended with a packet which was genuine, but refused, as [`super::InboundSa::untold_event`].
-    pub fn untold_event(&self) -> Option<LifetimeEvent> {
-        lock(&self.seen).spent.take_untold()
+    /// A lifetime that ended with a packet which was genuine, but refused, as [`super::InboundSa::pending_event`].
+    pub fn pending_event(&self) -> Option<LifetimeEvent> {
+        lock(&self.seen).spent.take_pending()
     }
 
-    /// Says what time it is, nanoseconds since any fixed moment. Time counts from the first call.
+    /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
         lock(&self.seen).spent.tick(now_ns)
     }
 
-    /// When [`SharedInbound::tick`] has something to tell next.
+    /// When [`SharedInbound::tick`] may report something next.
     pub fn next_due_ns(&self) -> Option<u64> {
         lock(&self.seen).spent.next_due_ns()
     }
@@ -262,14 +251,7 @@ impl SharedInbound {
 }
 
 impl Seen {
-    fn check(&self, low: u32) -> Result<u64, Refused> {
-        if self.spent.is_used_up() {
-            return Err(Refused::Expired);
-        }
-        Ok(self.window.check(low)?)
-    }
-
-    /// Takes a genuine packet as received, unless another thread was faster. `None` when it is thrown away.
+    /// Counts a genuine packet, unless another thread was faster. `opened` is `None` when it is refused.
     fn take(&mut self, sequence: u64, opened: Option<&Opened>) -> Result<Option<LifetimeEvent>, Refused> {
         if self.spent.is_used_up() {
             return Err(Refused::Expired);

@@ -4,23 +4,19 @@ use super::library::TAG_LEN;
 use std::fmt;
 
 /// Length of an AES key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]
 pub enum AesKey {
     /// 16 bytes.
-    Bits128,
+    Bits128 = 16,
     /// 24 bytes.
-    Bits192,
+    Bits192 = 24,
     /// 32 bytes.
-    Bits256,
+    Bits256 = 32,
 }
 
 impl AesKey {
-    const fn len(self) -> usize {
-        match self {
-            Self::Bits128 => 16,
-            Self::Bits192 => 24,
-            Self::Bits256 => 32,
-        }
+    pub(super) const fn len(self) -> usize {
+        self as usize
     }
 }
 
@@ -28,33 +24,26 @@ impl AesKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Hmac {
     /// HMAC-SHA-1-96 (RFC 2404).
-    Sha1,
+    Sha1 = 20,
     /// HMAC-SHA-256-128 (RFC 4868).
-    Sha256,
+    Sha256 = 32,
     /// HMAC-SHA-384-192 (RFC 4868).
-    Sha384,
+    Sha384 = 48,
     /// HMAC-SHA-512-256 (RFC 4868).
-    Sha512,
+    Sha512 = 64,
 }
 
 impl Hmac {
     /// Bytes of the key: as many as the hash has (RFC 2404 3, RFC 4868 2.1.1).
     const fn key_len(self) -> usize {
-        match self {
-            Self::Sha1 => 20,
-            Self::Sha256 => 32,
-            Self::Sha384 => 48,
-            Self::Sha512 => 64,
-        }
+        self as usize
     }
 
-    /// Bytes of the check value on the line.
+    /// Bytes of the check value on the wire: half of the hash (RFC 4868 2.1), 96 bits of SHA-1 (RFC 2404 2).
     const fn icv_len(self) -> usize {
         match self {
             Self::Sha1 => 12,
-            Self::Sha256 => 16,
-            Self::Sha384 => 24,
-            Self::Sha512 => 32,
+            _ => self.key_len() / 2,
         }
     }
 }
@@ -68,12 +57,12 @@ pub enum Suite {
     AesGcm16 {
         /// Length of the AES key, without the salt.
         key: AesKey,
-        /// The IV is the sequence number and not on the line (RFC 8750).
+        /// The IV is the sequence number and not on the wire (RFC 8750).
         implicit_iv: bool,
     },
     /// ChaCha20 and Poly1305 (RFC 7634).
     ChaCha20Poly1305 {
-        /// The IV is the sequence number and not on the line (RFC 8750).
+        /// The IV is the sequence number and not on the wire (RFC 8750).
         implicit_iv: bool,
     },
     /// Integrity alone, by AES-GMAC (RFC 4543).
@@ -191,7 +180,7 @@ impl Suite {
         self == Self::TripleDesCbc
     }
 
-    /// Bytes of the encryption key, with the salt that the AEADs and GMAC take behind it
+    /// Bytes of the encryption key, with the salt that the AEADs and GMAC take after it
     /// (RFC 4106 8.1), as IKE and `ip xfrm` hand it over.
     pub fn encryption_key_len(self) -> usize {
         match self {
@@ -208,20 +197,19 @@ impl Suite {
         self.hmac().map_or(0, Hmac::key_len)
     }
 
-    /// Bytes of the integrity check value on the line.
+    /// Bytes of the integrity check value on the wire.
     pub fn icv_len(self) -> usize {
         self.hmac().map_or(TAG_LEN, Hmac::icv_len)
     }
 
-    /// Bytes of the IV on the line.
+    /// Bytes of the IV on the wire.
     pub fn iv_len(self) -> usize {
         match self {
-            Self::AesGcm16 { implicit_iv: true, .. }
-            | Self::ChaCha20Poly1305 { implicit_iv: true }
-            | Self::Null { .. } => 0,
-            Self::AesGcm16 { .. } | Self::ChaCha20Poly1305 { .. } | Self::AesGmac { .. } => COUNTER_IV_LEN,
+            Self::Null { .. } => 0,
             Self::AesCbc { .. } => AES_BLOCK_LEN,
             Self::TripleDesCbc => DES_BLOCK_LEN,
+            _ if self.has_implicit_iv() => 0,
+            _ => COUNTER_IV_LEN,
         }
     }
 

@@ -1,6 +1,6 @@
 //! The receiver's associations, by SPI.
 
-use super::config::{InvalidSa, SaConfig};
+use super::config::{InvalidSa, SaConfig, SaFault};
 use super::library::{CipherLibrary, aws_lc};
 use super::open::{InboundSa, Opened, Refused, RefusedCounts};
 use super::udp::EspPacket;
@@ -43,7 +43,7 @@ impl SaTable {
     /// unchanged.
     pub fn insert(&mut self, config: &SaConfig) -> Result<(), InvalidSa> {
         match self.by_spi.entry(config.spi) {
-            Entry::Occupied(_) => Err(InvalidSa::DuplicateSpi { spi: config.spi }),
+            Entry::Occupied(_) => Err(config.invalid(SaFault::DuplicateSpi)),
             Entry::Vacant(place) => {
                 place.insert(InboundSa::with_library(config, self.library)?);
                 Ok(())

@@ -2,7 +2,7 @@
 //! uses them, and the tables of the tunnel rules.
 
 use super::cipher::{Parts, Protection};
-use super::config::{InvalidSa, SaConfig};
+use super::config::{SaConfig, SaFault};
 use super::library::aws_lc;
 use super::open::InboundSa;
 use super::suite::{AesKey, Hmac, Suite};
@@ -104,7 +104,7 @@ fn a_table_refuses_a_second_association_of_one_spi_and_keeps_the_first() {
     let mut table = SaTable::new();
     table.insert(&config()).unwrap();
     let elsewhere = SaConfig { destination: Some(IpAddr::V4(Ipv4Addr::LOCALHOST)), ..config() };
-    assert_eq!(table.insert(&elsewhere), Err(InvalidSa::DuplicateSpi { spi: 0x1000 }));
+    assert_eq!(table.insert(&elsewhere), Err(config().invalid(SaFault::DuplicateSpi)));
     let broken = SaConfig { replay_window: 1, spi: 0x1001, ..config() };
     assert!(table.insert(&broken).is_err());
     assert_eq!((table.len(), table.get(0x1001).is_none()), (1, true), "nothing is half installed");

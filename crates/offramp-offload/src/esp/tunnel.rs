@@ -1,15 +1,15 @@
 //! The outer header of a tunnel (RFC 4301 5.1.2), and what becomes of DF, DSCP and ECN (RFC 6040).
 
-use super::config::InvalidSa;
+use super::config::SaFault;
 use super::udp::{self, UdpPorts};
 use crate::checksum::{Sum, sum, update16};
 use crate::layout::{
-    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_ID_OFFSET, IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN,
-    IPV6_PAYLOAD_LEN_OFFSET, Network, PROTOCOL_UDP,
+    FrameLayout, IPV4_CHECKSUM_OFFSET, IPV4_FRAGMENT_OFFSET, IPV4_HEADER_LEN_MIN as IPV4_HEADER_LEN, IPV4_ID_OFFSET,
+    IPV4_TOTAL_LEN_OFFSET, IPV6_HEADER_LEN, IPV6_PAYLOAD_LEN_OFFSET, Network, PROTOCOL_UDP, be16, put16,
 };
 use std::net::IpAddr;
 
-/// Hop limit of outer headers unless told otherwise (the default that IANA records for IP).
+/// Default hop limit of outer headers (the default that IANA records for IP).
 pub const HOP_LIMIT_DEFAULT: u8 = 64;
 /// Largest DSCP: six bits (RFC 2474 3).
 const DSCP_MAX: u8 = 63;
@@ -21,9 +21,8 @@ pub(super) const NEXT_HEADER_IPV4: u8 = 4;
 /// Next header of a tunnel that carries IPv6.
 pub(super) const NEXT_HEADER_IPV6: u8 = 41;
 
-pub(super) const IPV4_HEADER_LEN: usize = 20;
 const IPV6_PROTOCOL_OFFSET: usize = 6;
-pub(super) const IPV4_TTL_OFFSET: usize = 8;
+const IPV4_TTL_OFFSET: usize = 8;
 const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 const ECN_MASK: u8 = 0b11;
 const DSCP_SHIFT: u32 = 2;
@@ -90,13 +89,12 @@ impl Tunnel {
         }
     }
 
-    pub(super) fn validate(&self, spi: u32) -> Result<(), InvalidSa> {
+    pub(super) fn check(&self) -> Result<(), SaFault> {
         if self.source.is_ipv4() != self.destination.is_ipv4() {
-            let (source_address, destination) = (self.source, self.destination);
-            return Err(InvalidSa::TunnelAddresses { spi, source_address, destination });
+            return Err(SaFault::TunnelAddresses { source_address: self.source, destination: self.destination });
         }
         match self.dscp {
-            DscpRule::Set(given) if given > DSCP_MAX => Err(InvalidSa::Dscp { spi, given }),
+            DscpRule::Set(given) if given > DSCP_MAX => Err(SaFault::Dscp(given)),
             _ => Ok(()),
         }
     }
@@ -163,11 +161,6 @@ impl Outer {
 
     pub(super) fn is_ipv4(&self) -> bool {
         self.network_len == IPV4_HEADER_LEN
-    }
-
-    /// Bytes of the IP header.
-    pub(super) fn network_len(&self) -> usize {
-        self.network_len
     }
 
     /// Bytes of the IP header and the UDP header, if there is one.
@@ -259,7 +252,7 @@ pub(super) fn class_of(frame: &[u8], layout: &FrameLayout) -> u8 {
     Inner::of(frame, layout).map_or(0, |inner| inner.class)
 }
 
-/// Writes the ECN field of an inner packet and keeps the IPv4 header's sum as right or wrong as it was.
+/// Writes the ECN field of an inner packet. The IPv4 header checksum stays as right or wrong as it was.
 pub(super) fn set_ecn(frame: &mut [u8], layout: &FrameLayout, ecn: u8) {
     let at = layout.network_start;
     let old = be16(frame, at);
@@ -278,10 +271,10 @@ pub(super) fn set_ecn(frame: &mut [u8], layout: &FrameLayout, ecn: u8) {
     }
 }
 
-/// Sets length and protocol of the IP header of a packet in transport mode. IPv4's header sum stays
-/// as right or wrong as it was.
+/// Sets length and protocol of the IP header of a packet in transport mode. The IPv4 header checksum stays as right or
+/// wrong as it was.
 #[inline]
-pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: usize, protocol: u8) {
+pub(super) fn set_len_and_protocol(frame: &mut [u8], layout: &FrameLayout, packet_end: usize, protocol: u8) {
     let at = layout.network_start;
     let packet_len = packet_end - at;
     if layout.network == Network::Ipv6 {
@@ -289,21 +282,21 @@ pub(super) fn mend_network(frame: &mut [u8], layout: &FrameLayout, packet_end: u
         frame[layout.protocol_at] = protocol;
         return;
     }
-    // Seen as an array, the header is checked for its length once.
+    // The length of an array is checked once.
     let Some(header) = frame[at..].first_chunk_mut::<IPV4_HEADER_LEN>() else { return };
     Ipv4Words::of(header, packet_len, protocol).write(header);
 }
 
-/// The words of an IPv4 header in which packets differ before and behind ESP, as they lie in memory.
+/// The words of an IPv4 header in which a clear packet and its ESP packet differ, as they lie in memory.
 #[derive(Clone, Copy, Debug)]
-struct Ipv4Words {
+pub(super) struct Ipv4Words {
     len: u16,
     hops_and_checksum: u32,
 }
 
 impl Ipv4Words {
-    /// RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory, which a
-    /// one's complement sum does not mind (RFC 1071 2 (B)); five of them cannot overflow 32 bits.
+    /// RFC 1624 3, equation 3, for both words at once. The words are taken as they lie in memory: a checksum does not
+    /// depend on byte order (RFC 1071 2 (B)). Five words cannot overflow 32 bits.
     #[inline]
     fn of(header: &[u8; IPV4_HEADER_LEN], packet_len: usize, protocol: u8) -> Self {
         let word = |at: usize| u32::from(u16::from_le_bytes([header[at], header[at + 1]]));
@@ -311,7 +304,7 @@ impl Ipv4Words {
             (word(IPV4_TOTAL_LEN_OFFSET), word(IPV4_TTL_OFFSET), word(IPV4_CHECKSUM_OFFSET));
         let len = (packet_len as u16).swap_bytes();
         let hops = old_hops & 0xff | u32::from(protocol) << u8::BITS;
-        // A word that counts inverted is its distance from 0xffff.
+        // An inverted word is its distance from 0xffff.
         let sum = 3 * 0xffff + u32::from(len) + hops - field - old_len - old_hops;
         // The upper half of x + rotated x is upper + lower + the carry between them.
         let sum = sum.wrapping_add(sum.rotate_left(u16::BITS)) >> u16::BITS;
@@ -325,24 +318,20 @@ impl Ipv4Words {
     }
 }
 
-/// What [`mend_network`] writes into an IP header without options or extension headers: known before the header
+/// What [`set_len_and_protocol`] writes into an IP header without options or extension headers, known before the header
 /// is at its place.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Mended {
-    Ipv4(Ipv4Mended),
+pub(super) enum LenAndProtocol {
+    Ipv4(Ipv4Words),
     Ipv6 { payload_len: u16, protocol: u8 },
 }
 
-/// See [`Mended`].
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Ipv4Mended(Ipv4Words);
-
-impl Mended {
-    /// `header` is the whole IP header, whose length says of which version it is.
+impl LenAndProtocol {
+    /// `header` is the whole IP header: its length implies the IP version.
     #[inline]
     pub(super) fn of(header: &[u8], packet_len: usize, protocol: u8) -> Self {
         match header.as_array() {
-            Some(header) => Self::Ipv4(Ipv4Mended(Ipv4Words::of(header, packet_len, protocol))),
+            Some(header) => Self::Ipv4(Ipv4Words::of(header, packet_len, protocol)),
             None => Self::Ipv6 { payload_len: (packet_len - IPV6_HEADER_LEN) as u16, protocol },
         }
     }
@@ -351,7 +340,7 @@ impl Mended {
     #[inline]
     pub(super) fn write(self, header: &mut [u8]) {
         match (self, header.first_chunk_mut()) {
-            (Self::Ipv4(Ipv4Mended(words)), Some(header)) => words.write(header),
+            (Self::Ipv4(words), Some(header)) => words.write(header),
             (Self::Ipv6 { payload_len, protocol }, _) => {
                 put16(header, IPV6_PAYLOAD_LEN_OFFSET, payload_len);
                 header[IPV6_PROTOCOL_OFFSET] = protocol;
@@ -359,14 +348,4 @@ impl Mended {
             _ => {}
         }
     }
-}
-
-#[inline]
-pub(super) fn be16(bytes: &[u8], at: usize) -> u16 {
-    u16::from_be_bytes([bytes[at], bytes[at + 1]])
-}
-
-#[inline]
-pub(super) fn put16(bytes: &mut [u8], at: usize, value: u16) {
-    bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }

@@ -1,12 +1,12 @@
-//! UDP encapsulation (RFC 3948), and telling ESP from everything else that arrives.
+//! UDP encapsulation (RFC 3948), and the classification of arriving frames.
 
 use super::cipher::ESP_HEADER_LEN;
 use super::open::Refused;
 use super::selector::addresses;
-use super::tunnel::{PROTOCOL_ESP, header_alone, put16};
+use super::tunnel::{PROTOCOL_ESP, header_alone};
 use crate::checksum::{Sum, sum};
 use crate::frame::Frame;
-use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET};
+use crate::layout::{Network, PROTOCOL_UDP, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, put16};
 
 /// The port of ESP in UDP (RFC 3948 2.1), which it shares with IKE.
 pub const UDP_ENCAPSULATION_PORT: u16 = 4500;
@@ -54,7 +54,7 @@ pub struct EspPacket {
 pub enum Arrival {
     /// ESP, bare or in UDP.
     Esp(EspPacket),
-    /// IKE behind a non-ESP marker: for the key daemon, to be passed on as it is.
+    /// IKE after a non-ESP marker: for the key daemon, to be passed on as it is.
     Ike,
     /// A NAT-keepalive, which has done its work: to be dropped (RFC 3948 4).
     Keepalive,
@@ -63,8 +63,8 @@ pub enum Arrival {
 }
 
 impl Arrival {
-    /// Looks at a frame of the line. UDP to `udp_port` is taken for encapsulation
-    /// ([`UDP_ENCAPSULATION_PORT`], or `None` where there is none).
+    /// Classifies a frame of the wire. UDP to `udp_port` is encapsulation ([`UDP_ENCAPSULATION_PORT`], or `None` where
+    /// there is none).
     ///
     /// # Errors
     /// [`Refused::Malformed`] when ESP is cut off in its header, [`Refused::Fragment`] when it is a
@@ -101,27 +101,18 @@ fn esp_packet(frame: &[u8], esp_at: usize, end: usize, is_encapsulated: bool) ->
     Ok(Arrival::Esp(EspPacket { spi, sequence, is_encapsulated, esp_at }))
 }
 
-/// Writes the UDP header of a sealed packet at `udp_at`, up to whose `end` it reaches. The checksum is
-/// 0 over IPv4 (RFC 3948 2.1) and summed over IPv6, where 0 is not allowed (RFC 8200 8.1).
+/// Writes the UDP header at `udp_at` of a sealed packet that ends at `end`. The checksum is 0 over IPv4
+/// (RFC 3948 2.1) and computed over IPv6, where 0 is not allowed (RFC 8200 8.1).
 #[inline(never)]
-pub(super) fn write_header(
-    frame: &mut [u8],
-    udp_at: usize,
-    end: usize,
-    ports: UdpPorts,
-    ipv6_header_at: Option<usize>,
-) {
+pub(super) fn write_header(frame: &mut [u8], udp_at: usize, end: usize, ports: [u8; 4], ipv6_header_at: Option<usize>) {
     let udp_len = (end - udp_at) as u16;
-    frame[udp_at..udp_at + 4].copy_from_slice(&ports.bytes());
+    frame[udp_at..udp_at + 4].copy_from_slice(&ports);
     put16(frame, udp_at + UDP_LENGTH_OFFSET, udp_len);
     put16(frame, udp_at + UDP_CHECKSUM_OFFSET, 0);
     if let Some(at) = ipv6_header_at {
         let addresses = sum(&frame[at + 8..at + 40]);
         let pseudo = addresses.plus(Sum::word(udp_len)).plus(Sum::word(u16::from(PROTOCOL_UDP)));
-        let checksum = match pseudo.plus(sum(&frame[udp_at..end])).checksum() {
-            0 => u16::MAX,
-            checksum => checksum,
-        };
+        let checksum = pseudo.plus(sum(&frame[udp_at..end])).checksum_not_zero();
         put16(frame, udp_at + UDP_CHECKSUM_OFFSET, checksum);
     }
 }
@@ -131,11 +122,7 @@ pub(super) fn write_header(
 pub fn write_keepalive(sealed: &Frame<'_>, out: &mut Vec<u8>) -> Option<()> {
     out.clear();
     let (sealed, layout) = sealed.parts().ok()?;
-    let ports = sealed[layout.transport_start..].first_chunk::<4>().filter(|_| layout.transport == Transport::Udp)?;
-    let ports = UdpPorts {
-        source: u16::from_be_bytes([ports[0], ports[1]]),
-        destination: u16::from_be_bytes([ports[2], ports[3]]),
-    };
+    let ports = *sealed[layout.transport_start..].first_chunk().filter(|_| layout.transport == Transport::Udp)?;
     let (source, destination) = addresses(sealed, layout)?;
     out.extend_from_slice(&sealed[..layout.network_start]);
     let network_at = out.len();

@@ -15,7 +15,7 @@ mod selector;
 mod state;
 mod words;
 
-pub use fault::{Shown, XfrmError};
+pub use fault::{Fault, Shown, XfrmError};
 pub use meaning::{Association, Direction, Owner};
 pub use policy::{PolicyAction, PolicyDirection, Template, XfrmPolicy};
 pub use state::{StateFlags, XfrmState};

@@ -2,6 +2,7 @@ use super::*;
 use crate::checksum::{self, verify};
 use crate::layout::{
     FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET,
+    be16,
 };
 use crate::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use etherparse::PacketBuilder;
@@ -16,7 +17,7 @@ pub(crate) fn tcp4_frame() -> Vec<u8> {
     cut(&frame, &meta, &SegmentPolicy::default()).remove(0)
 }
 
-/// A TCP super-frame whose checksum field holds the pseudo-header sum, as a host hands it over.
+/// A TCP super-frame whose checksum field holds the sum of the pseudo-header, as a host hands it over.
 fn tcp_super_frame(version6: bool, payload: &[u8], flags_byte: u8, id: u16, sequence: u32) -> (Vec<u8>, TxMeta) {
     let mut frame = Vec::new();
     let link = PacketBuilder::ethernet2([2; 6], [4; 6]);
@@ -88,7 +89,7 @@ fn tcp_segments_carry_the_payload_in_order_with_right_sums_and_flags() {
         let (frame, meta) = tcp_super_frame(version6, &payload, 0xd9, 0xfffe, 0xffff_f000);
         let frames = cut(&frame, &meta, &SegmentPolicy::default());
         assert_eq!(frames.len(), 7);
-        let mut joined = Vec::new();
+        let mut payloads = Vec::new();
         for (n, segment) in frames.iter().enumerate() {
             let layout = FrameLayout::parse(segment, LengthFrom::Ip).unwrap();
             let tcp = &segment[layout.transport_start..];
@@ -104,9 +105,9 @@ fn tcp_segments_carry_the_payload_in_order_with_right_sums_and_flags() {
             if !version6 {
                 assert_eq!(be16(segment, 18), 0xfffe_u16.wrapping_add(n as u16));
             }
-            joined.extend_from_slice(&segment[layout.payload_start..]);
+            payloads.extend_from_slice(&segment[layout.payload_start..]);
         }
-        assert_eq!(joined, payload);
+        assert_eq!(payloads, payload);
     }
 }
 
@@ -215,7 +216,7 @@ fn requests_that_do_not_fit_the_bytes_are_refused() {
     let place = |start, offset| Some(PartialChecksum { start, offset });
     assert_eq!(ask(1448, tcp4, place(36, 16)), Err(Refused::ChecksumPlace));
     assert_eq!(ask(1448, tcp4, place(34, 6)), Err(Refused::ChecksumPlace));
-    assert_eq!(ask(1448, tcp4, None), Ok(4), "TCP may leave the sum to us");
+    assert_eq!(ask(1448, tcp4, None), Ok(4), "TCP may leave the checksum to us");
     let plain = TxMeta { checksum: place(60_000, 16), segmentation: None };
     assert_eq!(plan(&frame, &plain).unwrap_err(), Refused::ChecksumPlace);
     let (udp, meta) = udp_super_frame(false, &pattern(1290), SegmentationKind::Udp, 10);

@@ -77,7 +77,7 @@ pub fn seal(sa: &mut OutboundSa, frame: &[u8]) -> Vec<u8> {
     try_seal(sa, frame).unwrap()
 }
 
-/// What a well-formed frame of the line is.
+/// The classification of a well-formed frame.
 pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refused> {
     let mut frame = frame.to_vec();
     let frame = Frame::received(&mut frame);
@@ -85,7 +85,7 @@ pub fn arrival_of(frame: &[u8], udp_port: Option<u16>) -> Result<Arrival, Refuse
     Arrival::of(&frame, udp_port)
 }
 
-/// The ESP packet in a frame of the line.
+/// The ESP packet in a frame of the wire.
 pub fn esp_of(frame: &[u8]) -> (FrameLayout, EspPacket) {
     match arrival_of(frame, Some(UDP_ENCAPSULATION_PORT)) {
         Ok(Arrival::Esp(packet)) => (layout(frame), packet),

@@ -1,4 +1,4 @@
-//! Cut and sealed: the same frames as cutting first and sealing each.
+//! Large send with ESP gives the same frames as segmenting first and sealing each.
 
 use crate::bench::{config, every_config, gcm, layout, open, pair, seal};
 use crate::support::packet::{CWR, Checksum, FIN, PSH, Packet};
@@ -7,15 +7,17 @@ use offramp_offload::esp::{
 };
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
-use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 const ROOM: usize = 4096;
+/// IPv4 IDs that only the first frame may have above 0x7fff.
+const POLICY: SegmentPolicy = SegmentPolicy { id_range: IdRange::Bits15, fragment_id: 0 };
 
 fn super_frame(payload_len: usize, is_ipv6: bool, is_udp: bool) -> Packet {
     let flags = FIN | PSH | CWR | 0x10;
-    Packet { is_ipv6, is_udp, checksum: Checksum::Partial, flags, id: 99, ..sized(payload_len) }
+    Packet { is_ipv6, is_udp, checksum: Checksum::Partial, flags, id: 0xfffe, ..sized(payload_len) }
 }
 
 fn sized(payload_len: usize) -> Packet {
@@ -32,11 +34,11 @@ fn meta(packet: &Packet, size: u16) -> TxMeta {
     TxMeta { checksum: Some(partial), segmentation: Some(Segmentation { kind, size, ecn: false }) }
 }
 
-/// The clear frames of the line.
+/// The clear frames of the wire.
 fn clear_frames(frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
     let mut bytes = frame.to_vec();
     let frame = Frame::new(&mut bytes, *meta);
-    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).unwrap();
+    let mut plan = Segmenter::new(&frame, &POLICY).unwrap();
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; ROOM];
@@ -48,11 +50,11 @@ fn clear_frames(frame: &[u8], meta: &TxMeta) -> Vec<Vec<u8>> {
 }
 
 fn plan(frame: &mut Frame<'_>, sa: &OutboundSa) -> SealedSegments {
-    SealedSegments::new(frame, &SegmentPolicy::default(), sa).unwrap()
+    SealedSegments::new(frame, &POLICY, sa).unwrap()
 }
 
 #[test]
-fn a_super_frame_is_cut_and_sealed_as_if_each_frame_were_sealed_alone() {
+fn a_super_frame_is_segmented_and_sealed_as_if_each_frame_were_sealed_alone() {
     for config in every_config() {
         for (is_ipv6, is_udp) in [(false, false), (true, false), (false, true)] {
             let packet = super_frame(5000, is_ipv6, is_udp);
@@ -223,7 +225,7 @@ fn fragments_of_a_large_datagram_need_a_tunnel() {
         if mode == Mode::Transport {
             let mut bytes = frame.clone();
             let mut whole = Frame::new(&mut bytes, meta);
-            let refused = SealedSegments::new(&mut whole, &SegmentPolicy::default(), &alone).unwrap_err();
+            let refused = SealedSegments::new(&mut whole, &POLICY, &alone).unwrap_err();
             assert_eq!(refused, PlanRefused::Seal(SealRefused::Fragment));
         } else {
             let expected: Vec<_> = clear_frames(&frame, &meta).iter().map(|frame| seal(&mut alone, frame)).collect();

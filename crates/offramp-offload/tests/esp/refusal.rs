@@ -16,7 +16,7 @@ use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use proptest::prelude::*;
 use std::net::IpAddr;
 
-/// What the table says of a frame of the line; `None` for what is no ESP at all any more.
+/// What the table says of a frame of the wire; `None` for what is no ESP at all any more.
 fn judge(table: &mut SaTable, frame: &[u8]) -> Option<Result<Vec<u8>, Refused>> {
     let mut frame = frame.to_vec();
     let mut opening = Frame::received(&mut frame);
@@ -157,7 +157,7 @@ fn encapsulation_that_does_not_agree_with_the_association_is_against_its_policy(
 }
 
 #[test]
-fn keepalives_and_ike_are_told_from_esp_and_from_other_traffic() {
+fn keepalives_and_ike_are_distinguished_from_esp_and_from_other_traffic() {
     let udp =
         |port, payload: &[u8]| Packet { ports: (4500, port), payload: payload.to_vec(), ..Packet::udp(0) }.build();
     let judged = |frame: Vec<u8>, port| arrival_of(&frame, port);
@@ -260,7 +260,7 @@ proptest! {
             ..Selector::default()
         };
         let is_named = selector.matches(&frame);
-        prop_assert_eq!(is_named, selector.may_match(&frame), "of a whole one all is seen");
+        prop_assert_eq!(is_named, selector.may_match(&frame), "a whole packet shows everything");
         prop_assert!(!is_named || selector.may_match(&Frame::received(&mut malformed)));
         for mut bytes in fragments(&datagram, units * 8) {
             let mut malformed = without_payload(&bytes);

@@ -1,4 +1,4 @@
-//! scapy's ESP, and OpenSSL's AEADs behind it, as judge in both directions: what we seal it opens, and
+//! scapy's ESP, and OpenSSL's AEADs after it, as judge in both directions: what we seal it opens, and
 //! what it seals we open.
 
 use crate::bench::{clear, esp_of, every_config, open, pair, seal};

@@ -129,7 +129,7 @@ fn lifetimes_of_several_threads_are_one_lifetime() {
 }
 
 #[test]
-fn seconds_count_from_the_first_tick_and_each_limit_is_told_once() {
+fn seconds_count_from_the_first_tick_and_each_limit_is_reported_once() {
     let lifetime = Lifetime { soft_seconds: Some(10), hard_seconds: Some(20), ..Lifetime::default() };
     let config = SaConfig { lifetime, ..config(gcm()) };
     let (sender, receiver) = (
@@ -139,7 +139,7 @@ fn seconds_count_from_the_first_tick_and_each_limit_is_told_once() {
     let begun = 7 * NS_PER_SECOND;
     let moments = [0, 10 * NS_PER_SECOND - 1, 10 * NS_PER_SECOND, 15 * NS_PER_SECOND, 20 * NS_PER_SECOND, u64::MAX / 2];
     let expected = [None, None, Some(LifetimeEvent::Soft), None, Some(LifetimeEvent::Hard), None];
-    assert_eq!((sender.next_due_ns(), receiver.next_due_ns()), (Some(0), Some(0)), "to be told at once");
+    assert_eq!((sender.next_due_ns(), receiver.next_due_ns()), (Some(0), Some(0)), "due at once");
     for (after_ns, expected) in moments.into_iter().zip(expected) {
         assert_eq!(sender.tick(begun + after_ns), expected);
         assert_eq!(receiver.tick(begun + after_ns), expected);

@@ -47,7 +47,7 @@ fn the_outer_header_is_that_of_the_tunnel_and_valid() {
                 let at = layout(&sealed).transport_start;
                 assert_eq!(sealed[at..at + 2], ports.source.to_be_bytes());
                 assert_eq!(sealed[at + 2..at + 4], ports.destination.to_be_bytes());
-                assert_eq!(sealed[at + 6..at + 8] == [0, 0], !is_ipv6, "no sum over IPv4, one over IPv6");
+                assert_eq!(sealed[at + 6..at + 8] == [0, 0], !is_ipv6, "no checksum over IPv4, one over IPv6");
             }
         }
     }

@@ -44,7 +44,7 @@ impl<'a> Input<'a> {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    /// As many bytes as the next one says, if there are so many.
+    /// Bytes whose number the next byte names, or all that are left.
     fn bytes(&mut self) -> &'a [u8] {
         let len = usize::from(self.byte()).min(self.0.len());
         self.0.split_off(..len).unwrap_or_default()
@@ -93,7 +93,7 @@ fn association(input: &mut Input) -> SaConfig {
 
 /// What a sender of the association has sent.
 struct Genuine {
-    /// The frame of the line.
+    /// The frame of the wire.
     frame: Vec<u8>,
     /// All that the check value proves, and the check value.
     esp: Vec<u8>,
@@ -105,7 +105,7 @@ fn layout(frame: &[u8]) -> Result<FrameLayout, Malformed> {
     Frame::received(&mut frame.to_vec()).layout().copied()
 }
 
-/// The ESP of a frame of the line.
+/// The ESP of a frame of the wire.
 fn esp_of(frame: &[u8]) -> Option<(FrameLayout, EspPacket)> {
     let layout = layout(frame).ok()?;
     match Arrival::of(&Frame::received(&mut frame.to_vec()), Some(UDP_ENCAPSULATION_PORT)) {
@@ -118,8 +118,8 @@ fn transport_of<'a>(frame: &'a [u8], layout: &FrameLayout) -> &'a [u8] {
     &frame[layout.transport_start..layout.packet_end]
 }
 
-/// Sums the IPv4 header again, as a router does, or a forger.
-fn mend_header(frame: &mut [u8]) {
+/// Computes the IPv4 header checksum again, as a router does, or a forger.
+fn repair_header(frame: &mut [u8]) {
     let Ok(layout) = layout(frame) else { return };
     if layout.network != Network::Ipv4 {
         return;
@@ -132,7 +132,7 @@ fn mend_header(frame: &mut [u8]) {
 }
 
 /// Gives the packet the length that the frame has.
-fn mend_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
+fn repair_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
     let (at, len) = (of.network_start, frame.len() - of.network_start);
     match of.network {
         Network::Ipv4 => frame[at + 2..at + 4].copy_from_slice(&(len as u16).to_be_bytes()),
@@ -143,7 +143,7 @@ fn mend_lengths(frame: &mut [u8], of: &FrameLayout, is_encapsulated: bool) {
         let udp_len = (frame.len() - udp_at) as u16;
         frame[udp_at + 4..udp_at + 6].copy_from_slice(&udp_len.to_be_bytes());
     }
-    mend_header(frame);
+    repair_header(frame);
 }
 
 /// A packet of many kinds.
@@ -179,7 +179,7 @@ fn any_packet(protocol: u8, body: &[u8]) -> Vec<u8> {
     frame[23] = protocol;
     let len = (frame.len() - 14) as u16;
     frame[16..18].copy_from_slice(&len.to_be_bytes());
-    mend_header(&mut frame);
+    repair_header(&mut frame);
     frame
 }
 
@@ -213,7 +213,7 @@ impl Bench {
         }
     }
 
-    /// A sender that goes on where the association's own one stands, as if so many packets had gone.
+    /// A sender that continues `skipped` packets after the association's own one.
     fn sender_at(&self, mode: Mode, skipped: u64) -> Option<OutboundSa> {
         let sequence = self.sender.sequence().saturating_add(skipped);
         let config = SaConfig { mode, sequence, lifetime: Lifetime::default(), ..self.config.clone() };
@@ -248,7 +248,7 @@ impl Bench {
         let key = key_bytes(self.config.suite.integrity_key_len(), 101);
         let key = aws_lc_rs::hmac::Key::new(aws_lc_rs::hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, &key);
         frame.extend_from_slice(&aws_lc_rs::hmac::sign(&key, &covered).as_ref()[..SHA1_ICV_LEN]);
-        mend_lengths(frame, &layout, packet.is_encapsulated);
+        repair_lengths(frame, &layout, packet.is_encapsulated);
         genuine.esp = frame[packet.esp_at..].to_vec();
     }
 
@@ -327,7 +327,7 @@ impl Bench {
         }
     }
 
-    /// Several threads that share the association are told the same.
+    /// Threads that share the association get the same result.
     fn judge_shared(&self, frame: &mut [u8], packet: &EspPacket, judged: Result<Opened, Refused>, expected: &[u8]) {
         let mut opening = Frame::received(frame);
         let opened = if packet.spi == SPI && self.shared.opener().is_addressed(&opening) {
@@ -366,7 +366,7 @@ fn sealed(sender: &mut OutboundSa, frame: &[u8], is_own_mode: bool) -> Option<Ge
     Some(Genuine { frame: out, esp, clear })
 }
 
-/// Some bytes of the frame are others; the IP header's sum may be made to fit.
+/// Changes some bytes of the frame; the IP header checksum may be repaired.
 fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let how = input.byte();
     for _ in 0..=how & 1 {
@@ -382,7 +382,7 @@ fn tampered(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
         }
     }
     if how & 4 == 0 {
-        mend_header(&mut frame);
+        repair_header(&mut frame);
     }
     frame
 }
@@ -394,7 +394,7 @@ fn with_another_length(mut frame: Vec<u8>, input: &mut Input) -> Vec<u8> {
     let len = if how & 2 == 0 { len % (frame.len() + 1) } else { frame.len() + len % 64 };
     frame.resize(len, how);
     if how & 1 == 0 && len > layout.transport_start {
-        mend_lengths(&mut frame, &layout, packet.is_encapsulated);
+        repair_lengths(&mut frame, &layout, packet.is_encapsulated);
     }
     frame
 }

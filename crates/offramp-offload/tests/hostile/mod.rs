@@ -10,7 +10,7 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
 
-/// Longest frame that any cut may give: no header or payload is added but IPv6's fragment header.
+/// Longest frame that segmenting may give: no header or payload is added but IPv6's fragment header.
 const FRAME_LEN_MAX: usize = 1 << 17;
 
 /// Offsets are ordered and inside the frame.
@@ -59,8 +59,8 @@ pub fn segment(bytes: &[u8]) {
     assert_eq!(plan.write_next(&request, &mut out), 0);
 }
 
-/// A byte of settings, then frames behind a length of two bytes each. Every frame comes out once, as
-/// itself or in a joined one, and nothing is held at the end.
+/// A byte of settings, then frames after a length of two bytes each. Every frame comes out once, as
+/// itself or coalesced, and none is left at the end.
 pub fn coalesce(bytes: &[u8]) {
     let Some((&settings, mut rest)) = bytes.split_first() else { return };
     let rx_csum = if settings & 1 != 0 { RxCsum::NeedsCsum } else { RxCsum::DataValid };
@@ -79,6 +79,6 @@ pub fn coalesce(bytes: &[u8]) {
         offered += 1;
         assert_eq!(offered, given + coalescer.held() as u64);
     }
-    coalescer.flush(&mut |meta, _| given += u64::from(meta.segments));
+    coalescer.flush(&mut |meta: &offramp_offload::meta::RxMeta, _: &[u8]| given += u64::from(meta.segments));
     assert_eq!((offered, coalescer.held()), (given, 0));
 }

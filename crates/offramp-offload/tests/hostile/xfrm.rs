@@ -63,7 +63,7 @@ pub fn text(bytes: &[u8]) -> [Option<usize>; 2] {
                 Some(associations.len())
             }
             Err(error) => {
-                assert!((1..=lines).contains(&error.line()), "{error}");
+                assert!((1..=lines).contains(&error.line), "{error}");
                 assert_eq!(error.to_string().lines().count(), 1, "{error}");
                 None
             }

@@ -1,4 +1,4 @@
-//! A frame in fields, and the bytes of it. Its checksums are summed word by word as RFC 1071 says, so
+//! A frame in fields, and the bytes of it. Its checksums are computed word by word as RFC 1071 says, so
 //! that nothing here relies on the code under test.
 
 /// Bit of TCP's flag byte.
@@ -37,7 +37,7 @@ pub const TCP: u8 = 6;
 /// IP protocol number.
 pub const UDP: u8 = 17;
 
-/// Sender of every frame of a judge's bench: by it they are told from the kernel's own.
+/// Sender of every frame of a judge's bench: it distinguishes them from the kernel's own.
 pub const SOURCE_MAC: [u8; 6] = [2, 0, 0, 0, 0x0a, 1];
 /// Receiver of every frame of a judge's bench.
 pub const DESTINATION_MAC: [u8; 6] = [2, 0, 0, 0, 0x0b, 1];

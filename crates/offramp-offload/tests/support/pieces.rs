@@ -1,4 +1,4 @@
-//! The pieces that a host is handed, and the check that cutting them gives back what came in.
+//! The pieces that a host receives, and the check that segmenting them gives back the frames of the wire.
 
 use super::{addresses, difference, hex, layout};
 use offramp_offload::caps::Offloads;
@@ -9,10 +9,10 @@ use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use std::collections::BTreeMap;
 
-/// A frame of the line, or several joined, as a host is told of them; without padding.
+/// A frame of the wire, or several coalesced, as a host receives them; without padding.
 #[derive(Clone, Debug)]
 pub struct Piece {
-    /// What is said of it.
+    /// Its metadata.
     pub meta: RxMeta,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -43,17 +43,17 @@ impl Piece {
     }
 
     /// Several frames in one.
-    pub fn is_joined(&self) -> bool {
+    pub fn is_coalesced(&self) -> bool {
         self.meta.segmentation.is_some()
     }
 
-    /// One frame whose checksum is still to be completed: the kernel had joined it, and cut it again
+    /// One frame whose checksum is still to be completed: the kernel had coalesced it, and segmented it again
     /// because the output cannot express what it had made.
     pub fn is_cut_again(&self) -> bool {
-        !self.is_joined() && matches!(self.meta.checksum, ChecksumState::Partial(_))
+        !self.is_coalesced() && matches!(self.meta.checksum, ChecksumState::Partial(_))
     }
 
-    /// The frames of the line that it is.
+    /// The frames of the wire that it stands for.
     pub fn frames(&self) -> Vec<Vec<u8>> {
         let checksum = match self.meta.checksum {
             ChecksumState::Partial(partial) => Some(partial),
@@ -62,7 +62,7 @@ impl Piece {
         let request = TxMeta { checksum, segmentation: self.meta.segmentation };
         let mut bytes = self.bytes.clone();
         let whole = Frame::new(&mut bytes, request);
-        let mut segmenter = Segmenter::new(&whole, &SegmentPolicy::default()).expect("it can be cut");
+        let mut segmenter = Segmenter::new(&whole, &SegmentPolicy::default()).expect("it can be segmented");
         let mut frames = Vec::new();
         while segmenter.frames_left() > 0 {
             let mut out = vec![0; segmenter.next_len()];
@@ -87,12 +87,12 @@ impl Piece {
     }
 }
 
-/// The frame without what lies behind its packet.
+/// The frame without what follows its packet.
 pub fn trimmed(frame: &[u8]) -> &[u8] {
     layout(frame).map_or(frame, |layout| &frame[..layout.packet_end])
 }
 
-/// Checks that cutting what we handed out gives the frames that came in, in the order of each flow.
+/// Checks that segmenting what we handed out gives the frames that came in, in the order of each flow.
 ///
 /// # Errors
 /// What differs.
@@ -105,7 +105,7 @@ pub fn check_inverse(frames: &[Vec<u8>], ours: &[Piece]) -> Result<(), String> {
         for (original, cut) in originals.iter().zip(&cut) {
             let cut = if are_fixed { with_id_of(cut, original) } else { cut.clone() };
             if let Some(difference) = difference(trimmed(original), &cut) {
-                return Err(format!("cutting does not give the frame back (first what came in) {difference}"));
+                return Err(format!("segmenting does not give the frame back (first what came in) {difference}"));
             }
         }
     }
@@ -152,7 +152,7 @@ impl<'a> Flows<'a> {
     /// The next frames of the flow of `like`.
     ///
     /// # Errors
-    /// When there are not so many.
+    /// When there are fewer than `count`.
     pub fn next(&mut self, like: &[u8], count: usize) -> Result<Vec<&'a [u8]>, String> {
         let queue = self.0.entry(flow_of(like)).or_default();
         if queue.len() < count {
@@ -177,7 +177,7 @@ pub fn id_at(frame: &[u8]) -> Option<usize> {
     (layout.network == Network::Ipv4).then_some(layout.network_start + 4)
 }
 
-/// Whether the first two IPv4 IDs are equal: then they all are, where frames were joined.
+/// Whether the first two IPv4 IDs are equal: then they all are, where frames were coalesced.
 pub fn ids_are_fixed(frames: &[&[u8]]) -> bool {
     let id = |frame: &[u8]| id_at(frame).map(|at| [frame[at], frame[at + 1]]);
     matches!(frames, [a, b, ..] if id(a).is_some() && id(a) == id(b))

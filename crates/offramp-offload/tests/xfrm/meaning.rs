@@ -1,6 +1,6 @@
 //! What a configuration means for an adapter, in place of its kernel or at the other end.
 
-use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig, XfrmError};
+use offramp_offload::esp::xfrm::{Association, Direction, Fault, Owner, XfrmConfig, XfrmError};
 use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, Tunnel};
 use std::net::IpAddr;
 
@@ -82,7 +82,7 @@ fn a_sender_goes_on_behind_its_own_number_and_a_receiver_behind_the_far_ends() {
 fn a_used_key_of_a_counter_mode_is_refused_for_sending_and_one_of_cbc_is_not() {
     let text = host("tunnel", "replay-window 64 replay-seq 7");
     let error = associations(&text, Owner::Peer).unwrap_err();
-    assert_eq!(error, XfrmError::UsedKey { line: 2, spi: 0x1002 });
+    assert_eq!(error, XfrmError { line: 2, fault: Fault::UsedKey(0x1002) });
     let mut cbc = text;
     for key in KEYS {
         let hash_key = "0x00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
@@ -125,27 +125,33 @@ fn a_direction_is_found_without_a_policy_where_the_way_back_has_one() {
     assert_eq!(found[1].direction, Direction::In);
     let states: String =
         text.lines().filter(|line| !line.contains("policy")).map(|line| line.to_owned() + "\n").collect();
-    assert_eq!(associations(&states, Owner::Host).unwrap_err(), XfrmError::NoDirection { line: 1, spi: 0x1001 });
+    assert_eq!(
+        associations(&states, Owner::Host).unwrap_err(),
+        XfrmError { line: 1, fault: Fault::NoDirection(0x1001) }
+    );
     let said = states.replacen(" 128 ", " 128 dir out ", 1);
     let error = associations(&said, Owner::Host).unwrap_err();
-    assert_eq!(error, XfrmError::NoPolicy { line: 1, spi: 0x1001, direction: "out" });
+    assert_eq!(error, XfrmError { line: 1, fault: Fault::NoPolicy { spi: 0x1001, direction: Direction::Out } });
 }
 
 #[test]
 fn policies_and_states_that_do_not_fit_are_refused() {
     let text = host("tunnel", "");
     let no_state = text.replacen("reqid 1 mode", "reqid 9 mode", 1);
-    assert_eq!(associations(&no_state, Owner::Host).unwrap_err(), XfrmError::NoState { line: 3 });
+    assert_eq!(associations(&no_state, Owner::Host).unwrap_err(), XfrmError { line: 3, fault: Fault::NoState });
     let two = text.clone()
         + "ip xfrm policy add src 10.3.0.0/16 dst 10.2.0.0/16 dir out \
                               tmpl src 192.0.2.1 dst 192.0.2.2 proto esp reqid 1 mode tunnel\n";
     let error = associations(&two, Owner::Host).unwrap_err();
-    assert_eq!(error, XfrmError::TwoSelectors { line: 1, spi: 0x1001, first: 3, second: 6 });
+    assert_eq!(error, XfrmError { line: 1, fault: Fault::TwoSelectors { spi: 0x1001, first: 3, second: 6 } });
     let none = text.replacen(" 128 ", " 128 sel src 10.9.0.0/16 dst 10.2.0.0/16 ", 1);
-    assert_eq!(associations(&none, Owner::Host).unwrap_err(), XfrmError::NoPacket { line: 1, spi: 0x1001, policy: 3 });
+    assert_eq!(
+        associations(&none, Owner::Host).unwrap_err(),
+        XfrmError { line: 1, fault: Fault::NoPacket { spi: 0x1001, policy: 3 } }
+    );
     let again = text.clone() + &text.lines().next().unwrap().replace("0x1001", "0x1003") + "\n";
     let error = associations(&again, Owner::Host).unwrap_err();
-    assert_eq!(error, XfrmError::SamePackets { line: 6, spi: 0x1003, other: 1 });
+    assert_eq!(error, XfrmError { line: 6, fault: Fault::SamePackets { spi: 0x1003, other: 1 } });
     let double = text.clone() + text.lines().nth(1).unwrap() + "\n";
     assert!(associations(&double, Owner::Host).unwrap_err().to_string().contains("another SA has this SPI"));
     let reserved = text.replace("0x1001", "0x10");

@@ -22,18 +22,18 @@ fn sorted(text: &str) -> XfrmConfig {
 }
 
 #[test]
-fn what_ip_prints_means_what_it_was_told() {
-    let told = sorted(COMMANDS);
-    assert_eq!((told.states.len(), told.policies.len()), (7, 5));
-    assert_eq!(sorted(&[include_str!("states-statistics.txt"), POLICIES].concat()).policies, told.policies);
+fn what_ip_prints_means_what_it_was_given() {
+    let given = sorted(COMMANDS);
+    assert_eq!((given.states.len(), given.policies.len()), (7, 5));
+    assert_eq!(sorted(&[include_str!("states-statistics.txt"), POLICIES].concat()).policies, given.policies);
     let mut printed = sorted(include_str!("states-statistics.txt")).states;
-    for (printed, told) in printed.iter_mut().zip(&told.states) {
+    for (printed, given) in printed.iter_mut().zip(&given.states) {
         // A kernel gives a state without a selector one of its own IP version, unless af-unspec is set.
-        if told.config.selector.source.is_none() {
-            printed.config.selector = told.config.selector.clone();
+        if given.config.selector.source.is_none() {
+            printed.config.selector = given.config.selector.clone();
         }
     }
-    assert_eq!(printed, told.states);
+    assert_eq!(printed, given.states);
 }
 
 #[test]

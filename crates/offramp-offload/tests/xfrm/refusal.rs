@@ -11,7 +11,7 @@ fn error(text: &str) -> String {
         Ok(config) => config.associations(Owner::Host, false).map(drop).unwrap_err(),
         Err(error) => error,
     };
-    assert!(error.to_string().starts_with(&format!("line {}: ", error.line())));
+    assert!(error.to_string().starts_with(&format!("line {}: ", error.line)));
     assert!(!error.to_string().contains('\n'));
     error.to_string()
 }
@@ -136,6 +136,6 @@ fn a_command_in_the_background_is_refused_with_its_line() {
     for text in ["& ip xfrm state flush", "ip xfrm state flush &", "ip xfrm state flush\n& "] {
         let error = XfrmConfig::parse(text).map(|_| ()).expect_err(text);
         assert!(error.to_string().contains("only a shell"), "{text:?}: {error}");
-        assert_eq!(error.line(), text.lines().count().max(1), "{text:?}");
+        assert_eq!(error.line, text.lines().count().max(1), "{text:?}");
     }
 }

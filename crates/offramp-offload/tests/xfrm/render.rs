@@ -25,7 +25,7 @@ pub enum Form {
 
 pub const FORMS: [Form; 4] = [Form::Command, Form::Output, Form::Statistics, Form::Oneline];
 
-/// Suites that Linux has words for: every one with its IV on the line.
+/// Suites that Linux has words for: every one with its IV on the wire.
 fn suites() -> Vec<Suite> {
     Suite::all().filter(|suite| !suite.name().ends_with("-iiv")).collect()
 }
@@ -120,7 +120,7 @@ pub fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold("0x".to_owned(), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// Linux' name of the cipher or AEAD; the hash and what it is cut to, bits.
+/// Linux' name of the cipher or AEAD; the hash and the bits that it is truncated to.
 fn algorithms(suite: Suite) -> (&'static str, Option<(&'static str, u32)>) {
     let name = suite.name();
     let cipher = match name {

@@ -47,7 +47,7 @@ proptest! {
     }
 }
 
-/// Takes a word out, doubles it, moves it to the end or the front, cuts it in two, or puts an end of a line there.
+/// Takes a word out, doubles it, moves it to the end or the front, splits it, or puts an end of a line there.
 fn spoil(text: &str, index: prop::sample::Index, kind: usize) -> String {
     let words: Vec<&str> = text.split_inclusive([' ', '\n', '\t']).collect();
     if words.is_empty() {

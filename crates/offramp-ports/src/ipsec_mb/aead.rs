@@ -27,20 +27,16 @@ impl IpsecMb {
         Self { functions }
     }
 
-    /// Holds one packet of every cipher against that of `judge`.
+    /// Compares one packet of every cipher with that of `judge`.
     pub fn check_against(&self, judge: &dyn CipherLibrary) -> Result<(), Unavailable> {
         let algorithms = [
             (AeadAlgorithm::AesGcm(AesKey::Bits128), 16, "AES-128-GCM"),
             (AeadAlgorithm::AesGcm(AesKey::Bits192), 24, "AES-192-GCM"),
             (AeadAlgorithm::AesGcm(AesKey::Bits256), 32, "AES-256-GCM"),
-            (AeadAlgorithm::ChaCha20Poly1305, CHACHA_KEY_LEN, "ChaCha20-Poly1305"),
+            (AeadAlgorithm::ChaCha20Poly1305, CHACHA_KEY_LEN as u8, "ChaCha20-Poly1305"),
         ];
-        for (algorithm, key_len, name) in algorithms {
-            if self.agrees(judge, algorithm, key_len as u8) != Ok(true) {
-                return Err(Unavailable::WrongResult(name));
-            }
-        }
-        Ok(())
+        let wrong = algorithms.into_iter().find(|&(algorithm, len, _)| self.agrees(judge, algorithm, len) != Ok(true));
+        wrong.map_or(Ok(()), |(_, _, name)| Err(Unavailable::WrongResult(name)))
     }
 
     fn agrees(&self, judge: &dyn CipherLibrary, algorithm: AeadAlgorithm, key_len: u8) -> Result<bool, CipherFailed> {
@@ -200,8 +196,8 @@ impl Aead for GcmAead {
         }
         let nonce = in_one(nonce.to_bits());
         let (functions, key) = (&self.functions, &raw const self.key);
-        let mut context = Zeroizing::new(GcmContext::EMPTY.0);
-        let at = context.as_mut_ptr().cast::<GcmContext>();
+        let mut context = Zeroizing::<GcmContext>::default();
+        let at = &raw mut *context;
         // SAFETY: the key was expanded by the same library for this length, the context has room, nonce and
         // additional data are as long as is said, each part is as long as where it goes and lies elsewhere, and as many
         // bytes of tag are asked for as there is room.
@@ -244,15 +240,10 @@ struct ChachaAead {
 /// A packet on its way through ChaCha20-Poly1305. The context holds a key of its own: it is wiped.
 struct ChachaPacket<'a> {
     aead: &'a ChachaAead,
-    context: Zeroizing<[u64; size_of::<ChachaContext>() / size_of::<u64>()]>,
+    context: Zeroizing<ChachaContext>,
 }
 
 impl ChachaPacket<'_> {
-    #[inline]
-    fn at(&mut self) -> *mut ChachaContext {
-        self.context.as_mut_ptr().cast()
-    }
-
     /// Encrypts or decrypts the next part, `len` bytes from `from` to `to`, which may be the same.
     ///
     /// # Safety
@@ -261,14 +252,14 @@ impl ChachaPacket<'_> {
     unsafe fn update(&mut self, run: super::functions::ChachaUpdate, to: *mut u8, from: *const u8, len: usize) {
         let key = self.aead.key.as_ptr();
         // SAFETY: the caller answers for the bytes; the context was set up with this key.
-        unsafe { run(key, self.at(), to, from, len as u64) };
+        unsafe { run(key, &raw mut *self.context, to, from, len as u64) };
     }
 
     #[inline]
     fn finish(mut self, tag: &mut [u8; TAG_LEN]) {
         let finalize = self.aead.functions.finalize;
         // SAFETY: the context was set up; as many bytes of tag are asked for as there is room.
-        unsafe { finalize(self.at(), tag.as_mut_ptr(), TAG_LEN as u64) };
+        unsafe { finalize(&raw mut *self.context, tag.as_mut_ptr(), TAG_LEN as u64) };
     }
 }
 
@@ -278,9 +269,9 @@ impl ChachaAead {
     /// # Safety
     /// The bytes must be readable.
     unsafe fn begin(&self, nonce: Nonce, aad: *const u8, aad_len: usize) -> ChachaPacket<'_> {
-        let mut packet = ChachaPacket { aead: self, context: Zeroizing::new(ChachaContext::EMPTY.0) };
+        let mut packet = ChachaPacket { aead: self, context: Zeroizing::default() };
         let nonce = in_one(nonce.to_bits());
-        let (key, context) = (self.key.as_ptr(), packet.at());
+        let (key, context) = (self.key.as_ptr(), &raw mut *packet.context);
         // SAFETY: the caller answers for the additional data; key, context and nonce have the lengths that the
         // library expects.
         unsafe { (self.functions.init)(key, context, (&raw const nonce).cast(), aad, aad_len as u64) };

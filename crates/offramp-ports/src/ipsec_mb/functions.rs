@@ -8,7 +8,7 @@ use std::ptr::{self, NonNull};
 
 /// Major and minor version whose structures are known.
 const VERSION: u32 = 0x0103;
-/// What `imb_get_mb_mgr_size` says in that version: the manager and the job queues behind it.
+/// What `imb_get_mb_mgr_size` returns in that version: the manager and its job queues.
 const MANAGER_LEN: usize = 200_744;
 /// Where in the manager the functions stand, bytes from its start.
 mod at {
@@ -27,34 +27,19 @@ mod at {
 
 /// `sizeof(struct gcm_key_data)` in words, up to the whole cache line.
 const GCM_KEY_WORDS: usize = 128;
-/// `sizeof(struct gcm_context_data)` in words.
-const GCM_CONTEXT_WORDS: usize = 11;
-/// `sizeof(struct chacha20_poly1305_context_data)` in words.
-const CHACHA_CONTEXT_WORDS: usize = 24;
 
 /// An expanded AES key and the powers of the hash key (`struct gcm_key_data`, on a cache line).
 #[repr(C, align(64))]
 pub struct GcmKey(pub [u64; GCM_KEY_WORDS]);
 
-/// What stands between two calls for one packet (`struct gcm_context_data`).
-#[repr(C)]
-pub struct GcmContext(pub [u64; GCM_CONTEXT_WORDS]);
-
-/// The same for ChaCha20-Poly1305 (`struct chacha20_poly1305_context_data`).
-#[repr(C)]
-pub struct ChachaContext(pub [u64; CHACHA_CONTEXT_WORDS]);
-
 impl GcmKey {
     pub const EMPTY: Self = Self([0; GCM_KEY_WORDS]);
 }
 
-impl GcmContext {
-    pub const EMPTY: Self = Self([0; GCM_CONTEXT_WORDS]);
-}
-
-impl ChachaContext {
-    pub const EMPTY: Self = Self([0; CHACHA_CONTEXT_WORDS]);
-}
+/// State between two calls for one packet (`struct gcm_context_data`).
+pub type GcmContext = [u64; 11];
+/// State between two calls for one packet (`struct chacha20_poly1305_context_data`).
+pub type ChachaContext = [u64; 24];
 
 /// Key, context, out, in, length, IV, additional data and its length, tag and its length.
 pub type GcmWhole = unsafe extern "C" fn(
@@ -117,7 +102,7 @@ pub struct Functions {
 const GCM_KEY_BITS: [u32; 3] = [128, 192, 256];
 
 impl Functions {
-    /// Loads the library, which stays loaded: functions of it are kept.
+    /// Loads the library. It stays loaded, because `Functions` points into it.
     pub fn load() -> Result<Self, Unavailable> {
         let library = Library::open()?;
         let version = library.version()?;
@@ -140,20 +125,22 @@ impl Library {
     }
 
     /// An exported function.
-    fn symbol(&self, name: &CStr) -> Result<NonNull<c_void>, Unavailable> {
+    ///
+    /// # Safety
+    /// `F` must be the function's prototype.
+    unsafe fn function<F>(&self, name: &CStr) -> Result<F, Unavailable> {
         // SAFETY: the handle is of a loaded library, the name a string that ends in 0.
-        let found = unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) };
-        NonNull::new(found).ok_or_else(|| Unavailable::Layout(format!("it has no {}", name.to_string_lossy())))
+        let found = NonNull::new(unsafe { libc::dlsym(self.0.as_ptr(), name.as_ptr()) });
+        let found = found.ok_or_else(|| Unavailable::Layout(format!("it has no {}", name.to_string_lossy())))?;
+        // SAFETY: the caller vouches for the prototype.
+        Ok(unsafe { as_function(found) })
     }
 
     /// Its version in words, if it is one that is known.
     fn version(&self) -> Result<String, Unavailable> {
-        type GetVersion = unsafe extern "C" fn() -> u32;
-        let symbol = self.symbol(c"imb_get_version")?;
         // SAFETY: `imb_get_version` has this prototype in every version that has it.
-        let get_version = unsafe { transmute_copy::<NonNull<c_void>, GetVersion>(&symbol) };
-        // SAFETY: it takes nothing and may be called at any time.
-        let version = unsafe { get_version() };
+        let get_version: extern "C" fn() -> u32 = unsafe { self.function(c"imb_get_version")? };
+        let version = get_version();
         let in_words = format!("{}.{}.{}", version >> 16, version >> 8 & 0xff, version & 0xff);
         if version >> 8 == VERSION { Ok(in_words) } else { Err(Unavailable::Version(in_words)) }
     }
@@ -161,14 +148,27 @@ impl Library {
 
 /// What the loader says of the last thing that failed.
 fn loader_error() -> String {
-    // SAFETY: it may be called at any time; what it returns is 0 or a string that stays until the next
-    // call of the loader in this thread.
+    // SAFETY: dlerror has no precondition. It returns 0, or a string that stays until the next call of the loader in
+    // this thread.
     let text = unsafe { libc::dlerror() };
     if text.is_null() {
         return format!("{FILE_NAME} cannot be loaded");
     }
     // SAFETY: not 0, so a string that ends in 0.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+}
+
+type InitManager = unsafe extern "C" fn(*mut c_void, *mut c_int);
+type GetError = unsafe extern "C" fn(*mut c_void) -> c_int;
+
+/// Takes an address for a function.
+///
+/// # Safety
+/// A function with prototype `F` must lie there.
+unsafe fn as_function<F>(address: NonNull<c_void>) -> F {
+    const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>(), "F is a function") }
+    // SAFETY: the caller vouches for the prototype, and a function's address has the size of a pointer.
+    unsafe { transmute_copy(&address) }
 }
 
 /// The library's manager, in which it names the functions for this processor.
@@ -179,31 +179,22 @@ struct Manager {
 
 impl Manager {
     fn new(library: &Library) -> Result<Self, Unavailable> {
-        type GetLen = unsafe extern "C" fn() -> usize;
-        type Allocate = unsafe extern "C" fn(u64) -> *mut c_void;
-        type Free = unsafe extern "C" fn(*mut c_void);
-        type Init = unsafe extern "C" fn(*mut c_void, *mut c_int);
-        type GetError = unsafe extern "C" fn(*mut c_void) -> c_int;
-        let [get_len, allocate, free, init, get_error] =
-            [c"imb_get_mb_mgr_size", c"alloc_mb_mgr", c"free_mb_mgr", c"init_mb_mgr_auto", c"imb_get_errno"]
-                .map(|name| library.symbol(name));
         // SAFETY: these are the prototypes of version 1.3, which the library is.
-        let (get_len, allocate, free, init, get_error) = unsafe {
-            (
-                transmute_copy::<NonNull<c_void>, GetLen>(&get_len?),
-                transmute_copy::<NonNull<c_void>, Allocate>(&allocate?),
-                transmute_copy::<NonNull<c_void>, Free>(&free?),
-                transmute_copy::<NonNull<c_void>, Init>(&init?),
-                transmute_copy::<NonNull<c_void>, GetError>(&get_error?),
-            )
-        };
-        // SAFETY: it takes nothing and may be called at any time.
-        let len = unsafe { get_len() };
+        let get_len: extern "C" fn() -> usize = unsafe { library.function(c"imb_get_mb_mgr_size")? };
+        // SAFETY: as above.
+        let allocate: extern "C" fn(u64) -> *mut c_void = unsafe { library.function(c"alloc_mb_mgr")? };
+        // SAFETY: as above.
+        let free = unsafe { library.function(c"free_mb_mgr")? };
+        // SAFETY: as above.
+        let init: InitManager = unsafe { library.function(c"init_mb_mgr_auto")? };
+        // SAFETY: as above.
+        let get_error: GetError = unsafe { library.function(c"imb_get_errno")? };
+        let len = get_len();
         if len != MANAGER_LEN {
             return Err(Unavailable::Layout(format!("its manager has {len} bytes, not {MANAGER_LEN}")));
         }
-        // SAFETY: 0 switches nothing off; it gives memory of its own or 0.
-        let start = NonNull::new(unsafe { allocate(0) });
+        // Flags 0 switch no instruction set off.
+        let start = NonNull::new(allocate(0));
         let manager = Self { start: start.ok_or_else(|| Unavailable::Layout("no memory".to_owned()))?, free };
         // SAFETY: the manager was just allocated by the library; where the kind of processor goes may be 0.
         unsafe { init(manager.start.as_ptr(), ptr::null_mut()) };
@@ -237,14 +228,13 @@ impl Manager {
 
     /// A function whose name starts as expected.
     fn exported<F>(&self, at: usize, expected: &str) -> Result<F, Unavailable> {
-        const { assert!(size_of::<F>() == size_of::<NonNull<c_void>>(), "F is a function") }
         let (found, name) = self.function(at, expected)?;
         if !name.starts_with(expected) {
             return Err(wrong(&name, expected));
         }
         // SAFETY: `F` is the prototype of what stands at `at` in a manager of version 1.3 (see `Gcm` and
         // `Chacha`), and the function bears the name of one with that prototype.
-        Ok(unsafe { transmute_copy::<NonNull<c_void>, F>(&found) })
+        Ok(unsafe { as_function(found) })
     }
 
     /// AES-GCM with keys of `GCM_KEY_BITS[n]` bits.
@@ -265,7 +255,7 @@ impl Manager {
         Ok(Chacha {
             // SAFETY: `ChachaInit` is the prototype of what stands there in a manager of version 1.3. The function is not
             // exported: it lies in the library, and its three neighbours bear the names that they should.
-            init: unsafe { transmute_copy::<NonNull<c_void>, ChachaInit>(&init) },
+            init: unsafe { as_function(init) },
             encrypt_update: self.exported(at::CHACHA_ENCRYPT_UPDATE, "update_enc_chacha20_poly1305_")?,
             decrypt_update: self.exported(at::CHACHA_DECRYPT_UPDATE, "update_dec_chacha20_poly1305_")?,
             finalize: self.exported(at::CHACHA_FINALIZE, "finalize_chacha20_poly1305_")?,

@@ -129,6 +129,11 @@ impl HostPort for PacketQueue {
         self.frame.frame()
     }
 
+    #[inline]
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.frame.unasked()
+    }
+
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = in_other_order(encode_rx(meta));
         loop {

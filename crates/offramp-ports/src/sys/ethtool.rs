@@ -17,18 +17,12 @@ const GET_SET_SIZE: u32 = 0x37;
 const GET_FEATURES: u32 = 0x3a;
 /// `ETHTOOL_SFEATURES`: switches features.
 const SET_FEATURES: u32 = 0x3b;
-/// `ETHTOOL_GLINKSETTINGS`: speed and more.
-const GET_LINK: u32 = 0x4c;
 /// `ETH_SS_FEATURES`: the set of the features' names.
 const FEATURE_NAMES: u32 = 4;
 /// `ETH_GSTRING_LEN`: bytes of one name.
 const STRING_LEN: usize = 32;
 /// 32-bit words of `struct ethtool_drvinfo`.
 const DRIVER_WORDS: usize = 196 / 4;
-/// 32-bit words of `struct ethtool_link_settings` before its masks.
-const LINK_WORDS: usize = 48 / 4;
-/// `SPEED_UNKNOWN`.
-const SPEED_UNKNOWN: u32 = u32::MAX;
 /// `ETHTOOL_F_UNSUPPORTED`: a feature that may not be changed was among them.
 const F_UNSUPPORTED: i32 = 1;
 /// `ETHTOOL_F_WISH`: a feature did not take the state that was asked for, because of another.
@@ -140,35 +134,6 @@ pub fn driver_info(name: &str) -> Result<DriverInfo, SysError> {
     let bytes = to_bytes(&request);
     let text = |field: usize| string(&bytes[4 + field * STRING_LEN..4 + (field + 1) * STRING_LEN]);
     Ok(DriverInfo { driver: text(0), version: text(1), firmware: text(2), bus: text(3) })
-}
-
-/// The interface's speed in Mbit/s; `None` when it has none (many virtual ones).
-///
-/// # Errors
-/// When there is no such interface.
-pub fn link_speed_mbps(name: &str) -> Result<Option<u32>, SysError> {
-    match link_settings(name) {
-        Ok(settings) => Ok(Some(settings[1]).filter(|&speed| speed != SPEED_UNKNOWN)),
-        Err(e) if e.raw_os_error() == Some(libc::EOPNOTSUPP) => Ok(None),
-        Err(e) => Err(SysError::new(format!("reading the speed of interface \"{name}\""), e)),
-    }
-}
-
-/// The kernel first says, negated, how many words its masks have, then fills them in.
-fn link_settings(name: &str) -> io::Result<Vec<u32>> {
-    /// `link_mode_masks_nwords` is the last byte of the fourth word.
-    const MASK_WORDS_AT: usize = 3;
-    let mut question = vec![0; LINK_WORDS];
-    question[0] = GET_LINK;
-    call(name, &mut question)?;
-    let mut bytes = question[MASK_WORDS_AT].to_ne_bytes();
-    let mask_words = (bytes[3] as i8).unsigned_abs();
-    let mut request = vec![0; LINK_WORDS + 3 * usize::from(mask_words)];
-    bytes = [0, 0, 0, mask_words];
-    request[0] = GET_LINK;
-    request[MASK_WORDS_AT] = u32::from_ne_bytes(bytes);
-    call(name, &mut request)?;
-    Ok(request)
 }
 
 /// The names of all features in the order of their bits; unused bits have an empty name.

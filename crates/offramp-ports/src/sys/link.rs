@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use netlink_packet_core::{NLM_F_CREATE, NLM_F_EXCL, NLM_F_REPLACE};
 use netlink_packet_route::address::{AddressAttribute, AddressFlags, AddressMessage};
 use netlink_packet_route::link::{
-    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage, Stats64,
+    InfoBridge, InfoData, InfoKind, InfoVeth, LinkAttribute, LinkFlags, LinkInfo, LinkMessage,
 };
 use netlink_packet_route::neighbour::{NeighbourAddress, NeighbourAttribute, NeighbourMessage, NeighbourState};
 use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
@@ -24,25 +24,7 @@ pub const NAME_LEN_MAX: usize = libc::IFNAMSIZ - 1;
 type Result<T> = std::result::Result<T, SysError>;
 
 /// What the kernel counted at an interface since it was made. `rx` is what came *into* the host.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LinkStatistics {
-    /// Frames into the host.
-    pub rx_packets: u64,
-    /// Frames out of the host.
-    pub tx_packets: u64,
-    /// Bytes into the host.
-    pub rx_bytes: u64,
-    /// Bytes out of the host.
-    pub tx_bytes: u64,
-    /// Frames into the host that were bad.
-    pub rx_errors: u64,
-    /// Frames out of the host that could not be sent.
-    pub tx_errors: u64,
-    /// Frames into the host that found no room.
-    pub rx_dropped: u64,
-    /// Frames out of the host that found no room.
-    pub tx_dropped: u64,
-}
+pub use netlink_packet_route::link::Stats64;
 
 /// Whether Linux takes `name` for an interface: 1 to 15 bytes, no space, `/`, `:` or `%`.
 pub fn is_valid_name(name: &str) -> bool {
@@ -54,9 +36,9 @@ pub fn is_valid_name(name: &str) -> bool {
 #[derive(Debug)]
 pub struct CarrierWatch {
     name: String,
-    /// Hears of every change of an interface. Nothing that it says is read: the state is asked for.
+    /// Receives a message at every change of an interface. The messages are not read: the state is asked for.
     news: Socket,
-    is_looked_at: bool,
+    was_polled: bool,
 }
 
 impl CarrierWatch {
@@ -72,14 +54,14 @@ impl CarrierWatch {
             Ok(news)
         };
         let news = open().map_err(on("watching", name))?;
-        Ok(Self { name: name.to_owned(), news, is_looked_at: false })
+        Ok(Self { name: name.to_owned(), news, was_polled: false })
     }
 
-    /// Whether the interface is up and has its carrier (`IFF_RUNNING`), if that may have changed since the last look.
+    /// Whether the interface is up and has its carrier (`IFF_RUNNING`), if that may have changed since the last call.
     /// One that is gone has none. Call it in the namespace in which this was made.
-    pub fn look(&mut self) -> Option<bool> {
-        let may_have_changed = self.take_news() || !self.is_looked_at;
-        self.is_looked_at = true;
+    pub fn poll(&mut self) -> Option<bool> {
+        let may_have_changed = self.take_news() || !self.was_polled;
+        self.was_polled = true;
         let is_running = |link: LinkMessage| link.header.flags.contains(LinkFlags::Up | LinkFlags::Running);
         may_have_changed.then(|| get(&self.name).is_ok_and(is_running))
     }
@@ -88,7 +70,7 @@ impl CarrierWatch {
     fn take_news(&mut self) -> bool {
         let mut has_any = false;
         loop {
-            // What does not fit is cut off, and not missed.
+            // The kernel truncates what does not fit; nobody reads it.
             let mut datagram = [0; 64];
             match self.news.recv(&mut &mut datagram[..], 0) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return has_any,
@@ -119,8 +101,8 @@ pub fn index(name: &str) -> Result<u32> {
 /// # Errors
 /// When netlink is refused.
 pub fn list() -> Result<Vec<String>> {
-    let answers =
-        netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default())).map_err(context("listing interfaces"))?;
+    let answers = netlink::dump(RouteNetlinkMessage::GetLink(LinkMessage::default()))
+        .map_err(|cause| SysError::new("listing interfaces", cause))?;
     let links = answers.into_iter().filter_map(|answer| match answer {
         RouteNetlinkMessage::NewLink(link) => Some(link),
         _ => None,
@@ -183,10 +165,7 @@ pub const GSO_ONE_FRAME: u32 = 1;
 /// # Errors
 /// When there is no such interface.
 pub fn gso_segs_max(name: &str) -> Result<Option<u32>> {
-    Ok(get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
-        LinkAttribute::GsoMaxSegs(segs) => Some(segs),
-        _ => None,
-    }))
+    attribute(name, |attribute| if let LinkAttribute::GsoMaxSegs(segs) = attribute { Some(segs) } else { None })
 }
 
 /// Sets how many segments the host's TCP may put into one super-frame; connections made from now on
@@ -265,7 +244,7 @@ pub fn add_address(name: &str, address: IpAddr, prefix_len: u8) -> Result<()> {
         .map_err(on(&format!("adding {address}/{prefix_len} to"), name))
 }
 
-/// Tells the interface a neighbour's Ethernet address for good, so that nobody asks for it.
+/// Adds a permanent neighbour to the interface, so that nobody asks for its Ethernet address.
 ///
 /// # Errors
 /// When there is no such interface.
@@ -284,12 +263,9 @@ pub fn add_neighbour(name: &str, address: IpAddr, mac: [u8; 6]) -> Result<()> {
 ///
 /// # Errors
 /// When there is no such interface.
-pub fn statistics(name: &str) -> Result<LinkStatistics> {
-    let counted = get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
-        LinkAttribute::Stats64(stats) => Some(from_kernel(&stats)),
-        _ => None,
-    });
-    counted.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
+pub fn statistics(name: &str) -> Result<Stats64> {
+    let found = attribute(name, |found| if let LinkAttribute::Stats64(stats) = found { Some(stats) } else { None })?;
+    found.ok_or_else(|| on("reading the counters of", name)(io::ErrorKind::Unsupported.into()))
 }
 
 /// The interface's Ethernet address.
@@ -297,10 +273,8 @@ pub fn statistics(name: &str) -> Result<LinkStatistics> {
 /// # Errors
 /// When there is no such interface, or it is not Ethernet.
 pub fn mac(name: &str) -> Result<[u8; 6]> {
-    let found = get(name)?.attributes.into_iter().find_map(|attribute| match attribute {
-        LinkAttribute::Address(bytes) => bytes.try_into().ok(),
-        _ => None,
-    });
+    let bytes = |found| if let LinkAttribute::Address(bytes) = found { bytes.try_into().ok() } else { None };
+    let found = attribute(name, bytes)?;
     found.ok_or_else(|| on("reading the Ethernet address of", name)(io::ErrorKind::Unsupported.into()))
 }
 
@@ -325,6 +299,11 @@ fn get(name: &str) -> Result<LinkMessage> {
         _ => None,
     });
     link.ok_or_else(|| on("looking for", name)(io::Error::from_raw_os_error(libc::ENODEV)))
+}
+
+/// What `pick` takes of the interface's attributes.
+fn attribute<T>(name: &str, pick: impl FnMut(LinkAttribute) -> Option<T>) -> Result<Option<T>> {
+    Ok(get(name)?.attributes.into_iter().find_map(pick))
 }
 
 /// A message about the interface of that name, with nothing to change in it yet.
@@ -356,23 +335,6 @@ fn create(name: &str, kind: InfoKind, data: InfoData, doing: &str) -> Result<()>
 
 fn family(address: IpAddr) -> AddressFamily {
     if address.is_ipv4() { AddressFamily::Inet } else { AddressFamily::Inet6 }
-}
-
-fn from_kernel(stats: &Stats64) -> LinkStatistics {
-    LinkStatistics {
-        rx_packets: stats.rx_packets,
-        tx_packets: stats.tx_packets,
-        rx_bytes: stats.rx_bytes,
-        tx_bytes: stats.tx_bytes,
-        rx_errors: stats.rx_errors,
-        tx_errors: stats.tx_errors,
-        rx_dropped: stats.rx_dropped,
-        tx_dropped: stats.tx_dropped,
-    }
-}
-
-fn context(doing: &str) -> impl FnOnce(io::Error) -> SysError {
-    move |cause| SysError::new(doing, cause)
 }
 
 fn on(doing: &str, name: &str) -> impl FnOnce(io::Error) -> SysError {

@@ -9,6 +9,7 @@ mod netlink;
 pub mod netns;
 pub mod privilege;
 pub mod rps;
+pub mod sandbox;
 pub mod socket_file;
 pub mod xstate;
 

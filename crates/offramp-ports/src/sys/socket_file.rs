@@ -1,10 +1,166 @@
 //! The file under whose name a listening Unix socket is found: what is at its place, and whose it is (unix(7)).
 
+use nix::fcntl::{AtFlags, OFlag, open};
+use nix::sys::socket::{AddressFamily, Backlog, SockFlag, SockType, UnixAddr, bind, listen as listen_on, socket};
+use nix::sys::stat::{Mode, SFlag, fchmod, fstat};
+use nix::unistd::{Gid, fchownat, geteuid};
 use std::fs;
 use std::io;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::UnixStream;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+
+/// No permission for anyone but the owner while a socket is made.
+const MAKING_MODE: Mode = Mode::from_bits_truncate(0o600);
+/// How often a place that others take and leave at the same time is tried.
+const TRIES_MAX: usize = 8;
+
+/// Who may connect to a socket, by the permissions of its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SocketRights {
+    /// Permission bits; to connect takes the right to write.
+    pub mode: u32,
+    /// The file's group; `None`: the process's own.
+    pub group: Option<Gid>,
+}
+
+impl Default for SocketRights {
+    /// The owner alone.
+    fn default() -> Self {
+        Self { mode: 0o600, group: None }
+    }
+}
+
+/// Why a socket was not made.
+#[derive(Debug)]
+pub enum MakeError {
+    /// Somebody listens there.
+    InUse,
+    /// There is something else, which stays as it is.
+    NoSocket,
+    /// The system refuses it.
+    System {
+        /// What was being done.
+        doing: &'static str,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+}
+
+/// What is being done when a socket's group is set.
+pub const GIVING: &str = "giving it to its group";
+
+/// Turns a system's answer into an error.
+fn system<E: Into<io::Error>>(doing: &'static str) -> impl Fn(E) -> MakeError {
+    move |cause| MakeError::System { doing, cause: cause.into() }
+}
+
+/// Listens at `path`. The file has its permissions and group before it has its name, so that nobody else gets in between. The
+/// socket of a dead process is replaced.
+///
+/// # Errors
+/// When the place is taken, or the system refuses it.
+pub fn listen(path: &Path, rights: SocketRights) -> Result<(UnixListener, SocketFile), MakeError> {
+    let making = Made(made_name(path));
+    // Left by a process of the same number that was killed in the middle of this.
+    let _ = fs::remove_file(&making.0);
+    let listener = listen_private(&making.0).map_err(system("making it"))?;
+    give(&making.0, rights)?;
+    let file = SocketFile::new(&making.0, path).map_err(system("looking at it"))?;
+    put_in_place(&making.0, path)?;
+    Ok((listener, file))
+}
+
+/// Whether the place is free: nothing there, or the file of a process that is dead.
+///
+/// # Errors
+/// When somebody listens there, or there is something else.
+pub fn check_free(path: &Path) -> Result<(), MakeError> {
+    match occupant(path).map_err(system("asking whether somebody listens there"))? {
+        Occupant::Nobody | Occupant::Dead => Ok(()),
+        Occupant::Listener => Err(MakeError::InUse),
+        Occupant::NoSocket => Err(MakeError::NoSocket),
+    }
+}
+
+/// Listens at a path that only the owner may use: the permissions of a socket become those of its file.
+fn listen_private(path: &Path) -> io::Result<UnixListener> {
+    let fd = socket(AddressFamily::Unix, SockType::Stream, SockFlag::SOCK_CLOEXEC, None)?;
+    fchmod(&fd, MAKING_MODE)?;
+    bind(fd.as_raw_fd(), &UnixAddr::new(path)?)?;
+    listen_on(&fd, Backlog::MAXCONN)?;
+    Ok(fd.into())
+}
+
+/// Gives a made file its group and then its permissions, which must never hold for the wrong group. Both go through a
+/// descriptor: whoever may write to the directory cannot put another file in its place meanwhile.
+fn give(made: &Path, rights: SocketRights) -> Result<(), MakeError> {
+    let file = open_own_socket(made).map_err(system("looking at it"))?;
+    if rights.group.is_some() {
+        fchownat(&file, "", None, rights.group, AtFlags::AT_EMPTY_PATH).map_err(system(GIVING))?;
+    }
+    // fchmod(2) takes no descriptor of a mere place.
+    let place = format!("/proc/self/fd/{}", file.as_raw_fd());
+    fs::set_permissions(place, fs::Permissions::from_mode(rights.mode)).map_err(system("setting its permissions"))
+}
+
+fn open_own_socket(path: &Path) -> io::Result<OwnedFd> {
+    let file = open(path, OFlag::O_PATH | OFlag::O_NOFOLLOW | OFlag::O_CLOEXEC, Mode::empty())?;
+    let status = fstat(&file)?;
+    let is_socket = status.st_mode & SFlag::S_IFMT.bits() == SFlag::S_IFSOCK.bits();
+    if is_socket && status.st_uid == geteuid().as_raw() {
+        return Ok(file);
+    }
+    Err(io::Error::other("another has taken its place; only this process's user may write to the directory"))
+}
+
+/// A file under its first name, which goes in any case.
+struct Made(PathBuf);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        // It may not have been made.
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+/// The name under which a socket is made: beside its place, with the number of this process.
+fn made_name(path: &Path) -> PathBuf {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}", std::process::id()));
+    path.with_file_name(name)
+}
+
+/// Gives the made file its name. A link fails where a file is, so of two processes only one gets the place.
+fn put_in_place(made: &Path, path: &Path) -> Result<(), MakeError> {
+    for _ in 0..TRIES_MAX {
+        match fs::hard_link(made, path) {
+            Ok(()) => return Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(system("putting it in its place")(error)),
+        }
+        remove_dead(path, &Made(made_name(&made_name(path))))?;
+    }
+    Err(MakeError::InUse)
+}
+
+/// Removes the socket of a process that is dead. It is moved aside before it is looked at: another process may
+/// have taken the place a moment ago, and gets it back then.
+fn remove_dead(path: &Path, aside: &Made) -> Result<(), MakeError> {
+    check_free(path)?;
+    match fs::rename(path, &aside.0) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(cause) => return Err(system("removing the socket of a process that is dead")(cause)),
+        Ok(()) => {}
+    }
+    if check_free(&aside.0).is_ok() {
+        return Ok(());
+    }
+    // Where a third one has the place by now, that one keeps it.
+    let _ = fs::hard_link(&aside.0, path);
+    Err(MakeError::InUse)
+}
 
 /// What is found where a socket is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,7 +238,8 @@ pub fn hint(cause: &io::Error, path: &Path) -> String {
     match cause.kind() {
         io::ErrorKind::NotFound => format!("; make the directory {directory}"),
         io::ErrorKind::PermissionDenied => {
-            format!("; the user of this process must be able to write to the directory {directory}")
+            let user = geteuid();
+            format!("; the user of this process (uid {user}) must be able to write to the directory {directory}")
         }
         _ => String::new(),
     }
@@ -95,7 +252,24 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn while_it_is_made_only_the_owner_may_use_it_and_another_file_is_not_given_away() {
+        let directory = std::env::temp_dir().join(format!("ofr-made-{}", std::process::id()));
+        fs::create_dir(&directory).unwrap();
+        let path = directory.join("a.sock");
+        let _listener = listen_private(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let (precious, link) = (directory.join("precious"), directory.join("link"));
+        fs::write(&precious, "text").unwrap();
+        fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
+        std::os::unix::fs::symlink(&precious, &link).unwrap();
+        for path in [&precious, &link] {
+            assert!(matches!(give(path, SocketRights { mode: 0o666, group: None }), Err(MakeError::System { .. })));
+        }
+        assert_eq!(fs::metadata(&precious).unwrap().permissions().mode() & 0o777, 0o600);
+        fs::remove_dir_all(&directory).unwrap();
+    }
 
     #[test]
     fn a_place_tells_who_is_there_and_a_file_goes_only_while_it_is_the_one_that_was_made() {

@@ -9,6 +9,7 @@ use nix::sys::uio::writev;
 use nix::unistd::{read, write};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
+use offramp_offload::count;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::RxMeta;
 
@@ -70,6 +71,7 @@ impl TapQueue {
         if len < HEADER_LEN {
             return Err(PortError::Refused(libc::EINVAL));
         }
+        count::copied(len - HEADER_LEN);
         self.frame.set(self.header_at + HEADER_LEN..self.header_at + len, request);
         Ok(true)
     }
@@ -93,7 +95,13 @@ impl HostPort for TapQueue {
         self.frame.frame()
     }
 
+    #[inline]
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.frame.unasked()
+    }
+
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        count::copied(frame.len());
         let header = encode_rx(meta);
         let wanted = usize::from(meta.queue);
         let queue = if wanted < self.shared.fds.len() { wanted } else { self.index };
@@ -101,6 +109,7 @@ impl HostPort for TapQueue {
         loop {
             let written = match self.short.get_mut(..HEADER_LEN + frame.len()) {
                 Some(short) => {
+                    count::copied(frame.len());
                     short[..HEADER_LEN].copy_from_slice(&header);
                     short[HEADER_LEN..].copy_from_slice(frame);
                     write(fd, short)

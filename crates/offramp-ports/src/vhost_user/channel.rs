@@ -1,8 +1,8 @@
-//! The channel on which the backend asks and the frontend answers (vhost-user, "Back-end message types"). One
-//! request is made: that the configuration has changed.
+//! The channel on which the backend asks and the frontend answers (vhost-user, "Back-end message types"). The only
+//! request reports a changed configuration.
 //!
 //! Nothing here waits: a frontend that is asked while it waits for an answer of this side would wait for ever.
-//! While a request is not answered no other is made; what changes meanwhile is told behind the answer.
+//! While a request is not answered no other is made; changes meanwhile are reported after the answer.
 
 use nix::errno::Errno;
 use nix::sys::socket::{MsgFlags, recv, send};
@@ -41,7 +41,7 @@ pub(super) struct Channel {
     /// Whether the frontend answers (`REPLY_ACK`).
     wants_answers: bool,
     is_asked: bool,
-    /// The configuration has changed, and the frontend was not told yet.
+    /// The configuration has changed, and no request has reported it yet.
     is_due: bool,
     /// What has come of an answer.
     answer: [u8; ANSWER_LEN],
@@ -56,13 +56,13 @@ impl Channel {
         Ok(Self { stream, wants_answers, is_asked: false, is_due: false, answer: [0; ANSWER_LEN], answer_len: 0 })
     }
 
-    /// Tells that the configuration has changed: at once, or behind the answer that is awaited.
-    pub fn tell_config_changed(&mut self) -> Result<(), Ended> {
+    /// Reports a changed configuration: at once, or after the answer to the last report.
+    pub fn report_config_change(&mut self) -> Result<(), Ended> {
         self.is_due = true;
-        self.tell_what_is_due()
+        self.report_if_due()
     }
 
-    fn tell_what_is_due(&mut self) -> Result<(), Ended> {
+    fn report_if_due(&mut self) -> Result<(), Ended> {
         if !self.is_due || self.is_asked {
             return Ok(());
         }
@@ -77,7 +77,7 @@ impl Channel {
                 self.is_asked = self.wants_answers;
                 Ok(())
             }
-            // The frontend has not read what it was told before, and will find the newest state when it does.
+            // The frontend has not read the report before, and will find the newest state when it does.
             Err(Errno::EAGAIN | Errno::EINTR) => Ok(()),
             Ok(_) => Err(Ended::Broken(Errno::EMSGSIZE)),
             Err(error) => Err(Ended::Broken(error)),
@@ -104,7 +104,7 @@ impl Channel {
         }
         self.is_asked = false;
         let is_done = self.answer[HEADER_LEN..] == [0; ANSWER_LEN - HEADER_LEN];
-        self.tell_what_is_due()?;
+        self.report_if_due()?;
         Ok(Some(is_done))
     }
 }

@@ -1,21 +1,26 @@
 //! What a frontend sets up, message by message, and what follows for the queues.
 
+use super::call_pipe::CallPipe;
 use super::features::{self, PROTOCOL_FEATURES};
 use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
 use super::{MTU_MIN, VhostUserConfig, rarp};
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::stat::{SFlag, fstat};
+use nix::unistd::getpid;
 use offramp_offload::caps::Offloads;
 use offramp_virtio::MemoryError;
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight;
 use offramp_virtio::memory::{Extent, GuestMemory, REGIONS_MAX};
+use offramp_virtio::notifier::{Event, Events, NoEventFd};
 use offramp_virtio::ring::{BadRing, RingPlace};
 use offramp_virtio::sigbus::Alarm;
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use vhost::vhost_user::message::{
@@ -32,6 +37,8 @@ const LINK_UP: u16 = 1;
 /// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
+/// Most threads for interrupts through pipes: of a frontend, and of one before it whose threads are just ending.
+const CALL_THREADS_PER_VRING: usize = 2;
 
 /// Why a message was refused. Each ends the connection.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +62,10 @@ pub(super) enum Refused {
     Unsupported(&'static str),
     #[error("inflight region: out of range")]
     Inflight,
+    #[error("{0}; kick, call and err are eventfds, and a call may be a pipe or a socket")]
+    NoEventFd(NoEventFd),
+    #[error("interrupts through pipes that their reader does not read; end that process")]
+    BlockedPipes,
     #[error("a vring is enabled by 1 and disabled by 0, not by {0}")]
     Enable(u32),
     #[error("MTU {0}: out of range")]
@@ -76,19 +87,15 @@ impl From<Refused> for Error {
 /// How a ring that is started is kicked.
 #[derive(Debug)]
 enum Kick {
-    Event(OwnedFd),
-    /// Not at all: the ring is looked at again and again.
+    Event(Event),
+    /// Not at all: the ring is polled.
     Polled,
 }
 
 impl Kick {
-    fn new(file: Option<File>) -> Self {
-        owned(file).map_or(Self::Polled, Self::Event)
-    }
-
-    fn try_clone(&self) -> io::Result<Option<OwnedFd>> {
+    fn try_clone(&self) -> io::Result<Option<Event>> {
         match self {
-            Self::Event(fd) => fd.try_clone().map(Some),
+            Self::Event(event) => event.try_clone().map(Some),
             Self::Polled => Ok(None),
         }
     }
@@ -102,6 +109,8 @@ struct Setup {
     base: u32,
     /// Set once the frontend starts the ring.
     kick: Option<Kick>,
+    /// Set if interrupts go through a pipe.
+    call_pipe: Option<CallPipe>,
     is_logged: bool,
     is_running: bool,
 }
@@ -114,6 +123,10 @@ pub(super) struct Device {
     allowed: Arc<AtomicU32>,
     /// Rings when the frontend took away memory that it had shared.
     alarm: Alarm,
+    /// Raises the eventfds of the frontend.
+    events: Events,
+    /// Shared by each thread for interrupts through a pipe, and by the device.
+    call_threads: Arc<()>,
     queues: Vec<Sender<QueueState>>,
     vrings: Vec<Setup>,
     memory: Arc<GuestMemory>,
@@ -125,9 +138,12 @@ pub(super) struct Device {
     status: u8,
     frontend_mtu: Option<u16>,
     link: Arc<Link>,
-    /// The state of the link that the frontend last read or was told to read.
-    link_told: Option<bool>,
+    /// The state of the link that the frontend last read, or that was last reported to it.
+    link_reported: Option<bool>,
     inflight: Option<Arc<inflight::Region>>,
+    /// No more than there are rings.
+    replaced_inflight: Vec<Arc<inflight::Region>>,
+    log: Option<Arc<DirtyLog>>,
 }
 
 impl Device {
@@ -135,6 +151,7 @@ impl Device {
         config: VhostUserConfig,
         allowed: Arc<AtomicU32>,
         alarm: Alarm,
+        events: Events,
         link: Arc<Link>,
         queues: Vec<Sender<QueueState>>,
     ) -> Self {
@@ -143,6 +160,8 @@ impl Device {
             config,
             allowed,
             alarm,
+            events,
+            call_threads: Arc::default(),
             queues,
             vrings,
             memory: Arc::default(),
@@ -152,18 +171,20 @@ impl Device {
             status: 0,
             frontend_mtu: None,
             link,
-            link_told: None,
+            link_reported: None,
             inflight: None,
+            replaced_inflight: Vec::new(),
+            log: None,
         }
     }
 
-    /// Whether the frontend has read a configuration that is not true any more, and can be told so. It counts as
-    /// told from then on.
+    /// Whether the frontend has read a configuration that has changed since. The change counts as reported from then
+    /// on.
     pub fn is_config_news(&mut self) -> bool {
         let is_up = self.link.is_up();
-        let is_news = self.link_told.is_some_and(|told| told != is_up);
+        let is_news = self.link_reported.is_some_and(|reported| reported != is_up);
         if is_news {
-            self.link_told = Some(is_up);
+            self.link_reported = Some(is_up);
         }
         is_news
     }
@@ -276,9 +297,11 @@ impl Device {
         self.protocol_features = 0;
         self.status = 0;
         self.frontend_mtu = None;
-        self.link_told = None;
+        self.link_reported = None;
         // What it says stays: the frontend may come again with it.
         self.inflight = None;
+        self.replaced_inflight.clear();
+        self.log = None;
     }
 
     /// Stops a ring of which the frontend knows where it is from then on: what the inflight region says of it is old.
@@ -299,16 +322,18 @@ impl Device {
         for vring in &running {
             self.end(*vring, QueueState::pause)?;
         }
-        self.memory = Arc::new(memory);
+        let replaced = std::mem::replace(&mut self.memory, Arc::new(memory));
         for queue in &self.queues {
             let memory = Arc::clone(&self.memory);
             queue.run(move |state| state.set_memory(memory)).map_err(Refused::from)?;
         }
+        // The last who drops it unmaps it, which takes long: not the thread of the frames.
+        drop(replaced);
         (0..self.vrings.len()).try_for_each(|vring| self.start(vring))
     }
 
     /// `SET_MEM_TABLE`: all regions anew.
-    pub fn set_memory(&mut self, table: Vec<(Extent, File)>) -> std::result::Result<(), Refused> {
+    pub fn set_memory(&mut self, table: &[(Extent, File)]) -> std::result::Result<(), Refused> {
         let memory = GuestMemory::map(table, &self.alarm)?;
         self.replace_memory(memory)
     }
@@ -363,7 +388,7 @@ impl Device {
     /// `struct virtio_net_config` (virtio 1.3, 5.1.4).
     fn net_config(&mut self) -> [u8; CONFIG_LEN] {
         let is_up = self.link.is_up();
-        self.link_told = Some(is_up);
+        self.link_reported = Some(is_up);
         let status = if is_up { LINK_UP } else { 0 };
         let mut bytes = [0; CONFIG_LEN];
         bytes[0..6].copy_from_slice(&self.config.mac.unwrap_or_default());
@@ -373,6 +398,26 @@ impl Device {
         bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
         bytes[16] = DUPLEX_UNKNOWN;
         bytes
+    }
+
+    fn event(&self, fd: File) -> std::result::Result<Event, Refused> {
+        self.events.event(fd.into()).map_err(Refused::NoEventFd)
+    }
+
+    /// How the guest is interrupted: by an eventfd, or by one that stands for a pipe.
+    fn call(&self, fd: File) -> std::result::Result<(Event, Option<CallPipe>), Refused> {
+        match self.events.event(fd.into()) {
+            Ok(event) => Ok((event, None)),
+            Err(NoEventFd { fd, .. }) if is_pipe(&fd) => {
+                if Arc::strong_count(&self.call_threads) > CALL_THREADS_PER_VRING * self.vrings.len() {
+                    return Err(Refused::BlockedPipes);
+                }
+                let pipe = CallPipe::start(fd, &self.call_threads)?;
+                let bell = self.events.event(pipe.bell()?).map_err(Refused::NoEventFd)?;
+                Ok((bell, Some(pipe)))
+            }
+            Err(refused) => Err(Refused::NoEventFd(refused)),
+        }
     }
 
     fn set_every_feature(&mut self) -> std::result::Result<(), Refused> {
@@ -390,13 +435,12 @@ impl Device {
     }
 }
 
-fn owned(file: Option<File>) -> Option<OwnedFd> {
-    let fd = OwnedFd::from(file?);
-    // A descriptor that blocks would let a frontend stop a queue. If it cannot be set it is no eventfd, and
-    // the first use shows that.
-    let flags = nix::fcntl::FcntlArg::F_SETFL(nix::fcntl::OFlag::O_NONBLOCK);
-    let _ = nix::fcntl::fcntl(fd.as_fd(), flags);
-    Some(fd)
+/// Whether a descriptor is a pipe, or a socket as User Mode Linux makes one for a pipe. One that leads back into this
+/// process, as the frontend's connection does, is none.
+fn is_pipe(fd: &OwnedFd) -> bool {
+    let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+    let leads_elsewhere = || getsockopt(fd, PeerCredentials).is_ok_and(|peer| peer.pid() != getpid().as_raw());
+    kind == SFlag::S_IFIFO || (kind == SFlag::S_IFSOCK && leads_elsewhere())
 }
 
 impl VhostUserBackendReqHandlerMut for Device {
@@ -487,17 +531,21 @@ impl VhostUserBackendReqHandlerMut for Device {
     fn set_vring_kick(&mut self, index: u8, fd: Option<File>) -> Result<()> {
         let vring = usize::from(index);
         self.stop(vring)?;
-        self.vring(vring)?.kick = Some(Kick::new(fd));
+        let kick = fd.map(|fd| self.event(fd)).transpose()?;
+        self.vring(vring)?.kick = Some(kick.map_or(Kick::Polled, Kick::Event));
         Ok(self.start(vring)?)
     }
 
     fn set_vring_call(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let call = owned(fd);
-        Ok(self.run(usize::from(index), move |state, side| state.set_call(side, call))?)
+        let vring = usize::from(index);
+        let (call, call_pipe) = fd.map(|fd| self.call(fd)).transpose()?.unzip();
+        self.run(vring, move |state, side| state.set_call(side, call))?;
+        self.vring(vring)?.call_pipe = call_pipe.flatten();
+        Ok(())
     }
 
     fn set_vring_err(&mut self, index: u8, fd: Option<File>) -> Result<()> {
-        let err = owned(fd);
+        let err = fd.map(|fd| self.event(fd)).transpose()?;
         Ok(self.run(usize::from(index), move |state, side| state.set_err(side, err))?)
     }
 
@@ -512,9 +560,8 @@ impl VhostUserBackendReqHandlerMut for Device {
             | Feature::STATUS
             | Feature::LOG_SHMFD;
         offered.set(Feature::MQ, self.queues.len() > 1);
-        // A frontend that gives the guest an address itself (QEMU) complains of a backend with a configuration;
-        // the MTU it knows or is told by other means.
-        // Its changes are all that this side would speak of.
+        // A frontend that gives the guest an address itself (QEMU) refuses a backend with a configuration; it learns the
+        // MTU by other means. The backend's channel serves for changes of the configuration alone.
         let of_config = Feature::CONFIG | Feature::BACKEND_REQ | Feature::BACKEND_SEND_FD;
         offered.set(of_config, self.config.mac.is_some());
         Ok(offered)
@@ -575,8 +622,11 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
-        let region = inflight::Region::map(file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
-        self.inflight = Some(Arc::new(region.map_err(Refused::from)?));
+        let region = inflight::Region::map(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
+        let replaced = self.inflight.replace(Arc::new(region.map_err(Refused::from)?));
+        // A ring that runs keeps it. Its thread must not be the last to have it, and unmap it.
+        self.replaced_inflight.retain(|region| Arc::strong_count(region) > 1);
+        self.replaced_inflight.extend(replaced);
         Ok(())
     }
 
@@ -596,7 +646,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             len: region.memory_size,
             file_offset: region.mmap_offset,
         };
-        let memory = self.memory.with(extent, fd, &self.alarm).map_err(Refused::from)?;
+        let memory = self.memory.with(extent, &fd, &self.alarm).map_err(Refused::from)?;
         self.replace_memory(memory)?;
         Ok(None)
     }
@@ -625,11 +675,14 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
-        let log = Arc::new(DirtyLog::map(file, log.mmap_offset, log.mmap_size, &self.alarm).map_err(Refused::from)?);
+        let log = Arc::new(DirtyLog::map(&file, log.mmap_offset, log.mmap_size, &self.alarm).map_err(Refused::from)?);
+        let replaced = self.log.replace(Arc::clone(&log));
         for queue in &self.queues {
             let log = Some(Arc::clone(&log));
             queue.run(move |state| state.set_log(log)).map_err(Refused::from)?;
         }
+        // As memory that is replaced.
+        drop(replaced);
         Ok(())
     }
 }

@@ -5,7 +5,8 @@ use super::ControlQueue;
 use offramp_offload::caps::Offloads;
 pub use offramp_virtio::features::RingFeatures;
 pub(super) use offramp_virtio::features::{
-    CTRL_VQ, EVENT_IDX, GUEST_ANNOUNCE, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, RING_PACKED, VERSION_1, header_len,
+    CTRL_VQ, EVENT_IDX, GUEST_ANNOUNCE, IN_ORDER, INDIRECT_DESC, MAC, MQ, MRG_RXBUF, MTU, RING_PACKED, VERSION_1,
+    header_len,
 };
 use virtio_bindings::virtio_net::{
     VIRTIO_NET_F_CSUM, VIRTIO_NET_F_GUEST_CSUM, VIRTIO_NET_F_GUEST_ECN, VIRTIO_NET_F_GUEST_TSO4,

@@ -1,4 +1,4 @@
-//! Whether the line of a port is up, as its guest is told.
+//! Whether the link of a port is up, as its guest reads it.
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::sync::lock;
@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// The state of a port's line, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is
-/// up until somebody says otherwise.
+/// The state of a port's link, which its guest reads as `status` of its configuration (virtio 1.3, 5.1.4). It is
+/// up until it is set down.
 #[derive(Debug)]
 pub struct Link {
     is_up: AtomicBool,
@@ -22,12 +22,12 @@ impl Link {
         Ok(Arc::new(Self { is_up: AtomicBool::new(true), bell }))
     }
 
-    /// Whether the line is up.
+    /// Whether the link is up.
     pub fn is_up(&self) -> bool {
         self.is_up.load(Ordering::Acquire)
     }
 
-    /// Says whether the line is up; a guest that can be told is told of a change.
+    /// Sets whether the link is up; a change is reported to a guest whose frontend takes reports.
     pub fn set_up(&self, is_up: bool) {
         if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
             // A full counter means that it rings already.
@@ -35,9 +35,9 @@ impl Link {
         }
     }
 
-    /// Takes back the ringing.
-    pub(super) fn silence(&self) {
-        // Empty: nobody rang.
+    /// Clears the bell.
+    pub(super) fn clear(&self) {
+        // An error means that it is empty: nobody rang.
         let _ = self.bell.read();
     }
 }
@@ -48,24 +48,24 @@ impl AsFd for Link {
     }
 }
 
-/// Whether a port's frontend is there, and the line at whose other end that port is.
+/// Whether a port's frontend is connected, and the link of the port at the other end.
 #[derive(Debug, Default)]
 pub(super) struct Presence(Mutex<(bool, Option<Arc<Link>>)>);
 
 impl Presence {
-    /// Has `far` be up while the frontend is there, from now on.
+    /// Keeps `far` up while the frontend is connected, from now on.
     pub fn follow(&self, far: &Arc<Link>) {
         let mut inner = lock(&self.0);
         inner.1 = Some(Arc::clone(far));
         far.set_up(inner.0);
     }
 
-    /// Says whether the frontend is there.
-    pub fn set(&self, is_there: bool) {
+    /// Sets whether the frontend is connected.
+    pub fn set(&self, is_connected: bool) {
         let mut inner = lock(&self.0);
-        inner.0 = is_there;
+        inner.0 = is_connected;
         if let Some(far) = &inner.1 {
-            far.set_up(is_there);
+            far.set_up(is_connected);
         }
     }
 }

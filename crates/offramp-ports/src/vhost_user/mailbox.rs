@@ -105,8 +105,8 @@ impl<S: 'static> Sender<S> {
     }
 }
 
-/// Has `work` done by every queue's thread. It is done, whatever comes behind it, also by a thread that answers too late
-/// to be waited for; all of them together are waited for no longer than one.
+/// Has every queue's thread do `work`, also a thread that answers after this returns. The wait for all of them together
+/// is as long as for one.
 pub(super) fn run_everywhere<S: 'static>(senders: &[Sender<S>], work: fn(&mut S)) {
     let asked: Vec<_> = senders.iter().filter_map(|sender| sender.ask(work).ok()).collect();
     let end = Instant::now() + PATIENCE;

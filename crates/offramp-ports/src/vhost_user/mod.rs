@@ -16,14 +16,16 @@
 
 use offramp_offload::sync::lock;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
+use offramp_virtio::notifier::Events;
 
+mod call_pipe;
 mod channel;
 mod counters;
 mod device;
@@ -31,6 +33,7 @@ mod features;
 mod link;
 mod mailbox;
 mod mem_table;
+mod message;
 mod port;
 mod queue;
 mod rarp;
@@ -45,7 +48,8 @@ pub use port::VhostPort;
 pub use queue::VhostQueue;
 
 use crate::sys::link::CarrierWatch;
-use crate::sys::socket_file::{SocketFile, hint};
+use crate::sys::sandbox::{Sandbox, ThreadKind};
+use crate::sys::socket_file::{GIVING, SocketFile, SocketRights, hint};
 use device::Device;
 use link::Presence;
 use mailbox::mailbox;
@@ -55,7 +59,7 @@ use session::Session;
 /// Most queue pairs of a port: a vring's number has 8 bits in `SET_VRING_KICK` (vhost-user, "Vring
 /// descriptor index").
 pub const QUEUE_PAIRS_MAX: u16 = 128;
-/// Smallest MTU that a guest may be told, in bytes of IP (virtio 1.3, 5.1.4.1).
+/// Smallest MTU that may be offered to a guest, in bytes of IP (virtio 1.3, 5.1.4.1).
 pub const MTU_MIN: u16 = 68;
 /// Longest super-frame that a guest sends by default, in bytes: an IP packet of 65536 bytes behind an
 /// Ethernet header with two VLAN tags.
@@ -89,11 +93,15 @@ pub struct VhostUserConfig {
     pub socket: PathBuf,
     /// Who listens on it.
     pub mode: Mode,
+    /// Who may connect to a server's socket.
+    pub socket_rights: SocketRights,
+    /// The only user whose process is taken as frontend; `None`: any that can connect, or that listens there.
+    pub allowed_uid: Option<u32>,
     /// Queue pairs, 1 to [`QUEUE_PAIRS_MAX`]. A guest may use fewer.
     pub queue_pairs: u16,
     /// The guest's Ethernet address, when it is not the frontend's to choose.
     pub mac: Option<[u8; 6]>,
-    /// The MTU that the guest is told, in bytes of IP; `None`: it is told nothing.
+    /// The MTU in the guest's configuration, in bytes of IP; `None`: the configuration has none.
     pub mtu: Option<u16>,
     /// What may be offered to the guest at first; [`VhostUser::allow`] changes it.
     pub offloads: Offloads,
@@ -116,6 +124,8 @@ impl VhostUserConfig {
         Self {
             socket: socket.into(),
             mode: Mode::Server,
+            socket_rights: SocketRights::default(),
+            allowed_uid: None,
             queue_pairs: 1,
             mac: None,
             mtu: None,
@@ -176,7 +186,7 @@ pub enum VhostUserError {
         /// The size that was asked for.
         queue_size: u16,
     },
-    /// The MTU that the guest would be told is none.
+    /// The MTU for the guest is out of range.
     #[error("vhost-user \"{}\": mtu {mtu} for the guest; use {MTU_MIN} to 65535 bytes of IP", socket.display())]
     Mtu {
         /// The port's socket.
@@ -191,10 +201,12 @@ pub enum VhostUserError {
     #[error("vhost-user \"{}\": it exists and is no socket; remove it, or choose another path", .0.display())]
     NoSocket(PathBuf),
     /// The socket cannot be made.
-    #[error("vhost-user \"{}\": making the socket: {cause}{}", socket.display(), hint(cause, socket))]
+    #[error("vhost-user \"{}\": the socket: {doing}: {cause}{}", socket.display(), listening_hint(doing, cause, socket))]
     Listening {
         /// The port's socket.
         socket: PathBuf,
+        /// What was being done.
+        doing: &'static str,
         /// The kernel's answer.
         cause: io::Error,
     },
@@ -210,16 +222,23 @@ pub enum VhostUserError {
     },
 }
 
+fn listening_hint(doing: &str, cause: &io::Error, socket: &Path) -> String {
+    if doing == GIVING && cause.kind() == io::ErrorKind::PermissionDenied {
+        return "; the user of this process must be a member of that group".to_owned();
+    }
+    hint(cause, socket)
+}
+
 /// What a port's frontend has set up now.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortStatus {
-    /// A frontend is there.
+    /// A frontend is connected.
     pub is_connected: bool,
     /// Negotiated virtio features; names by [`feature_name`].
     pub features: u64,
     /// Negotiated vhost-user protocol features.
     pub protocol_features: u64,
-    /// The device status of the guest's driver, if the frontend tells it (virtio 1.3, 2.1).
+    /// The device status of the guest's driver, if the frontend reports it (virtio 1.3, 2.1).
     pub device_status: u8,
     /// The MTU that the frontend told the guest, if it says so.
     pub frontend_mtu: Option<u16>,
@@ -230,7 +249,7 @@ pub struct PortStatus {
     pub memory_regions: usize,
     /// Bytes of guest memory that are mapped.
     pub memory_bytes: u64,
-    /// Why a frontend was last sent away, if one was.
+    /// Why a frontend was last disconnected, if one was.
     pub last_refusal: Option<String>,
 }
 
@@ -265,6 +284,14 @@ impl VhostUser {
     /// # Errors
     /// When a number is out of range, or the socket cannot be made; nothing is left behind then.
     pub fn open(config: &VhostUserConfig) -> Result<Self, VhostUserError> {
+        Self::open_in(config, Sandbox::default())
+    }
+
+    /// As [`VhostUser::open`], with the control thread in a sandbox.
+    ///
+    /// # Errors
+    /// As [`VhostUser::open`].
+    pub fn open_in(config: &VhostUserConfig, sandbox: Sandbox) -> Result<Self, VhostUserError> {
         config.check()?;
         let system = |doing| move |cause| VhostUserError::System { socket: config.socket.clone(), doing, cause };
         let mut senders = Vec::new();
@@ -280,12 +307,15 @@ impl VhostUser {
         }
         let flags = EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC;
         let event = || EventFd::from_flags(flags).map_err(|e| system("making an eventfd")(e.into()));
+        let events =
+            Events::new().map_err(system("making a context of asynchronous I/O (CONFIG_AIO, fs.aio-max-nr)"))?;
         let (stop, alarm) = (event()?, Arc::new(event()?));
         let link = Link::new().map_err(system("making an eventfd"))?;
         let carrier = config.carrier.as_deref().map(CarrierWatch::new).transpose();
         let carrier = carrier.map_err(|error| system("watching the carrier")(error.into()))?;
         let (listener, socket_file) = match config.mode {
-            Mode::Server => socket_file::listen(&config.socket).map(|(listener, file)| (Some(listener), Some(file)))?,
+            Mode::Server => socket_file::listen(&config.socket, config.socket_rights)
+                .map(|(listener, file)| (Some(listener), Some(file)))?,
             Mode::Client => (None, None),
         };
         let mut port = Self {
@@ -307,6 +337,7 @@ impl VhostUser {
                 config.clone(),
                 Arc::clone(&port.allowed),
                 Arc::clone(&alarm),
+                events,
                 Arc::clone(&link),
                 senders,
             ))),
@@ -321,8 +352,11 @@ impl VhostUser {
             channel: None,
         };
         let builder = std::thread::Builder::new().name("ofr-vhost-user".to_owned());
-        port.control =
-            Some(builder.spawn(move || session.run(listener.as_ref())).map_err(system("starting a thread"))?);
+        let serve = move || {
+            sandbox.enter_thread(ThreadKind::Port);
+            session.run(listener.as_ref());
+        };
+        port.control = Some(builder.spawn(serve).map_err(system("starting a thread"))?);
         Ok(port)
     }
 
@@ -354,13 +388,13 @@ impl VhostUser {
         lock(&self.status).clone()
     }
 
-    /// The state of the line, as the guest is told it. A port with a [`carrier`](VhostUserConfig::carrier) sets it
+    /// The state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets it
     /// itself.
     pub fn link(&self) -> &Arc<Link> {
         &self.link
     }
 
-    /// Says that a line joins this port and `far`: the link of each is up while the other has a frontend.
+    /// Connects this port and `far` by a cable: the link of each is up while the other has a frontend.
     pub fn join(&self, far: &Self) {
         self.presence.follow(&far.link);
         far.presence.follow(&self.link);

@@ -6,6 +6,8 @@ use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_adapter::steering::{Choice, FlowHash, Steering};
 use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::Sum;
+use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use std::os::fd::BorrowedFd;
@@ -99,6 +101,11 @@ impl HostPort for VhostPort {
         self.queues[self.fetched_from].tx_frame()
     }
 
+    #[inline]
+    fn steers_flows(&self) -> bool {
+        self.steering.is_some()
+    }
+
     fn flow_hash(&self, frame: &Frame<'_>) -> Option<u32> {
         self.steering.as_ref()?.flow(frame).map(u32::from)
     }
@@ -106,6 +113,27 @@ impl HostPort for VhostPort {
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let pair = self.choose(meta);
         self.queues[pair].rx_deliver(meta, frame)
+    }
+
+    /// Only with one pair: steering may choose another one until a frame is complete.
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        self.steering.is_none() && self.queues[0].rx_reserve(slot, head_len)
+    }
+
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.queues[0].rx_append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        self.queues[0].rx_commit(slot, meta, head, len)
+    }
+
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        self.queues[0].rx_wants_commit()
     }
 
     fn rx_flush(&mut self, now_ns: u64) {

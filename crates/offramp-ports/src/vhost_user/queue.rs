@@ -8,6 +8,8 @@ use crate::worker::HostIo;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port::{HostPort, InterruptCounts, Interrupts, PortError};
 use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::Sum;
+use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
 use std::os::fd::BorrowedFd;
@@ -86,7 +88,10 @@ impl HostPort for VhostQueue {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         self.frame.clear();
         if self.state.transmit.vring.waiting().is_empty() {
-            self.mailbox.serve(&mut self.state);
+            // Not while frames are written into the receive ring: they end with the batch.
+            if !self.state.receive.vring.has_open_frames() {
+                self.mailbox.serve(&mut self.state);
+            }
             if self.state.announcement.is_some() {
                 return Ok(self.copy_announcement());
             }
@@ -103,8 +108,33 @@ impl HostPort for VhostQueue {
     }
 
     #[inline]
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.frame.unasked()
+    }
+
+    #[inline]
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         self.state.deliver(meta, frame)
+    }
+
+    #[inline]
+    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        self.state.reserve(slot, head_len)
+    }
+
+    #[inline]
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        self.state.append(slot, payload, headers_sum)
+    }
+
+    #[inline]
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        self.state.commit(slot, meta, head, len)
+    }
+
+    #[inline]
+    fn rx_wants_commit(&self) -> bool {
+        self.state.wants_commit()
     }
 
     fn rx_flush(&mut self, _now_ns: u64) {

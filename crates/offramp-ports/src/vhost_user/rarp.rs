@@ -1,7 +1,7 @@
-//! The frame by which a guest's place is told to switches when the guest cannot tell it itself.
+//! The frame that announces a guest's place to switches when the guest cannot announce it itself.
 
-/// Bytes of the frame: the shortest of Ethernet without FCS (IEEE 802.3 4.2.3.3). The packet has 28, and padding
-/// behind it.
+/// Bytes of the frame: the shortest of Ethernet without FCS (IEEE 802.3 4.2.3.3). The packet has 28, then
+/// comes padding.
 pub(super) const FRAME_LEN: usize = 60;
 /// What lies between the addresses of the Ethernet header and the sender's address (RFC 903): type RARP, Ethernet
 /// (1) addresses of 6 bytes, IPv4 addresses of 4, operation 3 (who am I).

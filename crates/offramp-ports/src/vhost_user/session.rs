@@ -3,44 +3,37 @@
 //! Crate `vhost` reads and answers the messages. Some are taken from the socket before it sees them: those of the
 //! protocol that it does not know (`SET_STATUS`, `GET_STATUS`, `NET_SET_MTU`, `SEND_RARP`), `SET_VRING_ENABLE`, which it
 //! refuses before `SET_FEATURES`, where QEMU sends it, `SET_MEM_TABLE`, which it refuses with bytes after the last region,
-//! as User Mode Linux sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that waits for each answer. It also reads a message without looking whether all of it is there: it is called only when it
-//! is, so that a frontend that stops in the middle cannot hold the thread.
+//! as User Mode Linux sends it, and `SET_BACKEND_REQ_FD`, of which it would make a channel that waits for each answer.
+//!
+//! It gets each message whole, on a socket of its own, and its answers are passed on: a frontend that stops in the middle
+//! cannot hold the thread.
 
 use super::channel::{Channel, Ended};
 use super::counters::ChannelCounters;
 use super::device::Device;
 use super::link::{Link, Presence};
 use super::mem_table;
+use super::message::{
+    HEADER_LEN, Header, Incoming, MESSAGE_LEN_MAX, Message, Next, Unreadable, receive_with_fds, send_with_fds,
+};
 use super::{PortStatus, VhostUserConfig};
 use crate::sys::link::CarrierWatch;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::eventfd::EventFd;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg, send};
+use nix::sys::socket::getsockopt;
+use nix::sys::socket::sockopt::PeerCredentials;
 use offramp_offload::sync::lock;
-use offramp_virtio::memory::REGIONS_MAX;
 use offramp_virtio::sigbus::Alarm;
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::BackendReqHandler;
 use vhost::vhost_user::message::VhostUserProtocolFeatures;
 
-/// Bytes of a message's header: request, flags, size (vhost-user, "Message specification").
-const HEADER_LEN: usize = 12;
-/// Longest payload that any message has: a table of 32 regions and some room.
-const PAYLOAD_LEN_MAX: usize = 4096;
 const PAYLOAD_U64_LEN: usize = 8;
-/// Most descriptors of a message: one for each region of a table.
-const FDS_MAX: usize = REGIONS_MAX;
-/// Bytes of control data in which the kernel hands over as many descriptors as one message can have
-/// (`SCM_MAX_FD` of unix(7), 253), and their header.
-const CONTROL_LEN: usize = 16 + 253 * FD_LEN;
-/// Bytes of a descriptor in control data.
-const FD_LEN: usize = size_of::<libc::c_int>();
 /// Header flags: version 1.
 const VERSION: u32 = 0x1;
 /// Header flags: version 1, and that this is a reply.
@@ -54,9 +47,8 @@ const NET_SET_MTU: u32 = 20;
 const SET_BACKEND_REQ_FD: u32 = 21;
 const SET_STATUS: u32 = 39;
 const GET_STATUS: u32 = 40;
-/// How long the rest of a message may take to come, and a full socket to be read.
-const REST_PATIENCE: Duration = Duration::from_secs(1);
-const REST_POLL: Duration = Duration::from_millis(1);
+/// How long a full socket may take to be read.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(1);
 /// How long a server that cannot accept a frontend, as without a descriptor left, waits before it tries again.
 const ACCEPT_INTERVAL_MS: u16 = 100;
 /// How long a client waits before it tries to connect again.
@@ -69,16 +61,16 @@ pub(super) struct Session {
     pub counters: Arc<ChannelCounters>,
     pub status: Arc<Mutex<PortStatus>>,
     pub stop: Arc<EventFd>,
-    /// Why a frontend was last sent away.
+    /// Why a frontend was last disconnected.
     pub last_refusal: Option<String>,
     /// Rings when the frontend took away memory that it had shared.
     pub alarm: Alarm,
     pub link: Arc<Link>,
-    /// What sets the link, if an interface is on the line.
+    /// Sets the link, if an interface is on the wire.
     pub carrier: Option<CarrierWatch>,
-    /// Where it is said whether a frontend is there.
+    /// Tracks whether a frontend is connected.
     pub presence: Arc<Presence>,
-    /// Where the frontend hears of this side.
+    /// Where changes of the configuration are reported.
     pub channel: Option<Channel>,
 }
 
@@ -90,27 +82,30 @@ enum End {
     Gone,
 }
 
-/// The header of a message that is not taken from the socket yet.
-#[derive(Clone, Copy)]
-struct Header {
-    request: u32,
-    flags: u32,
-    size: usize,
+/// Crate `vhost`, which reads messages from a socket of its own.
+struct Handler {
+    near: UnixStream,
+    far: BackendReqHandler<Mutex<Device>>,
 }
 
-impl Header {
-    fn parse(bytes: [u8; HEADER_LEN]) -> Self {
-        let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
-        Self { request: word(0), flags: word(4), size: word(8) as usize }
+impl Handler {
+    fn new(device: &Arc<Mutex<Device>>) -> io::Result<Self> {
+        let (near, far) = UnixStream::pair()?;
+        Ok(Self { near, far: BackendReqHandler::from_stream(far, Arc::clone(device)) })
     }
-}
 
-/// A message that cannot be read or was refused, and why: the connection is of no more use.
-struct Unreadable(String);
-
-impl<E: std::error::Error> From<E> for Unreadable {
-    fn from(error: E) -> Self {
-        Self(error.to_string())
+    /// Has a message handled, and passes the answer on.
+    fn handle(&mut self, message: Message, stream: &UnixStream) -> Result<(), Unreadable> {
+        message.send(&self.near)?;
+        drop(message);
+        let handled = self.far.handle_request();
+        let mut answer = [0; MESSAGE_LEN_MAX];
+        match receive_with_fds(&self.near, &mut answer) {
+            Ok((len, fds)) => send_with_fds(stream, &answer[..len], &fds)?,
+            Err(Errno::EAGAIN) => {}
+            Err(error) => return Err(error.into()),
+        }
+        Ok(handled?)
     }
 }
 
@@ -118,11 +113,11 @@ impl Session {
     /// Serves frontends, one after the other, until the port is dropped.
     pub fn run(mut self, listener: Option<&UnixListener>) {
         while let Some(stream) = self.next_frontend(listener) {
-            self.counters.connected();
-            let end = self.serve(stream, listener);
+            self.counters.connections.add(1);
+            let end = self.serve(&stream, listener);
             self.channel = None;
             self.device().reset();
-            // Behind the reset: nobody touches that memory any more. Empty: it never rang.
+            // After the reset nobody touches that memory. An error means that it never rang.
             let _ = self.alarm.read();
             self.tell(false);
             // A client whose frontend hangs up at once does not call again at once.
@@ -157,7 +152,7 @@ impl Session {
     }
 
     /// Waits for a frontend; `None` when the port is dropped.
-    fn next_frontend(&self, listener: Option<&UnixListener>) -> Option<UnixStream> {
+    fn next_frontend(&mut self, listener: Option<&UnixListener>) -> Option<UnixStream> {
         match listener {
             Some(listener) => loop {
                 let mut fds = [readable(&*self.stop), readable(listener)];
@@ -166,7 +161,8 @@ impl Session {
                     return None;
                 }
                 match listener.accept() {
-                    Ok((stream, _)) => return Some(stream),
+                    Ok((stream, _)) if self.is_allowed(&stream) => return Some(stream),
+                    Ok(_) => self.counters.refused_connections.add(1),
                     // Without a descriptor for it, it waits, and is there at the next look, too.
                     Err(_) if self.is_stopped_within(ACCEPT_INTERVAL_MS) => return None,
                     Err(_) => {}
@@ -174,7 +170,10 @@ impl Session {
             },
             None => loop {
                 if let Ok(stream) = UnixStream::connect(&self.config.socket) {
-                    return Some(stream);
+                    if self.is_allowed(&stream) {
+                        return Some(stream);
+                    }
+                    self.counters.refused_connections.add(1);
                 }
                 if self.is_stopped_within(RECONNECT_INTERVAL_MS) {
                     return None;
@@ -183,44 +182,58 @@ impl Session {
         }
     }
 
+    /// Whether the peer is of the user that may be a frontend: of a server, who connected; of a client, who listens.
+    fn is_allowed(&mut self, stream: &UnixStream) -> bool {
+        let Some(allowed) = self.config.allowed_uid else { return true };
+        let peer = getsockopt(stream, PeerCredentials).map(|peer| peer.uid());
+        if peer == Ok(allowed) {
+            return true;
+        }
+        let who = peer.map_or("an unknown user".to_owned(), |uid| format!("uid {uid}"));
+        self.last_refusal = Some(format!("{who} is not the uid {allowed} that may be the frontend"));
+        self.tell(false);
+        false
+    }
+
     fn is_stopped_within(&self, interval_ms: u16) -> bool {
         let mut fds = [readable(&*self.stop)];
         wait(&mut fds, PollTimeout::from(interval_ms));
         is_ready(&fds[0])
     }
 
-    fn serve(&mut self, stream: UnixStream, listener: Option<&UnixListener>) -> End {
-        let Ok(own) = stream.try_clone() else {
+    fn serve(&mut self, stream: &UnixStream, listener: Option<&UnixListener>) -> End {
+        let Ok(mut handler) = Handler::new(&self.device) else {
             // It has taken the last descriptor: one that comes again at once would be turned away as fast as it comes.
             self.is_stopped_within(ACCEPT_INTERVAL_MS);
             return End::Gone;
         };
-        let mut handler = BackendReqHandler::from_stream(stream, Arc::clone(&self.device));
+        let mut incoming = Incoming::default();
         self.tell(true);
         loop {
-            self.look_at_the_line();
-            let mut fds = vec![readable(&*self.stop), readable(&own), readable(&*self.alarm), readable(&*self.link)];
+            self.update_link();
+            let mut fds = vec![readable(&*self.stop), readable(stream), readable(&*self.alarm), readable(&*self.link)];
             fds.extend(self.carrier.as_ref().map(readable));
             fds.extend(self.channel.as_ref().map(readable));
             fds.extend(listener.map(readable));
-            wait(&mut fds, PollTimeout::NONE);
+            wait(&mut fds, until(incoming.deadline()));
             if is_ready(&fds[0]) {
                 return End::Stopped;
             }
             if is_ready(&fds[2]) {
-                self.counters.lost_memory();
+                self.counters.lost_memories.add(1);
                 self.last_refusal = Some("the memory that was shared is gone: its file was made shorter".to_owned());
                 return End::Gone;
             }
-            if !is_ready(&fds[1]) {
-                self.turn_away(listener, &own);
+            if !is_ready(&fds[1]) && !incoming.is_late() {
+                self.turn_away(listener, stream);
                 continue;
             }
-            match self.handle(&own, &mut handler) {
-                Ok(true) => self.counters.message(),
-                Ok(false) => return End::Gone,
+            match self.receive(stream, &mut incoming, &mut handler) {
+                Ok(Next::Whole(())) => self.counters.messages.add(1),
+                Ok(Next::Part) => continue,
+                Ok(Next::Gone) => return End::Gone,
                 Err(Unreadable(why)) => {
-                    self.counters.bad_message();
+                    self.counters.bad_messages.add(1);
                     self.last_refusal = Some(why);
                     return End::Gone;
                 }
@@ -229,12 +242,12 @@ impl Session {
         }
     }
 
-    /// Tells the frontend of a change of the line, and hears what it says of one that it was told. Both may have
-    /// something at any time; a look costs little beside a message.
-    fn look_at_the_line(&mut self) {
-        self.link.silence();
+    /// Reports a change of the link to the frontend, and reads its answer to the last report. This costs little beside
+    /// a message, so it is done before each wait.
+    fn update_link(&mut self) {
+        self.link.clear();
         if let Some(carrier) = &mut self.carrier
-            && let Some(is_up) = carrier.look()
+            && let Some(is_up) = carrier.poll()
         {
             self.link.set_up(is_up);
         }
@@ -252,16 +265,16 @@ impl Session {
         let is_news = self.device().is_config_news();
         let Some(channel) = &mut self.channel else { return Ok(()) };
         if channel.serve()? == Some(false) {
-            self.counters.refused_config_change();
+            self.counters.refused_config_changes.add(1);
         }
         if is_news {
-            self.counters.config_change();
-            channel.tell_config_changed()?;
+            self.counters.config_changes.add(1);
+            channel.report_config_change()?;
         }
         Ok(())
     }
 
-    /// A second frontend cannot have the same device; one that comes behind the end of the first can.
+    /// A second frontend cannot have the same device; one that comes after the end of the first can.
     fn turn_away(&self, listener: Option<&UnixListener>, own: &UnixStream) {
         let Some(listener) = listener else { return };
         let mut fds = [readable(listener), readable(own)];
@@ -272,77 +285,77 @@ impl Session {
             return;
         }
         match listener.accept() {
-            Ok(_) => self.counters.refused(),
+            Ok(_) => self.counters.refused_connections.add(1),
             // As above; what the first one says does not wait.
             Err(_) => wait(&mut [readable(&*self.stop), readable(own)], PollTimeout::from(ACCEPT_INTERVAL_MS)),
         }
     }
 
-    /// Handles one message; `false` when the frontend has gone.
-    fn handle(
+    /// Reads as much of a message as is there, and handles it once it is whole.
+    fn receive(
         &mut self,
         stream: &UnixStream,
-        handler: &mut BackendReqHandler<Mutex<Device>>,
-    ) -> Result<bool, Unreadable> {
-        let Some(header) = peek(stream)? else { return Ok(false) };
+        incoming: &mut Incoming,
+        handler: &mut Handler,
+    ) -> Result<Next<()>, Unreadable> {
+        if incoming.is_late() {
+            return Err(Unreadable("half a message, and no more of it".to_owned()));
+        }
+        let message = match incoming.receive(stream)? {
+            Next::Whole(message) => message,
+            Next::Part => return Ok(Next::Part),
+            Next::Gone => return Ok(Next::Gone),
+        };
         has_room_for_an_answer(stream)?;
-        let handled = self.handle_whole(stream, handler, header);
-        handled.map_err(|Unreadable(why)| Unreadable(format!("message {}: {why}", header.request)))
+        let request = message.header.request;
+        let handled = self.handle(stream, handler, message);
+        handled.map_err(|Unreadable(why)| Unreadable(format!("message {request}: {why}")))?;
+        Ok(Next::Whole(()))
     }
 
-    /// Handles a message that is there as a whole.
-    fn handle_whole(
-        &mut self,
-        stream: &UnixStream,
-        handler: &mut BackendReqHandler<Mutex<Device>>,
-        header: Header,
-    ) -> Result<bool, Unreadable> {
-        match header.request {
+    fn handle(&mut self, stream: &UnixStream, handler: &mut Handler, message: Message) -> Result<(), Unreadable> {
+        match message.header.request {
             SET_VRING_ENABLE | SEND_RARP | NET_SET_MTU | SET_BACKEND_REQ_FD | SET_STATUS | GET_STATUS => {
-                self.handle_own(stream, header)?;
+                self.handle_own(stream, message)
             }
-            SET_MEM_TABLE => self.set_mem_table(stream, header)?,
-            _ => handler.handle_request()?,
+            SET_MEM_TABLE => self.set_mem_table(stream, message),
+            _ => handler.handle(message, stream),
         }
-        Ok(true)
     }
 
     /// A message that crate `vhost` does not take. Their payloads have 8 bytes or none.
-    fn handle_own(&mut self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
+    fn handle_own(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
+        let header = message.header;
         let expected = if matches!(header.request, GET_STATUS | SET_BACKEND_REQ_FD) { 0 } else { PAYLOAD_U64_LEN };
         if header.size != expected || header.flags & 3 != 1 {
             return Err(Unreadable(format!("{} bytes and flags {:#x}", header.size, header.flags)));
         }
-        let mut bytes = [0; HEADER_LEN + PAYLOAD_U64_LEN];
-        let message = &mut bytes[..HEADER_LEN + expected];
-        // Descriptors that do not belong to it are closed.
-        let fds = receive(stream, message)?;
-        let value = bytes[HEADER_LEN..].try_into().map_or(0, u64::from_ne_bytes);
+        let value = message.payload().try_into().map_or(0, u64::from_ne_bytes);
         let done = match header.request {
             GET_STATUS => {
                 let status = self.device().device_status();
                 return reply(stream, GET_STATUS, u64::from(status));
             }
-            // A vring's state: its index in the first four bytes, 0 or 1 behind it.
+            // A vring's state: its index in the first four bytes, then 0 or 1.
             SET_VRING_ENABLE => self.device().enable(value as u32 as usize, (value >> 32) as u32),
             SET_STATUS => self.device().set_status(value as u8),
             SEND_RARP => self.device().send_rarp(value),
-            SET_BACKEND_REQ_FD => return self.set_channel(stream, header, fds),
+            SET_BACKEND_REQ_FD => return self.set_channel(stream, header, message.fds),
             _ => self.device().set_mtu(value),
         };
         self.acknowledge(stream, header, done.is_ok())?;
         Ok(done?)
     }
 
-    /// `SET_MEM_TABLE`. Its payload is as long as the header says, which was found to be no more than any message has.
-    fn set_mem_table(&mut self, stream: &UnixStream, header: Header) -> Result<(), Unreadable> {
+    /// `SET_MEM_TABLE`.
+    fn set_mem_table(&mut self, stream: &UnixStream, message: Message) -> Result<(), Unreadable> {
+        let header = message.header;
         if header.flags & !NEED_REPLY != VERSION {
             return Err(Unreadable(format!("flags {:#x}", header.flags)));
         }
-        let mut message = vec![0; HEADER_LEN + header.size];
-        let fds = receive(stream, &mut message)?;
-        let done = match mem_table::parse(&message[HEADER_LEN..], fds) {
-            Ok(table) => self.device().set_memory(table).map_err(Unreadable::from),
+        let (payload, fds) = message.into_parts();
+        let done = match mem_table::parse(&payload[HEADER_LEN..], fds) {
+            Ok(table) => self.device().set_memory(&table).map_err(Unreadable::from),
             Err(bad) => Err(bad.into()),
         };
         self.acknowledge(stream, header, done.is_ok())?;
@@ -371,121 +384,12 @@ impl Session {
     }
 }
 
-/// Takes a message that is there as a whole, and the descriptors that came with it.
-fn receive(stream: &UnixStream, message: &mut [u8]) -> Result<Vec<OwnedFd>, Unreadable> {
-    let expected = message.len();
-    let mut control = nix::cmsg_space!([RawFd; FDS_MAX]);
-    let mut parts = [IoSliceMut::new(message)];
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let received = recvmsg::<()>(stream.as_raw_fd(), &mut parts, Some(&mut control), flags)?;
-    let mut fds = Vec::new();
-    for control in received.cmsgs()? {
-        if let ControlMessageOwned::ScmRights(raw) = control {
-            // SAFETY: the kernel has just made these descriptors, and nobody else knows them.
-            fds.extend(raw.into_iter().map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }));
-        }
-    }
-    if received.bytes == expected { Ok(fds) } else { Err(Unreadable(format!("{} bytes of it", received.bytes))) }
-}
-
-/// Looks at the next message once all of it is there; `None` when the frontend has gone.
-fn peek(stream: &UnixStream) -> Result<Option<Header>, Unreadable> {
-    let deadline = Instant::now() + REST_PATIENCE;
-    loop {
-        match peek_bytes(stream) {
-            Ok((_, 0, _)) => return Ok(None),
-            Ok((bytes, HEADER_LEN, fds)) => {
-                let header = Header::parse(bytes);
-                if header.size > PAYLOAD_LEN_MAX || fds > FDS_MAX {
-                    let Header { request, size, .. } = header;
-                    return Err(Unreadable(format!("message {request} of {size} bytes, {fds} descriptors or more")));
-                }
-                if waiting_len(stream)? >= HEADER_LEN + header.size {
-                    return Ok(Some(header));
-                }
-            }
-            Ok(_) | Err(Errno::EAGAIN | Errno::EINTR) => {}
-            Err(_) => return Ok(None),
-        }
-        if Instant::now() > deadline {
-            return Err(Unreadable("half a message, and no more of it".to_owned()));
-        }
-        std::thread::sleep(REST_POLL);
-    }
-}
-
-/// The first bytes that wait in a socket, how many those are, and how many descriptors came with them.
-///
-/// Descriptors are counted before crate `vhost` sees them: at more than it takes, it loses the message and
-/// waits without an end for the rest of it. Looking makes copies of them, which are closed again.
-fn peek_bytes(stream: &UnixStream) -> nix::Result<([u8; HEADER_LEN], usize, usize)> {
-    let mut bytes = [0; HEADER_LEN];
-    let mut control = [0u64; CONTROL_LEN.div_ceil(8)];
-    let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
-    // SAFETY: all fields of the structure may be 0.
-    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
-    message.msg_iov = &raw mut part;
-    message.msg_iovlen = 1;
-    message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = size_of_val(&control) as _;
-    let flags = libc::MSG_PEEK | libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: the message points to buffers of the lengths that it says, which outlive the call.
-    let len = Errno::result(unsafe { libc::recvmsg(stream.as_raw_fd(), &raw mut message, flags) })?;
-    // SAFETY: the kernel has filled the message in.
-    let mut fds = unsafe { close_copies(&message) };
-    if message.msg_flags & libc::MSG_CTRUNC != 0 {
-        // More than any message may have.
-        fds += FDS_MAX + 1;
-    }
-    Ok((bytes, len as usize, fds))
-}
-
-/// Closes the descriptors of a received message, and says how many they were.
-///
-/// # Safety
-/// The message is one that `recvmsg` has filled in, and nobody else closes its descriptors.
-unsafe fn close_copies(message: &libc::msghdr) -> usize {
-    let mut count = 0;
-    // SAFETY: the message and its control buffer are whole, as the caller promises.
-    let mut control = unsafe { libc::CMSG_FIRSTHDR(message) };
-    while let Some(header) = NonNull::new(control) {
-        // SAFETY: the kernel has written this header.
-        let (level, kind, len) =
-            unsafe { (header.as_ref().cmsg_level, header.as_ref().cmsg_type, header.as_ref().cmsg_len) };
-        if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
-            // SAFETY: as above; the data begins behind the header.
-            let data = unsafe { libc::CMSG_DATA(control) };
-            // SAFETY: the length of a header without data is a constant.
-            let fds = (len - unsafe { libc::CMSG_LEN(0) } as usize) / FD_LEN;
-            for at in 0..fds {
-                let mut fd = [0; FD_LEN];
-                // SAFETY: `fds` descriptors of that length lie there.
-                unsafe { std::ptr::copy_nonoverlapping(data.add(at * FD_LEN), fd.as_mut_ptr(), FD_LEN) };
-                // SAFETY: the kernel has just made it, and nobody else knows it.
-                drop(unsafe { OwnedFd::from_raw_fd(libc::c_int::from_ne_bytes(fd)) });
-            }
-            count += fds;
-        }
-        // SAFETY: as above.
-        control = unsafe { libc::CMSG_NXTHDR(message, control) };
-    }
-    count
-}
-
 /// Waits until an answer can be sent: a frontend that asks and never reads would hold the thread in `send`.
 fn has_room_for_an_answer(stream: &UnixStream) -> Result<(), Unreadable> {
     // Writable means that most of the socket's buffer is free, which is more than any answer has.
     let mut fds = [PollFd::new(stream.as_fd(), PollFlags::POLLOUT)];
-    wait(&mut fds, PollTimeout::try_from(REST_PATIENCE).unwrap_or(PollTimeout::ZERO));
+    wait(&mut fds, PollTimeout::try_from(ANSWER_PATIENCE).unwrap_or(PollTimeout::ZERO));
     if is_ready(&fds[0]) { Ok(()) } else { Err(Unreadable("answers that nobody reads".to_owned())) }
-}
-
-/// Bytes that wait in a socket.
-fn waiting_len(stream: &UnixStream) -> io::Result<usize> {
-    let mut len: libc::c_int = 0;
-    // SAFETY: FIONREAD writes one int, which `len` is, and the descriptor is open.
-    Errno::result(unsafe { libc::ioctl(stream.as_raw_fd(), libc::FIONREAD, &raw mut len) })?;
-    Ok(usize::try_from(len).unwrap_or(0))
 }
 
 fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable> {
@@ -494,11 +398,7 @@ fn reply(stream: &UnixStream, request: u32, value: u64) -> Result<(), Unreadable
         bytes[4 * at..4 * at + 4].copy_from_slice(&word.to_ne_bytes());
     }
     bytes[HEADER_LEN..].copy_from_slice(&value.to_ne_bytes());
-    match send(stream.as_raw_fd(), &bytes, MsgFlags::MSG_NOSIGNAL) {
-        Ok(len) if len == bytes.len() => Ok(()),
-        Ok(len) => Err(Unreadable(format!("the frontend took {len} bytes of an answer"))),
-        Err(error) => Err(error.into()),
-    }
+    send_with_fds(stream, &bytes, &[])
 }
 
 fn readable<F: AsFd>(fd: &F) -> PollFd<'_> {
@@ -507,6 +407,12 @@ fn readable<F: AsFd>(fd: &F) -> PollFd<'_> {
 
 fn is_ready(fd: &PollFd) -> bool {
     fd.any().unwrap_or(false)
+}
+
+/// How long to wait at most. A millisecond more: the moment is then past.
+fn until(deadline: Option<Instant>) -> PollTimeout {
+    let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now()) + Duration::from_millis(1);
+    deadline.map_or(PollTimeout::NONE, |deadline| PollTimeout::try_from(left(deadline)).unwrap_or(PollTimeout::ZERO))
 }
 
 fn wait(fds: &mut [PollFd], timeout: PollTimeout) {

@@ -10,12 +10,12 @@ use offramp_ports::sys::{NetNs, link};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
 use std::os::fd::AsFd;
 
-/// The host's address on its TAP, and that of the neighbour behind it.
+/// The host's address on its TAP, and that of its neighbour on the wire.
 pub const HOST: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 1);
 pub const PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 pub const HOST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 pub const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 0, 2];
-/// Longer than any frame needs to come: a test that waits so long has failed.
+/// Longer than any frame needs to arrive: a test that reaches it has failed.
 const PATIENCE_MS: u16 = 10_000;
 
 /// A new namespace, or the reason why there is none.

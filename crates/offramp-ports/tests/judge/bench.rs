@@ -25,7 +25,7 @@ pub const INPUT: &str = "tin";
 /// Name of the TAP that frames are read from.
 pub const OUTPUT: &str = "tout";
 const BRIDGE: &str = "br";
-/// Frames that the output holds: one super-frame of 65,495 bytes cut to single ones fits.
+/// Frames that the output holds: the segments of one super-frame of 65,495 bytes fit.
 const OUTPUT_FRAMES_MAX: u32 = 70_000;
 /// Room for the longest frame and its header, and more: a longer one would show.
 const READ_LEN_MAX: usize = 140_000;
@@ -76,7 +76,7 @@ impl Bench {
             tap
         };
         let taps = [tap(INPUT, config.napi, config.input), tap(OUTPUT, false, config.output)];
-        ns.run(join_by_bridge).unwrap();
+        ns.run(connect_by_bridge).unwrap();
         let [input, output] = [0, 1].map(|n: usize| taps[n].queue(0).unwrap());
         let mut bench = Self { ns, input, output, buffer: vec![0; READ_LEN_MAX], sentinels: 0, _taps: taps };
         bench.warm_up();
@@ -165,7 +165,7 @@ fn is_sentinel(frame: &[u8]) -> bool {
     frame.get(12..14) == Some(&SENTINEL_TYPE)
 }
 
-fn join_by_bridge() {
+fn connect_by_bridge() {
     // Only there when the kernel has bridge netfilter; it would parse what the bridge forwards.
     for name in ["iptables", "ip6tables", "arptables"] {
         let _ = fs::write(format!("/proc/sys/net/bridge/bridge-nf-call-{name}"), "0");

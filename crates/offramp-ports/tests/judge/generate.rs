@@ -241,7 +241,7 @@ fn finish(
         falsify_lengths(random, &packet, &mut frame);
     }
     if is_partial && packet.extensions.iter().any(|(kind, _)| *kind == ROUTING) {
-        // The host sums the final destination, which is not in the header.
+        // The host's checksum covers the final destination, which is not in the header.
         let field = partial.field();
         frame[field..field + 2].copy_from_slice(&random.random::<u16>().to_be_bytes());
     }

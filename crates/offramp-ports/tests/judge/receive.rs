@@ -16,7 +16,7 @@ const FLUSH_TIMEOUT_NS: &str = "200000000";
 const DEFERRED_INTERRUPTS: &str = "1000";
 /// How often a case is written anew until all its frames fall into one tick.
 const ATTEMPTS_MAX: usize = 50;
-/// A frame of this length or more, Ethernet header included, is cut before a TAP sees it (Linux
+/// A frame of this length or more, Ethernet header included, is segmented before a TAP sees it (Linux
 /// `GSO_LEGACY_MAX_SIZE`).
 const KERNEL_FRAME_LEN_MAX: usize = 65_536;
 
@@ -49,8 +49,8 @@ impl Receiver {
             }
             let is_in_time = ticks() == tick;
             next_tick();
-            let mut told = self.bench.wait(); // Its sentinel overtakes what its poll hands out,
-            told.extend(self.bench.wait()); // this one comes behind.
+            let mut told = self.bench.wait(); // The sentinel overtakes what its poll delivers;
+            told.extend(self.bench.wait()); // the second one follows it.
             if is_in_time {
                 return told.into_iter().map(piece).collect();
             }
@@ -65,7 +65,7 @@ fn piece((header, bytes): Told) -> Piece {
 
 /// Compares what the kernel handed out with what we did, piece by piece within each flow.
 ///
-/// Where the kernel cut an aggregate again, its frames are compared with those of ours; two reasons
+/// Where the kernel segmented an aggregate again, its frames are compared with those of ours; two reasons
 /// for that are known, and any other is a difference.
 ///
 /// # Errors
@@ -83,18 +83,18 @@ pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Resul
             queue.remove(0);
             continue;
         }
-        if !piece.is_joined() {
-            return Err("the kernel joined what we did not".into());
+        if !piece.is_coalesced() {
+            return Err("the kernel coalesced what we did not".into());
         }
         if !ids_are_fixed(&originals) && piece.bytes.len() < KERNEL_FRAME_LEN_MAX {
-            return Err("the kernel cut an aggregate again, for no reason that is known".into());
+            return Err("the kernel segmented an aggregate again, for no reason that is known".into());
         }
         if queue.len() < originals.len() {
-            return Err("the kernel handed out fewer frames than we joined".into());
+            return Err("the kernel handed out fewer frames than we coalesced".into());
         }
         for (original, again) in originals.iter().zip(queue.drain(..originals.len())) {
             if !again.is_cut_again() || again.frames()[0] != trimmed(original) {
-                return Err("the kernel did not join this frame, we did".into());
+                return Err("the kernel did not coalesce this frame, we did".into());
             }
         }
     }
@@ -103,7 +103,7 @@ pub fn check_same(frames: &[Vec<u8>], kernel: &[Piece], ours: &[Piece]) -> Resul
 }
 
 /// Checks that the kernel handed out the frames that came in, in any order. The IPv4 ID is left out:
-/// of joined datagrams with a fixed one, the kernel's header says that it counts.
+/// the kernel counts it up in coalesced datagrams that all had the same.
 ///
 /// # Errors
 /// When it did not.

@@ -7,6 +7,7 @@
 
 #[path = "../../../offramp-offload/tests/support/packet.rs"]
 pub mod packet;
+pub mod refuse;
 
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -63,7 +64,7 @@ pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
 
 /// A kind of ring and driver.
 #[derive(Clone, Copy, Debug)]
-#[allow(clippy::struct_excessive_bools, reason = "five features, each of which is there or not")]
+#[allow(clippy::struct_excessive_bools, reason = "five independent features")]
 pub struct Case {
     pub packed: bool,
     pub mergeable: bool,
@@ -138,16 +139,27 @@ pub struct RigConfig {
     pub mac: Option<[u8; 6]>,
     /// One thread for each side, instead of one for both.
     pub apart: bool,
-    /// The line's rate in bits per second; none: never the limit.
+    /// The link's rate in bits per second; `None`: unlimited.
     pub rate_bps: Option<u64>,
     /// Where the sockets are; a directory of its own otherwise.
     pub scratch: Option<Arc<Scratch>>,
+    /// What is done to the threads of the frames before they start.
+    pub confine_workers: fn(),
 }
 
 impl Default for RigConfig {
     fn default() -> Self {
         let adapter = AdapterConfig { mtu: MTU_MAX, ..AdapterConfig::default() };
-        Self { adapter, mode: Mode::Server, mtu_told: None, mac: None, apart: false, rate_bps: None, scratch: None }
+        Self {
+            adapter,
+            mode: Mode::Server,
+            mtu_told: None,
+            mac: None,
+            apart: false,
+            rate_bps: None,
+            scratch: None,
+            confine_workers: || (),
+        }
     }
 }
 
@@ -216,7 +228,15 @@ impl Rig {
             left.append(&mut right);
             vec![left]
         };
-        let start = |pairs| Worker::start("vhost-test", pairs, None).expect("starting a worker");
+        let confine = config.confine_workers;
+        let start = |pairs| {
+            // A thread has the limits of the one that starts it.
+            let starter = std::thread::spawn(move || {
+                confine();
+                Worker::start("vhost-test", pairs, None).expect("starting a worker")
+            });
+            starter.join().expect("a thread that starts a worker")
+        };
         Self { workers: groups.into_iter().map(start).collect(), ports, controls, scratch }
     }
 
@@ -281,7 +301,7 @@ pub struct SwitchRig {
 }
 
 impl SwitchRig {
-    /// Ports with so many queue pairs, whose guests are told what `told` says.
+    /// Ports with `queue_pairs` queue pairs, whose guests are offered the receive offloads `told`.
     pub fn new(queue_pairs: u16, told: Offloads) -> Self {
         let scratch = Scratch::new();
         let switch = Switch::new(&SwitchConfig::default());
@@ -289,7 +309,8 @@ impl SwitchRig {
             let socket = scratch.path(&format!("guest{side}"));
             let mut port = VhostUser::open(&VhostUserConfig { queue_pairs, ..VhostUserConfig::new(socket) }).unwrap();
             let queues = (0..usize::from(queue_pairs)).map(|pair| port.queue(pair).unwrap()).collect();
-            let config = PortConfig { offloads: told, ..PortConfig::default() };
+            // A guest that has sent nothing is flooded to: a fast machine would reach the limit.
+            let config = PortConfig { offloads: told, flood_limit: None, ..PortConfig::default() };
             let seat = switch.control().add(VhostPort::new(queues).unwrap(), &config).unwrap();
             (port, seat)
         };
@@ -327,14 +348,14 @@ pub fn carry(from: &mut Guest, to: &mut Guest, pair: usize, frame: &[u8], what: 
     received
 }
 
-/// The frames that a super-frame is cut into, as the segmentation that its header asks for.
+/// The segments of a super-frame, as its header asks for them.
 pub fn cut(header: &[u8], frame: &[u8]) -> Vec<Vec<u8>> {
     let mut bytes = [0; HEADER_LEN];
     bytes[..header.len()].copy_from_slice(header);
     let meta: TxMeta = decode_tx(&bytes).expect("a header that can be read");
     let mut copy = frame.to_vec();
     let frame = Frame::new(&mut copy, meta);
-    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).expect("a super-frame that can be cut");
+    let mut plan = Segmenter::new(&frame, &SegmentPolicy::default()).expect("a super-frame that can be segmented");
     let mut frames = Vec::new();
     while plan.frames_left() > 0 {
         let mut out = vec![0; plan.next_len()];

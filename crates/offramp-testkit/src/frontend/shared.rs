@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
+use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, PAGE_LEN, RegionSpec};
 
 /// The log of pages that the backend wrote, one bit for each page of guest memory ("Migration" in the specification).
@@ -14,9 +15,17 @@ pub struct DirtyLog {
 impl DirtyLog {
     /// A clean log for all of `memory`.
     pub fn new(memory: &GuestMemory) -> Self {
+        Self { log: GuestMemory::new(&[Self::place(memory)]) }
+    }
+
+    /// As [`DirtyLog::new`], in a file of huge pages.
+    pub fn on_huge_pages(memory: &GuestMemory, pages: &HugePages) -> Self {
+        Self { log: GuestMemory::on_huge_pages(&[Self::place(memory)], pages) }
+    }
+
+    fn place(memory: &GuestMemory) -> RegionSpec {
         let end = memory.regions().iter().map(|region| region.guest_addr() + region.len()).max().unwrap_or(0);
-        let len = (end / PAGE_LEN / 8 + 1).next_multiple_of(PAGE_LEN);
-        Self { log: GuestMemory::new(&[RegionSpec::new(0, len)]) }
+        RegionSpec::new(0, (end / PAGE_LEN / 8 + 1).next_multiple_of(PAGE_LEN))
     }
 
     /// Its bytes.

@@ -2,10 +2,12 @@
 
 use std::os::unix::net::UnixListener;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::{Guest, TxLayout};
 use crate::features::{self, protocol};
 use crate::frontend::{Dialect, Frontend, HandshakeOptions};
+use crate::hugepages::HugePages;
 use crate::memory::{GuestMemory, RegionSpec};
 
 /// Memory of a guest, unless told otherwise. Pages that nobody touches cost nothing.
@@ -28,6 +30,7 @@ pub struct GuestBuilder {
     enables: bool,
     layout: TxLayout,
     memory: Vec<RegionSpec>,
+    huge_pages: Option<Arc<HugePages>>,
     inflight: bool,
 }
 
@@ -44,6 +47,7 @@ impl Default for GuestBuilder {
             enables: true,
             layout: TxLayout::default(),
             memory: vec![RegionSpec::new(MEMORY_AT, MEMORY_LEN)],
+            huge_pages: None,
             inflight: false,
         }
     }
@@ -157,6 +161,12 @@ impl GuestBuilder {
         Self { memory: regions.to_vec(), ..self }
     }
 
+    /// Has its memory on huge pages.
+    #[must_use]
+    pub fn huge_pages(self, pages: &Arc<HugePages>) -> Self {
+        Self { huge_pages: Some(Arc::clone(pages)), ..self }
+    }
+
     /// How frames lie in the descriptors that are sent; the queues can change it later.
     #[must_use]
     pub fn tx_layout(self, layout: TxLayout) -> Self {
@@ -184,7 +194,10 @@ impl GuestBuilder {
     }
 
     pub(super) fn new_memory(&self) -> GuestMemory {
-        GuestMemory::new(&self.memory)
+        match &self.huge_pages {
+            Some(pages) => GuestMemory::on_huge_pages(&self.memory, pages),
+            None => GuestMemory::new(&self.memory),
+        }
     }
 
     pub(super) fn handshake_options(&self) -> HandshakeOptions {

@@ -3,11 +3,15 @@
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
 use super::{BadChain, FETCH_MAX};
 use crate::memory::{GuestMemory, Window};
+use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
 
-/// How many taken chains are kept before those that wait are moved to the front: seldom enough to cost
-/// nothing, and what is kept stays in the cache.
+/// Taken chains that may stand before those that wait, until these are moved to the front: seldom enough to cost
+/// nothing, and few enough to stay in the cache.
 pub(super) const TAKEN_MAX: usize = 8 * FETCH_MAX;
+
+/// Bytes of a cache line.
+const LINE_LEN: usize = 64;
 
 /// A buffer of a chain, translated and checked. It can be used as long as its [`Vring`](crate::Vring) is borrowed,
 /// which keeps the memory mapped.
@@ -17,6 +21,36 @@ pub struct Buffer {
     /// Guest-physical address, for the dirty log.
     pub(crate) guest: u64,
     pub(crate) len: u32,
+}
+
+impl Buffer {
+    /// Asks for the lines of `len` bytes from `offset` on, to write them, as far as the buffer goes. Returns how many bytes
+    /// those are.
+    #[inline]
+    pub(crate) fn prefetch(&self, offset: usize, len: usize) -> usize {
+        let len = len.min((self.len as usize).saturating_sub(offset));
+        for at in (offset..offset + len).step_by(LINE_LEN) {
+            prefetch_to_write(self.host.as_ptr().wrapping_add(at));
+        }
+        len
+    }
+
+    /// Takes the line of the byte at `offset` from whoever has it, by a write: a byte that means nothing until the buffer is
+    /// used. A prefetch for writing does not take a line that this processor can read already, and the guest's has read
+    /// what was in the buffer before. The writes of a batch are under way together; those of its frames come one by one.
+    #[inline]
+    fn claim(&self, offset: usize) {
+        if offset < self.len as usize {
+            // SAFETY: the byte lies in the buffer, which is mapped guest memory that the device may write.
+            unsafe { self.host.as_ptr().add(offset).write_volatile(0) };
+        }
+    }
+
+    /// The same buffer, for an open frame of the same vring.
+    #[inline]
+    pub(crate) fn of_the_same(&self) -> Self {
+        Self { ..*self }
+    }
 }
 
 /// A chain that was fetched. It belongs to the [`Vring`](crate::Vring) that it came from.
@@ -107,6 +141,11 @@ impl Batch {
         Some(chain)
     }
 
+    /// Has the last `chains` that were taken wait again. Nothing was fetched since.
+    pub fn wait_again(&mut self, chains: usize) {
+        self.next = self.next.saturating_sub(chains);
+    }
+
     /// Forgets what was taken. What waits stays.
     pub(super) fn make_room(&mut self) {
         if self.is_empty() {
@@ -137,15 +176,27 @@ impl Batch {
     /// Asks for the first lines of every buffer from chain `from` on.
     #[inline]
     pub(super) fn prefetch(&self, from: usize, writable: bool) {
-        const LINE: usize = 64;
         let first = self.chains.get(from).map_or(self.buffers.len(), |chain| chain.first as usize);
         for buffer in &self.buffers[first..] {
             let start = buffer.host.as_ptr();
-            for line in [start, start.wrapping_add(LINE)] {
-                if writable { prefetch_to_write(line) } else { prefetch(line) }
+            prefetch(start);
+            if writable {
+                if !is_apart(start, HEADER_LEN) {
+                    buffer.claim(0);
+                }
+                // A header that has a line for itself most often stays as it was, and is not written.
+                buffer.claim(LINE_LEN);
+            } else {
+                prefetch(start.wrapping_add(LINE_LEN));
             }
         }
     }
+}
+
+/// Whether the byte `offset` after `start` lies in another line than `start`.
+#[inline]
+fn is_apart(start: *const u8, offset: usize) -> bool {
+    start as usize % LINE_LEN + offset >= LINE_LEN
 }
 
 /// Adds one buffer of a chain, in pieces where it crosses the border of two regions.

@@ -62,12 +62,12 @@ pub(super) fn prefetch(at: *const u8) {
 /// As [`prefetch`], taking the line from whoever has it.
 #[inline]
 pub(super) fn prefetch_to_write(at: *const u8) {
-    #[cfg(target_arch = "x86_64")]
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
     // SAFETY: as in `prefetch`; a processor that does not know the instruction does nothing. The intrinsic for it
     // becomes a plain prefetch unless the whole program is compiled for newer processors.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) at, options(nostack, preserves_flags, readonly));
     }
-    #[cfg(not(target_arch = "x86_64"))]
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
     let _ = at;
 }

@@ -5,10 +5,6 @@ use super::chain::TAKEN_MAX;
 use super::descriptor::{NEXT, WRITE, need_event};
 use super::*;
 use crate::memory::Extent;
-use crate::sigbus::Alarm;
-use nix::sys::eventfd::EventFd;
-use nix::sys::memfd::{MFdFlags, memfd_create};
-use std::fs::File;
 
 /// Entries of the rings here.
 const ENTRIES: u16 = 4;
@@ -17,16 +13,12 @@ const BUFFER_AT: u64 = 0x800;
 const BUFFER_LEN: u32 = 100;
 
 /// A page of a guest.
-fn page() -> GuestMemory {
-    const LEN: u64 = 4096;
-    let file = File::from(memfd_create(c"guest", MFdFlags::MFD_CLOEXEC).unwrap());
-    file.set_len(LEN).unwrap();
-    let extent = Extent { guest: 0, user: 0, len: LEN, file_offset: 0 };
-    GuestMemory::map(vec![(extent, file)], &Alarm::new(EventFd::new().unwrap())).unwrap()
+pub(super) fn page() -> GuestMemory {
+    GuestMemory::anonymous(&[Extent { guest: 0, user: 0, len: 4096, file_offset: 0 }])
 }
 
 /// As the guest writes it.
-fn poke<T>(memory: &GuestMemory, at: u64, value: T) {
+pub(super) fn poke<T>(memory: &GuestMemory, at: u64, value: T) {
     let host = memory.at_guest(at, size_of::<T>() as u64).unwrap().cast::<T>();
     // SAFETY: the bytes lie in the page, and every place here is aligned.
     unsafe { host.write_volatile(value) };

@@ -4,12 +4,28 @@
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
-use crate::net_header::HEADER_LEN;
+use crate::net_header::{HEADER_LEN, NetHeader};
 use crate::ring::{Buffer, Chain};
-use std::ptr;
+use std::ptr::{self, NonNull};
 
-/// Where `num_buffers` lies in the header (virtio 1.3, 5.1.6).
-const NUM_BUFFERS_AT: usize = 10;
+#[cfg(feature = "count")]
+std::thread_local! {
+    static COPIED: std::cell::Cell<u64> = const { std::cell::Cell::new(0) };
+}
+
+/// Bytes of frames that this thread has copied between chains and private memory, for tests that count.
+#[cfg(feature = "count")]
+pub fn copied_bytes() -> u64 {
+    COPIED.with(std::cell::Cell::get)
+}
+
+/// Notes that `bytes` of a frame are copied, with the feature `count`.
+#[inline]
+fn copied(bytes: usize) {
+    #[cfg(feature = "count")]
+    COPIED.with(|copied| copied.set(copied.get() + bytes as u64));
+    let _ = bytes;
+}
 
 impl Vring {
     /// Copies a frame that the driver transmits, and `header_len` bytes of header before it, into private memory.
@@ -23,6 +39,7 @@ impl Vring {
         frame: &mut [u8],
     ) -> Option<usize> {
         let len = chain.len().checked_sub(header_len).filter(|len| (1..=frame.len()).contains(len))?;
+        copied(len);
         let buffers = self.buffers(chain);
         if let ([only], HEADER_LEN) = (buffers, header_len) {
             *header = only.header()?;
@@ -44,26 +61,27 @@ impl Vring {
         Some(len)
     }
 
-    /// Writes a frame that the driver receives into the next `chains` waiting chains, and adds these to the used ones.
-    /// Each chain but the last is filled completely (virtio 1.3, 5.1.6.4.1).
+    /// Writes a frame that the driver receives into the next `chains` waiting chains, and adds these to the used ones;
+    /// `header` gets their number. Each chain but the last is filled completely (virtio 1.3, 5.1.6.4.1).
     #[inline]
     pub fn write_frame(
         &mut self,
         chains: usize,
         header_len: usize,
-        header: &mut [u8; HEADER_LEN],
+        header: NetHeader,
         frame: &[u8],
         log: Option<&DirtyLog>,
     ) {
-        header[NUM_BUFFERS_AT..].copy_from_slice(&(chains as u16).to_le_bytes());
+        copied(frame.len());
+        let header = NetHeader { num_buffers: chains as u16, ..header };
         if let Some(chain) = self.waiting().first().copied()
             && let ([only], HEADER_LEN, 1, None) = (self.buffers(&chain), header_len, chains, log)
-            && only.write_whole(header, frame)
+            && only.write_whole(&header, frame)
         {
             self.pop();
             return self.add_used(&chain, (HEADER_LEN + frame.len()) as u32);
         }
-        let header = &header[..header_len];
+        let header = &header.to_bytes()[..header_len];
         let mut at = 0;
         for _ in 0..chains {
             let Some(chain) = self.pop() else { return };
@@ -80,6 +98,11 @@ impl Vring {
     }
 }
 
+/// A number at any address. As an array of bytes, a volatile access would take one of them at a time.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+struct Unaligned<T>(T);
+
 impl Buffer {
     /// Bytes of the buffer.
     #[inline]
@@ -88,16 +111,13 @@ impl Buffer {
         self.len as usize
     }
 
-    /// The buffer's guest-physical address.
-    #[inline]
-    pub fn guest_address(&self) -> u64 {
-        self.guest
-    }
-
     /// Copies bytes from `offset` on into private memory, as far as the buffer goes.
     #[inline]
     pub fn read(&self, offset: usize, out: &mut [u8]) {
         let len = out.len().min(self.len().saturating_sub(offset));
+        // Load-bearing: this is the only time that these bytes are read. Everything that is checked, parsed or changed later
+        // is the private copy, so that a guest that writes meanwhile changes nothing that was checked. Never look at a
+        // byte of the buffer before or after.
         // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
         // and `out` is private. The guest may write meanwhile: then the copy holds some of either, and only the copy
         // is looked at.
@@ -112,20 +132,34 @@ impl Buffer {
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
     }
 
-    /// The header at the front, if it is all there. A copy of a known length is two moves.
+    /// The header at the front, if it is all there: two loads, which the compiler may neither repeat nor leave out.
     #[inline]
     fn header(&self) -> Option<[u8; HEADER_LEN]> {
-        // SAFETY: as in `read`, for the first bytes of a buffer that has them.
-        (self.len() >= HEADER_LEN).then(|| unsafe { self.host.cast::<[u8; HEADER_LEN]>().read_unaligned() })
+        if self.len() < HEADER_LEN {
+            return None;
+        }
+        // SAFETY: as in `read`, for the first bytes of a buffer that has them; the types need no alignment.
+        let (Unaligned(first), Unaligned(last)) = unsafe {
+            let last = self.host.add(size_of::<u64>());
+            (self.host.cast::<Unaligned<u64>>().read_volatile(), last.cast::<Unaligned<u32>>().read_volatile())
+        };
+        let mut header = [0; HEADER_LEN];
+        header[..8].copy_from_slice(&first.to_le_bytes());
+        header[8..].copy_from_slice(&last.to_le_bytes());
+        Some(header)
     }
 
     /// Writes header and frame, if they fit.
     #[inline]
-    fn write_whole(&self, header: &[u8; HEADER_LEN], frame: &[u8]) -> bool {
+    fn write_whole(&self, header: &NetHeader, frame: &[u8]) -> bool {
         let fits = self.len() >= HEADER_LEN + frame.len();
         if fits {
-            // SAFETY: as in `write`, for the first bytes of a buffer that has them.
-            unsafe { self.host.cast::<[u8; HEADER_LEN]>().write_unaligned(*header) };
+            let (first, last) = header.words();
+            // SAFETY: as in `read` and `write`, for the first bytes of a buffer that has them.
+            unsafe {
+                write_changed(self.host.cast::<u64>(), first.to_le());
+                write_changed(self.host.add(size_of::<u64>()).cast::<u32>(), last.to_le());
+            }
             self.write(HEADER_LEN, frame);
         }
         fits
@@ -133,7 +167,7 @@ impl Buffer {
 
     /// Fills the buffer with the bytes from `at` on of header and frame together. Returns how many those were.
     #[inline]
-    fn write_piece(&self, header: &[u8], frame: &[u8], at: usize) -> usize {
+    pub(super) fn write_piece(&self, header: &[u8], frame: &[u8], at: usize) -> usize {
         let room = self.len();
         let of_header = header.get(at..).unwrap_or_default();
         let of_header = &of_header[..of_header.len().min(room)];
@@ -142,6 +176,21 @@ impl Buffer {
         self.write(0, of_header);
         self.write(of_header.len(), of_frame);
         of_header.len() + of_frame.len()
+    }
+}
+
+/// Writes a part of a header, unless it stands there: the next frame in a buffer most often has the header of the one
+/// before, and a line that nobody writes stays in the caches of both sides.
+///
+/// # Safety
+/// `to` is guest memory that is mapped.
+#[inline]
+unsafe fn write_changed<T: Copy + PartialEq>(to: NonNull<T>, part: T) {
+    // SAFETY: as the caller promises. A guest that writes there meanwhile finds a header of its own making.
+    unsafe {
+        if to.read_unaligned() != part {
+            to.write_unaligned(part);
+        }
     }
 }
 

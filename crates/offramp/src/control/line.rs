@@ -1,6 +1,7 @@
 //! Lines over a socket, with a limit on their length and on the time they take.
 
 use super::LINE_TIME_MAX;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
@@ -26,6 +27,12 @@ impl Lines {
     pub fn new(stream: UnixStream, len_max: usize) -> Self {
         // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
         Self { stream, len_max, rest: Vec::with_capacity(len_max.min(REST_LEN)) }
+    }
+
+    /// Who is on the other side, for a log.
+    pub fn peer(&self) -> String {
+        let who = getsockopt(&self.stream, PeerCredentials);
+        who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
     }
 
     /// The next line without its newline; `None` at the end.

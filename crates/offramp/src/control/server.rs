@@ -1,7 +1,8 @@
 //! The daemon's side: a thread for each client, so that none of them waits for another.
 
 use super::line::Lines;
-use super::{Answer, CLIENTS_MAX, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use super::{Answer, CLIENTS_MAX, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
@@ -9,6 +10,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
+/// Name of a thread that serves a client.
+pub const CLIENT_THREAD: &str = "ofr-client";
 /// Pause when no client can be accepted, as when the process has no descriptor left.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -22,12 +25,13 @@ pub trait Handler: Send + Sync + 'static {
 ///
 /// # Errors
 /// When no thread can be started.
-pub fn serve(listener: UnixListener, handler: Arc<impl Handler>) -> io::Result<()> {
+pub fn serve(listener: UnixListener, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
     thread::Builder::new().name("ofr-control".into()).spawn(move || {
+        sandbox.enter_thread(ThreadKind::Control);
         let clients = Arc::new(AtomicUsize::new(0));
         loop {
             match listener.accept() {
-                Ok((stream, _)) => welcome(stream, &handler, &clients),
+                Ok((stream, _)) => welcome(stream, &handler, &clients, &sandbox),
                 Err(_) => thread::sleep(ACCEPT_PAUSE),
             }
         }
@@ -51,15 +55,16 @@ impl Drop for Client {
     }
 }
 
-fn welcome(stream: UnixStream, handler: &Arc<impl Handler>, clients: &Arc<AtomicUsize>) {
+fn welcome(stream: UnixStream, handler: &Arc<impl Handler>, clients: &Arc<AtomicUsize>, sandbox: &Sandbox) {
     let (client, others) = Client::count(clients);
     if others >= CLIENTS_MAX {
         // A few bytes into an empty buffer: this does not wait.
         let busy = Answer::refuse(RefusalCode::Busy, format!("{CLIENTS_MAX} clients are served already; try again"));
         return say(&mut Lines::new(stream, REQUEST_LEN_MAX), &busy).unwrap_or(());
     }
-    let handler = Arc::clone(handler);
-    let started = thread::Builder::new().name("ofr-client".into()).spawn(move || {
+    let (handler, sandbox) = (Arc::clone(handler), sandbox.clone());
+    let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
+        sandbox.enter_thread(ThreadKind::Client);
         // One that is too slow, or has gone, is parted with; nobody else has to know.
         let _ = converse(Lines::new(stream, REQUEST_LEN_MAX), handler.as_ref());
         drop(client);
@@ -69,10 +74,11 @@ fn welcome(stream: UnixStream, handler: &Arc<impl Handler>, clients: &Arc<Atomic
 }
 
 fn converse(mut lines: Lines, handler: &impl Handler) -> io::Result<()> {
+    let client = lines.peer();
     loop {
         match lines.read() {
             Ok(None) => return Ok(()),
-            Ok(Some(line)) => say(&mut lines, &answer(&line, handler))?,
+            Ok(Some(line)) => say(&mut lines, &answer(&line, handler, &client))?,
             Err(error) => {
                 let message = format!("no request: {error}; the connection ends");
                 return say(&mut lines, &Answer::refuse(RefusalCode::BadRequest, message));
@@ -85,7 +91,7 @@ fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
     lines.write(&serde_json::to_string(answer)?)
 }
 
-fn answer(line: &[u8], handler: &impl Handler) -> Answer {
+fn answer(line: &[u8], handler: &impl Handler, client: &str) -> Answer {
     // The version first: another one may know other fields.
     #[derive(serde::Deserialize)]
     struct Versioned {
@@ -100,22 +106,51 @@ fn answer(line: &[u8], handler: &impl Handler) -> Answer {
         Err(error) => return Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}")),
     }
     match serde_json::from_slice(line) {
-        Ok(request) => handler.answer(request),
+        Ok(request) => {
+            let change = sa_change(&request);
+            let answer = handler.answer(request);
+            if let Some(change) = change {
+                let end = if matches!(answer.outcome, Outcome::Error(_)) { "refused" } else { "done" };
+                eprintln!("offramp: {client}: {change}: {end}");
+            }
+            answer
+        }
         Err(error) => Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}")),
+    }
+}
+
+/// What a request changes of security associations, for the log: who changed them must be found afterwards.
+fn sa_change(request: &Request) -> Option<String> {
+    match request {
+        Request::Show { .. } | Request::Set { .. } => None,
+        Request::SaAdd { port, sa, .. } => {
+            let (direction, spi) = (sa.direction.as_deref().unwrap_or_default(), sa.spi.unwrap_or_default());
+            Some(format!("port {port:?}: sa add {direction:?} {spi:#010x}"))
+        }
+        Request::SaDel { port, direction, spi, .. } => Some(format!("port {port:?}: sa del {direction:?} {spi:#010x}")),
+        Request::SaRekey { port, direction, spi, .. } => {
+            Some(format!("port {port:?}: sa rekey {direction:?} {spi:#010x}"))
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::{Outcome, Status};
+    use crate::control::Status;
     use std::io::{BufRead, BufReader, Write};
 
     struct Empty;
 
     impl Handler for Empty {
         fn answer(&self, _: Request) -> Answer {
-            Answer::new(Outcome::Status(Status { offramp: String::new(), process: 0, uptime_ns: 0, ports: vec![] }))
+            Answer::new(Outcome::Status(Status {
+                offramp: String::new(),
+                process: 0,
+                uptime_ns: 0,
+                sandbox: None,
+                ports: vec![],
+            }))
         }
     }
 
@@ -125,7 +160,7 @@ mod tests {
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("offramp-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
-        serve(UnixListener::bind_addr(&address).unwrap(), Arc::new(Empty)).unwrap();
+        serve(UnixListener::bind_addr(&address).unwrap(), Arc::new(Empty), Sandbox::default()).unwrap();
         address
     }
 

@@ -2,19 +2,15 @@
 
 use crate::control::client::ask;
 use crate::control::{Outcome, Request, VERSION};
-use crate::ipsec::{KeyText, LifetimeKeys, STANDARD_INPUT, SaKeys, SelectorKeys, UdpKeys, Word};
+use crate::ipsec::{KeyText, LifetimeKeys, STANDARD_INPUT, SaKeys, SelectorKeys, UdpKeys, Word, open_private};
 use offramp_offload::esp::xfrm::{Association, Direction, Owner, XfrmConfig};
-use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Mode, Prefix, SaConfig, Selector, Tunnel};
-use std::fs::File;
+use offramp_offload::esp::{DfRule, DscpRule, EcnRule, Lifetime, Mode, Prefix, SaConfig, Selector, Tunnel};
 use std::io::{self, Read};
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
 /// Longest text, bytes: some thousand associations.
 const TEXT_LEN_MAX: u64 = 1 << 20;
-/// Permission bits of everybody but the owner.
-const OTHERS_MODE: u32 = 0o077;
 
 /// Import what `ip xfrm` takes and prints
 #[derive(clap::Args)]
@@ -61,21 +57,17 @@ pub fn run(args: &Args, control: &Path) -> Result<String, String> {
 
 /// Reads a file that nobody but its owner may read, or standard input.
 fn read(file: &Path) -> Result<Zeroizing<String>, String> {
-    let shown = file.display();
-    let failed = |cause: io::Error| format!("{shown}: {cause}");
+    let failed = |cause: String| format!("{}: {cause}", file.display());
     // At its full length from the beginning: what grows leaves copies behind that nobody wipes.
     let mut text = Zeroizing::new(String::with_capacity(TEXT_LEN_MAX as usize + 1));
-    if file == Path::new(STANDARD_INPUT) {
-        io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text).map_err(failed)?;
+    let read = if file == Path::new(STANDARD_INPUT) {
+        io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
     } else {
-        let opened = File::open(file).map_err(failed)?;
-        if opened.metadata().map_err(failed)?.permissions().mode() & OTHERS_MODE != 0 {
-            return Err(format!("{shown} has keys in it and is open to others; run: chmod 600 {shown}"));
-        }
-        opened.take(TEXT_LEN_MAX + 1).read_to_string(&mut text).map_err(failed)?;
-    }
+        open_private(file).map_err(failed)?.take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
+    };
+    read.map_err(|cause| failed(cause.to_string()))?;
     if text.len() as u64 > TEXT_LEN_MAX {
-        return Err(format!("{shown}: more than {TEXT_LEN_MAX} bytes"));
+        return Err(failed(format!("more than {TEXT_LEN_MAX} bytes")));
     }
     Ok(text)
 }
@@ -172,7 +164,7 @@ fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
             destination: Some(udp.destination),
             keepalive_seconds: config.keepalive_seconds,
         }),
-        lifetime: lifetime_of(config),
+        lifetime: (config.lifetime != Lifetime::default()).then_some(LifetimeKeys(config.lifetime)),
         selector: selector_of(&config.selector),
         ..SaKeys::default()
     };
@@ -189,18 +181,6 @@ fn keys_of(direction: Direction, config: &SaConfig) -> SaKeys {
         };
     }
     keys
-}
-
-fn lifetime_of(config: &SaConfig) -> Option<LifetimeKeys> {
-    let limits = config.lifetime;
-    (limits != offramp_offload::esp::Lifetime::default()).then_some(LifetimeKeys {
-        soft_packets: limits.soft_packets,
-        hard_packets: limits.hard_packets,
-        soft_bytes: limits.soft_bytes,
-        hard_bytes: limits.hard_bytes,
-        soft_seconds: limits.soft_seconds,
-        hard_seconds: limits.hard_seconds,
-    })
 }
 
 fn selector_of(selector: &Selector) -> Option<SelectorKeys> {
@@ -280,9 +260,11 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
     fn a_file_that_others_may_read_is_refused() {
         let file = std::env::temp_dir().join(format!("ofr-import-{}", std::process::id()));
         std::fs::write(&file, TEXT).unwrap();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+        std::fs::set_permissions(&file, <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o644))
+            .unwrap();
         let refused = read(&file).unwrap_err();
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o600)).unwrap();
+        std::fs::set_permissions(&file, <std::fs::Permissions as std::os::unix::fs::PermissionsExt>::from_mode(0o600))
+            .unwrap();
         let text = read(&file);
         std::fs::remove_file(&file).unwrap();
         assert!(refused.contains("chmod 600"), "{refused}");

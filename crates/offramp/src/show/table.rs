@@ -20,7 +20,8 @@ const KILO: f64 = 1e3;
 /// All ports.
 pub fn status(status: &Status, style: Style) -> String {
     let ports: Vec<String> = status.ports.iter().map(|shown| port(shown, style)).collect();
-    ports.join("\n")
+    let sandbox = status.sandbox.iter().map(|sandbox| format!("{sandbox}\n"));
+    sandbox.chain(ports).collect::<Vec<_>>().join("\n")
 }
 
 fn port(port: &PortStatus, style: Style) -> String {

@@ -4,10 +4,10 @@
 //! for a port whose wire is an interface, a link of its own with two ends.
 
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
-use super::drain::{Mark, Rest};
-use super::host::{Host, HostError, TaskParts, on_wire, open_guest, open_privileged, open_tap_here};
+use super::drain::{AnyHost, Mark, Named, Rest, Resting};
+use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
 use super::ipsec::EventLog;
-use super::seat::{AnyHost, Named, RestingSwitch};
+use super::privilege::Groups;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::SaError;
@@ -19,6 +19,7 @@ use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
 use offramp_ports::ipsec_mb;
 use offramp_ports::packet::{Packet, PacketConfig, PacketError};
+use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::tap::{Tap, TapConfig};
 use offramp_ports::worker::{Polling, Task, Worker};
 use std::io;
@@ -86,9 +87,11 @@ impl Port {
 
     /// The ports of a switch or a link that are its: its own, and that of the interface on its wire.
     fn switch_ports(&self) -> impl Iterator<Item = Named> {
-        let own = self.on_switch.as_ref().map(|port| Named::new(port, format!("port \"{}\": the host", self.name)));
-        let on_wire = self.interface.as_ref().map(|port| Named::new(port, on_wire(&self.name)));
-        own.into_iter().chain(on_wire)
+        let ends = [(&self.on_switch, "the host"), (&self.interface, "the interface on its wire")];
+        ends.into_iter().filter_map(|(port, what)| {
+            let port = port.as_ref()?;
+            Some(Named::new(Some(port), format!("port \"{}\": {what}", self.name)))
+        })
     }
 }
 
@@ -99,7 +102,7 @@ pub struct Queue {
     pub worker: Arc<Worker>,
 }
 
-/// An interface on the line's side.
+/// An interface on the wire's side.
 #[derive(Debug)]
 enum Wire {
     Tap(Tap),
@@ -145,29 +148,38 @@ fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
     }
 }
 
+/// What all threads and sockets have in common.
+#[derive(Clone, Copy, Debug)]
+pub struct Threads<'a> {
+    pub rest: &'a Arc<Rest>,
+    pub sandbox: &'a Sandbox,
+    /// Of sockets.
+    pub groups: &'a Groups,
+}
+
 /// Opens the guests, joins hosts and wires, and starts the threads that drive them.
 ///
 /// # Errors
 /// When a guest's socket cannot be had or a thread cannot be started; what was started before has ended again.
-pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<Port>, BuildError> {
+pub fn start(config: &Config, devices: Devices, threads: Threads<'_>) -> Result<Vec<Port>, BuildError> {
     let mut hosts = Vec::new();
     for (port, (host, wire)) in config.ports.iter().zip(devices.0) {
         // One of the two has it.
-        hosts.extend(host.or(open_guest(port)?).map(|host| (host, wire)));
+        hosts.extend(host.or(open_guest(port, threads)?).map(|host| (host, wire)));
     }
     let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire));
     let mut unwired = made.collect::<Result<Vec<Unwired>, BuildError>>()?;
     for (near, port) in config.ports.iter().enumerate() {
         match &port.wire {
             WireConfig::Switch(_) => {}
-            WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], rest)?,
+            WireConfig::Tap(_) | WireConfig::Packet(_) => run_link(&mut unwired[near], threads)?,
             WireConfig::Cable(peer) => {
                 let far = config.ports.iter().position(|other| &other.name == peer);
                 // Each cable once: from the port that stands first in the file.
                 if let Some(far) = far.filter(|&far| far > near)
                     && let Ok([near, far]) = unwired.get_disjoint_mut([near, far])
                 {
-                    run_cable(near, far, rest)?;
+                    run_cable(near, far, threads)?;
                 }
             }
         }
@@ -175,7 +187,7 @@ pub fn start(config: &Config, devices: Devices, rest: &Arc<Rest>) -> Result<Vec<
     for switch in &config.switches {
         let wire = WireConfig::Switch(switch.name.clone());
         let on_it = unwired.iter_mut().zip(&config.ports).filter(|(_, port)| port.wire == wire);
-        run_switch(switch, on_it.map(|(port, _)| port).collect(), rest)?;
+        run_switch(switch, on_it.map(|(port, _)| port).collect(), threads)?;
     }
     Ok(unwired.into_iter().map(|port| port.port).collect())
 }
@@ -188,6 +200,7 @@ struct Unwired {
     bits_per_second: Option<u64>,
     cpus: Vec<usize>,
     polling: Polling,
+    isolated: bool,
 }
 
 impl Unwired {
@@ -204,7 +217,7 @@ impl Unwired {
         let name = config.name.clone();
         // A switch drives all queue pairs in one thread, and counts them as one.
         let counted = if matches!(config.wire, WireConfig::Cable(_)) { queue_pairs } else { 1 };
-        let control = PortControl::new(&AdapterConfig { queues: counted, ..adapter });
+        let control = PortControl::secured(&AdapterConfig { queues: counted, ..adapter }, config.security.clone());
         let watched = EventLog::watch(&name, &control);
         let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);
@@ -219,6 +232,7 @@ impl Unwired {
             bits_per_second: config.bits_per_second,
             cpus: config.cpus.clone(),
             polling: config.polling(),
+            isolated: config.isolated,
         })
     }
 
@@ -245,8 +259,8 @@ impl Unwired {
     ) -> Result<(), BuildError> {
         let Some(host) = self.port.host.switch_port() else { return Ok(()) };
         let AdapterConfig { mtu, coalesce, queues, .. } = self.port.adapter;
-        let config =
-            switch::PortConfig { mtu, coalesce, queues, stations_max, flood_limit, ..switch::PortConfig::default() };
+        let shape = switch::PortConfig { mtu, coalesce, queues, stations_max, flood_limit, ..Default::default() };
+        let config = switch::PortConfig { isolated: self.isolated, ..shape };
         let added = switch.control().add_controlled(host, &self.port.control, &config);
         let shared = added.map_err(|cause| BuildError::Switch { port: self.port.name.clone(), cause })?;
         self.port.on_switch = Some(shared);
@@ -256,12 +270,12 @@ impl Unwired {
 
 /// A cable for each queue pair. Where both ends are to run on the same processor one thread drives both, so that a
 /// frame stays in its cache; otherwise each has a thread of its own.
-fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_cable(near: &mut Unwired, far: &mut Unwired, threads: Threads<'_>) -> Result<(), BuildError> {
     near.port.host.join(&far.port.host);
     let line = CableConfig { mtu: near.port.adapter.mtu, rate_bps: near.bits_per_second, ..CableConfig::default() };
     for queue in 0..usize::from(near.port.queue_pairs) {
         let (near_end, far_end) = cable(&line);
-        let ends = (near.cable_task(queue, near_end, rest), far.cable_task(queue, far_end, rest));
+        let ends = (near.cable_task(queue, near_end, threads.rest), far.cable_task(queue, far_end, threads.rest));
         let (Some((near_task, near_mark)), Some((far_task, far_mark))) = ends else { continue };
         let (near_cpu, far_cpu) = (near.cpu(queue), far.cpu(queue));
         let (near_worker, far_worker) = if near_cpu == far_cpu {
@@ -271,11 +285,12 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<
                 vec![near_task, far_task],
                 near_cpu,
                 near.polling.or(far.polling),
+                threads,
             )?;
             (Arc::clone(&both), both)
         } else {
-            let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu, near.polling)?;
-            (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu, far.polling)?)
+            let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu, near.polling, threads)?;
+            (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu, far.polling, threads)?)
         };
         near.port.queues.push(Queue { mark: near_mark, worker: near_worker });
         far.port.queues.push(Queue { mark: far_mark, worker: far_worker });
@@ -284,7 +299,7 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, rest: &Arc<Rest>) -> Result<
 }
 
 /// A port and the interface on its wire: a link with two ends.
-fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_link(port: &mut Unwired, threads: Threads<'_>) -> Result<(), BuildError> {
     let link = Switch::new(&switch::SwitchConfig::link());
     port.connect(&link, 0, None)?;
     if let Some(wire) = port.port.wire.as_ref().and_then(Wire::switch_port) {
@@ -294,15 +309,16 @@ fn run_link(port: &mut Unwired, rest: &Arc<Rest>) -> Result<(), BuildError> {
         let shared = added.map_err(|cause| BuildError::Switch { port: port.port.name.clone(), cause })?;
         port.port.interface = Some(shared);
     }
-    run_ports(link, vec![port], rest)
+    run_ports(link, vec![port], threads)
 }
 
 /// A switch of the file and the ports on it, which have equal shares of its table.
-fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, threads: Threads<'_>) -> Result<(), BuildError> {
     let shape = switch::SwitchConfig {
         ports_max: ports.len(),
         stations_max: config.mac_entries_max,
         ageing_s: u64::from(config.age_seconds),
+        unknown_unicast: config.unknown_unicast,
         ..switch::SwitchConfig::default()
     };
     let Some(stations_max) = config.mac_entries_max.checked_div(ports.len()) else { return Ok(()) };
@@ -311,7 +327,7 @@ fn run_switch(config: &SwitchConfig, mut ports: Vec<&mut Unwired>, rest: &Arc<Re
     for port in &mut ports {
         port.connect(&switch, stations_max, Some(floods))?;
     }
-    run_ports(switch, ports, rest)
+    run_ports(switch, ports, threads)
 }
 
 /// A port that may flood nothing has no burst to begin with either.
@@ -321,14 +337,14 @@ fn flood_limit(frames_per_s: u32) -> FloodLimit {
 }
 
 /// One thread for a switch, on the first processor that one of its ports names.
-fn run_ports(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, rest: &Arc<Rest>) -> Result<(), BuildError> {
+fn run_ports(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, threads: Threads<'_>) -> Result<(), BuildError> {
     let Some(first) = ports.first() else { return Ok(()) };
     let mark = Arc::new(Mark::default());
     let named = ports.iter().flat_map(|port| port.port.switch_ports()).collect();
-    let task: Box<dyn Task> = Box::new(RestingSwitch::new(switch, rest, &mark, named));
+    let task: Box<dyn Task> = Box::new(Resting::new(switch, threads.rest, &mark, named));
     let cpu = ports.iter().find_map(|port| port.cpu(0));
     let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
-    let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling)?;
+    let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling, threads)?;
     for port in ports {
         port.port.queues.push(Queue { mark: Arc::clone(&mark), worker: Arc::clone(&worker) });
     }
@@ -341,7 +357,9 @@ fn start_worker(
     tasks: Vec<Box<dyn Task>>,
     cpu: Option<Vec<usize>>,
     polling: Polling,
+    threads: Threads<'_>,
 ) -> Result<Arc<Worker>, BuildError> {
-    let worker = Worker::start_polling(&format!("ofr-{port}-{queue}"), tasks, cpu, polling);
+    let name = format!("ofr-{port}-{queue}");
+    let worker = Worker::start_polling(&name, tasks, cpu, polling, threads.sandbox.clone());
     Ok(Arc::new(worker.map_err(|cause| BuildError::Thread { port: port.to_owned(), cause })?))
 }

@@ -6,6 +6,7 @@ mod card;
 mod file;
 mod ipsec;
 mod place;
+mod security;
 mod share;
 #[cfg(test)]
 mod tests;
@@ -13,17 +14,20 @@ mod tests;
 pub use ipsec::{IpsecConfig, SaEntry, shared_key};
 pub use place::{ConfigError, unknown};
 
+use crate::control::SandboxLevel;
 use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
 use offramp_adapter::cable::RATE_BPS;
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
 use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::switch::UnknownUnicast;
 use offramp_impair::fault::FaultConfig;
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
-use offramp_ports::vhost_user::{ControlQueue, QUEUE_PAIRS_MAX};
+use offramp_ports::vhost_user::{ControlQueue, Mode, QUEUE_PAIRS_MAX, RingFeatures};
 use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
@@ -34,10 +38,12 @@ use toml::Spanned;
 
 /// Where the control socket is unless the file says otherwise.
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
-/// Permissions of the control socket: the daemon's user alone.
-const CONTROL_MODE_DEFAULT: i64 = 0o600;
+/// Permissions of a socket: the daemon's user alone.
+const SOCKET_MODE_DEFAULT: u32 = 0o600;
 /// All permission bits that a socket has use for.
-const CONTROL_MODE_MAX: i64 = 0o777;
+const SOCKET_MODE_MAX: u32 = 0o777;
+/// Numbers of users; the largest one stands for none (chown(2)).
+const UIDS: RangeInclusive<i64> = 0..=u32::MAX as i64 - 1;
 /// Longest path of a Unix socket in bytes (unix(7): 108 with the zero byte), less the room for the
 /// name under which the control socket is made before it is put in its place.
 const SOCKET_PATH_LEN_MAX: usize = 96;
@@ -72,6 +78,8 @@ pub struct Config {
     pub daemon: DaemonConfig,
     pub ports: Vec<PortConfig>,
     pub switches: Vec<SwitchConfig>,
+    /// Files from which keys were read.
+    pub key_files: Vec<PathBuf>,
 }
 
 /// What concerns the process.
@@ -85,6 +93,8 @@ pub struct DaemonConfig {
     pub control_group: Option<String>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
+    /// What the sandbox takes from the process, once its devices are open.
+    pub sandbox: SandboxLevel,
 }
 
 /// One adapter: a host on one side, a wire on the other.
@@ -112,6 +122,10 @@ pub struct PortConfig {
     pub cpus: Vec<usize>,
     /// Security associations and their policy.
     pub ipsec: IpsecConfig,
+    /// The source addresses that the host may use.
+    pub security: PortSecurity,
+    /// On a switch: the port reaches only ports that are not isolated.
+    pub isolated: bool,
 }
 
 /// Who is on the host's side.
@@ -132,21 +146,21 @@ pub struct TapHost {
 }
 
 /// A guest, behind a vhost-user socket.
-#[allow(clippy::struct_excessive_bools, reason = "each is a switch of its own, as in the file")]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VhostUserHost {
     pub socket: PathBuf,
-    /// Whether the daemon listens at the socket; otherwise it connects to it.
-    pub listens: bool,
+    pub mode: Mode,
     pub queue_pairs: u16,
     pub mac: Option<[u8; 6]>,
     pub control_queue: ControlQueue,
-    pub packed: bool,
-    pub indirect: bool,
-    pub event_idx: bool,
-    pub in_order: bool,
-    pub mrg_rxbuf: bool,
+    pub rings: RingFeatures,
     pub queue_size_max: u16,
+    /// Permission bits of the socket.
+    pub socket_mode: u32,
+    /// Its group, by name; the process's own when `None`.
+    pub socket_group: Option<String>,
+    /// The only user that may be the frontend.
+    pub allowed_uid: Option<u32>,
 }
 
 /// How long a guest's thread may look for more before it sleeps, while frames come soon after one another: about
@@ -172,6 +186,14 @@ impl HostConfig {
             Self::VhostUser(vhost) => vhost.queue_pairs,
         }
     }
+
+    /// Ethernet address of the host, if the file says one.
+    fn mac(&self) -> Option<[u8; 6]> {
+        match self {
+            Self::Tap(tap) => tap.mac,
+            Self::VhostUser(vhost) => vhost.mac,
+        }
+    }
 }
 
 /// What is on the wire side.
@@ -194,6 +216,7 @@ pub struct SwitchConfig {
     pub mac_entries_max: usize,
     pub age_seconds: u32,
     pub flood_frames_per_second: u32,
+    pub unknown_unicast: UnknownUnicast,
 }
 
 impl Config {
@@ -228,9 +251,20 @@ impl Config {
             check.wire_leads_somewhere(port, written, &ports, &switches)?;
         }
         check.ports_share_no_key(&ports, &written.port)?;
+        check.ports_share_no_address(&ports, &written.port)?;
         check.nothing_is_made_twice(&daemon.control, &ports, &written.port)?;
         check.switches_have_room(&ports, &switches, &written.switch)?;
-        Ok(Self { daemon, ports, switches })
+        let keys = written.port.iter().flat_map(|port| &port.as_ref().sa);
+        let key_files = keys.filter_map(|sa| Some(directory.join(sa.as_ref().key_file.as_ref()?))).collect();
+        Ok(Self { daemon, ports, switches, key_files })
+    }
+
+    /// The sockets of guests that this process listens on.
+    pub fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
+        self.ports.iter().filter_map(|port| match &port.host {
+            HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
+            HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
+        })
     }
 }
 
@@ -253,23 +287,32 @@ impl Check<'_> {
             Some(path) => self.socket("daemon.control", path)?,
             None => PathBuf::from(CONTROL_DEFAULT),
         };
+        let levels = [("full", SandboxLevel::Full), ("log", SandboxLevel::Log), ("off", SandboxLevel::Off)];
         let text = |key: &Key<String>| key.as_ref().map(|value| value.as_ref().clone());
-        let control_mode = match &written.control_mode {
-            None => CONTROL_MODE_DEFAULT,
-            Some(mode) if (0..=CONTROL_MODE_MAX).contains(mode.as_ref()) => *mode.as_ref(),
-            Some(mode) => {
-                let given =
-                    if *mode.as_ref() < 0 { mode.as_ref().to_string() } else { format!("{:#o}", mode.as_ref()) };
-                let message = format!("daemon.control_mode {given} is out of range; use 0o000 to 0o777, such as 0o660");
-                return Err(self.0.wrong(mode.span(), message));
-            }
-        };
         Ok(DaemonConfig {
             control,
-            control_mode: control_mode as u32,
+            control_mode: self.permissions("daemon.control_mode", &written.control_mode)?,
             control_group: text(&written.control_group),
             user: text(&written.user),
+            sandbox: self.one_of("daemon", "sandbox", &written.sandbox, &levels)?.unwrap_or_default(),
         })
+    }
+
+    /// Permission bits of a socket.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn permissions(&self, key: &str, written: &Key<i64>) -> Result<u32, ConfigError> {
+        match written {
+            None => Ok(SOCKET_MODE_DEFAULT),
+            Some(mode) => {
+                let bits = u32::try_from(*mode.as_ref()).ok().filter(|bits| *bits <= SOCKET_MODE_MAX);
+                bits.ok_or_else(|| {
+                    let number = *mode.as_ref();
+                    let given = if number < 0 { number.to_string() } else { format!("{number:#o}") };
+                    let message = format!("{key} {given} is out of range; use 0o000 to 0o777, such as 0o660");
+                    self.0.wrong(mode.span(), message)
+                })
+            }
+        }
     }
 
     fn switch(&self, written: &Spanned<file::Switch>) -> Result<SwitchConfig, ConfigError> {
@@ -288,6 +331,9 @@ impl Check<'_> {
                 FLOOD_FRAMES,
                 FLOOD_FRAMES_DEFAULT,
             )? as u32,
+            unknown_unicast: self
+                .one_of("switch", "unknown_unicast", &written.unknown_unicast, &security::UNKNOWN_UNICAST)?
+                .unwrap_or_default(),
         })
     }
 
@@ -304,6 +350,8 @@ impl Check<'_> {
         let (host, line) = (self.host(host)?, self.wire(wire)?);
         Ok(PortConfig {
             ipsec: self.ipsec(&name, written, directory, &host)?,
+            security: self.security(written, host.mac())?,
+            isolated: self.isolated(written, &line)?,
             host,
             wire: line,
             mtu: mtu as usize,
@@ -377,6 +425,9 @@ impl Check<'_> {
                 ("in_order", host.in_order.as_ref().map(Spanned::span)),
                 ("mrg_rxbuf", host.mrg_rxbuf.as_ref().map(Spanned::span)),
                 ("queue_size_max", host.queue_size_max.as_ref().map(Spanned::span)),
+                ("socket_mode", host.socket_mode.as_ref().map(Spanned::span)),
+                ("socket_group", host.socket_group.as_ref().map(Spanned::span)),
+                ("allowed_uid", host.allowed_uid.as_ref().map(Spanned::span)),
             ],
         )?;
         Ok(HostConfig::Tap(TapHost {
@@ -390,50 +441,67 @@ impl Check<'_> {
 
     fn vhost_user_host(&self, socket: &Spanned<String>, host: &Host) -> Result<HostConfig, ConfigError> {
         self.belongs_not("tap", [("namespace", host.namespace.as_ref().map(Spanned::span))])?;
-        let listens = match &host.mode {
-            None => true,
-            Some(mode) => match mode.as_ref().as_str() {
-                "server" => true,
-                "client" => false,
-                other => {
-                    let message = format!("port.host.{}", unknown("mode", other, ["server", "client"]));
-                    return Err(self.0.wrong(mode.span(), message));
-                }
-            },
-        };
-        let on = |key: &Key<bool>| key.as_ref().is_none_or(|value| *value.as_ref());
+        let modes = [("server", Mode::Server), ("client", Mode::Client)];
+        let switches = [
+            (RingFeatures::PACKED, &host.packed),
+            (RingFeatures::INDIRECT, &host.indirect),
+            (RingFeatures::EVENT_IDX, &host.event_idx),
+            (RingFeatures::IN_ORDER, &host.in_order),
+            (RingFeatures::MRG_RXBUF, &host.mrg_rxbuf),
+        ];
+        let off = switches.into_iter().filter(|(_, key)| key.as_ref().is_some_and(|on| !*on.as_ref()));
         let queue_size_max =
             self.number("port.host.queue_size_max", &host.queue_size_max, QUEUE_SIZE, QUEUE_SIZE_DEFAULT)?;
+        let mode = self.one_of("port.host", "mode", &host.mode, &modes)?.unwrap_or_default();
+        let of_a_server = [host.socket_mode.as_ref().map(Spanned::span), host.socket_group.as_ref().map(Spanned::span)];
+        if let (Mode::Client, Some(at)) = (mode, of_a_server.into_iter().flatten().next()) {
+            let message =
+                "port.host.socket_mode and socket_group belong to mode \"server\": who listens makes the socket";
+            return Err(self.0.wrong(at, message));
+        }
+        let allowed_uid = self.number("port.host.allowed_uid", &host.allowed_uid, UIDS, 0)?;
         Ok(HostConfig::VhostUser(VhostUserHost {
             socket: self.socket("port.host.vhost_user", socket)?,
-            listens,
+            mode,
+            socket_mode: self.permissions("port.host.socket_mode", &host.socket_mode)?,
+            socket_group: host.socket_group.as_ref().map(|group| group.as_ref().clone()),
+            allowed_uid: host.allowed_uid.is_some().then_some(allowed_uid as u32),
             queue_pairs: self.queue_pairs(host, QUEUE_PAIRS_MAX)?,
             mac: self.mac(host.mac.as_ref())?,
             control_queue: self.control_queue(host)?,
-            packed: on(&host.packed),
-            indirect: on(&host.indirect),
-            event_idx: on(&host.event_idx),
-            in_order: on(&host.in_order),
-            mrg_rxbuf: on(&host.mrg_rxbuf),
+            rings: off.fold(RingFeatures::all(), |rings, (ring, _)| rings - ring),
             queue_size_max: queue_size_max as u16,
         }))
     }
 
     fn control_queue(&self, host: &Host) -> Result<ControlQueue, ConfigError> {
-        const NAMES: [&str; 2] = ["frontend", "none"];
-        let Some(written) = &host.control_queue else { return Ok(ControlQueue::default()) };
-        match (written.as_ref().as_str(), &host.queue_pairs) {
-            ("frontend", _) => Ok(ControlQueue::Frontend),
-            ("none", Some(pairs)) if *pairs.as_ref() > 1 => {
+        let known = [("frontend", ControlQueue::Frontend), ("none", ControlQueue::None)];
+        let chosen = self.one_of("port.host", "control_queue", &host.control_queue, &known)?.unwrap_or_default();
+        match &host.queue_pairs {
+            Some(pairs) if chosen == ControlQueue::None && *pairs.as_ref() > 1 => {
                 let message = "port.host.queue_pairs: a guest without a control queue uses one; write 1";
-                Err(self.0.wrong(pairs.span(), message.to_owned()))
+                Err(self.0.wrong(pairs.span(), message))
             }
-            ("none", _) => Ok(ControlQueue::None),
-            (other, _) => {
-                let message = format!("port.host.{}", unknown("control_queue", other, NAMES));
-                Err(self.0.wrong(written.span(), message))
-            }
+            _ => Ok(chosen),
         }
+    }
+
+    /// What the word at `table`.`key` stands for, if there is one.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn one_of<T: Copy>(
+        &self,
+        table: &str,
+        key: &str,
+        written: &Key<String>,
+        known: &[(&str, T)],
+    ) -> Result<Option<T>, ConfigError> {
+        let Some(written) = written else { return Ok(None) };
+        let found = known.iter().find(|(name, _)| *name == written.as_ref().as_str());
+        let wrong = || {
+            let message = unknown(key, written.as_ref(), known.iter().map(|(name, _)| *name));
+            self.0.wrong(written.span(), format!("{table}.{message}"))
+        };
+        found.map(|(_, meant)| Some(*meant)).ok_or_else(wrong)
     }
 
     /// Refuses keys that only another kind of host has.
@@ -455,11 +523,14 @@ impl Check<'_> {
     }
 
     fn mac(&self, written: Option<&Spanned<String>>) -> Result<Option<[u8; 6]>, ConfigError> {
-        let Some(written) = written else { return Ok(None) };
+        written.map(|written| self.address_of_host("port.host.mac", written)).transpose()
+    }
+
+    fn address_of_host(&self, key: &str, written: &Spanned<String>) -> Result<[u8; 6], ConfigError> {
         let text = written.as_ref();
-        parse_mac(text).map(Some).ok_or_else(|| {
+        parse_mac(text).ok_or_else(|| {
             let message = format!(
-                "port.host.mac \"{text}\" is no address of one host; write six bytes in hexadecimal, such as \
+                "{key} \"{text}\" is no address of one host; write six bytes in hexadecimal, such as \
                  \"02:00:00:00:00:01\", the first of them even"
             );
             self.0.wrong(written.span(), message)

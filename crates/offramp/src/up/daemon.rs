@@ -5,8 +5,8 @@ use super::config::{Config, ConfigError, PortConfig, WireConfig, feature, unknow
 use super::drain::Rest;
 use crate::control::server::Handler;
 use crate::control::{
-    Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request, Status,
-    WaitsFor, WireLost, WireStatus,
+    Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request,
+    SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
@@ -24,13 +24,14 @@ pub struct Daemon {
     file: PathBuf,
     ports: Vec<Port>,
     rest: Arc<Rest>,
+    sandbox: SandboxStatus,
     /// What the file said last, less what could not be changed. Its lock also keeps changes apart.
     config: Mutex<Config>,
 }
 
 impl Daemon {
-    pub fn new(file: PathBuf, config: Config, ports: Vec<Port>, rest: Arc<Rest>) -> Self {
-        Self { started: Instant::now(), file, ports, rest, config: Mutex::new(config) }
+    pub fn new(file: PathBuf, config: Config, ports: Vec<Port>, rest: Arc<Rest>, sandbox: SandboxStatus) -> Self {
+        Self { started: Instant::now(), file, ports, rest, sandbox, config: Mutex::new(config) }
     }
 
     /// A panic elsewhere leaves a whole configuration: it is only ever replaced field by field with checked values.
@@ -58,6 +59,7 @@ impl Daemon {
             offramp: env!("CARGO_PKG_VERSION").to_owned(),
             process: std::process::id(),
             uptime_ns,
+            sandbox: Some(self.sandbox.clone()),
             ports: shown.into_iter().filter_map(|port| Some(port_status(port, config_of(port)?))).collect(),
         })
     }
@@ -100,9 +102,10 @@ impl Daemon {
     }
 
     /// Changes the associations of a port, apart from other changes.
-    fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, Answer>) -> Result<Outcome, Answer> {
+    fn change_sa(&self, port: &str, change: impl FnOnce(&Port) -> Result<Outcome, String>) -> Result<Outcome, Answer> {
         let _apart = self.config();
         change(self.port(port)?)
+            .map_err(|error| Answer::refuse(RefusalCode::BadAssociation, format!("port \"{port}\": {error}")))
     }
 
     /// Reads the file again: what can change while frames flow changes, the rest is named in what is returned.
@@ -192,6 +195,9 @@ fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
         ("faults", old.faults != new.faults),
         ("poll_usecs", old.poll_usecs != new.poll_usecs),
         ("cpus", old.cpus != new.cpus),
+        ("mac_addresses", old.security.mac_addresses != new.security.mac_addresses),
+        ("ip_addresses", old.security.ip_addresses != new.security.ip_addresses),
+        ("isolated", old.isolated != new.isolated),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
 }

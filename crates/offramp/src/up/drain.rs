@@ -1,12 +1,12 @@
-//! Queue pairs that can be brought to rest without losing a frame.
+//! Tasks that can be brought to rest without losing a frame.
 //!
-//! To rest in two phases: first nothing more is taken from any host, until no pair holds a frame it
-//! took; nothing new gets on a line from then on. Then each line is emptied into its host.
+//! Rest has two phases. First no task takes anything more from a host, until none holds a frame that it took: nothing
+//! new gets on a wire from then on. Then each wire is emptied into its host.
 
 use nix::sys::eventfd::EventFd;
-use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{Line, PortError};
+use offramp_adapter::switch::{Switch, SwitchPort};
 use offramp_ports::worker::{HostIo, Task, Watch};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -15,17 +15,20 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How far all pairs are on their way to rest.
+/// How far all tasks are on their way to rest.
 const RUNNING: u8 = 0;
 const SHUT: u8 = 1;
 const EMPTYING: u8 = 2;
 
 /// Longest time that a rest may take: a host that takes nothing cannot keep the daemon.
 const REST_MAX: Duration = Duration::from_secs(3);
-/// Time between two looks at whether all are at rest.
-const LOOK_INTERVAL: Duration = Duration::from_millis(1);
+/// Time between two checks whether all are at rest.
+const CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// The phase of all pairs, and what wakes those that sleep when it changes.
+/// A host port of any kind: ports of one switch are a TAP, a guest and an interface side by side.
+pub type AnyHost = Box<dyn HostIo + Send>;
+
+/// The phase of all tasks, and what wakes those that sleep when it changes.
 #[derive(Debug)]
 pub struct Rest {
     phase: AtomicU8,
@@ -33,7 +36,7 @@ pub struct Rest {
     bell: EventFd,
 }
 
-/// What one pair says of itself.
+/// The progress of one task.
 #[derive(Debug, Default)]
 pub struct Mark {
     /// The last phase whose end it has reached.
@@ -42,14 +45,9 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Whether the pair's host is gone for good.
+    /// Whether the host of a queue pair is gone for good.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
-    }
-
-    /// Notes that the end of a phase is reached.
-    pub fn note(&self, phase: u8) {
-        self.reached.store(phase, Ordering::Release);
     }
 
     fn is_past(&self, phase: u8) -> bool {
@@ -58,7 +56,7 @@ impl Mark {
 }
 
 impl Rest {
-    /// Pairs run.
+    /// Tasks run.
     ///
     /// # Errors
     /// When the process has no descriptor left.
@@ -67,21 +65,15 @@ impl Rest {
     }
 
     /// Readable as soon as all are to come to rest.
-    pub fn bell(&self) -> BorrowedFd<'_> {
+    fn bell(&self) -> BorrowedFd<'_> {
         self.bell.as_fd()
     }
 
-    /// Whether all still run.
-    pub fn is_running(&self) -> bool {
-        self.phase() == RUNNING
-    }
-
-    /// How far all are on their way to rest.
-    pub fn phase(&self) -> u8 {
+    fn phase(&self) -> u8 {
         self.phase.load(Ordering::Acquire)
     }
 
-    /// Brings all pairs to rest; whether every frame that was taken has gone out.
+    /// Brings all tasks to rest; whether every frame that was taken has gone out.
     pub fn bring_about(&self, marks: &[Arc<Mark>]) -> bool {
         let until = Instant::now() + REST_MAX;
         // A full counter means that it rings already.
@@ -92,77 +84,116 @@ impl Rest {
                 if Instant::now() >= until {
                     return false;
                 }
-                thread::sleep(LOOK_INTERVAL);
+                thread::sleep(CHECK_INTERVAL);
             }
             true
         })
     }
 }
 
-/// Says that a host, or an interface on a wire, is gone for good.
-pub fn say_gone(who: &str, error: PortError) {
-    eprintln!("offramp: {who} is gone: {error}; it carries nothing any more");
+/// A host, or an interface on a wire, whose end is reported once.
+pub struct Named {
+    /// Its port of a switch; `None` on a cable.
+    port: Option<Arc<SwitchPort>>,
+    /// Its name in messages; `None` once its end was reported.
+    who: Option<String>,
 }
 
-/// A queue pair on a cable that says when it is at rest, and when its host is gone.
-#[derive(Debug)]
-pub struct RestingPair<H, W = CableEnd> {
-    pair: QueuePair<H, W>,
-    rest: Arc<Rest>,
-    mark: Arc<Mark>,
-    /// What a message calls its host.
-    who: String,
-}
-
-impl<H: HostIo, W: Line> RestingPair<H, W> {
-    /// `who` is what a message calls its host.
-    pub fn new(pair: QueuePair<H, W>, rest: &Arc<Rest>, mark: &Arc<Mark>, who: String) -> Self {
-        Self { pair, rest: Arc::clone(rest), mark: Arc::clone(mark), who }
+impl Named {
+    pub fn new(port: Option<&Arc<SwitchPort>>, who: String) -> Self {
+        Self { port: port.cloned(), who: Some(who) }
     }
 
-    /// Notes the phase whose end is reached. Nothing is held after a poll that moved nothing; a line may
-    /// still hold frames, which only counts when no more can come.
-    fn note(&self, phase: u8, moved: bool) {
-        let at_rest = match phase {
-            RUNNING => return,
-            SHUT => self.pair.held() == 0,
-            _ => !moved && self.pair.held() == 0 && self.pair.wire().is_idle(),
-        };
-        if at_rest {
-            self.mark.note(phase);
+    fn report(&mut self, error: PortError) {
+        if let Some(who) = self.who.take() {
+            eprintln!("offramp: {who} is gone: {error}; it carries nothing any more");
         }
     }
 }
 
-impl<H: HostIo + Send, W: Line + Send> Task for RestingPair<H, W> {
+/// A task that can be brought to rest.
+pub trait Drain: Task {
+    /// Sets whether frames of hosts stay where they are.
+    fn set_draining(&mut self, is_draining: bool);
+
+    /// Whether the end of `phase` is reached after a poll; `moved`: it moved frames.
+    fn is_drained(&self, phase: u8, moved: bool, hosts: &[Named]) -> bool;
+}
+
+impl<H: HostIo + Send, W: Line + Send> Drain for QueuePair<H, W> {
+    fn set_draining(&mut self, is_draining: bool) {
+        QueuePair::set_draining(self, is_draining);
+    }
+
+    /// A wire may still hold frames, which only counts when no more can come.
+    fn is_drained(&self, phase: u8, moved: bool, _hosts: &[Named]) -> bool {
+        self.held() == 0 && (phase != EMPTYING || (!moved && self.wire().is_idle()))
+    }
+}
+
+impl Drain for Switch<AnyHost> {
+    fn set_draining(&mut self, is_draining: bool) {
+        Switch::set_draining(self, is_draining);
+    }
+
+    /// It holds no frame for a port that is open after a turn of all ports in which none moved.
+    fn is_drained(&self, _phase: u8, moved: bool, hosts: &[Named]) -> bool {
+        let mut open = hosts.iter().filter_map(|host| host.port.as_ref()).filter(|port| port.closed().is_none());
+        !moved && open.all(|port| self.held(port.index()) == 0)
+    }
+}
+
+/// A task that notes when it is at rest, and reports when a host of it is gone.
+pub struct Resting<T> {
+    task: T,
+    rest: Arc<Rest>,
+    mark: Arc<Mark>,
+    hosts: Vec<Named>,
+}
+
+impl<T: Drain> Resting<T> {
+    /// `hosts` are all of the task.
+    pub fn new(task: T, rest: &Arc<Rest>, mark: &Arc<Mark>, hosts: Vec<Named>) -> Self {
+        Self { task, rest: Arc::clone(rest), mark: Arc::clone(mark), hosts }
+    }
+}
+
+impl<T: Drain> Task for Resting<T> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
         let phase = self.rest.phase();
-        self.pair.set_draining(phase != RUNNING);
-        let polled = Task::poll(&mut self.pair, now_ns);
+        self.task.set_draining(phase != RUNNING);
+        let polled = self.task.poll(now_ns);
+        for host in &mut self.hosts {
+            if let Some(errno) = host.port.as_ref().and_then(|port| port.closed()) {
+                host.report(PortError::Closed(errno));
+            }
+        }
         match polled {
-            Ok(moved) => self.note(phase, moved),
+            Ok(moved) if phase != RUNNING && self.task.is_drained(phase, moved, &self.hosts) => {
+                self.mark.reached.store(phase, Ordering::Release);
+            }
             Err(error @ PortError::Closed(_)) => {
-                say_gone(&self.who, error);
+                self.hosts.iter_mut().for_each(|host| host.report(error));
                 self.mark.ended.store(true, Ordering::Relaxed);
             }
-            Err(_) => {}
+            _ => {}
         }
         polled
     }
 
     fn arm(&mut self, waker: &Waker) {
-        self.pair.arm(waker);
+        self.task.arm(waker);
     }
 
     fn disarm(&mut self) {
-        self.pair.disarm();
+        self.task.disarm();
     }
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
         watch.readable(self.rest.bell());
         // From then on it is polled until its thread is ended.
         if self.rest.phase() == RUNNING {
-            self.pair.watch(now_ns, watch);
+            self.task.watch(now_ns, watch);
         }
     }
 }

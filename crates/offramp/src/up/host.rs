@@ -1,8 +1,9 @@
 //! The host's side of a port: a TAP or a guest. Everything else of the daemon does not know which.
 
+use super::build::Threads;
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
-use super::drain::{Mark, Rest, RestingPair};
-use super::seat::AnyHost;
+use super::drain::{AnyHost, Mark, Named, Rest, Resting};
+use super::privilege::Groups;
 use crate::control::{GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::config::AdapterConfig;
@@ -12,15 +13,14 @@ use offramp_adapter::stats::Counter;
 use offramp_impair::fault::{self, FaultConfig};
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
+use offramp_offload::sync::lock;
 use offramp_ports::sys::{NetNs, SysError, link};
 use offramp_ports::tap::{Tap, TapConfig, TapError};
-use offramp_ports::vhost_user::{
-    Mode, QueueCounters, RingFeatures, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name,
-};
+use offramp_ports::vhost_user::{QueueCounters, VhostPort, VhostUser, VhostUserConfig, VhostUserError, feature_name};
 use offramp_ports::worker::{HostIo, Task};
 use std::io;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Frames that a TAP's host holds per queue: more than its largest send window. A TAP drops what its queue has
 /// no room for, where a driver would hold the host back.
@@ -46,7 +46,7 @@ pub enum Host {
         tap: Tap,
         namespace: Option<PathBuf>,
     },
-    /// Locked for a look at it: queues that are not in use yet belong to one thread at a time.
+    /// Locked while it is read: queues that are not in use yet belong to one thread at a time.
     VhostUser(Box<Mutex<VhostUser>>),
 }
 
@@ -66,30 +66,24 @@ pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
 ///
 /// # Errors
 /// As [`open_privileged`].
-pub fn open_guest(config: &PortConfig) -> Result<Option<Host>, HostError> {
+pub fn open_guest(config: &PortConfig, threads: Threads<'_>) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
-    let opened = VhostUser::open(&guest_config(config, host));
+    let opened = VhostUser::open_in(&guest_config(config, host, threads.groups), threads.sandbox.clone());
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }
 
-fn guest_config(config: &PortConfig, host: &VhostUserHost) -> VhostUserConfig {
-    let switched = [
-        (RingFeatures::PACKED, host.packed),
-        (RingFeatures::INDIRECT, host.indirect),
-        (RingFeatures::EVENT_IDX, host.event_idx),
-        (RingFeatures::IN_ORDER, host.in_order),
-        (RingFeatures::MRG_RXBUF, host.mrg_rxbuf),
-    ];
-    let off = switched.into_iter().filter(|(_, on)| !on).fold(RingFeatures::empty(), |off, (ring, _)| off | ring);
+fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> VhostUserConfig {
     VhostUserConfig {
-        mode: if host.listens { Mode::Server } else { Mode::Client },
+        mode: host.mode,
+        socket_rights: groups.rights(host.socket_mode, host.socket_group.as_ref()),
+        allowed_uid: host.allowed_uid,
         queue_pairs: host.queue_pairs,
         mac: host.mac,
         control_queue: host.control_queue,
         mtu: u16::try_from(config.mtu).ok(),
         offloads: config.offloads,
-        rings: RingFeatures::all() - off,
+        rings: host.rings,
         queue_size_max: host.queue_size_max,
         carrier: match &config.wire {
             WireConfig::Tap(interface) | WireConfig::Packet(interface) => Some(interface.clone()),
@@ -149,12 +143,12 @@ impl Host {
     pub fn negotiated(&self) -> Offloads {
         match self {
             Self::Tap { tap, .. } => tap.offered(),
-            Self::VhostUser(port) => locked(port).status().offloads(),
+            Self::VhostUser(port) => lock(port).status().offloads(),
         }
     }
 
     /// What is in use while the user allows `allowed`. What a guest was once granted to ask for it may ask for until
-    /// its next negotiation; what it is told is the adapter's choice at any time.
+    /// its next negotiation; how it receives is the adapter's choice at any time.
     pub fn in_use(&self, allowed: Offloads) -> Offloads {
         let negotiated = self.negotiated();
         match self {
@@ -171,7 +165,7 @@ impl Host {
         match self {
             Self::Tap { tap, .. } => tap.offer(offloads).map(drop).map_err(|error| error.to_string()),
             Self::VhostUser(port) => {
-                locked(port).allow(offloads);
+                lock(port).allow(offloads);
                 Ok(())
             }
         }
@@ -181,14 +175,14 @@ impl Host {
     /// always there.
     pub fn join(&self, far: &Self) {
         if let (Self::VhostUser(near), Self::VhostUser(far)) = (self, far) {
-            locked(near).join(&locked(far));
+            lock(near).join(&lock(far));
         }
     }
 
     /// Removes the socket's file, if the host has one.
     pub fn remove_socket(&self) {
         if let Self::VhostUser(port) = self {
-            locked(port).remove_socket();
+            lock(port).remove_socket();
         }
     }
 
@@ -198,7 +192,7 @@ impl Host {
             Self::Tap { tap, namespace } => {
                 HostStatus::Tap { interface: tap.name().to_owned(), namespace: namespace.clone() }
             }
-            Self::VhostUser(port) => guest_status(&locked(port)),
+            Self::VhostUser(port) => guest_status(&lock(port)),
         }
     }
 
@@ -206,7 +200,7 @@ impl Host {
     pub fn cable_task(&mut self, queue: usize, wire: CableEnd, parts: &TaskParts<'_>) -> Option<Box<dyn Task>> {
         match self {
             Self::Tap { tap, .. } => Some(pair_task(tap.queue(queue)?, queue, wire, parts)),
-            Self::VhostUser(port) => Some(pair_task(locked(port).queue(queue)?, queue, wire, parts)),
+            Self::VhostUser(port) => Some(pair_task(lock(port).queue(queue)?, queue, wire, parts)),
         }
     }
 
@@ -215,17 +209,12 @@ impl Host {
         Some(match self {
             Self::Tap { tap, .. } => Box::new(tap.port()),
             Self::VhostUser(port) => {
-                let mut port = locked(port);
+                let mut port = lock(port);
                 let queues = (0..usize::from(port.config().queue_pairs)).map(|queue| port.queue(queue));
                 Box::new(VhostPort::new(queues.collect::<Option<_>>()?)?)
             }
         })
     }
-}
-
-/// A panic elsewhere leaves the port whole: it is only looked at, or asked for a queue.
-fn locked(port: &Mutex<VhostUser>) -> MutexGuard<'_, VhostUser> {
-    port.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn pair_task<H: HostIo + Send + 'static>(
@@ -239,7 +228,7 @@ fn pair_task<H: HostIo + Send + 'static>(
     if memory.is_none() && faults.is_none() {
         resting(host, wire, queue, parts, who)
     } else {
-        resting(fault::host(host, faults), fault::wire(wire, faults, memory), queue, parts, who)
+        resting(fault::host(host, faults, parts.control, queue), fault::wire(wire, faults, memory), queue, parts, who)
     }
 }
 
@@ -250,12 +239,7 @@ where
     W: Line + Send + 'static,
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
-    Box::new(RestingPair::new(pair, parts.rest, parts.mark, who))
-}
-
-/// What a message calls the interface on a port's wire.
-pub fn on_wire(port: &str) -> String {
-    format!("port \"{port}\": the interface on its wire")
+    Box::new(Resting::new(pair, parts.rest, parts.mark, vec![Named::new(None, who)]))
 }
 
 fn guest_status(port: &VhostUser) -> HostStatus {
@@ -272,11 +256,11 @@ fn guest_status(port: &VhostUser) -> HostStatus {
         memory_bytes: status.memory_bytes,
         last_refusal: status.last_refusal,
         counters: GuestCounters {
-            connections: channel.connections(),
-            refused_connections: channel.refused_connections(),
-            messages: channel.messages(),
-            bad_messages: channel.bad_messages(),
-            lost_memories: channel.lost_memories(),
+            connections: channel.connections.get(),
+            refused_connections: channel.refused_connections.get(),
+            messages: channel.messages.get(),
+            bad_messages: channel.bad_messages.get(),
+            lost_memories: channel.lost_memories.get(),
             calls: sum(|counters| &counters.calls),
             bad_chains: sum(|counters| &counters.bad_chains),
             broken_rings: sum(|counters| &counters.broken_rings),

@@ -2,7 +2,7 @@
 
 use super::build::Port;
 use super::config::{IpsecConfig, SaEntry, shared_key};
-use crate::control::{Answer, Outcome, RefusalCode};
+use crate::control::Outcome;
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
@@ -69,18 +69,16 @@ impl Port {
     }
 
     /// Installs an association. `all` are the daemon's ports.
-    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText, all: &[Self]) -> Result<Outcome, Answer> {
-        let direction = sa.direction().map_err(|error| self.wrong(&error))?;
-        let shape = Shape { queue_pairs: self.queue_pairs };
-        let config = sa.config(key, shape).map_err(|error| self.wrong(&error))?;
-        self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
+    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText, all: &[Self]) -> Result<Outcome, String> {
+        let direction = sa.direction()?;
+        let config = sa.config(key, Shape { queue_pairs: self.queue_pairs })?;
+        self.check_key_is_alone(direction, &config, all)?;
         self.change(&[SaChange::Add { direction, config: Box::new(config) }])
     }
 
     /// Removes one at once.
-    pub fn del_sa(&self, way: &str, spi: u32) -> Result<Outcome, Answer> {
-        let direction = direction(way).map_err(|error| self.wrong(&error))?;
-        self.change(&[SaChange::Remove { direction, spi }])
+    pub fn del_sa(&self, way: &str, spi: u32) -> Result<Outcome, String> {
+        self.change(&[SaChange::Remove { direction: direction(way)?, spi }])
     }
 
     /// Replaces one. `all` are the daemon's ports.
@@ -92,15 +90,12 @@ impl Port {
         key: &KeyText,
         grace_seconds: Option<u64>,
         all: &[Self],
-    ) -> Result<Outcome, Answer> {
-        let direction = direction(way).map_err(|error| self.wrong(&error))?;
-        let old = self.control.ipsec().config(direction, spi).ok_or_else(|| {
-            self.wrong(&format!(
-                "SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that there are"
-            ))
-        })?;
-        let config = Box::new(to.next_of(&old, key).map_err(|error| self.wrong(&error))?);
-        self.check_key_is_alone(direction, &config, all).map_err(|error| self.wrong(&error))?;
+    ) -> Result<Outcome, String> {
+        let direction = direction(way)?;
+        let old = self.control.ipsec().config(direction, spi);
+        let missing = || format!("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that exist");
+        let config = Box::new(to.next_of(&old.ok_or_else(missing)?, key)?);
+        self.check_key_is_alone(direction, &config, all)?;
         let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
         self.change(&[SaChange::Rekey { direction, spi, config, grace_ns }])
     }
@@ -115,13 +110,9 @@ impl Port {
         other.map_or(Ok(()), |other| Err(shared_key(config, &other.name)))
     }
 
-    fn change(&self, changes: &[SaChange]) -> Result<Outcome, Answer> {
-        self.control.change_ipsec(changes).map_err(|(_, error)| self.wrong(&error.to_string()))?;
+    fn change(&self, changes: &[SaChange]) -> Result<Outcome, String> {
+        self.control.change_ipsec(changes).map_err(|(_, error)| error.to_string())?;
         Ok(Outcome::Ipsec(Box::new(self.ipsec_status())))
-    }
-
-    fn wrong(&self, error: &str) -> Answer {
-        refuse(format!("port \"{}\": {error}", self.name))
     }
 
     /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
@@ -162,10 +153,9 @@ impl Port {
             }
         }
         if changes.is_empty() {
-            Ok(())
-        } else {
-            self.control.change_ipsec(&changes).map_err(|(_, error)| error.to_string())
+            return Ok(());
         }
+        self.control.change_ipsec(&changes).map_err(|(_, error)| error.to_string())
     }
 }
 
@@ -175,8 +165,4 @@ fn changed_in_place(entry: &SaEntry) -> String {
         "SA {} {:#010x} is in force and cannot change; give what is new another spi and other keys",
         entry.direction, entry.config.spi
     )
-}
-
-fn refuse(message: String) -> Answer {
-    Answer::refuse(RefusalCode::BadAssociation, message)
 }

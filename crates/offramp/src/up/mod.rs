@@ -1,7 +1,7 @@
 //! `offramp up`: adapters that run until a signal ends them.
 //!
-//! In this order: read the file, open what needs privileges, give them up, take the control socket, start
-//! the threads, say that all is ready.
+//! In this order: read the file, open what needs privileges, give them up, enter the sandbox, take the control socket,
+//! start the threads, say that all is ready.
 
 mod build;
 pub mod config;
@@ -11,19 +11,22 @@ mod host;
 mod ipsec;
 mod notify;
 mod privilege;
-mod seat;
+mod process;
+mod sandbox;
 
+use crate::control::SandboxStatus;
 use crate::control::server;
 use crate::control::socket::{self, ControlSocket, SocketError};
 use crate::exit::{FAILED, SETUP, fail};
-use build::BuildError;
+use build::{BuildError, Threads};
 use config::{Config, ConfigError};
 use daemon::Daemon;
 use drain::Rest;
+use offramp_ports::sys::sandbox::ThreadKind;
 use privilege::{Identity, PrivilegeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -70,6 +73,16 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// Says what is in force. What the kernel lacks is a warning.
+fn say(sandbox: &SandboxStatus) {
+    if sandbox.lacks.is_empty() {
+        // Nobody may read it; then it does not matter.
+        let _ = writeln!(io::stdout(), "offramp: {sandbox}");
+    } else {
+        eprintln!("offramp: {sandbox}");
+    }
+}
+
 /// What runs, until a signal ends it.
 struct Running {
     daemon: Arc<Daemon>,
@@ -84,20 +97,28 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
         return Ok(None);
     }
     let system = |doing| move |cause| UpError::System { doing, cause };
+    process::prepare().map_err(system("setting the limits of the process"))?;
     // Before anything that a signal would leave half done.
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(&args.file).map_err(system("finding the file"))?;
-    let identity = Identity::find(&config.daemon)?;
+    let identity = Identity::find(&config)?;
     socket::check_free(&config.daemon.control)?;
     let devices = build::open_devices(&config)?;
     identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")))?;
     identity.assume()?;
-    let control = ControlSocket::listen(&config.daemon.control, config.daemon.control_mode, identity.control_group)?;
+    process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
+    let (sandbox, sandbox_status) =
+        sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
+    let groups = identity.groups();
+    let rights = groups.rights(config.daemon.control_mode, config.daemon.control_group.as_ref());
+    let control = ControlSocket::listen(&config.daemon.control, rights)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
-    let ports = build::start(&config, devices, &rest)?;
-    let daemon = Arc::new(Daemon::new(file, config, ports, rest));
+    let ports = build::start(&config, devices, Threads { rest: &rest, sandbox: &sandbox, groups })?;
+    let daemon = Arc::new(Daemon::new(file, config, ports, rest, sandbox_status.clone()));
     let listener = control.listener().map_err(system("listening for clients"))?;
-    server::serve(listener, Arc::clone(&daemon)).map_err(system("starting a thread"))?;
+    server::serve(listener, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    say(&sandbox_status);
+    sandbox.enter_thread(ThreadKind::Main);
     Ok(Some(Running { daemon, control, signals }))
 }
 

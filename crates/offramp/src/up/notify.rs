@@ -4,7 +4,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 /// The variable that names the socket; `@` in front stands for an abstract name.
-const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
+pub const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 
 /// The daemon carries frames.
 pub const READY: &str = "READY=1";

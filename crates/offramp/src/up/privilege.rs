@@ -2,9 +2,11 @@
 //!
 //! Capabilities belong to a thread: what starts threads comes after this.
 
-use super::config::DaemonConfig;
+use super::config::{Config, HostConfig};
 use caps::{CapSet, Capability};
 use nix::unistd::{Gid, Group, Uid, User, chown, getgrouplist, getgroups, setgroups, setresgid, setresuid};
+use offramp_ports::sys::socket_file::SocketRights;
+use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::fs;
 use std::io;
@@ -14,13 +16,21 @@ use std::path::Path;
 /// Permissions of a control directory that the daemon makes: anyone may see that the socket is there.
 const DIRECTORY_MODE: u32 = 0o755;
 
+/// Who root becomes unless the file names somebody.
+const NOBODY: &str = "nobody";
+
 /// Why privileges could not be given up. The daemon does not run then.
 #[derive(Debug, thiserror::Error)]
 pub enum PrivilegeError {
     #[error("daemon.user \"{0}\": there is no such user")]
     NoUser(String),
-    #[error("daemon.control_group \"{0}\": there is no such group")]
-    NoGroup(String),
+    #[error("{key} \"{name}\": there is no such group")]
+    NoGroup { key: &'static str, name: String },
+    #[error(
+        "started by root without daemon.user, and there is no user \"nobody\" to become; write daemon.user = \"NAME\", or \
+         \"root\" to stay root"
+    )]
+    NoNobody,
     #[error("daemon.user \"{0}\": only root can become another user; start as root, or leave the key out")]
     NotRoot(String),
     #[error("{doing}: {cause}")]
@@ -35,10 +45,35 @@ fn system(doing: impl Into<String>) -> impl FnOnce(io::Error) -> PrivilegeError 
 /// Who the daemon will be.
 #[derive(Debug)]
 pub struct Identity {
-    /// The user to become; `None`: as started.
+    /// The user to become; `None`: as started, which is not root unless the file says so.
     user: Option<User>,
-    /// The control socket's group.
-    pub control_group: Option<Gid>,
+    /// The groups of sockets, by name.
+    groups: Groups,
+}
+
+/// Groups that a configuration names.
+#[derive(Clone, Debug, Default)]
+pub struct Groups(BTreeMap<String, Gid>);
+
+impl Groups {
+    fn find(config: &Config) -> Result<Self, PrivilegeError> {
+        let control = config.daemon.control_group.iter().map(|name| ("daemon.control_group", name));
+        let of_guests = config.ports.iter().filter_map(|port| match &port.host {
+            HostConfig::VhostUser(host) => Some(("port.host.socket_group", host.socket_group.as_ref()?)),
+            HostConfig::Tap(_) => None,
+        });
+        let found = control.chain(of_guests).map(|(key, name)| {
+            let group = Group::from_name(name).map_err(|e| system("reading the groups")(e.into()))?;
+            let group = group.ok_or_else(|| PrivilegeError::NoGroup { key, name: name.clone() })?;
+            Ok((name.clone(), group.gid))
+        });
+        found.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Who may connect to a socket with these permissions and this group.
+    pub fn rights(&self, mode: u32, group: Option<&String>) -> SocketRights {
+        SocketRights { mode, group: group.and_then(|name| self.0.get(name)).copied() }
+    }
 }
 
 impl Identity {
@@ -46,26 +81,23 @@ impl Identity {
     ///
     /// # Errors
     /// When one of them does not exist, or the user cannot be had.
-    pub fn find(config: &DaemonConfig) -> Result<Self, PrivilegeError> {
-        let control_group = match &config.control_group {
-            None => None,
-            Some(name) => {
-                let found = Group::from_name(name).map_err(|e| system("reading the groups")(e.into()))?;
-                Some(found.ok_or_else(|| PrivilegeError::NoGroup(name.clone()))?.gid)
-            }
-        };
-        let user = match &config.user {
-            None => None,
-            Some(name) => {
-                let found = User::from_name(name).map_err(|e| system("reading the users")(e.into()))?;
-                Some(found.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?)
-            }
-        };
+    pub fn find(config: &Config) -> Result<Self, PrivilegeError> {
+        let groups = Groups::find(config)?;
         let own = Uid::effective();
+        let find = |name| User::from_name(name).map_err(|e| system("reading the users")(e.into()));
+        let user = match &config.daemon.user {
+            Some(name) => Some(find(name)?.ok_or_else(|| PrivilegeError::NoUser(name.clone()))?),
+            // Root's files are the machine's. Nobody stays root by accident.
+            None if own.is_root() => {
+                let nobody = find(NOBODY)?.ok_or(PrivilegeError::NoNobody)?;
+                is_user_here(nobody.uid).then_some(nobody)
+            }
+            None => None,
+        };
         match user {
-            Some(user) if user.uid == own => Ok(Self { user: None, control_group }),
+            Some(user) if user.uid == own => Ok(Self { user: None, groups }),
             Some(user) if !own.is_root() => Err(PrivilegeError::NotRoot(user.name)),
-            user => Ok(Self { user, control_group }),
+            user => Ok(Self { user, groups }),
         }
     }
 
@@ -97,33 +129,50 @@ impl Identity {
         if caps::has_cap(None, CapSet::Effective, Capability::CAP_SETPCAP).unwrap_or(false) {
             drop_set(CapSet::Bounding)?;
         }
-        match (&self.user, self.control_group) {
-            (Some(user), _) => self.become_user(user)?,
+        match &self.user {
+            Some(user) => self.become_user(user)?,
             // Without capabilities a socket can only be given to a group that one is a member of.
-            (None, Some(group)) if Uid::effective().is_root() => join(group)?,
-            _ => {}
+            None if Uid::effective().is_root() && !self.groups.0.is_empty() => self.join_groups()?,
+            None => {}
         }
         // The effective set first: it may hold nothing that the permitted one does not.
         [CapSet::Effective, CapSet::Permitted, CapSet::Inheritable].into_iter().try_for_each(drop_set)
+    }
+
+    /// The groups of sockets.
+    pub fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    fn join_groups(&self) -> Result<(), PrivilegeError> {
+        let doing = || system("joining the groups of sockets");
+        let mut groups = getgroups().map_err(|e| doing()(e.into()))?;
+        groups.extend(self.groups.0.values());
+        setgroups(&groups).map_err(|e| doing()(e.into()))
     }
 
     fn become_user(&self, user: &User) -> Result<(), PrivilegeError> {
         let doing = || system(format!("becoming user \"{}\"", user.name));
         let name = CString::new(user.name.as_str()).map_err(|e| doing()(e.into()))?;
         let mut groups = getgrouplist(&name, user.gid).map_err(|e| doing()(e.into()))?;
-        // To give it to the control socket.
-        groups.extend(self.control_group);
+        // To give them to sockets.
+        groups.extend(self.groups.0.values());
         setgroups(&groups).map_err(|e| doing()(e.into()))?;
         setresgid(user.gid, user.gid, user.gid).map_err(|e| doing()(e.into()))?;
         setresuid(user.uid, user.uid, user.uid).map_err(|e| doing()(e.into()))
     }
 }
 
-fn join(group: Gid) -> Result<(), PrivilegeError> {
-    let doing = || system("joining daemon.control_group");
-    let mut groups = getgroups().map_err(|e| doing()(e.into()))?;
-    groups.push(group);
-    setgroups(&groups).map_err(|e| doing()(e.into()))
+/// Whether the process can become that user. In a user namespace without it, root is an ordinary user outside
+/// (`user_namespaces(7)`).
+fn is_user_here(user: Uid) -> bool {
+    let Ok(map) = fs::read_to_string("/proc/self/uid_map") else { return true };
+    map.lines().any(|line| {
+        let mut numbers = line.split_whitespace().map_while(|number| number.parse::<u32>().ok());
+        let (first, _, count) = (numbers.next(), numbers.next(), numbers.next());
+        let offset = first.and_then(|first| user.as_raw().checked_sub(first));
+        offset.zip(count).is_some_and(|(offset, count)| offset < count)
+    })
 }
 
 fn drop_set(set: CapSet) -> Result<(), PrivilegeError> {

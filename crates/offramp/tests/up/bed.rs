@@ -116,8 +116,10 @@ impl Bed {
                 ports[side]
             )
         };
+        // Files of the tests belong to root.
+        let user = if daemon.contains("user = ") { "" } else { "user = \"root\"\n" };
         let control = bed.control();
-        let text = format!("[daemon]\ncontrol = \"{}\"\n{daemon}\n{}{}", control.display(), port(0), port(1));
+        let text = format!("[daemon]\ncontrol = \"{}\"\n{user}{daemon}\n{}{}", control.display(), port(0), port(1));
         fs::write(bed.file(), text).unwrap();
         bed
     }

@@ -12,7 +12,7 @@ const KERNEL_PACKAGE: &str = "linux-image-cloud-amd64";
 /// The path of a kernel for guests; its modules lie where `lib/modules/VERSION` stands beside the kernel's directory.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Where the kernel is kept (default: offramp-xtask in the user's cache directory)
+    /// Directory of the kernel (default: offramp-xtask in the user's cache directory)
     #[arg(long, value_name = "DIRECTORY")]
     cache: Option<PathBuf>,
 }

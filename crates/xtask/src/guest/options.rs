@@ -31,7 +31,7 @@ const fn choice(name: &'static str, values: &'static [&'static str]) -> Factor {
     Factor { name, values, bit: None, ethtool: None, needs: None }
 }
 
-/// Every option. One that needs another stands behind it.
+/// Every option. One that needs another stands after it.
 const FACTORS: [Factor; 16] = [
     switch("packed", 34),
     switch("mrg_rxbuf", 15),

@@ -25,7 +25,7 @@ const FIRST_PART: usize = 8;
 const SENT_SEED: u64 = 3;
 /// How often the backend is killed, each time in a connection of its own.
 const KILLS: usize = 2;
-/// The TAP's address on the line: the guest asks for it only once.
+/// The TAP's address on the wire: the guest asks for it only once.
 const TAP_MAC: &str = "02:00:00:00:00:01";
 
 /// Runs the case.

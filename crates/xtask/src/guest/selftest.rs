@@ -119,7 +119,7 @@ impl Test {
             for family in Family::BOTH {
                 let csum = |(what, arguments)| Self { program: "csum", family, sender, what, arguments };
                 all.extend(CSUM_TESTS.map(csum));
-                // What the guest sends is joined for the TAP, which .ci/kernel-gro judges.
+                // What the guest sends is coalesced for the TAP, which .ci/kernel-gro judges.
                 if sender == Sender::Host {
                     all.extend(GRO_TESTS.map(|what| Self { program: "gro", family, sender, what, arguments: what }));
                 }
@@ -324,7 +324,7 @@ fn sockets_there(test: &Test) -> String {
 fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
     let mut command = Command::new(std::env::current_exe().doing("finding this program")?);
     command.args(["vhost-relay", "--socket", socket, "--tap", TAP, "--mtu", MTU]);
-    // A TAP takes a frame whose sum was verified as one whose sum is still to be written, and such frames `csum` skips.
+    // A TAP takes a frame whose checksum was verified as one whose checksum is still to be written; `csum` skips such frames.
     command.args(["--hold-usecs", &HOLD_USECS.to_string(), "--tap-without-rx-checksum"]);
     confine(&mut command, Some(ns), None).doing("preparing offramp")?;
     let mut program = Program::start("offramp", command)?;
@@ -332,7 +332,7 @@ fn start_relay(socket: &str, ns: &NetNs) -> Result<Program> {
     Ok(program)
 }
 
-/// What is joined is joined by the adapter, not by the guest's kernel; and addresses are there at once, not only
+/// Only the adapter coalesces, not the guest's kernel; and addresses are there at once, not only
 /// when nobody else has claimed them.
 fn set_up_guest(machine: &mut Machine) -> Result<()> {
     machine.run("ethtool -K eth0 gro off")?;

@@ -160,7 +160,7 @@ fn exchange(guests: &mut [Guest; 2], daemon: &Daemon, expected: &str) -> Result<
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Counts {
     port: &'static str,
-    /// Frames of the line: a super-frame is as many as it has segments.
+    /// Frames of the wire: a super-frame is as many as it has segments.
     frames: u64,
     /// Frames as the guest saw them.
     host_frames: u64,

@@ -51,7 +51,7 @@ pub fn guest_to_host(machine: &mut Machine, ns: &NetNs, address: IpAddr, payload
     same(&digest(&received), &digest(payload), &format!("TCP from guest to host, {} bytes", received.len()))
 }
 
-/// The host sends from one of its addresses, the guest sums.
+/// The host sends from one of its addresses, the guest computes the digest.
 ///
 /// # Errors
 /// When other bytes arrive, or not all, or none in time.

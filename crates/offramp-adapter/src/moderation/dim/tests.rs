@@ -145,8 +145,8 @@ fn a_clock_that_stands_or_goes_back_decides_nothing() {
 
 #[test]
 fn the_profiles_are_linux_s() {
-    let usecs = |profiles: DimProfiles| profiles.table().map(|profile| profile.max_usecs);
-    let frames = |profiles: DimProfiles| profiles.table().map(|profile| profile.max_packets);
+    let usecs = |profiles: DimProfiles| Dim::new(profiles).profiles.map(|profile| profile.max_usecs);
+    let frames = |profiles: DimProfiles| Dim::new(profiles).profiles.map(|profile| profile.max_packets);
     assert_eq!(usecs(DimProfiles::ReceiveEvent), [1, 8, 64, 128, 256]);
     assert_eq!(frames(DimProfiles::ReceiveEvent), [256; 5]);
     assert_eq!(usecs(DimProfiles::ReceiveCompletion), [2, 8, 16, 32, 64]);

@@ -5,7 +5,7 @@ use super::*;
 
 #[test]
 fn each_class_follows_from_the_frames_and_bytes_of_the_last_interrupt() {
-    // Class, frames, bytes, the class behind them, why.
+    // Class, frames, bytes, the class after them, why.
     let cases = [
         (Lowest, 0, 0, Lowest, "nothing came"),
         (Lowest, 1, 8001, Bulk, "a jumbo frame"),
@@ -51,7 +51,7 @@ fn bulk(e1000: &mut Classes) -> u32 {
 
 #[test]
 fn the_rate_falls_at_once_and_rises_by_a_quarter_of_the_aim() {
-    let mut e1000 = Classes::dynamic();
+    let mut e1000 = Classes::new(Lowest);
     assert_eq!(bulk(&mut e1000), 4000);
     // Bulk → low: the aim is 20,000. Then low → lowest: the aim is 70,000.
     assert_eq!(lone_frame(&mut e1000), 9000);
@@ -62,7 +62,7 @@ fn the_rate_falls_at_once_and_rises_by_a_quarter_of_the_aim() {
 
 #[test]
 fn the_conservative_mode_never_goes_above_twenty_thousand() {
-    let mut e1000 = Classes::conservative();
+    let mut e1000 = Classes::new(Low);
     assert_eq!(lone_frame(&mut e1000), 20_000);
     assert_eq!(bulk(&mut e1000), 4000);
     let rises: Vec<_> = (0..5).map(|_| lone_frame(&mut e1000)).collect();
@@ -71,7 +71,7 @@ fn the_conservative_mode_never_goes_above_twenty_thousand() {
 
 #[test]
 fn the_simplified_mode_weighs_both_directions_every_two_seconds() {
-    let mut balance = Balance::new();
+    let mut balance = Balance::default();
     let mut after = |now_s: u64, own_bytes, other_bytes| {
         balance.other_direction(other_bytes);
         balance.fired(now_s * NANOSECONDS_PER_SECOND, own_bytes);

@@ -1,4 +1,4 @@
-//! The claims, what was published beside what the model says, and the charts of what is behind them.
+//! The claims: published figures beside the model's, and charts of the mechanisms that explain them.
 
 use std::io;
 use std::path::Path;

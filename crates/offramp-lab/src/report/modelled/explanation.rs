@@ -50,7 +50,7 @@ fn taken_up(explanation: &Explanation) -> Vec<TakenUp<'_>> {
     all
 }
 
-/// The time of each frame on the line and on each processor of one system.
+/// The time of each frame on the link and on each processor of one system.
 pub fn chart(outcome: &Outcome) -> Figure {
     let explanation = explain(outcome);
     let bar = |of: TakenUp| Bar {
@@ -153,7 +153,7 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
         command: Some(command.to_owned()),
         figures: vec![
             bars("Time of the processor", &comparison.processor_us_per_kib),
-            bars("Time of the line", &comparison.line_us_per_kib),
+            bars("Time of the link", &comparison.line_us_per_kib),
         ]
         .into_iter()
         .chain((!comparison.bus_us_per_kib.is_empty()).then(|| bars("Time of the bus", &comparison.bus_us_per_kib)))

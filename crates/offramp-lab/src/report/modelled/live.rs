@@ -6,7 +6,7 @@ use offramp_model::claims::{LiveRun, Table};
 use thiserror::Error;
 
 use crate::model::{LabReport, VERSION};
-use crate::report::explain::measurements;
+use crate::report::claims::by_claim;
 
 /// Why a file is no report of the lab.
 #[derive(Debug, Error)]
@@ -60,8 +60,9 @@ fn parse(text: &str, path: &str) -> Result<LabReport, LiveError> {
 
 /// Sets what a run measured beside each row of its claims.
 pub fn fill(table: &mut Table, report: &LabReport) {
+    let measured = by_claim(report);
     for row in &mut table.rows {
-        row.live = Some(measurements(report, row.id)).filter(|found| !found.is_empty());
+        row.live = measured.iter().find(|(claim, _)| claim.id == row.id).map(|(_, live)| live.clone());
     }
     let (machine, settings) = (&report.machine, &report.settings);
     table.live_run = Some(LiveRun {

@@ -11,7 +11,7 @@ use crate::report::figure::{Figure, Mark, Plot, Series};
 const DRAWN: [&str; 4] = ["throughput_kib_per_s", "cpu_percent", "ring_wait_us", "lost_frames"];
 /// Most lines of a chart; a grid with more values of its other parameters is drawn as points.
 const LINES_MAX: usize = 8;
-/// A parameter whose largest value is so many times its smallest is drawn with equal ratios.
+/// Ratio of a parameter's largest value to its smallest from which its axis is logarithmic.
 const LOG_FROM_RATIO: f64 = 10.0;
 
 /// The page of a sweep that is done.

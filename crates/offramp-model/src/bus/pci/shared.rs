@@ -1,8 +1,8 @@
 //! Several masters on one PCI bus: who owns it, clock by clock.
 //!
-//! The arbiter gives the bus in turn to whoever asks. An owner keeps it until its burst ends, or its latency timer is
-//! out while another one waits. A read finds nothing at first: the bridge ends it with a retry, fetches, and the master
-//! asks again after its own delay; what was fetched follows from the command. A burst that the bridge ends costs the
+//! The arbiter gives the bus in turn to each master that asks. An owner keeps it until its burst ends, or until its
+//! latency timer has expired and another master waits. A read finds no data at first: the bridge ends it with a retry and
+//! fetches, and the master asks again after its own delay. The command decides how much is fetched. A burst that the bridge ends costs the
 //! master another transaction, and another fetch if it reads. On a bus that splits reads, as PCI-X does, the master does
 //! not ask again: the bridge takes the bus when it has the data.
 
@@ -75,7 +75,7 @@ pub struct Counts {
     pub splits: u64,
     /// Clocks that it owned the bus.
     pub owned_cycles: u64,
-    /// Clocks from the moment at which a packet was ready until it was moved, summed.
+    /// Clocks from the moment at which a packet was ready until it was moved, all packets together.
     pub packet_cycles: u64,
 }
 
@@ -87,7 +87,7 @@ struct State {
     left: u64,
     /// When it asks for the bus.
     asks_at: u64,
-    /// When the bridge has the data of its read, if it was told to fetch them.
+    /// When the bridge has the data of its read, if a read made it fetch them.
     fetched_at: Option<u64>,
     counts: Counts,
 }
@@ -110,7 +110,7 @@ impl State {
 }
 
 impl SharedBus {
-    /// Lets the masters run for so many clocks.
+    /// Lets the masters run for this number of clocks.
     pub fn run(&self, masters: &[Master], cycles: u64) -> Vec<Counts> {
         let mut states: Vec<_> = masters.iter().copied().map(State::new).collect();
         let (mut now, mut last) = (0, 0);
@@ -159,7 +159,7 @@ impl State {
         self.left -= bytes;
         self.counts.bytes += bytes;
         self.counts.transactions += 1;
-        // One that disconnects waits off the bus for the data that it would have waited for on it.
+        // A master that disconnects waits off the bus for the data; another one waits on it.
         let refill = if self.master.disconnect_len.is_some() { phases * self.master.wait_states } else { 0 };
         self.asks_at = now + refill;
         if self.left == 0 {
@@ -172,7 +172,7 @@ impl State {
     }
 }
 
-/// Who asks, in turn from behind the last owner.
+/// The next station that asks for the bus, in turn after the last owner.
 fn next_owner(states: &[State], now: u64, last: usize) -> Option<usize> {
     let count = states.len();
     (1..=count).map(|step| (last + step) % count).find(|&at| states[at].asks_at <= now)
@@ -205,7 +205,7 @@ mod tests {
         assert!(first.bytes + second.bytes < alone.bytes);
         let patient = SharedBus { latency_timer: 512, ..BUS };
         let sum: u64 = patient.run(&[WRITER; 2], CYCLES).iter().map(|counts| counts.bytes).sum();
-        assert!(sum.abs_diff(alone.bytes) <= WRITER.packet_len, "no burst is cut any more");
+        assert!(sum.abs_diff(alone.bytes) <= WRITER.packet_len, "no burst is interrupted any more");
     }
 
     #[test]

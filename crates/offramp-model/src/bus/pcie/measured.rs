@@ -102,7 +102,7 @@ pub const MEASURED: [Measured; 7] = [
     of(DESKTOP, Transfers::Write, 1226, [10.7, 18.0, 34.1, 35.3, 31.8, 21.6, 40.2]),
 ];
 
-/// Reads of 64 bytes over so much memory in pages of 4 KiB, through the IOMMU of the E5-2630v4: bytes and Gbit/s.
+/// Reads of 64 bytes through the IOMMU of the E5-2630v4, in pages of 4 KiB: bytes of memory read, and Gbit/s.
 pub const IOMMU_READS: [(u64, f64); 4] = [(256 << 10, 28.0), (512 << 10, 20.2), (1 << 20, 14.3), (64 << 20, 9.84)];
 /// Latency at which its reads through a cache that covers everything have the measured rate, ns.
 pub const IOMMU_READ_LATENCY_NS: u64 = 621;

@@ -2,8 +2,11 @@
 
 use super::*;
 
-fn names(told: &[Told]) -> Vec<(u16, usize)> {
-    told.iter().map(|told| (u16::from_be_bytes([told.1[34], told.1[35]]), payload_len(told))).collect()
+fn names(delivered: &[Delivered]) -> Vec<(u16, usize)> {
+    delivered
+        .iter()
+        .map(|delivered| (u16::from_be_bytes([delivered.1[34], delivered.1[35]]), payload_len(delivered)))
+        .collect()
 }
 
 fn on_port(port: u16, spec: &Spec) -> Vec<u8> {
@@ -13,43 +16,43 @@ fn on_port(port: u16, spec: &Spec) -> Vec<u8> {
 #[test]
 fn a_flush_hands_out_flows_in_the_order_of_their_starts() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let run = tcp_run(&[100; 2]);
     for port in [30, 10, 20] {
-        push_one(&mut coalescer, &on_port(port, &run[0]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[0]), ALL, 0, &mut delivered);
     }
     for port in [20, 30] {
-        push_one(&mut coalescer, &on_port(port, &run[1]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[1]), ALL, 0, &mut delivered);
     }
     assert_eq!(coalescer.held(), 5);
-    flush(&mut coalescer, &mut told);
-    assert_eq!(names(&told), [(30, 200), (10, 100), (20, 200)]);
+    flush(&mut coalescer, &mut delivered);
+    assert_eq!(names(&delivered), [(30, 200), (10, 100), (20, 200)]);
 }
 
 #[test]
 fn a_flow_that_starts_anew_is_the_newest() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let run = tcp_run(&[100, 200]);
     for (port, at) in [(1, 0), (2, 0), (1, 1)] {
-        push_one(&mut coalescer, &on_port(port, &run[at]), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &run[at]), ALL, 0, &mut delivered);
     }
-    flush(&mut coalescer, &mut told);
-    assert_eq!(names(&told), [(1, 100), (2, 100), (1, 200)]);
+    flush(&mut coalescer, &mut delivered);
+    assert_eq!(names(&delivered), [(1, 100), (2, 100), (1, 200)]);
 }
 
 #[test]
 fn a_full_table_hands_out_the_flow_that_was_started_earliest() {
     let mut coalescer = Coalescer::new(CoalesceConfig { flows_max: 2, ..CoalesceConfig::default() });
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let first = tcp(1, 100);
     for port in [1, 2, 3, 4] {
-        push_one(&mut coalescer, &on_port(port, &first), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &first), ALL, 0, &mut delivered);
         assert!(coalescer.held() <= 2);
     }
-    assert_eq!(names(&told), [(1, 100), (2, 100)]);
-    flush(&mut coalescer, &mut told);
-    assert_eq!(names(&told[2..]), [(3, 100), (4, 100)]);
+    assert_eq!(names(&delivered), [(1, 100), (2, 100)]);
+    flush(&mut coalescer, &mut delivered);
+    assert_eq!(names(&delivered[2..]), [(3, 100), (4, 100)]);
 }
 
 #[test]
@@ -61,30 +64,30 @@ fn a_table_of_no_flows_is_brought_to_one() {
 #[test]
 fn a_pause_splits_a_burst_when_time_is_up() {
     let mut coalescer = Coalescer::new(CoalesceConfig { hold_ns: 50_000, ..CoalesceConfig::default() });
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let frames: Vec<_> = tcp_run(&[100; 4]).iter().map(Spec::build).collect();
-    push_one(&mut coalescer, &frames[0], ALL, 1_000, &mut told);
-    push_one(&mut coalescer, &frames[1], ALL, 30_000, &mut told);
+    push_one(&mut coalescer, &frames[0], ALL, 1_000, &mut delivered);
+    push_one(&mut coalescer, &frames[1], ALL, 30_000, &mut delivered);
     assert_eq!(coalescer.next_deadline_ns(), Some(51_000), "it counts from the first frame");
-    coalescer.flush_expired(50_999, &mut |_, _| panic!("too early"));
-    coalescer.flush_expired(51_000, &mut |meta, bytes| told.push((*meta, bytes.to_vec())));
+    coalescer.flush_expired(50_999, &mut |_: &RxMeta, _: &[u8]| panic!("too early"));
+    coalescer.flush_expired(51_000, &mut |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec())));
     assert_eq!((coalescer.held(), coalescer.next_deadline_ns()), (0, None));
-    push_one(&mut coalescer, &frames[2], ALL, 100_000_000, &mut told);
-    push_one(&mut coalescer, &frames[3], ALL, 100_000_000, &mut told);
-    flush(&mut coalescer, &mut told);
-    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 200]);
-    assert_cuts_into(&told, &frames);
+    push_one(&mut coalescer, &frames[2], ALL, 100_000_000, &mut delivered);
+    push_one(&mut coalescer, &frames[3], ALL, 100_000_000, &mut delivered);
+    flush(&mut coalescer, &mut delivered);
+    assert_eq!(delivered.iter().map(payload_len).collect::<Vec<_>>(), [200, 200]);
+    assert_segments_into(&delivered, &frames);
 }
 
 #[test]
 fn only_flows_whose_time_is_up_are_handed_out() {
     let mut coalescer = Coalescer::new(CoalesceConfig { hold_ns: 10, ..CoalesceConfig::default() });
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     for (port, now) in [(1, 0), (2, 5), (3, 9)] {
-        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, now, &mut told);
+        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, now, &mut delivered);
     }
-    coalescer.flush_expired(15, &mut |meta, bytes| told.push((*meta, bytes.to_vec())));
-    assert_eq!(names(&told), [(1, 100), (2, 100)]);
+    coalescer.flush_expired(15, &mut |meta: &RxMeta, bytes: &[u8]| delivered.push((*meta, bytes.to_vec())));
+    assert_eq!(names(&delivered), [(1, 100), (2, 100)]);
     assert_eq!(coalescer.next_deadline_ns(), Some(19));
 }
 
@@ -98,18 +101,18 @@ fn a_deadline_at_the_end_of_time_does_not_overflow() {
 #[test]
 fn switching_off_hands_out_what_is_held_before_the_next_frame() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let frames: Vec<_> = tcp_run(&[100; 4]).iter().map(Spec::build).collect();
-    push_one(&mut coalescer, &frames[0], ALL, 0, &mut told);
-    push_one(&mut coalescer, &frames[1], ALL, 0, &mut told);
-    push_one(&mut coalescer, &frames[2], ALL - Offloads::RSC4, 0, &mut told);
+    push_one(&mut coalescer, &frames[0], ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &frames[1], ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &frames[2], ALL - Offloads::RSC4, 0, &mut delivered);
     assert_eq!(coalescer.held(), 0);
-    assert_eq!(told.iter().map(payload_len).collect::<Vec<_>>(), [200, 100]);
-    assert_eq!(told[1].0.checksum, ChecksumState::Good);
-    push_one(&mut coalescer, &frames[3], ALL, 0, &mut told);
+    assert_eq!(delivered.iter().map(payload_len).collect::<Vec<_>>(), [200, 100]);
+    assert_eq!(delivered[1].0.checksum, ChecksumState::Good);
+    push_one(&mut coalescer, &frames[3], ALL, 0, &mut delivered);
     assert_eq!(coalescer.held(), 1);
-    flush(&mut coalescer, &mut told);
-    assert_cuts_into(&told, &frames);
+    flush(&mut coalescer, &mut delivered);
+    assert_segments_into(&delivered, &frames);
 }
 
 #[test]
@@ -132,45 +135,45 @@ fn each_switch_holds_its_own_kind_alone() {
 #[test]
 fn a_fragment_flushes_every_flow_between_its_addresses_and_no_other() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     let first = tcp(1, 100);
-    push_one(&mut coalescer, &on_port(1, &first), ALL, 0, &mut told);
-    push_one(&mut coalescer, &on_port(2, &Spec { source: 7, ..first.clone() }), ALL, 0, &mut told);
-    push_one(&mut coalescer, &on_port(3, &Spec { is_udp: true, ..first.clone() }), ALL, 0, &mut told);
+    push_one(&mut coalescer, &on_port(1, &first), ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &on_port(2, &Spec { source: 7, ..first.clone() }), ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &on_port(3, &Spec { is_udp: true, ..first.clone() }), ALL, 0, &mut delivered);
     let fragment = Spec { fragment_field: 0x2000, source_port: 9, ..first };
-    push_one(&mut coalescer, &fragment.build(), ALL, 0, &mut told);
-    assert_eq!(names(&told)[..2], [(1, 100), (3, 100)]);
-    assert_eq!((told.len(), coalescer.held()), (3, 1));
+    push_one(&mut coalescer, &fragment.build(), ALL, 0, &mut delivered);
+    assert_eq!(names(&delivered)[..2], [(1, 100), (3, 100)]);
+    assert_eq!((delivered.len(), coalescer.held()), (3, 1));
 }
 
 #[test]
 fn a_malformed_frame_flushes_everything() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
+    let mut delivered = Vec::new();
     for port in [1, 2] {
-        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, 0, &mut told);
+        push_one(&mut coalescer, &on_port(port, &tcp(1, 100)), ALL, 0, &mut delivered);
     }
     let mut malformed = tcp(1, 100).build();
     malformed.truncate(60);
-    push_one(&mut coalescer, &malformed, ALL, 0, &mut told);
+    push_one(&mut coalescer, &malformed, ALL, 0, &mut delivered);
     assert_eq!(coalescer.held(), 0);
-    assert_eq!(told[2], (RxMeta::default(), malformed));
+    assert_eq!(delivered[2], (RxMeta::default(), malformed));
 }
 
 #[test]
 fn what_is_neither_tcp_nor_udp_passes_what_is_held() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
-    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
+    let mut delivered = Vec::new();
+    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut delivered);
     let mut icmp = tcp(1, 100).build();
     icmp[14 + 9] = 1;
     icmp[24..26].fill(0);
     let checksum = !slow_sum(&[&icmp[14..34]]);
     icmp[24..26].copy_from_slice(&checksum.to_be_bytes());
     let arp = [vec![0xff; 12], vec![0x08, 0x06], vec![0; 46]].concat();
-    push_one(&mut coalescer, &icmp, ALL, 0, &mut told);
-    push_one(&mut coalescer, &arp, ALL, 0, &mut told);
-    assert_eq!(told, [(RxMeta::default(), icmp), (RxMeta::default(), arp)]);
+    push_one(&mut coalescer, &icmp, ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &arp, ALL, 0, &mut delivered);
+    assert_eq!(delivered, [(RxMeta::default(), icmp), (RxMeta::default(), arp)]);
     assert_eq!(coalescer.held(), 1);
 }
 
@@ -179,9 +182,9 @@ fn a_frame_that_passes_alone_keeps_its_padding_and_one_that_was_held_does_not() 
     let padded = |spec: Spec| Spec { padding: 6, ..spec }.build();
     let held = padded(tcp(1, 100));
     let passed = padded(tcp(101, 0));
-    let told = coalesce_with(CoalesceConfig::default(), &[held.clone(), passed.clone()]);
-    assert_eq!(told[0].1, held[..held.len() - 6]);
-    assert_eq!(told[1].1, passed);
+    let delivered = coalesce_with(CoalesceConfig::default(), &[held.clone(), passed.clone()]);
+    assert_eq!(delivered[0].1, held[..held.len() - 6]);
+    assert_eq!(delivered[1].1, passed);
 }
 
 #[test]
@@ -197,7 +200,7 @@ fn memory_does_not_grow() {
 }
 
 #[test]
-fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_frame() {
+fn a_right_checksum_can_be_marked_by_a_partial_one_that_completes_to_the_same_frame() {
     let config = CoalesceConfig { rx_csum: RxCsum::NeedsCsum, ..CoalesceConfig::default() };
     let padded = |spec: Spec| Spec { padding: 6, ..spec };
     let held = [tcp(1, 100), udp_run(&[100])[0].clone()].map(padded);
@@ -221,11 +224,11 @@ fn a_right_checksum_can_be_told_by_a_partial_sum_that_completes_to_the_same_fram
 #[test]
 fn without_rx_checksum_nothing_is_held_and_nobody_looks() {
     let mut coalescer = Coalescer::new(CoalesceConfig::default());
-    let mut told = Vec::new();
-    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut told);
-    push_one(&mut coalescer, &tcp(101, 100).build(), ALL - Offloads::RX_CHECKSUM, 0, &mut told);
+    let mut delivered = Vec::new();
+    push_one(&mut coalescer, &tcp(1, 100).build(), ALL, 0, &mut delivered);
+    push_one(&mut coalescer, &tcp(101, 100).build(), ALL - Offloads::RX_CHECKSUM, 0, &mut delivered);
     assert_eq!(
-        told.iter().map(|(meta, _)| meta.checksum).collect::<Vec<_>>(),
+        delivered.iter().map(|(meta, _)| meta.checksum).collect::<Vec<_>>(),
         [ChecksumState::Good, ChecksumState::Unknown]
     );
     assert_eq!(coalescer.held(), 0);

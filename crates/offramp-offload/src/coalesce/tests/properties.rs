@@ -1,4 +1,4 @@
-//! Random interleavings of flows, with loss, swaps, duplicates, wrong sums, fragments, padding and
+//! Random interleavings of flows, with loss, swaps, duplicates, wrong checksums, fragments, padding and
 //! bytes changed anywhere: every frame comes out once, as it was, in the order of its flow.
 
 use super::*;
@@ -126,7 +126,7 @@ fn frames_of(random: &mut ChaCha8Rng) -> Vec<Vec<u8>> {
 
 /// Offers all frames with flushes, timeouts and switches in between; checks that nothing is lost
 /// on the way.
-fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Told> {
+fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Delivered> {
     let config = CoalesceConfig {
         flows_max: random.random_range(1..10),
         packet_len_max: if random.random_bool(0.5) { PACKET_LEN_MAX } else { random.random_range(100..20_000) },
@@ -136,27 +136,31 @@ fn run(random: &mut ChaCha8Rng, frames: &[Vec<u8>]) -> Vec<Told> {
         rx_csum: RxCsum::DataValid,
     };
     let mut coalescer = Coalescer::new(config);
-    let mut told: Vec<Told> = Vec::new();
+    let mut delivered: Vec<Delivered> = Vec::new();
     let mut enabled = ALL;
     for (n, frame) in frames.iter().enumerate() {
         match random.random_range(0..300) {
             0 => enabled = Offloads::from_bits_truncate(random.random()) | Offloads::RX_CHECKSUM,
             1 | 2 => enabled = ALL,
-            3 => flush(&mut coalescer, &mut told),
-            4..15 => coalescer.flush_expired(n as u64, &mut |meta, bytes| told.push((*meta, bytes.to_vec()))),
+            3 => flush(&mut coalescer, &mut delivered),
+            4..15 => {
+                coalescer.flush_expired(n as u64, &mut |meta: &RxMeta, bytes: &[u8]| {
+                    delivered.push((*meta, bytes.to_vec()));
+                });
+            }
             _ => {}
         }
-        push_one(&mut coalescer, frame, enabled, n as u64, &mut told);
-        let handed_out: usize = told.iter().map(|(meta, _)| usize::from(meta.segments)).sum();
+        push_one(&mut coalescer, frame, enabled, n as u64, &mut delivered);
+        let handed_out: usize = delivered.iter().map(|(meta, _)| usize::from(meta.segments)).sum();
         assert_eq!(handed_out + coalescer.held(), n + 1, "frames in = frames out + held");
     }
-    flush(&mut coalescer, &mut told);
-    told
+    flush(&mut coalescer, &mut delivered);
+    delivered
 }
 
 /// Finds for each frame that came out which one of those that went in it is, in the order of its
 /// group, and checks that it is the same.
-fn matched(told: &[Told], frames: &[Vec<u8>]) -> Vec<usize> {
+fn matched(delivered: &[Delivered], frames: &[Vec<u8>]) -> Vec<usize> {
     let mut left: BTreeMap<Group, std::vec::IntoIter<usize>> = BTreeMap::new();
     let mut by_group: BTreeMap<Group, Vec<usize>> = BTreeMap::new();
     for (n, frame) in frames.iter().enumerate() {
@@ -164,9 +168,9 @@ fn matched(told: &[Told], frames: &[Vec<u8>]) -> Vec<usize> {
     }
     left.extend(by_group.into_iter().map(|(group, indices)| (group, indices.into_iter())));
     let mut order = Vec::new();
-    for one in told {
+    for one in delivered {
         let start = order.len();
-        for cut in cut(one) {
+        for cut in segments_of(one) {
             let n = left.get_mut(&group(&cut)).and_then(Iterator::next).expect("a frame that never went in");
             order.push(n);
             assert_same_frame(&cut, &frames[n], &frames[order[start]]);
@@ -182,7 +186,7 @@ fn assert_verdict(meta: &RxMeta, frame: &[u8]) {
         FrameLayout::parse(frame, LengthFrom::Ip).map_or(ChecksumState::Unknown, |layout| verify(frame, &layout));
     match meta.checksum {
         ChecksumState::Partial(_) => assert_eq!(verdict, ChecksumState::Good, "only verified frames join"),
-        told => assert_eq!(told, verdict),
+        delivered => assert_eq!(delivered, verdict),
     }
 }
 
@@ -212,8 +216,8 @@ proptest! {
     fn every_frame_comes_out_once_and_in_the_order_of_its_flow(seed in any::<u64>()) {
         let mut random = ChaCha8Rng::seed_from_u64(seed);
         let frames = frames_of(&mut random);
-        let told = run(&mut random, &frames);
-        let order = matched(&told, &frames);
+        let delivered = run(&mut random, &frames);
+        let order = matched(&delivered, &frames);
         assert_barriers(&order, &frames);
     }
 
@@ -227,13 +231,13 @@ proptest! {
                 frame[at] = random.random();
             }
         }
-        let told = run(&mut random, &frames);
-        matched(&told, &frames);
+        let delivered = run(&mut random, &frames);
+        matched(&delivered, &frames);
     }
 }
 
 #[test]
-fn the_random_streams_do_join() {
+fn the_random_streams_are_coalesced() {
     let (mut went_in, mut came_out) = (0, 0);
     for seed in 0..50 {
         let mut random = ChaCha8Rng::seed_from_u64(seed);

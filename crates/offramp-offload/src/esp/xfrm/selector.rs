@@ -1,8 +1,9 @@
 //! Selectors in Linux' words.
 
-use super::fault::XfrmError;
-use super::words::{Word, Words};
+use super::fault::{Fault, XfrmError};
+use super::words::Words;
 use crate::esp::selector::{Prefix, Selector};
+use crate::layout::{PROTOCOL_TCP, PROTOCOL_UDP};
 use std::net::IpAddr;
 
 /// Protocols that have a name (IANA, as in `/etc/protocols`).
@@ -21,40 +22,30 @@ const PROTOCOLS: [(&str, u8); 13] = [
     ("sctp", 132),
     ("udplite", 136),
 ];
-const PROTOCOL_TCP: u8 = 6;
-const PROTOCOL_UDP: u8 = 17;
 
-/// Takes the words of a selector, in any order, as long as they are some. Whether there was one.
-pub(super) fn parse_into(selector: &mut Selector, words: &mut Words) -> Result<bool, XfrmError> {
-    let mut is_any = false;
-    while let Some(word) = words.peek() {
-        if !matches!(word.text, "src" | "dst" | "proto" | "sport" | "dport" | "type" | "code" | "key" | "dev" | "uid") {
-            break;
+/// Reads the words of a selector, in any order, up to a word of something else.
+pub(super) fn parse_into(selector: &mut Selector, words: &mut Words) -> Result<(), XfrmError> {
+    const NO_SENDER: &str = "the adapter does not see who sends; select by address, protocol and port";
+    const NO_FIELD: &str = "selectors have addresses, a protocol, and ports of TCP and UDP";
+    while let Some(word) = words.next() {
+        match word.text {
+            "src" => selector.source = prefix(words, "src")?,
+            "dst" => selector.destination = prefix(words, "dst")?,
+            "proto" => selector.protocol = protocol(words)?,
+            "sport" => selector.source_ports = port(words, "sport")?,
+            "dport" => selector.destination_ports = port(words, "dport")?,
+            "uid" if words.number("uid", u64::MAX)? == 0 => {}
+            "dev" if words.take("none") => {}
+            "uid" => return Err(word.unsupported(NO_SENDER)),
+            "dev" => return Err(word.unsupported("an adapter is one interface; leave it out")),
+            "type" | "code" | "key" => return Err(word.unsupported(NO_FIELD)),
+            _ => {
+                words.put_back();
+                break;
+            }
         }
-        words.next();
-        parse_word(selector, word, words)?;
-        is_any = true;
     }
-    check_ports(selector, words.line())?;
-    Ok(is_any)
-}
-
-fn parse_word(selector: &mut Selector, word: Word, words: &mut Words) -> Result<(), XfrmError> {
-    match word.text {
-        "src" => selector.source = prefix(words, "src")?,
-        "dst" => selector.destination = prefix(words, "dst")?,
-        "proto" => selector.protocol = protocol(words)?,
-        "sport" => selector.source_ports = port(words, "sport")?,
-        "dport" => selector.destination_ports = port(words, "dport")?,
-        "uid" if words.number("uid", u64::MAX)? == 0 => {}
-        "dev" if words.take("none") => {}
-        "uid" => {
-            return Err(word.unsupported("the adapter does not see who sends; select by address, protocol and port"));
-        }
-        "dev" => return Err(word.unsupported("an adapter is one interface; leave it out")),
-        _ => return Err(word.unsupported("selectors have addresses, a protocol, and ports of TCP and UDP")),
-    }
-    Ok(())
+    check_ports(selector, words.line())
 }
 
 /// `None` for every address of both versions.
@@ -63,14 +54,14 @@ fn prefix(words: &mut Words, after: &'static str) -> Result<Option<Prefix>, Xfrm
     if matches!(word.text, "any" | "all" | "default") {
         return Ok(None);
     }
-    let (address, len) = word.text.split_once('/').map_or((word.text, None), |(a, len)| (a, Some(len)));
+    let (address, len) = word.prefixed();
     let address = address.parse::<IpAddr>().ok();
     let prefix = address.and_then(|address| match len {
         None => Some(Prefix::of(address)),
         Some(len) => Prefix::new(address, len.parse().ok()?),
     });
     let expected = "an address in figures, with or without the length of its prefix, such as 192.0.2.0/24";
-    prefix.map(Some).ok_or(XfrmError::Value { line: word.line, after, expected })
+    prefix.map(Some).ok_or(Fault::Value { after, expected }.at(word.line))
 }
 
 fn protocol(words: &mut Words) -> Result<Option<u8>, XfrmError> {
@@ -82,7 +73,7 @@ fn protocol(words: &mut Words) -> Result<Option<u8>, XfrmError> {
     let expected = "a protocol's number, or a name such as tcp, udp or icmp";
     let number = named.or_else(|| word.text.parse().ok());
     // Linux has no other way to say "any" when it prints one.
-    let number = number.ok_or(XfrmError::Value { line: word.line, after: "proto", expected })?;
+    let number = number.ok_or(Fault::Value { after: "proto", expected }.at(word.line))?;
     Ok(Some(number).filter(|&number| number != 0))
 }
 
@@ -96,25 +87,24 @@ fn check_ports(selector: &Selector, line: usize) -> Result<(), XfrmError> {
     let has_ports = selector.source_ports.is_some() || selector.destination_ports.is_some();
     if has_ports && !matches!(selector.protocol, Some(PROTOCOL_TCP | PROTOCOL_UDP)) {
         let expected = "tcp or udp where there is a sport or a dport";
-        return Err(XfrmError::Value { line, after: "proto", expected });
+        return Err(Fault::Value { after: "proto", expected }.at(line));
     }
     Ok(())
 }
 
 /// The packets that are in both, `None` if no packet can be.
 pub(super) fn both(one: &Selector, other: &Selector) -> Option<Selector> {
+    let (one, other) = (one.clone(), other.clone());
     Some(Selector {
         source: narrower(one.source, other.source, Prefix::and)?,
         destination: narrower(one.destination, other.destination, Prefix::and)?,
         protocol: narrower(one.protocol, other.protocol, |a, b| (a == b).then_some(a))?,
-        source_ports: narrower(one.source_ports.clone(), other.source_ports.clone(), |a, b| (a == b).then_some(a))?,
-        destination_ports: narrower(one.destination_ports.clone(), other.destination_ports.clone(), |a, b| {
-            (a == b).then_some(a)
-        })?,
+        source_ports: narrower(one.source_ports, other.source_ports, |a, b| (a == b).then_some(a))?,
+        destination_ports: narrower(one.destination_ports, other.destination_ports, |a, b| (a == b).then_some(a))?,
     })
 }
 
-/// Outside `None` is nothing, inside it is everything.
+/// The outer `None` is no packet, the inner one every packet.
 #[allow(clippy::option_option, reason = "one says whether there is a meeting, the other whether it is limited")]
 fn narrower<T>(one: Option<T>, other: Option<T>, meet: impl Fn(T, T) -> Option<T>) -> Option<Option<T>> {
     match (one, other) {

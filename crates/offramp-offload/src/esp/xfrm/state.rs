@@ -1,15 +1,18 @@
 //! A state, Linux' word for a security association.
 
-use super::fault::XfrmError;
+use super::fault::{Fault, Shown, XfrmError};
 use super::meaning::Direction;
 use super::selector;
 use super::words::{HIDDEN_KEY, Word, Words};
 use crate::esp::config::{Mode, SaConfig};
 use crate::esp::keys::SecretKey;
-use crate::esp::suite::{AesKey, Hmac, Suite};
+use crate::esp::lifetime::Lifetime;
+use crate::esp::selector::Selector;
+use crate::esp::suite::{AesKey, Hmac, SALT_LEN, Suite};
 use crate::esp::tunnel::Tunnel;
 use crate::esp::udp::UdpPorts;
 use std::net::IpAddr;
+use strum::VariantArray;
 
 /// Bits of the check value of every AEAD that the adapter has.
 const AEAD_ICV_BITS: u64 = 128;
@@ -72,7 +75,8 @@ pub(super) enum Form {
     Output,
 }
 
-/// What is known of a state so far.
+/// The fields of a state that were read so far.
+#[derive(Default)]
 struct Draft {
     line: usize,
     source: Option<IpAddr>,
@@ -92,8 +96,8 @@ struct Draft {
     integrity: Option<(Hmac, SecretKey)>,
     aead: Option<(Aead, SecretKey)>,
     udp: Option<UdpPorts>,
-    lifetime: crate::esp::lifetime::Lifetime,
-    selector: crate::esp::selector::Selector,
+    lifetime: Lifetime,
+    selector: Selector,
 }
 
 #[derive(Clone, Copy)]
@@ -112,7 +116,7 @@ enum Aead {
 
 /// Reads what follows `ip xfrm state add`, or an entry of the output.
 pub(super) fn parse(words: &mut Words, form: Form) -> Result<XfrmState, XfrmError> {
-    let mut draft = Draft::new(words.line());
+    let mut draft = Draft { line: words.line(), ..Draft::default() };
     while let Some(word) = words.next() {
         draft.take(word, words, form)?;
     }
@@ -120,30 +124,6 @@ pub(super) fn parse(words: &mut Words, form: Form) -> Result<XfrmState, XfrmErro
 }
 
 impl Draft {
-    fn new(line: usize) -> Self {
-        Self {
-            line,
-            source: None,
-            destination: None,
-            has_protocol: false,
-            spi: None,
-            reqid: 0,
-            is_tunnel: false,
-            direction: None,
-            flags: StateFlags::default(),
-            esn: false,
-            window: 0,
-            sent: (0, 0),
-            received: (0, 0),
-            cipher: None,
-            integrity: None,
-            aead: None,
-            udp: None,
-            lifetime: crate::esp::lifetime::Lifetime::default(),
-            selector: crate::esp::selector::Selector::default(),
-        }
-    }
-
     fn take(&mut self, word: Word, words: &mut Words, form: Form) -> Result<(), XfrmError> {
         match word.text {
             "src" => self.source = Some(words.address("src")?),
@@ -156,12 +136,10 @@ impl Draft {
             "auth" | "auth-trunc" => self.take_integrity(word, words, form)?,
             "aead" => self.take_aead(word, words, form)?,
             "encap" => self.udp = Some(parse_encapsulation(words, form)?),
-            "sel" => {
-                selector::parse_into(&mut self.selector, words)?;
-            }
+            "sel" => selector::parse_into(&mut self.selector, words)?,
             "flag" | "extra-flag" | "extra_flag" => self.take_flags(word, words, form)?,
             "limit" => take_limit(&mut self.lifetime, words)?,
-            "dir" => self.direction = Some(parse_direction(words)?),
+            "dir" => self.direction = Some(words.one_of("in and out")?),
             "offload" => self.take_offload(words)?,
             "tfcpad" => self.flags.tfc_padding_len = words.number32("tfcpad")?,
             "seq" => drop(words.number32("seq")?),
@@ -186,8 +164,7 @@ impl Draft {
             "lastused" => words.skip_lines(0),
             "crypto" => {
                 // "crypto offload parameters: dev eth0 dir out"
-                words.literal("offload")?;
-                words.literal("parameters:")?;
+                words.literal("offload parameters:")?;
                 self.take_offload(words)?;
             }
             _ => return Err(word.unknown(KNOWN)),
@@ -214,7 +191,7 @@ impl Draft {
             "cbc(aes)" | "aes" => Cipher::AesCbc,
             "cbc(des3_ede)" | "des3_ede" => Cipher::TripleDesCbc,
             "ecb(cipher_null)" | "cipher_null" => Cipher::Null,
-            _ => return Err(no_algorithm(name, "enc cbc(aes), cbc(des3_ede) and ecb(cipher_null)")),
+            _ => return Err(name.unknown("enc cbc(aes), cbc(des3_ede) and ecb(cipher_null)")),
         };
         // The null cipher has no key, and the output nothing in its place.
         let has_key = form == Form::Command || !words.is_at_line_end();
@@ -227,13 +204,13 @@ impl Draft {
 
     fn take_integrity(&mut self, kind: Word, words: &mut Words, form: Form) -> Result<(), XfrmError> {
         let name = words.required("the name of a hash")?;
-        // What Linux cuts the check value to without auth-trunc (xfrm_algo.c), and what the suites have, bits.
+        // Bits of the check value: what Linux truncates it to without auth-trunc (xfrm_algo.c), and what suites have.
         let (hmac, default_bits, suite_bits) = match name.text {
             "hmac(sha1)" | "sha1" => (Hmac::Sha1, 96, 96),
             "hmac(sha256)" | "sha256" => (Hmac::Sha256, 96, 128),
             "hmac(sha384)" | "sha384" => (Hmac::Sha384, 192, 192),
             "hmac(sha512)" | "sha512" => (Hmac::Sha512, 256, 256),
-            _ => return Err(no_algorithm(name, "auth-trunc hmac(sha1), hmac(sha256), hmac(sha384) and hmac(sha512)")),
+            _ => return Err(name.unknown("auth-trunc hmac(sha1), hmac(sha256), hmac(sha384) and hmac(sha512)")),
         };
         let key = key(words, form)?;
         let bits =
@@ -255,7 +232,7 @@ impl Draft {
             "rfc7539esp(chacha20,poly1305)" => Aead::ChaCha20Poly1305,
             _ => {
                 let known = "aead rfc4106(gcm(aes)), rfc4543(gcm(aes)) and rfc7539esp(chacha20,poly1305)";
-                return Err(no_algorithm(name, known));
+                return Err(name.unknown(known));
             }
         };
         let key = key(words, form)?;
@@ -272,7 +249,7 @@ impl Draft {
         const FLAGS: &str = "noecn, decap-dscp, nopmtudisc, af-unspec, esn and the extra-flag dont-encap-dscp";
         let mut is_any = false;
         while let Some(word) = words.peek() {
-            // `ip -s` goes on with the extra flags, and iproute2 6.1 leaves out the space: "esnextra_flag".
+            // `ip -s` continues with the extra flags, and iproute2 6.1 leaves out the space: "esnextra_flag".
             let name = word.text.strip_suffix("extra_flag").unwrap_or(word.text);
             match name {
                 "noecn" => self.flags.no_ecn = true,
@@ -289,7 +266,6 @@ impl Draft {
                 // The same flags as bits: "(0x00000000)".
                 text if form == Form::Output && text.starts_with('(') => {}
                 _ if is_any || form == Form::Output && words.is_at_line_end() => break,
-                _ if form == Form::Command && !is_any => return Err(word.unknown(FLAGS)),
                 _ => return Err(word.unknown(FLAGS)),
             }
             is_any = true;
@@ -298,7 +274,7 @@ impl Draft {
         if is_any || form == Form::Output {
             return Ok(());
         }
-        Err(XfrmError::Missing { line: kind.line, what: FLAGS })
+        Err(Fault::Missing(FLAGS).at(kind.line))
     }
 
     fn take_replay(&mut self, word: Word, words: &mut Words) -> Result<(), XfrmError> {
@@ -319,20 +295,15 @@ impl Draft {
         let is_extended = words.take("esn");
         words.literal("context:")?;
         if is_extended {
-            words.literal("seq-hi")?;
-            self.received.0 = words.number32("seq-hi")?;
+            self.received.0 = words.labelled("seq-hi")?;
         }
-        words.literal("seq")?;
-        self.received.1 = words.number32("seq")?;
+        self.received.1 = words.labelled("seq")?;
         if is_extended {
-            words.literal("oseq-hi")?;
-            self.sent.0 = words.number32("oseq-hi")?;
+            self.sent.0 = words.labelled("oseq-hi")?;
         }
-        words.literal("oseq")?;
-        self.sent.1 = words.number32("oseq")?;
+        self.sent.1 = words.labelled("oseq")?;
         if !is_extended {
-            words.literal("bitmap")?;
-            return words.number("bitmap", u64::from(u32::MAX)).map(drop);
+            return words.labelled("bitmap").map(drop);
         }
         words.literal("replay_window")?;
         self.window = words.number("replay_window", WINDOW_MAX)? as u32;
@@ -344,8 +315,8 @@ impl Draft {
         Ok(())
     }
 
-    /// `dev eth0 dir out`, with `mode crypto` or `packet` before or behind it: whose work it is changes nothing
-    /// on the line.
+    /// `dev eth0 dir out`, with `mode crypto` or `packet` before or after it: whose work it is changes nothing
+    /// on the wire.
     fn take_offload(&mut self, words: &mut Words) -> Result<(), XfrmError> {
         loop {
             if words.take("packet") || words.take("crypto") {
@@ -354,7 +325,7 @@ impl Draft {
             } else if words.take("mode") {
                 words.required("crypto or packet")?;
             } else if words.take("dir") {
-                self.direction = Some(parse_direction(words)?);
+                self.direction = Some(words.one_of("in and out")?);
             } else {
                 return Ok(());
             }
@@ -363,16 +334,16 @@ impl Draft {
 
     fn finish(self) -> Result<XfrmState, XfrmError> {
         let line = self.line;
-        let missing = |what| XfrmError::Missing { line, what };
+        let missing = |what| Fault::Missing(what).at(line);
         let spi = self.spi.ok_or(missing("the spi"))?;
-        let source = self.source.ok_or(missing("the address behind src"))?;
-        let destination = self.destination.ok_or(missing("the address behind dst"))?;
+        let source = self.source.ok_or(missing("the address after src"))?;
+        let destination = self.destination.ok_or(missing("the address after dst"))?;
         if !self.has_protocol {
             return Err(missing("proto esp"));
         }
         if source.is_ipv4() != destination.is_ipv4() {
             let expected = "an address of the same IP version as src";
-            return Err(XfrmError::Value { line, after: "dst", expected });
+            return Err(Fault::Value { after: "dst", expected }.at(line));
         }
         let (suite, encryption_key, integrity_key) = suite(self.aead, self.cipher, self.integrity, line)?;
         let mut config = SaConfig::new(spi, suite, encryption_key, integrity_key);
@@ -403,12 +374,12 @@ fn kind_name(kind: Word) -> &'static str {
     if kind.text == "auth" { "the key of auth" } else { "the key of auth-trunc" }
 }
 
-/// What to say of a check value that is cut to another length than the suite's.
+/// The reason to refuse a check value that is truncated to another length than the suite's.
 fn truncation(hmac: Hmac) -> &'static str {
     match hmac {
         Hmac::Sha1 => "its check value must have 96 bits (RFC 2404): auth-trunc hmac(sha1) KEY 96",
         Hmac::Sha256 => {
-            "its check value must have 128 bits (RFC 4868), and Linux cuts it to 96 unless it is told so: \
+            "its check value must have 128 bits (RFC 4868), and Linux truncates it to 96 by default: \
              at both ends auth-trunc hmac(sha256) KEY 128"
         }
         Hmac::Sha384 => "its check value must have 192 bits (RFC 4868): auth-trunc hmac(sha384) KEY 192",
@@ -416,11 +387,7 @@ fn truncation(hmac: Hmac) -> &'static str {
     }
 }
 
-fn no_algorithm(name: Word, known: &'static str) -> XfrmError {
-    XfrmError::Unknown { line: name.line, word: name.shown(), known }
-}
-
-/// A key: hexadecimal digits behind `0x`, or, in a command, the bytes of any other text.
+/// A key: hexadecimal digits after `0x`, or, in a command, the bytes of any other text.
 fn key(words: &mut Words, form: Form) -> Result<SecretKey, XfrmError> {
     let word = words.required("the key")?;
     if word.text == HIDDEN_KEY {
@@ -429,7 +396,7 @@ fn key(words: &mut Words, form: Form) -> Result<SecretKey, XfrmError> {
     if form == Form::Command && !word.text.starts_with("0x") {
         return Ok(SecretKey::new(word.text.as_bytes().to_vec()));
     }
-    let key = SecretKey::from_hex(word.text).map_err(|why| XfrmError::Key { line: word.line, why })?;
+    let key = SecretKey::from_hex(word.text).map_err(|why| Fault::Key(why).at(word.line))?;
     if words.peek().is_some_and(|word| word.text.starts_with('(')) {
         // "(160 bits)"
         words.next();
@@ -454,7 +421,7 @@ fn suite(
         };
         return Ok((suite, key, SecretKey::none()));
     }
-    let missing = |what| XfrmError::Missing { line, what };
+    let missing = |what| Fault::Missing(what).at(line);
     let (cipher, key) = cipher.ok_or(missing("enc or aead"))?;
     let (hmac, integrity_key) =
         integrity.ok_or(missing("auth-trunc (encryption without an integrity check is not offered, RFC 8221 4)"))?;
@@ -464,7 +431,7 @@ fn suite(
         (Cipher::TripleDesCbc, Hmac::Sha1) => Suite::TripleDesCbc,
         (Cipher::TripleDesCbc, _) => {
             let expected = "hmac(sha1) beside cbc(des3_ede)";
-            return Err(XfrmError::Value { line, after: "auth-trunc", expected });
+            return Err(Fault::Value { after: "auth-trunc", expected }.at(line));
         }
     };
     Ok((suite, key, integrity_key))
@@ -472,17 +439,13 @@ fn suite(
 
 /// Which AES a key is for, by its length.
 fn aes_key(key: &SecretKey, has_salt: bool, line: usize) -> Result<AesKey, XfrmError> {
-    let salt_len = if has_salt { crate::esp::suite::SALT_LEN } else { 0 };
-    match key.len().checked_sub(salt_len) {
-        Some(16) => Ok(AesKey::Bits128),
-        Some(24) => Ok(AesKey::Bits192),
-        Some(32) => Ok(AesKey::Bits256),
-        _ if has_salt => {
-            let expected = "a key of 20, 28 or 36 bytes (AES with 4 bytes of salt behind it)";
-            Err(XfrmError::Value { line, after: "aead", expected })
-        }
-        _ => Err(XfrmError::Value { line, after: "enc cbc(aes)", expected: "a key of 16, 24 or 32 bytes" }),
-    }
+    let (salt_len, after, expected) = if has_salt {
+        (SALT_LEN, "aead", "a key of 20, 28 or 36 bytes (AES and 4 bytes of salt)")
+    } else {
+        (0, "enc cbc(aes)", "a key of 16, 24 or 32 bytes")
+    };
+    let aes = AesKey::VARIANTS.iter().find(|aes| aes.len() + salt_len == key.len());
+    aes.copied().ok_or(Fault::Value { after, expected }.at(line))
 }
 
 /// `transport` or `tunnel`, also shortened, as `ip` takes it.
@@ -494,15 +457,6 @@ pub(super) fn is_tunnel(words: &mut Words) -> Result<bool, XfrmError> {
         text if "tunnel".starts_with(text) => Ok(true),
         "beet" | "ro" | "in_trigger" | "iptfs" => Err(word.unsupported("modes are transport and tunnel")),
         _ => Err(word.unknown(KNOWN)),
-    }
-}
-
-fn parse_direction(words: &mut Words) -> Result<Direction, XfrmError> {
-    let word = words.required("in or out")?;
-    match word.text {
-        "in" => Ok(Direction::In),
-        "out" => Ok(Direction::Out),
-        _ => Err(word.unknown("in and out")),
     }
 }
 
@@ -533,7 +487,7 @@ fn parse_encapsulation(words: &mut Words, form: Form) -> Result<UdpPorts, XfrmEr
 }
 
 /// One limit of a command.
-pub(super) fn take_limit(lifetime: &mut crate::esp::lifetime::Lifetime, words: &mut Words) -> Result<(), XfrmError> {
+pub(super) fn take_limit(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     let kind = words.required("the kind of the limit")?;
     let after = "limit";
     let limit = words.number(after, u64::MAX)?;
@@ -554,23 +508,20 @@ pub(super) fn take_limit(lifetime: &mut crate::esp::lifetime::Lifetime, words: &
 }
 
 /// The limits that `ip -s` prints.
-pub(super) fn take_lifetime(lifetime: &mut crate::esp::lifetime::Lifetime, words: &mut Words) -> Result<(), XfrmError> {
+pub(super) fn take_lifetime(lifetime: &mut Lifetime, words: &mut Words) -> Result<(), XfrmError> {
     (lifetime.soft_bytes, lifetime.hard_bytes) = limits(words)?;
     (lifetime.soft_packets, lifetime.hard_packets) = limits(words)?;
-    (lifetime.soft_seconds, lifetime.hard_seconds) = expiry(words, "add:")?;
+    (lifetime.soft_seconds, lifetime.hard_seconds) = expiry(words, "expire add: soft")?;
     let line = words.line();
-    if expiry(words, "use:")? != (None, None) {
-        let word = super::fault::Shown(Some("expire use".to_owned()));
-        return Err(XfrmError::Unsupported { line, word, why: NO_USE });
+    if expiry(words, "expire use: soft")? != (None, None) {
+        return Err(Fault::Unsupported { word: Shown(Some("expire use".to_owned())), why: NO_USE }.at(line));
     }
     Ok(())
 }
 
 /// `expire add: soft 3600(sec), hard 7200(sec)`
-fn expiry(words: &mut Words, since: &'static str) -> Result<(Option<u64>, Option<u64>), XfrmError> {
-    words.literal("expire")?;
-    words.literal(since)?;
-    words.literal("soft")?;
+fn expiry(words: &mut Words, start: &'static str) -> Result<(Option<u64>, Option<u64>), XfrmError> {
+    words.literal(start)?;
     let soft = words.number("soft", u64::MAX)?;
     words.literal("hard")?;
     Ok((seconds(soft), seconds(words.number("hard", u64::MAX)?)))
@@ -583,8 +534,7 @@ fn seconds(limit: u64) -> Option<u64> {
 
 /// `limit: soft (INF)(bytes), hard 2000000(bytes)`
 fn limits(words: &mut Words) -> Result<(Option<u64>, Option<u64>), XfrmError> {
-    words.literal("limit:")?;
-    words.literal("soft")?;
+    words.literal("limit: soft")?;
     let soft = limit(words, "soft")?;
     words.literal("hard")?;
     Ok((soft, limit(words, "hard")?))

@@ -1,9 +1,10 @@
 //! The words of a text: commands as a shell takes them, and the output of `ip`.
 
-use super::fault::{Shown, XfrmError};
+use super::fault::{Fault, Shown, XfrmError};
 use std::net::IpAddr;
+use std::str::FromStr;
 
-/// The shortest key of any suite has so many bytes. Keys may be text, too: a word as long as this may be one.
+/// Bytes of the shortest key of any suite. A key may also be text: a word of this length may be one.
 const KEY_LEN_MIN: usize = 16;
 /// A number that is shown has fewer hexadecimal digits: more may be a piece of a key.
 const SHOWN_DIGITS_MAX: usize = 8;
@@ -11,115 +12,20 @@ const SHOWN_DIGITS_MAX: usize = 8;
 /// What `ip xfrm state list nokeys` begins to print in place of a key.
 pub(super) const HIDDEN_KEY: &str = "<<Keys";
 
-/// Words that begin what may hold a key. Behind one of them, words that are not known are not shown.
+/// Words that begin what may hold a key. Unknown words after one of them are not shown.
 const KEY_WORDS: [&str; 5] = ["enc", "auth", "auth-trunc", "aead", "comp"];
 /// Words that `ip xfrm` has besides, and that may always be shown.
-const VOCABULARY: [&str; 58] = [
-    "action",
-    "addr",
-    "ah",
-    "beet",
-    "block",
-    "bypass",
-    "coa",
-    "code",
-    "comp",
-    "crypto",
-    "ctx",
-    "delete",
-    "deleteall",
-    "dev",
-    "dir",
-    "dport",
-    "encap",
-    "espintcp",
-    "espinudp",
-    "espinudp-nonike",
-    "flag",
-    "fwd",
-    "hao",
-    "if_id",
-    "in_trigger",
-    "ipsec-any",
-    "iptfs",
-    "key",
-    "level",
-    "limit",
-    "mark",
-    "mask",
-    "mode",
-    "offload",
-    "output-mark",
-    "packet",
-    "pcpu-num",
-    "proto",
-    "ro",
-    "route2",
-    "security",
-    "sel",
-    "sport",
-    "align4",
-    "icmp",
-    "oseq-may-wrap",
-    "required",
-    "spi",
-    "sub",
-    "time-soft",
-    "time-use-hard",
-    "time-use-soft",
-    "wildrecv",
-    "xfrm",
-    "tfcpad",
-    "type",
-    "uid",
-    "use",
-];
+const VOCABULARY: &str = "\
+    action addr ah align4 beet block bypass coa code comp crypto ctx delete deleteall dev dir dport encap \
+    espintcp espinudp espinudp-nonike flag fwd hao icmp if_id in_trigger ipsec-any iptfs key level limit mark \
+    mask mode offload oseq-may-wrap output-mark packet pcpu-num proto required ro route2 security sel spi \
+    sport sub tfcpad time-soft time-use-hard time-use-soft type uid use wildrecv xfrm";
 
 /// Algorithms of Linux' own for IPsec (`net/xfrm/xfrm_algo.c`), and what wraps them.
-const ALGORITHMS: [&str; 42] = [
-    "aes",
-    "blowfish",
-    "camellia",
-    "cast5",
-    "cast6",
-    "cbc",
-    "ccm",
-    "chacha20",
-    "cipher_null",
-    "cmac",
-    "compress_null",
-    "ctr",
-    "deflate",
-    "des",
-    "des3_ede",
-    "digest_null",
-    "ecb",
-    "echainiv",
-    "gcm",
-    "hmac",
-    "lzjh",
-    "lzs",
-    "md5",
-    "poly1305",
-    "rfc3686",
-    "rfc4106",
-    "rfc4309",
-    "rfc4543",
-    "rfc7539",
-    "rfc7539esp",
-    "ripemd160",
-    "rmd160",
-    "seqiv",
-    "serpent",
-    "sha1",
-    "sha224",
-    "sha256",
-    "sha384",
-    "sha512",
-    "sm3",
-    "twofish",
-    "xcbc",
-];
+const ALGORITHMS: &str = "\
+    aes blowfish camellia cast5 cast6 cbc ccm chacha20 cipher_null cmac compress_null ctr deflate des \
+    des3_ede digest_null ecb echainiv gcm hmac lzjh lzs md5 poly1305 rfc3686 rfc4106 rfc4309 rfc4543 rfc7539 \
+    rfc7539esp ripemd160 rmd160 seqiv serpent sha1 sha224 sha256 sha384 sha512 sm3 twofish xcbc";
 
 /// A word and where it stands.
 #[derive(Clone, Copy, Debug)]
@@ -140,27 +46,36 @@ impl Word<'_> {
         let is_plain = self.text.len() < KEY_LEN_MIN && self.text.chars().all(|c| c.is_ascii_graphic());
         let digits = self.text.strip_prefix("0x").unwrap_or(self.text);
         let is_number = digits.len() >= SHOWN_DIGITS_MAX && digits.bytes().all(|c| c.is_ascii_hexdigit());
-        let is_address = self.text.split('/').next().is_some_and(|address| address.parse::<IpAddr>().is_ok());
-        let is_safe = VOCABULARY.contains(&self.text)
+        let is_address = self.prefixed().0.parse::<IpAddr>().is_ok();
+        let is_safe = is_one_of(VOCABULARY, self.text)
             || is_algorithm(self.text)
             || self.is_open && (is_plain && !is_number || is_address);
         Shown(is_safe.then(|| self.text.to_owned()))
     }
 
+    /// What stands in front of a slash, and what after it.
+    pub(super) fn prefixed(&self) -> (&str, Option<&str>) {
+        self.text.split_once('/').map_or((self.text, None), |(address, len)| (address, Some(len)))
+    }
+
     /// The error for a word that has no place there.
     pub(super) fn unknown(&self, known: &'static str) -> XfrmError {
-        XfrmError::Unknown { line: self.line, word: self.shown(), known }
+        Fault::Unknown { word: self.shown(), known }.at(self.line)
     }
 
     /// The error for something that is not supported.
     pub(super) fn unsupported(&self, why: &'static str) -> XfrmError {
-        XfrmError::Unsupported { line: self.line, word: self.shown(), why }
+        Fault::Unsupported { word: self.shown(), why }.at(self.line)
     }
+}
+
+fn is_one_of(list: &str, word: &str) -> bool {
+    list.split(' ').any(|listed| listed == word)
 }
 
 /// Whether a word is an algorithm's name, or made of some: `rfc4106(gcm(aes))`.
 fn is_algorithm(word: &str) -> bool {
-    word.split(['(', ')', ',']).filter(|name| !name.is_empty()).all(|name| ALGORITHMS.contains(&name))
+    word.split(['(', ')', ',']).filter(|name| !name.is_empty()).all(|name| is_one_of(ALGORITHMS, name))
 }
 
 /// A command, or an entry of the output.
@@ -181,7 +96,7 @@ pub(super) enum Statement<'a> {
 pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     let mut statements: Vec<Vec<Word>> = Vec::new();
     for line in lines(text)? {
-        // An entry begins with `src` and goes on up to the next one, or to a command.
+        // An entry begins with `src` and continues up to the next one, or to a command.
         let is_entry = |words: &Vec<Word>| words.first().is_some_and(|first| first.text == "src");
         let begins = line.first().is_some_and(|first| matches!(first.text, "src" | "ip" | "sudo") || is_ip(first.text));
         match statements.last_mut() {
@@ -195,7 +110,7 @@ pub(super) fn statements(text: &str) -> Result<Vec<Statement<'_>>, XfrmError> {
     Ok(statements.into_iter().map(kind_of).collect())
 }
 
-/// An entry is told by its second line: a policy's has its direction, or a security context.
+/// The second line of an entry shows its kind: a policy's has its direction, or a security context.
 fn kind_of(words: Vec<Word>) -> Statement {
     if words.first().is_none_or(|first| first.text != "src") {
         return Statement::Command(words);
@@ -222,7 +137,7 @@ fn is_ip(word: &str) -> bool {
     word.rsplit('/').next() == Some("ip")
 }
 
-/// The words of each line. A command whose line ends in a backslash goes on in the next one; `;` and `&&` end
+/// The words of each line. A command whose line ends in a backslash continues in the next one; `;` and `&&` end
 /// one. In an entry a backslash stands for the end of a line (`ip -o`).
 fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
     let mut lines: Vec<Vec<Word>> = Vec::new();
@@ -270,13 +185,13 @@ fn lines(text: &str) -> Result<Vec<Vec<Word<'_>>>, XfrmError> {
 
 fn only_a_shell(line: usize) -> XfrmError {
     let why = "only a shell knows what it stands for; write the value itself, in quotes if it has brackets";
-    XfrmError::Unsupported { line, word: Shown(None), why }
+    Fault::Unsupported { word: Shown(None), why }.at(line)
 }
 
 /// The first word of a text that begins with one, and what follows it.
 fn split_word(text: &str, line: usize) -> Result<(&str, &str), XfrmError> {
     const ENDS: [char; 3] = ['\\', ';', '&'];
-    let missing = XfrmError::Missing { line, what: "the other quote" };
+    let missing = Fault::Missing("the other quote").at(line);
     let (word, rest) = match text.chars().next() {
         Some(quote @ ('\'' | '"')) => text[1..].split_once(quote).ok_or(missing)?,
         _ => text.split_at(text.find(|c: char| c.is_whitespace() || ENDS.contains(&c)).unwrap_or(text.len())),
@@ -341,16 +256,32 @@ impl<'a> Words<'a> {
     /// The next word, which must be there.
     pub(super) fn required(&mut self, what: &'static str) -> Result<Word<'a>, XfrmError> {
         let line = self.line();
-        self.next().ok_or(XfrmError::Missing { line, what })
+        self.next().ok_or(Fault::Missing(what).at(line))
     }
 
-    /// The next word, which must be this one: what `ip` prints between values.
+    /// The next words, which must be these: what `ip` prints between values.
     pub(super) fn literal(&mut self, text: &'static str) -> Result<(), XfrmError> {
-        let word = self.required(text)?;
-        if word.text == text { Ok(()) } else { Err(word.unknown(text)) }
+        for text in text.split(' ') {
+            let word = self.required(text)?;
+            if word.text != text {
+                return Err(word.unknown(text));
+            }
+        }
+        Ok(())
     }
 
-    /// Leaves out the rest of this line, and so many more.
+    /// The next word, which must be one of `known`.
+    pub(super) fn one_of<T: FromStr>(&mut self, known: &'static str) -> Result<T, XfrmError> {
+        let word = self.required(known)?;
+        word.text.parse().map_err(|_| word.unknown(known))
+    }
+
+    /// Puts back the word that was read last.
+    pub(super) fn put_back(&mut self) {
+        self.at -= 1;
+    }
+
+    /// Skips the rest of this line and `more` lines after it.
     pub(super) fn skip_lines(&mut self, more: usize) {
         for _ in 0..=more {
             while self.peek().is_some_and(|word| !word.starts_line) {
@@ -358,7 +289,7 @@ impl<'a> Words<'a> {
             }
             self.at += 1;
         }
-        // The first word of the line behind belongs to whoever reads on.
+        // The first word of the next line belongs to whoever reads on.
         self.at = (self.at - 1).min(self.words.len());
     }
 
@@ -367,15 +298,20 @@ impl<'a> Words<'a> {
         self.peek().is_none_or(|word| word.starts_line)
     }
 
-    /// A number as `ip` takes it: decimal, hexadecimal behind `0x`, octal behind `0`. A comma behind it and
+    /// A number as `ip` takes it: decimal, hexadecimal after `0x`, octal after `0`. A comma after it and
     /// the same number in brackets, as `ip -s` prints it, are passed over.
     pub(super) fn number(&mut self, after: &'static str, max: u64) -> Result<u64, XfrmError> {
-        const EXPECTED: &str = "a number that fits";
         let word = self.required("a number")?;
         let text = word.text.trim_end_matches(',');
         let text = text.split_once('(').map_or(text, |(number, _)| number);
         let number = parse_number(text).filter(|&number| number <= max);
-        number.ok_or(XfrmError::Value { line: word.line, after, expected: EXPECTED })
+        number.ok_or(Fault::Value { after, expected: "a number that fits" }.at(word.line))
+    }
+
+    /// A number of 32 bits after the word that names it.
+    pub(super) fn labelled(&mut self, label: &'static str) -> Result<u32, XfrmError> {
+        self.literal(label)?;
+        self.number32(label)
     }
 
     /// A number of 32 bits.
@@ -386,11 +322,11 @@ impl<'a> Words<'a> {
     /// An address of one host.
     pub(super) fn address(&mut self, after: &'static str) -> Result<IpAddr, XfrmError> {
         let word = self.required("an address")?;
-        let (address, len) = word.text.split_once('/').map_or((word.text, None), |(a, len)| (a, Some(len)));
+        let (address, len) = word.prefixed();
         let whole = |address: &IpAddr| len.is_none_or(|len| len == if address.is_ipv4() { "32" } else { "128" });
         let address = address.parse().ok().filter(whole);
         let expected = "an IPv4 or IPv6 address in figures, of one host";
-        address.ok_or(XfrmError::Value { line: word.line, after, expected })
+        address.ok_or(Fault::Value { after, expected }.at(word.line))
     }
 
     /// What a command of a script is about; `None` when it does not concern xfrm.

@@ -1,9 +1,11 @@
 //! Frames that the guest receives.
 
 use super::state::QueueState;
-use super::vring::RingState;
-use crate::vnet_hdr::encode_rx;
+use super::vring::{RECEIVE_GUARD_PART, RingState};
+use crate::vnet_hdr::rx_header;
 use offramp_adapter::port::PortError;
+use offramp_offload::checksum::{Sum, copy_and_sum_to};
+use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::ring::FETCH_MAX;
 
@@ -13,11 +15,72 @@ impl QueueState {
     pub(super) fn deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let chains = self.gather(self.header_len + frame.len())?;
         let log = self.log.as_deref();
-        self.receive.vring.write_frame(chains, self.header_len, &mut encode_rx(meta), frame, log);
+        self.receive.vring.write_frame(chains, self.header_len, rx_header(meta), frame, log);
         self.receive.tally.add(frame.len() as u64);
-        if self.receive.vring.staged() >= FETCH_MAX {
+        self.publish_full_batch();
+        Ok(())
+    }
+
+    /// Shows the guest a batch before its end, unless a frame is still being written.
+    #[inline]
+    fn publish_full_batch(&mut self) {
+        if self.receive.vring.staged() >= FETCH_MAX && !self.receive.vring.has_open_frames() {
             self.publish_receive();
         }
+    }
+
+    /// Whether frames that are being written should be completed: they keep the guest from its buffers, of which it has
+    /// half a ring left.
+    #[inline]
+    pub(super) fn wants_commit(&self) -> bool {
+        let vring = &self.receive.vring;
+        vring.has_open_frames() && vring.unpublished() >= usize::from(vring.size() / RECEIVE_GUARD_PART)
+    }
+
+    /// Begins a frame in the guest's buffers. Frames are completed in another order than they were begun in.
+    pub(super) fn reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        let is_lent = self.receive.state == RingState::Enabled && !self.out_of_buffers && !self.is_in_order;
+        if is_lent {
+            self.receive.vring.open_frame(slot, self.header_len + head_len);
+        }
+        is_lent
+    }
+
+    /// Copies payload into the guest's buffers, and verifies it in the same pass.
+    #[inline]
+    pub(super) fn append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        let chains = match self.receive.vring.lacks(slot, payload.len()) {
+            Some(0) => 0,
+            // A driver without mergeable buffers takes each frame in one chain (virtio 1.3, 5.1.6.4).
+            Some(_) if !self.is_mergeable && self.receive.vring.has_chain(slot) => return Appended::NoRoom,
+            Some(len) => match self.gather(len) {
+                Ok(chains) => chains,
+                Err(_) => return Appended::NoRoom,
+            },
+            None => return Appended::NoRoom,
+        };
+        let (mut sum, mut is_odd) = (headers_sum, false);
+        self.receive.vring.append(slot, chains, payload, self.log.as_deref(), |piece, to| {
+            // SAFETY: the ring gives a place of as many writable bytes in guest memory, and `piece` is in private memory.
+            let of_piece = unsafe { copy_and_sum_to(piece, to) };
+            sum = sum.plus(if is_odd { of_piece.at_odd_offset() } else { of_piece });
+            is_odd ^= piece.len() % 2 == 1;
+        });
+        if sum.is_right() {
+            return Appended::Kept;
+        }
+        self.receive.vring.take_back(slot);
+        Appended::Bad
+    }
+
+    /// Completes a frame in the guest's buffers.
+    pub(super) fn commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        let log = self.log.as_deref();
+        if !self.receive.vring.commit(slot, self.header_len, rx_header(meta), head, log) {
+            return Err(PortError::Full);
+        }
+        self.receive.tally.add(len as u64);
+        self.publish_full_batch();
         Ok(())
     }
 
@@ -44,7 +107,9 @@ impl QueueState {
                 if room >= len {
                     return Ok(chains);
                 }
-            } else if chains > usize::from(self.receive.vring.size()) || !self.receive.fetch(&self.counters) {
+            } else if chains > usize::from(self.receive.vring.size())
+                || !self.receive.fetch(self.log.as_deref(), &self.counters)
+            {
                 self.out_of_buffers = true;
                 return Err(PortError::Full);
             }
@@ -53,19 +118,20 @@ impl QueueState {
 
     /// As [`QueueState::gather`] for a driver that takes each frame in one chain (virtio 1.3, 5.1.6.4).
     fn single(&mut self, len: usize) -> Result<usize, PortError> {
-        while let Some(chain) = self.receive.vring.waiting().first() {
-            match chain.len() {
-                room if room >= len => return Ok(1),
-                // A bad chain: it goes back as it is.
-                0 => self.return_unused(1),
-                _ => return Err(PortError::Refused(libc::EMSGSIZE)),
+        loop {
+            while let Some(chain) = self.receive.vring.waiting().first() {
+                match chain.len() {
+                    room if room >= len => return Ok(1),
+                    // A bad chain: it goes back as it is.
+                    0 => self.return_unused(1),
+                    _ => return Err(PortError::Refused(libc::EMSGSIZE)),
+                }
+            }
+            if !self.receive.fetch(self.log.as_deref(), &self.counters) {
+                self.out_of_buffers = true;
+                return Err(PortError::Full);
             }
         }
-        if self.receive.fetch(&self.counters) {
-            return self.single(len);
-        }
-        self.out_of_buffers = true;
-        Err(PortError::Full)
     }
 
     /// Gives receive chains back with nothing in them.

@@ -10,9 +10,9 @@ use offramp_offload::caps::Offloads;
 use offramp_virtio::dirty_log::DirtyLog;
 use offramp_virtio::inflight::Part;
 use offramp_virtio::memory::GuestMemory;
+use offramp_virtio::notifier::Event;
 use offramp_virtio::ring::{BadRing, RingOptions, RingPlace};
 use offramp_virtio::vring::VringSetup;
-use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// Which ring of a pair (virtio 1.3, 5.1.2).
@@ -38,7 +38,7 @@ pub(in crate::vhost_user) struct Start {
     pub features: u64,
     pub place: RingPlace,
     pub base: u32,
-    pub kick: Option<OwnedFd>,
+    pub kick: Option<Event>,
     pub is_logged: bool,
     /// Where a packed ring's position outlives this backend, if anywhere.
     pub inflight: Option<Part>,
@@ -51,6 +51,8 @@ pub(in crate::vhost_user) struct QueueState {
     pub(super) log: Option<Arc<DirtyLog>>,
     pub(super) header_len: usize,
     pub(super) is_mergeable: bool,
+    /// The driver wants its buffers back in the order in which it made them available.
+    pub(super) is_in_order: bool,
     pub(super) offloads: Offloads,
     pub(super) receive: PortVring,
     pub(super) transmit: PortVring,
@@ -69,6 +71,7 @@ impl QueueState {
             log: None,
             header_len: HEADER_LEN,
             is_mergeable: false,
+            is_in_order: false,
             offloads: Offloads::empty(),
             receive: PortVring::default(),
             transmit: PortVring::default(),
@@ -103,6 +106,7 @@ impl QueueState {
     pub fn set_features(&mut self, negotiated: u64) {
         self.header_len = features::header_len(negotiated);
         self.is_mergeable = negotiated & features::MRG_RXBUF != 0;
+        self.is_in_order = negotiated & features::IN_ORDER != 0;
         self.offloads = features::offloads(negotiated);
     }
 
@@ -159,11 +163,11 @@ impl QueueState {
         self.side(side).vring.set_logged(is_logged);
     }
 
-    pub fn set_call(&mut self, side: Side, call: Option<OwnedFd>) {
+    pub fn set_call(&mut self, side: Side, call: Option<Event>) {
         self.side(side).vring.set_call(call);
     }
 
-    pub fn set_err(&mut self, side: Side, err: Option<OwnedFd>) {
+    pub fn set_err(&mut self, side: Side, err: Option<Event>) {
         self.side(side).vring.set_err(err);
     }
 

@@ -14,10 +14,10 @@ impl QueueState {
     pub(super) fn fetch_transmit(&mut self) -> bool {
         self.publish_transmit();
         match self.transmit.state {
-            RingState::Enabled => self.transmit.fetch(&self.counters),
+            RingState::Enabled => self.transmit.fetch(self.log.as_deref(), &self.counters),
             RingState::Unset => false,
             RingState::Disabled => {
-                if self.transmit.fetch(&self.counters) {
+                if self.transmit.fetch(self.log.as_deref(), &self.counters) {
                     self.discard_transmit();
                 }
                 false
@@ -36,7 +36,7 @@ impl QueueState {
                 self.transmit.tally.add(chain.len() as u64);
                 self.counters.discarded.add(1);
             }
-            if fetches_left == 0 || !self.transmit.fetch(&self.counters) {
+            if fetches_left == 0 || !self.transmit.fetch(self.log.as_deref(), &self.counters) {
                 return;
             }
             fetches_left -= 1;

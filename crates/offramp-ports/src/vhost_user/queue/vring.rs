@@ -11,7 +11,7 @@ use offramp_virtio::vring::{Vring, VringSetup};
 /// The part of its receive ring that a guest has left when it is notified whatever the moderation says: while it
 /// wakes, frames take the other buffers. Drivers fill a ring again before half of it is used (Linux: when 32 of
 /// 256 are), so this binds only when the guest sleeps.
-const RECEIVE_GUARD_PART: u16 = 2;
+pub(super) const RECEIVE_GUARD_PART: u16 = 2;
 /// The part of its transmit ring that a guest gets back before it is notified, if it needs that, whatever the
 /// moderation says. A driver stops when its ring is full, and then wants one notification for most of it (Linux: three
 /// quarters); before it comes back the rest may be sent. A frame may take several descriptors.
@@ -128,16 +128,16 @@ impl PortVring {
         wanted > 0 && self.vring.is_started() && !self.vring.has_ahead(wanted)
     }
 
-    /// Whether the guest was given back so much of its transmit ring that it must not wait any longer.
+    /// Whether enough chains of the transmit ring are used that the guest must not wait any longer.
     pub fn is_filling_up(&self) -> bool {
         self.moderation.since_call() >= u64::from(self.vring.size() / TRANSMIT_GUARD_PART)
     }
 
     /// Fetches chains; whether any wait now. A ring that makes no sense is stopped, and reported to the frontend.
     #[inline]
-    pub fn fetch(&mut self, counters: &QueueCounters) -> bool {
+    pub fn fetch(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) -> bool {
         let Ok(fetched) = self.vring.fetch() else {
-            self.fail(counters);
+            self.fail(log, counters);
             return false;
         };
         if fetched.bad > 0 {
@@ -147,7 +147,9 @@ impl PortVring {
     }
 
     #[cold]
-    fn fail(&mut self, counters: &QueueCounters) {
+    fn fail(&mut self, log: Option<&DirtyLog>, counters: &QueueCounters) {
+        // What was delivered and counted is the guest's.
+        self.publish(log, counters);
         self.decide(None, counters);
         counters.broken_rings.add(1);
         self.vring.fail();

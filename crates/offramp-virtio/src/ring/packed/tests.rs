@@ -1,15 +1,14 @@
 //! A packed ring that starts in the middle of its life: bases, laps and inflight regions.
 
 use super::*;
-use crate::inflight;
+use crate::inflight::Region;
 use crate::memory::Extent;
-use crate::sigbus::Alarm;
-use nix::sys::eventfd::EventFd;
-use std::fs::File;
-use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 const SIZE: u16 = 8;
 const USER: u64 = 0x7000_0000;
+const MEMORY_LEN: usize = 4096;
+const REGION_LEN: usize = 512;
 const RING_LEN: usize = SIZE as usize * DESCRIPTOR_LEN as usize;
 const PLACE: RingPlace = RingPlace {
     size: SIZE,
@@ -18,23 +17,18 @@ const PLACE: RingPlace = RingPlace {
     device: USER + RING_LEN as u64 + EVENT_LEN,
 };
 
-fn bytes(file: &File) -> Vec<u8> {
-    let mut bytes = vec![0; file.metadata().unwrap().len() as usize];
-    file.read_exact_at(&mut bytes, 0).unwrap();
-    bytes
+fn bytes(memory: &GuestMemory) -> Vec<u8> {
+    memory.mapping().bytes(MEMORY_LEN)
 }
 
 /// A ring over the given bytes of memory and of an inflight region.
-fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, File, File) {
-    let (memory_file, region_file) = (inflight::tests::file(4096), inflight::tests::file(region.len() as u64));
-    memory_file.write_all_at(memory, 0).unwrap();
-    region_file.write_all_at(region, 0).unwrap();
-    let alarm = Alarm::new(EventFd::new().unwrap());
-    let extent = Extent { guest: 0, user: USER, len: 4096, file_offset: 0 };
-    let guest = GuestMemory::map(vec![(extent, memory_file.try_clone().unwrap())], &alarm).unwrap();
-    let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
-    let ring = Ring::new(&guest, &PLACE, base, RingOptions::default(), part).unwrap();
-    (ring, guest, memory_file, region_file)
+fn ring_over(memory: &[u8], region: &[u8], base: u32) -> (Ring, GuestMemory, Arc<Region>) {
+    let guest = GuestMemory::anonymous(&[Extent { guest: 0, user: USER, len: MEMORY_LEN as u64, file_offset: 0 }]);
+    guest.mapping().fill(memory);
+    let inflight = Region::anonymous(region.len(), 1, SIZE);
+    inflight.mapping().fill(region);
+    let ring = Ring::new(&guest, &PLACE, base, RingOptions::default(), inflight.part(0, SIZE)).unwrap();
+    (ring, guest, inflight)
 }
 
 /// Three chains around the end of a ring: of one descriptor, of two, and of one.
@@ -52,19 +46,20 @@ fn three_chains() -> (Vec<u8>, Position, Position) {
 fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batch() {
     let (memory, before, after) = three_chains();
     let base = u32::from(before.bits()) * 0x1_0001;
-    let (mut ring, guest, memory_file, region_file) = ring_over(&memory, &[0; 512], base);
+    let (mut ring, guest, inflight) = ring_over(&memory, &[0; REGION_LEN], base);
+    let region_bytes = || inflight.mapping().bytes(REGION_LEN);
     let mut batch = Batch::default();
     assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, 3);
     while let Some(chain) = batch.pop() {
         ring.add_used(&chain, 0);
     }
-    let region_before = bytes(&region_file);
+    let region_before = region_bytes();
     let part = ring.inflight.take().unwrap();
     ring.save_staged(&part);
-    let region_between = bytes(&region_file);
+    let region_between = region_bytes();
     ring.inflight = Some(part);
     ring.publish(0);
-    let (shown, region_after) = (bytes(&memory_file), bytes(&region_file));
+    let (shown, region_after) = (bytes(&guest), region_bytes());
     // All is overwritten but what shows it.
     let mut torn = shown.clone();
     let flags_at = 6 * DESCRIPTOR_LEN as usize + 14;
@@ -78,15 +73,15 @@ fn a_ring_goes_on_rightly_wherever_the_backend_was_killed_while_it_showed_a_batc
         (&shown, &region_after, after),
     ];
     for (n, (left, region, expected)) in cases.into_iter().enumerate() {
-        let (mut ring, guest, memory_file, region_file) = ring_over(left, region, 0x8000_8000);
+        let (mut ring, guest, inflight) = ring_over(left, region, 0x8000_8000);
         assert_eq!((ring.next_used, ring.next_available), (expected, expected), "case {n}");
         let chains = if expected == before { 3 } else { 0 };
-        assert!(bytes(&memory_file) == if expected == before { &*memory } else { &*shown }, "case {n}");
+        assert!(bytes(&guest) == if expected == before { &*memory } else { &*shown }, "case {n}");
         let mut batch = Batch::default();
         assert_eq!(ring.fetch(&guest, &mut batch).unwrap().chains, chains, "case {n}");
         // Whoever comes next finds nothing under way.
         drop(ring);
-        let settled = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE).unwrap().progress(SIZE);
+        let settled = inflight.part(0, SIZE).unwrap().progress(SIZE);
         assert_eq!(settled, Some(Progress { before: expected.place(), after: expected.place(), saved: 0 }));
     }
 }
@@ -135,11 +130,9 @@ fn a_region_that_makes_no_sense_is_refused() {
         let mut region = vec![0; 512];
         let words: Vec<u8> = words.iter().flat_map(|word: &u16| word.to_le_bytes()).collect();
         region[8..8 + words.len()].copy_from_slice(&words);
-        let (ring, guest, _, region_file) = ring_over(&memory, &[0; 512], 0x8000_8000);
-        drop(ring);
-        region_file.write_all_at(&region, 0).unwrap();
-        let part = inflight::tests::region(&region_file, 1, SIZE).unwrap().part(0, SIZE);
-        let refused = Ring::new(&guest, &PLACE, 0x8000_8000, RingOptions::default(), part);
+        let (_, guest, inflight) = ring_over(&memory, &[0; 512], 0x8000_8000);
+        inflight.mapping().fill(&region);
+        let refused = Ring::new(&guest, &PLACE, 0x8000_8000, RingOptions::default(), inflight.part(0, SIZE));
         assert_eq!(refused.unwrap_err(), BadRing::Inflight);
     }
 }

@@ -1,7 +1,7 @@
 //! A port's memory and faults: what a card has, or had.
 
 use super::file::{Faults, Key, Memory};
-use super::{Check, ConfigError, unknown};
+use super::{Check, ConfigError};
 use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, FaultConfig, ONE_IN, REVERSE_FRAMES, VerdictConfig,
     WrongVerdict,
@@ -89,19 +89,10 @@ impl Check<'_> {
         let key = "port.memory.recover_usecs";
         let recover_usecs = self.number(key, &written.recover_usecs, usecs(&RECOVER_NS), recover_default)?;
         let stop = OverflowPolicy::StopAndRecover { recover_ns: recover_usecs as u64 * NANOSECONDS_PER_MICROSECOND };
-        let policy = match &written.policy {
-            None if matches!(card, OverflowPolicy::StopAndRecover { .. }) => stop,
-            None => card,
-            Some(policy) => match policy.as_ref().as_str() {
-                "drop" => OverflowPolicy::Drop,
-                "overrun" => OverflowPolicy::Overrun,
-                "stop" => stop,
-                other => {
-                    let message = format!("port.memory.{}", unknown("policy", other, POLICIES));
-                    return Err(self.0.wrong(policy.span(), message));
-                }
-            },
-        };
+        let by_card = if matches!(card, OverflowPolicy::StopAndRecover { .. }) { stop } else { card };
+        let [drop, overrun, halt] = POLICIES;
+        let known = [(drop, OverflowPolicy::Drop), (overrun, OverflowPolicy::Overrun), (halt, stop)];
+        let policy = self.one_of("port.memory", "policy", &written.policy, &known)?.unwrap_or(by_card);
         match &written.recover_usecs {
             Some(recover) if policy != stop => {
                 let message = "port.memory.recover_usecs belongs to policy = \"stop\"; leave it out here";
@@ -148,21 +139,12 @@ impl Check<'_> {
     fn verdict(&self, written: &Faults) -> Result<Option<VerdictConfig>, ConfigError> {
         let key = "port.faults.verdict_one_in";
         let one_in = self.number(key, &written.verdict_one_in, range(&ONE_IN), VERDICT_ONE_IN_DEFAULT)? as u32;
-        match (&written.verdict, &written.verdict_one_in) {
-            (None, None) => Ok(None),
+        match (self.one_of("port.faults", "verdict", &written.verdict, &VERDICTS)?, &written.verdict_one_in) {
             (None, Some(one_in)) => {
                 let message = format!("{key} belongs to port.faults.verdict; write that too, or leave it out");
                 Err(self.0.wrong(one_in.span(), message))
             }
-            (Some(verdict), _) => {
-                let name = verdict.as_ref();
-                let known = VERDICTS.into_iter().find(|(known, _)| known == name);
-                let (_, wrong) = known.ok_or_else(|| {
-                    let message = format!("port.faults.{}", unknown("verdict", name, VERDICTS.map(|(name, _)| name)));
-                    self.0.wrong(verdict.span(), message)
-                })?;
-                Ok(Some(VerdictConfig { wrong, one_in }))
-            }
+            (wrong, _) => Ok(wrong.map(|wrong| VerdictConfig { wrong, one_in })),
         }
     }
 }

@@ -33,6 +33,7 @@ pub struct Daemon {
     pub control_mode: Key<i64>,
     pub control_group: Key<String>,
     pub user: Key<String>,
+    pub sandbox: Key<String>,
 }
 
 /// `[[port]]`
@@ -49,6 +50,9 @@ pub struct Port {
     pub moderation: Key<Moderation>,
     pub poll_usecs: Key<i64>,
     pub cpus: Key<Vec<Spanned<i64>>>,
+    pub mac_addresses: Key<Vec<Spanned<String>>>,
+    pub ip_addresses: Key<Vec<Spanned<String>>>,
+    pub isolated: Key<bool>,
     pub memory: Key<Memory>,
     pub faults: Key<Faults>,
     pub ipsec: Key<Ipsec>,
@@ -111,6 +115,9 @@ pub struct Host {
     pub in_order: Key<bool>,
     pub mrg_rxbuf: Key<bool>,
     pub queue_size_max: Key<i64>,
+    pub socket_mode: Key<i64>,
+    pub socket_group: Key<String>,
+    pub allowed_uid: Key<i64>,
 }
 
 /// `port.wire`: one of these.
@@ -132,4 +139,5 @@ pub struct Switch {
     pub mac_entries_max: Key<i64>,
     pub age_seconds: Key<i64>,
     pub flood_frames_per_second: Key<i64>,
+    pub unknown_unicast: Key<String>,
 }

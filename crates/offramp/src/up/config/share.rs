@@ -2,6 +2,7 @@
 
 use super::file::{self, Key};
 use super::{Check, ConfigError, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use offramp_ports::vhost_user::Mode;
 use std::fmt;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -32,7 +33,7 @@ impl fmt::Display for Made<'_> {
 fn made<'a>(port: &'a PortConfig, written: &Spanned<file::Port>) -> impl Iterator<Item = (Made<'a>, Range<usize>)> {
     let of_host = match &port.host {
         HostConfig::Tap(tap) => Some(Made::Tap { interface: &tap.interface, namespace: tap.namespace.as_ref() }),
-        HostConfig::VhostUser(guest) => guest.listens.then_some(Made::Socket(&guest.socket)),
+        HostConfig::VhostUser(guest) => (guest.mode == Mode::Server).then_some(Made::Socket(&guest.socket)),
     };
     let of_wire = match &port.wire {
         WireConfig::Tap(interface) => Some(Made::Tap { interface, namespace: None }),

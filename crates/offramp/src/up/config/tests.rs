@@ -15,6 +15,7 @@ use offramp_impair::memory::{
     CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
     RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };
+use offramp_offload::esp::Prefix;
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
@@ -49,9 +50,9 @@ fn refused(file: &str, line: usize, text: &str) {
 #[test]
 fn a_short_file_gets_the_defaults() {
     let config = parse(&format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n")).unwrap();
-    let DaemonConfig { control, control_mode, control_group, user } = config.daemon;
+    let DaemonConfig { control, control_mode, control_group, user, sandbox } = config.daemon;
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
-    assert_eq!((control_group, user), (None, None));
+    assert_eq!((control_group, user, sandbox), (None, None, SandboxLevel::Full));
     let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
     let a = PortConfig {
         name: "a".into(),
@@ -66,6 +67,8 @@ fn a_short_file_gets_the_defaults() {
         faults: FaultConfig::default(),
         cpus: Vec::new(),
         ipsec: IpsecConfig::default(),
+        security: PortSecurity::default(),
+        isolated: false,
     };
     assert_eq!(config.ports[1], a);
 }
@@ -90,22 +93,22 @@ fn every_key_of_a_port_arrives() {
     let text = format!(
         "host = {{ vhost_user = \"/run/a.sock\", mode = \"client\", queue_pairs = 1, mac = \"02:00:00:0a:FF:01\", \
          control_queue = \"none\", packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
-         queue_size_max = 256 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
+         queue_size_max = 256, allowed_uid = 64055 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
          rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
     );
     let port = port(&text).unwrap();
     let vhost = VhostUserHost {
         socket: "/run/a.sock".into(),
-        listens: false,
+        mode: offramp_ports::vhost_user::Mode::Client,
         queue_pairs: 1,
         mac: Some([2, 0, 0, 10, 255, 1]),
         control_queue: ControlQueue::None,
-        packed: false,
-        indirect: false,
-        event_idx: false,
-        in_order: false,
-        mrg_rxbuf: false,
+        // No key switches it off.
+        rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
+        socket_mode: 0o600,
+        socket_group: None,
+        allowed_uid: Some(64055),
     };
     assert_eq!(port.host, HostConfig::VhostUser(vhost));
     assert_eq!(port.offloads, Offloads::all() - Offloads::TSO4 - Offloads::RSC);
@@ -305,6 +308,21 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         "host = { tap = \"t\", packed = true }\nwire.cable = \"b\"",
         1,
         "port.host.packed belongs to a host with vhost_user",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", socket_mode = 0o1777 }\nwire.cable = \"b\"",
+        1,
+        "port.host.socket_mode 0o1777 is out of range",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", allowed_uid = -1 }\nwire.cable = \"b\"",
+        1,
+        "port.host.allowed_uid -1 is out of range",
+    );
+    wrong(
+        "host = { vhost_user = \"/s\", mode = \"client\", socket_group = \"kvm\" }\nwire.cable = \"b\"",
+        1,
+        "belong to mode \"server\"",
     );
     wrong(
         "host = { tap = \"t\", control_queue = \"none\" }\nwire.cable = \"b\"",
@@ -514,7 +532,8 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
         assert!(row(key).contains(&text.to_string()), "{key}: {text} in {}", row(key));
     };
     has("daemon.control", &CONTROL_DEFAULT);
-    has("daemon.control_mode", &format!("`0o{CONTROL_MODE_DEFAULT:o}`"));
+    has("daemon.control_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
+    has("port.host.socket_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
     has("port.mtu", &format!("`{MTU_DEFAULT}`"));
     has("port.mtu", &format!("{MTU_MIN} to {MTU_MAX}"));
     has("port.rx_usecs", &format!("0 to {RX_USECS_MAX}"));
@@ -564,4 +583,43 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("switch.age_seconds", &format!("{} to {}", AGE_SECONDS.start(), AGE_SECONDS.end()));
     has("switch.flood_frames_per_second", &format!("`{FLOOD_FRAMES_DEFAULT}`"));
     has("switch.flood_frames_per_second", &format!("0 to {}", FLOOD_FRAMES.end()));
+}
+
+#[test]
+fn a_host_with_an_address_is_bound_to_it_unless_the_file_says_others() {
+    let security = |keys: &str| port(&format!("wire.cable = \"b\"\n{keys}")).unwrap().security;
+    let mac = |last| [2, 0, 0, 0, 0, last];
+    assert_eq!(security("host.tap = \"t0\"\n"), PortSecurity::default());
+    let host = "host = { vhost_user = \"/run/a.sock\", mac = \"02:00:00:00:00:01\" }\n";
+    assert_eq!(security(host).mac_addresses, [mac(1)]);
+    assert_eq!(security(&format!("{host}mac_addresses = []\n")).mac_addresses, [[0_u8; 6]; 0]);
+    let listed =
+        "mac_addresses = [\"02:00:00:00:00:02\", \"02:00:00:00:00:03\"]\nip_addresses = [\"10.0.0.0/8\", \"::1\"]\n";
+    let security = security(&format!("{host}{listed}"));
+    assert_eq!(security.mac_addresses, [mac(2), mac(3)]);
+    assert_eq!(security.ip_addresses.iter().map(Prefix::prefix_len).collect::<Vec<_>>(), [8, 128]);
+}
+
+#[test]
+fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
+    let file = |keys: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{keys}\n");
+    refused(&file("mac_addresses = [\"01:00:00:00:00:01\"]"), 9, "port.mac_addresses \"01:00:00:00:00:01\" is no");
+    refused(&file("ip_addresses = [\"10.0.0.0/33\"]"), 9, "port.ip_addresses \"10.0.0.0/33\" is no network");
+    refused(&file("isolated = true"), 9, "port.isolated belongs to a port on a switch");
+    let on_switch = |name: &str| {
+        format!(
+            "[[port]]\nname = \"{name}\"\nhost.tap = \"{name}\"\nwire.switch = \"s\"\nisolated = true\n\
+             mac_addresses = [\"02:00:00:00:00:01\"]\n"
+        )
+    };
+    let switch = "[[switch]]\nname = \"s\"\nunknown_unicast = \"drop\"\n";
+    let config = parse(&format!("{}{switch}", on_switch("a"))).unwrap();
+    assert!(config.ports[0].isolated && config.switches[0].unknown_unicast == UnknownUnicast::Drop);
+    let twice = format!("{}{}{switch}", on_switch("a"), on_switch("b"));
+    refused(&twice, 7, "port \"b\": mac_addresses: port \"a\" of the same switch has one of them");
+    refused(
+        "[[port]]\nname = \"a\"\n[[switch]]\nname = \"s\"\nunknown_unicast = \"dorp\"\n",
+        5,
+        "did you mean \"drop\"",
+    );
 }

@@ -24,11 +24,11 @@ const SOURCES: [Source; 2] = [
     // The first kernel of Debian 12 that has it.
     Source { program: "csum", package: "linux-source-6.12", file: "net/lib/csum.c" },
     // That of 6.12 wants frames kept apart that have the same IPv4 identification and may be fragmented; earlier
-    // programs do not ask, and Linux joins them again from 6.18 on, as offramp does.
+    // programs do not ask, and Linux coalesces them again from 6.18 on, as offramp does.
     Source { program: "gro", package: "linux-source-6.1", file: "net/gro.c" },
 ];
 /// Prints the archive in the package, and unpacks the files that are named from the fourth argument on. `tar` stops
-/// behind the last one, which ends the pipe early: what counts is that the files are there.
+/// after the last one, which ends the pipe early: what counts is that the files are there.
 const UNPACK: &str = "package=$1 archive=$2 to=$3; shift 3
     dpkg-deb --fsys-tarfile \"$package\" | tar -xO \"$archive\" | tar -xJ -C \"$to\" --occurrence=1 \"$@\"";
 

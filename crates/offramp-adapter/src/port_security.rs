@@ -1,0 +1,187 @@
+//! Port security: the source addresses that a port's host may use.
+//!
+//! | of a frame | is checked | against |
+//! |---|---|---|
+//! | Ethernet | source | `mac_addresses` |
+//! | ARP, RARP | sender's hardware address; sender's protocol address, of a probe (RFC 5227) the target's | both |
+//! | IPv4 | source; 0.0.0.0 passes in a request to a DHCP server | `ip_addresses` |
+//! | IPv6 | source; `::` passes in what a host sends before it has an address (RFC 4861, RFC 3810) | `ip_addresses` |
+//! | neighbour discovery | link-layer address of the sender; the target of an advertisement and of DAD (RFC 4862) | both |
+//!
+//! What cannot be checked does not pass where it could carry an address: an IP packet without layout, and a frame with
+//! more tags than are looked through. A host may ask for a checksum in the transport header and after it alone. Receivers ignore neighbour discovery in fragments (RFC 6980), so those pass.
+
+use crate::stats::Loss;
+use offramp_offload::esp::Prefix;
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{FrameLayout, Malformed, Network, Transport};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const MAC_LEN: usize = 6;
+const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
+const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
+/// Types after which a receiver may find another tag (IEEE 802.1Q, 802.1ad, and the usual one before 802.1ad).
+const TAG_PROTOCOLS: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
+/// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses (RFC 826).
+const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
+/// Where the sender's hardware address lies in an ARP packet, and the bytes of the packet.
+const ARP_SENDER: usize = 8;
+const ARP_LEN: usize = 28;
+const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
+const PROTOCOL_ICMPV6: u8 = 58;
+
+/// Types of `ICMPv6` (RFC 4861 4, RFC 2710 3, RFC 3810 5.2).
+mod icmpv6 {
+    pub(super) const MLD_REPORT: u8 = 131;
+    pub(super) const MLD_DONE: u8 = 132;
+    pub(super) const ROUTER_SOLICITATION: u8 = 133;
+    pub(super) const ROUTER_ADVERTISEMENT: u8 = 134;
+    pub(super) const NEIGHBOUR_SOLICITATION: u8 = 135;
+    pub(super) const NEIGHBOUR_ADVERTISEMENT: u8 = 136;
+    pub(super) const MLD2_REPORT: u8 = 143;
+    /// Where the checksum and the target lie.
+    pub(super) const CHECKSUM: usize = 2;
+    pub(super) const TARGET: usize = 8;
+    pub(super) const OPTION_SOURCE_LINK_LAYER: u8 = 1;
+    pub(super) const OPTION_TARGET_LINK_LAYER: u8 = 2;
+    /// What the length of an option counts, in bytes.
+    pub(super) const OPTION_UNIT: usize = 8;
+}
+
+/// The source addresses that a port's host may use.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortSecurity {
+    /// Ethernet addresses; any when empty. On a switch they are this port's alone.
+    pub mac_addresses: Vec<[u8; MAC_LEN]>,
+    /// IP addresses; any when empty.
+    pub ip_addresses: Vec<Prefix>,
+}
+
+impl PortSecurity {
+    /// Whether every frame passes.
+    pub(crate) fn is_off(&self) -> bool {
+        self.mac_addresses.is_empty() && self.ip_addresses.is_empty()
+    }
+
+    /// Checks the source of a frame that the host sends.
+    ///
+    /// # Errors
+    /// [`Loss::Spoofed`] when it may not send that, [`Loss::Malformed`] when there is no Ethernet header.
+    #[inline]
+    pub(crate) fn check(&self, frame: &Frame<'_>) -> Result<(), Loss> {
+        let bytes = frame.bytes();
+        let source = bytes.get(MAC_LEN..2 * MAC_LEN).ok_or(Loss::Malformed)?;
+        let passes = self.may_be(source)
+            && leaves_headers(frame)
+            && match frame.layout() {
+                Ok(layout) => self.passes_packet(bytes, layout, frame.addresses()),
+                // Hosts walk more extension headers than the adapter does.
+                Err(Malformed::ExtensionHeaders) => false,
+                Err(_) => self.ip_addresses.is_empty(),
+            };
+        if passes { Ok(()) } else { Err(Loss::Spoofed) }
+    }
+
+    /// Whether the host may have that Ethernet address.
+    fn may_be(&self, mac: &[u8]) -> bool {
+        self.mac_addresses.is_empty() || self.mac_addresses.iter().any(|known| known == mac)
+    }
+
+    /// Whether the host may have that IP address.
+    fn may_have(&self, address: IpAddr) -> bool {
+        self.ip_addresses.is_empty() || self.ip_addresses.iter().any(|known| known.contains(address))
+    }
+
+    fn passes_packet(&self, bytes: &[u8], layout: &FrameLayout, addresses: &[u8]) -> bool {
+        let packet = &bytes[layout.network_start..layout.packet_end];
+        let transport = &bytes[layout.transport_start..layout.packet_end];
+        match layout.network {
+            Network::Ipv4 => self.ip_addresses.is_empty() || self.passes_ipv4(layout, transport, addresses),
+            Network::Ipv6 => self.passes_ipv6(layout, transport, addresses),
+            Network::Opaque => match bytes[..layout.network_start].last_chunk() {
+                Some(&(ETHERTYPE_ARP | ETHERTYPE_RARP)) => self.passes_arp(packet),
+                Some(ethertype) => !TAG_PROTOCOLS.contains(ethertype),
+                None => false,
+            },
+        }
+    }
+
+    fn passes_arp(&self, packet: &[u8]) -> bool {
+        let Some(packet) = packet.first_chunk::<ARP_LEN>() else { return false };
+        let ipv4 = |at: usize| Ipv4Addr::new(packet[at], packet[at + 1], packet[at + 2], packet[at + 3]);
+        let (sender, target) = (ipv4(ARP_SENDER + MAC_LEN), ipv4(ARP_LEN - 4));
+        // A probe names the address that it is for as the target; RARP names none.
+        let claimed = if sender.is_unspecified() { target } else { sender };
+        packet.starts_with(&ARP_OF_IPV4)
+            && self.may_be(&packet[ARP_SENDER..ARP_SENDER + MAC_LEN])
+            && (claimed.is_unspecified() || self.may_have(claimed.into()))
+    }
+
+    fn passes_ipv4(&self, layout: &FrameLayout, transport: &[u8], addresses: &[u8]) -> bool {
+        let Some(source) = addresses.first_chunk().map(|octets: &[u8; 4]| Ipv4Addr::from(*octets)) else {
+            return false;
+        };
+        let is_dhcp = || layout.transport == Transport::Udp && transport.get(2..4) == Some(&DHCP_SERVER_PORT);
+        self.may_have(source.into()) || (source.is_unspecified() && is_dhcp())
+    }
+
+    fn passes_ipv6(&self, layout: &FrameLayout, transport: &[u8], addresses: &[u8]) -> bool {
+        let Some(source) = ipv6(addresses) else { return false };
+        let icmp = Some(transport).filter(|_| layout.protocol == PROTOCOL_ICMPV6 && !layout.fragment);
+        let has_source = self.may_have(source.into())
+            || (source.is_unspecified() && icmp.and_then(<[u8]>::first).is_some_and(|kind| is_without_address(*kind)));
+        has_source && icmp.is_none_or(|message| self.passes_discovery(message, source))
+    }
+
+    /// Whether a message of `ICMPv6` says nothing of neighbours that its host may not say.
+    fn passes_discovery(&self, message: &[u8], source: Ipv6Addr) -> bool {
+        use icmpv6::{NEIGHBOUR_ADVERTISEMENT, NEIGHBOUR_SOLICITATION, OPTION_SOURCE_LINK_LAYER};
+        use icmpv6::{OPTION_TARGET_LINK_LAYER, ROUTER_ADVERTISEMENT, ROUTER_SOLICITATION, TARGET};
+        let Some(&kind) = message.first() else { return false };
+        let (options, of_sender) = match kind {
+            ROUTER_SOLICITATION => (8, OPTION_SOURCE_LINK_LAYER),
+            ROUTER_ADVERTISEMENT => (16, OPTION_SOURCE_LINK_LAYER),
+            NEIGHBOUR_SOLICITATION => (24, OPTION_SOURCE_LINK_LAYER),
+            NEIGHBOUR_ADVERTISEMENT => (24, OPTION_TARGET_LINK_LAYER),
+            _ => return true,
+        };
+        let claims_target =
+            kind == NEIGHBOUR_ADVERTISEMENT || (kind == NEIGHBOUR_SOLICITATION && source.is_unspecified());
+        let target = message.get(TARGET..).and_then(ipv6);
+        (!claims_target || target.is_some_and(|target| self.may_have(target.into())))
+            && message.get(options..).is_some_and(|options| self.passes_options(options, of_sender))
+    }
+
+    fn passes_options(&self, mut options: &[u8], of_sender: u8) -> bool {
+        while let [kind, units, ..] = *options {
+            let len = usize::from(units) * icmpv6::OPTION_UNIT;
+            let Some(option) = options.get(..len).filter(|option| !option.is_empty()) else { return false };
+            if kind == of_sender && !self.may_be(&option[2..2 + MAC_LEN]) {
+                return false;
+            }
+            options = &options[len..];
+        }
+        true
+    }
+}
+
+/// Whether the checksum that is asked for, if any, is written past what was checked: it has any value that its sender
+/// likes.
+fn leaves_headers(frame: &Frame<'_>) -> bool {
+    let Some(partial) = frame.request().checksum else { return true };
+    frame.layout().is_ok_and(|layout| match (layout.network, layout.protocol) {
+        (Network::Opaque, _) => false,
+        (_, PROTOCOL_ICMPV6) => partial.field() == layout.transport_start + icmpv6::CHECKSUM,
+        _ => partial.field() >= layout.transport_start,
+    })
+}
+
+/// Whether a host sends messages of that type before it has an address.
+fn is_without_address(kind: u8) -> bool {
+    use icmpv6::{MLD_DONE, MLD_REPORT, MLD2_REPORT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION};
+    matches!(kind, MLD_REPORT | MLD_DONE | MLD2_REPORT | NEIGHBOUR_SOLICITATION | ROUTER_SOLICITATION)
+}
+
+fn ipv6(bytes: &[u8]) -> Option<Ipv6Addr> {
+    bytes.first_chunk().map(|octets: &[u8; 16]| Ipv6Addr::from(*octets))
+}

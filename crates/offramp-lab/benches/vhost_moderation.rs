@@ -1,0 +1,175 @@
+//! What moderation does to a guest that sleeps until it is interrupted: requests one at a time, bulk data, and both
+//! together, over two vhost-user ports and a link of 1 Gbit/s. The guests are scripted drivers in this process with
+//! `EVENT_IDX`, as fast as a processor without an emulator is.
+//!
+//! `cargo bench -p offramp-lab --bench vhost_moderation` gives the adapter a processor and the guests another one (each
+//! its own where there are three), and keeps all awake, so that what is compared is moderation, and not where
+//! the kernel puts a thread or how late a hypervisor gives a halted processor back. With `-- --free` the kernel and the
+//! hypervisor do as they like. `-- --load-interrupts 4000,7000` adds the default's rule with each of these numbers of interrupts a second under
+//! load, and `-- --only mixed` leaves the other loads out. `--test` runs hardly anything, and its figures mean nothing.
+
+#[path = "vhost_moderation/contenders.rs"]
+mod contenders;
+#[path = "vhost_moderation/guests.rs"]
+mod guests;
+#[path = "vhost_moderation/placement.rs"]
+mod placement;
+#[path = "vhost_moderation/report.rs"]
+mod report;
+#[path = "../../offramp-ports/tests/vhost_common/mod.rs"]
+mod vhost_common;
+
+use contenders::order;
+use guests::{LAST, LAST_REQUEST, answer, end, one_by_one, send, time_answers};
+use offramp_adapter::moderation::ModerationConfig;
+use offramp_adapter::stats::{Direction, Loss};
+use offramp_lab::cpu::CpuTimes;
+use offramp_testkit::Guest;
+use placement::{Placement, Role};
+use std::thread;
+use std::time::{Duration, Instant};
+use vhost_common::{Rig, RigConfig};
+
+/// Rounds, each with a sample of every policy under every load; medians count. A p99 is that of eight late requests, and of a
+/// machine that is away for a millisecond now and then: with half as many rounds its ratio is known within a half at best.
+const ROUNDS: usize = 60;
+const SAMPLE: Duration = Duration::from_millis(200);
+const RATE_BPS: u64 = 1_000_000_000;
+/// Full frames without FCS, and how many of them leave together: 81,274 a second fill the link.
+const BULK_LEN: usize = 1514;
+const BULK_TOGETHER: u32 = 10;
+const BULK_EVERY: Duration = Duration::from_nanos(FRAME_NS * BULK_TOGETHER as u64);
+/// Time of a full frame on the wire.
+const FRAME_NS: u64 = 12_304;
+/// Requests and answers.
+const REQUEST_LEN: usize = 64;
+/// Time between two requests beside bulk data, which then takes half the link.
+const REQUEST_EVERY: Duration = Duration::from_micros(250);
+const RING: u16 = 1024;
+const BUFFER_LEN: usize = 2048;
+/// A ring is full when the oldest frame in it has waited for as long as the link takes to fill it. Half of that, for short
+/// frames between the full ones: a guest that is never so late loses nothing.
+const DELAY_OF_LOSS_MIN: Duration = Duration::from_nanos(FRAME_NS * RING as u64 / 2);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Load {
+    Requests,
+    Bulk,
+    Mixed,
+}
+
+impl Load {
+    fn called(name: &str) -> Self {
+        let is_called = |load: &Self| format!("{load:?}").eq_ignore_ascii_case(name);
+        LOADS.into_iter().find(is_called).unwrap_or_else(|| panic!("--only {name}: use requests, bulk or mixed"))
+    }
+}
+
+const LOADS: [Load; 3] = [Load::Requests, Load::Bulk, Load::Mixed];
+
+/// What one sample shows.
+#[derive(Clone, Copy, Debug, Default)]
+struct Sample {
+    p50_us: f64,
+    p99_us: f64,
+    frames_per_s: f64,
+    calls_per_s: f64,
+    calls_per_frame: f64,
+    /// Requests and answers: with a call for each, none waits for another.
+    messages_per_s: f64,
+    /// Frames that found no buffer, because the guest was so late.
+    lost: u64,
+    /// The longest that a frame took from one guest to the other.
+    delay_max: Duration,
+}
+
+/// Of each contender, a sample of each round.
+type Samples = Vec<Vec<Sample>>;
+
+fn main() {
+    let has = |flag: &str| std::env::args().any(|arg| arg == flag);
+    let (rounds, time) = if has("--test") { (1, Duration::from_millis(5)) } else { (ROUNDS, SAMPLE) };
+    let loads = match value_of("--only") {
+        Some(only) => vec![Load::called(&only)],
+        None => LOADS.to_vec(),
+    };
+    let contenders = contenders::all(&value_of("--load-interrupts").unwrap_or_default());
+    let placement = if has("--free") { Placement::free() } else { Placement::apart() };
+    println!("{placement}");
+    for load in loads {
+        let before = cpu_times();
+        let mut samples: Samples = vec![Vec::new(); contenders.len()];
+        for round in 0..rounds {
+            for index in order(round, contenders.len()) {
+                samples[index].push(sample(load, contenders[index].moderation, &placement, time));
+            }
+        }
+        report::print(load, &contenders, &samples, cpu_times().since(&before).stolen_share());
+    }
+}
+
+/// The argument behind `flag`.
+fn value_of(flag: &str) -> Option<String> {
+    std::env::args().skip_while(|arg| arg != flag).nth(1)
+}
+
+fn cpu_times() -> CpuTimes {
+    CpuTimes::read().unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs two guests for `time`: one sends, the other answers requests.
+fn sample(load: Load, moderation: ModerationConfig, placement: &Placement, time: Duration) -> Sample {
+    let mut config = RigConfig { rate_bps: Some(RATE_BPS), apart: false, ..RigConfig::mtu(1500) };
+    config.adapter.moderation = moderation;
+    placement.take(Role::Adapter);
+    let rig = Rig::with(&config);
+    placement.take(Role::Asking);
+    let [mut a, mut b] = rig.guests(&Guest::builder().split().event_idx(true).interrupts(true).queue_size(RING));
+    for guest in [&mut a, &mut b] {
+        guest.rx(0).fill(usize::from(RING), BUFFER_LEN);
+    }
+    let (mut a_rx, mut a_tx) = a.take_pairs().remove(0);
+    let (mut b_rx, mut b_tx) = b.take_pairs().remove(0);
+    let begun = Instant::now();
+    let mut round_trips_ns: Vec<u64> = Vec::new();
+    let delay_max = thread::scope(|scope| {
+        let answering = scope.spawn(|| {
+            placement.take(Role::Answering);
+            answer(&mut b_rx, &mut b_tx, begun)
+        });
+        match load {
+            Load::Requests => one_by_one(&mut a_rx, &mut a_tx, begun, time, &mut round_trips_ns),
+            Load::Bulk => send(&mut a_tx, begun, time, None, BULK_EVERY),
+            Load::Mixed => {
+                let times = scope.spawn(|| time_answers(&mut a_rx, begun));
+                send(&mut a_tx, begun, time, Some(REQUEST_EVERY), BULK_EVERY * 2);
+                end(&mut a_tx, LAST_REQUEST, begun, &times);
+                round_trips_ns = times.join().expect("a thread that times answers");
+            }
+        }
+        end(&mut a_tx, LAST, begun, &answering);
+        answering.join().expect("a thread that answers")
+    });
+    let elapsed_s = begun.elapsed().as_secs_f64();
+    let both = |count: fn(&Direction) -> u64| rig.received(0, count) + rig.received(1, count);
+    let (frames, calls) = (both(|queue| queue.frames_out.get()), both(|queue| queue.interrupts.get()));
+    let (lost, without_buffer) = (both(Direction::lost_total), both(|queue| queue.lost(Loss::Drop)));
+    assert!(
+        lost == 0 || lost == without_buffer && delay_max >= DELAY_OF_LOSS_MIN,
+        "{load:?}: {lost} frames were lost, {without_buffer} of them for want of a buffer, and none that arrived came later \
+         than {delay_max:?}"
+    );
+    round_trips_ns.sort_unstable();
+    let at =
+        |percent: usize| round_trips_ns.get(round_trips_ns.len() * percent / 100).map_or(0.0, |ns| *ns as f64 / 1e3);
+    Sample {
+        p50_us: at(50),
+        p99_us: at(99),
+        frames_per_s: frames as f64 / elapsed_s,
+        calls_per_s: calls as f64 / elapsed_s,
+        calls_per_frame: calls as f64 / frames as f64,
+        messages_per_s: 2.0 * round_trips_ns.len() as f64 / elapsed_s,
+        lost,
+        delay_max,
+    }
+}

@@ -1,0 +1,78 @@
+//! A bare relay: reads one TAP, writes the other, vnet header and all.
+//!
+//! Two adapters are measured against it: it does the least that a program between two TAPs can do.
+//! Super-frames cross it whole, so it is no adapter: it has no wire.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::{read, write};
+use offramp_ports::sys::cpu;
+use offramp_ports::tap::{FRAME_LEN_MAX, Tap, TapQueue};
+use offramp_ports::vnet_hdr::HEADER_LEN;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+/// How long an idle relay sleeps before it checks whether it is to stop, in milliseconds.
+const STOP_CHECK_MS: u16 = 50;
+
+/// A running relay, one thread per direction; it stops when this is dropped.
+#[derive(Debug)]
+pub struct Relay {
+    stop: Arc<AtomicBool>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Relay {
+    /// Relays between the first queues of two TAPs, on the processors `cpus` when given.
+    ///
+    /// # Errors
+    /// When a thread cannot be made, or a TAP has no queue.
+    pub fn start(a: &Tap, b: &Tap, cpus: Option<&[usize]>) -> io::Result<Self> {
+        let mut relay = Self { stop: Arc::new(AtomicBool::new(false)), threads: Vec::new() };
+        for (from, to) in [(a, b), (b, a)] {
+            let queue = |tap: &Tap| tap.queue(0).ok_or(io::Error::from(io::ErrorKind::NotFound));
+            let (from, to, stop) = (queue(from)?, queue(to)?, Arc::clone(&relay.stop));
+            let builder = std::thread::Builder::new().name("offramp-relay".to_owned());
+            let cpus = cpus.map(<[usize]>::to_vec);
+            relay.threads.push(builder.spawn(move || {
+                if let Some(cpus) = cpus {
+                    // A processor that cannot be had changes the speed, not what is carried.
+                    let _ = cpu::pin_current_thread(&cpus);
+                }
+                run(&from, &to, &stop);
+            })?);
+        }
+        Ok(relay)
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            // A panic in the thread was reported when it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+fn run(from: &TapQueue, to: &TapQueue, stop: &AtomicBool) {
+    let mut buffer = vec![0; HEADER_LEN + FRAME_LEN_MAX];
+    while !stop.load(Ordering::Relaxed) {
+        match read(from.as_fd(), &mut buffer) {
+            Ok(len) => {
+                // A full queue drops, as a wire would.
+                let _ = write(to.as_fd(), &buffer[..len]);
+            }
+            Err(Errno::EAGAIN) => {
+                let mut fds = [PollFd::new(from.as_fd(), PollFlags::POLLIN)];
+                let _ = poll(&mut fds, PollTimeout::from(STOP_CHECK_MS));
+            }
+            Err(Errno::EINTR) => {}
+            Err(_) => return,
+        }
+    }
+}

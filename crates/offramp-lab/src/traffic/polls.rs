@@ -1,0 +1,84 @@
+//! While the window is open, the controlling thread polls the congestion windows of the streams that send, and whether
+//! anything moves.
+
+use std::time::{Duration, Instant};
+
+/// Time between two polls. A poll costs one call of the kernel for each stream.
+pub(super) const POLL_INTERVAL: Duration = Duration::from_millis(10);
+/// Congestion windows that are stored: ten minutes of one stream. Later ones are ignored.
+const WINDOWS_MAX: usize = 60_000;
+
+/// The results of the polls at one end.
+pub(super) struct Polls {
+    due: Instant,
+    /// Bytes carried at the last poll that found more of them than the one before; `moved` is its time.
+    progress: u64,
+    moved: Instant,
+    stall: Duration,
+    windows: Vec<u32>,
+}
+
+impl Polls {
+    /// Begins with the window, when `progress` bytes had been carried.
+    pub(super) fn new(now: Instant, progress: u64) -> Self {
+        Self { due: now + POLL_INTERVAL, progress, moved: now, stall: Duration::ZERO, windows: Vec::new() }
+    }
+
+    /// Time of the next poll.
+    pub(super) fn due(&self) -> Instant {
+        self.due
+    }
+
+    /// Records a poll: bytes carried so far, and the congestion windows, in segments.
+    pub(super) fn take(&mut self, now: Instant, progress: u64, windows: impl Iterator<Item = u32>) {
+        self.due = now + POLL_INTERVAL;
+        self.stall = self.stall.max(now.saturating_duration_since(self.moved));
+        if progress != self.progress {
+            (self.progress, self.moved) = (progress, now);
+        }
+        let room = WINDOWS_MAX.saturating_sub(self.windows.len());
+        self.windows.extend(windows.take(room));
+    }
+
+    /// Longest time between two polls at which more had been carried, the ends of the window among them.
+    pub(super) fn stall(&self) -> Duration {
+        self.stall
+    }
+
+    /// The median of the congestion windows; `None` of none.
+    pub(super) fn window_median(&self) -> Option<f64> {
+        let mut sorted = self.windows.clone();
+        sorted.sort_unstable();
+        let half = sorted.len() / 2;
+        let upper = f64::from(*sorted.get(half)?);
+        Some(if sorted.len() % 2 == 1 { upper } else { f64::midpoint(f64::from(sorted[half - 1]), upper) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_longest_time_without_a_byte_is_exact_to_one_poll_interval() {
+        let start = Instant::now();
+        let mut polls = Polls::new(start, 100);
+        let at = |msecs| start + Duration::from_millis(msecs);
+        for (msecs, progress) in [(10, 200), (20, 300), (30, 300), (70, 300), (80, 301), (90, 301)] {
+            polls.take(at(msecs), progress, std::iter::empty());
+        }
+        assert_eq!(polls.stall(), Duration::from_millis(60));
+        assert_eq!(polls.due(), at(90) + POLL_INTERVAL);
+    }
+
+    #[test]
+    fn the_congestion_window_is_the_median_of_the_polls() {
+        let start = Instant::now();
+        let mut polls = Polls::new(start, 0);
+        assert_eq!(polls.window_median(), None);
+        for window in [10, 2, 3, 40] {
+            polls.take(start, 0, [window].into_iter());
+        }
+        assert_eq!(polls.window_median(), Some(6.5));
+    }
+}

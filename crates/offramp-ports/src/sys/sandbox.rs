@@ -1,0 +1,446 @@
+//! What a running process may still ask of the kernel: system calls by seccomp, files by Landlock.
+//!
+//! A filter belongs to a thread, and a new thread has those of the one that starts it. So the first thread takes the
+//! filter of the process before it starts others, and no thread can be without one. Each thread then takes the filter
+//! of its kind, which allows less. Filters add up: the strictest answer counts.
+//!
+//! A call outside the lists ends the process (`SIGSYS`): no correct thread makes it, so whoever makes it is an attacker.
+//! Only what libraries try and can do without is refused with an error: `clone3`, whose flags no filter can read, so that
+//! the C library takes `clone`; and in threads without files of their own, calls that open or find files.
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, LandlockStatus, PathBeneath, PathFd, PathFdError, Ruleset, RulesetAttr,
+    RulesetCreatedAttr, RulesetError, Scope,
+};
+use seccompiler::{
+    BackendError, BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
+    SeccompRule,
+};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The newest Landlock whose every right is known here. An older kernel enforces what it has.
+const LANDLOCK: ABI = ABI::V7;
+
+/// What happens at a call that is not allowed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reaction {
+    /// The process ends, or the call fails where libraries can do without it.
+    Refuse,
+    /// The kernel's audit log names the call, which is done.
+    Log,
+}
+
+/// What a thread does, which is why it may make its calls.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ThreadKind {
+    /// Anything that one of the others does, and starting them.
+    Process,
+    /// Reads the configuration again, and ends the process.
+    Main,
+    /// Accepts clients of the control socket, and starts a thread for each.
+    Control,
+    /// Answers one client.
+    Client,
+    /// Carries frames.
+    Data,
+    /// Talks to the frontend of one vhost-user port.
+    Port,
+}
+
+const KINDS: [ThreadKind; 6] = [
+    ThreadKind::Process,
+    ThreadKind::Main,
+    ThreadKind::Control,
+    ThreadKind::Client,
+    ThreadKind::Data,
+    ThreadKind::Port,
+];
+
+/// Why there is no sandbox.
+#[derive(Debug, thiserror::Error)]
+pub enum SandboxError {
+    /// The kernel takes no filter of system calls, or there are no filters for this processor.
+    #[error("seccomp: {0}")]
+    Seccomp(String),
+    /// The kernel restricts no access to files.
+    #[error("Landlock: {0}")]
+    Landlock(String),
+}
+
+/// Filters for the threads of a process. [`Sandbox::default`] has none and restricts nothing.
+#[derive(Clone, Debug, Default)]
+pub struct Sandbox(Option<Arc<[KindFilters]>>);
+
+/// The filters of a kind of thread.
+type KindFilters = (ThreadKind, Vec<BpfProgram>);
+
+impl Sandbox {
+    /// Makes the filters of all kinds of thread; none is in force yet.
+    ///
+    /// # Errors
+    /// When there are no filters for this processor.
+    pub fn new(reaction: Reaction) -> Result<Self, SandboxError> {
+        let filters = KINDS.into_iter().map(|kind| Ok((kind, programs(kind, reaction)?)));
+        let filters = filters.collect::<Result<_, BackendError>>();
+        filters.map(|filters| Self(Some(filters))).map_err(|error| SandboxError::Seccomp(error.to_string()))
+    }
+
+    /// Restricts the calling thread, and those that it starts, to the calls of its kind, for good.
+    ///
+    /// # Errors
+    /// When the kernel refuses a filter.
+    pub fn enter(&self, kind: ThreadKind) -> Result<(), SandboxError> {
+        let filters = self.0.iter().flat_map(|filters| filters.iter());
+        let mut programs = filters.filter(|(of, _)| *of == kind).flat_map(|(_, programs)| programs);
+        programs.try_for_each(|program| {
+            seccompiler::apply_filter(program).map_err(|error| SandboxError::Seccomp(error.to_string()))
+        })
+    }
+
+    /// As [`Sandbox::enter`], for a thread that has the filter of its process: where the kernel has no memory for another
+    /// one, that one stays.
+    pub fn enter_thread(&self, kind: ThreadKind) {
+        if let Err(error) = self.enter(kind) {
+            eprintln!("offramp: a thread keeps the filter of the process: {error}");
+        }
+    }
+}
+
+/// Files that a process may still open.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FileAccess {
+    /// Files and directories to read. What does not exist stays out.
+    pub read: Vec<PathBuf>,
+    /// Directories to make and remove sockets in.
+    pub sockets: Vec<PathBuf>,
+    /// Whether sockets with an abstract name, as some service managers have, can be connected to.
+    pub abstract_sockets: bool,
+}
+
+/// Restricts the calling thread, and those that it starts, to these files, for good. They may bind no TCP port, connect to
+/// none, and signal nobody outside. Sockets with a name in a directory can be connected to as before.
+///
+/// Returns the version of Landlock that the kernel enforces.
+///
+/// # Errors
+/// When the kernel has no Landlock, or a file cannot be looked at.
+pub fn restrict_files(files: &FileAccess) -> Result<u32, SandboxError> {
+    restrict(files).map_err(|error| SandboxError::Landlock(error.to_string()))?.ok_or_else(|| {
+        SandboxError::Landlock("this kernel has none (CONFIG_SECURITY_LANDLOCK, and landlock in lsm=)".to_owned())
+    })
+}
+
+fn restrict(files: &FileAccess) -> Result<Option<u32>, RulesetError> {
+    let ruleset = Ruleset::default().handle_access(AccessFs::from_all(LANDLOCK))?;
+    let scope = if files.abstract_sockets { Scope::Signal.into() } else { Scope::from_all(LANDLOCK) };
+    let ruleset = ruleset.handle_access(AccessNet::from_all(LANDLOCK))?.scope(scope)?;
+    let sockets = AccessFs::MakeSock | AccessFs::RemoveFile;
+    let status = ruleset
+        .create()?
+        .add_rules(rules(&files.read, AccessFs::ReadFile | AccessFs::ReadDir))?
+        .add_rules(rules(&files.sockets, sockets))?
+        .restrict_self()?;
+    Ok(match status.landlock {
+        LandlockStatus::Available { effective_abi, .. } => Some(effective_abi as u32),
+        LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => None,
+    })
+}
+
+/// A rule for each path that exists. A file has no directory to read.
+fn rules(
+    paths: &[PathBuf],
+    access: BitFlags<AccessFs>,
+) -> impl Iterator<Item = Result<PathBeneath<PathFd>, RulesetError>> + '_ {
+    paths.iter().filter_map(move |path| {
+        let fd = open_path(path).ok()?;
+        let access = if path.is_dir() { access } else { access & AccessFs::from_file(LANDLOCK) };
+        Some(Ok(PathBeneath::new(fd, access)))
+    })
+}
+
+fn open_path(path: &Path) -> Result<PathFd, PathFdError> {
+    // The directory of a file that is named without one.
+    PathFd::new(if path.as_os_str().is_empty() { Path::new(".") } else { path })
+}
+
+/// What a thread may do with a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Permit {
+    /// Whatever its arguments are.
+    Any,
+    /// The bits `mask` of argument `argument` must be `value`.
+    Bits { argument: u8, mask: u64, value: u64 },
+}
+
+type Call = (libc::c_long, Permit);
+
+const fn any(number: libc::c_long) -> Call {
+    (number, Permit::Any)
+}
+
+const fn bits(number: libc::c_long, argument: u8, mask: u64, value: u64) -> Call {
+    (number, Permit::Bits { argument, mask, value })
+}
+
+/// The kernel looks at the lower half of such an argument alone.
+const fn equal(number: libc::c_long, argument: u8, value: u64) -> Call {
+    bits(number, argument, u32::MAX as u64, value)
+}
+
+/// Memory that is no program: an attacker brings no code.
+const fn without_execution(number: libc::c_long) -> Call {
+    bits(number, 2, libc::PROT_EXEC as u64, 0)
+}
+
+/// Of every thread: the allocator, locks, clocks, signals, the beginning and the end of a thread, a panic and its message.
+const EVERY_THREAD: &[Call] = &[
+    any(libc::SYS_brk),
+    any(libc::SYS_clock_getres),
+    any(libc::SYS_clock_gettime),
+    any(libc::SYS_clock_nanosleep),
+    any(libc::SYS_close),
+    any(libc::SYS_exit),
+    any(libc::SYS_exit_group),
+    any(libc::SYS_fcntl),
+    any(libc::SYS_futex),
+    any(libc::SYS_getpid),
+    any(libc::SYS_getrandom),
+    any(libc::SYS_gettid),
+    any(libc::SYS_madvise),
+    any(libc::SYS_mremap),
+    any(libc::SYS_munmap),
+    any(libc::SYS_nanosleep),
+    any(libc::SYS_ppoll),
+    any(libc::SYS_read),
+    any(libc::SYS_readv),
+    any(libc::SYS_restart_syscall),
+    any(libc::SYS_rseq),
+    any(libc::SYS_rt_sigaction),
+    any(libc::SYS_rt_sigprocmask),
+    any(libc::SYS_rt_sigreturn),
+    any(libc::SYS_sched_getaffinity),
+    any(libc::SYS_sched_yield),
+    any(libc::SYS_set_robust_list),
+    any(libc::SYS_sigaltstack),
+    any(libc::SYS_write),
+    any(libc::SYS_writev),
+    without_execution(libc::SYS_mmap),
+    without_execution(libc::SYS_mprotect),
+    // A signal of the process may arrive in any thread, whose handler writes to the pipe of the first one.
+    bits(libc::SYS_sendto, 4, u64::MAX, 0),
+    // A filter of its kind, the name of a thread, of a mapping, and how exactly it is woken.
+    any(libc::SYS_seccomp),
+    equal(libc::SYS_prctl, 0, libc::PR_SET_NO_NEW_PRIVS as u64),
+    equal(libc::SYS_prctl, 0, libc::PR_SET_NAME as u64),
+    equal(libc::SYS_prctl, 0, libc::PR_SET_TIMERSLACK as u64),
+    equal(libc::SYS_prctl, 0, libc::PR_SET_VMA as u64),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_poll),
+];
+
+/// TAPs and packet sockets; rings that are changed between two frames: kicks, calls, and what is closed with them.
+const DATA: &[Call] = &[
+    any(libc::SYS_getsockname),
+    any(libc::SYS_io_cancel),
+    any(libc::SYS_io_getevents),
+    any(libc::SYS_io_submit),
+    any(libc::SYS_preadv2),
+    any(libc::SYS_recvfrom),
+    any(libc::SYS_recvmsg),
+    any(libc::SYS_sendmsg),
+];
+
+/// Messages of a frontend; memory, descriptors and eventfds that it gives; threads that call through a pipe.
+const PORT: &[Call] = &[
+    any(libc::SYS_accept4),
+    any(libc::SYS_bind),
+    any(libc::SYS_connect),
+    any(libc::SYS_eventfd2),
+    any(libc::SYS_fstat),
+    any(libc::SYS_fstatfs),
+    any(libc::SYS_ftruncate),
+    any(libc::SYS_getsockname),
+    any(libc::SYS_getsockopt),
+    any(libc::SYS_io_cancel),
+    any(libc::SYS_io_destroy),
+    any(libc::SYS_io_getevents),
+    any(libc::SYS_io_setup),
+    any(libc::SYS_io_submit),
+    any(libc::SYS_lseek),
+    any(libc::SYS_memfd_create),
+    any(libc::SYS_preadv2),
+    any(libc::SYS_recvfrom),
+    any(libc::SYS_recvmsg),
+    any(libc::SYS_sendmsg),
+    any(libc::SYS_setsockopt),
+    any(libc::SYS_shutdown),
+    equal(libc::SYS_ioctl, 1, libc::FIONBIO),
+    equal(libc::SYS_ioctl, 1, libc::FIONREAD),
+    // The carrier of an interface.
+    equal(libc::SYS_socket, 0, libc::AF_NETLINK as u64),
+    equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
+    equal(libc::SYS_socketpair, 0, libc::AF_UNIX as u64),
+    // Of an open file, and of no path.
+    bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
+    bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
+];
+
+/// Lines of a client, and the features of a TAP that it switches.
+const CLIENT: &[Call] = &[
+    any(libc::SYS_getsockname),
+    any(libc::SYS_getsockopt),
+    any(libc::SYS_recvfrom),
+    any(libc::SYS_recvmsg),
+    any(libc::SYS_sendmsg),
+    any(libc::SYS_setsockopt),
+    any(libc::SYS_shutdown),
+    equal(libc::SYS_ioctl, 1, libc::FIONBIO),
+    equal(libc::SYS_ioctl, 1, TUNSETOFFLOAD),
+];
+
+/// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 208, unsigned int)`.
+const TUNSETOFFLOAD: u64 = 0x4004_54d0;
+
+/// A thread of this process, and no process.
+const STARTING_THREADS: &[Call] =
+    &[bits(libc::SYS_clone, 0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64), any(libc::SYS_clone3)];
+
+const CONTROL: &[Call] = &[any(libc::SYS_accept4)];
+
+/// The configuration and its keys, the service manager's socket, the sockets' files.
+const MAIN: &[Call] = &[
+    any(libc::SYS_connect),
+    any(libc::SYS_getdents64),
+    any(libc::SYS_getegid),
+    any(libc::SYS_geteuid),
+    any(libc::SYS_getgid),
+    any(libc::SYS_getuid),
+    any(libc::SYS_io_destroy),
+    any(libc::SYS_fstat),
+    any(libc::SYS_lseek),
+    any(libc::SYS_newfstatat),
+    any(libc::SYS_openat),
+    any(libc::SYS_pread64),
+    any(libc::SYS_sendto),
+    any(libc::SYS_statx),
+    any(libc::SYS_unlinkat),
+    equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_unlink),
+];
+
+/// What is made before the process is ready: sockets with their owners and permissions.
+const START: &[Call] = &[
+    any(libc::SYS_fchmod),
+    any(libc::SYS_fchmodat),
+    any(libc::SYS_fchown),
+    any(libc::SYS_fchownat),
+    any(libc::SYS_fdatasync),
+    any(libc::SYS_fsync),
+    any(libc::SYS_getgroups),
+    any(libc::SYS_linkat),
+    any(libc::SYS_listen),
+    any(libc::SYS_mkdirat),
+    any(libc::SYS_pwrite64),
+    any(libc::SYS_renameat),
+    any(libc::SYS_renameat2),
+    any(libc::SYS_sched_setaffinity),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_chmod),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_chown),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_link),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_mkdir),
+    #[cfg(target_arch = "x86_64")]
+    any(libc::SYS_rename),
+];
+
+/// What libraries try in any thread and can do without: the allocator asks for a number of processors and for the
+/// overcommit mode, a panic for the program's file and the working directory.
+const TRIED: &[libc::c_long] = &[
+    libc::SYS_faccessat,
+    libc::SYS_getcwd,
+    libc::SYS_newfstatat,
+    libc::SYS_openat,
+    libc::SYS_prlimit64,
+    libc::SYS_readlinkat,
+    libc::SYS_statx,
+    libc::SYS_sysinfo,
+    libc::SYS_uname,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+];
+
+/// What a kind of thread may do.
+fn allowed(kind: ThreadKind) -> Vec<Call> {
+    let lists: &[&[Call]] = match kind {
+        ThreadKind::Process => &[EVERY_THREAD, DATA, PORT, CLIENT, STARTING_THREADS, CONTROL, MAIN, START],
+        ThreadKind::Main => &[EVERY_THREAD, CLIENT, MAIN],
+        // A client's thread has this filter, too.
+        ThreadKind::Control => &[EVERY_THREAD, CLIENT, STARTING_THREADS, CONTROL],
+        ThreadKind::Client => &[EVERY_THREAD, CLIENT],
+        ThreadKind::Data => &[EVERY_THREAD, DATA],
+        // A thread that calls through a pipe has this filter, too.
+        ThreadKind::Port => &[EVERY_THREAD, PORT, STARTING_THREADS],
+    };
+    let end_of_this = process_ends_itself();
+    lists.iter().copied().flatten().copied().chain([end_of_this]).collect()
+}
+
+/// `abort`: a signal to a thread of this process.
+fn process_ends_itself() -> Call {
+    equal(libc::SYS_tgkill, 0, u64::from(std::process::id()))
+}
+
+/// What a kind of thread is refused with `EACCES`, as if the file were not its own.
+fn refused(kind: ThreadKind) -> Vec<Call> {
+    let permitted = allowed(kind);
+    let tried = TRIED.iter().filter(|number| !permitted.iter().any(|(allowed, _)| allowed == *number));
+    tried.map(|&number| any(number)).collect()
+}
+
+/// The filters of a kind of thread. All of them are in force at once, and an error counts before a permit.
+fn programs(kind: ThreadKind, reaction: Reaction) -> Result<Vec<BpfProgram>, BackendError> {
+    let mut listed = allowed(kind);
+    if reaction == Reaction::Log {
+        return Ok(vec![program(&listed, SeccompAction::Log, SeccompAction::Allow)?]);
+    }
+    let refused = refused(kind);
+    listed.extend(&refused);
+    listed.push(any(libc::SYS_clone3));
+    let error = |errno: i32| SeccompAction::Errno(errno as u32);
+    let mut programs = vec![
+        program(&[any(libc::SYS_clone3)], SeccompAction::Allow, error(libc::ENOSYS))?,
+        program(&listed, SeccompAction::KillProcess, SeccompAction::Allow)?,
+    ];
+    if !refused.is_empty() {
+        programs.push(program(&refused, SeccompAction::Allow, error(libc::EACCES))?);
+    }
+    Ok(programs)
+}
+
+/// A filter that answers `is_listed` to the calls, and `otherwise` to the others.
+fn program(calls: &[Call], otherwise: SeccompAction, is_listed: SeccompAction) -> Result<BpfProgram, BackendError> {
+    let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+    for &(number, permit) in calls {
+        if let Permit::Bits { argument, mask, value } = permit {
+            let len = if mask > u64::from(u32::MAX) { SeccompCmpArgLen::Qword } else { SeccompCmpArgLen::Dword };
+            let condition = SeccompCondition::new(argument, len, SeccompCmpOp::MaskedEq(mask), value)?;
+            rules.entry(number).or_default().push(SeccompRule::new(vec![condition])?);
+        }
+    }
+    // A call without a rule is listed whatever its arguments are.
+    let any = calls.iter().filter(|(_, permit)| *permit == Permit::Any);
+    rules.extend(any.map(|&(number, _)| (number, Vec::new())));
+    SeccompFilter::new(rules, otherwise, is_listed, std::env::consts::ARCH.try_into()?)?.try_into()
+}

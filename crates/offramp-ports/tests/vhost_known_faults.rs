@@ -1,0 +1,133 @@
+//! Faults that other implementations had, on a cable and on a switch. `docs/security.md` has the table of all of them, with
+//! the tests elsewhere that cover the rest.
+
+mod vhost_common;
+
+use offramp_offload::caps::Offloads;
+use offramp_testkit::features;
+use offramp_testkit::vnet::NEEDS_CSUM;
+use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
+use vhost_common::packet::{Checksum, Packet};
+use vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
+
+/// What two guests are connected by.
+#[derive(Debug)]
+enum Between {
+    Cable(Box<Rig>),
+    Switch(SwitchRig),
+}
+
+impl Between {
+    fn both() -> [Self; 2] {
+        [Self::Cable(Box::new(Rig::with(&RigConfig::mtu(1500)))), Self::Switch(SwitchRig::new(1, Offloads::all()))]
+    }
+
+    fn guest(&self, side: usize, builder: &GuestBuilder) -> Guest {
+        match self {
+            Self::Cable(rig) => rig.guest(side, builder),
+            Self::Switch(rig) => rig.guest(side, builder),
+        }
+    }
+}
+
+/// Two guests, of which the second agreed to no offload and has buffers.
+fn every_pair(features: u64, mut test: impl FnMut(&mut Guest, &mut Guest)) {
+    for case in Case::layouts() {
+        for between in Between::both() {
+            println!("{case:?}, {}", if matches!(between, Between::Cable(_)) { "cable" } else { "switch" });
+            let mut a = between.guest(0, &case.guest().features(features));
+            let mut b = between.guest(1, &case.guest());
+            b.rx(0).fill(64, 1526);
+            test(&mut a, &mut b);
+        }
+    }
+}
+
+/// Sends a frame and then a mark; the frames that arrived before the mark.
+fn sent_before_mark(a: &mut Guest, b: &mut Guest, header: &VnetHeader, frame: &[u8], mark: &[u8]) -> Vec<Vec<u8>> {
+    a.tx(0).send(header, &[frame]);
+    a.tx(0).send(&VnetHeader::default(), &[mark]);
+    a.tx(0).drain(PATIENCE);
+    let mut arrived = Vec::new();
+    loop {
+        let received = b.rx(0).recv(PATIENCE);
+        if received.frame == mark {
+            return arrived;
+        }
+        arrived.push(received.frame);
+    }
+}
+
+/// The one's complement sum of big-endian words.
+fn sum(bytes: &[u8]) -> u16 {
+    let word = |pair: &[u8]| u32::from(pair[0]) << 8 | pair.get(1).map_or(0, |low| u32::from(*low));
+    let total: u32 = bytes.chunks(2).map(word).sum();
+    let once = (total & 0xffff) + (total >> 16);
+    ((once & 0xffff) + (once >> 16)) as u16
+}
+
+#[test]
+fn a_checksum_that_begins_or_lies_beyond_the_frame_is_never_written() {
+    // CVE-2024-11614 (DPDK's vhost): a `csum_start` beyond the frame made a length wrap around. Every edge: the frame's
+    // start, its headers, its end, and the ends of the field's range.
+    let packet = Packet { checksum: Checksum::Partial, ..Packet::udp(20) };
+    let frame_sent = packet.build();
+    let len = frame_sent.len() as u16;
+    let right_place = (packet.transport_start() as u16, packet.checksum_offset() as u16);
+    let edges: Vec<u16> = [0, 13, right_place.0, right_place.1, len, u16::MAX - 1]
+        .into_iter()
+        .flat_map(|edge| (0..5).map(move |n| edge.wrapping_add(n).wrapping_sub(2)))
+        .collect();
+    let mark = frame(&mut rng(), 100);
+    every_pair(features::CSUM, |a, b| {
+        for &csum_start in &edges {
+            for &csum_offset in &edges {
+                let header = VnetHeader { flags: NEEDS_CSUM, csum_start, csum_offset, ..VnetHeader::default() };
+                let arrived = sent_before_mark(a, b, &header, &frame_sent, &mark);
+                let (start, field) = (usize::from(csum_start), usize::from(csum_start) + usize::from(csum_offset));
+                let what = format!("csum_start {csum_start}, csum_offset {csum_offset} in {len} bytes");
+                if field + 2 > frame_sent.len() {
+                    assert!(arrived.is_empty(), "{what}");
+                }
+                assert!((csum_start, csum_offset) != right_place || arrived.len() == 1, "{what}");
+                for frame in arrived {
+                    // As Linux' `skb_checksum_help` does it: the field's old content counts, and 0 is written as 0xffff.
+                    let checksum = match !sum(&frame_sent[start..]) {
+                        0 => u16::MAX,
+                        checksum => checksum,
+                    };
+                    let mut expected = frame_sent.clone();
+                    expected[field..field + 2].copy_from_slice(&checksum.to_be_bytes());
+                    assert!(frame == expected, "{what}");
+                }
+            }
+        }
+    });
+}
+
+#[test]
+fn a_frame_shorter_than_an_ethernet_header_goes_nowhere() {
+    // CVE-2024-41090 and CVE-2024-41091 (Linux' tap and tun): the header of a short frame was read all the same.
+    let mark = frame(&mut rng(), 100);
+    every_pair(features::CSUM, |a, b| {
+        for len in 1..14 {
+            let arrived = sent_before_mark(a, b, &VnetHeader::default(), &mark[..len], &mark);
+            assert!(arrived.is_empty(), "{len} bytes");
+        }
+    });
+}
+
+#[test]
+fn a_frame_to_its_sender_is_not_given_back_to_it() {
+    // CVE-2021-3416 (QEMU's adapters): a frame looped back to its sender, which sent it again, without end.
+    let mut rng = rng();
+    let (mark, mut looped) = (frame(&mut rng, 100), frame(&mut rng, 80));
+    looped.copy_within(6..12, 0);
+    every_pair(features::CSUM, |a, b| {
+        a.rx(0).fill(8, 1526);
+        for _ in 0..100 {
+            sent_before_mark(a, b, &VnetHeader::default(), &looped, &mark);
+        }
+        assert!(a.rx(0).try_recv().is_none());
+    });
+}

@@ -1,0 +1,76 @@
+//! Huge pages for a test, taken for a while and given back.
+
+use std::fs;
+use std::io;
+
+use nix::fcntl::{Flock, FlockArg};
+
+/// How many pages of the default size the kernel holds.
+const POOL: &str = "/proc/sys/vm/nr_hugepages";
+/// The kernel's account of its memory.
+const MEMINFO: &str = "/proc/meminfo";
+
+/// Huge pages in the kernel's pool. Dropping this sets the pool to what it was.
+#[derive(Debug)]
+pub struct HugePages {
+    before: u64,
+    page_len: u64,
+    /// One test at a time changes the pool, in all processes.
+    _turn: Flock<fs::File>,
+}
+
+impl HugePages {
+    /// Makes sure that there are `count` free huge pages; `None` where this process may not ask for them. In CI that is
+    /// a failure.
+    pub fn reserve(count: u64) -> Option<Self> {
+        match Self::try_reserve(count) {
+            Ok(pages) => Some(pages),
+            Err(error) => {
+                assert!(std::env::var_os("CI").is_none(), "{count} huge pages: {error}, and CI skips nothing");
+                println!("skipped: {count} huge pages: {error}; run as root");
+                None
+            }
+        }
+    }
+
+    fn try_reserve(count: u64) -> io::Result<Self> {
+        let turn = Flock::lock(fs::File::open(POOL)?, FlockArg::LockExclusive).map_err(|(_, error)| error)?;
+        let pages = Self { before: pool()?, page_len: meminfo("Hugepagesize")? * 1024, _turn: turn };
+        let missing = count.saturating_sub(meminfo("HugePages_Free")?);
+        fs::write(POOL, (pages.before + missing).to_string())?;
+        if pool()? < pages.before + missing {
+            return Err(io::Error::other("the machine has not enough memory in one piece"));
+        }
+        Ok(pages)
+    }
+
+    /// Bytes of one page.
+    pub fn page_len(&self) -> u64 {
+        self.page_len
+    }
+
+    /// How many pages nobody uses.
+    pub fn free() -> u64 {
+        meminfo("HugePages_Free").expect("the kernel's account of huge pages")
+    }
+}
+
+impl Drop for HugePages {
+    fn drop(&mut self) {
+        if let Err(error) = fs::write(POOL, self.before.to_string()) {
+            println!("left behind: {POOL}: {error}; write {} there", self.before);
+        }
+    }
+}
+
+fn pool() -> io::Result<u64> {
+    fs::read_to_string(POOL)?.trim().parse().map_err(io::Error::other)
+}
+
+/// A value of [`MEMINFO`], without its unit.
+fn meminfo(name: &str) -> io::Result<u64> {
+    let text = fs::read_to_string(MEMINFO)?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+    let value = line.and_then(|line| line.split_whitespace().next()?.parse().ok());
+    value.ok_or_else(|| io::Error::other(format!("{MEMINFO}: no {name}: this kernel has no huge pages")))
+}

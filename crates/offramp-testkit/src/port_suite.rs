@@ -1,0 +1,228 @@
+//! What every host port must do, whatever it stands on: one suite, run on each kind.
+
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::checksum::{self, Sum};
+use offramp_offload::coalesce::Appended;
+use offramp_offload::meta::{RxMeta, TxMeta};
+use std::time::{Duration, Instant};
+
+/// A port that does not answer within this time has failed.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Frames of a burst: more than a port fetches at once.
+const BURST: usize = 100;
+/// Type of frames that nobody looks into (IEEE 802, local experimental).
+const EXPERIMENTAL: [u8; 2] = [0x88, 0xb5];
+
+/// A port under test, and its host.
+pub trait Bed {
+    /// The port.
+    fn port(&mut self) -> &mut dyn HostPort;
+
+    /// The host sends a frame for which it asks nothing.
+    fn send(&mut self, frame: &[u8]);
+
+    /// The next frame that the host has received, if one is there.
+    fn recv(&mut self) -> Option<Vec<u8>>;
+
+    /// Takes all room for received frames from the host, and whether that can be done; [`Bed::make_room`] gives it back.
+    fn take_room(&mut self) -> bool;
+
+    /// Gives the host room for received frames.
+    fn make_room(&mut self);
+}
+
+/// Runs the whole suite on ports that `make` makes, each with its host.
+pub fn check<B: Bed>(make: impl Fn() -> B) {
+    a_quiet_host_sends_nothing(&mut make());
+    what_the_host_sends_comes_once_whole_and_in_order(&mut make());
+    a_lent_frame_stays_until_the_next_one(&mut make());
+    what_is_delivered_is_seen_once_whole_and_in_order(&mut make());
+    frames_written_in_place_are_seen_when_they_are_committed(&mut make());
+    a_frame_that_is_not_committed_is_never_seen(&mut make());
+    a_frame_begun_anew_has_nothing_of_the_one_before(&mut make());
+    both_directions_work_at_once(&mut make());
+    a_host_without_room_loses_frames_until_it_has_some(&mut make());
+}
+
+/// A frame of `len` bytes that names its number.
+fn frame(number: usize, len: usize) -> Vec<u8> {
+    let mut frame: Vec<u8> = (0..len).map(|at| (at * 31 + number * 7) as u8).collect();
+    frame[..14].copy_from_slice(&[[2, 0, 0, 0, 0x0b, 1, 2, 0, 0, 0, 0x0a].as_slice(), &[1], &EXPERIMENTAL].concat());
+    frame[14..16].copy_from_slice(&(number as u16).to_be_bytes());
+    frame
+}
+
+/// Frames of all lengths of an Ethernet.
+fn frames() -> Vec<Vec<u8>> {
+    (0..BURST).map(|number| frame(number, 60 + number * 1454 / (BURST - 1))).collect()
+}
+
+/// Fetches the next frame of ours; others are the kernel's own.
+fn fetch(port: &mut dyn HostPort) -> Vec<u8> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match port.tx_next(0) {
+            Ok(true) if port.tx_frame().bytes()[12..14] == EXPERIMENTAL => return port.tx_frame().bytes().to_vec(),
+            Ok(true) => {}
+            Ok(false) => assert!(Instant::now() < end, "the host's frame did not come"),
+            Err(error) => panic!("a frame was refused: {error}"),
+        }
+    }
+}
+
+/// Waits for the host's next frame of ours.
+fn receive(bed: &mut impl Bed) -> Vec<u8> {
+    let end = Instant::now() + PATIENCE;
+    loop {
+        match bed.recv() {
+            Some(frame) if frame[12..14] == EXPERIMENTAL => return frame,
+            Some(_) => {}
+            None => assert!(Instant::now() < end, "the host did not see its frame"),
+        }
+    }
+}
+
+fn deliver(bed: &mut impl Bed, frame: &[u8]) {
+    bed.port().rx_deliver(&RxMeta::default(), frame).unwrap_or_else(|error| panic!("a frame was refused: {error}"));
+}
+
+fn a_quiet_host_sends_nothing(bed: &mut impl Bed) {
+    while let Ok(true) = bed.port().tx_next(0) {
+        assert_ne!(bed.port().tx_frame().bytes()[12..14], EXPERIMENTAL);
+    }
+    assert_eq!(bed.port().tx_next(0), Ok(false));
+}
+
+fn what_the_host_sends_comes_once_whole_and_in_order(bed: &mut impl Bed) {
+    for burst in frames().chunks(20) {
+        for frame in burst {
+            bed.send(frame);
+        }
+        for sent in burst {
+            assert!(fetch(bed.port()) == *sent);
+            assert_eq!(bed.port().tx_frame().request(), TxMeta::default());
+        }
+    }
+    assert_eq!(bed.port().tx_next(0), Ok(false));
+}
+
+fn a_lent_frame_stays_until_the_next_one(bed: &mut impl Bed) {
+    let (first, second) = (frame(1, 1000), frame(2, 70));
+    bed.send(&first);
+    bed.send(&second);
+    assert!(fetch(bed.port()) == first);
+    // Whatever else the port does meanwhile.
+    for number in 3..9 {
+        deliver(bed, &frame(number, 1514));
+    }
+    bed.port().rx_flush(0);
+    assert!(bed.port().tx_frame().bytes() == first);
+    assert!(fetch(bed.port()) == second);
+}
+
+fn what_is_delivered_is_seen_once_whole_and_in_order(bed: &mut impl Bed) {
+    for burst in frames().chunks(20) {
+        for frame in burst {
+            deliver(bed, frame);
+        }
+        bed.port().rx_flush(0);
+        for delivered in burst {
+            assert!(receive(bed) == *delivered);
+        }
+    }
+    assert!(bed.recv().is_none_or(|frame| frame[12..14] != EXPERIMENTAL));
+}
+
+/// What goes with a payload so that its checksum is right.
+fn headers_sum(payload: &[u8]) -> Sum {
+    Sum::word(checksum::sum(payload).checksum())
+}
+
+fn frames_written_in_place_are_seen_when_they_are_committed(bed: &mut impl Bed) {
+    const HEAD_LEN: usize = 54;
+    let wanted = [frame(1, 1514), frame(2, 1201), frame(3, 300)];
+    let lends = bed.port().rx_reserve(0, HEAD_LEN);
+    if !lends {
+        return; // The other tests are all there is of such a port.
+    }
+    assert!(bed.port().rx_reserve(1, HEAD_LEN) && bed.port().rx_reserve(2, HEAD_LEN));
+    // Piece by piece, in turn, with wrong pieces between them.
+    let payloads: Vec<Vec<&[u8]>> = wanted.iter().map(|frame| frame[HEAD_LEN..].chunks(331).collect()).collect();
+    for round in 0..5 {
+        for (slot, payloads) in payloads.iter().enumerate() {
+            let Some(payload) = payloads.get(round) else { continue };
+            let wrong = headers_sum(payload).plus(Sum::word(1));
+            assert_eq!(bed.port().rx_append(slot, payload, wrong), Appended::Bad);
+            assert_eq!(bed.port().rx_append(slot, payload, headers_sum(payload)), Appended::Kept);
+        }
+    }
+    // In another order than they were begun in, with one that is delivered between them.
+    let meta = RxMeta { header_len: HEAD_LEN as u16, ..RxMeta::default() };
+    for slot in [2, 0, 1] {
+        let (head, len) = (&wanted[slot][..HEAD_LEN], wanted[slot].len());
+        assert_eq!(bed.port().rx_commit(slot, &meta, head, len), Ok(()));
+        if slot == 0 {
+            deliver(bed, &frame(9, 90));
+        }
+    }
+    bed.port().rx_flush(0);
+    for expected in [&wanted[2], &wanted[0], &frame(9, 90), &wanted[1]] {
+        assert!(receive(bed) == *expected);
+    }
+}
+
+fn a_frame_that_is_not_committed_is_never_seen(bed: &mut impl Bed) {
+    for round in 0..BURST {
+        if !bed.port().rx_reserve(round % 3, 54) {
+            break;
+        }
+        let payload = frame(round, 500);
+        let appended = bed.port().rx_append(round % 3, &payload, Sum::ZERO);
+        assert_eq!(appended, Appended::Bad);
+        deliver(bed, &frame(round, 100));
+        bed.port().rx_flush(0);
+        assert!(receive(bed) == frame(round, 100));
+    }
+}
+
+fn a_frame_begun_anew_has_nothing_of_the_one_before(bed: &mut impl Bed) {
+    const HEAD_LEN: usize = 54;
+    let (forgotten, wanted) = (frame(1, 1400), frame(2, 1300));
+    for bytes in [&forgotten, &wanted] {
+        if !bed.port().rx_reserve(0, HEAD_LEN) {
+            return;
+        }
+        let payload = &bytes[HEAD_LEN..];
+        assert_eq!(bed.port().rx_append(0, payload, headers_sum(payload)), Appended::Kept);
+    }
+    let meta = RxMeta { header_len: HEAD_LEN as u16, ..RxMeta::default() };
+    assert_eq!(bed.port().rx_commit(0, &meta, &wanted[..HEAD_LEN], wanted.len()), Ok(()));
+    bed.port().rx_flush(0);
+    assert!(receive(bed) == wanted);
+    deliver(bed, &frame(3, 90));
+    bed.port().rx_flush(0);
+    assert!(receive(bed) == frame(3, 90));
+}
+
+fn both_directions_work_at_once(bed: &mut impl Bed) {
+    for number in 0..BURST {
+        let (there, back) = (frame(number, 60 + number), frame(number, 1514 - number));
+        bed.send(&there);
+        deliver(bed, &back);
+        bed.port().rx_flush(0);
+        assert!(fetch(bed.port()) == there);
+        assert!(receive(bed) == back);
+    }
+}
+
+fn a_host_without_room_loses_frames_until_it_has_some(bed: &mut impl Bed) {
+    if !bed.take_room() {
+        return; // A kernel takes what it is given.
+    }
+    assert_eq!(bed.port().rx_deliver(&RxMeta::default(), &frame(0, 1000)), Err(PortError::Full));
+    bed.port().rx_flush(0);
+    bed.make_room();
+    deliver(bed, &frame(1, 1000));
+    bed.port().rx_flush(0);
+    assert!(receive(bed) == frame(1, 1000));
+}

@@ -1,0 +1,145 @@
+//! A host port that owns one memory area and lends frames of it both ways, as an `AF_XDP` socket does with its UMEM
+//! (Linux `Documentation/networking/af_xdp.rst`): the host's frames are lent where they lie, and received frames are written
+//! where the host reads them.
+
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::checksum::{Sum, copy_and_sum};
+use offramp_offload::coalesce::Appended;
+use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::meta::{RxMeta, TxMeta};
+use std::collections::{HashMap, VecDeque};
+use std::ops::Range;
+
+/// A frame of the area: where it starts, and its length.
+type Place = Range<usize>;
+
+/// A received frame that is not complete.
+#[derive(Debug)]
+struct Open {
+    start: usize,
+    len: usize,
+}
+
+/// The port, and the host that shares its memory.
+#[derive(Debug)]
+pub struct UmemPort {
+    area: FrameBuffer<Vec<u8>>,
+    frame_len: usize,
+    /// Starts of the frames that nobody has (the fill ring).
+    free: VecDeque<usize>,
+    /// What the host sends (the transmit ring), and what is lent to the adapter.
+    to_send: VecDeque<(TxMeta, Place)>,
+    lent: Option<usize>,
+    open: HashMap<usize, Open>,
+    /// Delivered, and shown to the host by the next flush (the receive ring).
+    delivered: Vec<(RxMeta, Place)>,
+    shown: VecDeque<(RxMeta, Place)>,
+}
+
+impl UmemPort {
+    /// An area of `frames` frames, each of `frame_len` bytes.
+    pub fn new(frames: usize, frame_len: usize) -> Self {
+        Self {
+            area: FrameBuffer::new(vec![0; frames * frame_len]),
+            frame_len,
+            free: (0..frames).map(|n| n * frame_len).collect(),
+            to_send: VecDeque::new(),
+            lent: None,
+            open: HashMap::new(),
+            delivered: Vec::new(),
+            shown: VecDeque::new(),
+        }
+    }
+
+    /// The host sends a frame; `false` when the area has no room for it.
+    pub fn send(&mut self, request: TxMeta, bytes: &[u8]) -> bool {
+        let Some(place) = self.write(bytes) else { return false };
+        self.to_send.push_back((request, place));
+        true
+    }
+
+    /// The host takes the next frame that it was shown.
+    pub fn recv(&mut self) -> Option<(RxMeta, Vec<u8>)> {
+        let (meta, place) = self.shown.pop_front()?;
+        self.free.push_back(place.start);
+        let bytes = self.area.beside(place).expect("a frame that is not lent").to_vec();
+        Some((meta, bytes))
+    }
+
+    /// Takes the frames that nobody has out of the area, or gives them back.
+    pub fn swap_free(&mut self, other: &mut VecDeque<usize>) {
+        std::mem::swap(&mut self.free, other);
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Option<Place> {
+        if bytes.len() > self.frame_len {
+            return None;
+        }
+        let start = self.free.pop_front()?;
+        let place = start..start + bytes.len();
+        self.area.beside(place.clone())?.copy_from_slice(bytes);
+        Some(place)
+    }
+}
+
+impl HostPort for UmemPort {
+    fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        self.area.clear();
+        self.free.extend(self.lent.take());
+        let Some((request, place)) = self.to_send.pop_front() else { return Ok(false) };
+        self.lent = Some(place.start);
+        self.area.set(place, request);
+        Ok(true)
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        self.area.frame()
+    }
+
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let place = self.write(frame).ok_or(PortError::Full)?;
+        self.delivered.push((*meta, place));
+        Ok(())
+    }
+
+    fn rx_reserve(&mut self, slot: usize, head_len: usize) -> bool {
+        self.free.extend(self.open.remove(&slot).map(|forgotten| forgotten.start));
+        let Some(start) = self.free.pop_front() else { return false };
+        self.open.insert(slot, Open { start, len: head_len });
+        true
+    }
+
+    fn rx_append(&mut self, slot: usize, payload: &[u8], headers_sum: Sum) -> Appended {
+        let Some(open) = self.open.get_mut(&slot) else { return Appended::NoRoom };
+        if open.len + payload.len() > self.frame_len {
+            return Appended::NoRoom;
+        }
+        let at = open.start + open.len;
+        let Some(place) = self.area.beside(at..at + payload.len()) else { return Appended::NoRoom };
+        if !copy_and_sum(payload, place).plus(headers_sum).is_right() {
+            return Appended::Bad;
+        }
+        open.len += payload.len();
+        Appended::Kept
+    }
+
+    fn rx_commit(&mut self, slot: usize, meta: &RxMeta, head: &[u8], len: usize) -> Result<(), PortError> {
+        let Open { start, .. } = self.open.remove(&slot).ok_or(PortError::Full)?;
+        self.area.beside(start..start + head.len()).ok_or(PortError::Full)?.copy_from_slice(head);
+        self.delivered.push((*meta, start..start + len));
+        Ok(())
+    }
+
+    fn rx_flush(&mut self, _now_ns: u64) {
+        self.shown.extend(self.delivered.drain(..));
+    }
+
+    fn accepts(&self) -> Offloads {
+        Offloads::all()
+    }
+
+    fn honours_data_valid(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,277 @@
+//! Received frames that are written into the driver's buffers piece by piece, several at a time.
+//!
+//! Chains are given back in the order in which frames are committed. That may differ from the order in which they were
+//! fetched, so a driver that negotiated `IN_ORDER` (virtio 1.3, 2.7.9) must not get frames this way.
+//!
+//! Nothing is published while a frame is open. A device that starts where this one was killed takes all chains before the
+//! first unused one for used (split: by the used index; packed: by the inflight region).
+
+use super::Vring;
+use crate::dirty_log::DirtyLog;
+use crate::net_header::NetHeader;
+use crate::ring::{Buffer, Chain};
+
+/// Chains and buffers for which a slot keeps memory between frames: those of 64 KiB in buffers of 1500 bytes, with room.
+const KEPT_MAX: usize = 64;
+
+/// A frame that is not complete.
+#[derive(Debug, Default)]
+struct OpenFrame {
+    chains: Vec<Chain>,
+    buffers: Vec<Buffer>,
+    /// Bytes of all chains.
+    capacity: usize,
+    /// Bytes of headers and frame so far. The first `head_len` are written last.
+    len: usize,
+    /// Where the next byte goes.
+    end: Place,
+    /// What the last append changed.
+    before: Before,
+}
+
+/// A frame before an append, and the chains that this added.
+#[derive(Clone, Copy, Debug, Default)]
+struct Before {
+    len: usize,
+    end: Place,
+    buffers: usize,
+    added: usize,
+}
+
+/// A buffer of an open frame, and an offset in it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Place {
+    buffer: usize,
+    offset: usize,
+}
+
+// SAFETY: the pointers of a frame are into guest memory that its vring keeps mapped; a vring forgets its open frames
+// before it lets go of the memory.
+unsafe impl Send for OpenFrame {}
+
+/// The open frames of a ring, by number.
+#[derive(Debug, Default)]
+pub(super) struct OpenFrames {
+    frames: Vec<OpenFrame>,
+    /// Chains in all of them.
+    chains: usize,
+}
+
+impl OpenFrames {
+    /// Whether a chain is part of an open frame.
+    #[inline]
+    pub(super) fn has_chains(&self) -> bool {
+        self.chains > 0
+    }
+
+    /// Forgets all of them; their chains.
+    pub(super) fn clear(&mut self) -> impl Iterator<Item = Chain> {
+        self.chains = 0;
+        std::mem::take(&mut self.frames).into_iter().flat_map(|frame| frame.chains)
+    }
+}
+
+impl Vring {
+    /// Begins frame `slot`, whose first `head_len` bytes, with the network header, are written last. What was begun there and
+    /// not committed is forgotten; its chains are the new frame's.
+    pub fn open_frame(&mut self, slot: usize, head_len: usize) {
+        if self.open.frames.len() <= slot {
+            self.open.frames.resize_with(slot + 1, OpenFrame::default);
+        }
+        let frame = &mut self.open.frames[slot];
+        (frame.len, frame.end) = (head_len, frame.place_of(head_len));
+    }
+
+    /// Bytes that frame `slot` lacks before `len` more can be appended to it; `None` when it is not open.
+    #[inline]
+    pub fn lacks(&self, slot: usize, len: usize) -> Option<usize> {
+        let frame = self.open.frames.get(slot).filter(|frame| frame.len > 0)?;
+        Some((frame.len + len).saturating_sub(frame.capacity))
+    }
+
+    /// Whether frame `slot` has a chain.
+    #[inline]
+    pub fn has_chain(&self, slot: usize) -> bool {
+        self.open.frames.get(slot).is_some_and(|frame| frame.capacity > 0)
+    }
+
+    /// Whether a frame is open that has a chain.
+    #[inline]
+    pub fn has_open_frames(&self) -> bool {
+        self.open.has_chains()
+    }
+
+    /// Chains that the driver gets back with the next [`Vring::publish`] after all open frames are committed.
+    #[inline]
+    pub fn unpublished(&self) -> usize {
+        self.staged + self.open.chains
+    }
+
+    /// Adds the next `chains` waiting chains to frame `slot` and appends `bytes`, which must fit then. `copy` gets each
+    /// piece with the place of as many writable bytes in guest memory, of which there must be no reference.
+    #[inline]
+    pub fn append(
+        &mut self,
+        slot: usize,
+        chains: usize,
+        bytes: &[u8],
+        log: Option<&DirtyLog>,
+        mut copy: impl FnMut(&[u8], *mut u8),
+    ) {
+        self.extend(slot, chains);
+        let Some(frame) = self.open.frames.get_mut(slot) else { return };
+        let (mut place, mut rest) = (frame.end, bytes);
+        while let Some(buffer) = frame.buffers.get(place.buffer)
+            && !rest.is_empty()
+        {
+            if place.offset == buffer.len() {
+                place = Place { buffer: place.buffer + 1, offset: 0 };
+                continue;
+            }
+            let (piece, behind) = rest.split_at(rest.len().min(buffer.len() - place.offset));
+            copy(piece, buffer.host.as_ptr().wrapping_add(place.offset));
+            if let Some(log) = log {
+                log.mark(buffer.guest + place.offset as u64, piece.len() as u64);
+            }
+            (place.offset, rest) = (place.offset + piece.len(), behind);
+        }
+        frame.end = place;
+        frame.len += bytes.len();
+        self.prefetch_next(slot, bytes.len());
+    }
+
+    /// Asks for the lines of the next `len` bytes of frame `slot`, while the headers of the segment that goes there are
+    /// compared: it is most often as long as the last one.
+    #[inline]
+    fn prefetch_next(&self, slot: usize, len: usize) {
+        let Some(frame) = self.open.frames.get(slot) else { return };
+        let mut left = len;
+        if let Some(buffer) = frame.buffers.get(frame.end.buffer) {
+            left -= buffer.prefetch(frame.end.offset, left);
+        }
+        if left > 0
+            && let Some(next) = self.batch.waiting().first()
+            && let Some(buffer) = self.batch.buffers(next).first()
+        {
+            buffer.prefetch(0, left);
+        }
+    }
+
+    /// Takes back what the last [`Vring::append`] to frame `slot` did: its chains wait again, and its bytes are past the end.
+    /// It must come before anything else is done with the ring.
+    #[cold]
+    pub fn take_back(&mut self, slot: usize) {
+        let Some(frame) = self.open.frames.get_mut(slot) else { return };
+        let Before { len, end, buffers, added } = std::mem::take(&mut frame.before);
+        for _ in 0..added {
+            frame.capacity -= frame.chains.pop().map_or(0, |chain| chain.len());
+        }
+        (frame.len, frame.end) = (len, end);
+        frame.buffers.truncate(buffers);
+        self.open.chains -= added;
+        self.batch.wait_again(added);
+    }
+
+    /// Adds waiting chains to frame `slot`.
+    #[inline]
+    fn extend(&mut self, slot: usize, chains: usize) {
+        let Some(frame) = self.open.frames.get_mut(slot) else { return };
+        let is_first = frame.chains.is_empty();
+        frame.before = Before { len: frame.len, end: frame.end, buffers: frame.buffers.len(), added: 0 };
+        for _ in 0..chains {
+            let Some(chain) = self.batch.pop() else { break };
+            frame.buffers.extend(self.batch.buffers(&chain).iter().map(Buffer::of_the_same));
+            frame.chains.push(chain);
+            frame.capacity += chain.len();
+            frame.before.added += 1;
+        }
+        self.open.chains += frame.before.added;
+        if is_first {
+            frame.end = frame.place_of(frame.len);
+        }
+    }
+
+    /// Completes frame `slot`: writes `header_len` bytes of `header` and then `head` to its front, and adds its chains to
+    /// the used ones. `false`: it has no chains, or lost them when the ring was stopped.
+    pub fn commit(
+        &mut self,
+        slot: usize,
+        header_len: usize,
+        header: NetHeader,
+        head: &[u8],
+        log: Option<&DirtyLog>,
+    ) -> bool {
+        let Some(frame) = self.open.frames.get_mut(slot).map(std::mem::take) else { return false };
+        let header = NetHeader { num_buffers: frame.chains_in_use() as u16, ..header };
+        let header = &header.to_bytes()[..header_len];
+        let mut at = 0;
+        for buffer in &frame.buffers {
+            if at >= header.len() + head.len() {
+                break;
+            }
+            let room = buffer.write_piece(header, head, at);
+            if let Some(log) = log {
+                log.mark(buffer.guest, room as u64);
+            }
+            at += room;
+        }
+        let mut rest = frame.len;
+        for chain in &frame.chains {
+            let written = rest.min(chain.len());
+            rest -= written;
+            self.add_used(chain, written as u32);
+        }
+        self.open.chains -= frame.chains.len();
+        let is_complete = !frame.chains.is_empty();
+        // Keeps what it has allocated.
+        if let Some(slot) = self.open.frames.get_mut(slot) {
+            *slot = frame.emptied();
+        }
+        is_complete
+    }
+
+    /// Gives the chains of all open frames back with nothing in them: the ring is shown to the driver, or stopped.
+    #[cold]
+    pub(super) fn cancel_open_frames(&mut self) {
+        let chains: Vec<Chain> = self.open.clear().collect();
+        for chain in chains {
+            self.add_used(&chain, 0);
+        }
+    }
+}
+
+impl OpenFrame {
+    /// Chains that the frame lies in: all, unless it was begun anew.
+    #[inline]
+    fn chains_in_use(&self) -> usize {
+        let (mut chains, mut room) = (0, 0);
+        while room < self.len && chains < self.chains.len() {
+            room += self.chains[chains].len();
+            chains += 1;
+        }
+        chains
+    }
+
+    /// Where byte `at` goes.
+    #[inline]
+    fn place_of(&self, at: usize) -> Place {
+        let mut offset = at;
+        for (n, buffer) in self.buffers.iter().enumerate() {
+            if offset < buffer.len() {
+                return Place { buffer: n, offset };
+            }
+            offset -= buffer.len();
+        }
+        Place { buffer: self.buffers.len(), offset: 0 }
+    }
+
+    /// The same memory without a frame, as far as an ordinary frame needs it.
+    fn emptied(self) -> Self {
+        let Self { mut chains, mut buffers, .. } = self;
+        chains.clear();
+        buffers.clear();
+        chains.shrink_to(KEPT_MAX);
+        buffers.shrink_to(KEPT_MAX);
+        Self { chains, buffers, ..Self::default() }
+    }
+}

@@ -1,0 +1,116 @@
+//! A driver and a device in two threads, for Miri: it knows which writes the other side may not have seen yet, and
+//! reports an access that nothing orders.
+
+use super::*;
+use crate::memory::Extent;
+use crate::net_header::HEADER_LEN;
+use crate::ring::FETCH_MAX;
+use std::hint::spin_loop;
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU16, AtomicU64, Ordering};
+
+/// Chains that the driver makes available, each after the one before came back from a full ring.
+const CHAINS: u16 = if cfg!(miri) { 20 } else { 20_000 };
+const SIZE: u16 = 4;
+const PLACE: RingPlace = RingPlace { size: SIZE, descriptors: 0, driver: 0x100, device: 0x200 };
+const BUFFERS_AT: u64 = 0x400;
+const BUFFER_LEN: usize = HEADER_LEN + 8;
+const AVAIL: u16 = 1 << 7;
+const USED: u16 = 1 << 15;
+
+/// The driver's view.
+struct Driver(Arc<GuestMemory>);
+
+impl Driver {
+    fn at<T>(&self, at: u64) -> NonNull<T> {
+        self.0.at_guest(at, size_of::<T>() as u64).unwrap().cast()
+    }
+
+    /// A word that both sides use at the same time.
+    fn word(&self, at: u64) -> &AtomicU16 {
+        // SAFETY: the word lies in the memory, which lives as long as `self`, aligned.
+        unsafe { AtomicU16::from_ptr(self.at(at).as_ptr()) }
+    }
+
+    /// Writes what the device does not look at yet.
+    fn write<T>(&self, at: u64, value: T) {
+        // SAFETY: the bytes lie in the memory, aligned; the ring says that they are the driver's now.
+        unsafe { self.at::<T>(at).write(value) };
+    }
+
+    fn fill_buffer(&self, slot: u16, number: u16) -> u64 {
+        let at = BUFFERS_AT + 32 * u64::from(slot);
+        let mut bytes = [0; BUFFER_LEN];
+        bytes[HEADER_LEN..].copy_from_slice(&u64::from(number).to_le_bytes());
+        self.write(at, bytes);
+        at
+    }
+
+    fn split(&self) {
+        for number in 0..CHAINS {
+            let slot = number % SIZE;
+            // The slot is free as soon as the chain that was there came back.
+            while number.wrapping_sub(self.word(PLACE.device + 2).load(Ordering::Acquire)) >= SIZE {
+                spin_loop();
+            }
+            let addr = self.fill_buffer(slot, number);
+            self.write(16 * u64::from(slot), (addr, BUFFER_LEN as u32, 0u16, 0u16));
+            self.word(PLACE.driver + 4 + 2 * u64::from(slot)).store(slot, Ordering::Relaxed);
+            self.word(PLACE.driver + 2).store(number + 1, Ordering::Release);
+        }
+    }
+
+    fn packed(&self) {
+        for number in 0..CHAINS {
+            let (slot, lap) = (number % SIZE, number / SIZE);
+            let descriptor = 16 * u64::from(slot);
+            // SAFETY: the half lies in the memory, aligned; while the chain is the device's, both sides only use it so.
+            let half = unsafe { AtomicU64::from_ptr(self.at(descriptor + 8).as_ptr()) };
+            let used_before = if lap % 2 == 1 { AVAIL | USED } else { 0 };
+            while lap > 0 && (half.load(Ordering::Acquire) >> 48) as u16 != used_before {
+                spin_loop();
+            }
+            let addr = self.fill_buffer(slot, number);
+            self.write(descriptor, addr);
+            self.write(descriptor + 8, BUFFER_LEN as u32);
+            self.write(descriptor + 12, slot);
+            let available = if lap.is_multiple_of(2) { AVAIL } else { USED };
+            self.word(descriptor + 14).store(available, Ordering::Release);
+        }
+    }
+}
+
+fn device(memory: Arc<GuestMemory>, is_packed: bool) {
+    let mut vring = Vring::default();
+    let base = if is_packed { 0x8000_8000 } else { 0 };
+    let options = RingOptions::default();
+    let setup =
+        VringSetup { memory, place: PLACE, is_packed, options, base, kick: None, is_logged: false, inflight: None };
+    vring.start(setup).unwrap();
+    let mut expected = 0;
+    while expected < CHAINS {
+        assert!(vring.fetch().unwrap().chains <= FETCH_MAX);
+        while let Some(chain) = vring.pop() {
+            let (mut header, mut frame) = ([0; HEADER_LEN], [0; 8]);
+            assert_eq!(vring.read_frame(&chain, HEADER_LEN, &mut header, &mut frame), Some(8));
+            assert_eq!(u64::from_le_bytes(frame), u64::from(expected));
+            vring.add_used(&chain, 0);
+            expected += 1;
+        }
+        vring.publish(None);
+        spin_loop();
+    }
+}
+
+#[test]
+fn a_driver_in_another_thread_has_each_buffer_back_before_it_writes_there_again() {
+    for is_packed in [false, true] {
+        let extent = Extent { guest: 0, user: 0, len: 4096, file_offset: 0 };
+        let memory = Arc::new(GuestMemory::anonymous(&[extent]));
+        let driver = Driver(Arc::clone(&memory));
+        std::thread::scope(|scope| {
+            scope.spawn(|| if is_packed { driver.packed() } else { driver.split() });
+            scope.spawn(|| device(memory, is_packed));
+        });
+    }
+}

@@ -1,0 +1,82 @@
+//! What the process as a whole is like: its limits, what is left of it after a crash, and its end when a thread fails.
+
+use crate::control::server::CLIENT_THREAD;
+use nix::sys::prctl::set_dumpable;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use std::io;
+use std::panic;
+use std::thread;
+
+/// Prepares the process, before it has keys or memory of guests.
+///
+/// # Errors
+/// When the system refuses a limit.
+pub fn prepare() -> io::Result<()> {
+    leave_no_core()?;
+    setrlimit(Resource::RLIMIT_CORE, 0, 0)?;
+    // A guest has up to some forty descriptors here.
+    let (_, most) = getrlimit(Resource::RLIMIT_NOFILE)?;
+    setrlimit(Resource::RLIMIT_NOFILE, most, most)?;
+    end_with_any_thread();
+    Ok(())
+}
+
+/// Keeps the process from being dumped, also into a program that takes cores, and from being traced by its own user. A
+/// change of user undoes it.
+///
+/// # Errors
+/// When the system refuses it.
+pub fn leave_no_core() -> io::Result<()> {
+    Ok(set_dumpable(false)?)
+}
+
+/// Has a panic end the process, so that a service manager starts it again: a thread of frames that is missing would hold up
+/// its guests for ever. A client's thread may fail alone.
+fn end_with_any_thread() {
+    let print = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        print(info);
+        if thread::current().name() != Some(CLIENT_THREAD) {
+            eprintln!("offramp: a thread has failed, which is a defect of offramp; the process ends");
+            std::process::abort();
+        }
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nix::sys::signal::Signal;
+    use offramp_ports::sys::sandbox::{Reaction, Sandbox, ThreadKind};
+    use std::os::unix::process::ExitStatusExt;
+    use std::process::Command;
+
+    /// Names the thread that is to fail in this process.
+    const FAILING: &str = "OFFRAMP_TEST_FAILING_THREAD";
+
+    #[test]
+    fn a_thread_that_fails_ends_the_process_unless_it_serves_a_client() {
+        if let Ok(name) = std::env::var(FAILING) {
+            prepare().unwrap();
+            let sandbox = Sandbox::new(Reaction::Refuse).unwrap();
+            let kind = if name == CLIENT_THREAD { ThreadKind::Client } else { ThreadKind::Data };
+            let fail = move || {
+                sandbox.enter(kind).unwrap();
+                panic!("on purpose")
+            };
+            let ended = thread::Builder::new().name(name).spawn(fail).unwrap().join();
+            std::process::exit(i32::from(ended.is_ok()));
+        }
+        let run = |thread| {
+            let test = "up::process::tests::a_thread_that_fails_ends_the_process_unless_it_serves_a_client";
+            let mut command = Command::new(std::env::current_exe().unwrap());
+            let ended = command.args([test, "--exact", "--nocapture"]).env(FAILING, thread).output().unwrap();
+            (ended.status, String::from_utf8(ended.stderr).unwrap())
+        };
+        let (status, stderr) = run("ofr-a-0");
+        assert_eq!(status.signal(), Some(Signal::SIGABRT as i32), "{stderr}");
+        assert!(stderr.contains("on purpose") && stderr.contains("a thread has failed"), "{stderr}");
+        assert!(!status.core_dumped());
+        assert_eq!(run(CLIENT_THREAD).0.code(), Some(0));
+    }
+}

@@ -1,0 +1,50 @@
+//! Restricting the daemon to what it needs while it runs, once its devices are open and before it starts a thread.
+
+use super::config::Config;
+use crate::control::{SandboxLevel, SandboxStatus};
+use offramp_ports::ipsec_mb;
+use offramp_ports::sys::sandbox::{FileAccess, Reaction, Sandbox, SandboxError, ThreadKind, restrict_files};
+use std::path::{Path, PathBuf};
+
+/// Puts the process into its sandbox: the filters for its threads, and what is in force. What the kernel lacks is named,
+/// and the daemon runs without it.
+pub fn enter(config: &Config, file: &Path, notify_socket: Option<&str>) -> (Sandbox, SandboxStatus) {
+    // Its library is loaded from a directory that is closed afterwards.
+    ipsec_mb::preferred();
+    let level = config.daemon.sandbox;
+    let mut lacks = Vec::new();
+    let landlock = match level {
+        SandboxLevel::Full => noted(restrict_files(&files(config, file, notify_socket)), &mut lacks),
+        // Landlock has no way to allow what it would refuse.
+        SandboxLevel::Log | SandboxLevel::Off => None,
+    };
+    let filters = match level {
+        SandboxLevel::Full => noted(filter(Reaction::Refuse), &mut lacks),
+        SandboxLevel::Log => noted(filter(Reaction::Log), &mut lacks),
+        SandboxLevel::Off => None,
+    };
+    let status = SandboxStatus { level, seccomp: filters.is_some(), landlock, lacks };
+    (filters.unwrap_or_default(), status)
+}
+
+fn filter(reaction: Reaction) -> Result<Sandbox, SandboxError> {
+    let sandbox = Sandbox::new(reaction)?;
+    sandbox.enter(ThreadKind::Process)?;
+    Ok(sandbox)
+}
+
+/// The result; an error is added to `lacks`.
+fn noted<T>(result: Result<T, SandboxError>, lacks: &mut Vec<String>) -> Option<T> {
+    result.map_err(|error| lacks.push(error.to_string())).ok()
+}
+
+/// The configuration and its keys for `SIGHUP`: their directories, since editors put a new file in the place of the old
+/// one. Sockets are made and removed.
+fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAccess {
+    let directory = |path: &Path| path.parent().unwrap_or(Path::new("/")).to_owned();
+    let mut read: Vec<PathBuf> =
+        [file].into_iter().chain(config.key_files.iter().map(PathBuf::as_path)).map(directory).collect();
+    read.dedup();
+    let sockets = [&config.daemon.control].into_iter().chain(config.sockets()).map(|path| directory(path)).collect();
+    FileAccess { read, sockets, abstract_sockets: notify_socket.is_some_and(|name| name.starts_with('@')) }
+}

@@ -1,0 +1,46 @@
+//! Programs of this repository, built by Cargo.
+
+use crate::failure::{Doing, Result, failed};
+use crate::program::shown;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// The root of the repository.
+pub const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+
+/// Builds the one program of these arguments, as far as it is not built, and says where it is.
+///
+/// # Errors
+/// When it does not build.
+pub fn build(args: &[&str], variables: &[(&str, &str)]) -> Result<PathBuf> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command.args(args).args(["--message-format", "json-render-diagnostics"]);
+    command.envs(variables.iter().copied()).current_dir(Path::new(ROOT));
+    let output = command.output().doing(shown(&command))?;
+    let messages = String::from_utf8_lossy(&output.stdout);
+    match messages.lines().find_map(executable) {
+        Some(path) if output.status.success() => Ok(path),
+        _ => failed(format!("{}: {}\n{}", shown(&command), output.status, String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+/// The program that a message of Cargo names, if it names one.
+fn executable(message: &str) -> Option<PathBuf> {
+    let message: Value = serde_json::from_str(message).ok()?;
+    message["executable"].as_str().map(PathBuf::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_program_is_what_cargo_names_and_nothing_else_is() {
+        let named = r#"{"reason":"compiler-artifact","executable":"/t/release/offramp"}"#;
+        assert_eq!(executable(named), Some(PathBuf::from("/t/release/offramp")));
+        assert_eq!(executable(r#"{"reason":"compiler-artifact","executable":null}"#), None);
+        assert_eq!(executable("no message"), None);
+    }
+}

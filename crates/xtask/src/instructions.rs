@@ -1,0 +1,201 @@
+//! Instructions that the work for a frame takes, counted by callgrind and compared with a table in the repository.
+//!
+//! Counts depend on the code, the compiler and the C library, and not on the processor or on what else it does. So they
+//! show in any machine what a clock shows only on an idle one. They say nothing of caches: a time may fall as a count
+//! grows.
+
+use crate::cargo;
+use crate::failure::{Doing, Result, failed, not_possible};
+use crate::packages;
+use crate::program::shown;
+use crate::scratch::Scratch;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The table, in the repository.
+const TABLE: &str = "crates/offramp-ports/benches/instructions.txt";
+/// Writes the table.
+const UPDATE: &str = "cargo run --release -p xtask -- instructions --update";
+/// The profile that `.ci/run` builds with: what the table holds for.
+const PROFILE: [(&str, &str); 2] =
+    [("CARGO_PROFILE_RELEASE_LTO", "off"), ("CARGO_PROFILE_RELEASE_CODEGEN_UNITS", "16")];
+/// The C library copies with what every x86-64 processor has.
+const PORTABLE_LIBC: (&str, &str) =
+    ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F,-AVX2,-AVX_Fast_Unaligned_Load,-ERMS,-SSSE3");
+/// The function in the benchmark whose calls are counted.
+const COUNTED: &str = "instructions::counted_by_callgrind";
+/// Percent by which a count may differ from the table's.
+const TOLERANCE_PERCENT: u64 = 3;
+
+/// Instructions that the work for a frame takes.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Write the table anew, in place of comparing with it
+    #[arg(long)]
+    update: bool,
+}
+
+/// Instructions of each work, in the order in which they are done.
+type Counts = Vec<(String, u64)>;
+
+/// Counts, and compares with the table or writes it. Whether the table allows the counts.
+///
+/// # Errors
+/// When nothing could be counted, or the table could not be read or written.
+pub fn run(args: &Args) -> Result<bool> {
+    if !cfg!(target_arch = "x86_64") {
+        return not_possible(format!("{TABLE} has the instructions of an x86-64 processor; run this on one"));
+    }
+    let counts = count()?;
+    let path = Path::new(cargo::ROOT).join(TABLE);
+    if args.update {
+        fs::write(path, table(&counts)?).doing(format!("writing {TABLE}"))?;
+        return Ok(true);
+    }
+    let text = fs::read_to_string(path).doing(format!("reading {TABLE}"))?;
+    Ok(compare(parse(&text)?, &counts))
+}
+
+/// Runs the benchmark under callgrind.
+fn count() -> Result<Counts> {
+    let valgrind = packages::need(packages::VALGRIND)?;
+    let benchmark = cargo::build(&["bench", "-p", "offramp-ports", "--bench", "instructions", "--no-run"], &PROFILE)?;
+    let scratch = Scratch::new()?;
+    let out = scratch.file("callgrind.out");
+    let mut command = Command::new(valgrind);
+    command.args(["--tool=callgrind", "--combine-dumps=yes", &format!("--callgrind-out-file={out}")]);
+    command.args([format!("--toggle-collect={COUNTED}"), format!("--dump-after={COUNTED}")]);
+    command.arg(benchmark).env(PORTABLE_LIBC.0, PORTABLE_LIBC.1);
+    let output = command.output().doing(shown(&command))?;
+    if !output.status.success() {
+        let said = String::from_utf8_lossy(&output.stderr);
+        return failed(format!("{}: {}\n{said}", shown(&command), output.status));
+    }
+    let names = String::from_utf8_lossy(&output.stdout);
+    let parts = fs::read_to_string(&out).doing(&out)?;
+    // The last part is what follows the last work: nothing.
+    let totals = parts.lines().filter_map(|line| line.strip_prefix("summary: ")?.trim().parse().ok());
+    let counts: Counts = names.lines().map(str::to_owned).zip(totals).filter(|(_, total)| *total > 0).collect();
+    if counts.is_empty() || counts.len() != names.lines().count() {
+        return failed(format!("callgrind counted {} of these works:\n{names}", counts.len()));
+    }
+    Ok(counts)
+}
+
+/// The table of these counts.
+fn table(counts: &Counts) -> Result<String> {
+    let rustc = Command::new("rustc").arg("--version").current_dir(cargo::ROOT).output().doing("rustc --version")?;
+    let rustc = String::from_utf8_lossy(&rustc.stdout);
+    let profile = PROFILE.map(|(name, value)| format!("{name}={value}")).join(" ");
+    let mut text = format!(
+        "# Instructions of one run of each work, by callgrind: portable code, x86-64, glibc of Debian 12.\n\
+         # {}, {profile}.\n\
+         # Written by `{UPDATE}`.\n",
+        rustc.trim()
+    );
+    for (name, instructions) in counts {
+        let _ = writeln!(text, "{instructions:>8}  {name}");
+    }
+    Ok(text)
+}
+
+/// The counts in a table.
+fn parse(text: &str) -> Result<BTreeMap<String, u64>> {
+    let lines = text.lines().filter(|line| !line.starts_with('#'));
+    let entry = |line: &str| {
+        let (instructions, name) = line.trim().split_once("  ")?;
+        Some((name.to_owned(), instructions.parse().ok()?))
+    };
+    lines
+        .map(|line| entry(line).map_or_else(|| failed(format!("{TABLE}: \"{line}\": expected COUNT  NAME")), Ok))
+        .collect()
+}
+
+/// How a count stands to the table's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Change {
+    Within,
+    Grown,
+    Shrunk,
+}
+
+impl Change {
+    fn of(before: u64, now: u64) -> Self {
+        match now.abs_diff(before) * 100 > before * TOLERANCE_PERCENT {
+            false => Self::Within,
+            true if now > before => Self::Grown,
+            true => Self::Shrunk,
+        }
+    }
+}
+
+/// Prints each count beside the table's, and what to do. Whether the table allows the counts.
+fn compare(mut table: BTreeMap<String, u64>, counts: &Counts) -> bool {
+    let (mut is_allowed, mut is_stale) = (true, false);
+    println!("{:<48} {:>10} {:>10} {:>8}", "instructions", "before", "now", "%");
+    for (name, now) in counts {
+        let Some(before) = table.remove(name) else {
+            println!("{name:<48} {:>10} {now:>10}           not in the table", "");
+            is_allowed = false;
+            continue;
+        };
+        let change = Change::of(before, *now);
+        let percent = (*now as f64 / before as f64 - 1.0) * 100.0;
+        let verdict = match change {
+            Change::Within => "",
+            Change::Grown => "  grown",
+            Change::Shrunk => "  shrunk",
+        };
+        println!("{name:<48} {before:>10} {now:>10} {percent:>+8.1}{verdict}");
+        is_allowed &= change != Change::Grown;
+        is_stale |= change == Change::Shrunk;
+    }
+    for (name, before) in &table {
+        println!("{name:<48} {before:>10}                     not counted any more");
+        is_allowed = false;
+    }
+    if !is_allowed {
+        eprintln!(
+            "Some work takes over {TOLERANCE_PERCENT} % more instructions than {TABLE} says, or stands only on one side. \
+             Make it as short as it was. If it is worth the instructions, run `{UPDATE}` and give the reason in the commit."
+        );
+    } else if is_stale {
+        eprintln!(
+            "Some work takes over {TOLERANCE_PERCENT} % fewer instructions: please run `{UPDATE}` and commit {TABLE}."
+        );
+    }
+    is_allowed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn counted(entries: &[(&str, u64)]) -> Counts {
+        entries.iter().map(|&(name, instructions)| (name.to_owned(), instructions)).collect()
+    }
+
+    #[test]
+    fn a_count_may_differ_by_the_tolerance_and_no_more() {
+        let changes = [969, 970, 1000, 1030, 1031].map(|now| Change::of(1000, now));
+        assert_eq!(changes, [Change::Shrunk, Change::Within, Change::Within, Change::Within, Change::Grown]);
+    }
+
+    #[test]
+    fn only_the_works_of_the_table_are_allowed_and_they_may_shrink() {
+        let table = || parse("# A head.\n     100  parse a frame\n   20000  segment, 64 KiB\n").unwrap();
+        assert!(compare(table(), &counted(&[("parse a frame", 50), ("segment, 64 KiB", 20_001)])));
+        assert!(!compare(table(), &counted(&[("parse a frame", 104), ("segment, 64 KiB", 20_000)])));
+        assert!(!compare(table(), &counted(&[("parse a frame", 100)])));
+        assert!(!compare(table(), &counted(&[("parse a frame", 100), ("segment, 64 KiB", 20_000), ("new", 1)])));
+    }
+
+    #[test]
+    fn a_line_that_is_no_count_is_named() {
+        let error = parse("12 parse\n").unwrap_err().to_string();
+        assert!(error.contains(TABLE) && error.contains("12 parse"), "{error}");
+    }
+}
