@@ -50,6 +50,8 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::Waker;
 
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
+/// Bytes that a turn carries between two looks at the clock: longer than that takes nothing that is worth a look.
+const TIMED_BYTES: usize = 16 * 1024;
 /// The addresses that no bridge forwards, but for their last four bits (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 const RESERVED_LAST_MASK: u8 = 0xf0;
@@ -80,8 +82,11 @@ pub struct SwitchConfig {
     pub unknown_unicast: UnknownUnicast,
     /// Frames that a port may send, or have segmented, in one turn.
     pub turn_frames: usize,
-    /// Bytes that a port may send in one turn; the frame that exceeds them still goes.
+    /// Bytes that a port may send in one turn. The frame that exceeds them still goes, and the port's next turns are
+    /// shorter by that much. Pieces of a frame and refused frames count, too ([`HostPort::tx_cost_bytes`]).
     pub turn_bytes: usize,
+    /// How long a turn may take, nanoseconds: a port whose frames take longer than their bytes say ends its turn earlier.
+    pub turn_ns: u64,
     /// How IPv4 IDs run in segments.
     pub id_range: IdRange,
 }
@@ -96,6 +101,7 @@ impl Default for SwitchConfig {
             unknown_unicast: UnknownUnicast::Flood,
             turn_frames: 256,
             turn_bytes: 256 * 1024,
+            turn_ns: 200_000,
             id_range: IdRange::default(),
         }
     }
@@ -182,6 +188,8 @@ struct Port<P> {
     deliver: Deliver,
     backlog: Backlog,
     floods: Option<TokenBucket>,
+    /// Bytes by which its last turn was too long.
+    debt_bytes: usize,
     pending: Option<Pending>,
     /// Changes of the moderation that were taken over.
     moderation_changes: u32,
@@ -237,7 +245,7 @@ impl<P: HostPort> Port<P> {
         }
         let Self { host, shared, plan, deliver, backlog, .. } = self;
         let mut outlet = outlet(host, shared);
-        let mut budget = Budget { frames: usize::MAX, bytes: usize::MAX };
+        let mut budget = Budget::UNLIMITED;
         let mut work = Work { scratch, budget: &mut budget, now_ns };
         backlog.release(&shared.stats().receive, now_ns, clock, |frame| {
             // It was planned once already: on these bytes the same can be done.
@@ -379,15 +387,16 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter().flatten().for_each(|port| port.shared.unregister());
     }
 
-    /// As [`Switch::poll_timed`], but does not measure what an interrupt costs.
+    /// As [`Switch::poll_timed`], but does not measure what an interrupt costs, nor how long a turn takes.
     pub fn poll(&mut self, now_ns: u64) -> Progress {
-        self.poll_timed(now_ns, &|| now_ns)
+        self.poll_timed(now_ns, &|| now_ns, &|| now_ns)
     }
 
     /// Gives every port one turn, then ends the batch. A port that is found closed is left alone from
-    /// then on ([`SwitchPort::closed`]); the others go on. `clock` is the processor's time that the caller has had,
-    /// nanoseconds from any moment; it is read only where frames wait for moderation.
-    pub fn poll_timed(&mut self, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
+    /// then on ([`SwitchPort::closed`]); the others go on. `thread_time` is the processor's time that the caller has had,
+    /// nanoseconds from any moment; it is read only where frames wait for moderation. `clock` is the clock of `now_ns`; it
+    /// is read in long turns.
+    pub fn poll_timed(&mut self, now_ns: u64, thread_time: &impl Fn() -> u64, clock: &impl Fn() -> u64) -> Progress {
         let requests = self.control.requests();
         let mut progress = Progress { moved: !requests.is_empty(), ..Progress::default() };
         for request in requests {
@@ -399,11 +408,11 @@ impl<P: HostPort> Switch<P> {
         self.ports.iter_mut().flatten().filter(|port| port.is_open()).for_each(|port| port.begin_batch(now_ns));
         let count = self.ports.len();
         for nth in 0..count {
-            progress = progress.and(self.turn((self.first + nth) % count, now_ns));
+            progress = progress.and(self.turn((self.first + nth) % count, now_ns, clock));
         }
         let mut after = (1..=count).map(|n| (self.first + n) % count);
         self.first = after.find(|&next| self.ports[next].is_some()).unwrap_or(0);
-        self.end_batch(now_ns, clock);
+        self.end_batch(now_ns, thread_time);
         progress
     }
 
@@ -436,6 +445,7 @@ impl<P: HostPort> Switch<P> {
             deliver,
             backlog: Backlog::default(),
             floods,
+            debt_bytes: 0,
             pending: None,
             moderation_changes: 0,
             next_interrupt_ns: None,
@@ -468,14 +478,29 @@ impl<P: HostPort> Switch<P> {
     }
 
     /// Moves frames of one port until it has none, or its budget is spent.
-    fn turn(&mut self, from: usize, now_ns: u64) -> Progress {
+    fn turn(&mut self, from: usize, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         self.send_keepalives(from, now_ns);
+        let Some(port) = &mut self.ports[from] else { return Progress::default() };
+        let bytes = self.config.turn_bytes.max(1);
+        let paid_bytes = port.debt_bytes.min(bytes);
+        port.debt_bytes -= paid_bytes;
+        let mut budget = Budget::new(self.config.turn_frames.max(1), bytes - paid_bytes);
+        let progress = self.move_frames(from, &mut budget, now_ns, clock);
+        if let Some(port) = &mut self.ports[from] {
+            port.debt_bytes += budget.debt_bytes;
+        }
+        progress
+    }
+
+    fn move_frames(&mut self, from: usize, budget: &mut Budget, now_ns: u64, clock: &impl Fn() -> u64) -> Progress {
         let mut progress = Progress::default();
-        let mut budget = Budget { frames: self.config.turn_frames.max(1), bytes: self.config.turn_bytes.max(1) };
-        while budget.is_left() {
+        let mut timer = TurnTimer { bytes: budget.bytes, since_ns: None };
+        while budget.is_left() && !timer.is_over(budget, self.config.turn_ns, clock) {
             let is_pending = matches!(&self.ports[from], Some(Port { pending: Some(_), .. }));
-            if !is_pending && !self.take(from, now_ns, &mut budget) {
-                return progress;
+            let mut cost_bytes = 0;
+            if !is_pending {
+                let Some(cost) = self.take(from, now_ns, budget) else { return progress };
+                cost_bytes = cost;
             }
             if let Some(port) = &self.ports[from]
                 && !progress.moved
@@ -485,33 +510,32 @@ impl<P: HostPort> Switch<P> {
                 port.shared.stats().transmit.interrupts.add(1);
             }
             progress.moved = true;
-            self.forward(from, now_ns, &mut budget);
+            self.forward(from, now_ns, budget);
+            budget.spend(0, cost_bytes);
         }
         Progress { moved: true, more: true, ..Progress::default() }
     }
 
-    /// Takes the next frame of a port and decides where it goes; `false` when there is none.
-    fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> bool {
+    /// Takes the next frame of a port and decides where it goes. Returns what fetching it cost, in bytes; `None` when there
+    /// is none.
+    fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> Option<usize> {
         let is_draining = self.is_draining;
-        let Some(port) = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining) else { return false };
-        match port.host.tx_next(now_ns) {
-            Ok(true) => {
-                if let Err((loss, frames)) = self.admit(from, now_ns) {
-                    self.refuse(from, loss, frames, budget);
-                }
-                true
-            }
-            Ok(false) | Err(PortError::Full) => false,
-            Err(PortError::Refused(_)) => {
-                self.refuse(from, Loss::BadRequest, 1, budget);
-                true
-            }
+        let port = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining)?;
+        let refused = match port.host.tx_next(now_ns) {
+            Ok(true) => None,
+            Err(PortError::Refused(_)) => Some((Loss::BadRequest, 1)),
+            Ok(false) | Err(PortError::Full) => return None,
             Err(PortError::Closed(errno)) => {
                 port.shared.close(errno);
                 self.stations.forget(from);
-                false
+                return None;
             }
+        };
+        let cost_bytes = port.host.tx_cost_bytes();
+        if let Some((loss, frames)) = refused.or_else(|| self.admit(from, now_ns).err()) {
+            self.refuse(from, loss, frames, budget);
         }
+        Some(cost_bytes)
     }
 
     /// Plans the frame that was fetched from a port and decides where it goes. Errors say why it goes nowhere,
@@ -663,7 +687,7 @@ impl<P: HostPort> Switch<P> {
     fn bring(&mut self, from: usize, to: &Range<usize>, place: Range<usize>, now_ns: u64) -> bool {
         let Self { ports, stations, scratch, sealed, .. } = self;
         let mut frame = Frame::received(&mut sealed[place]);
-        let mut budget = Budget { frames: usize::MAX, bytes: usize::MAX };
+        let mut budget = Budget::UNLIMITED;
         let mut is_handed = false;
         for to in to.clone() {
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
@@ -696,6 +720,27 @@ impl<P: HostPort> Switch<P> {
                 self.bring(from, &to, place, now_ns);
             }
         }
+    }
+}
+
+/// How long a turn takes.
+struct TurnTimer {
+    /// Bytes of the budget that were left at the last look at the clock.
+    bytes: usize,
+    /// The first look.
+    since_ns: Option<u64>,
+}
+
+impl TurnTimer {
+    /// Whether the turn has taken as long as it may.
+    #[inline]
+    fn is_over(&mut self, budget: &Budget, turn_ns: u64, clock: &impl Fn() -> u64) -> bool {
+        if self.bytes - budget.bytes < TIMED_BYTES {
+            return false;
+        }
+        self.bytes = budget.bytes;
+        let now_ns = clock();
+        now_ns.saturating_sub(*self.since_ns.get_or_insert(now_ns)) >= turn_ns
     }
 }
 

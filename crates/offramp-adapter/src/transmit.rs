@@ -48,6 +48,8 @@ struct Batch {
     /// Frames that went as they are, and their bytes: counted once per batch.
     whole_frames: usize,
     whole_bytes: usize,
+    /// What fetching cost beside the frames' bytes.
+    cost_bytes: usize,
 }
 
 impl Batch {
@@ -130,7 +132,7 @@ impl Transmit {
         now_ns: u64,
     ) -> Result<(), PortError> {
         let mut charged_bytes = 0;
-        while charged_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
+        while charged_bytes + batch.cost_bytes < self.batch_bytes && wire.room(now_ns) > 0 {
             let mut bytes_out = 0;
             if self.pending.is_none() {
                 let Some(whole_bytes) = self.fetch(host, wire, batch, stats, now_ns)? else { return Ok(()) };
@@ -143,7 +145,7 @@ impl Transmit {
             batch.progress.bytes_out += bytes_out;
             charged_bytes += bytes_out.max(LOST_FRAME_BYTES);
         }
-        batch.progress.more = charged_bytes >= self.batch_bytes;
+        batch.progress.more = charged_bytes + batch.cost_bytes >= self.batch_bytes;
         Ok(())
     }
 
@@ -162,12 +164,14 @@ impl Transmit {
             Ok(false) => return Ok(None),
             Ok(true) => batch.progress.host_frames += 1,
             Err(PortError::Refused(_)) => {
+                batch.cost_bytes += host.tx_cost_bytes();
                 stats.frames_in.add(1);
                 stats.lose(Loss::BadRequest, 1);
                 return Ok(Some(0));
             }
             Err(error) => return Err(error),
         }
+        batch.cost_bytes += host.tx_cost_bytes();
         if let Some(len) = host.tx_unasked().and_then(|frame| self.put_whole(frame, wire, now_ns)) {
             batch.whole_frames += 1;
             batch.whole_bytes += len;

@@ -425,6 +425,49 @@ fn a_port_that_never_stops_sending_does_not_starve_another() {
 }
 
 #[test]
+fn a_port_is_charged_for_the_pieces_of_its_frames_and_for_what_exceeds_its_turn() {
+    let config = SwitchConfig { turn_bytes: 10_000, ..SwitchConfig::default() };
+    let mut bench = Bench::new(&config);
+    bench.add(MemoryHost { cost_bytes: 24_940, ..MemoryHost::default() }, &PortConfig::default());
+    (0..2).for_each(|_| drop(bench.add(MemoryHost::default(), &PortConfig::default())));
+    bench.say(2, mac(3), BROADCAST);
+    bench.given();
+    for port in [0, 1] {
+        for _ in 0..300 {
+            bench.send(port, (TxMeta::default(), plain(mac(1 + port as u8), mac(3))));
+        }
+    }
+    let mut from_each_port = || {
+        bench.switch.poll(0);
+        let given = std::mem::take(&mut bench.host(2).given);
+        [1, 2].map(|port| given.iter().filter(|(_, frame)| frame[11] == port).count())
+    };
+    // A frame that costs 25,000 bytes is paid for by two and a half turns. 10,000 bytes are 167 short frames.
+    let turns: Vec<_> = (0..4).map(|_| from_each_port()).collect();
+    assert_eq!(turns, [[1, 167], [0, 133], [1, 0], [0, 0]], "{turns:?}");
+}
+
+#[test]
+fn a_turn_ends_when_its_frames_have_taken_too_long() {
+    let mut bench = Bench::with_ports(2, &PortConfig::default());
+    bench.say(1, mac(3), BROADCAST);
+    bench.given();
+    let frame = [plain(mac(1), mac(3)), vec![0; 1000]].concat();
+    (0..200).for_each(|_| bench.send(0, (TxMeta::default(), frame.clone())));
+    // Each look takes three quarters of a turn. The first is made after 16 KiB, and the third finds that the turn is over.
+    let (turn_ns, looks) = (SwitchConfig::default().turn_ns, std::cell::Cell::new(0));
+    let clock = || {
+        looks.set(looks.get() + 1);
+        looks.get() * turn_ns * 3 / 4
+    };
+    assert!(bench.switch.poll_timed(0, &|| 0, &clock).more);
+    let per_look = (16 * 1024_usize).div_ceil(frame.len());
+    assert_eq!((looks.get(), bench.given()[1]), (3, 3 * per_look));
+    bench.run();
+    assert_eq!(bench.given()[1], 200 - 3 * per_look);
+}
+
+#[test]
 fn a_super_frame_of_very_many_frames_is_cut_in_many_turns() {
     let mut bench = Bench::new(&SwitchConfig { turn_frames: 100, ..SwitchConfig::default() });
     for _ in 0..3 {

@@ -1,6 +1,6 @@
 //! A switch as what a worker drives: its ports are what the worker sleeps on.
 
-use crate::worker::{HostIo, Task, Watch, thread_time_ns};
+use crate::worker::{HostIo, Task, Watch, clock_ns, thread_time_ns};
 use offramp_adapter::port::PortError;
 use offramp_adapter::switch::Switch;
 use std::task::Waker;
@@ -9,7 +9,7 @@ use std::task::Waker;
 /// may come at any time ([`Switch::control`]), which wakes the worker.
 impl<P: HostIo + Send> Task for Switch<P> {
     fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
-        Ok(self.poll_timed(now_ns, &thread_time_ns).moved)
+        Ok(self.poll_timed(now_ns, &thread_time_ns, &clock_ns).moved)
     }
 
     fn arm(&mut self, waker: &Waker) {

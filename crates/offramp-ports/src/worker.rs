@@ -328,7 +328,7 @@ impl Drop for Worker {
 
 /// Nanoseconds since a moment that is the same for all workers: what leaves one end of a cable arrives at
 /// the other by the same clock.
-fn clock_ns() -> u64 {
+pub(crate) fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }

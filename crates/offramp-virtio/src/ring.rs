@@ -24,6 +24,12 @@ use descriptor::DESCRIPTOR_LEN;
 
 /// Most chains that are fetched at once: enough to hide the latency of their cache lines.
 pub const FETCH_MAX: usize = 32;
+/// Most descriptors of a chain that are followed, as in Linux' vhost and in QEMU: a ring may have 32 times as many, and one
+/// chain must not hold a thread for that long. A table may be longer than its ring, against virtio 1.3, 2.7.5.3.1: drivers
+/// do so.
+pub const CHAIN_DESCRIPTORS_MAX: u16 = 1024;
+/// Buffers after which a fetch ends, however few chains they are.
+const FETCH_BUFFERS_MAX: usize = CHAIN_DESCRIPTORS_MAX as usize;
 /// Largest ring (virtio 1.3, 2.7 and 2.8.10.1).
 pub const QUEUE_SIZE_MAX: u16 = 32768;
 
@@ -39,6 +45,9 @@ pub enum BadChain {
     /// The chain has more descriptors than its table: a loop.
     #[error("a chain without end")]
     Endless,
+    /// The chain has more than [`CHAIN_DESCRIPTORS_MAX`] descriptors.
+    #[error("more than {CHAIN_DESCRIPTORS_MAX} descriptors")]
+    TooMany,
     /// An indirect table that was not negotiated, is too long or empty, or not aligned.
     #[error("an indirect table that is none")]
     Indirect,
@@ -110,9 +119,9 @@ pub struct RingPlace {
 pub struct Fetched {
     /// New chains that can be used.
     pub chains: usize,
-    /// Chains that cannot be used. Each comes with length 0, in its order.
+    /// Chains that cannot be used: none, or the last one. It comes with length 0.
     pub bad: usize,
-    /// Why the last of these cannot.
+    /// Why it cannot.
     pub reason: Option<BadChain>,
 }
 
@@ -150,7 +159,7 @@ impl Ring {
         })
     }
 
-    /// Fetches at most [`FETCH_MAX`] chains and adds them to `batch`.
+    /// Fetches at most [`FETCH_MAX`] chains, fewer long ones, and none after a bad one; adds them to `batch`.
     #[inline]
     pub fn fetch(&mut self, memory: &GuestMemory, batch: &mut Batch) -> Result<Fetched, Broken> {
         batch.make_room();

@@ -30,15 +30,24 @@ pub(crate) type Scratch = Box<[u8]>;
 pub(crate) struct Budget {
     pub(crate) frames: usize,
     pub(crate) bytes: usize,
+    /// Bytes that the last frame exceeded it by.
+    pub(crate) debt_bytes: usize,
 }
 
 impl Budget {
+    pub(crate) const UNLIMITED: Self = Self { frames: usize::MAX, bytes: usize::MAX, debt_bytes: 0 };
+
+    pub(crate) fn new(frames: usize, bytes: usize) -> Self {
+        Self { frames, bytes, debt_bytes: 0 }
+    }
+
     pub(crate) fn is_left(&self) -> bool {
         self.frames > 0 && self.bytes > 0
     }
 
     pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
         self.frames = self.frames.saturating_sub(frames);
+        self.debt_bytes += bytes.saturating_sub(self.bytes);
         self.bytes = self.bytes.saturating_sub(bytes);
     }
 }

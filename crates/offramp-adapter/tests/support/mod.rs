@@ -25,6 +25,8 @@ pub struct MemoryHost {
     /// Gone, with this error number.
     pub closed: Option<i32>,
     pub flushes: usize,
+    /// What fetching each frame costs.
+    pub cost_bytes: usize,
 }
 
 impl HostPort for MemoryHost {
@@ -39,6 +41,10 @@ impl HostPort for MemoryHost {
             }
             None => Ok(false),
         }
+    }
+
+    fn tx_cost_bytes(&self) -> usize {
+        self.cost_bytes
     }
 
     fn tx_frame(&mut self) -> Frame<'_> {

@@ -139,6 +139,14 @@ impl<S> Receiver<S> {
         }
     }
 
+    /// Has the queue's thread awake once more.
+    pub fn ring(&self) {
+        let inbox = self.0.inbox();
+        self.0.has_work.store(true, Ordering::Relaxed);
+        let _ = self.0.bell.write(1);
+        drop(inbox);
+    }
+
     /// Becomes readable when there is work.
     pub fn bell(&self) -> BorrowedFd<'_> {
         self.0.bell.as_fd()

@@ -102,6 +102,11 @@ impl HostPort for VhostPort {
     }
 
     #[inline]
+    fn tx_cost_bytes(&self) -> usize {
+        self.queues[self.fetched_from].tx_cost_bytes()
+    }
+
+    #[inline]
     fn steers_flows(&self) -> bool {
         self.steering.is_some()
     }

@@ -65,6 +65,7 @@ impl VhostQueue {
     #[cold]
     fn copy_announcement(&mut self) -> bool {
         let frame = self.state.announcement.take().filter(|frame| frame.len() <= self.frame_len_max);
+        self.state.tx_cost_bytes = 0;
         if let Some(frame) = &frame {
             let place = self.frame_at..self.frame_at + frame.len();
             self.frame.memory_mut()[place.clone()].copy_from_slice(frame);
@@ -105,6 +106,11 @@ impl HostPort for VhostQueue {
     #[inline]
     fn tx_frame(&mut self) -> Frame<'_> {
         self.frame.frame()
+    }
+
+    #[inline]
+    fn tx_cost_bytes(&self) -> usize {
+        self.state.tx_cost_bytes
     }
 
     #[inline]
@@ -189,6 +195,10 @@ impl HostIo for VhostQueue {
     fn arm(&mut self) {
         self.state.publish();
         self.mailbox.serve(&mut self.state);
+        if self.state.has_discards() {
+            // The kick for them was made already.
+            self.mailbox.ring();
+        }
         self.state.transmit.vring.enable_notifications(self.state.log.as_deref());
     }
 

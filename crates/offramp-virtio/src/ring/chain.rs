@@ -1,7 +1,7 @@
 //! Chains that were fetched, and their buffers.
 
 use super::descriptor::{INDIRECT, NEXT, WRITE, prefetch, prefetch_to_write};
-use super::{BadChain, FETCH_MAX};
+use super::{BadChain, CHAIN_DESCRIPTORS_MAX, FETCH_BUFFERS_MAX, FETCH_MAX};
 use crate::memory::{GuestMemory, Window};
 use crate::net_header::HEADER_LEN;
 use std::ptr::NonNull;
@@ -72,6 +72,15 @@ impl Chain {
     pub fn len(&self) -> usize {
         self.len as usize
     }
+
+    /// Descriptors that were read for it at most: what it costs to fetch, and to copy in pieces.
+    #[inline]
+    pub fn descriptors(&self) -> usize {
+        match self.count {
+            0 => CHAIN_DESCRIPTORS_MAX.max(self.slots).into(),
+            count => count as usize,
+        }
+    }
 }
 
 /// A used chain that the driver does not see yet. It stays in private memory until then: the driver polls the
@@ -109,6 +118,12 @@ impl Batch {
     #[inline]
     pub fn buffers(&self, chain: &Chain) -> &[Buffer] {
         &self.buffers[chain.first as usize..][..chain.count as usize]
+    }
+
+    /// Whether a fetch that began with `buffers` buffers has as many as it may have.
+    #[inline]
+    pub(super) fn is_full(&self, buffers: usize) -> bool {
+        self.buffers.len() - buffers >= FETCH_BUFFERS_MAX
     }
 
     /// Adds a chain of one buffer that lies in the window, as almost every chain does. `false`: it is another chain,

@@ -1,6 +1,6 @@
 //! What both rings have in common: flags, event indices, and how a descriptor is read.
 
-use super::BadChain;
+use super::{BadChain, CHAIN_DESCRIPTORS_MAX};
 use crate::memory::GuestMemory;
 use std::ptr::NonNull;
 
@@ -12,9 +12,6 @@ pub(super) const WRITE: u16 = 2;
 pub(super) const INDIRECT: u16 = 4;
 /// Bytes of a descriptor, in either ring.
 pub(super) const DESCRIPTOR_LEN: u64 = 16;
-/// Most descriptors of an indirect table that are followed. A table may not be longer than its ring
-/// (virtio 1.3, 2.7.5.3.1), but drivers do so; QEMU's limit is the same.
-pub(super) const INDIRECT_MAX: u64 = 1024;
 
 /// Reads a descriptor that the guest may be writing.
 ///
@@ -29,7 +26,7 @@ pub(super) unsafe fn read_descriptor<D: Copy>(at: NonNull<D>) -> D {
 /// Where an indirect table of descriptors `D` lies, and how many it has.
 pub(super) fn indirect_table<D>(memory: &GuestMemory, addr: u64, len: u32) -> Result<(NonNull<D>, u16), BadChain> {
     let entries = u64::from(len) / DESCRIPTOR_LEN;
-    if entries == 0 || entries > INDIRECT_MAX || !u64::from(len).is_multiple_of(DESCRIPTOR_LEN) {
+    if entries == 0 || entries > u64::from(CHAIN_DESCRIPTORS_MAX) || !u64::from(len).is_multiple_of(DESCRIPTOR_LEN) {
         return Err(BadChain::Indirect);
     }
     let table = memory.at_guest(addr, u64::from(len)).ok_or(BadChain::Address)?.cast::<D>();

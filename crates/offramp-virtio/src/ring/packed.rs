@@ -3,7 +3,10 @@
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
 use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
 use super::position::Position;
-use super::{BadChain, BadRing, Broken, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions, RingPlace};
+use super::{
+    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
+    RingPlace,
+};
 use crate::inflight::{Part, Progress, Saved};
 use crate::memory::GuestMemory;
 use std::ptr::NonNull;
@@ -213,8 +216,9 @@ impl Ring {
         // What the driver was not given back it cannot make available again. If it does all the same, a batch would
         // never come to its end, and overwrite itself when it is shown.
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
+        let buffers = batch.buffers.len();
         for _ in 0..FETCH_MAX {
-            if free == 0 || !self.is_available(at) {
+            if free == 0 || batch.is_full(buffers) || !self.is_available(at) {
                 break;
             }
             let ahead = usize::from(at.index) + AHEAD;
@@ -232,6 +236,10 @@ impl Ring {
             };
             at.advance(slots, size);
             free -= slots;
+            if fetched.bad > 0 {
+                // It may have been a long walk for nothing.
+                break;
+            }
         }
         self.next_available = at;
         Ok(fetched)
@@ -280,6 +288,7 @@ impl Ring {
             let flags = descriptor.flags;
             if walked.is_ok() {
                 walked = match flags & INDIRECT {
+                    _ if slots > CHAIN_DESCRIPTORS_MAX => Err(BadChain::TooMany),
                     0 => self.add(memory, &descriptor, batch),
                     _ => self.walk_indirect(memory, &descriptor, batch),
                 };

@@ -2,7 +2,10 @@
 
 use super::chain::{Batch, Chain, Used, add_buffer, close_chain};
 use super::descriptor::{DESCRIPTOR_LEN, INDIRECT, NEXT, WRITE, indirect_table, need_event, prefetch, read_descriptor};
-use super::{BadChain, BadRing, Broken, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions, RingPlace};
+use super::{
+    BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
+    RingPlace,
+};
 use crate::memory::GuestMemory;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
@@ -116,7 +119,11 @@ impl Ring {
             prefetch(unsafe { self.descriptors.add(usize::from(*head)).as_ptr() }.cast());
         }
         let window = memory.window();
+        let buffers = batch.buffers.len();
         for &head in &heads[..count] {
+            if batch.is_full(buffers) {
+                break;
+            }
             self.next_available = self.next_available.wrapping_add(1);
             // SAFETY: the head is within the table, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head))) };
@@ -142,6 +149,8 @@ impl Ring {
                     batch.chains.push(Chain { id: head, slots: 1, first: first as u32, count: 0, len: 0 });
                     fetched.bad += 1;
                     fetched.reason = Some(reason);
+                    // It may have been a long walk for nothing.
+                    break;
                 }
             }
         }
@@ -151,7 +160,7 @@ impl Ring {
     #[inline]
     fn walk(&self, memory: &GuestMemory, head: u16, batch: &mut Batch) -> Result<(), BadChain> {
         let mut index = head;
-        for _ in 0..self.size {
+        for _ in 0..self.size.min(CHAIN_DESCRIPTORS_MAX) {
             if index >= self.size {
                 return Err(BadChain::Index);
             }
@@ -167,7 +176,7 @@ impl Ring {
             }
             index = descriptor.next;
         }
-        Err(BadChain::Endless)
+        Err(if self.size > CHAIN_DESCRIPTORS_MAX { BadChain::TooMany } else { BadChain::Endless })
     }
 
     #[inline]

@@ -127,3 +127,50 @@ fn what_was_taken_does_not_pile_up_before_what_always_waits() {
         assert!(batch.chains.len() < 2 * TAKEN_MAX && batch.buffers.len() < 2 * TAKEN_MAX);
     }
 }
+
+/// Entries of a ring in which chains can be longer than they may be.
+const LARGE: u16 = 4 * CHAIN_DESCRIPTORS_MAX;
+const LARGE_PLACE: RingPlace = RingPlace { size: LARGE, descriptors: 0, driver: 0x2_0000, device: 0x3_0000 };
+
+/// A ring in which the driver has made chains of these lengths available.
+fn ring_of_chains(memory: &GuestMemory, is_packed: bool, lengths: &[u16]) -> Ring {
+    let mut slot = 0;
+    for (nth, &len) in lengths.iter().enumerate() {
+        poke(memory, LARGE_PLACE.driver + 4 + 2 * nth as u64, slot);
+        for left in (0..len).rev() {
+            let (addr, at) = (0x4_0000, DESCRIPTOR_LEN * u64::from(slot));
+            let goes_on = if left > 0 { NEXT } else { 0 };
+            slot += 1;
+            if is_packed {
+                poke(memory, at, packed::Descriptor { addr, len: 1, id: nth as u16, flags: goes_on | 1 << 7 });
+            } else {
+                poke(memory, at, split::Descriptor { addr, len: 1, flags: goes_on, next: slot });
+            }
+        }
+    }
+    if !is_packed {
+        poke(memory, LARGE_PLACE.driver + 2, lengths.len() as u16);
+    }
+    let base = if is_packed { 1 << 15 } else { 0 };
+    Ring::new(memory, is_packed, &LARGE_PLACE, base, RingOptions::default(), None).unwrap()
+}
+
+#[test]
+fn a_chain_is_followed_as_far_as_those_of_other_devices_and_a_fetch_ends_after_one_such() {
+    let memory = || GuestMemory::anonymous(&[Extent { guest: 0, user: 0, len: 0x5_0000, file_offset: 0 }]);
+    for is_packed in [false, true] {
+        let (longest, memory, mut batch) = (CHAIN_DESCRIPTORS_MAX, memory(), Batch::default());
+        let mut ring = ring_of_chains(&memory, is_packed, &[longest + 1, longest, longest, 1]);
+        let fetched = |chains, bad, reason| Fetched { chains, bad, reason };
+        // A chain that is too long has no buffers. The others are fetched one by one.
+        let first = ring.fetch(&memory, &mut batch).unwrap();
+        assert_eq!(first, fetched(1, 1, Some(BadChain::TooMany)));
+        assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(1, 0, None));
+        assert_eq!(ring.fetch(&memory, &mut batch).unwrap(), fetched(1, 0, None));
+        let costs: Vec<_> = batch.waiting().iter().map(Chain::descriptors).collect();
+        let bad = if is_packed { longest + 1 } else { longest };
+        assert_eq!(costs, [bad, longest, longest, 1].map(usize::from));
+        use_all(&mut ring, &mut batch);
+        assert_eq!(ring.publish(0).slots, if is_packed { 3 * longest + 2 } else { 4 });
+    }
+}

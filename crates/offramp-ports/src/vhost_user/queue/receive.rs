@@ -9,6 +9,9 @@ use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::RxMeta;
 use offramp_virtio::ring::FETCH_MAX;
 
+/// Receive chains that a batch gives back unused before it takes the guest to be out of buffers.
+const UNUSED_MAX: usize = FETCH_MAX;
+
 impl QueueState {
     /// Writes a frame into receive chains.
     #[inline]
@@ -87,11 +90,11 @@ impl QueueState {
     /// How many of the waiting receive chains a frame of `len` bytes with its header takes.
     #[inline]
     fn gather(&mut self, len: usize) -> Result<usize, PortError> {
-        if self.receive.state != RingState::Enabled || self.out_of_buffers {
+        if self.receive.state != RingState::Enabled {
             return Err(PortError::Full);
         }
         let (mut chains, mut room) = (0, 0);
-        loop {
+        while !self.out_of_buffers {
             if let Some(chain) = self.receive.vring.waiting().get(chains) {
                 if !self.is_mergeable {
                     return self.single(len);
@@ -111,14 +114,14 @@ impl QueueState {
                 || !self.receive.fetch(self.log.as_deref(), &self.counters)
             {
                 self.out_of_buffers = true;
-                return Err(PortError::Full);
             }
         }
+        Err(PortError::Full)
     }
 
     /// As [`QueueState::gather`] for a driver that takes each frame in one chain (virtio 1.3, 5.1.6.4).
     fn single(&mut self, len: usize) -> Result<usize, PortError> {
-        loop {
+        while !self.out_of_buffers {
             while let Some(chain) = self.receive.vring.waiting().first() {
                 match chain.len() {
                     room if room >= len => return Ok(1),
@@ -129,14 +132,17 @@ impl QueueState {
             }
             if !self.receive.fetch(self.log.as_deref(), &self.counters) {
                 self.out_of_buffers = true;
-                return Err(PortError::Full);
             }
         }
+        Err(PortError::Full)
     }
 
-    /// Gives receive chains back with nothing in them.
+    /// Gives receive chains back with nothing in them. A guest that has offered many such chains is taken to have no others
+    /// in this batch: looking for one takes time from others.
     #[cold]
     fn return_unused(&mut self, chains: usize) {
+        self.returned_unused += chains;
+        self.out_of_buffers |= self.returned_unused > UNUSED_MAX;
         for _ in 0..chains {
             let Some(chain) = self.receive.vring.pop() else { return };
             self.receive.add_used(&chain, 0);

@@ -59,6 +59,10 @@ pub(in crate::vhost_user) struct QueueState {
     /// The receive ring had no room in this batch. It is not polled again before the batch ends: each look takes the
     /// index' cache line from the guest, which needs it to make room.
     pub(super) out_of_buffers: bool,
+    /// Receive chains that went back unused in this batch.
+    pub(super) returned_unused: usize,
+    /// What fetching the last frame of the guest cost beside its bytes, in bytes.
+    pub(super) tx_cost_bytes: usize,
     /// Goes out before what the guest sends next.
     pub(super) announcement: Option<[u8; rarp::FRAME_LEN]>,
     pub(super) counters: Arc<QueueCounters>,
@@ -76,6 +80,8 @@ impl QueueState {
             receive: PortVring::default(),
             transmit: PortVring::default(),
             out_of_buffers: false,
+            returned_unused: 0,
+            tx_cost_bytes: 0,
             announcement: None,
             counters,
         }
@@ -204,6 +210,7 @@ impl QueueState {
     /// Shows the guest all used chains: the batch ends.
     pub(super) fn publish(&mut self) {
         self.out_of_buffers = false;
+        self.returned_unused = 0;
         self.publish_receive();
         self.publish_transmit();
     }

@@ -6,7 +6,10 @@ use crate::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_adapter::port::PortError;
 use offramp_offload::caps::Offloads;
 use offramp_offload::meta::{SegmentationKind, TxMeta};
-use offramp_virtio::ring::FETCH_MAX;
+
+/// What a further buffer of a frame costs, as bytes that are carried: reading its descriptor and copying from another place
+/// take as long as copying a cache line or two.
+const DESCRIPTOR_COST_BYTES: usize = 64;
 
 impl QueueState {
     /// Fetches what the guest sends; whether there is any.
@@ -25,21 +28,18 @@ impl QueueState {
         }
     }
 
-    /// A disabled ring of a network device is emptied (vhost-user, "Ring states").
+    /// Whether frames of a disabled ring wait to be discarded.
+    pub(super) fn has_discards(&self) -> bool {
+        self.transmit.state == RingState::Disabled && self.transmit.vring.has_ahead(1)
+    }
+
+    /// A disabled ring of a network device is emptied (vhost-user, "Ring states"), no more than a fetch at a time.
     #[cold]
     fn discard_transmit(&mut self) {
-        // As much as the ring holds: what is left would wait for a kick that was made already.
-        let mut fetches_left = usize::from(self.transmit.vring.size()) / FETCH_MAX;
-        loop {
-            while let Some(chain) = self.transmit.vring.pop() {
-                self.transmit.add_used(&chain, 0);
-                self.transmit.tally.add(chain.len() as u64);
-                self.counters.discarded.add(1);
-            }
-            if fetches_left == 0 || !self.transmit.fetch(self.log.as_deref(), &self.counters) {
-                return;
-            }
-            fetches_left -= 1;
+        while let Some(chain) = self.transmit.vring.pop() {
+            self.transmit.add_used(&chain, 0);
+            self.transmit.tally.add(chain.len() as u64);
+            self.counters.discarded.add(1);
         }
     }
 
@@ -48,6 +48,7 @@ impl QueueState {
     #[inline]
     pub(super) fn next_frame(&mut self, frame: &mut [u8]) -> Result<Option<(usize, TxMeta)>, PortError> {
         let Some(chain) = self.transmit.vring.pop() else { return Ok(None) };
+        self.tx_cost_bytes = (chain.descriptors() - 1) * DESCRIPTOR_COST_BYTES;
         let mut header = [0; HEADER_LEN];
         let len = self.transmit.vring.read_frame(&chain, self.header_len, &mut header, frame);
         self.transmit.add_used(&chain, 0);
