@@ -150,7 +150,9 @@ impl Queue {
         let alarm = Arc::new(EventFd::new().expect("an eventfd"));
         let mut device = Vring::default();
         let setup = VringSetup {
-            memory: Arc::new(GuestMemory::map(&[(extent, File::from(file))], &alarm).expect("the guest's memory")),
+            memory: Arc::new(
+                GuestMemory::map(&[(extent, File::from(file))], u64::MAX, &alarm).expect("the guest's memory"),
+            ),
             place: RingPlace { size: ENTRIES, descriptors, driver: driver_area, device: device_area },
             is_packed,
             options: RingOptions { event_idx: true, ..RingOptions::default() },

@@ -3,11 +3,13 @@
 mod vhost_common;
 
 use std::fs::File;
-use std::os::fd::AsFd;
+use std::num::NonZeroUsize;
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::sync::Arc;
 
 use nix::sys::memfd::{MFdFlags, memfd_create};
+use nix::sys::mman::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 use nix::sys::statfs::{TMPFS_MAGIC, fstatfs};
 use offramp_testkit::features::protocol;
 use offramp_testkit::frontend::{DirtyLog, Inflight, MemRegion};
@@ -20,6 +22,12 @@ use vhost_common::{Case, PATIENCE, Rig, RigConfig, carry, frame, rng, wait_until
 fn mappings() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines().filter(|line| line.contains("memfd:offramp-")).count()
+}
+
+fn file_in_memory(len: u64) -> OwnedFd {
+    let file = memfd_create("test", MFdFlags::MFD_CLOEXEC).unwrap();
+    nix::unistd::ftruncate(&file, len as i64).unwrap();
+    file
 }
 
 #[test]
@@ -187,4 +195,145 @@ fn a_file_on_a_disk_is_no_memory() {
     for good in [memory.as_fd(), shm.as_fd()] {
         assert_eq!(connect().set_mem_regions(&[region], &[good]), Ok(()));
     }
+}
+
+/// Lengths of as many regions as a guest may have, which together take nearly all addresses that this process has left.
+fn regions_of_all_addresses() -> Vec<u64> {
+    const REGIONS: usize = 32;
+    let map = |len: u64| {
+        let (len, flags) = (NonZeroUsize::new(len as usize).unwrap(), MapFlags::MAP_NORESERVE | MapFlags::MAP_PRIVATE);
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+        unsafe { mmap_anonymous(None, len, ProtFlags::PROT_NONE, flags) }.ok()
+    };
+    let mut taken = Vec::new();
+    let mut len = 1 << 46;
+    while taken.len() < REGIONS {
+        match map(len) {
+            Some(at) => taken.push((at, len)),
+            None => len /= 2,
+        }
+    }
+    for (at, len) in &taken {
+        // SAFETY: it was mapped above, and nobody knows of it.
+        unsafe { munmap(*at, *len as usize) }.unwrap();
+    }
+    taken.into_iter().map(|(_, len)| len).collect()
+}
+
+#[test]
+fn a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices() {
+    if !is_alone("a_frontend_that_takes_all_addresses_is_refused_and_no_other_notices") {
+        return;
+    }
+    let case = Case::layouts().next().expect("a kind of ring");
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let mut b = rig.guest(1, &case.guest());
+    b.rx(0).fill(8, 1526);
+    let mut frontend = Frontend::connect(rig.socket(0));
+    let lens = regions_of_all_addresses();
+    let starts = lens.iter().scan(0, |next, len| {
+        *next += len;
+        Some(*next - len)
+    });
+    let regions: Vec<MemRegion> = std::iter::zip(starts, &lens)
+        .map(|(start, &len)| MemRegion { guest_addr: start, len, user_addr: start, file_offset: 0 })
+        .collect();
+    let sparse = file_in_memory(lens[0]);
+    let fds = vec![sparse.as_fd(); regions.len()];
+    let protocols = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocols).unwrap();
+    let answer = frontend.set_mem_regions(&regions, &fds);
+    // Another guest of half a gibibyte, and one that is there already.
+    let victim = case.guest().memory(&[RegionSpec::new(0x4000_0000, 512 << 20)]);
+    let place = file_in_memory(512 << 20);
+    let len = NonZeroUsize::new(512 << 20).unwrap();
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
+    let mapped = unsafe { mmap(None, len, ProtFlags::PROT_READ, MapFlags::MAP_SHARED, &place, 0) };
+    assert!(
+        mapped.is_ok(),
+        "{answer:?} to {} bytes leaves no place for another guest: {mapped:?}",
+        lens.iter().sum::<u64>()
+    );
+    assert!(matches!(answer, Err(PeerError::Refused { .. })), "{answer:?}");
+    assert!(frontend.is_closed_within(PATIENCE));
+    let why = rig.ports[0].status().last_refusal.unwrap_or_default();
+    assert!(why.contains("no more than 1099511627776"), "{why}");
+    let mut a = rig.guest(0, &victim);
+    carry(&mut a, &mut b, 0, &frame(&mut rng(), 100), &"beside a frontend that takes all addresses");
+}
+
+#[test]
+fn what_a_frontend_has_mapped_is_as_long_as_it_has_use_for() {
+    const MAX: u64 = 64 << 20;
+    let rig = Rig::with(&RigConfig { memory_bytes_max: MAX, ..RigConfig::mtu(1500) });
+    let file = file_in_memory(1 << 46);
+    let connect = || {
+        let mut frontend = Frontend::connect(rig.socket(0));
+        frontend.get_features().unwrap();
+        let protocols = frontend.get_protocol_features().unwrap();
+        frontend.set_protocol_features(protocols).unwrap();
+        frontend
+    };
+    let region = |guest_addr, len| MemRegion { guest_addr, len, user_addr: guest_addr, file_offset: 1 << 45 };
+    let refused = |answer: Result<(), PeerError>, why: &str| {
+        assert!(answer.is_err(), "{why}");
+        wait_until("the end of the connection", || !rig.ports[0].status().is_connected);
+        let last = rig.ports[0].status().last_refusal.unwrap_or_default();
+        assert!(last.contains(why), "{last}");
+    };
+    // Memory: a table, and region by region. The same region again is mapped once.
+    refused(connect().set_mem_regions(&[region(0, MAX + 1)], &[file.as_fd()]), "no more than 67108864");
+    let frontend = connect();
+    frontend.set_mem_regions(&[region(0, MAX - 4096)], &[file.as_fd()]).unwrap();
+    for _ in 0..2 {
+        frontend.add_mem_reg(region(1 << 40, 4096), file.as_fd()).unwrap();
+    }
+    refused(frontend.add_mem_reg(region(1 << 41, 1), file.as_fd()), "67108865 bytes in all regions");
+    // The log of all memory that may come, and of addresses that are higher: 64 MiB are 2 KiB of log, 2 TiB 64 MiB.
+    let log = |frontend: &Frontend, len: u64| frontend.set_log_at(len, 0, file.as_fd());
+    let frontend = connect();
+    log(&frontend, 2048 + 8192).unwrap();
+    refused(log(&frontend, 2048 + 8193), "dirty log: 10241 bytes");
+    let frontend = connect();
+    frontend.set_mem_regions(&[region((1 << 41) - 4096, 4096)], &[file.as_fd()]).unwrap();
+    log(&frontend, (64 << 20) + 8192).unwrap();
+    refused(log(&frontend, (64 << 20) + 8193), "dirty log");
+    // Addresses that no processor has give no longer log.
+    let frontend = connect();
+    frontend.set_mem_regions(&[region(u64::MAX - 4096, 4096)], &[file.as_fd()]).unwrap();
+    refused(log(&frontend, 1 << 38), "dirty log");
+    // The inflight region of two rings of 32768 descriptors.
+    let len = 2 * (32 + 32_768 * 32 + 32);
+    let inflight = |mmap_size| Inflight {
+        mmap_size,
+        mmap_offset: 0,
+        num_queues: 2,
+        queue_size: 256,
+        file: file.try_clone().unwrap(),
+    };
+    connect().set_inflight_fd(&inflight(len)).unwrap();
+    refused(connect().set_inflight_fd(&inflight(len + 64)), "inflight region");
+}
+
+#[test]
+fn memory_takes_no_descriptors_once_it_is_mapped() {
+    const REGIONS: u64 = 32;
+    if !is_alone("memory_takes_no_descriptors_once_it_is_mapped") {
+        return;
+    }
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let mut frontend = Frontend::connect(rig.socket(0));
+    let protocols = frontend.get_protocol_features().unwrap();
+    frontend.set_protocol_features(protocols).unwrap();
+    let file = file_in_memory(1 << 20);
+    let region = |nth: u64| MemRegion { guest_addr: nth << 20, len: 1 << 20, user_addr: nth << 20, file_offset: 0 };
+    let regions: Vec<_> = (0..REGIONS).map(region).collect();
+    let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+    // The first mapping of a process makes a file of its own, which stays.
+    frontend.set_mem_regions(&regions[..1], &[file.as_fd()]).unwrap();
+    let before = descriptors();
+    frontend.set_mem_regions(&regions, &vec![file.as_fd(); regions.len()]).unwrap();
+    frontend.set_log_at(1 << 20, 0, file.as_fd()).unwrap();
+    assert_eq!(rig.ports[0].status().memory_regions, 32);
+    assert_eq!(descriptors(), before);
 }

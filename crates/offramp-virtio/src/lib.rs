@@ -57,7 +57,7 @@
 //! guest.set_len(4096)?;
 //! let alarm = Arc::new(EventFd::new()?);
 //! let extent = Extent { guest: 0, user: 0, len: 4096, file_offset: 0 };
-//! let memory = Arc::new(GuestMemory::map(&[(extent, guest.try_clone()?)], &alarm)?);
+//! let memory = Arc::new(GuestMemory::map(&[(extent, guest.try_clone()?)], 4096, &alarm)?);
 //!
 //! // The driver transmits: header and frame in one buffer, then its descriptor, flags last.
 //! guest.write_all_at(&[0; HEADER_LEN], 256)?;

@@ -22,6 +22,14 @@ pub enum MemoryError {
     /// There are [`REGIONS_MAX`] regions already.
     #[error("more than {REGIONS_MAX} regions")]
     TooMany,
+    /// All regions together have more bytes than may be mapped for this guest.
+    #[error("{bytes} bytes in all regions; no more than {bytes_max} are mapped")]
+    TooLarge {
+        /// Bytes of all regions.
+        bytes: u64,
+        /// Most bytes that they may have.
+        bytes_max: u64,
+    },
     /// No region has these addresses.
     #[error("no such region")]
     Unknown,
@@ -66,14 +74,15 @@ impl Mapping {
         if file.metadata()?.len() < end {
             return Err(MemoryError::PastEnd);
         }
-        // Mapping from the file's start keeps every offset usable, also with huge pages. Pages are mapped, replaced and
-        // unmapped whole: of a huge one the kernel does none of it in part.
-        let mapped_len = end.checked_next_multiple_of(page_len).and_then(|len| usize::try_from(len).ok());
+        // Pages are mapped, replaced and unmapped whole: of a huge one the kernel does none of it in part.
+        let in_page = offset % page_len;
+        let first = offset - in_page;
+        let mapped_len = end.checked_next_multiple_of(page_len).and_then(|end| usize::try_from(end - first).ok());
         let mapped_len = mapped_len.and_then(NonZeroUsize::new).ok_or(MemoryError::Extent)?;
-        let pages = Pages::map(file, mapped_len, flags)?;
+        let pages = Pages::map(file, first, mapped_len, flags)?;
         let watch = Watch::new(pages.start.as_ptr() as usize, mapped_len.get(), alarm)?;
-        // SAFETY: the mapping has offset + len bytes at least, and len is not 0.
-        let start = unsafe { pages.start.cast::<u8>().add(offset as usize) };
+        // SAFETY: the mapping has in_page + len bytes at least, and len is not 0.
+        let start = unsafe { pages.start.cast::<u8>().add(in_page as usize) };
         Ok(Self { start, _watch: watch, _pages: pages })
     }
 
@@ -122,7 +131,7 @@ fn page_len(file: &File) -> Result<u64, MemoryError> {
     Ok(fstatfs(file).map_err(io::Error::from)?.block_size() as u64)
 }
 
-/// Mapped pages of a file, from its start.
+/// Mapped pages of a file.
 #[derive(Debug)]
 struct Pages {
     start: NonNull<libc::c_void>,
@@ -130,10 +139,12 @@ struct Pages {
 }
 
 impl Pages {
-    fn map(file: &File, len: NonZeroUsize, flags: MapFlags) -> Result<Self, MemoryError> {
+    /// Maps `len` bytes from offset `first` on, both multiples of the file's page.
+    fn map(file: &File, first: u64, len: NonZeroUsize, flags: MapFlags) -> Result<Self, MemoryError> {
+        let first = libc::off_t::try_from(first).map_err(|_| MemoryError::Extent)?;
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
-        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, 0) };
+        let start = unsafe { mmap(None, len, protection, MapFlags::MAP_SHARED | flags, file, first) };
         let pages = Self { start: start.map_err(|error| MemoryError::Map(error.into()))?, len: len.get() };
         // SAFETY: the advice changes what a core dump holds, and no byte. A kernel without it dumps the pages.
         let _ = unsafe { madvise(pages.start, pages.len, MmapAdvise::MADV_DONTDUMP) };

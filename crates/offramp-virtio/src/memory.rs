@@ -82,14 +82,15 @@ struct Slot {
 }
 
 impl GuestMemory {
-    /// Maps a whole table. `alarm` rings when memory is touched that its file no longer has.
+    /// Maps a whole table, whose regions may have `bytes_max` bytes together. `alarm` rings when memory is touched that its
+    /// file no longer has.
     ///
     /// # Errors
-    /// When a region is out of range, overlaps another, lies past its file's end, or cannot be mapped.
-    pub fn map(table: &[(Extent, File)], alarm: &Alarm) -> Result<Self, MemoryError> {
+    /// When a region is out of range, overlaps another, is too much, lies past its file's end, or cannot be mapped.
+    pub fn map(table: &[(Extent, File)], bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut memory = Self::default();
         for (extent, file) in table {
-            memory = memory.with_new(*extent, file, alarm)?;
+            memory = memory.with_new(*extent, file, bytes_max, alarm)?;
         }
         Ok(memory)
     }
@@ -114,17 +115,22 @@ impl GuestMemory {
     ///
     /// # Errors
     /// As for [`GuestMemory::map`].
-    pub fn with(&self, extent: Extent, file: &File, alarm: &Alarm) -> Result<Self, MemoryError> {
+    pub fn with(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         let mut regions = self.regions.clone();
         match regions.iter_mut().find(|slot| slot.region.extent == extent) {
             Some(slot) => slot.times = slot.times.saturating_add(1),
-            None => return self.with_new(extent, file, alarm),
+            None => return self.with_new(extent, file, bytes_max, alarm),
         }
         Ok(Self { regions })
     }
 
-    fn with_new(&self, extent: Extent, file: &File, alarm: &Alarm) -> Result<Self, MemoryError> {
+    fn with_new(&self, extent: Extent, file: &File, bytes_max: u64, alarm: &Alarm) -> Result<Self, MemoryError> {
         extent.check()?;
+        // Before anything is mapped: a guest that takes all addresses takes them from the others.
+        let bytes = self.size().1.saturating_add(extent.len);
+        if bytes > bytes_max {
+            return Err(MemoryError::TooLarge { bytes, bytes_max });
+        }
         if self.regions.len() >= REGIONS_MAX {
             return Err(MemoryError::TooMany);
         }
@@ -154,6 +160,11 @@ impl GuestMemory {
     /// How many regions there are, and their bytes.
     pub fn size(&self) -> (usize, u64) {
         (self.regions.len(), self.regions.iter().map(|slot| slot.region.extent.len).sum())
+    }
+
+    /// The address after the highest guest-physical one; 0 without memory.
+    pub fn end(&self) -> u64 {
+        self.regions.iter().map(|slot| slot.region.extent.guest + slot.region.extent.len).max().unwrap_or_default()
     }
 
     /// `len` bytes at a guest-physical address, if they lie in one region.
@@ -237,7 +248,7 @@ mod tests {
             (extent(0, 0x7000_0000, 2 * PAGE, 0), file(2 * PAGE)),
             (extent(4 * PAGE, 0x9000_0000, PAGE, PAGE), file(2 * PAGE)),
         ];
-        let memory = GuestMemory::map(&table, &alarm()).unwrap();
+        let memory = GuestMemory::map(&table, u64::MAX, &alarm()).unwrap();
         assert!(memory.at_guest(0, 2 * PAGE).is_some());
         assert!(memory.at_guest(1, 2 * PAGE).is_none());
         assert!(memory.at_guest(3 * PAGE, 1).is_none());
@@ -257,18 +268,18 @@ mod tests {
 
     #[test]
     fn a_region_that_is_no_region_is_refused() {
-        let refuse = |e: Extent, len| GuestMemory::map(&[(e, file(len))], &alarm()).unwrap_err();
+        let refuse = |e: Extent, len| GuestMemory::map(&[(e, file(len))], u64::MAX, &alarm()).unwrap_err();
         assert!(matches!(refuse(extent(0, 0, 0, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(u64::MAX, 0, PAGE, 0), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, PAGE, u64::MAX), PAGE), MemoryError::Extent));
         assert!(matches!(refuse(extent(0, 0, 2 * PAGE, 0), PAGE), MemoryError::PastEnd));
-        let one = GuestMemory::map(&[(extent(0, 0, PAGE, 0), file(PAGE))], &alarm()).unwrap();
+        let one = GuestMemory::map(&[(extent(0, 0, PAGE, 0), file(PAGE))], 2 * PAGE, &alarm()).unwrap();
         assert!(matches!(
-            one.with(extent(PAGE - 1, 0, PAGE, 0), &file(PAGE), &alarm()).unwrap_err(),
+            one.with(extent(PAGE - 1, 0, PAGE, 0), &file(PAGE), 2 * PAGE, &alarm()).unwrap_err(),
             MemoryError::Overlap
         ));
         assert!(matches!(one.without(0, 1, PAGE).unwrap_err(), MemoryError::Unknown));
-        let twice = one.with(extent(0, 0, PAGE, 0), &file(PAGE), &alarm()).unwrap();
+        let twice = one.with(extent(0, 0, PAGE, 0), &file(PAGE), 2 * PAGE, &alarm()).unwrap();
         assert_eq!(twice.size(), (1, PAGE));
         assert_eq!(twice.without(0, 0, PAGE).unwrap().size(), (1, PAGE), "QEMU removes it as often as it added it");
         assert_eq!(one.without(0, 0, PAGE).unwrap().size(), (0, 0));

@@ -37,6 +37,13 @@ const LINK_UP: u16 = 1;
 /// `speed`: unknown. `duplex`: unknown (virtio 1.3, 5.1.4.1).
 const SPEED_UNKNOWN: u32 = u32::MAX;
 const DUPLEX_UNKNOWN: u8 = u8::MAX;
+/// Guest-physical bytes that a byte of the dirty log stands for: a bit for each page of 4096 bytes (vhost-user,
+/// "Migration").
+const LOG_BYTE_COVERS: u64 = 8 * 4096;
+/// Guest-physical addresses that a processor can have (x86-64, Arm: 52 bits).
+const GUEST_ADDRESSES_MAX: u64 = 1 << 52;
+/// What QEMU makes a log longer for memory to come, and what rounding adds.
+const LOG_SLACK_LEN: u64 = 2 * 4096;
 /// Most threads for interrupts through pipes: of a frontend, and of one before it whose threads are just ending.
 const CALL_THREADS_PER_VRING: usize = 2;
 
@@ -62,6 +69,8 @@ pub(super) enum Refused {
     Unsupported(&'static str),
     #[error("inflight region: out of range")]
     Inflight,
+    #[error("{what}: {len} bytes, which is more than the {len_max} that it can have use for")]
+    TooLong { what: &'static str, len: u64, len_max: u64 },
     #[error("{0}; kick, call and err are eventfds, and a call may be a pipe or a socket")]
     NoEventFd(NoEventFd),
     #[error("interrupts through pipes that their reader does not read; end that process")]
@@ -334,7 +343,7 @@ impl Device {
 
     /// `SET_MEM_TABLE`: all regions anew.
     pub fn set_memory(&mut self, table: &[(Extent, File)]) -> std::result::Result<(), Refused> {
-        let memory = GuestMemory::map(table, &self.alarm)?;
+        let memory = GuestMemory::map(table, self.config.memory_bytes_max, &self.alarm)?;
         self.replace_memory(memory)
     }
 
@@ -398,6 +407,18 @@ impl Device {
         bytes[12..16].copy_from_slice(&SPEED_UNKNOWN.to_le_bytes());
         bytes[16] = DUPLEX_UNKNOWN;
         bytes
+    }
+
+    /// Bytes of the longest inflight region: one for all rings, each as large as the port takes it.
+    fn inflight_len_max(&self) -> u64 {
+        inflight::region_len(self.vrings.len() as u16, self.config.queue_size_max)
+    }
+
+    /// Bytes of the longest dirty log. A frontend that is about to add memory gives the log for it first (QEMU), so the log
+    /// may be as long as for all the memory that the port maps.
+    fn log_len_max(&self) -> u64 {
+        let addresses = self.memory.end().min(GUEST_ADDRESSES_MAX).max(self.config.memory_bytes_max);
+        addresses.div_ceil(LOG_BYTE_COVERS) + LOG_SLACK_LEN
     }
 
     fn event(&self, fd: File) -> std::result::Result<Event, Refused> {
@@ -622,6 +643,11 @@ impl VhostUserBackendReqHandlerMut for Device {
 
     fn set_inflight_fd(&mut self, inflight: &VhostUserInflight, file: File) -> Result<()> {
         let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *inflight;
+        if mmap_size > self.inflight_len_max() {
+            return Err(
+                Refused::TooLong { what: "inflight region", len: mmap_size, len_max: self.inflight_len_max() }.into()
+            );
+        }
         let region = inflight::Region::map(&file, mmap_offset, mmap_size, num_queues, queue_size, &self.alarm);
         let replaced = self.inflight.replace(Arc::new(region.map_err(Refused::from)?));
         // A ring that runs keeps it. Its thread must not be the last to have it, and unmap it.
@@ -646,7 +672,7 @@ impl VhostUserBackendReqHandlerMut for Device {
             len: region.memory_size,
             file_offset: region.mmap_offset,
         };
-        let memory = self.memory.with(extent, &fd, &self.alarm).map_err(Refused::from)?;
+        let memory = self.memory.with(extent, &fd, self.config.memory_bytes_max, &self.alarm).map_err(Refused::from)?;
         self.replace_memory(memory)?;
         Ok(None)
     }
@@ -675,6 +701,9 @@ impl VhostUserBackendReqHandlerMut for Device {
     }
 
     fn set_log_base(&mut self, log: &VhostUserLog, file: File) -> Result<()> {
+        if log.mmap_size > self.log_len_max() {
+            return Err(Refused::TooLong { what: "dirty log", len: log.mmap_size, len_max: self.log_len_max() }.into());
+        }
         let log = Arc::new(DirtyLog::map(&file, log.mmap_offset, log.mmap_size, &self.alarm).map_err(Refused::from)?);
         let replaced = self.log.replace(Arc::clone(&log));
         for queue in &self.queues {

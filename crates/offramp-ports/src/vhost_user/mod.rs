@@ -65,6 +65,10 @@ pub const MTU_MIN: u16 = 68;
 /// Ethernet header with two VLAN tags.
 pub const FRAME_LEN_MAX: usize = 65536 + 22;
 
+/// Most bytes of guest memory that are mapped for a frontend by default: 1 TiB. A process has 128 TiB of addresses for all
+/// its guests (x86-64 with four levels of page tables).
+pub const MEMORY_BYTES_MAX: u64 = 1 << 40;
+
 /// Who listens on the socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mode {
@@ -113,6 +117,8 @@ pub struct VhostUserConfig {
     pub queue_size_max: u16,
     /// Longest frame that a queue takes from the guest, in bytes with the Ethernet header.
     pub frame_len_max: usize,
+    /// Most bytes of guest memory that are mapped for a frontend.
+    pub memory_bytes_max: u64,
     /// The interface whose carrier the guest's link follows, in the namespace of the thread that opens the port.
     /// `None`: the link is up unless [`VhostUser::link`] or [`VhostUser::join`] says otherwise.
     pub carrier: Option<String>,
@@ -134,6 +140,7 @@ impl VhostUserConfig {
             rings: RingFeatures::all(),
             queue_size_max: QUEUE_SIZE_MAX,
             frame_len_max: FRAME_LEN_MAX,
+            memory_bytes_max: MEMORY_BYTES_MAX,
             carrier: None,
         }
     }

@@ -25,7 +25,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
-use offramp_ports::vhost_user::{Mode, VhostPort, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{MEMORY_BYTES_MAX, Mode, VhostPort, VhostUser, VhostUserConfig};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
 use offramp_ports::worker::{CablePair, Worker};
 use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
@@ -145,6 +145,8 @@ pub struct RigConfig {
     pub scratch: Option<Arc<Scratch>>,
     /// What is done to the threads of the frames before they start.
     pub confine_workers: fn(),
+    /// Most bytes of a guest's memory.
+    pub memory_bytes_max: u64,
 }
 
 impl Default for RigConfig {
@@ -159,6 +161,7 @@ impl Default for RigConfig {
             rate_bps: None,
             scratch: None,
             confine_workers: || (),
+            memory_bytes_max: MEMORY_BYTES_MAX,
         }
     }
 }
@@ -205,6 +208,7 @@ impl Rig {
                 queue_pairs: config.adapter.queues,
                 mtu: config.mtu_told,
                 mac: config.mac,
+                memory_bytes_max: config.memory_bytes_max,
                 ..VhostUserConfig::new(scratch.path(&format!("guest{side}")))
             };
             VhostUser::open(&config).unwrap_or_else(|e| panic!("{e}"))

@@ -235,8 +235,13 @@ impl Frontend {
 
     /// `SET_LOG_BASE` with the whole log; it has an answer of its own (with `LOG_SHMFD`).
     pub fn set_log_base(&self, log: &DirtyLog) -> Result<(), PeerError> {
-        let payload = [log.len().to_le_bytes(), 0u64.to_le_bytes()].concat();
-        self.ask(request::SET_LOG_BASE, &payload, &[log.fd()]).map(drop)
+        self.set_log_at(log.len(), 0, log.fd())
+    }
+
+    /// `SET_LOG_BASE` with any length and place of the log in its file.
+    pub fn set_log_at(&self, mmap_size: u64, mmap_offset: u64, fd: BorrowedFd<'_>) -> Result<(), PeerError> {
+        let payload = [mmap_size.to_le_bytes(), mmap_offset.to_le_bytes()].concat();
+        self.ask(request::SET_LOG_BASE, &payload, &[fd]).map(drop)
     }
 
     /// `SET_LOG_FD`: where the backend tells that it wrote to the log.

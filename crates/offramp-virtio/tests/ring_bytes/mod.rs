@@ -49,7 +49,7 @@ impl Bench {
         let extents = [extent(0, BORDER), extent(BORDER, MEMORY_LEN - BORDER)];
         let table = extents.map(|extent| (extent, file.try_clone().expect("a descriptor")));
         let alarm = Arc::new(EventFd::new().expect("an eventfd"));
-        Self { memory: Arc::new(GuestMemory::map(&table, &alarm).expect("mapping")), file }
+        Self { memory: Arc::new(GuestMemory::map(&table, u64::MAX, &alarm).expect("mapping")), file }
     }
 
     fn write(&self, at: u64, bytes: &[u8]) {

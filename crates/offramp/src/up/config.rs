@@ -27,7 +27,7 @@ use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::{NAMES, Offloads};
 use offramp_ports::sys::{cpu, link};
 use offramp_ports::tap::QUEUES_MAX;
-use offramp_ports::vhost_user::{ControlQueue, Mode, QUEUE_PAIRS_MAX, RingFeatures};
+use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, Mode, QUEUE_PAIRS_MAX, RingFeatures};
 use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ const POLL_USECS_MAX: i64 = 1_000_000;
 /// Smallest and largest virtqueue (virtio 1.3 2.7, 2.8: 32768 entries), and the default.
 const QUEUE_SIZE: RangeInclusive<i64> = 64..=32_768;
 const QUEUE_SIZE_DEFAULT: i64 = 1024;
+/// Memory of a guest in bytes: from what boots nothing to all that a process can map.
+const MEMORY_BYTES: RangeInclusive<i64> = 1 << 20..=1 << 47;
 /// Rates of a cable that may be given, bits per second.
 const BITS_PER_SECOND: RangeInclusive<i64> = *RATE_BPS.start() as i64..=*RATE_BPS.end() as i64;
 /// Most addresses that a switch learns, and the default: as a Linux bridge in order of magnitude.
@@ -155,6 +157,8 @@ pub struct VhostUserHost {
     pub control_queue: ControlQueue,
     pub rings: RingFeatures,
     pub queue_size_max: u16,
+    /// Most bytes of the guest's memory.
+    pub memory_bytes_max: u64,
     /// Permission bits of the socket.
     pub socket_mode: u32,
     /// Its group, by name; the process's own when `None`.
@@ -425,6 +429,7 @@ impl Check<'_> {
                 ("in_order", host.in_order.as_ref().map(Spanned::span)),
                 ("mrg_rxbuf", host.mrg_rxbuf.as_ref().map(Spanned::span)),
                 ("queue_size_max", host.queue_size_max.as_ref().map(Spanned::span)),
+                ("memory_bytes_max", host.memory_bytes_max.as_ref().map(Spanned::span)),
                 ("socket_mode", host.socket_mode.as_ref().map(Spanned::span)),
                 ("socket_group", host.socket_group.as_ref().map(Spanned::span)),
                 ("allowed_uid", host.allowed_uid.as_ref().map(Spanned::span)),
@@ -452,6 +457,8 @@ impl Check<'_> {
         let off = switches.into_iter().filter(|(_, key)| key.as_ref().is_some_and(|on| !*on.as_ref()));
         let queue_size_max =
             self.number("port.host.queue_size_max", &host.queue_size_max, QUEUE_SIZE, QUEUE_SIZE_DEFAULT)?;
+        let memory_bytes_max =
+            self.number("port.host.memory_bytes_max", &host.memory_bytes_max, MEMORY_BYTES, MEMORY_BYTES_MAX as i64)?;
         let mode = self.one_of("port.host", "mode", &host.mode, &modes)?.unwrap_or_default();
         let of_a_server = [host.socket_mode.as_ref().map(Spanned::span), host.socket_group.as_ref().map(Spanned::span)];
         if let (Mode::Client, Some(at)) = (mode, of_a_server.into_iter().flatten().next()) {
@@ -471,6 +478,7 @@ impl Check<'_> {
             control_queue: self.control_queue(host)?,
             rings: off.fold(RingFeatures::all(), |rings, (ring, _)| rings - ring),
             queue_size_max: queue_size_max as u16,
+            memory_bytes_max: memory_bytes_max as u64,
         }))
     }
 

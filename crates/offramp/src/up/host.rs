@@ -85,6 +85,7 @@ fn guest_config(config: &PortConfig, host: &VhostUserHost, groups: &Groups) -> V
         offloads: config.offloads,
         rings: host.rings,
         queue_size_max: host.queue_size_max,
+        memory_bytes_max: host.memory_bytes_max,
         carrier: match &config.wire {
             WireConfig::Tap(interface) | WireConfig::Packet(interface) => Some(interface.clone()),
             WireConfig::Cable(_) | WireConfig::Switch(_) => None,

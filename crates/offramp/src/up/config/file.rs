@@ -115,6 +115,7 @@ pub struct Host {
     pub in_order: Key<bool>,
     pub mrg_rxbuf: Key<bool>,
     pub queue_size_max: Key<i64>,
+    pub memory_bytes_max: Key<i64>,
     pub socket_mode: Key<i64>,
     pub socket_group: Key<String>,
     pub allowed_uid: Key<i64>,

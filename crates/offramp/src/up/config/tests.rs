@@ -93,7 +93,7 @@ fn every_key_of_a_port_arrives() {
     let text = format!(
         "host = {{ vhost_user = \"/run/a.sock\", mode = \"client\", queue_pairs = 1, mac = \"02:00:00:0a:FF:01\", \
          control_queue = \"none\", packed = false, indirect = false, event_idx = false, in_order = false, mrg_rxbuf = false, \
-         queue_size_max = 256, allowed_uid = 64055 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
+         queue_size_max = 256, memory_bytes_max = 1048576, allowed_uid = 64055 }}\nwire = {{ cable = \"b\" }}\nfeatures = {{ tso4 = false, rsc = false }}\n\
          rx_usecs = 12\npoll_usecs = 7\ncpus = [{cpu}]\n"
     );
     let port = port(&text).unwrap();
@@ -106,6 +106,7 @@ fn every_key_of_a_port_arrives() {
         // No key switches it off.
         rings: RingFeatures::RING_RESET,
         queue_size_max: 256,
+        memory_bytes_max: 1 << 20,
         socket_mode: 0o600,
         socket_group: None,
         allowed_uid: Some(64055),
@@ -577,6 +578,8 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.host.queue_pairs", &format!("1 to {QUEUES_MAX}"));
     has("port.host.queue_size_max", &format!("`{QUEUE_SIZE_DEFAULT}`"));
     has("port.host.queue_size_max", &format!("{} to {}", QUEUE_SIZE.start(), QUEUE_SIZE.end()));
+    has("port.host.memory_bytes_max", &format!("`{MEMORY_BYTES_MAX}`"));
+    has("port.host.memory_bytes_max", &format!("{} to {}", MEMORY_BYTES.start(), MEMORY_BYTES.end()));
     has("switch.mac_entries_max", &format!("`{MAC_ENTRIES_DEFAULT}`"));
     has("switch.mac_entries_max", &format!("1 to {}", MAC_ENTRIES.end()));
     has("switch.age_seconds", &format!("`{AGE_SECONDS_DEFAULT}`"));
