@@ -32,7 +32,7 @@ use crate::rpc::{Call, datagram_frames, reply_frames};
 use crate::tcp::{Receiver, Sender};
 use crate::time::{Span, Time};
 use dma::Dma;
-use driver::Driver;
+use driver::{Completed, Driver};
 use line::StationState;
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
@@ -170,7 +170,7 @@ enum Job {
     Fragment { slot: usize, number: u64, attempt: u32 },
     Call { slot: usize },
     Reply { slot: usize },
-    Completions { queue: usize },
+    Completions { queue: usize, completed: Completed },
     AckIn { flow: usize, next: u64, window: u64 },
     Write { flow: usize },
     Send { flow: usize, start: u64, len: u64 },
@@ -245,6 +245,8 @@ struct Simulation {
     datagram_frames: Vec<u64>,
     /// The process waits for room to send another datagram.
     datagram_waits: bool,
+    /// Payload of datagrams whose completion the host has not processed.
+    datagram_bytes: u64,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -286,6 +288,7 @@ impl Simulation {
             reply_frames,
             datagram_frames: datagram_frames(config.workload.write_size.min(DATAGRAM_LEN_MAX) as usize)?,
             datagram_waits: false,
+            datagram_bytes: 0,
             hop_free: Time::START,
             counts: Counts::default(),
             handled: 0,
@@ -371,7 +374,8 @@ impl Simulation {
         match job {
             Job::InterruptEntry { queue } => self.on_interrupt(queue),
             Job::ReadOut { queue } => self.on_read_out(queue),
-            Job::BatchBegin { queue } | Job::Completions { queue } => self.begin_batch(queue),
+            Job::BatchBegin { queue } => self.begin_batch(queue),
+            Job::Completions { queue, completed } => self.on_completions(queue, completed),
             Job::BatchFrame { queue, frame } => self.on_batch_frame(queue, frame),
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
             Job::Ack { flow, next, window } => self.on_ack_built(flow, next, window),
@@ -413,7 +417,7 @@ impl Simulation {
             | Job::ReadOut { queue }
             | Job::BatchFrame { queue, .. }
             | Job::BatchBegin { queue }
-            | Job::Completions { queue } => queue,
+            | Job::Completions { queue, .. } => queue,
             Job::Segment { flow, .. }
             | Job::Ack { flow, .. }
             | Job::Read { flow, .. }

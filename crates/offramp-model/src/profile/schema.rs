@@ -172,7 +172,7 @@ pub static KEYS: &[Key] = &[
         Bytes,
         (1460, WINDOW_MAX),
         "128KiB",
-        "bytes that a process may write before they are acknowledged",
+        "bytes that a process may write before they are acknowledged; over UDP, before their completion is processed",
     ),
     choice("host.capture", SWITCHES, "whether a capture runs: the stack then verifies every checksum itself"),
     key("host.receive_window", Bytes, (1460, WINDOW_MAX), "32KiB", "receive buffer of a TCP connection"),

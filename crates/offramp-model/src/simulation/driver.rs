@@ -33,8 +33,7 @@ pub(super) struct Driver {
     in_use: usize,
     /// Frames for which no transmit buffer was free.
     waiting: VecDeque<Frame>,
-    /// Sends that are completed, and that the driver has not seen.
-    completions: u64,
+    completed: Completed,
     /// Frames that the driver has read out so far.
     pub(super) received: u64,
     /// Interrupts so far.
@@ -48,6 +47,14 @@ struct Handling {
     /// Received frames and completed sends: both are what the moderator counts.
     frames: u64,
     took: Span,
+}
+
+/// Sends that the adapter has completed. Until the host has processed them, they keep their descriptors and their memory.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Completed {
+    sends: u64,
+    /// Payload of datagrams among them.
+    datagram_bytes: u64,
 }
 
 impl Driver {
@@ -64,7 +71,7 @@ impl Driver {
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
             in_use: 0,
             waiting: VecDeque::new(),
-            completions: 0,
+            completed: Completed::default(),
             received: 0,
             interrupts: 0,
         }
@@ -130,25 +137,58 @@ impl Simulation {
     /// A frame of the host has left.
     pub(super) fn on_transmitted(&mut self, frame: Frame) {
         self.counts.frames_sent += 1;
+        self.complete(frame);
+    }
+
+    /// The adapter is done with a frame: it has sent it, or given it up.
+    pub(super) fn complete(&mut self, frame: Frame) {
         if !matches!(self.config.adapter.bus, Bus::Isa(_)) {
             self.dma_sent(frame);
         }
         if frame.completes {
             self.counts.sends_completed += 1;
             let queue = self.steering.of_frame(&frame.content);
-            self.drivers[queue].completions += 1;
-            self.release(queue);
-            self.drivers[queue].note_waiting(self.now.ns(), 0);
+            let driver = &mut self.drivers[queue];
+            driver.completed.sends += 1;
+            if let Content::Datagram { payload } = frame.content {
+                driver.completed.datagram_bytes += payload;
+            }
+            driver.note_waiting(self.now.ns(), 0);
             self.interrupt_if_due(queue);
         }
     }
 
-    /// A transmit buffer of a queue is free again.
-    pub(super) fn release(&mut self, queue: usize) {
-        self.drivers[queue].in_use -= 1;
-        if let Some(frame) = self.drivers[queue].waiting.pop_front() {
+    /// The driver processes what is completed. Whether that takes time: then it goes on in [`Self::on_completions`].
+    fn process_completions(&mut self, queue: usize, priority: Priority) -> bool {
+        let completed = std::mem::take(&mut self.drivers[queue].completed);
+        let took = self.config.host.costs.completion.times(completed.sends);
+        if took == Span::ZERO {
+            self.release(queue, completed);
+            return false;
+        }
+        let costs = [(Activity::Driver, took)];
+        self.drivers[queue].handles(completed.sends, &costs);
+        self.work_next(priority, Job::Completions { queue, completed }, &costs);
+        true
+    }
+
+    pub(super) fn on_completions(&mut self, queue: usize, completed: Completed) {
+        self.release(queue, completed);
+        match self.config.host.receive_in {
+            ReceiveIn::Interrupt => self.read_out_next(queue),
+            ReceiveIn::Deferred { .. } => self.take_batch(queue),
+        }
+    }
+
+    /// The host has processed completions: descriptors and memory are free for what waits for them.
+    fn release(&mut self, queue: usize, completed: Completed) {
+        self.drivers[queue].in_use -= completed.sends as usize;
+        while self.drivers[queue].in_use < self.drivers[queue].transmit_buffers
+            && let Some(frame) = self.drivers[queue].waiting.pop_front()
+        {
             self.hand_down(queue, frame);
         }
+        self.datagram_bytes -= completed.datagram_bytes;
         self.wake_datagrams();
     }
 
@@ -244,7 +284,10 @@ impl Simulation {
         let driver = &mut self.drivers[queue];
         // The handler finds whatever came while it ran without another interrupt.
         driver.moderator.seen();
-        driver.completions = 0;
+        if self.process_completions(queue, Priority::Interrupt) {
+            return;
+        }
+        let driver = &mut self.drivers[queue];
         let Some(first) = driver.memory.begin() else { return driver.ends() };
         self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
         let costs = [
@@ -270,16 +313,19 @@ impl Simulation {
         frame
     }
 
-    /// A deferred driver takes all that is there.
+    /// A deferred driver processes what is completed, once, and then takes all frames that are there.
     pub(super) fn begin_batch(&mut self, queue: usize) {
+        self.drivers[queue].moderator.seen();
+        if !self.process_completions(queue, Priority::Softirq) {
+            self.take_batch(queue);
+        }
+    }
+
+    fn take_batch(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        driver.moderator.seen();
-        let completions = std::mem::take(&mut driver.completions);
-        let completion = self.config.host.costs.completion;
-        if completions > 0 && completion > Span::ZERO {
-            let costs = [(Activity::Driver, completion.times(completions))];
-            driver.handles(completions, &costs);
-            return self.work_next(Priority::Softirq, Job::Completions { queue }, &costs);
+        // What was completed meanwhile still needs an interrupt.
+        if driver.completed.sends == 0 {
+            driver.moderator.seen();
         }
         let mut batch = std::mem::take(&mut driver.batch);
         while let Some(first) = self.drivers[queue].memory.first() {

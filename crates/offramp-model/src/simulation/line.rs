@@ -126,7 +126,7 @@ impl Simulation {
             if station == HOST
                 && let Some(frame) = given_up
             {
-                self.release(self.steering.of_frame(&frame.content));
+                self.complete(frame);
             }
         }
         self.events.schedule(free, Event::Free(HOST));

@@ -122,6 +122,7 @@ impl Simulation {
     /// of them have found room.
     pub(super) fn on_datagram_built(&mut self) {
         self.counts.sends += 1;
+        self.datagram_bytes += self.datagram_len();
         for at in 0..self.datagram_frames.len() {
             // The peer has a datagram when it has the last of its fragments; on this line none is lost.
             let is_last = at + 1 == self.datagram_frames.len();
@@ -145,7 +146,9 @@ impl Simulation {
 
     pub(super) fn wake_datagrams(&mut self) {
         let is_udp = self.config.workload.workload == Workload::UdpSend;
-        if is_udp && self.datagram_waits && self.drivers[Steering::OF_DATAGRAMS].has_room() {
+        let has_memory =
+            self.datagram_bytes == 0 || self.datagram_bytes + self.datagram_len() <= self.config.host.send.buffer;
+        if is_udp && self.datagram_waits && has_memory && self.drivers[Steering::OF_DATAGRAMS].has_room() {
             self.datagram_waits = false;
             self.send_datagram();
         }
