@@ -8,15 +8,19 @@ mod bed;
 use bed::{Bed, Directory, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
+use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 use offramp_ports::sys::{NetNs, link};
+use offramp_testkit::{Guest, VnetHeader};
 use serde_json::Value;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::time::Duration;
 
 /// The veth pair between the adapters.
 const LINE: [&str; 2] = ["ofrline0", "ofrline1"];
@@ -150,6 +154,138 @@ fn tcp_crosses_a_switch_between_two_protected_ports() {
     // A third association of another key on one side alone: what it seals is not opened.
     assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
     bed.until(|| associations(&bed.show(), 1).len() == 1);
+}
+
+/// Guests on the switch, their addresses, and their queue pairs.
+const GUESTS: [&str; 2] = ["vm0", "vm1"];
+const GUEST_ADDRESSES: [[u8; 4]; 2] = [[10, 9, 0, 1], [10, 9, 0, 2]];
+const GUEST_PAIRS: usize = 4;
+const FLOWS: u16 = 64;
+
+/// A finished UDP frame of guest `side` to `destination`; `flow` is its source port.
+fn datagram(side: usize, to: ([u8; 6], [u8; 4]), flow: u16) -> Vec<u8> {
+    let mut frame = [to.0.as_slice(), &[2, 9, 0, 0, 0, side as u8], &[8, 0]].concat();
+    frame.extend([0x45, 0, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0]);
+    frame.extend([GUEST_ADDRESSES[side], to.1].concat());
+    let header_checksum = checksum::sum(&frame[14..34]).checksum();
+    frame[24..26].copy_from_slice(&header_checksum.to_be_bytes());
+    frame.extend(flow.to_be_bytes());
+    frame.extend([0, 9, 0, 16, 0, 0]);
+    frame.extend([7; 8]);
+    Frame::received(&mut frame).write_checksum();
+    frame
+}
+
+/// Sends a datagram of each flow, and waits until the port has taken them.
+fn send_flows(guest: &mut Guest, side: usize, to: ([u8; 6], [u8; 4])) {
+    for flow in 0..FLOWS {
+        guest.tx(0).stage(&VnetHeader::default(), &[&datagram(side, to, flow)]).expect("room in the ring");
+    }
+    guest.tx(0).publish();
+    guest.tx(0).drain(Duration::from_secs(20));
+}
+
+/// A file in which two guests protect what they send each other, beside the two TAPs of the bed, one switch for all.
+fn on_one_switch(bed: &Bed) -> [PathBuf; 2] {
+    let directory = bed.file().parent().unwrap().to_owned();
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let text = text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\"");
+    let mut text = text.replace("queue_pairs = 1", "queue_pairs = 3");
+    for number in 1..=2_u8 {
+        // The cipher's key and the HMAC's.
+        let keys = [number, number + 2].map(|byte| format!("{byte:02x}").repeat(32)).join("\n");
+        fs::write(key_file(&directory, number), keys).unwrap();
+    }
+    let sockets = GUESTS.map(|guest| directory.join(format!("{guest}.sock")));
+    for (side, guest) in GUESTS.iter().enumerate() {
+        let [own, other] = [GUEST_ADDRESSES[side], GUEST_ADDRESSES[1 - side]].map(Ipv4Addr::from);
+        text = format!(
+            "{text}[[port]]\nname = \"{guest}\"\nhost = {{ vhost_user = \"{}\", queue_pairs = {GUEST_PAIRS} }}\n\
+             wire.switch = \"lan\"\n[port.ipsec]\ntransmit = \"bypass\"\nreceive = \"bypass\"\n",
+            sockets[side].display()
+        );
+        for (direction, spi, from, to) in
+            [("out", 0x1001 + side as u32, own, other), ("in", 0x1002 - side as u32, other, own)]
+        {
+            let sa = sa(direction, spi, (spi - 0x1000) as u8).replace("aes128gcm16", "aes256-sha256");
+            text = format!("{text}{sa}selector = {{ source = \"{from}\", destination = \"{to}\" }}\n");
+        }
+    }
+    fs::write(bed.file(), text + "[[switch]]\nname = \"lan\"\n").unwrap();
+    sockets
+}
+
+#[test]
+fn a_switch_protects_steers_and_moderates_for_two_guests_and_a_tap() {
+    let mut bed = Bed::unstarted("esp-guests", "");
+    let sockets = on_one_switch(&bed);
+    bed.start_again();
+    let (tap, capture) = bed
+        .host(0)
+        .run(|| {
+            let capture =
+                socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap();
+            (link::mac(bed::INTERFACE).unwrap(), capture)
+        })
+        .unwrap();
+    assert!(bed.run(&["set", "a", "moderation", "rx_usecs=100000"]).status.success());
+    let mut guests = sockets.map(|socket| {
+        let builder = Guest::builder().queue_size(256).queue_pairs(GUEST_PAIRS as u16);
+        let mut guest = builder.connect(socket);
+        (0..GUEST_PAIRS).for_each(|pair| assert!(guest.rx(pair).fill(200, 1526) > 0));
+        guest
+    });
+
+    // Between the guests: sealed on the switch, in the clear in the guest, each flow on a pair of its own choice.
+    let mut places = BTreeMap::new();
+    for _ in 0..3 {
+        send_flows(&mut guests[0], 0, ([2, 9, 0, 0, 0, 1], GUEST_ADDRESSES[1]));
+        let mut came = 0;
+        bed.until(|| {
+            for pair in 0..GUEST_PAIRS {
+                while let Some(received) = guests[1].rx(pair).try_recv() {
+                    let flow = u16::from_be_bytes([received.frame[34], received.frame[35]]);
+                    assert_eq!(received.frame, datagram(0, ([2, 9, 0, 0, 0, 1], GUEST_ADDRESSES[1]), flow));
+                    assert_eq!(*places.entry(flow).or_insert(pair), pair, "flow {flow}");
+                    came += 1;
+                }
+            }
+            came == FLOWS
+        });
+    }
+    // Of a fair hash, one in 10^7 leaves a pair out.
+    assert_eq!(places.values().collect::<BTreeSet<_>>().len(), GUEST_PAIRS);
+    let status = bed.show();
+    for (port, way) in [("vm0", "out"), ("vm1", "in")] {
+        let index = status["ports"].as_array().unwrap().iter().position(|shown| shown["name"] == port).unwrap();
+        let shown = associations(&status, index);
+        assert!(shown.iter().any(|sa| sa.0 == way && sa.3 == 3 * u64::from(FLOWS)), "{port}: {shown:?}");
+    }
+    // Nobody knew the second guest's station, so that the TAP was brought what is sealed, and that alone.
+    let of_guests = |frame: &Vec<u8>| frame[6..11] == [2, 9, 0, 0, 0];
+    let mut flooded = Vec::new();
+    bed.until(|| {
+        flooded.extend(captured(&capture).into_iter().filter(of_guests));
+        flooded.len() == 3 * usize::from(FLOWS)
+    });
+    assert!(flooded.iter().all(|frame| frame[23] == PROTOCOL_ESP));
+
+    // To the TAP: in the clear, and many frames for each time that its kernel works.
+    let before = queue_sum(&bed.show(), "a", "receive", "interrupts");
+    send_flows(&mut guests[0], 0, (tap, [10, 9, 0, 3]));
+    let mut clear = Vec::new();
+    bed.until(|| {
+        clear.extend(captured(&capture).into_iter().filter(of_guests));
+        clear.len() == usize::from(FLOWS)
+    });
+    for (flow, frame) in clear.iter().enumerate() {
+        assert_eq!(*frame, datagram(0, (tap, [10, 9, 0, 3]), flow as u16));
+    }
+    let interrupts = queue_sum(&bed.show(), "a", "receive", "interrupts") - before;
+    assert!((1..u64::from(FLOWS) / 2).contains(&interrupts), "{interrupts} interrupts for {FLOWS} frames");
+    drop(guests);
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
 }
 
 #[test]
