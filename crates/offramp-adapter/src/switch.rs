@@ -26,7 +26,7 @@ mod control;
 mod limit;
 mod stations;
 
-pub use control::{LINK_PORTS_MAX, SwitchControl, SwitchError, SwitchPort};
+pub use control::{LINK_PORTS_MAX, Serving, SwitchControl, SwitchError, SwitchPort};
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
@@ -311,6 +311,7 @@ pub struct Switch<P> {
     /// Nothing more is fetched from any port.
     is_draining: bool,
     control: Arc<SwitchControl<P>>,
+    serving: Arc<Serving>,
     /// Woken by changes of the ports' settings while the switch sleeps.
     waker: Option<Waker>,
 }
@@ -327,6 +328,7 @@ impl<P: HostPort> Switch<P> {
             first: 0,
             is_draining: false,
             control: Arc::new(SwitchControl::new(config)),
+            serving: Arc::default(),
             waker: None,
         }
     }
@@ -336,6 +338,11 @@ impl<P: HostPort> Switch<P> {
         &self.control
     }
 
+    /// Which port it serves, for any thread.
+    pub fn serving(&self) -> &Arc<Serving> {
+        &self.serving
+    }
+
     /// The ports that are open.
     pub fn hosts(&self) -> impl Iterator<Item = &P> {
         self.ports.iter().flatten().filter(|port| port.is_open()).map(|port| &port.host)
@@ -343,7 +350,11 @@ impl<P: HostPort> Switch<P> {
 
     /// The ports that are open, to change them between batches.
     pub fn hosts_mut(&mut self) -> impl Iterator<Item = &mut P> {
-        self.ports.iter_mut().flatten().filter(|port| port.is_open()).map(|port| &mut port.host)
+        let serving = &self.serving;
+        self.ports.iter_mut().flatten().filter(|port| port.is_open()).map(|port| {
+            serving.enter(port.shared.index);
+            &mut port.host
+        })
     }
 
     /// The port of that number, open or not.
@@ -419,6 +430,7 @@ impl<P: HostPort> Switch<P> {
     fn end_batch(&mut self, now_ns: u64, clock: &impl Fn() -> u64) {
         for port in self.ports.iter_mut().flatten() {
             if port.is_open() {
+                self.serving.enter(port.shared.index);
                 port.end_batch(self.is_draining, &mut self.scratch, now_ns, clock);
             }
             if !port.is_open() {
@@ -521,6 +533,7 @@ impl<P: HostPort> Switch<P> {
     fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> Option<usize> {
         let is_draining = self.is_draining;
         let port = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining)?;
+        self.serving.enter(from);
         let refused = match port.host.tx_next(now_ns) {
             Ok(true) => None,
             Err(PortError::Refused(_)) => Some((Loss::BadRequest, 1)),
@@ -615,7 +628,7 @@ impl<P: HostPort> Switch<P> {
         if matches!(&self.ports[from], Some(Port { pending: Some(Pending { planned: Planned::Sealed(..), .. }), .. })) {
             return self.forward_sealed(from, now_ns, budget);
         }
-        let Self { ports, stations, scratch, .. } = self;
+        let Self { ports, stations, scratch, serving, .. } = self;
         while let Some(next) = next_of(ports, from) {
             if !budget.is_left() {
                 return;
@@ -629,6 +642,7 @@ impl<P: HostPort> Switch<P> {
                     conclude(source); // The port took back what it lent.
                     return;
                 }
+                serving.enter(next);
                 let is_done = port.push(Lent { frame, plan }, segments, &mut Work { scratch, budget, now_ns });
                 if !port.is_open() {
                     stations.forget(next);
@@ -685,7 +699,7 @@ impl<P: HostPort> Switch<P> {
 
     /// Brings one frame of the sealed ones to all ports that it is for; whether there was one.
     fn bring(&mut self, from: usize, to: &Range<usize>, place: Range<usize>, now_ns: u64) -> bool {
-        let Self { ports, stations, scratch, sealed, .. } = self;
+        let Self { ports, stations, scratch, sealed, serving, .. } = self;
         let mut frame = Frame::received(&mut sealed[place]);
         let mut budget = Budget::UNLIMITED;
         let mut is_handed = false;
@@ -693,6 +707,7 @@ impl<P: HostPort> Switch<P> {
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
                 && source.reaches(port)
             {
+                serving.enter(to);
                 port.push_received(&mut frame, &mut Work { scratch, budget: &mut budget, now_ns });
                 if !port.is_open() {
                     stations.forget(to);

@@ -98,6 +98,28 @@ fn between((meta, mut frame): (TxMeta, Vec<u8>), source: [u8; 6], destination: [
 }
 
 #[test]
+fn the_port_whose_host_is_called_is_named_for_a_watchdog() {
+    let mut bench = Bench::with_ports(4, &PortConfig::default());
+    for index in 0..4 {
+        let serving = Arc::clone(bench.switch.serving());
+        bench.host(index).serving = Some((serving, index));
+    }
+    // To all, to one, coalesced, and segmented for one that takes no super-frames. The hosts look.
+    bench.say(0, [2; 6], BROADCAST);
+    bench.say(3, [4; 6], [2; 6]);
+    bench.host(1).accepts = Some(Offloads::empty());
+    for sequence in 0..8 {
+        bench.send(2, tcp_frame(1, sequence * 100, &[7; 100]));
+        bench.send(2, tcp_super_frame(2, sequence * 4000, &[7; 4000], 1000));
+    }
+    bench.run();
+    let named = bench.switch.serving().clone();
+    let hosts = bench.switch.hosts_mut();
+    assert!(hosts.enumerate().all(|(index, _)| named.index() == index));
+    assert!(bench.given().iter().all(|frames| *frames > 0));
+}
+
+#[test]
 fn an_unknown_station_is_looked_for_at_every_other_port_and_then_known() {
     let mut bench = Bench::with_ports(3, &PortConfig::default());
     bench.say(0, mac(1), mac(2));

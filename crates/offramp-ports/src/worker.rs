@@ -10,6 +10,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, ppoll};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::prctl::set_timerslack;
+use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
 use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use offramp_adapter::cable::CableEnd;
@@ -18,8 +19,9 @@ use offramp_adapter::port::{HostPort, Line, PortError};
 use offramp_impair::fault::{Reverse, VerdictFault};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Once, OnceLock};
 use std::task::{Wake, Waker};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -261,6 +263,44 @@ struct Shared {
     bell: Arc<Bell>,
     stop: AtomicBool,
     thread_id: AtomicI32,
+    turns: AtomicU64,
+    /// [`NO_TASK`] between two.
+    task: AtomicUsize,
+}
+
+const NO_TASK: usize = usize::MAX;
+
+impl Shared {
+    /// The thread is in this task from now on.
+    #[inline]
+    fn enter(&self, task: usize) {
+        self.task.store(task, Ordering::Relaxed);
+    }
+}
+
+/// What a worker does at a moment, for a watchdog.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pulse {
+    /// Grows with each turn of all tasks. A worker that sleeps makes ten turns a second at least.
+    pub turns: u64,
+    /// The task that it drives, counted as they were given; `None` between two.
+    pub task: Option<usize>,
+}
+
+/// Interrupts a thread that waits in the kernel. Whoever gets it unasked ignores it.
+const INTERRUPT: Signal = Signal::SIGURG;
+
+extern "C" fn interrupted(_signal: libc::c_int) {}
+
+/// Has [`INTERRUPT`] end system calls (`EINTR`).
+fn handle_interrupts() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let action = SigAction::new(SigHandler::Handler(interrupted), SaFlags::empty(), SigSet::empty());
+        // SAFETY: the handler does nothing.
+        // It fails for signals that cannot be handled, of which this is none.
+        let _ = unsafe { sigaction(INTERRUPT, &action) };
+    });
 }
 
 impl Worker {
@@ -288,6 +328,8 @@ impl Worker {
             bell: Arc::new(Bell::new()?),
             stop: AtomicBool::new(false),
             thread_id: AtomicI32::new(0),
+            turns: AtomicU64::new(0),
+            task: AtomicUsize::new(NO_TASK),
         });
         let inside = Arc::clone(&shared);
         let thread = std::thread::Builder::new().name(name.to_owned()).spawn(move || {
@@ -299,7 +341,7 @@ impl Worker {
             // Without it sleeps end later, which changes no frame.
             let _ = set_timerslack(TIMER_SLACK_NS);
             sandbox.enter_thread(ThreadKind::Data);
-            run(tasks, &inside, PollTime::new(polling));
+            run(tasks.into_iter().enumerate().collect(), &inside, PollTime::new(polling));
         })?;
         Ok(Self { shared, thread: Some(thread) })
     }
@@ -307,6 +349,21 @@ impl Worker {
     /// The kernel's number of the thread, 0 until it runs.
     pub fn thread_id(&self) -> i32 {
         self.shared.thread_id.load(Ordering::Acquire)
+    }
+
+    /// What the thread does now.
+    pub fn pulse(&self) -> Pulse {
+        let task = Some(self.shared.task.load(Ordering::Relaxed)).filter(|&task| task != NO_TASK);
+        Pulse { turns: self.shared.turns.load(Ordering::Relaxed), task }
+    }
+
+    /// Interrupts a system call in which the thread waits (`EINTR`), if it waits in one. It goes on in any case.
+    pub fn interrupt(&self) {
+        handle_interrupts();
+        if let Some(thread) = &self.thread {
+            // SAFETY: nobody has waited for the end of the thread, so that the system still knows it.
+            unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT as libc::c_int) };
+        }
     }
 
     /// Whether the thread still runs; it ends by itself when all its tasks have ended.
@@ -328,7 +385,7 @@ impl Drop for Worker {
 
 /// Nanoseconds since a moment that is the same for all workers: what leaves one end of a cable arrives at
 /// the other by the same clock.
-pub(crate) fn clock_ns() -> u64 {
+pub fn clock_ns() -> u64 {
     static EPOCH: OnceLock<Instant> = OnceLock::new();
     EPOCH.get_or_init(Instant::now).elapsed().as_nanos() as u64
 }
@@ -340,12 +397,13 @@ pub(crate) fn thread_time_ns() -> u64 {
     clock_gettime(ClockId::CLOCK_THREAD_CPUTIME_ID).map_or(0, |time| Duration::from(time).as_nanos() as u64)
 }
 
-fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
+/// Drives tasks with their numbers.
+fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: PollTime) {
     let waker = Waker::from(Arc::clone(&shared.bell));
     let mut idle_since = None;
     while !shared.stop.load(Ordering::Acquire) && !tasks.is_empty() {
         let now_ns = clock_ns();
-        if poll_all(&mut tasks, now_ns) {
+        if poll_all(&mut tasks, shared, now_ns) {
             idle_since = None;
             continue;
         }
@@ -355,16 +413,19 @@ fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
             continue;
         }
         idle_since = None;
-        for task in &mut tasks {
+        for (number, task) in &mut tasks {
+            shared.enter(*number);
             task.arm(&waker);
         }
         // What came between the last poll and the arming would not have rung.
         let now_ns = clock_ns();
-        if !poll_all(&mut tasks, now_ns) {
+        if !poll_all(&mut tasks, shared, now_ns) {
+            shared.enter(NO_TASK);
             sleep(&mut tasks, &shared.bell, now_ns);
             poll_time.slept(Duration::from_nanos(clock_ns() - now_ns));
         }
-        for task in &mut tasks {
+        for (number, task) in &mut tasks {
+            shared.enter(*number);
             task.disarm();
         }
         shared.bell.clear();
@@ -372,24 +433,29 @@ fn run<T: Task>(mut tasks: Vec<T>, shared: &Shared, mut poll_time: PollTime) {
 }
 
 /// Polls every task once; whether any frame moved. A task that has ended is given up.
-fn poll_all<T: Task>(tasks: &mut Vec<T>, now_ns: u64) -> bool {
+fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) -> bool {
+    // Nobody else counts them.
+    shared.turns.store(shared.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     let mut moved = false;
-    tasks.retain_mut(|task| match task.poll(now_ns) {
-        Ok(progress) => {
-            moved |= progress;
-            true
+    tasks.retain_mut(|(number, task)| {
+        shared.enter(*number);
+        match task.poll(now_ns) {
+            Ok(progress) => {
+                moved |= progress;
+                true
+            }
+            Err(PortError::Closed(_)) => false,
+            Err(_) => true,
         }
-        Err(PortError::Closed(_)) => false,
-        Err(_) => true,
     });
     moved
 }
 
-fn sleep<T: Task>(tasks: &mut [T], bell: &Bell, now_ns: u64) {
+fn sleep<T: Task>(tasks: &mut [(usize, T)], bell: &Bell, now_ns: u64) {
     let wake_ns = now_ns + SLEEP_MAX.as_nanos() as u64;
     let mut watch = Watch { fds: Vec::with_capacity(1 + tasks.len()), wake_ns };
     watch.readable(bell.0.as_fd());
-    for task in tasks {
+    for (_, task) in tasks {
         task.watch(now_ns, &mut watch);
     }
     let timeout = TimeSpec::from_duration(Duration::from_nanos(watch.wake_ns.saturating_sub(now_ns)));
@@ -403,6 +469,76 @@ fn sleep<T: Task>(tasks: &mut [T], bell: &Bell, now_ns: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::fd::OwnedFd;
+
+    /// A task that waits for a pipe in the kernel.
+    struct Waiting {
+        pipe: OwnedFd,
+        interrupts: Arc<AtomicUsize>,
+    }
+
+    /// A task that never has anything to do.
+    struct Idle;
+
+    impl Task for Waiting {
+        fn poll(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+            match nix::unistd::read(&self.pipe, &mut [0]) {
+                Err(Errno::EINTR) => {
+                    self.interrupts.fetch_add(1, Ordering::Relaxed);
+                    Ok(true)
+                }
+                _ => Err(PortError::Closed(libc::EPIPE)),
+            }
+        }
+
+        fn arm(&mut self, _waker: &Waker) {}
+
+        fn disarm(&mut self) {}
+
+        fn watch<'a>(&'a mut self, _now_ns: u64, _watch: &mut Watch<'a>) {}
+    }
+
+    impl Task for Idle {
+        fn poll(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+            Ok(false)
+        }
+
+        fn arm(&mut self, _waker: &Waker) {}
+
+        fn disarm(&mut self) {}
+
+        fn watch<'a>(&'a mut self, _now_ns: u64, _watch: &mut Watch<'a>) {}
+    }
+
+    #[test]
+    fn a_worker_says_which_task_it_is_in_and_can_be_interrupted_there() {
+        let (pipe, other_end) = nix::unistd::pipe().unwrap();
+        let interrupts = Arc::new(AtomicUsize::new(0));
+        let tasks: Vec<Box<dyn Task>> =
+            vec![Box::new(Idle), Box::new(Waiting { pipe, interrupts: Arc::clone(&interrupts) })];
+        let worker = Worker::start("waiting", tasks, None).unwrap();
+        while worker.pulse().task != Some(1) {
+            std::thread::yield_now();
+        }
+        for seen in 0..3 {
+            let Pulse { turns, .. } = worker.pulse();
+            // It may have been outside of the call.
+            while interrupts.load(Ordering::Relaxed) <= seen {
+                worker.interrupt();
+                std::thread::yield_now();
+            }
+            while worker.pulse().turns == turns {
+                std::thread::yield_now();
+            }
+        }
+        // The task ends; the other one goes on.
+        drop(other_end);
+        let Pulse { turns, .. } = worker.pulse();
+        while worker.pulse().turns < turns + 3 {
+            std::thread::yield_now();
+        }
+        assert!(worker.is_running() && worker.pulse().task != Some(1));
+    }
 
     #[test]
     fn an_adaptive_poll_time_grows_while_sleeps_are_short_and_is_forgotten_after_a_long_one() {

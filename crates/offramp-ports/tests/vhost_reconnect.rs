@@ -3,14 +3,18 @@
 mod vhost_common;
 
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::task::Waker;
 use std::time::Duration;
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use offramp_adapter::port::PortError;
 use offramp_adapter::stats::Direction;
-use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig, VhostUserError};
+use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
+use offramp_ports::vhost_user::{Mode, VhostPort, VhostUser, VhostUserConfig, VhostUserError};
+use offramp_ports::worker::{Task, Watch, Worker};
 use offramp_testkit::frontend::{DirtyLog, Header, request};
 use offramp_testkit::process::is_alone;
 use offramp_testkit::{Frontend, Guest, GuestMemory, RegionSpec, RxQueue, TxQueue, VnetHeader};
@@ -676,4 +680,67 @@ fn messages_with_descriptors_leave_none_behind_however_often_they_are_sent() {
         assert!(frontend.is_closed_within(PATIENCE), "round {round}");
     }
     expect_no_more_than(&before);
+}
+
+/// A task that its test can hold up.
+struct Gated<T> {
+    task: T,
+    gate: Arc<Gate>,
+}
+
+#[derive(Default)]
+struct Gate {
+    lock: Mutex<()>,
+    /// The task is before it.
+    is_reached: AtomicBool,
+}
+
+impl<T: Task> Task for Gated<T> {
+    fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        self.gate.is_reached.store(true, Ordering::Release);
+        let _passed = self.gate.lock.lock();
+        self.task.poll(now_ns)
+    }
+
+    fn arm(&mut self, waker: &Waker) {
+        self.task.arm(waker);
+    }
+
+    fn disarm(&mut self) {
+        self.task.disarm();
+    }
+
+    fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
+        self.task.watch(now_ns, watch);
+    }
+}
+
+#[test]
+fn a_frontend_is_disconnected_when_the_port_says_so_also_while_its_thread_stands_still() {
+    let scratch = Scratch::new();
+    let mut port = VhostUser::open(&VhostUserConfig::new(scratch.path("port"))).unwrap();
+    let switch = Switch::new(&SwitchConfig::default());
+    let host = VhostPort::new(vec![port.queue(0).unwrap()]).unwrap();
+    switch.control().add(host, &PortConfig::default()).unwrap();
+    let gate = Arc::new(Gate::default());
+    let _worker = Worker::start("vhost-test", vec![Gated { task: switch, gate: Arc::clone(&gate) }], None).unwrap();
+    assert!(!port.disconnect("nobody is there"));
+    let connect = || Guest::builder().connect(scratch.path("port"));
+    for (is_held, why) in [(false, "the operator says so"), (true, "its thread stands still")] {
+        let mut guest = connect();
+        let held = is_held.then(|| gate.lock.lock());
+        if is_held {
+            gate.is_reached.store(false, Ordering::Release);
+            wait_until("the task at the gate", || gate.is_reached.load(Ordering::Acquire));
+        }
+        assert!(port.disconnect(why));
+        assert!(guest.frontend().is_closed_within(PATIENCE), "{why}");
+        wait_until("the reason", || port.status().last_refusal.as_deref() == Some(why));
+        drop(held);
+    }
+    // The next one is welcome: its frames are taken.
+    let mut guest = connect();
+    guest.tx(0).send(&VnetHeader::default(), &[&frame(&mut rng(), 60)]);
+    guest.tx(0).drain(PATIENCE);
+    assert_eq!(port.channel_counters().lost_memories.get(), 0);
 }

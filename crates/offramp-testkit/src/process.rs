@@ -1,6 +1,9 @@
-//! A test that counts what its process has.
+//! A test that counts what its process has, and threads of other processes that stand still.
 
 use std::process::Command;
+
+use nix::errno::Errno;
+use nix::libc;
 
 /// Set where a test runs alone.
 const ALONE: &str = "OFFRAMP_TEST_ALONE";
@@ -24,4 +27,35 @@ pub fn is_alone(test: &str) -> bool {
     // A name that no test has ends well, too.
     assert!(ended.status.success() && stdout.contains("1 passed"), "{test} alone: {}\n{stderr}", ended.status);
     false
+}
+
+/// A thread of another process that stands still until this is dropped, by the thread that made it.
+#[derive(Debug)]
+pub struct StoppedThread(libc::pid_t);
+
+impl StoppedThread {
+    /// Stops the thread of that number.
+    ///
+    /// # Errors
+    /// When this process may not trace it.
+    pub fn new(thread: i32) -> nix::Result<Self> {
+        trace(libc::PTRACE_SEIZE, thread)?;
+        let stopped = Self(thread);
+        trace(libc::PTRACE_INTERRUPT, thread)?;
+        // SAFETY: the kernel writes nothing where no place is given.
+        Errno::result(unsafe { libc::waitpid(thread, std::ptr::null_mut(), libc::__WALL) })?;
+        Ok(stopped)
+    }
+}
+
+impl Drop for StoppedThread {
+    fn drop(&mut self) {
+        // The process may have ended.
+        let _ = trace(libc::PTRACE_DETACH, self.0);
+    }
+}
+
+fn trace(request: libc::c_uint, thread: libc::pid_t) -> nix::Result<()> {
+    // SAFETY: none of these requests reads or writes memory.
+    Errno::result(unsafe { libc::ptrace(request, thread, 0, 0) }).map(drop)
 }

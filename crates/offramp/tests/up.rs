@@ -7,6 +7,7 @@ mod bed;
 use bed::{Bed, direction, feature, is_root_of_the_machine, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use offramp_ports::sys::{NetNs, link};
+use offramp_testkit::process::StoppedThread;
 use offramp_testkit::{Guest, VnetHeader};
 use std::fs;
 use std::io::Write;
@@ -762,4 +763,33 @@ fn a_guests_socket_has_the_group_and_the_user_of_the_file() {
     let guest = || bed.show()["ports"][2]["host"].clone();
     bed.until(|| guest()["counters"]["refused_connections"] == 1);
     assert!(guest()["last_refusal"].as_str().unwrap().contains("uid 0 is not the uid 1"), "{}", guest());
+}
+
+#[test]
+fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_meanwhile() {
+    if !is_root_of_the_machine() {
+        return;
+    }
+    let mut bed = Bed::unstarted("watchdog", "");
+    bed.ask_for_heartbeats();
+    bed.start_again();
+    let stalled = |port: usize| bed.show()["ports"][port]["queues"][0]["stalled"].clone();
+    let heartbeat = || assert_eq!(bed.next_notice(), "WATCHDOG=1");
+    heartbeat();
+    assert!(stalled(0).is_null());
+    let thread = bed.show()["ports"][0]["queues"][0]["thread"].as_i64().unwrap();
+    let stopped = StoppedThread::new(thread as i32).unwrap();
+    bed.until(|| stalled(0).is_string());
+    let said = format!("thread {thread} of port \"a\" has stood still for a second");
+    assert!(bed.stderr().contains(&said), "{}", bed.stderr());
+    let text = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
+    assert!(text.contains("0 (stalled"), "{text}");
+    // What the manager heard before is read; then it hears nothing for as long as this thread stands still.
+    bed.drop_notices();
+    bed.run(&["show"]);
+    assert!(bed.has_no_notice());
+    drop(stopped);
+    bed.until(|| stalled(0).is_null());
+    heartbeat();
+    bed.carry_tcp();
 }

@@ -128,6 +128,22 @@ fn check_mtu(mtu: usize) -> Result<(), SwitchError> {
     if (MTU_MIN..=MTU_MAX).contains(&mtu) { Ok(()) } else { Err(SwitchError::Mtu(mtu)) }
 }
 
+/// The port of a switch whose host the switch's thread is in: for a watchdog that finds the thread standing still.
+#[derive(Debug, Default)]
+pub struct Serving(AtomicUsize);
+
+impl Serving {
+    #[inline]
+    pub(super) fn enter(&self, index: usize) {
+        self.0.store(index, Relaxed);
+    }
+
+    /// The port's [number](SwitchPort::index). It stays when the thread leaves the switch.
+    pub fn index(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+}
+
 /// A request that the switch fulfils before its next batch.
 #[derive(Debug)]
 pub(super) enum Request<P> {

@@ -5,11 +5,13 @@
 pub mod line;
 
 use offramp_adapter::port::{HostPort, PortError};
+use offramp_adapter::switch::Serving;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A host that sends what is queued and keeps what it is given.
 #[derive(Default)]
@@ -27,10 +29,21 @@ pub struct MemoryHost {
     pub flushes: usize,
     /// What fetching each frame costs.
     pub cost_bytes: usize,
+    /// Where the switch says that it serves this host, and its number there.
+    pub serving: Option<(Arc<Serving>, usize)>,
+}
+
+impl MemoryHost {
+    fn check_serving(&self) {
+        if let Some((serving, index)) = &self.serving {
+            assert_eq!(serving.index(), *index);
+        }
+    }
 }
 
 impl HostPort for MemoryHost {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+        self.check_serving();
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));
         }
@@ -52,6 +65,7 @@ impl HostPort for MemoryHost {
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.check_serving();
         if let Some(errno) = self.closed {
             return Err(PortError::Closed(errno));
         }
@@ -64,6 +78,7 @@ impl HostPort for MemoryHost {
     }
 
     fn rx_flush(&mut self, _now_ns: u64) {
+        self.check_serving();
         self.flushes += 1;
     }
 

@@ -24,6 +24,7 @@ use std::thread::JoinHandle;
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use offramp_offload::caps::Offloads;
 use offramp_virtio::notifier::Events;
+use offramp_virtio::sigbus::Alarm;
 
 mod call_pipe;
 mod channel;
@@ -279,6 +280,8 @@ pub struct VhostUser {
     status: Arc<Mutex<PortStatus>>,
     link: Arc<Link>,
     presence: Arc<Presence>,
+    alarm: Alarm,
+    ended: Arc<Mutex<Option<String>>>,
     stop: Arc<EventFd>,
     control: Option<JoinHandle<()>>,
     /// Of a server.
@@ -334,6 +337,8 @@ impl VhostUser {
             status: Arc::default(),
             link: Arc::clone(&link),
             presence: Arc::default(),
+            alarm: Arc::clone(&alarm),
+            ended: Arc::default(),
             stop: Arc::new(stop),
             control: None,
             socket_file,
@@ -353,6 +358,7 @@ impl VhostUser {
             stop: Arc::clone(&port.stop),
             last_refusal: None,
             alarm,
+            ended: Arc::clone(&port.ended),
             link,
             carrier,
             presence: Arc::clone(&port.presence),
@@ -393,6 +399,17 @@ impl VhostUser {
     /// What the frontend has set up now.
     pub fn status(&self) -> PortStatus {
         lock(&self.status).clone()
+    }
+
+    /// Disconnects the frontend and says `why` in [`PortStatus::last_refusal`]; whether there is one. The next is welcome.
+    pub fn disconnect(&self, why: &str) -> bool {
+        let is_connected = self.status().is_connected;
+        if is_connected {
+            *lock(&self.ended) = Some(why.to_owned());
+            // A full counter means that it rings already.
+            let _ = self.alarm.write(1);
+        }
+        is_connected
     }
 
     /// The state of the link, as the guest reads it. A port with a [`carrier`](VhostUserConfig::carrier) sets it

@@ -63,8 +63,10 @@ pub(super) struct Session {
     pub stop: Arc<EventFd>,
     /// Why a frontend was last disconnected.
     pub last_refusal: Option<String>,
-    /// Rings when the frontend took away memory that it had shared.
+    /// Rings when the frontend took away memory that it had shared, or is to be disconnected.
     pub alarm: Alarm,
+    /// Why it is to be disconnected.
+    pub ended: Arc<Mutex<Option<String>>>,
     pub link: Arc<Link>,
     /// Sets the link, if an interface is on the wire.
     pub carrier: Option<CarrierWatch>,
@@ -220,8 +222,10 @@ impl Session {
                 return End::Stopped;
             }
             if is_ready(&fds[2]) {
-                self.counters.lost_memories.add(1);
-                self.last_refusal = Some("the memory that was shared is gone: its file was made shorter".to_owned());
+                self.last_refusal = lock(&self.ended).take().or_else(|| {
+                    self.counters.lost_memories.add(1);
+                    Some("the memory that was shared is gone: its file was made shorter".to_owned())
+                });
                 return End::Gone;
             }
             if !is_ready(&fds[1]) && !incoming.is_late() {

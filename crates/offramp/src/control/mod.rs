@@ -314,6 +314,9 @@ pub struct QueueStatus {
     pub index: usize,
     /// Its host is there; `false`: gone for good.
     pub running: bool,
+    /// Its thread stands still: in the host of the port of that name, or outside of all when empty.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stalled: Option<String>,
     /// Thread that drives it, as the system numbers it.
     pub thread: i32,
     pub transmit: DirectionStatus,
@@ -430,7 +433,14 @@ mod tests {
             waits_for: Some(WaitsFor::Prerequisite),
         };
         let lost = direction.lost.clone();
-        let queue = QueueStatus { index: 0, running: true, thread: 7, transmit: direction.clone(), receive: direction };
+        let queue = QueueStatus {
+            index: 0,
+            running: true,
+            stalled: None,
+            thread: 7,
+            transmit: direction.clone(),
+            receive: direction,
+        };
         let port = PortStatus {
             name: "a".into(),
             host: HostStatus::Tap { interface: "t".into(), namespace: None },

@@ -158,7 +158,12 @@ fn queues(queues: &[QueueStatus], style: Style) -> Vec<String> {
         row
     };
     let rows = queues.iter().flat_map(|queue| {
-        let name = if queue.running { queue.index.to_string() } else { format!("{} (host gone)", queue.index) };
+        let name = match (&queue.stalled, queue.running) {
+            (Some(port), _) if port.is_empty() => format!("{} (stalled)", queue.index),
+            (Some(port), _) => format!("{} (stalled by {port})", queue.index),
+            (None, true) => queue.index.to_string(),
+            (None, false) => format!("{} (host gone)", queue.index),
+        };
         [row(name, "transmit", &queue.transmit), row(String::new(), "receive", &queue.receive)]
     });
     table(&heading, rows, 2, style)
@@ -303,7 +308,7 @@ mod tests {
     }
 
     fn queue_of(transmit: DirectionStatus) -> QueueStatus {
-        QueueStatus { index: 1, running: true, thread: 1, transmit, receive: direction(0) }
+        QueueStatus { index: 1, running: true, stalled: None, thread: 1, transmit, receive: direction(0) }
     }
 
     #[test]

@@ -13,7 +13,7 @@ use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::SaError;
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::QueueStats;
-use offramp_adapter::switch::{self, FloodLimit, Switch, SwitchError, SwitchPort};
+use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchError, SwitchPort};
 use offramp_impair::fault::FaultConfig;
 use offramp_impair::memory::MemoryConfig;
 use offramp_offload::caps::Offloads;
@@ -72,6 +72,15 @@ impl Port {
         self.interface.as_ref().is_none_or(|port| port.closed().is_none())
     }
 
+    /// Whether the thread of one of its queue pairs is in its host now.
+    pub fn is_served_by(&self, queue: &Queue) -> bool {
+        let Some(task) = queue.worker.pulse().task else { return false };
+        match &queue.place {
+            Place::Task(own) => task == *own,
+            Place::Switch(serving) => self.on_switch.as_ref().is_some_and(|port| port.index() == serving.index()),
+        }
+    }
+
     /// Counters of the interface on its wire, which is what a host is elsewhere: `receive` is what it was given.
     pub fn wire_stats(&self) -> Option<&QueueStats> {
         Some(self.interface.as_ref()?.stats())
@@ -100,6 +109,17 @@ impl Port {
 pub struct Queue {
     pub mark: Arc<Mark>,
     pub worker: Arc<Worker>,
+    /// How to find that its thread is in this host.
+    place: Place,
+}
+
+/// The place of a host among those of its thread.
+#[derive(Debug)]
+enum Place {
+    /// A task of the worker.
+    Task(usize),
+    /// A port of the switch that is the worker's only task.
+    Switch(Arc<Serving>),
 }
 
 /// An interface on the wire's side.
@@ -292,8 +312,9 @@ fn run_cable(near: &mut Unwired, far: &mut Unwired, threads: Threads<'_>) -> Res
             let near_worker = start_worker(&near.port.name, queue, vec![near_task], near_cpu, near.polling, threads)?;
             (near_worker, start_worker(&far.port.name, queue, vec![far_task], far_cpu, far.polling, threads)?)
         };
-        near.port.queues.push(Queue { mark: near_mark, worker: near_worker });
-        far.port.queues.push(Queue { mark: far_mark, worker: far_worker });
+        let far_task = usize::from(Arc::ptr_eq(&near_worker, &far_worker));
+        near.port.queues.push(Queue { mark: near_mark, worker: near_worker, place: Place::Task(0) });
+        far.port.queues.push(Queue { mark: far_mark, worker: far_worker, place: Place::Task(far_task) });
     }
     Ok(())
 }
@@ -341,12 +362,14 @@ fn run_ports(switch: Switch<AnyHost>, ports: Vec<&mut Unwired>, threads: Threads
     let Some(first) = ports.first() else { return Ok(()) };
     let mark = Arc::new(Mark::default());
     let named = ports.iter().flat_map(|port| port.port.switch_ports()).collect();
+    let serving = Arc::clone(switch.serving());
     let task: Box<dyn Task> = Box::new(Resting::new(switch, threads.rest, &mark, named));
     let cpu = ports.iter().find_map(|port| port.cpu(0));
     let polling = ports.iter().fold(Polling::Off, |polling, port| polling.or(port.polling));
     let worker = start_worker(&first.port.name, 0, vec![task], cpu, polling, threads)?;
     for port in ports {
-        port.port.queues.push(Queue { mark: Arc::clone(&mark), worker: Arc::clone(&worker) });
+        let (mark, worker, place) = (Arc::clone(&mark), Arc::clone(&worker), Place::Switch(Arc::clone(&serving)));
+        port.port.queues.push(Queue { mark, worker, place });
     }
     Ok(())
 }

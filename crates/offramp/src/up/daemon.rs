@@ -152,6 +152,11 @@ impl Daemon {
         Ok(refused)
     }
 
+    /// What runs.
+    pub fn ports(&self) -> &[Port] {
+        &self.ports
+    }
+
     /// Removes the sockets of guests: their ports may outlive the end of the program's last function.
     pub fn remove_sockets(&self) {
         self.ports.iter().for_each(|port| port.host.remove_socket());
@@ -268,6 +273,7 @@ fn queue_status(port: &Port, index: usize, queue: &Queue, stats: &QueueStats) ->
     QueueStatus {
         index,
         running: !queue.mark.has_ended() && queue.worker.is_running() && port.is_open(),
+        stalled: queue.mark.stall(),
         thread: queue.worker.thread_id(),
         transmit: direction_status(&stats.transmit),
         receive: direction_status(&stats.receive),

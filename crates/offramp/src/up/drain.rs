@@ -7,10 +7,11 @@ use nix::sys::eventfd::EventFd;
 use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{Line, PortError};
 use offramp_adapter::switch::{Switch, SwitchPort};
+use offramp_offload::sync::lock;
 use offramp_ports::worker::{HostIo, Task, Watch};
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
@@ -42,12 +43,24 @@ pub struct Mark {
     /// The last phase whose end it has reached.
     reached: AtomicU8,
     ended: AtomicBool,
+    /// Where its thread stands still, if it does: in the host of the port of that name, or outside of all when empty.
+    stall: Mutex<Option<String>>,
 }
 
 impl Mark {
     /// Whether the host of a queue pair is gone for good.
     pub fn has_ended(&self) -> bool {
         self.ended.load(Ordering::Relaxed)
+    }
+
+    /// Where its thread stands still, if it does: the name of a port, or empty.
+    pub fn stall(&self) -> Option<String> {
+        lock(&self.stall).clone()
+    }
+
+    /// Sets whether and where its thread stands still.
+    pub fn set_stall(&self, stall: Option<String>) {
+        *lock(&self.stall) = stall;
     }
 
     fn is_past(&self, phase: u8) -> bool {

@@ -180,6 +180,14 @@ impl Host {
         }
     }
 
+    /// Disconnects a guest's frontend, and says why in `show`; whether there is one.
+    pub fn disconnect(&self, why: &str) -> bool {
+        match self {
+            Self::Tap { .. } => false,
+            Self::VhostUser(port) => lock(port).disconnect(why),
+        }
+    }
+
     /// Removes the socket's file, if the host has one.
     pub fn remove_socket(&self) {
         if let Self::VhostUser(port) = self {

@@ -13,6 +13,7 @@ mod notify;
 mod privilege;
 mod process;
 mod sandbox;
+mod watchdog;
 
 use crate::control::SandboxStatus;
 use crate::control::server;
@@ -117,6 +118,7 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let daemon = Arc::new(Daemon::new(file, config, ports, rest, sandbox_status.clone()));
     let listener = control.listener().map_err(system("listening for clients"))?;
     server::serve(listener, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    watchdog::start(&daemon, sandbox.clone()).map_err(system("starting a thread"))?;
     say(&sandbox_status);
     sandbox.enter_thread(ThreadKind::Main);
     Ok(Some(Running { daemon, control, signals }))

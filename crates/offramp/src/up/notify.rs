@@ -1,5 +1,6 @@
 //! Notifications of the service manager (`sd_notify(3)`): one datagram to the socket that `NOTIFY_SOCKET` names.
 
+use std::io;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixDatagram};
 
@@ -13,15 +14,45 @@ pub const STOPPING: &str = "STOPPING=1";
 
 /// Tells the service manager; does nothing where there is none.
 pub fn notify(state: &str) {
-    let Some(name) = std::env::var_os(SOCKET_VARIABLE) else { return };
-    let bytes = name.as_encoded_bytes();
-    let address = match bytes.strip_prefix(b"@") {
+    let sent = connected().map(|socket| socket.and_then(|socket| socket.send(state.as_bytes())));
+    if let Some(Err(error)) = sent {
+        eprintln!("offramp: cannot tell the service manager {state:?}: {error}");
+    }
+}
+
+/// The service manager's socket, if there is one.
+fn connected() -> Option<io::Result<UnixDatagram>> {
+    let name = std::env::var_os(SOCKET_VARIABLE)?;
+    let address = match name.as_encoded_bytes().strip_prefix(b"@") {
         Some(name) => SocketAddr::from_abstract_name(name),
         None => SocketAddr::from_pathname(&name),
     };
-    let sent = address.and_then(|address| UnixDatagram::unbound()?.send_to_addr(state.as_bytes(), &address));
-    if let Err(error) = sent {
-        eprintln!("offramp: cannot tell the service manager {state:?}: {error}");
+    Some(address.and_then(|address| {
+        let socket = UnixDatagram::unbound()?;
+        socket.connect_addr(&address)?;
+        Ok(socket)
+    }))
+}
+
+/// Tells a service manager that wants it (`WatchdogSec=`) again and again that all is well.
+#[derive(Debug)]
+pub struct Heartbeat(Option<UnixDatagram>);
+
+impl Heartbeat {
+    /// Finds out whether this process is to tell it (`sd_watchdog_enabled(3)`).
+    pub fn new() -> Self {
+        let is_others = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
+        let is_wanted = std::env::var_os("WATCHDOG_USEC").is_some() && !is_others;
+        let socket = connected().filter(|_| is_wanted).and_then(Result::ok);
+        Self(socket.filter(|socket| socket.set_nonblocking(true).is_ok()))
+    }
+
+    /// All is well.
+    pub fn beat(&self) {
+        if let Some(socket) = &self.0 {
+            // A manager that does not read is one that does not wait for it.
+            let _ = socket.send(b"WATCHDOG=1");
+        }
     }
 }
 

@@ -67,6 +67,8 @@ pub struct Bed {
     /// Where the daemon runs, if not where this process does.
     namespace: Option<NetNs>,
     notices: UnixDatagram,
+    /// The service manager wants to hear again and again that all is well.
+    wants_heartbeats: bool,
     directory: Directory,
 }
 
@@ -105,7 +107,7 @@ impl Bed {
         // The daemon may be another user.
         fs::set_permissions(directory.path("notify.sock"), fs::Permissions::from_mode(0o777)).unwrap();
         notices.set_read_timeout(Some(HANG_GUARD)).unwrap();
-        let bed = Self { daemon: None, hosts, namespace: None, notices, directory };
+        let bed = Self { daemon: None, hosts, namespace: None, notices, wants_heartbeats: false, directory };
         let port = |side: usize| {
             let (name, peer) = [("a", "b"), ("b", "a")][side];
             let namespace = format!("/proc/{}/fd/{}", std::process::id(), bed.hosts[side].as_raw_fd());
@@ -142,6 +144,9 @@ impl Bed {
     pub fn start_without_hosts(&mut self) {
         let mut command = Command::new(env!("CARGO_BIN_EXE_offramp"));
         command.arg("up").arg(self.file()).env("NOTIFY_SOCKET", self.directory.path("notify.sock"));
+        if self.wants_heartbeats {
+            command.env("WATCHDOG_USEC", "30000000");
+        }
         command.stdin(Stdio::null()).stderr(File::create(self.directory.path("stderr")).unwrap());
         command.stdout(Stdio::null());
         confine(&mut command, self.namespace.as_ref(), None).unwrap();
@@ -150,8 +155,9 @@ impl Bed {
         self.notices.set_nonblocking(true).unwrap();
         let until = Instant::now() + HANG_GUARD;
         let ready = loop {
-            if let Ok(notice) = receive(&self.notices) {
-                break notice;
+            match receive(&self.notices) {
+                Ok(notice) if notice != "WATCHDOG=1" => break notice,
+                _ => {}
             }
             let stderr = || fs::read_to_string(self.directory.path("stderr")).unwrap_or_default();
             assert!(daemon.try_wait().unwrap().is_none(), "it ended: {}", stderr());
@@ -160,6 +166,24 @@ impl Bed {
         };
         self.notices.set_nonblocking(false).unwrap();
         assert_eq!(ready, "READY=1");
+    }
+
+    /// Has the daemon that is started next tell the service manager that all is well.
+    pub fn ask_for_heartbeats(&mut self) {
+        self.wants_heartbeats = true;
+    }
+
+    /// Forgets the notifications that have come.
+    pub fn drop_notices(&self) {
+        while !self.has_no_notice() {}
+    }
+
+    /// Whether no notification waits. One that does is taken.
+    pub fn has_no_notice(&self) -> bool {
+        self.notices.set_nonblocking(true).unwrap();
+        let is_empty = receive(&self.notices).is_err();
+        self.notices.set_nonblocking(false).unwrap();
+        is_empty
     }
 
     pub fn control(&self) -> PathBuf {

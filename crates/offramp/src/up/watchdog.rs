@@ -1,0 +1,214 @@
+//! Threads of frames that stand still: which port holds one up, and what is done about it.
+//!
+//! One thread serves all guests of a switch, and nothing that a guest does should hold it up. If something does, the others
+//! must not pay for it for long. After a second the port is named and its thread interrupted, after another one the port's
+//! frontend is disconnected. A service manager that asks for it (`WatchdogSec=`) hears nothing while a thread stands still,
+//! and starts the daemon again if that does not end.
+
+use super::build::{Port, Queue};
+use super::daemon::Daemon;
+use super::notify::Heartbeat;
+use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
+use offramp_ports::worker::{Worker, clock_ns};
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
+
+/// Time between two looks.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// A look that comes later than this says nothing: the machine stood still, or was too busy for this thread, too.
+const LATE_NS: u64 = 2 * INTERVAL.as_nanos() as u64;
+/// How long a thread may take for one turn before it is named and interrupted, and before its port is ended.
+const NAMED_NS: u64 = 1_000_000_000;
+const ENDED_NS: u64 = 2 * NAMED_NS;
+
+/// What to do about a thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// It makes turns, or has not stood still for long.
+    Nothing,
+    /// It stands still since a second: name it.
+    Name,
+    /// It still does: interrupt it once more.
+    Interrupt,
+    /// It is where it was when it was named: end that port.
+    End,
+    /// It makes turns again.
+    GoesOn,
+}
+
+/// A thread at the looks before.
+#[derive(Clone, Copy, Debug, Default)]
+struct Seen {
+    turns: u64,
+    since_ns: u64,
+    looked_ns: u64,
+    is_named: bool,
+    /// The port that it was in then, if it was in one that is not ended yet.
+    named_in: Option<usize>,
+}
+
+impl Seen {
+    /// What to do about a thread that has made `turns` and is in `port` at `now_ns`.
+    fn look(&mut self, turns: u64, port: Option<usize>, now_ns: u64) -> Step {
+        let is_late = now_ns - self.looked_ns > LATE_NS;
+        self.looked_ns = now_ns;
+        if turns != self.turns {
+            let was_named = self.is_named;
+            *self = Self { turns, since_ns: now_ns, looked_ns: now_ns, ..Self::default() };
+            return if was_named { Step::GoesOn } else { Step::Nothing };
+        }
+        if is_late {
+            self.since_ns = now_ns;
+        }
+        let still_ns = now_ns - self.since_ns;
+        if !self.is_named {
+            if still_ns < NAMED_NS {
+                return Step::Nothing;
+            }
+            (self.is_named, self.named_in) = (true, port);
+            return Step::Name;
+        }
+        let is_in_it = self.named_in.is_some() && self.named_in == port;
+        if still_ns >= ENDED_NS && is_in_it {
+            self.named_in = None;
+            return Step::End;
+        }
+        Step::Interrupt
+    }
+}
+
+/// Starts the thread that looks, until the daemon is gone.
+///
+/// # Errors
+/// When the thread cannot be started.
+pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
+    let (daemon, heartbeat) = (Arc::downgrade(daemon), Heartbeat::new());
+    thread::Builder::new().name("ofr-watchdog".into()).spawn(move || {
+        sandbox.enter_thread(ThreadKind::Client);
+        run(&daemon, &heartbeat);
+    })?;
+    Ok(())
+}
+
+fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
+    let mut seen = BTreeMap::new();
+    loop {
+        thread::sleep(INTERVAL);
+        let Some(daemon) = daemon.upgrade() else { return };
+        let workers = workers(daemon.ports());
+        let mut is_well = true;
+        for queues in workers.values() {
+            is_well &= look(daemon.ports(), queues, &mut seen, clock_ns());
+        }
+        if is_well {
+            heartbeat.beat();
+        }
+    }
+}
+
+/// The queue pairs that each thread serves, with the numbers of their ports.
+fn workers(ports: &[Port]) -> BTreeMap<*const Worker, Vec<(usize, &Queue)>> {
+    let mut workers: BTreeMap<_, Vec<_>> = BTreeMap::new();
+    for (number, port) in ports.iter().enumerate() {
+        for queue in port.queues.iter().filter(|queue| queue.worker.is_running()) {
+            workers.entry(Arc::as_ptr(&queue.worker)).or_default().push((number, queue));
+        }
+    }
+    workers
+}
+
+/// Looks at the thread of these queue pairs; whether it makes turns.
+fn look(ports: &[Port], queues: &[(usize, &Queue)], seen: &mut BTreeMap<i32, Seen>, now_ns: u64) -> bool {
+    let Some((first, queue)) = queues.first() else { return true };
+    let (worker, thread) = (&queue.worker, queue.worker.thread_id());
+    let turns = worker.pulse().turns;
+    let port = queues.iter().find(|(number, queue)| ports[*number].is_served_by(queue)).map(|(number, _)| *number);
+    let seen =
+        seen.entry(thread).or_insert_with(|| Seen { turns, since_ns: now_ns, looked_ns: now_ns, ..Seen::default() });
+    let name = port.map(|port| ports[port].name.as_str());
+    let set_stall =
+        |stall: Option<&str>| queues.iter().for_each(|(_, queue)| queue.mark.set_stall(stall.map(str::to_owned)));
+    let step = seen.look(turns, port, now_ns);
+    match step {
+        Step::Nothing | Step::Interrupt => {}
+        Step::GoesOn => {
+            eprintln!("offramp: thread {thread} of port \"{}\" goes on", ports[*first].name);
+            set_stall(None);
+        }
+        Step::Name => {
+            let place =
+                name.map_or("outside of all ports".to_owned(), |name| format!("in the host of port \"{name}\""));
+            eprintln!(
+                "offramp: thread {thread} of port \"{}\" has stood still for a second, {place}",
+                ports[*first].name
+            );
+            set_stall(Some(name.unwrap_or_default()));
+        }
+        Step::End => end(&ports[port.unwrap_or(*first)]),
+    }
+    if matches!(step, Step::Name | Step::Interrupt | Step::End) {
+        worker.interrupt();
+    }
+    !seen.is_named
+}
+
+/// Ends what a thread stands still in.
+fn end(port: &Port) {
+    if port.host.disconnect("the thread of its frames stood still at this guest for two seconds") {
+        eprintln!("offramp: port \"{}\": its thread stands still there; the frontend is disconnected", port.name);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP_NS: u64 = INTERVAL.as_nanos() as u64;
+
+    /// What is done at each look about a thread whose turns and port are those, a look each interval.
+    fn looks(of: &[(u64, Option<usize>)]) -> Vec<Step> {
+        let mut seen = Seen::default();
+        let mut now_ns = 0;
+        let mut look = |&(turns, port): &(u64, Option<usize>)| {
+            now_ns += STEP_NS;
+            seen.look(turns, port, now_ns)
+        };
+        of.iter().map(&mut look).collect()
+    }
+
+    #[test]
+    fn a_thread_that_makes_turns_is_left_alone_however_few() {
+        let turns: Vec<_> = (0..100).map(|look| (1 + look / 4, Some(0))).collect();
+        assert!(looks(&turns).iter().all(|step| *step == Step::Nothing));
+    }
+
+    #[test]
+    fn a_thread_that_stands_still_is_named_after_a_second_and_its_port_ended_once_after_another() {
+        let mut steps = looks(&[[(7, Some(3)); 12].as_slice(), &[(8, Some(3)); 2]].concat());
+        let rest = steps.split_off(5);
+        assert_eq!(steps, [Step::Nothing, Step::Nothing, Step::Nothing, Step::Nothing, Step::Name]);
+        let interrupted = [Step::Interrupt; 3];
+        assert_eq!(rest[..4], [&interrupted[..], &[Step::End]].concat());
+        assert_eq!(rest[4..], [&interrupted[..], &[Step::GoesOn, Step::Nothing]].concat());
+    }
+
+    #[test]
+    fn no_port_is_ended_for_a_thread_that_is_in_another_one_or_in_none() {
+        let elsewhere = [[(7, Some(3)); 6].as_slice(), &[(7, Some(4)); 20]].concat();
+        for turns in [elsewhere, vec![(7, None); 30]] {
+            let steps = looks(&turns);
+            assert!(steps.contains(&Step::Name) && !steps.contains(&Step::End), "{steps:?}");
+        }
+    }
+
+    #[test]
+    fn a_machine_that_stood_still_itself_blames_nobody() {
+        let mut seen = Seen::default();
+        for look in 1..100 {
+            assert_eq!(seen.look(7, Some(3), look * (LATE_NS + 1)), Step::Nothing);
+        }
+    }
+}
