@@ -843,7 +843,11 @@ fn a_descriptor_that_is_no_eventfd_is_refused() {
         assert!(is_refused(negotiated(&rig).set_vring_kick(1, Some(fd))), "kick: {fd:?}");
         assert!(is_refused(negotiated(&rig).set_vring_err(1, Some(fd))), "err: {fd:?}");
     }
-    for fd in others {
+    // Who has the end that is read, too, keeps a writer waiting who is the only one to have it.
+    let (read_end, _pipe) = nix::unistd::pipe().unwrap();
+    let path = format!("/proc/self/fd/{}", pipe.as_raw_fd());
+    let both_ends = std::fs::File::options().read(true).write(true).open(path).unwrap();
+    for fd in others.into_iter().chain([read_end.as_fd(), both_ends.as_fd()]) {
         assert!(is_refused(negotiated(&rig).set_vring_call(1, Some(fd))), "call: {fd:?}");
     }
     // The connection itself.
@@ -1041,6 +1045,25 @@ fn frontends_that_die_in_the_middle_of_a_message_cost_the_next_one_no_wait() {
     let mut last = Frontend::connect(rig.socket(0));
     last.set_timeout(PATIENCE);
     assert!(last.get_features().is_ok());
+}
+
+#[test]
+fn a_frontend_that_sends_single_bytes_is_served_as_any_other() {
+    let model = frame(&mut rng(), 300);
+    for case in every_kind() {
+        let rig = Rig::with(&RigConfig::mtu(1500));
+        let [mut a, mut b] = [0, 1].map(|side| {
+            let mut frontend = Frontend::connect(rig.socket(side));
+            frontend.set_piece_len(1);
+            case.guest().inflight().over(frontend)
+        });
+        b.rx(0).fill(4, 1526);
+        carry(&mut a, &mut b, 0, &model, &case);
+        let memory = a.memory().clone();
+        a.frontend().set_mem_table(&memory).unwrap();
+        carry(&mut a, &mut b, 0, &model, &case);
+        assert_eq!(rig.ports[0].channel_counters().bad_messages.get(), 0);
+    }
 }
 
 #[test]

@@ -2,11 +2,14 @@
 
 mod vhost_common;
 
+use std::io::Write;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::eventfd::{EfdFlags, EventFd};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
@@ -15,10 +18,12 @@ use offramp_adapter::stats::Direction;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
 use offramp_ports::vhost_user::{Mode, VhostPort, VhostUser, VhostUserConfig, VhostUserError};
 use offramp_ports::worker::{Task, Watch, Worker};
-use offramp_testkit::frontend::{DirtyLog, Header, request};
+use offramp_testkit::features::{self, protocol};
+use offramp_testkit::frontend::{DirtyLog, Header, VringAddr, request};
 use offramp_testkit::process::is_alone;
-use offramp_testkit::{Frontend, Guest, GuestMemory, RegionSpec, RxQueue, TxQueue, VnetHeader};
-use rand::RngExt;
+use offramp_testkit::{Frontend, Guest, GuestMemory, PeerError, RegionSpec, RxQueue, TxQueue, VnetHeader};
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, Scratch, carry, frame, rng, wait_until};
 
 /// What this process has of the things that leak; to be read where a test is alone.
@@ -297,6 +302,155 @@ fn a_guest_goes_on_when_its_backend_is_killed_in_the_middle() {
             sent += 1;
         }
     }
+}
+
+#[test]
+fn calls_that_lead_into_each_other_hold_no_thread() {
+    // The two ends of a socket as the calls of two rings: when the guest has gone, only the backend has them.
+    let scratch = Scratch::new();
+    let backend = Backend::start(&scratch);
+    let call_threads = || {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", backend.0.id())).unwrap();
+        let names = tasks.filter_map(|task| std::fs::read_to_string(task.unwrap().path().join("comm")).ok());
+        names.filter(|name| name.trim() == "ofr-call").count()
+    };
+    let [mut a, mut b] = [0, 1].map(|side| Guest::builder().connect(scratch.path(&format!("guest{side}"))));
+    a.rx(0).fill(64, 1526);
+    let ends = UnixStream::pair().unwrap();
+    let ends = [ends.0, ends.1];
+    for (vring, end) in ends.iter().enumerate() {
+        end.set_nonblocking(true).unwrap();
+        while (&mut &*end).write(&[0; 4096]).is_ok() {}
+        end.set_nonblocking(false).unwrap();
+        a.frontend().set_vring_call(vring as u32, Some(end.as_fd())).unwrap();
+    }
+    drop(ends);
+    assert_eq!(call_threads(), 2);
+    let frame = frame(&mut rng(), 100);
+    for _ in 0..20 {
+        a.rx(0).ring().enable_interrupts();
+        a.tx(0).ring().enable_interrupts();
+        carry(&mut b, &mut a, 0, &frame, &"calls into each other");
+        a.tx(0).send(&VnetHeader::default(), &[&frame]);
+    }
+    drop(a);
+    wait_until("the end of the threads", || call_threads() == 0);
+}
+
+/// How many connections are in the storm. `.ci/nightly` has 10,000.
+fn storm_connections() -> usize {
+    std::env::var("OFFRAMP_STORM_CONNECTIONS").map_or(1000, |number| number.parse().expect("a number"))
+}
+
+/// Bytes of memory that this process has (proc(5), `VmRSS`).
+fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() << 10
+}
+
+/// The handshake of a frontend, up to `steps` of it. An error ends it: another connection may have the port.
+fn shake_hands(frontend: &mut Frontend, guest: &GuestMemory, event: &EventFd, steps: usize) -> Result<(), PeerError> {
+    let ring = |index: u32| VringAddr {
+        index,
+        descriptors: guest.user_addr(0x10_0000 + u64::from(index) * 0x1_0000),
+        available: guest.user_addr(0x10_4000 + u64::from(index) * 0x1_0000),
+        used: guest.user_addr(0x10_8000 + u64::from(index) * 0x1_0000),
+        ..VringAddr::default()
+    };
+    for step in 0..steps {
+        let vring = (step / 7 % 2) as u32;
+        match step {
+            0 => frontend.get_features().map(drop)?,
+            1 => frontend.get_protocol_features().map(drop)?,
+            2 => frontend.set_protocol_features(protocol::REPLY_ACK | protocol::INFLIGHT_SHMFD)?,
+            3 => frontend.set_owner()?,
+            4 => frontend.set_features(features::VERSION_1 | features::PROTOCOL_FEATURES)?,
+            5 => frontend.get_inflight_fd(2, 64).and_then(|inflight| frontend.set_inflight_fd(&inflight))?,
+            6 => frontend.set_mem_table(guest)?,
+            _ => match step % 7 {
+                0 => frontend.set_vring_num(vring, 64)?,
+                1 => frontend.set_vring_base(vring, 0)?,
+                2 => frontend.set_vring_addr(&ring(vring))?,
+                3 => frontend.set_vring_call(vring, Some(event.as_fd()))?,
+                4 => frontend.set_vring_kick(vring, Some(event.as_fd()))?,
+                5 => frontend.set_vring_enable(vring, true)?,
+                _ => frontend.get_vring_base(vring).map(drop)?,
+            },
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted() {
+    const STEPS: usize = 21;
+    const AFTERWARDS: u32 = 300;
+    if !is_alone("after_a_storm_of_connections_at_any_point_of_the_handshake_each_right_one_is_accepted") {
+        return;
+    }
+    let storm = |seed: u64, socket: &Path, connections: usize| {
+        let mut rng = ChaCha8Rng::seed_from_u64(seed);
+        let guest = GuestMemory::new(&[RegionSpec::new(0x10_0000, 1 << 20)]);
+        let event = EventFd::from_flags(EfdFlags::EFD_CLOEXEC).unwrap();
+        let half = Header::new(request::SET_FEATURES, 8).to_bytes();
+        for _ in 0..connections {
+            let mut frontend = Frontend::connect(socket);
+            let steps = rng.random_range(0..=STEPS);
+            if shake_hands(&mut frontend, &guest, &event, steps).is_ok() {
+                match rng.random_range(0..3) {
+                    0 => frontend.send_bytes(&half[..rng.random_range(1..half.len())], &[event.as_fd()]),
+                    // An answer that nobody reads.
+                    1 => frontend.send_raw(Header::new(request::GET_FEATURES, 0), &[], &[]),
+                    _ => true,
+                };
+            }
+        }
+    };
+    let rig = Rig::with(&RigConfig::mtu(1500));
+    let model = frame(&mut rng(), 100);
+    let right = Guest::builder().memory(&[RegionSpec::new(0x4000_0000, 4 << 20)]);
+    let mut b = rig.guest(1, &right);
+    b.rx(0).fill(64, 1526);
+    let seed: u64 = rng().random();
+    storm(seed, rig.socket(0), 100);
+    drop(rig.guest(0, &right));
+    let counters = rig.ports[0].channel_counters();
+    wait_until("the end of the first", || !rig.ports[0].status().is_connected);
+    let (before, resident) = (Held::now(), resident_bytes());
+    let connections = storm_connections();
+    let began = Instant::now();
+    std::thread::scope(|scope| {
+        for thread in 0..2 {
+            let (socket, storm) = (rig.socket(0), &storm);
+            scope.spawn(move || storm(seed + thread, socket, connections / 2));
+        }
+    });
+    println!(
+        "{connections} connections in a storm: {:.0} a second",
+        connections as f64 / began.elapsed().as_secs_f64()
+    );
+    let refused = counters.refused_connections.get();
+    // Each comes when the one before it has gone, half of them in the middle of a message, and carries a frame.
+    let mut seconds = [0.0, 0.0];
+    for nth in 0..AFTERWARDS {
+        let began = Instant::now();
+        let mut a = rig.guest(0, &right);
+        carry(&mut a, &mut b, 0, &model, &nth);
+        seconds[nth as usize % 2] += began.elapsed().as_secs_f64();
+        if nth % 2 == 0 {
+            a.frontend().send_bytes(&[1, 0, 0], &[]);
+        }
+    }
+    let rate = |connections: u32, seconds: f64| f64::from(connections) / seconds;
+    println!("right ones afterwards: {:.0} a second", rate(AFTERWARDS, seconds[0] + seconds[1]));
+    let [after_whole, after_half] = seconds.map(|seconds| 1e6 / rate(AFTERWARDS / 2, seconds));
+    println!("after a whole message {after_whole:.0} us each, after half of one {after_half:.0} us");
+    assert_eq!(counters.refused_connections.get(), refused);
+    wait_until("the end of the last", || !rig.ports[0].status().is_connected);
+    expect_no_more_than(&before);
+    let grown = resident_bytes().saturating_sub(resident);
+    assert!(grown < 8 << 20, "{grown} bytes more than before");
 }
 
 #[test]

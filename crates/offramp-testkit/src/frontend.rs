@@ -60,6 +60,8 @@ pub enum PeerError {
 pub struct Frontend {
     stream: UnixStream,
     timeout: Duration,
+    /// Bytes that are sent at once.
+    piece_len: usize,
     /// Whether every request that changes something is acknowledged.
     reply_ack: bool,
     /// Our end of the backend's own channel.
@@ -89,12 +91,17 @@ impl Frontend {
 
     /// Speaks over a connected socket.
     pub fn new(stream: UnixStream) -> Self {
-        Self { stream, timeout: TIMEOUT, reply_ack: false, backend_channel: None }
+        Self { stream, timeout: TIMEOUT, piece_len: usize::MAX, reply_ack: false, backend_channel: None }
     }
 
     /// Sets how long every wait for the backend may take.
     pub fn set_timeout(&mut self, timeout: Duration) {
         self.timeout = timeout;
+    }
+
+    /// Sends every message in pieces of at most `len` bytes from now on.
+    pub fn set_piece_len(&mut self, len: usize) {
+        self.piece_len = len.max(1);
     }
 
     /// The socket.
@@ -104,7 +111,11 @@ impl Frontend {
 
     /// Sends bytes as they are, with descriptors. Returns whether the backend's end was still open.
     pub fn send_bytes(&self, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> bool {
-        send_all(&self.stream, bytes, fds, self.timeout)
+        let pieces = bytes.chunks(self.piece_len).enumerate();
+        pieces.fold(true, |is_open, (nth, piece)| {
+            let fds = if nth == 0 { fds } else { &[] };
+            is_open && send_all(&self.stream, piece, fds, self.timeout)
+        })
     }
 
     /// Sends a message whose header says anything, with any payload (also one that the header contradicts) and any

@@ -3,10 +3,12 @@
 //! Whoever reads a pipe can hold up who writes to it for as long as they like. So a thread of its own writes, and the
 //! threads of the frames raise an eventfd for it.
 
+use nix::errno::Errno;
 use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::socket::{MsgFlags, send};
 use nix::unistd::write;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 /// What a call is in a pipe.
@@ -26,8 +28,7 @@ impl CallPipe {
         let (calls, alive) = (Arc::clone(&bell), Arc::clone(threads));
         std::thread::Builder::new().name("ofr-call".to_owned()).spawn(move || {
             while calls.read().is_ok_and(|count| count < END) {
-                // A pipe that nobody reads any more harms only who made it.
-                let _ = write(&pipe, &CALL);
+                notify(&pipe);
             }
             drop(alive);
         })?;
@@ -37,6 +38,15 @@ impl CallPipe {
     /// The eventfd that stands for the pipe.
     pub fn bell(&self) -> io::Result<OwnedFd> {
         self.0.as_fd().try_clone_to_owned()
+    }
+}
+
+/// A call through a pipe or socket that nobody reads any more harms only who made it.
+fn notify(pipe: &OwnedFd) {
+    // A full socket has calls that its reader has not seen. To wait for room might be for ever: the two ends of one may be
+    // the calls of two rings, so that no process but this one has them.
+    if send(pipe.as_raw_fd(), &CALL, MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL) == Err(Errno::ENOTSOCK) {
+        let _ = write(pipe, &CALL);
     }
 }
 

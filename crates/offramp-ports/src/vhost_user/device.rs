@@ -6,6 +6,7 @@ use super::link::Link;
 use super::mailbox::{self, NobodyThere, Sender};
 use super::queue::{QueueState, Side, Start};
 use super::{MTU_MIN, VhostUserConfig, rarp};
+use nix::fcntl::{FcntlArg, fcntl};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use nix::sys::stat::{SFlag, fstat};
@@ -456,12 +457,14 @@ impl Device {
     }
 }
 
-/// Whether a descriptor is a pipe, or a socket as User Mode Linux makes one for a pipe. One that leads back into this
-/// process, as the frontend's connection does, is none.
+/// Whether a descriptor is the end of a pipe that is written, or a socket as User Mode Linux makes one for a pipe. One that
+/// leads back into this process, as the frontend's connection does, is none; nor is an end that can be read, for whoever
+/// has it keeps a writer waiting.
 fn is_pipe(fd: &OwnedFd) -> bool {
     let kind = fstat(fd).map_or(SFlag::empty(), |stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT);
+    let is_written = || fcntl(fd, FcntlArg::F_GETFL).is_ok_and(|flags| flags & libc::O_ACCMODE == libc::O_WRONLY);
     let leads_elsewhere = || getsockopt(fd, PeerCredentials).is_ok_and(|peer| peer.pid() != getpid().as_raw());
-    kind == SFlag::S_IFIFO || (kind == SFlag::S_IFSOCK && leads_elsewhere())
+    (kind == SFlag::S_IFIFO && is_written()) || (kind == SFlag::S_IFSOCK && leads_elsewhere())
 }
 
 impl VhostUserBackendReqHandlerMut for Device {
