@@ -29,6 +29,7 @@
 pub mod cable;
 pub mod config;
 pub mod ipsec;
+pub mod limit;
 pub mod moderation;
 pub mod pair;
 pub mod pipeline;

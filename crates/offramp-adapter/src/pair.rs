@@ -25,9 +25,9 @@ pub struct QueuePair<H, W> {
 impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     /// Connects a host port and a wire port. `queue` is the index of this pair in `control`.
     pub fn new(config: &AdapterConfig, control: &Arc<PortControl>, queue: usize, mut host: H, wire: W) -> Self {
-        let receive = Receive::new(config, &mut host);
+        let receive = Receive::new(config, control, &mut host);
         Self {
-            transmit: Transmit::new(config, control.security()),
+            transmit: Transmit::new(config, control),
             receive,
             host,
             wire,
@@ -60,8 +60,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         {
             receive.set_moderation(moderation, &stats.receive);
         }
-        receive.take_over(control.ipsec(), now_ns);
-        transmit.take_over(control.ipsec(), control.queues().len() > 1, now_ns);
+        receive.take_over(control, now_ns);
+        transmit.take_over(control, now_ns);
         let received = receive.poll(host, wire, control.offloads(), &stats.receive, now_ns, clock)?;
         // Raise the receive interrupt before starting transmit: a transmit batch may take long.
         self.interrupt(now_ns);
@@ -87,9 +87,16 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
     }
 
     /// Sets whether frames are still fetched from the host: a pair that is drained sends out what it has, delivers
-    /// what comes, and then holds nothing ([`QueuePair::held`]).
+    /// what comes, whatever the limit, and then holds nothing ([`QueuePair::held`]).
     pub fn set_draining(&mut self, is_draining: bool) {
         self.transmit.is_draining = is_draining;
+        self.receive.is_draining = is_draining;
+    }
+
+    /// Whether the host has sent as much as its limit allows. Its frames wait until [`QueuePair::next_deadline_ns`] at the
+    /// latest, and need not wake the caller.
+    pub fn is_host_held(&self) -> bool {
+        self.transmit.plan.meter.opens_ns().is_some()
     }
 
     /// Sets the waker that a change of settings wakes.
@@ -102,7 +109,8 @@ impl<H: HostPort, W: WirePort> QueuePair<H, W> {
         self.transmit.held() + self.receive.held()
     }
 
-    /// When something is due without any new frame: an arrival, frames that wait, held ones, or an interrupt.
+    /// When something is due without any new frame: an arrival, frames that wait, held ones, an interrupt, or the end of a
+    /// wait for the limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         let receive_ns = self.receive.next_deadline_ns(&self.wire);
         receive_ns.into_iter().chain(self.transmit.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()

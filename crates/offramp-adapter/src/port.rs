@@ -112,6 +112,11 @@ pub trait HostPort {
         0
     }
 
+    /// Called in place of [`HostPort::tx_next`] while the host's limit leaves its frames where they are: a port that does
+    /// other work there does that.
+    #[inline]
+    fn tx_hold(&mut self) {}
+
     /// Whether [`HostPort::flow_hash`] looks into frames.
     #[inline]
     fn steers_flows(&self) -> bool {

@@ -3,8 +3,8 @@
 mod gate;
 
 use crate::config::AdapterConfig;
-use crate::ipsec::Ipsec;
 use crate::moderation::ModerationConfig;
+use crate::pipeline::control::PortControl;
 use crate::pipeline::deliver::{Deliver, Outlet};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::Direction;
@@ -20,16 +20,24 @@ pub struct Receive {
     gate: Gate,
     mtu: usize,
     batch_frames: usize,
+    /// The wire is emptied whatever the limit.
+    pub(crate) is_draining: bool,
 }
 
 impl Receive {
     /// An empty pipeline for this host. One that sees frames before it is interrupted ([`HostPort::interrupts`]) is
     /// delivered what has arrived at once, whatever the moderation.
-    pub fn new(config: &AdapterConfig, host: &mut impl HostPort) -> Self {
-        let deliver = Deliver::new(&config.coalesce, config.queues, host);
+    pub fn new(config: &AdapterConfig, control: &PortControl, host: &mut impl HostPort) -> Self {
+        let deliver = Deliver::new(&config.coalesce, config.queues, control, host);
         let moderation =
             if deliver.interrupts_by_handing_over { config.moderation } else { ModerationConfig::default() };
-        Self { deliver, gate: Gate::new(moderation), mtu: config.mtu, batch_frames: config.receive_batch_frames }
+        Self {
+            deliver,
+            gate: Gate::new(moderation),
+            mtu: config.mtu,
+            batch_frames: config.receive_batch_frames,
+            is_draining: false,
+        }
     }
 
     /// Frames that wait to be coalesced.
@@ -40,13 +48,14 @@ impl Receive {
     /// When something is to be delivered without any new frame: what waits to be coalesced, or what
     /// `wire` has, arrived or still on its way.
     pub fn next_deadline_ns(&self, wire: &impl WirePort) -> Option<u64> {
-        self.deliver.next_deadline_ns().into_iter().chain(self.gate.next_open_ns(wire)).min()
+        let frames_ns = self.gate.next_open_ns(wire).map(|at| at.max(self.deliver.meter.opens_ns().unwrap_or(0)));
+        self.deliver.next_deadline_ns().into_iter().chain(frames_ns).min()
     }
 
-    /// Takes over associations that have changed, and lets their time go on.
+    /// Takes over a limit and associations that have changed, and lets their time go on.
     #[inline]
-    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, now_ns: u64) {
-        self.deliver.take_over(ipsec, now_ns);
+    pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
+        self.deliver.take_over(control, now_ns);
     }
 
     /// Changes when frames are delivered, also for those that wait.
@@ -60,7 +69,13 @@ impl Receive {
         self.gate.moderator.other_direction(bytes);
     }
 
-    /// Moves frames that are due until the wire has none or a batch is full, then ends the batch.
+    /// Whether the limit lets the host receive.
+    #[inline]
+    fn is_open(&mut self, now_ns: u64) -> bool {
+        self.is_draining || self.deliver.meter.is_open(now_ns)
+    }
+
+    /// Moves frames that are due until the wire has none, the host is at its limit or a batch is full, then ends the batch.
     ///
     /// `allowed` is what the user allows at this moment. `clock` is the processor's time that the caller has had,
     /// nanoseconds from any moment; under moderation it is read before and after some batches, to learn what they cost.
@@ -77,7 +92,7 @@ impl Receive {
         clock: &impl Fn() -> u64,
     ) -> Result<Progress, PortError> {
         self.gate.left(wire.advance(now_ns, stats));
-        let due = self.gate.open(wire, now_ns);
+        let due = if self.is_open(now_ns) { self.gate.open(wire, now_ns) } else { 0 };
         if due == 0 && self.deliver.next_release_ns().is_none_or(|at| now_ns < at) {
             return Ok(Progress::default());
         }
@@ -87,9 +102,10 @@ impl Receive {
         let mut outlet = Outlet::new(host, stats, allowed, self.mtu);
         let passes = self.deliver.passes_received(&outlet);
         let mut frames = 0;
-        while frames < batch_frames {
+        while frames < batch_frames && self.is_open(now_ns) {
             let Some(bytes) = wire.take(now_ns) else { break };
             frames += 1;
+            self.deliver.meter.spend(1, bytes.len());
             if passes {
                 self.deliver.pass_received(&mut outlet, bytes);
             } else {

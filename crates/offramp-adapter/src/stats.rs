@@ -31,6 +31,8 @@ pub enum Loss {
     Isolated,
     /// Switch: the ingress port has flooded as many frames as it may.
     FloodLimit,
+    /// Switch: the host receives as much as its limit allows, and the queue for it is full.
+    RateLimit,
     /// Switch: there is no other port, or all that it was for went away before it was brought to one of them; or its
     /// station is unknown, and the switch does not flood for unknown stations.
     NoDestination,

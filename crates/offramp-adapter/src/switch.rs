@@ -18,7 +18,8 @@
 //! Nothing overtakes: before a frame goes past the coalescer of its destination, the coalescer is flushed. A destination without room loses its own frames and holds nobody back. Ports take
 //! turns with a budget; a super-frame that makes more frames than are left of it is continued in the
 //! next turn. Frames of which the destination is not known, and those for groups, go to all other
-//! ports, up to a limit per ingress port; no frame goes back to where it came from.
+//! ports, up to a limit per ingress port; no frame goes back to where it came from. A port that may receive no more at the
+//! moment has a queue, and holds nobody back either.
 //!
 //! With [`SwitchConfig::learning`] off it is a link: two ports, and everything goes to the other one.
 
@@ -30,6 +31,7 @@ pub use control::{LINK_PORTS_MAX, Serving, SwitchControl, SwitchError, SwitchPor
 pub use limit::FloodLimit;
 
 use crate::config::MTU_DEFAULT;
+use crate::limit::TokenBucket;
 use crate::moderation::ModerationConfig;
 use crate::pipeline::backlog::Backlog;
 use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, SCRATCH_LEN, Scratch, Work};
@@ -38,7 +40,6 @@ use crate::port::{HostPort, PortError};
 use crate::stats::Loss;
 use crate::transmit::Progress;
 use control::Request;
-use limit::TokenBucket;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
 use offramp_offload::frame::Frame;
@@ -201,9 +202,9 @@ impl<P: HostPort> Port<P> {
     /// Takes over settings that have changed.
     fn begin_batch(&mut self, now_ns: u64) {
         let Self { shared, plan, deliver, backlog, pending, .. } = self;
-        deliver.take_over(shared.ipsec(), now_ns);
+        deliver.take_over(shared, now_ns);
         let planned = pending.as_ref().map(|pending| &pending.planned);
-        plan.take_over(shared.ipsec(), planned, shared.mtu(), false, now_ns);
+        plan.take_over(shared, planned, shared.mtu(), false, now_ns);
         if deliver.interrupts_by_handing_over
             && let Some(moderation) = shared.changed_moderation(&mut self.moderation_changes)
         {
@@ -220,38 +221,77 @@ impl<P: HostPort> Port<P> {
         done
     }
 
-    /// Brings one frame of another port, or queues it until it is due; whether that is done.
+    /// Brings one frame of another port, or queues it until it may pass; whether that is done.
     fn push(&mut self, mut lent: Lent<'_>, segments: &mut Option<Segmenter>, work: &mut Work<'_>) -> bool {
-        if !self.backlog.is_off() {
-            work.budget.spend(1, lent.frame.bytes().len());
-            self.backlog.push(&lent.frame, work.now_ns);
-            return true;
+        // The rest of a super-frame follows what was delivered of it.
+        if segments.is_none() {
+            if !self.takes_at_once(work.now_ns) {
+                work.budget.spend(1, lent.frame.bytes().len());
+                self.queue(&lent.frame, lent.frames(), work);
+                return true;
+            }
+            self.deliver.meter.spend_frame(&lent.frame, lent.frames());
         }
         self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
     }
 
     /// Brings one frame as it would stand on a wire. Other ports may get it, too.
     fn push_received(&mut self, frame: &mut Frame<'_>, work: &mut Work<'_>) {
-        if !self.backlog.is_off() {
-            return self.backlog.push(frame, work.now_ns);
+        if !self.takes_at_once(work.now_ns) {
+            return self.queue(frame, 1, work);
         }
+        self.deliver.meter.spend_frame(frame, 1);
         self.with_outlet(|deliver, outlet| deliver.push_shared(outlet, frame, work));
     }
 
-    /// Hands over what waits, if it is due.
-    fn release_backlog(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
-        if !self.backlog.is_due(now_ns, is_forced) {
-            return;
+    /// Whether a frame need not wait, for moderation or the limit.
+    #[inline]
+    fn takes_at_once(&mut self, now_ns: u64) -> bool {
+        self.backlog.is_passed_by() && self.deliver.meter.is_open(now_ns)
+    }
+
+    /// Queues a frame that makes `frames`, unless the limit has filled the queue.
+    fn queue(&mut self, frame: &Frame<'_>, frames: usize, work: &mut Work<'_>) {
+        if self.is_queue_full() {
+            self.release_backlog(false, work.scratch, work.now_ns, &|| work.now_ns);
         }
+        if self.is_queue_full() {
+            self.with_outlet(|_, outlet| outlet.lose(Loss::RateLimit, frames));
+        } else {
+            self.backlog.push(frame, work.now_ns);
+        }
+    }
+
+    /// Whether the limit leaves no room for one more frame. Without a limit, the end of the batch makes room.
+    fn is_queue_full(&self) -> bool {
+        let Self { deliver: Deliver { meter, .. }, backlog, .. } = self;
+        meter.is_limited() && (backlog.is_full() || meter.delays_too_long(backlog.len(), backlog.bytes()))
+    }
+
+    /// Hands over what waits and is due, as far as the limit allows; `is_forced`: all of it.
+    fn release_backlog(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
+        while self.backlog.is_due(now_ns, is_forced || self.is_queue_full())
+            && (is_forced || self.deliver.meter.is_open(now_ns))
+        {
+            self.release_due(is_forced, scratch, now_ns, clock);
+        }
+    }
+
+    fn release_due(&mut self, is_forced: bool, scratch: &mut Scratch, now_ns: u64, clock: &impl Fn() -> u64) {
         let Self { host, shared, plan, deliver, backlog, .. } = self;
         let mut outlet = outlet(host, shared);
         let mut budget = Budget::UNLIMITED;
         let mut work = Work { scratch, budget: &mut budget, now_ns };
         backlog.release(&shared.stats().receive, now_ns, clock, |frame| {
+            if !is_forced && !deliver.meter.is_open(now_ns) {
+                return false;
+            }
             // It was planned once already: on these bytes the same can be done.
             if let Ok(plan) = plan.in_the_clear(&frame) {
+                deliver.meter.spend_frame(&frame, plan.frames_left());
                 deliver.push(&mut outlet, &mut Lent { frame, plan: &plan }, &mut None, &mut work);
             }
+            true
         });
         deliver.note(&mut outlet);
         close(shared, outlet.closed);
@@ -281,7 +321,9 @@ impl<P> Port<P> {
 
     /// When something is due without any new frame.
     fn next_deadline_ns(&self) -> Option<u64> {
-        let held_ns = self.deliver.next_deadline_ns().into_iter().chain(self.backlog.next_due_ns());
+        let limit_ns = self.deliver.meter.opens_ns().unwrap_or(0);
+        let backlog_ns = self.backlog.next_due_ns().map(|at| at.max(limit_ns));
+        let held_ns = self.deliver.next_deadline_ns().into_iter().chain(backlog_ns);
         held_ns.chain(self.plan.next_deadline_ns()).chain(self.next_interrupt_ns).min()
     }
 }
@@ -343,9 +385,11 @@ impl<P: HostPort> Switch<P> {
         &self.serving
     }
 
-    /// The ports that are open.
-    pub fn hosts(&self) -> impl Iterator<Item = &P> {
-        self.ports.iter().flatten().filter(|port| port.is_open()).map(|port| &port.host)
+    /// The ports that are open, and whether each has sent as much as its limit allows. Such a port's frames wait until
+    /// [`Switch::next_deadline_ns`] at the latest, and need not wake the caller.
+    pub fn hosts(&self) -> impl Iterator<Item = (&P, bool)> {
+        let open = self.ports.iter().flatten().filter(|port| port.is_open());
+        open.map(|port| (&port.host, port.plan.meter.opens_ns().is_some()))
     }
 
     /// The ports that are open, to change them between batches.
@@ -372,13 +416,14 @@ impl<P: HostPort> Switch<P> {
         self.is_draining = is_draining;
     }
 
-    /// Frames that wait for the port of that number, to be coalesced or until an interrupt is due.
+    /// Frames that wait for the port of that number: to be coalesced, until an interrupt is due, or for the port's limit.
     pub fn held(&self, index: usize) -> usize {
         let port = self.ports.get(index).and_then(Option::as_ref);
         port.map_or(0, |port| port.deliver.held() + port.backlog.len())
     }
 
-    /// When something is due without any new frame: held frames, an interrupt, an association.
+    /// When something is due without any new frame: held frames, an interrupt, an association, the end of a wait for a
+    /// limit.
     pub fn next_deadline_ns(&self) -> Option<u64> {
         self.ports.iter().flatten().filter(|port| port.is_open()).filter_map(Port::next_deadline_ns).min()
     }
@@ -442,13 +487,13 @@ impl<P: HostPort> Switch<P> {
 
     fn add(&mut self, mut host: P, shared: Arc<SwitchPort>, now_ns: u64) {
         self.stations.set_quota(shared.index, self.control.quota(&shared.config));
-        let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &mut host);
-        let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(TokenBucket::new);
+        let deliver = Deliver::new(&shared.config.coalesce, shared.config.queues, &shared, &mut host);
+        let floods = shared.config.flood_limit.filter(|_| self.config.learning).map(FloodLimit::bucket);
         if let Some(waker) = &self.waker {
             shared.register(waker);
         }
         let index = shared.index;
-        let plan = Plan::new(self.config.id_range, shared.security());
+        let plan = Plan::new(self.config.id_range, &shared);
         self.stations.bind(index, &shared.security().mac_addresses);
         let mut port = Port {
             host,
@@ -529,14 +574,21 @@ impl<P: HostPort> Switch<P> {
     }
 
     /// Takes the next frame of a port and decides where it goes. Returns what fetching it cost, in bytes; `None` when there
-    /// is none.
+    /// is none, or the port is at its limit.
     fn take(&mut self, from: usize, now_ns: u64, budget: &mut Budget) -> Option<usize> {
         let is_draining = self.is_draining;
         let port = self.ports[from].as_mut().filter(|port| port.is_open() && !is_draining)?;
         self.serving.enter(from);
+        if !port.plan.meter.is_open(now_ns) {
+            port.host.tx_hold();
+            return None;
+        }
         let refused = match port.host.tx_next(now_ns) {
             Ok(true) => None,
-            Err(PortError::Refused(_)) => Some((Loss::BadRequest, 1)),
+            Err(PortError::Refused(_)) => {
+                port.plan.meter.spend_refused();
+                Some((Loss::BadRequest, 1))
+            }
             Ok(false) | Err(PortError::Full) => return None,
             Err(PortError::Closed(errno)) => {
                 port.shared.close(errno);
@@ -559,7 +611,6 @@ impl<P: HostPort> Switch<P> {
         stats.host_frames.add(1);
         let mut frame = port.host.tx_frame();
         let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(frame.bytes()));
-        port.plan.admit(&frame).map_err(|loss| (loss, 1))?;
         let planned = port.plan.plan(&mut frame, stats, now_ns);
         port.backlog.sent(frame_len as u64);
         if let Some(outcome) = port.plan.answer(&mut port.host) {
@@ -617,7 +668,7 @@ impl<P: HostPort> Switch<P> {
         }
         let end = ports.len();
         let bucket = ports[from].as_mut().and_then(|port| port.floods.as_mut());
-        if bucket.is_some_and(|bucket| !bucket.take(frames, now_ns)) {
+        if bucket.is_some_and(|bucket| !bucket.take(frames as u64, now_ns)) {
             return Err(Loss::FloodLimit);
         }
         Ok(0..end)

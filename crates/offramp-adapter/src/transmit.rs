@@ -1,15 +1,13 @@
 //! Host to wire: fetch a frame, plan it, segment it into buffers of the wire, seal what is to be protected.
 
 use crate::config::AdapterConfig;
-use crate::ipsec::Ipsec;
+use crate::pipeline::control::PortControl;
 use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError, WirePort};
-use crate::port_security::PortSecurity;
 use crate::stats::{Direction, Loss};
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::link_header_len;
-use std::sync::Arc;
 
 /// What a poll did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -80,10 +78,10 @@ pub struct Transmit {
 }
 
 impl Transmit {
-    /// An empty pipeline for a host that may use these addresses.
-    pub fn new(config: &AdapterConfig, security: &Arc<PortSecurity>) -> Self {
+    /// An empty pipeline for the host of this port.
+    pub fn new(config: &AdapterConfig, control: &PortControl) -> Self {
         Self {
-            plan: Plan::new(config.id_range, security),
+            plan: Plan::new(config.id_range, control),
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
@@ -96,14 +94,14 @@ impl Transmit {
         self.pending.as_ref().map_or(0, Planned::frames_left)
     }
 
-    /// Takes over associations that have changed, between two super-frames, and lets their time go on. `is_shared`: other
-    /// queue pairs seal with them, too.
+    /// Takes over settings that have changed, associations between two super-frames, and lets their time go on.
     #[inline]
-    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, is_shared: bool, now_ns: u64) {
-        self.plan.take_over(ipsec, self.pending.as_ref(), self.mtu, is_shared, now_ns);
+    pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
+        let is_shared = control.queues().len() > 1;
+        self.plan.take_over(control, self.pending.as_ref(), self.mtu, is_shared, now_ns);
     }
 
-    /// Moves frames until the host has none, the wire has no room, or a batch is full.
+    /// Moves frames until the host has none or is at its limit, the wire has no room, or a batch is full.
     ///
     /// # Errors
     /// [`PortError::Closed`] when the host is gone.
@@ -150,7 +148,7 @@ impl Transmit {
     }
 
     /// Fetches the next frame, and sends it at once if it goes as it is. Returns the bytes that were sent: 0 when the
-    /// frame is planned, or was lost and counted; `None` when the host has none.
+    /// frame is planned, or was lost and counted; `None` when the host has none, or is at its limit.
     #[inline]
     fn fetch(
         &mut self,
@@ -160,10 +158,15 @@ impl Transmit {
         stats: &Direction,
         now_ns: u64,
     ) -> Result<Option<usize>, PortError> {
+        if !self.plan.meter.is_open(now_ns) {
+            host.tx_hold();
+            return Ok(None);
+        }
         match if self.is_draining { Ok(false) } else { host.tx_next(now_ns) } {
             Ok(false) => return Ok(None),
             Ok(true) => batch.progress.host_frames += 1,
             Err(PortError::Refused(_)) => {
+                self.plan.meter.spend_refused();
                 batch.cost_bytes += host.tx_cost_bytes();
                 stats.frames_in.add(1);
                 stats.lose(Loss::BadRequest, 1);
@@ -173,14 +176,14 @@ impl Transmit {
         }
         batch.cost_bytes += host.tx_cost_bytes();
         if let Some(len) = host.tx_unasked().and_then(|frame| self.put_whole(frame, wire, now_ns)) {
+            self.plan.meter.spend(1, len);
             batch.whole_frames += 1;
             batch.whole_bytes += len;
             return Ok(Some(len));
         }
         let mut frame = host.tx_frame();
         stats.host_frames.add(1);
-        let admitted = self.plan.admit(&frame);
-        match admitted.and_then(|()| self.plan.plan(&mut frame, stats, now_ns)) {
+        match self.plan.plan(&mut frame, stats, now_ns) {
             Ok(planned) => {
                 stats.frames_in.add(planned.frames_left() as u64);
                 self.pending = Some(planned);

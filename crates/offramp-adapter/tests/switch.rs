@@ -2,6 +2,7 @@
 
 mod support;
 
+use offramp_adapter::moderation::{ModerationConfig, Policy};
 use offramp_adapter::stats::Loss;
 use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort};
 use offramp_offload::caps::Offloads;
@@ -510,6 +511,44 @@ fn a_super_frame_of_very_many_frames_is_cut_in_many_turns() {
     let got = given.iter().filter(|(_, f)| sent_by(f) == 1).flat_map(|(m, f)| payload_of(m, f).to_vec());
     assert_eq!(got.collect::<Vec<_>>(), payload);
     bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn moderation_that_is_switched_on_in_the_middle_of_a_super_frame_brings_no_part_of_it_twice() {
+    let mut bench = Bench::new(&SwitchConfig { turn_frames: 4, ..SwitchConfig::link() });
+    bench.add(MemoryHost::default(), &PortConfig::default());
+    let accepts = Some(Offloads::all() - Offloads::RSC);
+    bench.add(MemoryHost { accepts, ..MemoryHost::default() }, &PortConfig::default());
+    let data = pattern(7, 10_000);
+    bench.send(0, tcp_super_frame(0, 1, &data, 1000));
+    bench.switch.poll(0);
+    assert_eq!(bench.host(1).given.len(), 4);
+    let policy = Policy::FixedGap { max_interrupts_per_second: 1000 };
+    bench.ports[1].set_moderation(ModerationConfig { policy, ..ModerationConfig::default() });
+    bench.run();
+    bench.now_ns = SECOND_NS;
+    bench.run();
+    let given: Vec<u8> =
+        bench.host(1).given.iter().flat_map(|(meta, frame)| payload_of(meta, frame).to_vec()).collect();
+    assert_eq!(given.len(), data.len());
+    assert!(given == data);
+    bench.assert_everything_is_accounted_for();
+}
+
+#[test]
+fn moderation_that_is_switched_off_lets_no_frame_overtake_those_that_wait() {
+    let policy = Policy::FixedGap { max_interrupts_per_second: 1000 };
+    let moderation = ModerationConfig { policy, ..ModerationConfig::default() };
+    let mut bench = Bench::with_ports(2, &PortConfig { moderation, ..PortConfig::default() });
+    for n in 0..4 {
+        bench.send(0, (TxMeta::default(), [&plain(mac(1), mac(2))[..], &[n]].concat()));
+        bench.switch.poll(0);
+        if n == 2 {
+            bench.ports[1].set_moderation(ModerationConfig::default());
+        }
+    }
+    let given: Vec<u8> = bench.host(1).given.iter().map(|(_, frame)| frame[60]).collect();
+    assert_eq!(given, [0, 1, 2, 3]);
 }
 
 #[test]

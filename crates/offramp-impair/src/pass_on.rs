@@ -31,6 +31,7 @@ macro_rules! pass_on {
     (@tx_next $port:ident) => {
         fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> { self.$port.tx_next(now_ns) }
     };
+    (@tx_hold $port:ident) => { fn tx_hold(&mut self) { self.$port.tx_hold(); } };
     (@tx_frame $port:ident) => { fn tx_frame(&mut self) -> Frame<'_> { self.$port.tx_frame() } };
     (@interrupts $port:ident) => {
         fn interrupts(&mut self) -> Option<&mut dyn offramp_adapter::port::Interrupts> { self.$port.interrupts() }

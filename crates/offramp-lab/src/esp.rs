@@ -280,11 +280,11 @@ impl Task for HostEsp {
     }
 
     fn watch<'a>(&'a mut self, now_ns: u64, watch: &mut Watch<'a>) {
-        self.line.watch(&mut |fd| watch.readable(fd));
+        self.line.watch(false, &mut |fd| watch.readable(fd));
         if self.unsent.is_some() {
             watch.until(now_ns + PROGRAM_RETRY_NS);
         } else {
-            self.clear.watch(&mut |fd| watch.readable(fd));
+            self.clear.watch(false, &mut |fd| watch.readable(fd));
         }
     }
 }

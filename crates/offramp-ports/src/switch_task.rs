@@ -26,8 +26,8 @@ impl<P: HostIo + Send> Task for Switch<P> {
         if let Some(at) = self.next_deadline_ns() {
             watch.until(at.max(now_ns));
         }
-        for host in self.hosts() {
-            host.watch(&mut |fd| watch.readable(fd));
+        for (host, is_held) in self.hosts() {
+            host.watch(is_held, &mut |fd| watch.readable(fd));
         }
     }
 }

@@ -96,8 +96,9 @@ pub trait HostIo: HostPort {
     /// Takes back what [`HostIo::arm`] asked for, and empties the descriptors.
     fn disarm(&mut self);
 
-    /// Names each descriptor that becomes readable when the host has something.
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>));
+    /// Names each descriptor that becomes readable when the host has something; `is_held`: something else than a frame, as
+    /// its frames wait for its limit.
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>));
 }
 
 impl<H: HostIo + ?Sized> HostIo for Box<H> {
@@ -109,8 +110,8 @@ impl<H: HostIo + ?Sized> HostIo for Box<H> {
         (**self).disarm();
     }
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        (**self).watch(watch);
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        (**self).watch(is_held, watch);
     }
 }
 
@@ -126,8 +127,8 @@ macro_rules! sleep_on_host {
                 self.host.disarm();
             }
 
-            fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-                self.host.watch(watch);
+            fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+                self.host.watch(is_held, watch);
             }
         }
     };
@@ -195,7 +196,7 @@ impl<H: HostIo + Send, W: Line + Send> Task for QueuePair<H, W> {
             watch.until(at);
         }
         if self.wire_mut().room(now_ns) > 0 {
-            self.host().watch(&mut |fd| watch.readable(fd));
+            self.host().watch(self.is_host_held(), &mut |fd| watch.readable(fd));
         } else if let Some(at) = self.wire().next_room_ns(now_ns) {
             // The host waits until the wire has room again.
             watch.until(at);

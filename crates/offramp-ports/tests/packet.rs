@@ -475,10 +475,10 @@ impl HostIo for Either {
 
     fn disarm(&mut self) {}
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(std::os::fd::BorrowedFd<'a>)) {
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(std::os::fd::BorrowedFd<'a>)) {
         match self {
-            Self::Tap(port) => port.watch(watch),
-            Self::Packet(port) => port.watch(watch),
+            Self::Tap(port) => port.watch(is_held, watch),
+            Self::Packet(port) => port.watch(is_held, watch),
         }
     }
 }

@@ -1,6 +1,7 @@
-//! Moderation on a switch for a host that is interrupted by handing over, as a TAP.
+//! The queue of a switch's port: frames wait in it for moderation, where handing over is the interrupt as for a TAP, and
+//! for the port's limit.
 //!
-//! On a cable its frames wait on the wire. A switch has no wire, so they wait here, as their senders lent them.
+//! On a cable they wait on the wire. A switch has no wire, so they wait here, as their senders lent them.
 
 use crate::moderation::{ModerationConfig, Moderator};
 use crate::stats::Direction;
@@ -8,7 +9,7 @@ use offramp_offload::frame::{Frame, FrameBuffer};
 use std::collections::VecDeque;
 
 /// Frames and super-frames that wait at most, and their bytes: as many as a cable without delay holds. What waits is
-/// handed over when there are more, whatever the policy.
+/// handed over when there are more, whatever the policy, as far as the limit allows.
 const FRAMES_MAX: usize = 512;
 const BYTES_MAX: usize = 1024 * 1024;
 
@@ -17,6 +18,8 @@ const BYTES_MAX: usize = 1024 * 1024;
 pub(crate) struct Backlog {
     moderator: Moderator,
     frames: VecDeque<FrameBuffer<Vec<u8>>>,
+    /// The oldest frames that wait for nothing but the limit.
+    released: usize,
     free: Vec<FrameBuffer<Vec<u8>>>,
     bytes: usize,
 }
@@ -28,10 +31,20 @@ impl Backlog {
         self.moderator.show(stats);
     }
 
-    /// Whether frames are handed over at once.
+    /// Whether frames are handed over at once, and overtake none here.
     #[inline]
-    pub(crate) fn is_off(&self) -> bool {
-        self.moderator.is_off()
+    pub(crate) fn is_passed_by(&self) -> bool {
+        self.moderator.is_off() && self.frames.is_empty()
+    }
+
+    /// Whether no more should wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.frames.len() >= FRAMES_MAX || self.bytes >= BYTES_MAX
+    }
+
+    /// Bytes that wait.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Frames and super-frames that wait.
@@ -51,33 +64,48 @@ impl Backlog {
 
     /// Whether what waits is to be handed over now; `is_forced`: whatever the policy says.
     pub(crate) fn is_due(&self, now_ns: u64, is_forced: bool) -> bool {
-        let is_full = self.frames.len() >= FRAMES_MAX || self.bytes >= BYTES_MAX;
-        !self.frames.is_empty() && (is_forced || self.is_off() || is_full || self.moderator.is_due(now_ns))
+        let is_released = is_forced || self.released > 0 || self.moderator.is_off();
+        !self.frames.is_empty() && (is_released || self.is_full() || self.moderator.is_due(now_ns))
     }
 
-    /// When what waits is due.
+    /// When what waits is due; 0 for what waits for the limit alone.
     pub(crate) fn next_due_ns(&self) -> Option<u64> {
-        if self.frames.is_empty() { None } else { self.moderator.next_due_ns() }
+        match self.frames.len() {
+            0 => None,
+            _ if self.released > 0 || self.moderator.is_off() => Some(0),
+            _ => self.moderator.next_due_ns(),
+        }
     }
 
-    /// Hands over all that waits to `deliver`. `clock` is the processor's time that the caller has had, nanoseconds.
+    /// Hands over what waits to `deliver`, until that returns `false`: the frame stays then. `clock` is the processor's time
+    /// that the caller has had, nanoseconds.
     pub(crate) fn release(
         &mut self,
         stats: &Direction,
         now_ns: u64,
         clock: &impl Fn() -> u64,
-        mut deliver: impl FnMut(Frame<'_>),
+        mut deliver: impl FnMut(Frame<'_>) -> bool,
     ) {
-        let begun_ns = (!self.is_off() && self.moderator.measures_next()).then(clock);
-        self.moderator.fired(now_ns);
-        let frames = self.frames.len();
-        while let Some(mut buffer) = self.frames.pop_front() {
-            deliver(buffer.frame());
-            self.free.push(buffer);
+        let begun_ns = (!self.moderator.is_off() && self.moderator.measures_next()).then(clock);
+        if self.released == 0 {
+            self.moderator.fired(now_ns);
+            self.released = self.frames.len();
         }
-        self.bytes = 0;
-        if let Some(begun_ns) = begun_ns {
-            self.moderator.handled(frames as u32, clock().saturating_sub(begun_ns));
+        let before = self.released;
+        while self.released > 0 {
+            let Some(buffer) = self.frames.front_mut() else { break };
+            let frame = buffer.frame();
+            let len = frame.bytes().len();
+            if !deliver(frame) {
+                break;
+            }
+            self.released -= 1;
+            self.bytes -= len;
+            self.free.extend(self.frames.pop_front());
+        }
+        let handed = before - self.released;
+        if let Some(begun_ns) = begun_ns.filter(|_| handed > 0) {
+            self.moderator.handled(handed as u32, clock().saturating_sub(begun_ns));
         }
         self.moderator.show(stats);
     }

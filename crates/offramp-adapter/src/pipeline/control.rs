@@ -3,6 +3,7 @@
 
 use crate::config::AdapterConfig;
 use crate::ipsec::{Ipsec, SaChange, SaError};
+use crate::limit::{Limiter, PortLimits};
 use crate::moderation::ModerationConfig;
 use crate::port::Interrupts;
 use crate::port_security::PortSecurity;
@@ -25,6 +26,8 @@ pub struct PortControl {
     moderation: Mutex<ModerationConfig>,
     ipsec: Ipsec,
     security: Arc<PortSecurity>,
+    pub(crate) tx_limiter: Arc<Limiter>,
+    pub(crate) rx_limiter: Arc<Limiter>,
     /// Of the threads that drive the port.
     wakers: Mutex<Vec<Waker>>,
     queues: Box<[QueueStats]>,
@@ -45,6 +48,8 @@ impl PortControl {
             moderation: Mutex::new(moderation),
             ipsec: Ipsec::default(),
             security: Arc::new(security),
+            tx_limiter: Limiter::new(queues),
+            rx_limiter: Limiter::new(queues),
             wakers: Mutex::new(Vec::new()),
             queues: (0..queues).map(|_| QueueStats::default()).collect(),
         })
@@ -83,6 +88,19 @@ impl PortControl {
     /// The source addresses that the host may use.
     pub fn security(&self) -> &Arc<PortSecurity> {
         &self.security
+    }
+
+    /// The rates at which the host may send and receive.
+    pub fn limits(&self) -> PortLimits {
+        PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
+    }
+
+    /// Changes the rates at which the host may send and receive, from the next batch on. A direction whose limit differs
+    /// starts with a full bucket. Wakes the threads that drive the port.
+    pub fn set_limits(&self, limits: PortLimits) {
+        self.tx_limiter.set(limits.tx);
+        self.rx_limiter.set(limits.rx);
+        self.wake();
     }
 
     /// Makes all changes of associations and policy, or none, from the next batch on. Wakes the thread that drives the

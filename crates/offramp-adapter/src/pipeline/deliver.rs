@@ -3,7 +3,9 @@
 //! Nothing overtakes: before a frame goes past the coalescer, the coalescer is flushed.
 
 use crate::config::frame_len_max;
-use crate::ipsec::{Ipsec, Opening};
+use crate::ipsec::Opening;
+use crate::limit::Meter;
+use crate::pipeline::control::PortControl;
 use crate::port::{HostPort, PortError};
 use crate::stats::{Direction, Loss};
 use offramp_offload::caps::Offloads;
@@ -113,7 +115,7 @@ impl<'a, H: HostPort> Outlet<'a, H> {
         }
     }
 
-    fn lose(&self, reason: Loss, frames: usize) {
+    pub(crate) fn lose(&self, reason: Loss, frames: usize) {
         self.stats.frames_in.add(frames as u64);
         self.stats.lose(reason, frames);
     }
@@ -141,7 +143,7 @@ impl Lent<'_> {
         self.frame.bytes().len()
     }
 
-    fn frames(&self) -> usize {
+    pub(crate) fn frames(&self) -> usize {
         self.plan.frames_left()
     }
 
@@ -248,6 +250,8 @@ impl<H: HostPort> Sink for ToHost<'_, '_, H> {
 #[derive(Debug)]
 pub(crate) struct Deliver {
     coalescer: Coalescer,
+    /// What the host may receive. Whoever brings frames asks it before, and spends.
+    pub(crate) meter: Meter,
     rx_csum: RxCsum,
     rss: Option<Rss>,
     /// `None` while no frame has to do with IPsec.
@@ -265,10 +269,11 @@ pub(crate) struct Deliver {
 
 impl Deliver {
     /// `queues`: those of the host that frames are spread over.
-    pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, host: &mut impl HostPort) -> Self {
+    pub(crate) fn new(coalesce: &CoalesceConfig, queues: u16, control: &PortControl, host: &mut impl HostPort) -> Self {
         let rx_csum = if host.honours_data_valid() { RxCsum::DataValid } else { RxCsum::NeedsCsum };
         Self {
             coalescer: Coalescer::new(CoalesceConfig { rx_csum, ..*coalesce }),
+            meter: Meter::new(&control.rx_limiter),
             rx_csum,
             rss: Rss::new(queues),
             opening: None,
@@ -301,9 +306,11 @@ impl Deliver {
         !self.is_unflushed && self.next_release_ns().is_none()
     }
 
-    /// Takes over associations that have changed, and lets their time go on.
+    /// Takes over a limit and associations that have changed, and lets their time go on.
     #[inline]
-    pub(crate) fn take_over(&mut self, ipsec: &Ipsec, now_ns: u64) {
+    pub(crate) fn take_over(&mut self, control: &PortControl, now_ns: u64) {
+        self.meter.take_over(now_ns);
+        let ipsec = control.ipsec();
         let changes = ipsec.changes();
         if changes != self.ipsec_changes {
             self.ipsec_changes = changes;

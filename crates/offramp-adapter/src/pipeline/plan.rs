@@ -1,6 +1,8 @@
 //! Plan: what a host asks for a frame, whether it may, and the frames that it becomes.
 
-use crate::ipsec::{Ipsec, Keepalives, Sealing};
+use super::control::PortControl;
+use crate::ipsec::{Keepalives, Sealing};
+use crate::limit::Meter;
 use crate::port::{HostPort, PortError};
 use crate::port_security::PortSecurity;
 use crate::stats::{Direction, Loss};
@@ -35,6 +37,8 @@ pub(crate) struct Plan {
     policy: SegmentPolicy,
     /// `None` while the host may use any address.
     security: Option<Arc<PortSecurity>>,
+    /// What the host may send.
+    pub(crate) meter: Meter,
     /// `None` while no frame has to do with IPsec.
     sealing: Option<Box<Sealing>>,
     /// `None` while no association reminds a NAT.
@@ -44,23 +48,26 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
-    pub(crate) fn new(id_range: IdRange, security: &Arc<PortSecurity>) -> Self {
+    pub(crate) fn new(id_range: IdRange, control: &PortControl) -> Self {
         let policy = SegmentPolicy { id_range, fragment_id: 0 };
-        let security = (!security.is_off()).then(|| Arc::clone(security));
-        Self { policy, security, sealing: None, keepalives: None, ipsec_changes: 0 }
+        let security = (!control.security().is_off()).then(|| Arc::clone(control.security()));
+        let meter = Meter::new(&control.tx_limiter);
+        Self { policy, security, meter, sealing: None, keepalives: None, ipsec_changes: 0 }
     }
 
-    /// Takes over associations that have changed, unless `pending` is sealed in part, and lets their time go on.
+    /// Takes over a limit, and associations unless `pending` is sealed in part, that have changed, and lets their time go on.
     /// Sealed frames fit into `mtu` IP bytes. `is_shared`: other queue pairs seal with the same associations.
     #[inline]
     pub(crate) fn take_over(
         &mut self,
-        ipsec: &Ipsec,
+        control: &PortControl,
         pending: Option<&Planned>,
         mtu: usize,
         is_shared: bool,
         now_ns: u64,
     ) {
+        self.meter.take_over(now_ns);
+        let ipsec = control.ipsec();
         let changes = ipsec.changes();
         if changes != self.ipsec_changes && !matches!(pending, Some(Planned::Sealed(..))) {
             self.ipsec_changes = changes;
@@ -73,11 +80,11 @@ impl Plan {
         }
     }
 
-    /// When the associations have something to do.
+    /// When the associations have something to do, or the limit lets the host send again.
     pub(crate) fn next_deadline_ns(&self) -> Option<u64> {
         let sealing_ns = self.sealing.as_ref().and_then(|sealing| sealing.next_due_ns);
         let keepalive_ns = self.keepalives.as_ref().and_then(|keepalives| keepalives.next_due_ns);
-        sealing_ns.into_iter().chain(keepalive_ns).min()
+        sealing_ns.into_iter().chain(keepalive_ns).chain(self.meter.opens_ns()).min()
     }
 
     /// Whether the host may send the frame at all. Comes before anything that is learnt or made of it.
@@ -85,7 +92,7 @@ impl Plan {
     /// # Errors
     /// Why not.
     #[inline]
-    pub(crate) fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
+    fn admit(&self, frame: &Frame<'_>) -> Result<(), Loss> {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
@@ -95,11 +102,17 @@ impl Plan {
         self.sealing.is_none() && self.security.is_none()
     }
 
-    /// Plans what a frame becomes.
+    /// Plans what a frame becomes, and charges the host for it, also if it does not go.
     ///
     /// # Errors
     /// Why it does not go.
     pub(crate) fn plan(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
+        let planned = self.admit(frame).and_then(|()| self.plan_admitted(frame, stats, now_ns));
+        self.meter.spend_frame(frame, planned.as_ref().map_or(1, Planned::frames_left));
+        planned
+    }
+
+    fn plan_admitted(&mut self, frame: &mut Frame<'_>, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
         let sealed = match &mut self.sealing {
             None => None,
             Some(sealing) => {

@@ -167,8 +167,10 @@ impl HostIo for PacketQueue {
 
     fn disarm(&mut self) {}
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        watch(self.as_fd());
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        if !is_held {
+            watch(self.as_fd());
+        }
     }
 }
 

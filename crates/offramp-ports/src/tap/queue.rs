@@ -190,8 +190,8 @@ impl HostIo for TapPort {
 
     fn disarm(&mut self) {}
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        self.queues.iter().for_each(|queue| queue.watch(watch));
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.queues.iter().for_each(|queue| queue.watch(is_held, watch));
     }
 }
 
@@ -202,8 +202,10 @@ impl HostIo for TapQueue {
 
     fn disarm(&mut self) {}
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
-        watch(self.as_fd());
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        if !is_held {
+            watch(self.as_fd());
+        }
     }
 }
 

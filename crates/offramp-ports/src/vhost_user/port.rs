@@ -97,6 +97,10 @@ impl HostPort for VhostPort {
         Ok(has_frame)
     }
 
+    fn tx_hold(&mut self) {
+        self.queues.iter_mut().for_each(HostPort::tx_hold);
+    }
+
     fn tx_frame(&mut self) -> Frame<'_> {
         self.queues[self.fetched_from].tx_frame()
     }
@@ -201,9 +205,9 @@ impl HostIo for VhostPort {
         self.look_which_receive();
     }
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         for queue in &self.queues {
-            queue.watch(watch);
+            queue.watch(is_held, watch);
         }
     }
 }

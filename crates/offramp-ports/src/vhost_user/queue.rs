@@ -103,6 +103,14 @@ impl HostPort for VhostQueue {
         self.copy_next()
     }
 
+    /// Changes of the rings do not wait for the limit, nor do completions.
+    fn tx_hold(&mut self) {
+        if !self.state.receive.vring.has_open_frames() {
+            self.mailbox.serve(&mut self.state);
+        }
+        self.state.hold_transmit();
+    }
+
     #[inline]
     fn tx_frame(&mut self) -> Frame<'_> {
         self.frame.frame()
@@ -207,9 +215,9 @@ impl HostIo for VhostQueue {
         self.mailbox.serve(&mut self.state);
     }
 
-    fn watch<'a>(&'a self, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
         watch(self.mailbox.bell());
-        if let Some(kick) = self.state.transmit.vring.kick() {
+        if let Some(kick) = self.state.transmit.vring.kick().filter(|_| !is_held) {
             watch(kick);
         }
     }

@@ -28,6 +28,15 @@ impl QueueState {
         }
     }
 
+    /// Completes what was fetched, and discards what a disabled ring has; fetches nothing else.
+    pub(super) fn hold_transmit(&mut self) {
+        self.publish_transmit();
+        if self.transmit.state == RingState::Disabled {
+            self.discard_transmit();
+            self.fetch_transmit();
+        }
+    }
+
     /// Whether frames of a disabled ring wait to be discarded.
     pub(super) fn has_discards(&self) -> bool {
         self.transmit.state == RingState::Disabled && self.transmit.vring.has_ahead(1)

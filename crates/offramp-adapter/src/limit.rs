@@ -1,0 +1,317 @@
+//! Rate limits of a port: token buckets of bits and of frames, in each direction.
+//!
+//! | direction | a frame over the limit |
+//! |---|---|
+//! | transmit | stays in the host |
+//! | receive, cable | stays on the wire |
+//! | receive, switch | waits in a queue of the port, and is lost when that is full ([`Loss::RateLimit`](crate::stats::Loss::RateLimit)) |
+//!
+//! A frame passes while any token is left, and later frames pay for what it lacked. So a super-frame of 64 KiB passes
+//! a bucket of any depth, and the rate is exact.
+
+use offramp_offload::frame::Frame;
+use offramp_offload::sync::lock;
+use std::ops::RangeInclusive;
+use std::sync::atomic::{
+    AtomicU32,
+    Ordering::{Acquire, Release},
+};
+use std::sync::{Arc, Mutex};
+
+/// Rates that a limit may have, bits per second.
+pub const BITS_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
+/// Rates that a limit may have, frames per second.
+pub const FRAMES_PER_SECOND: RangeInclusive<u64> = 1..=1_000_000_000;
+/// Depths that a bucket may have, bytes.
+pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000_000;
+/// Depths that a bucket may have, frames.
+pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
+
+/// A token is counted in parts: a rate of 1 per second brings one in each nanosecond.
+const PARTS_PER_TOKEN: i128 = 1_000_000_000;
+const BITS_PER_BYTE: u64 = 8;
+/// Default depth of a bucket, as a part of a second: 5 ms. A second exceeds the rate by 0.5 % at most, and a thread that
+/// wakes late catches up.
+const BURST_PART_OF_SECOND: u64 = 200;
+/// Tokens that the queues of a port get at once, as a part of a second: each locks the bucket this often at most.
+const GRANT_PART_OF_SECOND: u64 = 1000;
+/// Longest time that a full queue of a switch's port takes to drain, as a part of a second: 50 ms.
+const QUEUE_PART_OF_SECOND: u64 = 20;
+/// Tokens of a queue that has no limit.
+const UNLIMITED: i64 = i64::MAX / 2;
+/// Bytes of a full frame of Ethernet.
+const FULL_FRAME_BYTES: usize = 1514;
+/// Bytes that a frame costs of which no bytes are known: the shortest of Ethernet.
+const REFUSED_FRAME_BYTES: usize = 60;
+
+/// A token bucket. It starts full.
+#[derive(Debug)]
+pub(crate) struct TokenBucket {
+    per_second: u64,
+    parts_max: i128,
+    /// Below 0 while it pays for a frame that cost more than was there.
+    parts: i128,
+    filled_ns: u64,
+}
+
+impl TokenBucket {
+    pub(crate) fn new(per_second: u64, burst: u64) -> Self {
+        let parts_max = i128::from(burst) * PARTS_PER_TOKEN;
+        Self { per_second, parts_max, parts: parts_max, filled_ns: 0 }
+    }
+
+    /// Adds the tokens of the time that has passed. A clock that goes back adds none.
+    fn fill(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.filled_ns);
+        self.filled_ns = self.filled_ns.max(now_ns);
+        let parts = i128::from(elapsed_ns).saturating_mul(self.per_second.into());
+        self.parts = self.parts.saturating_add(parts).min(self.parts_max);
+    }
+
+    /// Takes that many tokens if there are enough.
+    pub(crate) fn take(&mut self, tokens: u64, now_ns: u64) -> bool {
+        self.fill(now_ns);
+        let wanted = i128::from(tokens) * PARTS_PER_TOKEN;
+        let has_enough = wanted <= self.parts;
+        if has_enough {
+            self.parts -= wanted;
+        }
+        has_enough
+    }
+
+    /// Pays for `spent` tokens, and takes those that are left then, up to `wanted`. When there are none, it takes all that
+    /// are wanted of the next ones. Returns how many, and when they are there: what is taken later comes later.
+    fn reserve(&mut self, spent: u64, wanted: u64, now_ns: u64) -> (u64, u64) {
+        self.fill(now_ns);
+        self.parts -= i128::from(spent) * PARTS_PER_TOKEN;
+        let tokens = match self.parts / PARTS_PER_TOKEN {
+            left @ 1.. => wanted.min(u64::try_from(left).unwrap_or(u64::MAX)),
+            _ => wanted,
+        };
+        self.parts -= i128::from(tokens) * PARTS_PER_TOKEN;
+        let missing = (-self.parts).max(0) as u128;
+        let wait_ns = missing.div_ceil(u128::from(self.per_second.max(1)));
+        (tokens, self.filled_ns.saturating_add(u64::try_from(wait_ns).unwrap_or(u64::MAX)))
+    }
+
+    /// Tokens that one of `queues` gets at once.
+    fn grant(&self, queues: u64) -> u64 {
+        let burst = (self.parts_max / PARTS_PER_TOKEN) as u64;
+        (self.per_second / GRANT_PART_OF_SECOND).min(burst).div_euclid(queues).max(1)
+    }
+}
+
+/// A limit in one direction.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RateLimit {
+    /// Bits of frames per second, with Ethernet headers and without FCS; `None`: no limit. See [`BITS_PER_SECOND`].
+    pub bits_per_second: Option<u64>,
+    /// Frames per second. A super-frame counts as many as it makes. `None`: no limit. See [`FRAMES_PER_SECOND`].
+    pub frames_per_second: Option<u64>,
+    /// Bytes that pass at once after an idle time; `None`: those of 5 ms. See [`BURST_BYTES`].
+    pub burst_bytes: Option<u64>,
+    /// Frames that pass at once after an idle time; `None`: those of 5 ms. See [`BURST_FRAMES`].
+    pub burst_frames: Option<u64>,
+}
+
+impl RateLimit {
+    fn is_none(&self) -> bool {
+        self.bits_per_second.is_none() && self.frames_per_second.is_none()
+    }
+
+    fn bucket(per_second: Option<u64>, burst: Option<u64>) -> Option<TokenBucket> {
+        let per_second = per_second?;
+        let burst = burst.unwrap_or(per_second / BURST_PART_OF_SECOND).max(1);
+        Some(TokenBucket::new(per_second, burst))
+    }
+}
+
+/// The limits of a port.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PortLimits {
+    /// What the host sends.
+    pub tx: RateLimit,
+    /// What the host receives.
+    pub rx: RateLimit,
+}
+
+/// The buckets of one direction of a port, which its queues share.
+#[derive(Debug)]
+pub(crate) struct Limiter {
+    /// Grows with each change, so that a batch without one takes no lock.
+    changes: AtomicU32,
+    queues: u64,
+    buckets: Mutex<Buckets>,
+}
+
+#[derive(Debug, Default)]
+struct Buckets {
+    limit: RateLimit,
+    bits: Option<TokenBucket>,
+    frames: Option<TokenBucket>,
+}
+
+impl Limiter {
+    /// No limit, for a port of that many queues.
+    pub(crate) fn new(queues: u16) -> Arc<Self> {
+        let queues = u64::from(queues.max(1));
+        Arc::new(Self { changes: AtomicU32::new(0), queues, buckets: Mutex::default() })
+    }
+
+    /// The limit now.
+    pub(crate) fn limit(&self) -> RateLimit {
+        lock(&self.buckets).limit
+    }
+
+    /// Changes the limit, from the next batch on. One that stays as it is keeps its tokens.
+    pub(crate) fn set(&self, limit: RateLimit) {
+        let mut buckets = lock(&self.buckets);
+        if limit != buckets.limit {
+            let burst_bits = limit.burst_bytes.map(|bytes| bytes.saturating_mul(BITS_PER_BYTE));
+            *buckets = Buckets {
+                limit,
+                bits: RateLimit::bucket(limit.bits_per_second, burst_bits),
+                frames: RateLimit::bucket(limit.frames_per_second, limit.burst_frames),
+            };
+            self.changes.fetch_add(1, Release);
+        }
+    }
+}
+
+/// The tokens of one queue. It gets more from the buckets of its port about once in a millisecond.
+#[derive(Debug)]
+pub(crate) struct Meter {
+    limiter: Arc<Limiter>,
+    /// The last change of the limit that was taken over.
+    changes: u32,
+    limit: RateLimit,
+    is_limited: bool,
+    tokens: Tokens,
+    /// Set while there are no tokens: when the queue has the next ones.
+    opens_ns: Option<u64>,
+    next: Tokens,
+}
+
+/// No frame passes while either of them is below 1.
+#[derive(Clone, Copy, Debug)]
+struct Tokens {
+    bits: i64,
+    frames: i64,
+}
+
+impl Tokens {
+    const NONE: Self = Self { bits: 0, frames: 0 };
+}
+
+impl Meter {
+    pub(crate) fn new(limiter: &Arc<Limiter>) -> Self {
+        Self {
+            limiter: Arc::clone(limiter),
+            changes: 0,
+            limit: RateLimit::default(),
+            is_limited: false,
+            tokens: Tokens::NONE,
+            opens_ns: None,
+            next: Tokens::NONE,
+        }
+    }
+
+    /// Takes over a limit that has changed. After it, [`Meter::opens_ns`] lies in the future.
+    #[inline]
+    pub(crate) fn take_over(&mut self, now_ns: u64) {
+        let changes = self.limiter.changes.load(Acquire);
+        if changes != self.changes {
+            self.changes = changes;
+            self.limit = self.limiter.limit();
+            self.is_limited = !self.limit.is_none();
+            (self.tokens, self.opens_ns) = (Tokens::NONE, None);
+        }
+        if self.opens_ns.is_some() {
+            self.refill(now_ns);
+        }
+    }
+
+    /// Whether there is a limit.
+    #[inline]
+    pub(crate) fn is_limited(&self) -> bool {
+        self.is_limited
+    }
+
+    /// Whether a frame may pass now.
+    #[inline]
+    pub(crate) fn is_open(&mut self, now_ns: u64) -> bool {
+        !self.is_limited || (self.tokens.bits > 0 && self.tokens.frames > 0) || self.refill(now_ns)
+    }
+
+    /// Takes the tokens of frames that pass, which may be more than there are.
+    #[inline]
+    pub(crate) fn spend(&mut self, frames: usize, bytes: usize) {
+        if self.is_limited {
+            self.tokens.frames -= frames as i64;
+            self.tokens.bits -= (bytes as u64 * BITS_PER_BYTE) as i64;
+        }
+    }
+
+    /// As [`Meter::spend`], for a frame that becomes `frames`: each repeats its headers.
+    #[inline]
+    pub(crate) fn spend_frame(&mut self, frame: &Frame<'_>, frames: usize) {
+        if self.is_limited {
+            let header_len = if frames > 1 { frame.layout().map_or(0, |layout| layout.payload_start) } else { 0 };
+            self.spend(frames, frame.bytes().len() + frames.saturating_sub(1) * header_len);
+        }
+    }
+
+    /// As [`Meter::spend`], for a frame that the host's port could not express.
+    pub(crate) fn spend_refused(&mut self) {
+        self.spend(1, REFUSED_FRAME_BYTES);
+    }
+
+    /// Set while no frame may pass: when to ask again.
+    #[inline]
+    pub(crate) fn opens_ns(&self) -> Option<u64> {
+        self.opens_ns
+    }
+
+    /// Whether that many frames or super-frames and bytes take longer than a queue should delay the next frame.
+    pub(crate) fn delays_too_long(&self, frames: usize, bytes: usize) -> bool {
+        let frames = frames.max(bytes / FULL_FRAME_BYTES);
+        let exceeds = |waiting: u64, per_second: Option<u64>| {
+            per_second.is_some_and(|per_second| waiting >= (per_second / QUEUE_PART_OF_SECOND).max(1))
+        };
+        exceeds(frames as u64, self.limit.frames_per_second)
+            || exceeds(bytes as u64 * BITS_PER_BYTE, self.limit.bits_per_second)
+    }
+
+    /// Takes the tokens that were reserved if it is time, or gets some from the port's buckets; whether a frame may pass.
+    #[cold]
+    fn refill(&mut self, now_ns: u64) -> bool {
+        let opens_ns = match self.opens_ns {
+            Some(at) => at,
+            None => self.reserve(now_ns),
+        };
+        let is_open = opens_ns <= now_ns;
+        (self.tokens, self.opens_ns) = if is_open { (self.next, None) } else { (Tokens::NONE, Some(opens_ns)) };
+        is_open
+    }
+
+    /// Reserves the next tokens; when they are there. A frame at a time would wake the thread too often.
+    fn reserve(&mut self, now_ns: u64) -> u64 {
+        let reserve = |tokens: i64, bucket: &mut Option<TokenBucket>| match bucket {
+            _ if tokens > 0 => (tokens, now_ns),
+            None => (UNLIMITED, now_ns),
+            Some(bucket) => {
+                let wanted = bucket.grant(self.limiter.queues);
+                let (tokens, at_ns) = bucket.reserve(tokens.unsigned_abs(), wanted, now_ns);
+                (tokens as i64, at_ns)
+            }
+        };
+        let buckets = &mut *lock(&self.limiter.buckets);
+        let (bits, bits_ns) = reserve(self.tokens.bits, &mut buckets.bits);
+        let (frames, frames_ns) = reserve(self.tokens.frames, &mut buckets.frames);
+        self.next = Tokens { bits, frames };
+        bits_ns.max(frames_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests;
