@@ -10,11 +10,11 @@
 use crate::config::frame_len_max;
 use crate::port::{Arrival, Line, Loan, WirePort};
 use offramp_offload::count;
-use offramp_offload::sync::lock;
+use offramp_offload::sync::Mutex;
+use offramp_offload::sync::atomic::{AtomicBool, Ordering};
 use std::collections::VecDeque;
 use std::ops::RangeInclusive;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Preamble and start delimiter (8), FCS (4) and inter-frame gap (12) in byte times (IEEE 802.3).
@@ -153,7 +153,7 @@ struct LaneState {
 }
 
 /// The thread at one end of a lane.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Sleeper {
     /// Set while the thread sleeps, so that nothing is locked while it does not.
     is_waiting: AtomicBool,
@@ -161,14 +161,23 @@ struct Sleeper {
 }
 
 impl Sleeper {
+    fn new() -> Self {
+        Self { is_waiting: AtomicBool::new(false), waker: Mutex::new(None) }
+    }
+
     fn register(&self, waker: &Waker) {
-        *lock(&self.waker) = Some(waker.clone());
-        self.is_waiting.store(true, Ordering::SeqCst);
+        *self.waker.lock() = Some(waker.clone());
+        // An exchange, which costs what the store costs: one after the other in any order of the threads.
+        self.is_waiting.swap(true, Ordering::SeqCst);
+    }
+
+    fn unregister(&self) {
+        self.is_waiting.swap(false, Ordering::SeqCst);
     }
 
     fn wake(&self) {
         if self.is_waiting.swap(false, Ordering::SeqCst)
-            && let Some(waker) = &*lock(&self.waker)
+            && let Some(waker) = &*self.waker.lock()
         {
             waker.wake_by_ref();
         }
@@ -184,8 +193,8 @@ impl Lane {
                 full: VecDeque::with_capacity(batches),
                 free: (0..batches).map(|_| Batch::new(len_max)).collect(),
             }),
-            receiver: Sleeper::default(),
-            transmitter: Sleeper::default(),
+            receiver: Sleeper::new(),
+            transmitter: Sleeper::new(),
         }
     }
 }
@@ -260,7 +269,7 @@ impl CableEnd {
     fn recycle(&mut self) {
         if let Some(mut batch) = self.emptying.take() {
             batch.clear();
-            lock(&self.into.state).free.push(batch);
+            self.into.state.lock().free.push(batch);
             self.into.transmitter.wake();
         }
     }
@@ -272,7 +281,7 @@ impl WirePort for CableEnd {
             return 0;
         }
         if self.filling.is_none() {
-            self.filling = lock(&self.out.state).free.pop();
+            self.filling = self.out.state.lock().free.pop();
         }
         self.filling.as_ref().map_or(0, |batch| BATCH_FRAMES_MAX - batch.frames.len())
     }
@@ -282,7 +291,7 @@ impl WirePort for CableEnd {
             self.flush();
         }
         if self.filling.is_none() {
-            self.filling = lock(&self.out.state).free.pop();
+            self.filling = self.out.state.lock().free.pop();
         }
         let batch = self.filling.as_mut()?;
         let count = count.min(batch.room_for(len));
@@ -305,7 +314,7 @@ impl WirePort for CableEnd {
 
     fn flush(&mut self) {
         let Some(mut batch) = self.filling.take_if(|batch| !batch.frames.is_empty()) else { return };
-        let mut lane = lock(&self.out.state);
+        let mut lane = self.out.state.lock();
         match lane.full.back_mut() {
             Some(last)
                 if batch.frames.len() <= APPENDED_FRAMES_MAX
@@ -330,7 +339,7 @@ impl WirePort for CableEnd {
             if !self.receives {
                 return None;
             }
-            self.emptying = lock(&self.into.state).full.pop_front();
+            self.emptying = self.into.state.lock().full.pop_front();
         }
         let batch = self.emptying.as_mut()?;
         let slot = *batch.frames.get(batch.next)?;
@@ -350,14 +359,14 @@ impl WirePort for CableEnd {
         if !self.receives {
             return None;
         }
-        lock(&self.into.state).full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
+        self.into.state.lock().full.front().and_then(|batch| batch.frames.first()).map(|slot| slot.arrival_ns)
     }
 
     fn arrivals(&self, mut skip: usize, until_ns: u64, mut note: impl FnMut(Arrival)) -> u32 {
         if !self.receives {
             return u32::MAX;
         }
-        let lane = lock(&self.into.state);
+        let lane = self.into.state.lock();
         for batch in self.emptying.iter().chain(&lane.full) {
             let left = &batch.frames[batch.next..];
             let Some(new) = left.get(skip..) else {
@@ -389,10 +398,10 @@ impl Line for CableEnd {
 
     fn unregister(&self) {
         if self.receives {
-            self.into.receiver.is_waiting.store(false, Ordering::SeqCst);
+            self.into.receiver.unregister();
         }
         if self.transmits {
-            self.out.transmitter.is_waiting.store(false, Ordering::SeqCst);
+            self.out.transmitter.unregister();
         }
     }
 
@@ -407,6 +416,6 @@ impl Line for CableEnd {
 
     fn is_idle(&self) -> bool {
         let is_emptied = self.emptying.as_ref().is_none_or(|batch| batch.next == batch.frames.len());
-        is_emptied && lock(&self.into.state).full.is_empty()
+        is_emptied && self.into.state.lock().full.is_empty()
     }
 }

@@ -7,6 +7,9 @@ mod support;
 mod bench;
 #[path = "esp/ciphers.rs"]
 mod ciphers;
+#[cfg(feature = "loom")]
+#[path = "esp/every_order.rs"]
+mod every_order;
 #[path = "esp/keepalive.rs"]
 mod keepalive;
 #[path = "esp/large_send.rs"]

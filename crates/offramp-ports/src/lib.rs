@@ -14,6 +14,7 @@
 //! Nothing here edits a packet header (a VLAN tag that the kernel took out is put back), and only `offramp-virtio` touches
 //! guest memory. Only descriptors hold namespaces and interfaces, so the kernel removes them however the process ends.
 
+mod bell;
 pub mod ipsec_mb;
 pub mod packet;
 pub mod socket;

@@ -4,25 +4,24 @@
 //! host to host without leaving the processor's cache. It sleeps in one `ppoll` over the tasks'
 //! descriptors and an `eventfd` by which other threads (the other end of a cable) wake it.
 
+use crate::bell::Bell;
 use crate::sys::cpu;
 use crate::sys::sandbox::{Sandbox, ThreadKind};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, ppoll};
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::poll::{PollFd, PollFlags};
 use nix::sys::prctl::set_timerslack;
 use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, Signal, sigaction};
-use nix::sys::time::TimeSpec;
 use nix::time::{ClockId, clock_gettime};
 use offramp_adapter::cable::CableEnd;
 use offramp_adapter::pair::QueuePair;
 use offramp_adapter::port::{HostPort, Line, PortError};
 use offramp_impair::fault::{Reverse, VerdictFault};
+use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::io;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
 use std::os::unix::thread::JoinHandleExt;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Once, OnceLock};
-use std::task::{Wake, Waker};
+use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -222,36 +221,6 @@ impl Task for Box<dyn Task> {
     }
 }
 
-/// A descriptor that wakes a sleeping worker.
-#[derive(Debug)]
-struct Bell(EventFd);
-
-impl Bell {
-    fn new() -> io::Result<Self> {
-        Ok(Self(EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?))
-    }
-
-    fn ring(&self) {
-        // A full counter means that it rings already.
-        let _ = self.0.write(1);
-    }
-
-    fn clear(&self) {
-        // An error means that it is empty: nobody rang.
-        let _ = self.0.read();
-    }
-}
-
-impl Wake for Bell {
-    fn wake(self: Arc<Self>) {
-        self.ring();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        self.ring();
-    }
-}
-
 /// A running worker; it stops, and its thread ends, when this is dropped.
 #[derive(Debug)]
 pub struct Worker {
@@ -276,6 +245,11 @@ impl Shared {
     #[inline]
     fn enter(&self, task: usize) {
         self.task.store(task, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.stop.store(true, Ordering::Release);
+        self.bell.ring();
     }
 }
 
@@ -375,8 +349,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.shared.stop.store(true, Ordering::Release);
-        self.shared.bell.ring();
+        self.shared.end();
         if let Some(thread) = self.thread.take() {
             // A panic in the thread was reported when it happened.
             let _ = thread.join();
@@ -433,7 +406,8 @@ fn run<T: Task>(mut tasks: Vec<(usize, T)>, shared: &Shared, mut poll_time: Poll
     }
 }
 
-/// Polls every task once; whether any frame moved. A task that has ended is given up.
+/// Polls every task once; whether any frame moved or a task ended, which is given up then: after the last one there is
+/// nothing to sleep for.
 fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) -> bool {
     // Nobody else counts them.
     shared.turns.store(shared.turns.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
@@ -445,7 +419,10 @@ fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) 
                 moved |= progress;
                 true
             }
-            Err(PortError::Closed(_)) => false,
+            Err(PortError::Closed(_)) => {
+                moved = true;
+                false
+            }
             Err(_) => true,
         }
     });
@@ -455,21 +432,16 @@ fn poll_all<T: Task>(tasks: &mut Vec<(usize, T)>, shared: &Shared, now_ns: u64) 
 fn sleep<T: Task>(tasks: &mut [(usize, T)], bell: &Bell, now_ns: u64) {
     let wake_ns = now_ns + SLEEP_MAX.as_nanos() as u64;
     let mut watch = Watch { fds: Vec::with_capacity(1 + tasks.len()), wake_ns };
-    watch.readable(bell.0.as_fd());
     for (_, task) in tasks {
         task.watch(now_ns, &mut watch);
     }
-    let timeout = TimeSpec::from_duration(Duration::from_nanos(watch.wake_ns.saturating_sub(now_ns)));
-    match ppoll(&mut watch.fds, Some(timeout), None) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        // Nothing else can happen to descriptors that are owned here; do not spin if it does.
-        Err(_) => std::thread::sleep(Duration::from_millis(1)),
-    }
+    bell.sleep(watch.fds, Duration::from_nanos(watch.wake_ns.saturating_sub(now_ns)));
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::errno::Errno;
     use std::os::fd::OwnedFd;
 
     /// A task that waits for a pipe in the kernel.
@@ -576,5 +548,242 @@ mod tests {
             assert_eq!(time.now, Duration::from_micros(7));
         }
         assert_eq!(PollTime::new(Polling::Off).now, Duration::ZERO);
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod every_order {
+    use super::*;
+    use loom::thread;
+    use offramp_adapter::cable::{CableConfig, cable};
+    use offramp_adapter::config::AdapterConfig;
+    use offramp_adapter::moderation::{ModerationConfig, Policy};
+    use offramp_adapter::pair::PortControl;
+    use offramp_adapter::port::{InterruptCounts, Interrupts, WirePort};
+    use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
+    use offramp_offload::caps::Offloads;
+    use offramp_offload::frame::Frame;
+    use offramp_offload::meta::RxMeta;
+
+    /// Bytes of the shortest frame.
+    const FRAME_LEN: usize = 60;
+    /// A setting that no port has from the beginning.
+    const CHANGED: ModerationConfig = ModerationConfig { policy: Policy::Off, ring_guard_frames: 77 };
+
+    fn shared() -> Arc<Shared> {
+        let bell = Arc::new(Bell::new().unwrap());
+        Arc::new(Shared {
+            bell,
+            stop: AtomicBool::new(false),
+            thread_id: AtomicI32::new(0),
+            turns: AtomicU64::new(0),
+            task: AtomicUsize::new(NO_TASK),
+        })
+    }
+
+    fn drive<T: Task>(task: T, shared: &Shared) {
+        run(vec![(0, task)], shared, PollTime::new(Polling::Off));
+    }
+
+    fn closed() -> PortError {
+        PortError::Closed(1)
+    }
+
+    /// A host that ends its worker as soon as it is polled, or as its moderation has changed.
+    struct Host {
+        shared: Arc<Shared>,
+        ends_when_polled: bool,
+    }
+
+    impl HostPort for Host {
+        fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+            if self.ends_when_polled {
+                self.shared.end();
+            }
+            Ok(false)
+        }
+
+        fn tx_frame(&mut self) -> Frame<'_> {
+            Frame::received(&mut [])
+        }
+
+        fn rx_deliver(&mut self, _meta: &RxMeta, _frame: &[u8]) -> Result<(), PortError> {
+            Ok(())
+        }
+
+        fn rx_flush(&mut self, _now_ns: u64) {}
+
+        fn interrupts(&mut self) -> Option<&mut dyn Interrupts> {
+            Some(self)
+        }
+
+        fn accepts(&self) -> Offloads {
+            Offloads::empty()
+        }
+
+        fn honours_data_valid(&self) -> bool {
+            true
+        }
+    }
+
+    impl Interrupts for Host {
+        fn moderate(&mut self, config: &ModerationConfig) {
+            self.ends_when_polled |= *config == CHANGED;
+        }
+
+        fn send_due(&mut self, _now_ns: u64) -> InterruptCounts {
+            InterruptCounts::default()
+        }
+
+        fn next_due_ns(&self) -> Option<u64> {
+            None
+        }
+
+        fn cost_ns(&self) -> u64 {
+            0
+        }
+
+        fn wait_max_ns(&self) -> u64 {
+            0
+        }
+    }
+
+    impl HostIo for Host {
+        fn arm(&mut self) {}
+
+        fn disarm(&mut self) {}
+
+        fn watch<'a>(&'a self, _watch: &mut dyn FnMut(BorrowedFd<'a>)) {}
+    }
+
+    fn send_one(end: &mut CableEnd) -> bool {
+        let is_lent = end.lend(FRAME_LEN, 1).is_some();
+        if is_lent {
+            end.put(FRAME_LEN, 1, 0);
+            end.flush();
+        }
+        is_lent
+    }
+
+    /// Takes frames from a cable until it has all.
+    struct Receiver {
+        end: CableEnd,
+        expected: usize,
+    }
+
+    impl Task for Receiver {
+        fn poll(&mut self, now_ns: u64) -> Result<bool, PortError> {
+            let mut taken = 0;
+            while self.end.take(now_ns).is_some() {
+                taken += 1;
+            }
+            self.expected -= taken;
+            if self.expected == 0 { Err(closed()) } else { Ok(taken > 0) }
+        }
+
+        fn arm(&mut self, waker: &Waker) {
+            self.end.register(waker);
+        }
+
+        fn disarm(&mut self) {
+            self.end.unregister();
+        }
+
+        fn watch<'a>(&'a mut self, _now_ns: u64, _watch: &mut Watch<'a>) {}
+    }
+
+    /// Puts one frame into a cable as soon as it has room.
+    struct Transmitter(CableEnd);
+
+    impl Task for Transmitter {
+        fn poll(&mut self, _now_ns: u64) -> Result<bool, PortError> {
+            if send_one(&mut self.0) { Err(closed()) } else { Ok(false) }
+        }
+
+        fn arm(&mut self, waker: &Waker) {
+            self.0.register(waker);
+        }
+
+        fn disarm(&mut self) {
+            self.0.unregister();
+        }
+
+        fn watch<'a>(&'a mut self, _now_ns: u64, _watch: &mut Watch<'a>) {}
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_wakes_for_each_frame_of_its_cable() {
+        loom::model(|| {
+            let (mut here, there) = cable(&CableConfig::default());
+            let shared = shared();
+            let worker = thread::spawn(move || {
+                drive(Receiver { end: there, expected: 2 }, &shared);
+            });
+            assert!(send_one(&mut here) && send_one(&mut here));
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_on_a_full_cable_wakes_when_it_has_room() {
+        loom::model(|| {
+            let (mut here, mut there) = cable(&CableConfig::default());
+            while let Some(loan) = here.lend(FRAME_LEN, usize::MAX) {
+                let count = (loan.bytes.len() - FRAME_LEN) / loan.stride + 1;
+                here.put(FRAME_LEN, count, 0);
+                here.flush();
+            }
+            let shared = shared();
+            let worker = thread::spawn(move || drive(Transmitter(here), &shared));
+            let mut taken = 0;
+            // One more than a batch: what was taken goes back with the first frame of the next batch.
+            while taken < 65 && there.take(0).is_some() {
+                taken += 1;
+            }
+            assert_eq!(taken, 65);
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_pair_whose_worker_sleeps_has_a_changed_setting_at_once() {
+        loom::model(|| {
+            let config = AdapterConfig { moderation: ModerationConfig::default(), ..AdapterConfig::default() };
+            let (_here, there) = cable(&CableConfig::default());
+            let shared = shared();
+            let control = PortControl::new(&config);
+            let host = Host { shared: Arc::clone(&shared), ends_when_polled: false };
+            let pair = QueuePair::new(&config, &control, 0, host, there);
+            let worker = thread::spawn(move || drive(pair, &shared));
+            control.set_moderation(CHANGED);
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_switch_whose_worker_sleeps_polls_a_port_that_is_added() {
+        loom::model(|| {
+            let config = SwitchConfig { ports_max: 1, stations_max: 1, ..SwitchConfig::default() };
+            let switch = Switch::new(&config);
+            let (shared, control) = (shared(), Arc::clone(switch.control()));
+            let host = Host { shared: Arc::clone(&shared), ends_when_polled: true };
+            let worker = thread::spawn(move || drive(switch, &shared));
+            control.add(host, &PortConfig { stations_max: 1, ..PortConfig::default() }).unwrap();
+            worker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_worker_that_sleeps_wakes_to_stop() {
+        loom::model(|| {
+            let (_here, there) = cable(&CableConfig::default());
+            let shared = shared();
+            let inside = Arc::clone(&shared);
+            let worker = thread::spawn(move || {
+                drive(Receiver { end: there, expected: 1 }, &inside);
+            });
+            shared.end();
+            worker.join().unwrap();
+        });
     }
 }

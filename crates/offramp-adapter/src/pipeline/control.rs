@@ -9,12 +9,12 @@ use crate::port::Interrupts;
 use crate::port_security::PortSecurity;
 use crate::stats::QueueStats;
 use offramp_offload::caps::Offloads;
-use offramp_offload::sync::lock;
-use std::sync::atomic::{
+use offramp_offload::sync::Mutex;
+use offramp_offload::sync::atomic::{
     AtomicU32,
     Ordering::{Acquire, Relaxed, Release},
 };
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Settings of a port that take effect with its next batch, its security associations, and its counters.
@@ -67,13 +67,13 @@ impl PortControl {
 
     /// When the host is interrupted.
     pub fn moderation(&self) -> ModerationConfig {
-        *lock(&self.moderation)
+        *self.moderation.lock()
     }
 
     /// Changes when the host is interrupted, from the next batch on, also for frames that wait. Wakes the thread that
     /// drives the port.
     pub fn set_moderation(&self, moderation: ModerationConfig) {
-        let mut current = lock(&self.moderation);
+        let mut current = self.moderation.lock();
         *current = moderation;
         self.moderation_changes.fetch_add(1, Release);
         drop(current);
@@ -132,7 +132,7 @@ impl PortControl {
 
     /// Wakes `waker` after each change.
     pub(crate) fn register(&self, waker: &Waker) {
-        let mut wakers = lock(&self.wakers);
+        let mut wakers = self.wakers.lock();
         if !wakers.iter().any(|known| known.will_wake(waker)) {
             wakers.push(waker.clone());
         }
@@ -140,11 +140,11 @@ impl PortControl {
 
     /// Takes back [`PortControl::register`], where one thread drives the port.
     pub(crate) fn unregister(&self) {
-        lock(&self.wakers).clear();
+        self.wakers.lock().clear();
     }
 
     fn wake(&self) {
-        lock(&self.wakers).iter().for_each(Waker::wake_by_ref);
+        self.wakers.lock().iter().for_each(Waker::wake_by_ref);
     }
 
     /// Sends the interrupts that are due to a host that sees frames before it is interrupted, and counts them. When the

@@ -4,10 +4,10 @@ use super::{PortConfig, SwitchConfig};
 use crate::config::{AdapterConfig, MTU_MAX, MTU_MIN};
 use crate::pipeline::control::PortControl;
 use crate::stats::QueueStats;
-use offramp_offload::sync::lock;
+use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
+use offramp_offload::sync::{Mutex, MutexGuard};
 use std::ops::Deref;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::Arc;
 use std::task::Waker;
 
 /// Ports of a switch that does not learn: a link has two ends.
@@ -177,11 +177,11 @@ impl<P> SwitchControl<P> {
             requests: Vec::new(),
         };
         let registry = Mutex::new(registry);
-        Self { config: *config, registry, asked: AtomicBool::new(false), waker: Mutex::default() }
+        Self { config: *config, registry, asked: AtomicBool::new(false), waker: Mutex::new(None) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Registry<P>> {
-        lock(&self.registry)
+        self.registry.lock()
     }
 
     /// Adds a port; it carries frames from the switch's next batch on.
@@ -264,7 +264,7 @@ impl<P> SwitchControl<P> {
         registry.requests.push(request);
         self.asked.store(true, Relaxed);
         drop(registry);
-        if let Some(waker) = &*lock(&self.waker) {
+        if let Some(waker) = &*self.waker.lock() {
             waker.wake_by_ref();
         }
     }
@@ -287,6 +287,6 @@ impl<P> SwitchControl<P> {
     }
 
     pub(super) fn register(&self, waker: Option<&Waker>) {
-        *lock(&self.waker) = waker.cloned();
+        *self.waker.lock() = waker.cloned();
     }
 }

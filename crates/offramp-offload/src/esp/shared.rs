@@ -11,8 +11,7 @@ use super::open::{Opened, Opener, Refused, Seen};
 use super::seal::{OutboundSa, SealRefused};
 use super::udp::EspPacket;
 use crate::frame::Frame;
-use crate::sync::lock;
-use std::sync::Mutex;
+use crate::sync::Mutex;
 
 /// Sequence numbers that one thread may use; nobody else gets them, and nobody gets them twice.
 #[derive(Debug, PartialEq, Eq)]
@@ -102,7 +101,7 @@ impl SharedOutbound {
     /// # Errors
     /// [`SealRefused::Expired`] or [`SealRefused::SequenceExhausted`] when none is left.
     pub fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         if ledger.spent.is_used_up() {
             return Err(SealRefused::Expired);
         }
@@ -119,7 +118,7 @@ impl SharedOutbound {
     /// Ends an association that has handed out no number, and never will, so that its key stays unused. `false`, and
     /// nothing changes, when it has handed out one.
     pub fn end_unused(&self) -> bool {
-        let mut ledger = lock(&self.ledger);
+        let mut ledger = self.ledger.lock();
         let is_unused = ledger.spent.packets() == 0;
         if is_unused {
             ledger.spent.end();
@@ -129,32 +128,32 @@ impl SharedOutbound {
 
     /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
-        lock(&self.ledger).spent.tick(now_ns)
+        self.ledger.lock().spent.tick(now_ns)
     }
 
     /// When [`SharedOutbound::tick`] may report something next.
     pub fn next_due_ns(&self) -> Option<u64> {
-        lock(&self.ledger).spent.next_due_ns()
+        self.ledger.lock().spent.next_due_ns()
     }
 
     /// The last sequence number that was handed out, 0 before the first.
     pub fn sequence(&self) -> u64 {
-        lock(&self.ledger).sent
+        self.ledger.lock().sent
     }
 
     /// Packets that numbers were handed out for.
     pub fn packets(&self) -> u64 {
-        lock(&self.ledger).spent.packets()
+        self.ledger.lock().spent.packets()
     }
 
     /// Bytes of the clear packets that numbers were handed out for.
     pub fn bytes(&self) -> u64 {
-        lock(&self.ledger).spent.bytes()
+        self.ledger.lock().spent.bytes()
     }
 
     /// Why nothing can be sealed any more; `None` while something can.
     pub fn ended(&self) -> Option<SealRefused> {
-        let ledger = lock(&self.ledger);
+        let ledger = self.ledger.lock();
         if ledger.spent.is_used_up() {
             Some(SealRefused::Expired)
         } else {
@@ -206,47 +205,47 @@ impl SharedInbound {
     /// the packet was genuine.
     #[inline]
     pub fn open(&self, frame: &mut Frame<'_>, packet: &EspPacket) -> Result<Opened, Refused> {
-        let sequence = lock(&self.seen).check(packet.sequence)?;
+        let sequence = self.seen.lock().check(packet.sequence)?;
         let decrypted = self.opener.decrypt(frame, packet, sequence)?;
         let opened = self.opener.unwrap(frame, decrypted, sequence);
         // A genuine packet that is refused has used the key and its number, too.
-        let event = lock(&self.seen).take(sequence, opened.as_ref().ok())?;
+        let event = self.seen.lock().take(sequence, opened.as_ref().ok())?;
         opened.map(|opened| Opened { event, ..opened })
     }
 
     /// A lifetime that ended with a packet which was genuine, but refused, as [`super::InboundSa::pending_event`].
     pub fn pending_event(&self) -> Option<LifetimeEvent> {
-        lock(&self.seen).spent.take_pending()
+        self.seen.lock().spent.take_pending()
     }
 
     /// Checks the limits of time at `now_ns`, nanoseconds since any fixed moment. Time counts from the first call.
     pub fn tick(&self, now_ns: u64) -> Option<LifetimeEvent> {
-        lock(&self.seen).spent.tick(now_ns)
+        self.seen.lock().spent.tick(now_ns)
     }
 
     /// When [`SharedInbound::tick`] may report something next.
     pub fn next_due_ns(&self) -> Option<u64> {
-        lock(&self.seen).spent.next_due_ns()
+        self.seen.lock().spent.next_due_ns()
     }
 
     /// The highest sequence number that was accepted.
     pub fn highest(&self) -> u64 {
-        lock(&self.seen).window.highest()
+        self.seen.lock().window.highest()
     }
 
     /// Genuine packets so far.
     pub fn packets(&self) -> u64 {
-        lock(&self.seen).spent.packets()
+        self.seen.lock().spent.packets()
     }
 
     /// Bytes of the clear packets so far.
     pub fn bytes(&self) -> u64 {
-        lock(&self.seen).spent.bytes()
+        self.seen.lock().spent.bytes()
     }
 
     /// Whether a hard limit is reached.
     pub fn has_expired(&self) -> bool {
-        lock(&self.seen).spent.is_used_up()
+        self.seen.lock().spent.is_used_up()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Whether the link of a port is up, as its guest reads it.
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use crate::bell::Bell;
 use offramp_offload::sync::lock;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -13,13 +13,12 @@ use std::sync::{Arc, Mutex};
 pub struct Link {
     is_up: AtomicBool,
     /// Rings when the state has changed.
-    bell: EventFd,
+    bell: Bell,
 }
 
 impl Link {
     pub(super) fn new() -> io::Result<Arc<Self>> {
-        let bell = EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?;
-        Ok(Arc::new(Self { is_up: AtomicBool::new(true), bell }))
+        Ok(Arc::new(Self { is_up: AtomicBool::new(true), bell: Bell::new()? }))
     }
 
     /// Whether the link is up.
@@ -30,15 +29,13 @@ impl Link {
     /// Sets whether the link is up; a change is reported to a guest whose frontend takes reports.
     pub fn set_up(&self, is_up: bool) {
         if self.is_up.swap(is_up, Ordering::AcqRel) != is_up {
-            // A full counter means that it rings already.
-            let _ = self.bell.write(1);
+            self.bell.ring();
         }
     }
 
     /// Clears the bell.
     pub(super) fn clear(&self) {
-        // An error means that it is empty: nobody rang.
-        let _ = self.bell.read();
+        self.bell.clear();
     }
 }
 

@@ -4,14 +4,14 @@
 //! a piece of work; the queue's thread does it between two batches and answers. All that a batch pays is
 //! one look at a flag.
 
-use nix::sys::eventfd::{EfdFlags, EventFd};
-use offramp_offload::sync::lock;
+use crate::bell::Bell;
+use offramp_offload::sync::atomic::{AtomicBool, Ordering};
+use offramp_offload::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc;
-use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a queue's thread may take to answer. It answers between two batches, or when it is woken; only
@@ -25,7 +25,7 @@ struct Shared<S> {
     /// Set while there is work, and the bell rings. Both change only with the inbox locked: a queue's thread that sees one
     /// of them finds the other, too. Else a bell that rang late would keep it awake, or wake it for nothing.
     has_work: AtomicBool,
-    bell: EventFd,
+    bell: Bell,
     work: Mutex<Inbox<S>>,
 }
 
@@ -42,8 +42,8 @@ impl<S> std::fmt::Debug for Inbox<S> {
 
 impl<S> Shared<S> {
     /// A panic elsewhere leaves work undone at worst.
-    fn inbox(&self) -> std::sync::MutexGuard<'_, Inbox<S>> {
-        lock(&self.work)
+    fn inbox(&self) -> MutexGuard<'_, Inbox<S>> {
+        self.work.lock()
     }
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Receiver<S>(Arc<Shared<S>>);
 pub(super) fn mailbox<S>() -> io::Result<(Sender<S>, Receiver<S>)> {
     let shared = Arc::new(Shared {
         has_work: AtomicBool::new(false),
-        bell: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?,
+        bell: Bell::new()?,
         work: Mutex::new(Inbox { waiting: VecDeque::new(), is_closed: false }),
     });
     Ok((Sender(Arc::clone(&shared)), Receiver(shared)))
@@ -99,8 +99,7 @@ impl<S: 'static> Sender<S> {
         }
         inbox.waiting.push_back(work);
         self.0.has_work.store(true, Ordering::Relaxed);
-        // A full counter means that it rings already.
-        let _ = self.0.bell.write(1);
+        self.0.bell.ring();
         Ok(answered)
     }
 }
@@ -130,8 +129,8 @@ impl<S> Receiver<S> {
         let waiting = {
             let mut inbox = self.0.inbox();
             self.0.has_work.store(false, Ordering::Relaxed);
-            // Empty: it rang for work that is done.
-            let _ = self.0.bell.read();
+            // It rang for work that is done.
+            self.0.bell.clear();
             std::mem::take(&mut inbox.waiting)
         };
         for work in waiting {
@@ -143,7 +142,7 @@ impl<S> Receiver<S> {
     pub fn ring(&self) {
         let inbox = self.0.inbox();
         self.0.has_work.store(true, Ordering::Relaxed);
-        let _ = self.0.bell.write(1);
+        self.0.bell.ring();
         drop(inbox);
     }
 
@@ -164,6 +163,7 @@ impl<S> Drop for Receiver<S> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
     #[test]
     fn work_is_done_by_the_other_thread_and_answered() {
@@ -185,6 +185,10 @@ mod tests {
         assert_eq!(sender.run(|state| *state), Err(NobodyThere));
     }
 
+    fn is_ringing(bell: &Bell) -> bool {
+        poll(&mut [PollFd::new(bell.as_fd(), PollFlags::POLLIN)], PollTimeout::ZERO) == Ok(1)
+    }
+
     #[test]
     fn the_bell_is_silent_once_all_work_is_done() {
         const PIECES: u32 = 10_000;
@@ -197,11 +201,7 @@ mod tests {
         });
         for piece in 0..PIECES {
             sender.run(|state| *state += 1).unwrap();
-            assert_eq!(
-                sender.0.bell.read(),
-                Err(nix::errno::Errno::EAGAIN),
-                "it rings for nothing behind piece {piece}"
-            );
+            assert!(!is_ringing(&sender.0.bell), "it rings for nothing after piece {piece}");
         }
         queue.join().unwrap();
     }
@@ -213,5 +213,61 @@ mod tests {
         let mut state = 1;
         receiver.serve(&mut state);
         assert_eq!(state, 2);
+    }
+}
+
+#[cfg(all(test, feature = "loom"))]
+mod every_order {
+    use super::*;
+    use loom::thread;
+
+    /// Sleeps until work is there, does it, and so on until `pieces` are done.
+    fn serve_until(receiver: &Receiver<u32>, pieces: u32) {
+        let mut done = 0;
+        loop {
+            receiver.serve(&mut done);
+            if done == pieces {
+                return;
+            }
+            receiver.0.bell.sleep(Vec::new(), Duration::ZERO);
+        }
+    }
+
+    #[test]
+    fn a_queue_that_sleeps_does_all_work_and_is_woken_for_none_that_is_done() {
+        loom::model(|| {
+            let (sender, receiver) = mailbox::<u32>().unwrap();
+            let other = Sender(Arc::clone(&sender.0));
+            let queue = thread::spawn(move || {
+                serve_until(&receiver, 2);
+                receiver
+            });
+            let asking = thread::spawn(move || drop(other.ask(|done| *done += 1).unwrap()));
+            drop(sender.ask(|done| *done += 1).unwrap());
+            asking.join().unwrap();
+            let receiver = queue.join().unwrap();
+            assert!(!receiver.0.bell.is_ringing() && !receiver.0.has_work.load(Ordering::Relaxed));
+        });
+    }
+
+    #[test]
+    fn whoever_asks_a_queue_that_goes_is_answered_or_hears_that_it_went() {
+        loom::model(|| {
+            let (sender, receiver) = mailbox::<u32>().unwrap();
+            let queue = thread::spawn(move || {
+                let mut done = 0;
+                receiver.serve(&mut done);
+                drop(receiver);
+                done
+            });
+            let asked = sender.ask(|done| *done += 1);
+            let done = queue.join().unwrap();
+            match asked {
+                Err(NobodyThere) => assert_eq!(done, 0),
+                Ok(answered) => assert_eq!(answered.try_recv().is_ok(), done == 1, "an answer that never comes"),
+            }
+            // Else whoever waits would wait for ever.
+            assert!(sender.0.inbox().waiting.is_empty());
+        });
     }
 }

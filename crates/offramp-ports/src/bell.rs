@@ -1,0 +1,117 @@
+//! A descriptor by which one thread wakes another that sleeps in `ppoll`.
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, ppoll};
+use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::sys::time::TimeSpec;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::task::Wake;
+use std::time::Duration;
+
+/// Readable from the moment at which it rings until it is cleared.
+#[derive(Debug)]
+pub(crate) struct Bell {
+    event: EventFd,
+    /// In place of the descriptor's counter: loom does not know system calls.
+    #[cfg(feature = "loom")]
+    counter: every_order::Counter,
+}
+
+impl Bell {
+    pub fn new() -> io::Result<Self> {
+        Ok(Self {
+            event: EventFd::from_flags(EfdFlags::EFD_NONBLOCK | EfdFlags::EFD_CLOEXEC)?,
+            #[cfg(feature = "loom")]
+            counter: every_order::Counter::new(),
+        })
+    }
+
+    pub fn ring(&self) {
+        #[cfg(feature = "loom")]
+        self.counter.ring();
+        // A full counter means that it rings already.
+        let _ = self.event.write(1);
+    }
+
+    pub fn clear(&self) {
+        #[cfg(feature = "loom")]
+        self.counter.clear();
+        // An error means that it is empty: nobody rang.
+        let _ = self.event.read();
+    }
+
+    #[cfg(all(test, feature = "loom"))]
+    pub fn is_ringing(&self) -> bool {
+        self.counter.is_ringing()
+    }
+
+    /// Sleeps until it rings, one of `fds` has what it waits for, or `timeout` has passed.
+    pub fn sleep<'a>(&'a self, mut fds: Vec<PollFd<'a>>, timeout: Duration) {
+        #[cfg(feature = "loom")]
+        self.counter.sleep();
+        fds.push(PollFd::new(self.event.as_fd(), PollFlags::POLLIN));
+        match ppoll(&mut fds, Some(TimeSpec::from_duration(timeout)), None) {
+            Ok(_) | Err(Errno::EINTR) => {}
+            // Nothing else can happen to descriptors that are owned here; do not spin if it does.
+            Err(_) => std::thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.ring();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.ring();
+    }
+}
+
+#[cfg(feature = "loom")]
+mod every_order {
+    use loom::sync::Condvar;
+    use offramp_offload::sync::Mutex;
+
+    /// What an eventfd counts, and who sleeps on it.
+    #[derive(Debug)]
+    pub(super) struct Counter {
+        is_ringing: Mutex<bool>,
+        sleeper: Condvar,
+    }
+
+    impl Counter {
+        pub fn new() -> Self {
+            Self { is_ringing: Mutex::new(false), sleeper: Condvar::new() }
+        }
+
+        pub fn ring(&self) {
+            *self.is_ringing.lock() = true;
+            self.sleeper.notify_one();
+        }
+
+        pub fn clear(&self) {
+            *self.is_ringing.lock() = false;
+        }
+
+        #[cfg(test)]
+        pub fn is_ringing(&self) -> bool {
+            *self.is_ringing.lock()
+        }
+
+        pub fn sleep(&self) {
+            let mut is_ringing = self.is_ringing.lock();
+            while !*is_ringing {
+                is_ringing = self.sleeper.wait(is_ringing).expect("nobody panics");
+            }
+        }
+    }
+}
