@@ -169,6 +169,30 @@ pub struct AdapterConfig {
     pub bus: Bus,
     /// The way of frames through it.
     pub engine: EngineConfig,
+    /// Of segments that wait together.
+    pub coalescing: CoalescingConfig,
+    /// Between two of its frames, where that is longer than the link's gap.
+    pub gap: Span,
+}
+
+/// Who coalesces segments of a connection that wait together, and so pays for each frame of the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CoalescedBy {
+    /// They are handed over one by one.
+    Nobody,
+    /// The adapter: its engine's time for each frame received.
+    Adapter,
+    /// The host: its driver's time for each frame.
+    Host,
+}
+
+/// How segments are coalesced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CoalescingConfig {
+    /// Who does it.
+    pub by: CoalescedBy,
+    /// Segments of an aggregate at most; an IP packet's length is a bound of its own.
+    pub segments_max: u64,
 }
 
 /// How frames go through an adapter that is bus master.
@@ -198,8 +222,6 @@ pub struct EngineConfig {
     pub descriptor_fetch: u64,
     /// Descriptors written back at once.
     pub descriptor_write_back: u64,
-    /// Waiting segments of a connection are handed over as one.
-    pub coalesces: bool,
     /// Segments for each one whose checksum the adapter reports as bad; 0: none.
     pub verdict_fault: u64,
 }
@@ -408,7 +430,24 @@ impl Fields<'_> {
         let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
         memory.check()?;
         let queues = self.0.value("adapter.queues");
-        Ok(AdapterConfig { queues, memory, moderation: self.moderation(), bus: self.bus(), engine: self.engine() })
+        let (moderation, bus) = (self.moderation(), self.bus());
+        let coalescing = CoalescingConfig {
+            by: match self.word("adapter.coalesce", schema::COALESCES) {
+                "on" => CoalescedBy::Adapter,
+                "host" => CoalescedBy::Host,
+                _ => CoalescedBy::Nobody,
+            },
+            segments_max: self.0.value("adapter.coalesce_segments"),
+        };
+        Ok(AdapterConfig {
+            queues,
+            memory,
+            moderation,
+            bus,
+            engine: self.engine(),
+            coalescing,
+            gap: self.time("adapter.gap"),
+        })
     }
 
     fn engine(&self) -> EngineConfig {
@@ -430,7 +469,6 @@ impl Fields<'_> {
             descriptor: self.0.value("adapter.descriptor"),
             descriptor_fetch: self.0.value("adapter.descriptor_fetch"),
             descriptor_write_back: self.0.value("adapter.descriptor_write_back"),
-            coalesces: self.is_on("adapter.coalesce"),
             verdict_fault: self.0.value("adapter.verdict_fault"),
         }
     }
@@ -477,7 +515,7 @@ impl Fields<'_> {
 
     fn bus(&self) -> Bus {
         let access = self.word("adapter.access", schema::ACCESSES);
-        if access == "master" {
+        if self.word("bus.kind", schema::BUSES) != "isa" {
             return self.master();
         }
         // Memory needs no recovery between two accesses.

@@ -1,22 +1,34 @@
 //! The line between two stations: half duplex with collisions (IEEE 802.3 CSMA/CD), or full duplex.
 //!
-//! The link decides who sends and when; its owner stores the frames. It asks for events through [`Action`], and the owner
-//! delivers them by [`Link::on_free`] and [`Link::on_ready`].
+//! Each end of a shared line hears the other after the delay. A station sends when it has a frame, is ready, and has heard
+//! nothing for a gap; what it does not hear yet, it collides with. In the last third of its gap it does not listen any more
+//! (IEEE 802.3 4.2.3.2.2), so two stations that wait for the same frame to end collide.
+//!
+//! The link decides who sends and when; its owner stores the frames, and calls [`Link::begin`] at the moments that it is
+//! given.
 
 use crate::time::{Span, Time};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
-/// Preamble, start delimiter and FCS, in byte times (IEEE 802.3 4.2).
-const FRAMING_LEN: u64 = 12;
+/// Preamble and start delimiter, in byte times (IEEE 802.3 4.2).
+const PREAMBLE_LEN: u64 = 8;
+/// The frame check sequence, bytes.
+const FCS_LEN: u64 = 4;
+/// What is sent after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
+const JAM_LEN: u64 = 4;
 /// The gap between two frames, in byte times (IEEE 802.3 4.4.2: 96 bit times).
 pub const INTERFRAME_GAP_LEN: u64 = 12;
+/// The part of the gap, its end, in which a station that waits does not listen any more (IEEE 802.3 4.2.3.2.2).
+const DEAF_PARTS: u64 = 3;
 /// Shortest frame without FCS, bytes.
 pub const FRAME_LEN_MIN: u64 = 60;
-/// A slot of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times).
+/// A slot of the back-off, in byte times (IEEE 802.3 4.4.2: 512 bit times; 4096 at 1 Gbit/s).
 const SLOT_LEN: u64 = 64;
-/// A collision occupies the line for the preamble and the jam, in byte times (IEEE 802.3 4.2.3.2.4: 64 and 32 bits).
-const COLLISION_LEN: u64 = 12;
+const SLOT_LEN_GIGABIT: u64 = 512;
+/// The rate up to which stations share a line (IEEE 802.3 4.4.2), and at which frames are extended to a slot
+/// (4.2.3.4).
+const GIGABIT: u64 = 1_000_000_000;
 /// Most doublings of the back-off (IEEE 802.3 4.2.3.2.5).
 const BACKOFF_DOUBLINGS_MAX: u32 = 10;
 /// A frame that collided so often is given up (IEEE 802.3 4.2.3.2.5).
@@ -41,53 +53,98 @@ pub struct LinkConfig {
 impl LinkConfig {
     /// Time that a frame of `len` bytes without FCS occupies the line, without the gap after it.
     pub fn frame_time(&self, len: u64) -> Span {
-        Span::of_bytes_at(len.max(FRAME_LEN_MIN) + FRAMING_LEN, self.rate_bps)
+        let is_extended = !self.full_duplex && self.rate_bps == GIGABIT;
+        let least = if is_extended { SLOT_LEN_GIGABIT } else { FRAME_LEN_MIN + FCS_LEN };
+        self.byte_times(PREAMBLE_LEN + (len + FCS_LEN).max(least))
     }
 
     /// The gap between two frames.
     pub fn gap(&self) -> Span {
-        Span::of_bytes_at(INTERFRAME_GAP_LEN, self.rate_bps)
+        self.byte_times(INTERFRAME_GAP_LEN)
     }
 
     fn slot(&self) -> Span {
-        Span::of_bytes_at(SLOT_LEN, self.rate_bps)
+        self.byte_times(if self.rate_bps == GIGABIT { SLOT_LEN_GIGABIT } else { SLOT_LEN })
+    }
+
+    fn byte_times(&self, len: u64) -> Span {
+        Span::of_bytes_at(len, self.rate_bps)
+    }
+
+    /// Whether stations can share such a line: each must hear of a collision while it sends its shortest frame.
+    ///
+    /// # Errors
+    /// The parameter that is wrong, and why.
+    pub fn check(&self) -> Result<(), (&'static str, String)> {
+        let round_trip = self.delay.times(2);
+        if self.full_duplex {
+            Ok(())
+        } else if self.rate_bps > GIGABIT {
+            let why = "stations share a line up to 1 Gbit/s (IEEE 802.3 4.4.2); set it to \"full\"";
+            Err(("link.duplex", why.to_owned()))
+        } else if round_trip > self.slot() {
+            let (longest, delay) = (self.slot().as_us() / 2.0, self.delay.as_us());
+            let why = format!(
+                "stations that share a line of this rate are {longest:.1} us apart at most, so that each hears of a collision \
+                 while it sends; it is {delay:.1} us"
+            );
+            Err(("link.delay", why))
+        } else {
+            Ok(())
+        }
     }
 }
 
-/// What a line asks its owner to do.
+/// When a station begins to send, if it hears nothing until then. Call [`Link::begin`] with it at that moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Begin {
+    /// The station.
+    pub station: Station,
+    /// The moment.
+    pub at: Time,
+    /// Says whether it still holds.
+    generation: u64,
+}
+
+/// What comes of a beginning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing: the station waits its turn.
+    /// It was deferred, and another one holds.
     None,
-    /// This station's frame is on the wire from now on; its last bit arrives at the other end after
-    /// [`LinkConfig::frame_time`] and the delay.
-    Start(Station),
-    /// Both collided. Call [`Link::on_free`] at `free`, and [`Link::on_ready`] for each station at its moment; a
-    /// station whose moment is `None` has given up its frame.
+    /// The frame is on the wire.
+    Start {
+        /// When its last bit leaves: call [`Link::sent`] then, unless a collision ends it before.
+        ends: Time,
+        /// When the other station, which has asked too, begins now.
+        other: Option<Begin>,
+    },
+    /// Both collided.
     Collision {
-        /// When the line is free again.
-        free: Time,
-        /// When each station tries again.
-        retry: [Option<Time>; STATIONS],
+        /// When each station may ask again.
+        retry: [Time; STATIONS],
+        /// Whether each has given its frame up.
+        gave_up: [bool; STATIONS],
     },
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Medium {
-    Idle,
-    /// A station sends since this moment.
-    Sending(Station, Time),
-    /// A gap or a jam.
-    Closed,
+/// One end of a line.
+#[derive(Clone, Copy, Debug, Default)]
+struct End {
+    /// From when to when the frame under way is sent here.
+    sends: Option<(Time, Time)>,
+    /// Since when nothing was heard here, but for the frame that the other end sends now.
+    quiet_from: Time,
+    /// When the station asked for the link.
+    asked: Option<Time>,
+    generation: u64,
+    attempts: u32,
 }
 
-/// A line and who waits for it. The state of a half-duplex one is shared by both stations.
+/// A line that both stations share.
 #[derive(Debug)]
 pub struct Link {
     config: LinkConfig,
-    medium: [Medium; STATIONS],
-    waits: [bool; STATIONS],
-    attempts: [u32; STATIONS],
+    ends: [End; STATIONS],
     /// Collisions so far.
     pub collisions: u64,
     /// Frames that were given up after [`ATTEMPTS_MAX`] collisions.
@@ -97,91 +154,91 @@ pub struct Link {
 impl Link {
     /// A line that is free.
     pub fn new(config: LinkConfig) -> Self {
-        Self {
-            config,
-            medium: [Medium::Idle; STATIONS],
-            waits: [false; STATIONS],
-            attempts: [0; STATIONS],
-            collisions: 0,
-            excessive_collisions: 0,
+        Self { config, ends: [End::default(); STATIONS], collisions: 0, excessive_collisions: 0 }
+    }
+
+    /// A station has a frame to send, and is ready.
+    pub fn ask(&mut self, station: Station, now: Time) -> Begin {
+        self.ends[station].asked = Some(now);
+        self.expect(station, now)
+    }
+
+    /// The moment at which a station that asked at `asked` begins, as far as is known.
+    fn expect(&mut self, station: Station, asked: Time) -> Begin {
+        let at = self.begins_at(station, asked);
+        let end = &mut self.ends[station];
+        end.generation += 1;
+        Begin { station, at, generation: end.generation }
+    }
+
+    fn begins_at(&self, station: Station, asked: Time) -> Time {
+        let LinkConfig { delay, .. } = self.config;
+        let gap = self.config.gap();
+        let clear = self.ends[station].quiet_from + gap;
+        let at = asked.max(clear);
+        let Some((began, ends)) = self.ends[1 - station].sends else { return at };
+        let listens_until = if at > asked { Time(at.0 - gap.0 / DEAF_PARTS) } else { at };
+        if began + delay <= listens_until { at.max(ends + delay + gap) } else { at }
+    }
+
+    /// A station begins to send a frame of this time.
+    pub fn begin(&mut self, begin: Begin, frame_time: Span, rng: &mut ChaCha8Rng) -> Action {
+        let Begin { station, at: now, generation } = begin;
+        let other = 1 - station;
+        if self.ends[station].generation != generation || self.ends[station].asked.is_none() {
+            return Action::None;
         }
-    }
-
-    /// What it is like.
-    pub fn config(&self) -> &LinkConfig {
-        &self.config
-    }
-
-    /// A station has a frame to send, and has waited for whatever it waits for between two frames.
-    pub fn on_ready(&mut self, station: Station, now: Time, rng: &mut ChaCha8Rng) -> Action {
-        let lane = self.lane(station);
-        match self.medium[lane] {
-            Medium::Idle => self.start(station, now),
-            Medium::Sending(other, since) if other != station && now.since(since) < self.config.delay => {
-                self.collide(now, rng)
-            }
-            _ => {
-                self.waits[station] = true;
-                Action::None
-            }
+        self.ends[station].asked = None;
+        if let Some((began, _)) = self.ends[other].sends.filter(|&(_, ends)| now < ends + self.config.delay) {
+            return self.collide(station, now, began, rng);
         }
+        let ends = now + frame_time;
+        self.ends[station].sends = Some((now, ends));
+        let deferred = self.ends[other].asked.filter(|&asked| self.begins_at(other, asked) > ends);
+        Action::Start { ends, other: deferred.map(|asked| self.expect(other, asked)) }
     }
 
-    /// A station has another frame to send when the line, which is closed, is free again.
-    pub fn wait(&mut self, station: Station) {
-        self.waits[station] = true;
+    /// The last bit of a station's frame has left.
+    pub fn sent(&mut self, station: Station, now: Time) {
+        let delay = self.config.delay;
+        let end = &mut self.ends[station];
+        (end.sends, end.attempts) = (None, 0);
+        end.quiet_from = end.quiet_from.max(now);
+        let other = &mut self.ends[1 - station];
+        other.quiet_from = other.quiet_from.max(now + delay);
     }
 
-    /// A station's frame has left. Returns when to call [`Link::on_free`] for it.
-    pub fn on_sent(&mut self, station: Station, now: Time) -> Time {
-        self.medium[self.lane(station)] = Medium::Closed;
-        self.attempts[station] = 0;
-        now + self.config.gap()
-    }
-
-    /// The line (or this station's half of it) is free.
-    pub fn on_free(&mut self, station: Station, now: Time, rng: &mut ChaCha8Rng) -> Action {
-        self.medium[self.lane(station)] = Medium::Idle;
-        if self.config.full_duplex {
-            return if self.waits[station] { self.start(station, now) } else { Action::None };
-        }
-        match self.waits {
-            [true, true] => self.collide(now, rng),
-            [true, false] => self.start(0, now),
-            [false, true] => self.start(1, now),
-            [false, false] => Action::None,
-        }
-    }
-
-    fn lane(&self, station: Station) -> usize {
-        if self.config.full_duplex { station } else { 0 }
-    }
-
-    fn start(&mut self, station: Station, now: Time) -> Action {
-        self.waits[station] = false;
-        self.medium[self.lane(station)] = Medium::Sending(station, now);
-        Action::Start(station)
-    }
-
-    /// Both stations began within the delay of the link.
-    fn collide(&mut self, now: Time, rng: &mut ChaCha8Rng) -> Action {
+    /// A station began at `now`, and had not heard the other one, which has sent since `began`. Each ends its preamble when
+    /// it hears the other, and sends the jam.
+    fn collide(&mut self, station: Station, now: Time, began: Time, rng: &mut ChaCha8Rng) -> Action {
         self.collisions += 1;
-        self.waits = [false; STATIONS];
-        self.medium[0] = Medium::Closed;
-        let over = now + Span::of_bytes_at(COLLISION_LEN, self.config.rate_bps) + self.config.delay;
-        let retry = std::array::from_fn(|station| self.back_off(station, rng).map(|wait| over + wait));
-        Action::Collision { free: over + self.config.gap(), retry }
+        let LinkConfig { delay, .. } = self.config;
+        let (preamble, jam) = (self.config.byte_times(PREAMBLE_LEN), self.config.byte_times(JAM_LEN));
+        let over = |began: Time, other_began: Time| (other_began + delay).max(began + preamble) + jam;
+        let mut overs = [over(began, now); STATIONS];
+        overs[station] = over(now, began);
+        let mut gave_up = [false; STATIONS];
+        let retry = std::array::from_fn(|station| {
+            let end = &mut self.ends[station];
+            (end.sends, end.asked) = (None, None);
+            end.quiet_from = overs[station].max(overs[1 - station] + delay);
+            let wait = self.back_off(station, rng);
+            gave_up[station] = wait.is_none();
+            overs[station] + wait.unwrap_or(Span::ZERO)
+        });
+        Action::Collision { retry, gave_up }
     }
 
     /// Truncated binary exponential back-off; `None` when the frame is given up.
     fn back_off(&mut self, station: Station, rng: &mut ChaCha8Rng) -> Option<Span> {
-        self.attempts[station] += 1;
-        if self.attempts[station] >= ATTEMPTS_MAX {
-            self.attempts[station] = 0;
+        let attempts = &mut self.ends[station].attempts;
+        *attempts += 1;
+        if *attempts >= ATTEMPTS_MAX {
+            *attempts = 0;
             self.excessive_collisions += 1;
             return None;
         }
-        let doublings = self.attempts[station].min(BACKOFF_DOUBLINGS_MAX);
+        let doublings = (*attempts).min(BACKOFF_DOUBLINGS_MAX);
         Some(self.config.slot().times(rng.random_range(0..1u64 << doublings)))
     }
 }
@@ -189,50 +246,81 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
     use rand::SeedableRng;
 
-    fn ethernet10() -> LinkConfig {
-        LinkConfig { rate_bps: 10_000_000, full_duplex: false, delay: Span::us(5) }
+    const FRAME: Span = Span::us(100);
+
+    fn ethernet10(delay: Span) -> LinkConfig {
+        LinkConfig { rate_bps: 10_000_000, full_duplex: false, delay }
+    }
+
+    fn begins(link: &mut Link, begin: Begin) -> Action {
+        link.begin(begin, FRAME, &mut ChaCha8Rng::seed_from_u64(1))
+    }
+
+    fn at(us: u64) -> Time {
+        Time::START + Span::us(us)
+    }
+
+    /// A free line that both ask for, and what the second one meets.
+    fn both_ask(delay: Span, first: Time, second: Time) -> (Time, Action) {
+        let mut link = Link::new(ethernet10(delay));
+        link.sent(0, Time::START);
+        let [mut begin, mut other] = [link.ask(0, first), link.ask(1, second)];
+        if other.at < begin.at {
+            (begin, other) = (other, begin);
+        }
+        if let Action::Start { other: Some(deferred), .. } = begins(&mut link, begin) {
+            other = deferred;
+        }
+        (other.at, begins(&mut link, other))
     }
 
     #[test]
     fn frames_and_gaps_take_the_time_of_the_standard() {
-        let link = ethernet10();
+        let link = ethernet10(Span::us(5));
         assert_eq!(link.frame_time(1514) + link.gap(), Span::ns(1_230_400));
         assert_eq!(link.frame_time(20) + link.gap(), Span::ns(67_200));
         assert_eq!(link.slot(), Span::ns(51_200));
+        let gigabit = LinkConfig { rate_bps: GIGABIT, ..link };
+        assert_eq!(gigabit.frame_time(60), Span::ns(520 * 8), "a short frame is extended to a slot");
+        assert_eq!(LinkConfig { full_duplex: true, ..gigabit }.frame_time(60), Span::ns(72 * 8));
+    }
+
+    #[test]
+    fn a_line_that_is_too_long_or_too_fast_to_share_is_refused() {
+        assert_eq!(ethernet10(Span::ns(25_600)).check(), Ok(()));
+        assert_eq!(ethernet10(Span::ns(25_601)).check().unwrap_err().0, "link.delay");
+        let fast = LinkConfig { rate_bps: 2 * GIGABIT, ..ethernet10(Span::ZERO) };
+        assert_eq!(fast.check().unwrap_err().0, "link.duplex");
+        assert_eq!(LinkConfig { full_duplex: true, delay: Span::us(1000), ..fast }.check(), Ok(()));
     }
 
     #[test]
     fn two_that_wait_for_the_same_frame_to_end_collide_and_one_that_waits_alone_does_not() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut link = Link::new(ethernet10());
-        assert_eq!(link.on_ready(0, Time(0), &mut rng), Action::Start(0));
-        assert_eq!(link.on_ready(1, Time(0) + Span::us(50), &mut rng), Action::None);
-        let free = link.on_sent(0, Time(0) + Span::us(100));
-        assert_eq!(link.on_free(0, free, &mut rng), Action::Start(1));
-        assert_eq!(link.on_ready(0, free + Span::us(9), &mut rng), Action::None);
-        let free = link.on_sent(1, free + Span::us(100));
-        assert_eq!(link.on_ready(1, free, &mut rng), Action::None);
-        assert!(matches!(link.on_free(1, free, &mut rng), Action::Collision { .. }));
-    }
+        let mut link = Link::new(ethernet10(Span::us(5)));
+        let begin = link.ask(0, at(100));
+        let Action::Start { ends, other: None } = begins(&mut link, begin) else { panic!("it is alone") };
+        let waits = link.ask(1, at(150));
+        assert_eq!(waits.at, ends + Span::us(5) + link.config.gap(), "as soon as it has heard nothing for a gap");
+        link.sent(0, ends);
+        let again = link.ask(0, ends + link.config.gap());
+        assert!(matches!(begins(&mut link, again), Action::Start { other: None, .. }));
+        assert!(matches!(begins(&mut link, waits), Action::Collision { .. }));
 
-    #[test]
-    fn who_begins_before_the_first_bit_of_the_other_has_come_collides() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut link = Link::new(ethernet10());
-        link.on_ready(0, Time(0), &mut rng);
-        let Action::Collision { free, retry } = link.on_ready(1, Time(0) + Span::us(4), &mut rng) else {
-            panic!("no collision");
-        };
-        assert!(retry.iter().flatten().all(|&at| at >= Time(0) + Span::us(4)));
-        assert!(free > Time(0) + Span::us(4));
+        let mut link = Link::new(ethernet10(Span::us(5)));
+        let begin = link.ask(0, at(100));
+        let Action::Start { ends, .. } = begins(&mut link, begin) else { panic!("it is alone") };
+        let waits = link.ask(1, at(150));
+        link.sent(0, ends);
+        assert!(matches!(begins(&mut link, waits), Action::Start { .. }));
     }
 
     #[test]
     fn a_frame_that_always_collides_is_given_up_at_the_sixteenth_time() {
         let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut link = Link::new(ethernet10());
+        let mut link = Link::new(ethernet10(Span::us(5)));
         for attempt in 1..=ATTEMPTS_MAX {
             let gave_up = link.back_off(0, &mut rng).is_none();
             assert_eq!(gave_up, attempt == ATTEMPTS_MAX);
@@ -240,12 +328,18 @@ mod tests {
         assert_eq!(link.excessive_collisions, 1);
     }
 
-    #[test]
-    fn full_duplex_stations_do_not_wait_for_each_other() {
-        let mut rng = ChaCha8Rng::seed_from_u64(1);
-        let mut link = Link::new(LinkConfig { full_duplex: true, ..ethernet10() });
-        assert_eq!(link.on_ready(0, Time(0), &mut rng), Action::Start(0));
-        assert_eq!(link.on_ready(1, Time(0), &mut rng), Action::Start(1));
-        assert_eq!(link.on_ready(0, Time(1), &mut rng), Action::None, "it still sends");
+    proptest! {
+        #[test]
+        fn whoever_begins_before_it_can_hear_the_other_collides_and_nobody_else_does(
+            delay_ns in 1u64..25_600, apart_ns in 0u64..60_000,
+        ) {
+            let (delay, apart) = (Span::ns(delay_ns), Span::ns(apart_ns));
+            let first = at(1000);
+            let (second_at, action) = both_ask(delay, first, first + apart);
+            let is_heard = apart >= delay;
+            prop_assert_eq!(matches!(action, Action::Collision { .. }), !is_heard, "{:?}", action);
+            prop_assert_eq!(second_at == first + apart, !is_heard);
+            prop_assert_eq!(both_ask(delay, first + apart, first).0, second_at, "neither end is special");
+        }
     }
 }

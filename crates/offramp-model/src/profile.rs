@@ -18,12 +18,13 @@
 //! A number that was measured more than once has the interval in which it was found, in the unit of its value:
 //! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
 
+mod effect;
 mod embedded;
+mod fit;
 mod names;
 pub mod quantity;
 pub mod schema;
 
-use crate::tcp::HEADERS_LEN;
 use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
@@ -265,20 +266,29 @@ impl Profile {
     /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`.
     ///
     /// # Errors
-    /// When there is no such parameter, or the value does not fit it.
+    /// When there is no such parameter, or the value does not fit it or the others.
     pub fn set(&mut self, name: &str, text: &str) -> Result<(), ProfileError> {
-        let key = known("--set", name)?;
-        let value = key.parse(text).map_err(|why| key_error("--set", name, why))?;
-        let before = self.values.insert(key.name, set_for_this_run(value));
-        let checked = self.check();
-        if let (Err(_), Some(before)) = (&checked, before) {
-            self.values.insert(key.name, before);
-        }
-        checked
+        self.set_all([(name, text)])
     }
 
-    /// Sets several parameters at once, each to a value in base units, and checks them together: what one of them alone
-    /// would make wrong, another may make right.
+    /// Sets several parameters as a user does, and checks them together: what one of them alone would make wrong, another
+    /// may make right.
+    ///
+    /// # Errors
+    /// As [`Self::set`]; then nothing is set.
+    pub fn set_all<'a>(&mut self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), ProfileError> {
+        let mut changed = self.clone();
+        for (name, text) in settings {
+            let key = known("--set", name)?;
+            let value = key.parse(text).map_err(|why| key_error("--set", name, why))?;
+            changed.values.insert(key.name, set_for_this_run(value));
+        }
+        changed.check()?;
+        *self = changed;
+        Ok(())
+    }
+
+    /// As [`Self::set_all`], each to a value in base units.
     ///
     /// # Errors
     /// When a value is out of range, or they do not fit together; then some are set.
@@ -303,72 +313,6 @@ impl Profile {
             panic!("{error}");
         }
         self
-    }
-
-    /// What an adapter cannot do that is no bus master, or whose frames are read out one by one.
-    fn check_offloads(&self) -> Result<(), ProfileError> {
-        let word = |name: &str| schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)));
-        let needs = [
-            ("adapter.lso", "on", "adapter.access", "master"),
-            ("adapter.ipsec", "adapter", "adapter.access", "master"),
-            ("adapter.coalesce", "on", "host.receive", "deferred"),
-        ];
-        for (name, set, needed, to_be) in needs {
-            if word(name) == set && word(needed) != to_be {
-                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", word(needed));
-                return Err(key_error(&self.name, name, why));
-            }
-        }
-        Ok(())
-    }
-
-    /// What no single value can show to be wrong.
-    fn check(&self) -> Result<(), ProfileError> {
-        let mss = self.value("workload.mss");
-        for name in ["host.receive_window", "peer.receive_window", "host.send_buffer"] {
-            let window = self.value(name);
-            if window < mss {
-                let why = format!("a window of {window} bytes does not take one segment of {mss} bytes (workload.mss)");
-                return Err(key_error(&self.name, name, why));
-            }
-        }
-        let frame_len = mss + self.value("workload.tcp_options") + HEADERS_LEN;
-        for name in ["adapter.receive_fifo", "adapter.transmit_fifo"] {
-            let fifo = self.value(name);
-            if fifo < frame_len {
-                let why =
-                    format!("{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers)");
-                return Err(key_error(&self.name, name, why));
-            }
-        }
-        self.check_offloads()?;
-        self.check_queues()
-    }
-
-    /// Where there can be several queues. What they could not be combined with is refused, not left out.
-    fn check_queues(&self) -> Result<(), ProfileError> {
-        let queues = self.value("adapter.queues");
-        if queues == 1 {
-            return Ok(());
-        }
-        let word = |name: &str| schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)));
-        let refuse = |why: String| Err(key_error(&self.name, "adapter.queues", why));
-        for (name, needed) in [("adapter.access", "master"), ("adapter.memory_kind", "descriptors")] {
-            let is = word(name);
-            if is != needed {
-                return refuse(format!("{queues} queues need {name} to be {needed:?}; it is {is:?}"));
-            }
-        }
-        if word("host.placement") == "balanced" {
-            return refuse(format!(
-                "{queues} queues have a processor each for their interrupts; use host.placement \"pinned\" or \"spread\", \
-                 not \"balanced\""
-            ));
-        }
-        if self.value("host.poll_interval") > 0 {
-            return refuse(format!("{queues} queues need a driver with interrupts; set host.poll_interval to 0us"));
-        }
-        Ok(())
     }
 
     /// The value of a parameter in base units.

@@ -60,12 +60,11 @@ impl Factor {
     }
 
     fn around(key: &'static Key, value: u64, share: f64) -> Self {
-        let scaled = |factor: f64| (value as f64 * factor).round() as u64;
-        let (mut low, mut high) = (scaled(1.0 / (1.0 + share)), scaled(1.0 + share));
-        if matches!(key.dimension, Dimension::Count(_)) {
-            // A share of two segments is none: one less and one more.
-            (low, high) = (low.min(value.saturating_sub(1)), high.max(value + 1));
-        }
+        // Inwards: a number with few values near it is not to vary by more than the others do.
+        let (low, high) = (value as f64 / (1.0 + share), value as f64 * (1.0 + share));
+        let (low, high) = (low.ceil() as u64, high.floor() as u64);
+        let step = key.step();
+        let (low, high) = (low.next_multiple_of(step), high - high % step);
         Self { key, value, low: low.max(key.min).max(1), high: high.min(key.max), is_linear: false }
     }
 
@@ -73,17 +72,26 @@ impl Factor {
     fn at(&self, place: f64) -> u64 {
         let (low, high) = (self.low as f64, self.high as f64);
         let value = if self.is_linear { low + (high - low) * place } else { low * (high / low).powf(place) };
-        (value.round() as u64).clamp(self.low, self.high)
+        let step = self.key.step() as f64;
+        (((value / step).round() * step) as u64).clamp(self.low, self.high)
+    }
+
+    /// Whether there is anything to vary: both ends are values of this profile.
+    fn varies(&self, profile: &Profile) -> bool {
+        let is_value = |value| profile.clone().set_base_units([(self.key, value)]).is_ok();
+        self.low < self.high && is_value(self.low) && is_value(self.high)
     }
 }
 
-/// The parameters that a profile gives a number other than 0, or an interval, with a range around each. Words have no
-/// range.
-pub fn factors(profile: &Profile, ranges: Ranges) -> Vec<Factor> {
+/// The parameters that a profile gives a number other than 0, or an interval, with a range around each; and those that
+/// have no other value so near, such as a count of two or the lanes of a bus. Words have no range.
+pub fn factors(profile: &Profile, ranges: Ranges) -> (Vec<Factor>, Vec<&'static str>) {
     let is_number = |key: &Key| !matches!(key.dimension, Dimension::Choice(_)) && !OF_THE_RUN.contains(&key.name);
-    let said = profile.said().filter(|(key, _)| is_number(key));
-    let factors = said.map(|(key, quantity)| Factor::new(key, quantity, ranges));
-    factors.filter(|factor| factor.low < factor.high).collect()
+    let said =
+        profile.said().filter(|(key, quantity)| is_number(key) && (quantity.value > 0 || quantity.interval.is_some()));
+    let (varied, fixed): (Vec<_>, Vec<_>) =
+        said.map(|(key, quantity)| Factor::new(key, quantity, ranges)).partition(|factor| factor.varies(profile));
+    (varied, fixed.iter().map(|factor| factor.key.name).collect())
 }
 
 /// The named parameters of these.
@@ -94,7 +102,9 @@ pub fn only(factors: &[Factor], names: &[String]) -> Result<Vec<Factor>, String>
     let of = |name: &String| {
         let key = crate::profile::schema::known(name).map_err(|why| format!("{name}: {why}"))?;
         let found = factors.iter().find(|factor| factor.key.name == key.name);
-        found.copied().ok_or_else(|| format!("{name}: the profile gives it no number other than 0, so it has no range"))
+        found.copied().ok_or_else(|| {
+            format!("{name}: the profile gives it no number other than 0, or no other value is in this range")
+        })
     };
     let found = names.iter().map(of).collect::<Result<Vec<_>, _>>()?;
     let is_before = |at: usize| found[..at].iter().any(|before: &Factor| before.key.name == found[at].key.name);
@@ -115,6 +125,8 @@ pub struct Study<'a> {
     pub metric: &'static Metric,
     /// How many runs at once.
     pub threads: NonZeroUsize,
+    /// Parameters that have no other value in the range.
+    pub not_varied: &'a [&'static str],
 }
 
 impl Study<'_> {
@@ -160,6 +172,8 @@ pub struct Effect {
 /// What all of them do, the strongest first.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Sensitivity {
+    /// Parameters that have no other value in the range, and so were not varied.
+    pub not_varied: Vec<&'static str>,
     /// The method, with its source.
     pub method: &'static str,
     /// What the columns of the indices are.
@@ -253,7 +267,8 @@ fn ranked(
     let mut effects: Vec<_> = factors.iter().zip(indices).map(effect).collect();
     let strength = |effect: &Effect| effect.other.filter(|_| columns[1] == "total").unwrap_or(effect.main).abs();
     effects.sort_by(|a, b| strength(b).total_cmp(&strength(a)));
-    Sensitivity { method, columns, metric: study.metric.heading, runs, effects }
+    let not_varied = study.not_varied.to_vec();
+    Sensitivity { not_varied, method, columns, metric: study.metric.heading, runs, effects }
 }
 
 /// Checks that a range is one: a share above 0 and of at most 10.
@@ -289,7 +304,7 @@ mod tests {
 
     fn study(profile: &Profile) -> Study<'_> {
         let metric = find("throughput_kib_per_s").unwrap();
-        Study { profile, workload: Workload::TtcpReceive, metric, threads: pool::threads() }
+        Study { profile, workload: Workload::TtcpReceive, metric, threads: pool::threads(), not_varied: &[] }
     }
 
     fn profile() -> Profile {
@@ -299,7 +314,7 @@ mod tests {
     #[test]
     fn throughput_of_a_host_that_is_full_grows_as_its_costs_and_its_bus_shrink() {
         let profile = profile().with("bus.clock", "6.7MHz");
-        let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05))).unwrap();
+        let found = elasticities(&study(&profile), &factors(&profile, Ranges::Share(0.05)).0).unwrap();
         let of = |name: &str| found.effects.iter().find(|effect| effect.name == name).unwrap().main;
         assert!((-0.8..-0.3).contains(&of("host.cost_scale")), "{}", of("host.cost_scale"));
         // What is not the costs of the host is the bus: the two shares make up all of the time.
@@ -313,7 +328,7 @@ mod tests {
     fn the_global_methods_agree_on_what_matters_most() {
         let profile = profile();
         let names = ["host.cost_scale", "bus.clock", "link.delay"].map(str::to_owned);
-        let factors = only(&factors(&profile, Ranges::Share(0.2)), &names).unwrap();
+        let factors = only(&factors(&profile, Ranges::Share(0.2)).0, &names).unwrap();
         let by_morris = morris(&study(&profile), &factors, 6, 1).unwrap();
         let by_sobol = sobol(&study(&profile), &factors, 48, 1).unwrap();
         assert_eq!((by_morris.runs, by_sobol.runs), (6 * 4, 48 * 5));
@@ -325,14 +340,15 @@ mod tests {
     #[test]
     fn words_zeros_and_what_says_how_to_run_have_no_range() {
         let profile = Profile::load("486-wd8003e").unwrap();
-        let names: Vec<_> = factors(&profile, Ranges::Share(0.1)).iter().map(|factor| factor.key.name).collect();
+        let (factors, _) = factors(&profile, Ranges::Share(0.1));
+        let names: Vec<_> = factors.iter().map(|factor| factor.key.name).collect();
         assert!(names.contains(&"bus.clock") && !names.contains(&"adapter.overflow"));
         assert!(!names.iter().any(|name| OF_THE_RUN.contains(name)));
-        let wrong = |name: &str| only(&factors(&profile, Ranges::Share(0.1)), &[name.to_owned()]).unwrap_err();
-        assert!(wrong("adapter.overflow").contains("no range"));
+        let wrong = |name: &str| only(&factors, &[name.to_owned()]).unwrap_err();
+        assert!(wrong("adapter.overflow").contains("no number"));
         assert!(wrong("bus.clok").contains("did you mean \"bus.clock\""));
         let twice = ["bus.clock", "host.tcp_time", "bus.clock"].map(str::to_owned);
-        assert_eq!(only(&factors(&profile, Ranges::Share(0.1)), &twice).unwrap_err(), "bus.clock: it is named twice");
+        assert_eq!(only(&factors, &twice).unwrap_err(), "bus.clock: it is named twice");
     }
 
     #[test]
@@ -344,11 +360,33 @@ mod tests {
     }
 
     #[test]
-    fn a_count_has_its_neighbours_as_range() {
-        let profile = Profile::load("486-wd8003e").unwrap();
-        let all = factors(&profile, Ranges::Intervals(0.1));
-        let acks = all.iter().find(|factor| factor.key.name == "host.segments_per_ack").unwrap();
-        assert_eq!((acks.low, acks.value, acks.high), (1, 2, 3));
+    fn a_number_without_other_values_in_the_range_is_not_varied_but_named() {
+        let profile = Profile::load("server-82599").unwrap();
+        let (varied, fixed) = factors(&profile, Ranges::Share(0.1));
+        for name in ["host.segments_per_ack", "bus.lanes", "bus.clock", "bus.payload"] {
+            assert!(fixed.contains(&name), "{name} in {fixed:?}");
+        }
+        assert!(varied.iter().any(|factor| factor.key.name == "adapter.receive_descriptors"));
+        let (varied, _) = factors(&profile, Ranges::Share(0.5));
+        let acks = varied.iter().find(|factor| factor.key.name == "host.segments_per_ack").unwrap();
+        assert_eq!((acks.low, acks.value, acks.high), (2, 2, 3));
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn no_number_is_varied_by_more_than_the_share_that_was_asked_for(
+            percent in 1u32..300, at in 0..crate::profile::list().len(),
+        ) {
+            let listed = &crate::profile::list()[at];
+            proptest::prop_assume!(listed.kind == "system");
+            let profile = Profile::load(listed.name).unwrap();
+            let share = 1.0 + f64::from(percent) / 100.0;
+            for factor in factors(&profile, Ranges::Share(share - 1.0)).0 {
+                let value = factor.value as f64;
+                let is_in = factor.low as f64 >= value / share * (1.0 - 1e-9) && factor.high as f64 <= value * share * (1.0 + 1e-9);
+                proptest::prop_assert!(is_in, "{factor:?}");
+            }
+        }
     }
 
     #[test]

@@ -26,7 +26,7 @@ pub use outcome::{ACTIVITIES, Activity, Counts, Outcome, ProcessorLoad, QueueLoa
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
 use crate::events::EventQueue;
-use crate::link::{Link, Station};
+use crate::link::{Begin, Link, Station};
 use crate::profile::{Profile, ProfileError};
 use crate::rpc::{Call, datagram_frames, reply_frames};
 use crate::tcp::{Receiver, Sender};
@@ -47,6 +47,11 @@ const PEER: Station = 1;
 /// Data of the largest datagram that a process sends (RFC 768 and 791).
 const DATAGRAM_LEN_MAX: u64 = 65_507;
 
+/// Events that must take virtual time of [`SPAN_MIN_US`] at least: a hundred times as many as the smallest frames of 64
+/// connections at 400 Gbit/s make.
+const EVENTS_MAX: u64 = 1 << 22;
+const SPAN_MIN_US: u64 = 10;
+
 /// Why there is no outcome.
 #[derive(Debug, thiserror::Error)]
 pub enum ModelError {
@@ -66,6 +71,17 @@ pub enum ModelError {
         at_us: u64,
         /// Who waits for what.
         waiting: String,
+    },
+    /// More happens than a run can go through.
+    #[error(
+        "at {at_us} us the run hardly goes on: more than {events} events within {SPAN_MIN_US} us; an interval or a rate of \
+         the profile is out of proportion"
+    )]
+    Crowded {
+        /// When.
+        at_us: u64,
+        /// Events in that time.
+        events: u64,
     },
     /// Nothing came through while it was counted, and nobody has given up waiting yet.
     #[error(
@@ -121,8 +137,8 @@ enum Event {
     Ready(Station),
     /// The last bit of a frame has left.
     Sent { station: Station, transmission: u64 },
-    /// The line is free for this station.
-    Free(Station),
+    /// A station begins to send, unless it has heard the other one.
+    Begin(Begin),
     /// A frame of the host has left, on a way that it shares with nobody.
     Left(Frame),
     /// A frame has reached a station.
@@ -132,7 +148,7 @@ enum Event {
     /// The bus has taken a frame to the adapter, and its engine is done with it.
     DmaRead(Frame),
     /// The driver's timer.
-    Poll,
+    Poll { queue: usize },
     /// A queue's moderator may want an interrupt.
     Moderation { queue: usize },
     /// The peer's answer to something is there.
@@ -216,7 +232,10 @@ struct Flow {
     /// When a delayed acknowledgement is due.
     ack_due: Option<Time>,
     ack_timer_runs: bool,
+    /// Bytes that the process has written.
     written: u64,
+    /// When the next write at a rate comes, if it is scheduled.
+    write_at: Option<Time>,
 }
 
 /// A run under way.
@@ -245,6 +264,8 @@ struct Simulation {
     datagram_frames: Vec<u64>,
     /// The process waits for room to send another datagram.
     datagram_waits: bool,
+    /// Payload of all datagrams so far.
+    datagram_bytes_sent: u64,
     /// Payload of datagrams whose completion the host has not processed.
     datagram_bytes: u64,
     /// Until when the slower link of the peer is busy.
@@ -280,7 +301,7 @@ impl Simulation {
             interrupt_turn: 0,
             dma: Dma::new(&config.adapter),
             link: Link::new(config.link),
-            stations: [StationState::new(config.link.gap()), StationState::new(config.peer.gap)],
+            stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             flows: directions.into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
@@ -288,6 +309,7 @@ impl Simulation {
             reply_frames,
             datagram_frames: datagram_frames(config.workload.write_size.min(DATAGRAM_LEN_MAX) as usize)?,
             datagram_waits: false,
+            datagram_bytes_sent: 0,
             datagram_bytes: 0,
             hop_free: Time::START,
             counts: Counts::default(),
@@ -301,7 +323,6 @@ impl Simulation {
         if self.config.host.mask_interval > Span::ZERO {
             self.schedule_mask();
         }
-        self.start_polling();
         for flow in 0..self.flows.len() {
             self.start_flow(flow);
         }
@@ -316,9 +337,16 @@ impl Simulation {
     fn run(mut self) -> Result<Outcome, ModelError> {
         let end = Time::START + self.config.workload.warmup + self.config.workload.time;
         let (mut warm, mut warm_parts) = (Counts::default(), self.parts_now());
+        let mut checked = Time::START;
         while let Some((at, event)) = self.events.next_before(end) {
             self.now = at;
             self.handled += 1;
+            if self.handled.is_multiple_of(EVENTS_MAX) {
+                if at.since(checked) < Span::us(SPAN_MIN_US) {
+                    return Err(ModelError::Crowded { at_us: at.ns() / 1000, events: EVENTS_MAX });
+                }
+                checked = at;
+            }
             if let Event::Warm = event {
                 (warm, warm_parts) = (self.counts_now(), self.parts_now());
                 self.dma.busy.iter_mut().for_each(|busy| busy.count_from(at));
@@ -348,10 +376,10 @@ impl Simulation {
             Event::Cpu { processor, generation } => self.on_cpu(processor, generation),
             Event::DmaWritten(frame) => self.on_dma_written(frame),
             Event::DmaRead(frame) => self.send(HOST, frame),
-            Event::Poll => self.on_poll(),
+            Event::Poll { queue } => self.on_poll(queue),
             Event::Ready(station) => self.on_ready(station),
             Event::Sent { station, transmission } => self.on_sent(station, transmission),
-            Event::Free(station) => self.on_free(station),
+            Event::Begin(begin) => self.on_begin(begin),
             Event::Left(frame) => self.on_left(frame),
             Event::Arrive(station, frame) => self.on_arrive(station, frame),
             Event::Moderation { queue } => self.on_moderation(queue),
@@ -511,6 +539,7 @@ impl Flow {
             ack_due: None,
             ack_timer_runs: false,
             written: 0,
+            write_at: None,
         }
     }
 

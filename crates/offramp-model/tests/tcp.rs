@@ -119,7 +119,8 @@ fn one_call_at_a_time_takes_its_service_the_line_and_the_host() {
         let frames = reply_frames(size).unwrap();
         let line: Span = frames.iter().fold(Span::ZERO, |sum, &len| sum + config.link.frame_time(len));
         let gaps = config.peer.gap.times(frames.len() as u64 - 1);
-        let delays = config.link.delay.times(1 + frames.len() as u64);
+        // Of the request, and of the last frame of the reply: those before it are on their way meanwhile.
+        let delays = config.link.delay.times(2);
         let request = config.link.frame_time(REQUEST_FRAME_LEN);
         let cycle = config.peer.service + line + gaps + delays + request;
         let share = outcome.bytes_per_second / (size as f64 / cycle.as_s());
@@ -165,23 +166,23 @@ fn a_process_that_writes_at_a_rate_is_held_to_it_and_goes_on_after_it_was_held_u
 }
 
 #[test]
-fn a_bus_is_never_busier_than_the_time_that_was_counted_at_any_clock() {
-    for (system, clocks) in [
-        ("p4-e1000-pci", ["1MHz", "5MHz", "30MHz"]),
-        ("p4-e1000-pcix", ["1MHz", "5MHz", "30MHz"]),
-        ("server-100g", ["10MHz", "300MHz", "4GHz"]),
+fn a_bus_is_never_busier_than_the_time_that_was_counted_at_any_speed() {
+    for (system, key, speeds) in [
+        ("p4-e1000-pci", "bus.clock", ["1MHz", "5MHz", "30MHz"]),
+        ("p4-e1000-pcix", "bus.clock", ["1MHz", "5MHz", "30MHz"]),
+        ("server-100g", "bus.lanes", ["1lane", "2lane", "12lane"]),
     ] {
-        for (clock, workload) in clocks.into_iter().flat_map(|clock| {
-            [Workload::TtcpSend, Workload::TtcpReceive, Workload::TtcpBoth].map(|workload| (clock, workload))
+        for (speed, workload) in speeds.into_iter().flat_map(|speed| {
+            [Workload::TtcpSend, Workload::TtcpReceive, Workload::TtcpBoth].map(|workload| (speed, workload))
         }) {
             // Frames go over the bus while they come, and fill memories that hold many of them.
             let settings =
                 [("adapter.cut_through", "256byte"), ("adapter.receive_fifo", "2MiB"), ("workload.time", "20ms")];
-            let profile = with(system, &settings).with("workload.warmup", "5ms").with("bus.clock", clock);
+            let profile = with(system, &settings).with("workload.warmup", "5ms").with(key, speed);
             let Ok(outcome) = run(&profile, workload) else { continue };
             let (busy, name) = (outcome.bus_limit_percent(), workload.name());
-            assert!(busy <= 100.000_001, "{system} at {clock}, {name}: {busy} %");
-            assert!(busy > 90.0 || clock != clocks[1], "{system} at {clock}, {name}: {busy} % of the limit");
+            assert!(busy <= 100.000_001, "{system} at {speed}, {name}: {busy} %");
+            assert!(busy > 90.0 || speed != speeds[1], "{system} at {speed}, {name}: {busy} % of the limit");
         }
     }
 }

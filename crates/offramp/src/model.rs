@@ -158,13 +158,13 @@ fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> 
         Ok(profile) => profile,
         Err(error) => return fail(format_args!("model: {error}"), SETUP),
     };
-    warn(&profile);
+    warn(&profile, args.workload);
     let outcome = match simulate(&profile, args.workload) {
         Ok(outcome) => outcome,
         Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
     };
     if args.json {
-        return print_json(&JsonRun::new(&profile, &outcome));
+        return print_json(&JsonRun::new(&profile, args.workload, &outcome));
     }
     let text = text(&profile, &outcome);
     print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
@@ -182,9 +182,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
         None => Profile::load(name).map_err(told_of_calibrate)?,
     };
     name.clone_into(&mut profile.name);
-    for (key, value) in settings {
-        profile.set(key, value)?;
-    }
+    profile.set_all(settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
     Ok(profile)
 }
 
@@ -216,8 +214,11 @@ fn write_page(page: &Document, path: &Path) -> ExitCode {
     }
 }
 
-/// What hardware would not do, although the model does.
-fn warn(profile: &Profile) {
+/// What hardware would not do, although the model does; and what the user has set in vain.
+fn warn(profile: &Profile, workload: Workload) {
+    for without_effect in profile.without_effect(workload) {
+        eprintln!("model: {without_effect}");
+    }
     if profile.value("bus.clock") > profile.value("bus.reliable_clock") {
         eprintln!("model: at this bus.clock most hardware fails (bus.reliable_clock); the model does not");
     }
@@ -315,6 +316,8 @@ struct JsonRun<'a> {
     retransmissions: u64,
     timeouts: u64,
     collisions: u64,
+    /// What was set and changes nothing, each with the reason.
+    without_effect: Vec<String>,
     parameters: Vec<JsonParameter<'a>>,
 }
 
@@ -330,7 +333,7 @@ struct JsonParameter<'a> {
 }
 
 impl<'a> JsonRun<'a> {
-    fn new(profile: &'a Profile, outcome: &'a Outcome) -> Self {
+    fn new(profile: &'a Profile, workload: Workload, outcome: &'a Outcome) -> Self {
         let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
             name: key.name,
             value: key.dimension.show(quantity.value),
@@ -348,6 +351,7 @@ impl<'a> JsonRun<'a> {
             retransmissions: outcome.counts.retransmissions,
             timeouts: outcome.counts.timeouts,
             collisions: outcome.counts.collisions,
+            without_effect: profile.without_effect(workload),
             parameters: profile.said().map(parameter).collect(),
         }
     }

@@ -104,7 +104,14 @@ impl Dimension {
                 if unit.is_empty() { "the unit is missing".into() } else { format!("unit {unit:?} does not fit") };
             return Err(format!("{what}; use one of: {}{}", names.join(", "), nearest(unit, &names)));
         };
-        scaled(number, *factor).ok_or_else(|| format!("{number:?} is not a number of 0 or more that fits"))
+        let (value, is_whole) =
+            scaled(number, *factor).ok_or_else(|| format!("{number:?} is not a number of 0 or more that fits"))?;
+        match self {
+            Self::Bytes | Self::Count(_) if !is_whole => {
+                Err(format!("{number:?} {unit} is not a whole number of {}", units[0].0))
+            }
+            _ => Ok(value),
+        }
     }
 
     /// A value in base units, for people: in the largest unit in which it is not below 1.
@@ -139,8 +146,8 @@ pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
         .unwrap_or_default()
 }
 
-/// A decimal number times a factor, exactly, rounded to the nearest whole number.
-fn scaled(number: &str, factor: u64) -> Option<u64> {
+/// A decimal number times a factor, rounded to the nearest whole number, and whether it was one.
+fn scaled(number: &str, factor: u64) -> Option<(u64, bool)> {
     const DIGITS_MAX: usize = 18;
     let (whole, fraction) = number.split_once('.').unwrap_or((number, ""));
     let digits = format!("{whole}{fraction}");
@@ -149,7 +156,8 @@ fn scaled(number: &str, factor: u64) -> Option<u64> {
     }
     let divisor = 10u128.pow(fraction.len() as u32);
     let value = digits.parse::<u128>().ok()? * u128::from(factor);
-    u64::try_from((value + divisor / 2) / divisor).ok()
+    let rounded = u64::try_from((value + divisor / 2) / divisor).ok()?;
+    Some((rounded, value.is_multiple_of(divisor)))
 }
 
 /// Splits "13.4 MHz" or "13.4MHz" into number and unit.
@@ -189,6 +197,17 @@ mod tests {
         assert_eq!(Dimension::Ratio.value("133.3333", "%"), Ok(1_333_333));
         assert_eq!(Dimension::Bytes.value("8", "KiB"), Ok(8192));
         assert_eq!(Dimension::Count("page").value("9", "page"), Ok(9));
+    }
+
+    #[test]
+    fn pieces_and_bytes_are_whole() {
+        assert_eq!(Dimension::Bytes.value("2.5", "KiB"), Ok(2560));
+        assert_eq!(
+            Dimension::Count("flow").value("2.5", "flow").unwrap_err(),
+            "\"2.5\" flow is not a whole number of flow"
+        );
+        assert!(Dimension::Bytes.value("1.3", "KiB").unwrap_err().contains("whole number of byte"));
+        assert_eq!(Dimension::Count("flow").value("2.0", "flow"), Ok(2));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Every parameter that there is: its name, what it means, its unit, its range and its default.
 
 use super::quantity::{Dimension, nearest, split};
+use crate::time::PICOSECONDS_PER_MICROSECOND;
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 
 /// A parameter.
@@ -35,15 +36,24 @@ impl Key {
         self.dimension.value(number, unit).and_then(|value| self.in_range(value))
     }
 
+    /// Base units from one value to the next.
+    pub fn step(&self) -> u64 {
+        // Virtio's notification condition has whole microseconds.
+        if self.name == "adapter.interrupt_wait" { PICOSECONDS_PER_MICROSECOND } else { 1 }
+    }
+
     /// A value in base units, if it is one of this parameter.
     ///
     /// # Errors
     /// In words, with the range.
     pub fn in_range(&self, value: u64) -> Result<u64, String> {
+        let show = |value| self.dimension.show(value);
+        if !value.is_multiple_of(self.step()) {
+            return Err(format!("{} is not a whole number of {}", show(value), show(self.step())));
+        }
         if (self.min..=self.max).contains(&value) {
             return Ok(value);
         }
-        let show = |value| self.dimension.show(value);
         Err(format!("{} is out of range; use {} to {}", show(value), show(self.min), show(self.max)))
     }
 }
@@ -68,8 +78,8 @@ pub const OVERFLOWS: &[&str] = &["drop", "overrun", "stop-and-recover"];
 pub const MEMORIES: &[&str] = &["dp8390", "descriptors"];
 /// How a host gets at the bytes of a frame.
 pub const ACCESSES: &[&str] = &["memory", "port", "master"];
-/// What a bus master is master of: a bus that is never the limit, PCI, PCI-X, PCI Express.
-pub const BUSES: &[&str] = &["unlimited", "pci", "pcie", "pci-x"];
+/// A bus that is never the limit of its master; PCI, PCI Express, PCI-X; or ISA, on which the processor moves the bytes.
+pub const BUSES: &[&str] = &["unlimited", "pci", "pcie", "pci-x", "isa"];
 /// Which checksums an adapter does.
 pub const CHECKSUMS: &[&str] = &["off", "on", "receive", "transmit"];
 /// Which processor does what: interrupts and protocol on the first, or on that of the queue, and processes on the last; all
@@ -91,6 +101,8 @@ pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno", "new-reno", "cubic
 pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"];
 /// When the next RPC is sent.
 pub const ISSUES: &[&str] = &["each", "round"];
+/// Who coalesces received segments: nobody, the adapter for its engine's time, or the driver for its own.
+pub const COALESCES: &[&str] = &["off", "on", "host"];
 /// Switches.
 pub const SWITCHES: &[&str] = &["off", "on"];
 
@@ -228,7 +240,18 @@ pub static KEYS: &[Key] = &[
     choice("adapter.checksum", CHECKSUMS, "which checksums the adapter verifies and writes"),
     choice("adapter.read_command", READ_COMMANDS, "by which command the adapter reads over PCI"),
     choice("adapter.lso", SWITCHES, "whether the adapter segments large sends"),
-    choice("adapter.coalesce", SWITCHES, "whether segments of a connection that wait together are handed over as one"),
+    choice(
+        "adapter.coalesce",
+        COALESCES,
+        "whether segments of a connection that wait together are handed over as one: by the adapter, or by the host's driver",
+    ),
+    key(
+        "adapter.coalesce_segments",
+        Count("segment"),
+        (2, 65_535),
+        "65535segment",
+        "segments that are coalesced at most; 64 KiB are the limit besides",
+    ),
     choice("adapter.ipsec", IPSECS, "who encrypts what `workload.encrypted` says"),
     key(
         "adapter.crypt_rate",
@@ -238,6 +261,13 @@ pub static KEYS: &[Key] = &[
         "what the adapter encrypts and decrypts per second",
     ),
     key("adapter.segment_time", Time, (0, SECOND), "0ns", "the adapter's engine, for each frame that it sends"),
+    key(
+        "adapter.gap",
+        Time,
+        (0, SECOND),
+        "0us",
+        "from the end of one frame until the adapter can begin the next one; the link's gap at least",
+    ),
     key("adapter.receive_time", Time, (0, SECOND), "0ns", "the adapter's engine, for each frame that it receives"),
     key(
         "adapter.receive_fifo",
@@ -313,7 +343,7 @@ pub static KEYS: &[Key] = &[
         "8MHz",
         "clock of the bus; PCI Express: transfers per second",
     ),
-    choice("bus.kind", BUSES, "what an adapter that is bus master is master of"),
+    choice("bus.kind", BUSES, "the bus: ISA for a card whose bytes the processor moves, another for a bus master"),
     key("bus.width", Bytes, (1, 64), "4byte", "PCI, PCI-X: bytes of a data phase"),
     key(
         "bus.overhead",

@@ -1,4 +1,5 @@
 use super::*;
+use crate::config::Workload;
 
 /// A directory with files that goes when it is dropped.
 struct Files(PathBuf);
@@ -196,6 +197,27 @@ fn a_part_says_nothing_of_another_one() {
 }
 
 #[test]
+fn settings_are_checked_together_and_what_is_set_in_vain_is_named() {
+    let mut profile = Profile::load("486-wd8003ep").unwrap();
+    let before = profile.value("bus.clock");
+    let wrong = profile.set_all([("bus.clock", "9MHz"), ("adapter.access", "master")]);
+    assert!(wrong.is_err() && profile.value("bus.clock") == before, "all or nothing");
+    profile.set_all([("adapter.access", "master"), ("bus.kind", "pcie"), ("bus.clock", "8GHz")]).unwrap();
+    for (name, text, why) in [
+        ("bus.lanes", "3", "there is no pcie bus of 3 lane"),
+        ("bus.clock", "33MHz", "there is no pcie bus of 33 MHz"),
+        ("bus.payload", "300byte", "there is no pcie bus of 300 byte"),
+    ] {
+        assert!(profile.set(name, text).unwrap_err().to_string().contains(why), "{name}");
+    }
+    profile.set_all([("bus.burst", "64byte"), ("bus.lanes", "4"), ("workload.rpc_size", "1KiB")]).unwrap();
+    let in_vain = profile.without_effect(Workload::TtcpReceive);
+    let expected = ["bus.burst has no effect: bus.kind is \"pcie\"", "workload.rpc_size has no effect on ttcp-receive"];
+    assert_eq!(in_vain, expected);
+    assert_eq!(profile.without_effect(Workload::NfsRead), expected[..1]);
+}
+
+#[test]
 fn a_user_sets_a_parameter_with_its_unit() {
     let mut profile = Profile::load("486-wd8003ep").unwrap();
     profile.set("bus.clock", "13.4 MHz").unwrap();
@@ -209,7 +231,14 @@ fn a_user_sets_a_parameter_with_its_unit() {
         ("adapter.overflow", "lose", "none of"),
         ("host.receive_window", "1460byte", ""),
         ("adapter.lso", "on", "\"on\" needs adapter.access to be \"master\""),
-        ("adapter.coalesce", "on", "needs host.receive to be \"deferred\""),
+        ("adapter.coalesce", "on", "needs adapter.access to be \"master\""),
+        ("adapter.coalesce", "host", "needs host.receive to be \"deferred\""),
+        ("workload.flows", "2.5", "\"2.5\" flow is not a whole number of flow"),
+        ("host.processors", "1.4", "not a whole number"),
+        ("adapter.interrupt_wait", "1.5us", "not a whole number of 1 us"),
+        ("adapter.transfer_width", "3byte", "there is no isa bus of 3 byte; use one of: 1 byte, 2 byte, 4 byte"),
+        ("bus.kind", "pcie", "\"memory\" needs a bus.kind \"isa\"; it is \"pcie\""),
+        ("adapter.access", "master", "needs a bus.kind other than \"isa\""),
         ("adapter.transmit_fifo", "1600byte", ""),
         ("workload.tcp_options", "40byte", ""),
         ("peer.receive_window", "1460byte", ""),

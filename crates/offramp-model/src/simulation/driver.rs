@@ -2,7 +2,7 @@
 
 use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
 use crate::bus::Bus;
-use crate::config::{AdapterConfig, ReceiveIn};
+use crate::config::{AdapterConfig, CoalescedBy, ReceiveIn};
 use crate::cpu::Priority;
 use crate::time::{Span, Time};
 use offramp_adapter::moderation::Moderator;
@@ -24,10 +24,12 @@ pub(super) struct Driver {
     is_active: bool,
     /// A batch that a timer has begun is under way.
     is_polling: bool,
+    /// The timer's next tick is scheduled: only those at which something waits are.
+    poll_is_scheduled: bool,
     /// What the interrupt under way has cost so far, if the moderator is to learn of it.
     handling: Option<Handling>,
-    /// Frames of the batch that is handed over, the next one last.
-    batch: Vec<Frame>,
+    /// Frames of the batch that is handed over, the next one last, and how many each was on the wire.
+    batch: Vec<(Frame, u64)>,
     transmit_buffers: usize,
     /// Transmit buffers or descriptors in use.
     in_use: usize,
@@ -66,6 +68,7 @@ impl Driver {
             moderation_at: None,
             is_active: false,
             is_polling: false,
+            poll_is_scheduled: false,
             handling: None,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
@@ -130,6 +133,7 @@ impl Simulation {
             }
             driver.frames.push_back(frame);
             driver.note_waiting(now_ns, frame.len);
+            self.poll_if_polled(queue);
             self.interrupt_if_due(queue);
         }
     }
@@ -154,6 +158,7 @@ impl Simulation {
                 driver.completed.datagram_bytes += payload;
             }
             driver.note_waiting(self.now.ns(), 0);
+            self.poll_if_polled(queue);
             self.interrupt_if_due(queue);
         }
     }
@@ -260,23 +265,24 @@ impl Simulation {
     }
 
     fn polls(&self) -> bool {
-        self.config.host.poll_interval > Span::ZERO
+        let is_deferred = matches!(self.config.host.receive_in, ReceiveIn::Deferred { .. });
+        is_deferred && self.config.host.poll_interval > Span::ZERO
     }
 
-    pub(super) fn start_polling(&mut self) {
-        if self.polls() {
-            self.events.schedule(self.now + self.config.host.poll_interval, Event::Poll);
+    /// Something waits: the next tick of the timer finds it, unless a batch is under way then.
+    fn poll_if_polled(&mut self, queue: usize) {
+        if self.polls() && !self.drivers[queue].poll_is_scheduled && !self.drivers[queue].is_polling {
+            self.drivers[queue].poll_is_scheduled = true;
+            let interval = self.config.host.poll_interval;
+            let tick = Time::START + interval.times(self.now.0 / interval.0 + 1);
+            self.events.schedule(tick, Event::Poll { queue });
         }
     }
 
-    pub(super) fn on_poll(&mut self) {
-        // No timer polls several queues: such a profile is refused.
-        let queue = 0;
-        if !self.drivers[queue].is_polling {
-            self.drivers[queue].is_polling = true;
-            self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
-        }
-        self.start_polling();
+    pub(super) fn on_poll(&mut self, queue: usize) {
+        let driver = &mut self.drivers[queue];
+        (driver.poll_is_scheduled, driver.is_polling) = (false, true);
+        self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
     }
 
     /// The handler reads the next frame out, or ends.
@@ -330,13 +336,14 @@ impl Simulation {
         let mut batch = std::mem::take(&mut driver.batch);
         while let Some(first) = self.drivers[queue].memory.first() {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
-            batch.extend(self.take_frame(queue));
+            batch.extend(self.take_frame(queue).map(|frame| (frame, 1)));
         }
         self.counts.batches += u64::from(!batch.is_empty());
         // A coalesced frame was several frames, and the moderator has counted each.
         self.drivers[queue].handles(batch.len() as u64, &[]);
-        if self.config.adapter.engine.coalesces {
-            coalesce(&mut batch);
+        let coalescing = self.config.adapter.coalescing;
+        if coalescing.by != CoalescedBy::Nobody {
+            coalesce(&mut batch, coalescing.segments_max);
         }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
         // The next one is taken from the end.
@@ -348,17 +355,22 @@ impl Simulation {
     }
 
     fn next_of_batch(&mut self, queue: usize) {
-        let Some(frame) = self.drivers[queue].batch.pop() else {
+        let Some((frame, on_wire)) = self.drivers[queue].batch.pop() else {
             if self.polls() {
-                self.drivers[queue].is_polling = false;
+                let driver = &mut self.drivers[queue];
+                driver.is_polling = false;
+                if driver.memory.first().is_some() || driver.completed.sends > 0 {
+                    self.poll_if_polled(queue);
+                }
             } else {
                 self.drivers[queue].ends();
                 self.interrupt_if_due(queue);
             }
             return;
         };
+        let handled = if self.config.adapter.coalescing.by == CoalescedBy::Host { on_wire } else { 1 };
         let costs = [
-            (Activity::Driver, self.config.host.costs.frame),
+            (Activity::Driver, self.config.host.costs.frame.times(handled)),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
         ];
         self.drivers[queue].handles(0, &costs);
@@ -386,32 +398,34 @@ impl Simulation {
 /// Bytes of the largest coalesced frame: an IP packet's, and an Ethernet header's.
 const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 
-/// Joins segments of a connection that follow each other, as the adapter's own code does
-/// ([`offramp_offload::coalesce`]): up to what one IP packet holds, all as long as the first, but for a shorter one that
-/// ends it.
-fn coalesce(batch: &mut Vec<Frame>) {
-    let mut coalesced: Vec<(Frame, u64)> = Vec::with_capacity(batch.len());
-    for &frame in batch.iter() {
+/// Coalesces segments of a connection that follow each other, as the adapter's own code does
+/// ([`offramp_offload::coalesce`]): up to `segments_max` and to what one IP packet holds, all as long as the first, but for
+/// a shorter one that ends it.
+fn coalesce(batch: &mut Vec<(Frame, u64)>, segments_max: u64) {
+    let mut coalesced: Vec<(Frame, u64, u64)> = Vec::with_capacity(batch.len());
+    for &(frame, _) in batch.iter() {
         let Content::Segment { start, len, .. } = frame.content else {
-            coalesced.push((frame, 0));
+            coalesced.push((frame, 0, 1));
             continue;
         };
-        let last_of_flow = coalesced.iter_mut().rev().find(|(last, _)| last.flow() == frame.flow());
-        if let Some((last, piece)) = last_of_flow
+        let last_of_flow = coalesced.iter_mut().rev().find(|(last, ..)| last.flow() == frame.flow());
+        if let Some((last, piece, segments)) = last_of_flow
             && let Content::Segment { start: first, len: before, .. } = &mut last.content
             && *first + *before == start
             && before.is_multiple_of(*piece)
             && len <= *piece
             && last.len + len <= COALESCED_LEN_MAX
+            && *segments < segments_max
         {
             *before += len;
             last.len += len;
+            *segments += 1;
         } else {
-            coalesced.push((frame, len));
+            coalesced.push((frame, len, 1));
         }
     }
     batch.clear();
-    batch.extend(coalesced.into_iter().map(|(frame, _)| frame));
+    batch.extend(coalesced.into_iter().map(|(frame, _, segments)| (frame, segments)));
 }
 
 #[cfg(test)]
@@ -441,11 +455,11 @@ mod tests {
         let mut batch = Vec::new();
         let mut start = 0;
         for payload in sends.iter().flat_map(|&len| crate::rpc::tcp_payloads(len, MSS)) {
-            batch.push(Frame::new(HEADERS_LEN + payload, Content::Segment { flow: 0, start, len: payload }));
+            batch.push((Frame::new(HEADERS_LEN + payload, Content::Segment { flow: 0, start, len: payload }), 1));
             start += payload;
         }
-        coalesce(&mut batch);
-        batch.iter().map(|frame| frame.len).collect()
+        coalesce(&mut batch, u64::from(CoalesceConfig::default().segments_max));
+        batch.iter().map(|(frame, _)| frame.len).collect()
     }
 
     #[test]

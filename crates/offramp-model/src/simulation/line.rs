@@ -1,25 +1,17 @@
 //! Who sends when: the two stations and the line between them.
 
-use super::{Event, Frame, HOST, PEER, Simulation};
-use crate::link::{Action, STATIONS, Station};
+use super::{Event, Frame, HOST, Simulation};
+use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// It has nothing to send.
-    Idle,
-    /// It waits until it may ask for the line.
-    Pausing,
-    /// It waits for the line, or sends.
-    Contending,
-}
 
 /// A station: the frames that it is to send.
 #[derive(Debug)]
 pub(super) struct StationState {
     queue: VecDeque<Frame>,
-    phase: Phase,
+    /// It has nothing to send.
+    is_idle: bool,
+    /// From the end of one frame until it is ready for the next one.
     gap: Span,
     ready_at: Time,
     /// Which transmission is the one under way; a collision ends it.
@@ -28,7 +20,7 @@ pub(super) struct StationState {
 
 impl StationState {
     pub(super) fn new(gap: Span) -> Self {
-        Self { queue: VecDeque::new(), phase: Phase::Idle, gap, ready_at: Time::START, transmission: 0 }
+        Self { queue: VecDeque::new(), is_idle: true, gap, ready_at: Time::START, transmission: 0 }
     }
 
     /// When it may send the next frame.
@@ -45,7 +37,7 @@ impl Simulation {
         }
         let state = &mut self.stations[station];
         state.queue.push_back(frame);
-        if state.phase == Phase::Idle {
+        if state.is_idle {
             self.pause(station);
         }
     }
@@ -72,10 +64,10 @@ impl Simulation {
         self.on_peer_frame(frame, self.now + self.config.link.delay);
     }
 
-    /// The station asks for the line as soon as it may.
+    /// The station asks for the link as soon as it is ready.
     fn pause(&mut self, station: Station) {
         let state = &mut self.stations[station];
-        state.phase = Phase::Pausing;
+        state.is_idle = false;
         if state.ready_at <= self.now {
             self.on_ready(station);
         } else {
@@ -84,52 +76,43 @@ impl Simulation {
     }
 
     pub(super) fn on_ready(&mut self, station: Station) {
-        self.stations[station].phase = Phase::Contending;
-        let action = self.link.on_ready(station, self.now, &mut self.rng);
-        self.act(action);
+        let begin = self.link.ask(station, self.now);
+        self.events.schedule(begin.at, Event::Begin(begin));
     }
 
-    pub(super) fn on_free(&mut self, station: Station) {
-        let action = self.link.on_free(station, self.now, &mut self.rng);
-        self.act(action);
-    }
-
-    fn act(&mut self, action: Action) {
-        match action {
+    pub(super) fn on_begin(&mut self, begin: Begin) {
+        let station = begin.station;
+        let Some(frame) = self.stations[station].queue.front() else { return };
+        let frame_time = self.config.link.frame_time(frame.len);
+        match self.link.begin(begin, frame_time, &mut self.rng) {
             Action::None => {}
-            Action::Start(station) => self.begin_transmission(station),
-            Action::Collision { free, retry } => self.collide(free, retry),
+            Action::Start { ends, other } => {
+                let transmission = self.stations[station].transmission;
+                self.events.schedule(ends, Event::Sent { station, transmission });
+                if let Some(other) = other {
+                    self.events.schedule(other.at, Event::Begin(other));
+                }
+            }
+            Action::Collision { retry, gave_up } => (0..STATIONS).for_each(|station| {
+                self.stations[station].transmission += 1;
+                self.continue_at(station, retry[station], gave_up[station]);
+            }),
         }
     }
 
-    fn begin_transmission(&mut self, station: Station) {
+    /// The station goes on with the next frame, if it has given the first one up, or else with the same.
+    fn continue_at(&mut self, station: Station, ready_at: Time, gave_up: bool) {
         let state = &mut self.stations[station];
-        let Some(frame) = state.queue.front() else { return };
-        let config = self.link.config();
-        // On a shared cable the line is not free before the last bit has come to its end.
-        let delay = if config.full_duplex { Span::ZERO } else { config.delay };
-        let sent = Event::Sent { station, transmission: state.transmission };
-        self.events.schedule(self.now + config.frame_time(frame.len) + delay, sent);
-    }
-
-    fn collide(&mut self, free: Time, retry: [Option<Time>; STATIONS]) {
-        for (station, retry) in retry.into_iter().enumerate() {
-            let state = &mut self.stations[station];
-            state.transmission += 1;
-            let given_up = if retry.is_none() { state.queue.pop_front() } else { None };
-            state.ready_at = retry.unwrap_or(free);
-            if state.queue.is_empty() {
-                state.phase = Phase::Idle;
-            } else {
-                self.pause(station);
-            }
-            if station == HOST
-                && let Some(frame) = given_up
-            {
-                self.complete(frame);
-            }
+        let given_up = if gave_up { state.queue.pop_front() } else { None };
+        (state.ready_at, state.is_idle) = (ready_at, true);
+        if !state.queue.is_empty() {
+            self.pause(station);
         }
-        self.events.schedule(free, Event::Free(HOST));
+        if station == HOST
+            && let Some(frame) = given_up
+        {
+            self.complete(frame);
+        }
     }
 
     pub(super) fn on_sent(&mut self, station: Station, transmission: u64) {
@@ -139,29 +122,14 @@ impl Simulation {
         }
         state.transmission += 1;
         let Some(frame) = state.queue.pop_front() else { return };
-        state.ready_at = self.now + state.gap;
-        let has_more = !state.queue.is_empty();
-        state.phase = Phase::Idle;
-        self.counts.line_busy[station] += self.link.config().frame_time(frame.len);
-        let free = self.link.on_sent(station, self.now);
-        let state = &mut self.stations[station];
-        if has_more && state.ready_at <= free {
-            // It would ask at the moment at which the line is free, and not before.
-            state.phase = Phase::Contending;
-            self.link.wait(station);
-        } else if has_more {
-            self.pause(station);
-        }
-        self.events.schedule(free, Event::Free(station));
+        let ready_at = self.now + state.gap.max(self.config.link.gap());
+        self.counts.line_busy[station] += self.config.link.frame_time(frame.len);
+        self.link.sent(station, self.now);
+        self.continue_at(station, ready_at, false);
+        self.events.schedule(self.now + self.config.link.delay, Event::Arrive(1 - station, frame));
         if station == HOST {
             self.on_transmitted(frame);
         }
-        self.deliver(station, frame);
-    }
-
-    fn deliver(&mut self, from: Station, frame: Frame) {
-        let to = if from == HOST { PEER } else { HOST };
-        self.on_arrive(to, frame);
     }
 
     pub(super) fn on_arrive(&mut self, station: Station, frame: Frame) {

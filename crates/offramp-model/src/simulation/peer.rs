@@ -21,14 +21,14 @@ impl Simulation {
     /// The application writes a segment, and comes back when the next one is due.
     pub(super) fn on_write(&mut self, flow: usize) {
         if !self.flows[flow].is_to_host {
-            return self.write_at_rate(flow);
+            self.flows[flow].write_at = None;
+            return self.write_more(flow);
         }
         let mss = self.config.peer.sender.mss;
         self.flows[flow].written += mss;
         let written = self.flows[flow].written;
         self.flows[flow].sender.write_until(written);
-        let next = self.now + Span::of_bytes_at(mss, self.config.workload.rate_bps);
-        self.events.schedule(next, Event::Write { flow });
+        self.events.schedule(self.due(written), Event::Write { flow });
         self.pump(flow);
     }
 

@@ -8,36 +8,38 @@ use super::steering::Steering;
 use super::{Activity, Content, DATAGRAM_LEN_MAX, Event, Frame, Job, Simulation};
 use crate::config::Workload;
 use crate::cpu::Priority;
-use crate::time::Span;
+use crate::time::{Span, Time};
 
 impl Simulation {
-    /// The process writes if its write fits into the socket's buffer. Whether it does.
-    pub(super) fn write_more(&mut self, flow: usize) -> bool {
+    /// The process writes if its write is due and fits into the socket's buffer. A write that is late does not delay those
+    /// after it: they are due by the clock.
+    pub(super) fn write_more(&mut self, flow: usize) {
         let size = self.config.workload.write_size;
+        let due = self.due(self.flows[flow].written);
         let state = &mut self.flows[flow];
         let unacknowledged = state.written - state.sender.unacknowledged();
         let has_room = unacknowledged == 0 || unacknowledged + size <= self.config.host.send.buffer;
-        if state.process_works || !has_room {
-            return false;
+        if state.process_works || !has_room || state.write_at.is_some() {
+            return;
+        }
+        if due > self.now {
+            state.write_at = Some(due);
+            self.events.schedule(due, Event::Write { flow });
+            return;
         }
         state.process_works = true;
         let costs = &self.config.host.costs;
         let costs =
             [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
         self.work(Priority::User, Job::Write { flow }, &costs);
-        true
     }
 
-    /// The next write of a process that writes at a rate; one that finds no room is tried again when another is due.
-    pub(super) fn write_at_rate(&mut self, flow: usize) {
-        if !self.write_more(flow) {
-            self.schedule_write(flow);
+    /// When an application that writes at a rate writes on, after this number of bytes.
+    pub(super) fn due(&self, bytes: u64) -> Time {
+        match self.config.workload.rate_bps {
+            0 => Time::START,
+            rate_bps => Time::START + Span::of_bytes_at(bytes, rate_bps),
         }
-    }
-
-    fn schedule_write(&mut self, flow: usize) {
-        let interval = Span::of_bytes_at(self.config.workload.write_size, self.config.workload.rate_bps);
-        self.events.schedule(self.now + interval, Event::Write { flow });
     }
 
     pub(super) fn on_written(&mut self, flow: usize) {
@@ -47,11 +49,7 @@ impl Simulation {
         let written = state.written;
         state.sender.write_until(written);
         self.pump(flow);
-        if self.config.workload.rate_bps == 0 {
-            self.write_more(flow);
-        } else {
-            self.schedule_write(flow);
-        }
+        self.write_more(flow);
     }
 
     /// Sends what the windows allow, in segments or in large sends.
@@ -91,9 +89,7 @@ impl Simulation {
         self.counts.in_flight += sender.in_flight();
         sender.acknowledge(self.now, next, window);
         self.pump(flow);
-        if self.config.workload.rate_bps == 0 {
-            self.write_more(flow);
-        }
+        self.write_more(flow);
     }
 
     fn datagram_len(&self) -> u64 {
@@ -129,12 +125,12 @@ impl Simulation {
             let payload = if is_last { self.datagram_len() } else { 0 };
             self.transmit(Frame::new(self.datagram_frames[at], Content::Datagram { payload }));
         }
-        match self.config.workload.rate_bps {
-            0 => self.on_next_datagram(),
-            rate_bps => {
-                let next = self.now + Span::of_bytes_at(self.datagram_len(), rate_bps);
-                self.events.schedule(next, Event::NextDatagram);
-            }
+        self.datagram_bytes_sent += self.datagram_len();
+        let due = self.due(self.datagram_bytes_sent);
+        if due > self.now {
+            self.events.schedule(due, Event::NextDatagram);
+        } else {
+            self.on_next_datagram();
         }
     }
 

@@ -53,7 +53,9 @@ pub(super) fn run(args: &Args) -> ExitCode {
         Ok(profiles) => profiles,
         Err(error) => return fail(format_args!("model: {error}"), SETUP),
     };
-    profiles.iter().for_each(warn);
+    for profile in &profiles {
+        warn(profile, args.workload);
+    }
     let mut outcomes = Vec::new();
     for profile in &profiles {
         match simulate(profile, args.workload) {

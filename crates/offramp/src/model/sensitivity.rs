@@ -12,6 +12,7 @@ use offramp_model::sensitivity::{
     Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol,
 };
 use offramp_model::simulation::ModelError;
+use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,11 +79,11 @@ fn metric(name: &str) -> Result<&'static Metric, String> {
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {
-    let (profile, factors) = match chosen(args) {
+    let (profile, factors, not_varied) = match chosen(args) {
         Ok(chosen) => chosen,
         Err(why) => return fail(format_args!("model: {why}"), SETUP),
     };
-    let found = match study(args, &profile, &factors) {
+    let found = match study(args, &profile, &factors, &not_varied) {
         Ok(found) => found,
         Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
     };
@@ -98,16 +99,19 @@ pub(super) fn run(args: &Args) -> ExitCode {
     written.unwrap_or(ExitCode::SUCCESS)
 }
 
-fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>), String> {
+fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>, Vec<&'static str>), String> {
     let profile = load_with(&args.profile, &args.settings).map_err(|error| error.to_string())?;
-    let all = factors(&profile, ranges(args)?);
-    let factors = if args.parameters.is_empty() { all } else { only(&all, &args.parameters)? };
+    let (all, not_varied) = factors(&profile, ranges(args)?);
+    let (factors, not_varied) = match args.parameters.as_slice() {
+        [] => (all, not_varied),
+        names => (only(&all, names)?, Vec::new()),
+    };
     match args.method {
         Method::Elasticity => checked_runs(2, factors.len()),
         Method::Morris => checked_runs(factors.len() + 1, args.paths.get()),
         Method::Sobol => checked_runs(factors.len() + 2, args.samples.get()),
     }?;
-    Ok((profile, factors))
+    Ok((profile, factors, not_varied))
 }
 
 /// An elasticity is of the neighbourhood of a value, whatever is known of it; the other methods ask what follows from
@@ -120,8 +124,13 @@ fn ranges(args: &Args) -> Result<Ranges, String> {
     }
 }
 
-fn study(args: &Args, profile: &Profile, factors: &[Factor]) -> Result<Sensitivity, ModelError> {
-    let study = Study { profile, workload: args.workload, metric: args.metric, threads: pool::threads() };
+fn study(
+    args: &Args,
+    profile: &Profile,
+    factors: &[Factor],
+    not_varied: &[&'static str],
+) -> Result<Sensitivity, ModelError> {
+    let study = Study { profile, workload: args.workload, metric: args.metric, threads: pool::threads(), not_varied };
     match args.method {
         Method::Elasticity => elasticities(&study, factors),
         Method::Morris => morris(&study, factors, args.paths.get(), args.seed),
@@ -141,6 +150,11 @@ fn text(found: &Sensitivity) -> String {
         let line = format!("{:30} {:>14} {:10} {from:>14} {to:>14}", effect.name, effect.value, effect.tag);
         out += format!("{line} {:>14.3} {second}", effect.main).trim_end();
         out.push('\n');
+    }
+    if !found.not_varied.is_empty() {
+        let not_varied = found.not_varied.join(", ");
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "\nnot varied, for want of another value in the range: {not_varied}");
     }
     out
 }
