@@ -178,6 +178,7 @@ fn why_a_frontend_was_sent_away_is_shown() {
     bed.until(|| !bed.show()["ports"][0]["host"]["last_refusal"].is_null());
     let shown = String::from_utf8(bed.run(&["show", "a", "--interval", "0"]).stdout).unwrap();
     assert!(shown.contains("last frontend disconnected: message 8: "), "{shown}");
+    bed.until(|| bed.stderr().contains("port \"a\": 1 refused messages; last frontend disconnected: message 8: "));
 }
 
 #[test]
@@ -792,4 +793,25 @@ fn a_thread_that_stands_still_is_shown_and_the_service_manager_hears_nothing_mea
     bed.until(|| stalled(0).is_null());
     heartbeat();
     bed.carry_tcp();
+}
+
+#[test]
+fn a_second_control_socket_shows_and_changes_nothing() {
+    let mut bed = Bed::unstarted("read-only", "");
+    let socket = bed.file().with_file_name("show.sock");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let key = format!("[daemon]\ncontrol_read_only = \"{}\"\n", socket.display());
+    fs::write(bed.file(), text.replacen("[daemon]\n", &key, 1)).unwrap();
+    bed.start_without_hosts();
+    assert_eq!(fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o666);
+    let ask = |args: &[&str]| offramp(&[args, &["--control", socket.to_str().unwrap()]].concat());
+    assert!(ask(&["show", "--json", "--interval", "0"]).status.success());
+    let refused = ask(&["set", "a", "lso", "off"]);
+    assert!(!refused.status.success());
+    let message = String::from_utf8_lossy(&refused.stderr);
+    assert!(message.contains("only shows") && message.contains("daemon.control "), "{message}");
+    assert!(bed.run(&["set", "a", "lso", "off"]).status.success());
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    assert!(!socket.exists());
 }

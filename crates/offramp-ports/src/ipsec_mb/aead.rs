@@ -5,7 +5,6 @@ use super::functions::{Chacha, ChachaContext, Functions, Gcm, GcmContext, GcmKey
 use offramp_offload::esp::{Aad, Aead, AeadAlgorithm, AesKey, CipherFailed, CipherLibrary, Nonce, TAG_LEN};
 use std::arch::asm;
 use std::arch::x86_64::{__m128i, _mm_set_epi64x};
-use std::mem::MaybeUninit;
 use subtle::ConstantTimeEq;
 use zeroize::{Zeroize, Zeroizing};
 
@@ -129,14 +128,15 @@ impl GcmAead {
         tag: &mut [u8; TAG_LEN],
     ) {
         let nonce = in_one(nonce.to_bits());
-        let mut context = MaybeUninit::<GcmContext>::uninit();
+        // It has what the key makes of the nonce.
+        let mut context = Zeroizing::<GcmContext>::default();
         // SAFETY: the caller answers for `from`, `to` and `aad`; the key was expanded by the same library for this
-        // length, the context has room and need not be filled, the nonce has its twelve bytes, and as many bytes of
+        // length, the context is one of the library's, the nonce has its twelve bytes, and as many bytes of
         // tag are asked for as there is room.
         unsafe {
             run(
                 &raw const self.key,
-                context.as_mut_ptr(),
+                &raw mut *context,
                 to,
                 from,
                 len as u64,

@@ -25,6 +25,8 @@ pub const ANSWER_LEN_MAX: usize = 64 * 1024 * 1024;
 pub const LINE_TIME_MAX: Duration = Duration::from_secs(5);
 /// Clients at once; the next one gets an error and is disconnected.
 pub const CLIENTS_MAX: usize = 32;
+/// Most of them of one user: no user can keep all others out.
+pub const CLIENTS_OF_USER_MAX: usize = CLIENTS_MAX / 2;
 
 /// What a client asks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -135,6 +137,8 @@ pub enum RefusalCode {
     UnknownFeature,
     /// Too many clients; try again.
     Busy,
+    /// The socket is one that only shows.
+    ReadOnly,
     /// The host did not take the change.
     HostRefused,
     /// The security association is not as it must be, or there is none.
@@ -243,7 +247,7 @@ pub enum HostStatus {
 }
 
 /// What happened at a guest's port besides frames, since the daemon began.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GuestCounters {
     pub connections: u64,
     pub refused_connections: u64,
@@ -561,7 +565,13 @@ mod tests {
         found.extend(words.map(|word| word.as_str().unwrap().to_owned()));
         let missing: Vec<_> = found.iter().filter(|name| !DOCUMENT.contains(&format!("`{name}`"))).collect();
         assert!(missing.is_empty(), "docs/control.md does not name {missing:?}");
-        for limit in [REQUEST_LEN_MAX as u64, LINE_TIME_MAX.as_secs(), CLIENTS_MAX as u64, u64::from(VERSION)] {
+        for limit in [
+            REQUEST_LEN_MAX as u64,
+            LINE_TIME_MAX.as_secs(),
+            CLIENTS_MAX as u64,
+            CLIENTS_OF_USER_MAX as u64,
+            u64::from(VERSION),
+        ] {
             assert!(DOCUMENT.contains(&format!(" {limit}")), "docs/control.md does not name {limit}");
         }
     }

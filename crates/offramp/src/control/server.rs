@@ -1,12 +1,14 @@
 //! The daemon's side: a thread for each client, so that none of them waits for another.
 
 use super::line::Lines;
-use super::{Answer, CLIENTS_MAX, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use super::{Answer, CLIENTS_MAX, CLIENTS_OF_USER_MAX, Outcome, REQUEST_LEN_MAX, RefusalCode, Request, VERSION};
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use offramp_offload::sync::lock;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
+use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -21,17 +23,26 @@ pub trait Handler: Send + Sync + 'static {
     fn answer(&self, request: Request) -> Answer;
 }
 
+/// What clients of a socket may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Everything.
+    Full,
+    /// Show, and change nothing.
+    ReadOnly,
+}
+
 /// Serves clients on threads of its own, until the process ends.
 ///
 /// # Errors
 /// When no thread can be started.
-pub fn serve(listener: UnixListener, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
+pub fn serve(listener: UnixListener, access: Access, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
     thread::Builder::new().name("ofr-control".into()).spawn(move || {
         sandbox.enter_thread(ThreadKind::Control);
-        let clients = Arc::new(AtomicUsize::new(0));
+        let clients = Arc::new(Clients::default());
         loop {
             match listener.accept() {
-                Ok((stream, _)) => welcome(stream, &handler, &clients, &sandbox),
+                Ok((stream, _)) => welcome(stream, access, &handler, &clients, &sandbox),
                 Err(_) => thread::sleep(ACCEPT_PAUSE),
             }
         }
@@ -39,46 +50,65 @@ pub fn serve(listener: UnixListener, handler: Arc<impl Handler>, sandbox: Sandbo
     Ok(())
 }
 
+/// How many clients each user has, by number; `None`: a user whom the kernel does not name.
+#[derive(Debug, Default)]
+struct Clients(Mutex<BTreeMap<Option<u32>, usize>>);
+
 /// Counts a client for as long as it lives.
-struct Client(Arc<AtomicUsize>);
+struct Client {
+    clients: Arc<Clients>,
+    user: Option<u32>,
+}
 
 impl Client {
-    fn count(clients: &Arc<AtomicUsize>) -> (Self, usize) {
-        let others = clients.fetch_add(1, Ordering::Relaxed);
-        (Self(Arc::clone(clients)), others)
+    /// `None` when there are as many as may be.
+    fn count(clients: &Arc<Clients>, user: Option<u32>) -> Option<Self> {
+        let mut counts = lock(&clients.0);
+        let has_room = counts.values().sum::<usize>() < CLIENTS_MAX;
+        let of_user = counts.entry(user).or_default();
+        (has_room && *of_user < CLIENTS_OF_USER_MAX).then(|| {
+            *of_user += 1;
+            Self { clients: Arc::clone(clients), user }
+        })
     }
 }
 
 impl Drop for Client {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let mut counts = lock(&self.clients.0);
+        if let Some(of_user) = counts.get_mut(&self.user) {
+            *of_user -= 1;
+        }
+        counts.retain(|_, of_user| *of_user > 0);
     }
 }
 
-fn welcome(stream: UnixStream, handler: &Arc<impl Handler>, clients: &Arc<AtomicUsize>, sandbox: &Sandbox) {
-    let (client, others) = Client::count(clients);
-    if others >= CLIENTS_MAX {
+fn welcome(stream: UnixStream, access: Access, handler: &Arc<impl Handler>, clients: &Arc<Clients>, sandbox: &Sandbox) {
+    let user = getsockopt(&stream, PeerCredentials).ok().map(|peer| peer.uid());
+    let Some(client) = Client::count(clients, user) else {
         // A few bytes into an empty buffer: this does not wait.
-        let busy = Answer::refuse(RefusalCode::Busy, format!("{CLIENTS_MAX} clients are served already; try again"));
+        let message =
+            format!("{CLIENTS_MAX} clients, or {CLIENTS_OF_USER_MAX} of this user, are served already; try again");
+        let busy = Answer::refuse(RefusalCode::Busy, message);
         return say(&mut Lines::new(stream, REQUEST_LEN_MAX), &busy).unwrap_or(());
-    }
+    };
     let (handler, sandbox) = (Arc::clone(handler), sandbox.clone());
     let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
         sandbox.enter_thread(ThreadKind::Client);
         // One that is too slow, or has gone, is parted with; nobody else has to know.
-        let _ = converse(Lines::new(stream, REQUEST_LEN_MAX), handler.as_ref());
+        let _ = converse(Lines::new(stream, REQUEST_LEN_MAX), access, handler.as_ref());
         drop(client);
     });
     // Without a thread the stream was dropped: the client sees the end, and others go on.
     drop(started);
 }
 
-fn converse(mut lines: Lines, handler: &impl Handler) -> io::Result<()> {
+fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Result<()> {
     let client = lines.peer();
     loop {
         match lines.read() {
             Ok(None) => return Ok(()),
-            Ok(Some(line)) => say(&mut lines, &answer(&line, handler, &client))?,
+            Ok(Some(line)) => say(&mut lines, &answer(&line, access, handler, &client))?,
             Err(error) => {
                 let message = format!("no request: {error}; the connection ends");
                 return say(&mut lines, &Answer::refuse(RefusalCode::BadRequest, message));
@@ -91,7 +121,7 @@ fn say(lines: &mut Lines, answer: &Answer) -> io::Result<()> {
     lines.write(&serde_json::to_string(answer)?)
 }
 
-fn answer(line: &[u8], handler: &impl Handler, client: &str) -> Answer {
+fn answer(line: &[u8], access: Access, handler: &impl Handler, client: &str) -> Answer {
     // The version first: another one may know other fields.
     #[derive(serde::Deserialize)]
     struct Versioned {
@@ -106,6 +136,10 @@ fn answer(line: &[u8], handler: &impl Handler, client: &str) -> Answer {
         Err(error) => return Answer::refuse(RefusalCode::BadRequest, format!("not a request: {error}")),
     }
     match serde_json::from_slice(line) {
+        Ok(request) if access == Access::ReadOnly && !matches!(request, Request::Show { .. }) => Answer::refuse(
+            RefusalCode::ReadOnly,
+            "this socket only shows; daemon.control is the one that changes things",
+        ),
         Ok(request) => {
             let change = sa_change(&request);
             let answer = handler.answer(request);
@@ -139,6 +173,7 @@ mod tests {
     use super::*;
     use crate::control::Status;
     use std::io::{BufRead, BufReader, Write};
+    use std::sync::atomic::{AtomicUsize, Ordering};
 
     struct Empty;
 
@@ -156,11 +191,15 @@ mod tests {
 
     /// A served socket that has no file.
     fn served() -> std::os::unix::net::SocketAddr {
+        served_with(Access::Full)
+    }
+
+    fn served_with(access: Access) -> std::os::unix::net::SocketAddr {
         use std::os::linux::net::SocketAddrExt;
         static NUMBER: AtomicUsize = AtomicUsize::new(0);
         let name = format!("offramp-test-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
         let address = std::os::unix::net::SocketAddr::from_abstract_name(name).unwrap();
-        serve(UnixListener::bind_addr(&address).unwrap(), Arc::new(Empty), Sandbox::default()).unwrap();
+        serve(UnixListener::bind_addr(&address).unwrap(), access, Arc::new(Empty), Sandbox::default()).unwrap();
         address
     }
 
@@ -216,7 +255,7 @@ mod tests {
     fn silent_clients_delay_no_other_and_too_many_are_told_so() {
         let address = served();
         let connect = || UnixStream::connect_addr(&address).unwrap();
-        let silent: Vec<UnixStream> = (1..CLIENTS_MAX).map(|_| connect()).collect();
+        let silent: Vec<UnixStream> = (1..CLIENTS_OF_USER_MAX).map(|_| connect()).collect();
         let last = connect();
         assert!(say_and_hear(&last, SHOW).contains("\"status\""));
         assert!(hear(&connect()).contains("\"busy\""));
@@ -225,6 +264,30 @@ mod tests {
         while !say_and_hear_or_end(&connect()) {
             thread::yield_now();
         }
+    }
+
+    #[test]
+    fn a_user_with_many_clients_leaves_room_for_others() {
+        let clients = Arc::new(Clients::default());
+        let of = |user| std::iter::from_fn(|| Client::count(&clients, user)).collect::<Vec<_>>();
+        let (first, second) = (of(Some(1)), of(Some(2)));
+        assert_eq!((first.len(), second.len(), of(None).len()), (CLIENTS_OF_USER_MAX, CLIENTS_OF_USER_MAX, 0));
+        drop(first);
+        assert_eq!(of(Some(3)).len(), CLIENTS_OF_USER_MAX);
+        drop(second);
+        assert!(lock(&clients.0).is_empty());
+    }
+
+    #[test]
+    fn a_socket_that_only_shows_refuses_whatever_changes_something() {
+        let stream = UnixStream::connect_addr(&served_with(Access::ReadOnly)).unwrap();
+        for change in [
+            "{\"version\":1,\"request\":\"set\",\"port\":\"a\",\"features\":{\"tso4\":true}}\n",
+            "{\"version\":1,\"request\":\"sa_del\",\"port\":\"a\",\"direction\":\"out\",\"spi\":4096}\n",
+        ] {
+            assert!(say_and_hear(&stream, change).contains("\"read_only\""), "{change}");
+        }
+        assert!(say_and_hear(&stream, SHOW).contains("\"status\""));
     }
 
     /// Whether a new client is served.

@@ -9,21 +9,22 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     #[error(
-        "daemon.control {}: a daemon answers there; stop it first, or choose another socket for this one", .0.display()
+        "{key} {}: a daemon answers there; stop it first, or choose another socket for this one", path.display()
     )]
-    InUse(PathBuf),
-    #[error("daemon.control {}: it exists and is no socket; remove it, or choose another path", .0.display())]
-    NoSocket(PathBuf),
-    #[error("daemon.control {}: {doing}: {cause}{}", path.display(), hint(doing, cause, path))]
-    System { path: PathBuf, doing: &'static str, cause: io::Error },
+    InUse { key: &'static str, path: PathBuf },
+    #[error("{key} {}: it exists and is no socket; remove it, or choose another path", path.display())]
+    NoSocket { key: &'static str, path: PathBuf },
+    #[error("{key} {}: {doing}: {cause}{}", path.display(), hint(doing, cause, path))]
+    System { key: &'static str, path: PathBuf, doing: &'static str, cause: io::Error },
 }
 
 impl SocketError {
-    fn new(path: &Path, error: MakeError) -> Self {
+    fn new(key: &'static str, path: &Path, error: MakeError) -> Self {
+        let path = path.to_owned();
         match error {
-            MakeError::InUse => Self::InUse(path.to_owned()),
-            MakeError::NoSocket => Self::NoSocket(path.to_owned()),
-            MakeError::System { doing, cause } => Self::System { path: path.to_owned(), doing, cause },
+            MakeError::InUse => Self::InUse { key, path },
+            MakeError::NoSocket => Self::NoSocket { key, path },
+            MakeError::System { doing, cause } => Self::System { key, path, doing, cause },
         }
     }
 }
@@ -43,21 +44,21 @@ pub struct ControlSocket {
     _file: SocketFile,
 }
 
-/// Whether the place is free: nothing there, or the file of a daemon that is dead.
+/// Whether the place that `key` of the file names is free: nothing there, or the file of a daemon that is dead.
 ///
 /// # Errors
 /// When a daemon answers there, or there is something else.
-pub fn check_free(path: &Path) -> Result<(), SocketError> {
-    socket_file::check_free(path).map_err(|error| SocketError::new(path, error))
+pub fn check_free(key: &'static str, path: &Path) -> Result<(), SocketError> {
+    socket_file::check_free(path).map_err(|error| SocketError::new(key, path, error))
 }
 
 impl ControlSocket {
-    /// Listens at `path`.
+    /// Listens at `path`, which `key` of the file names.
     ///
     /// # Errors
     /// When the place is taken, or the system refuses it.
-    pub fn listen(path: &Path, rights: SocketRights) -> Result<Self, SocketError> {
-        let made = socket_file::listen(path, rights).map_err(|error| SocketError::new(path, error));
+    pub fn listen(key: &'static str, path: &Path, rights: SocketRights) -> Result<Self, SocketError> {
+        let made = socket_file::listen(path, rights).map_err(|error| SocketError::new(key, path, error));
         made.map(|(listener, file)| Self { listener, _file: file })
     }
 
@@ -76,6 +77,8 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixStream;
+
+    const KEY: &str = "daemon.control";
 
     fn rights(mode: u32) -> SocketRights {
         SocketRights { mode, group: None }
@@ -109,7 +112,7 @@ mod tests {
     #[test]
     fn the_file_has_its_permissions_and_goes_with_the_socket() {
         let directory = Directory::new("mode");
-        let socket = ControlSocket::listen(&directory.socket(), rights(0o640)).unwrap();
+        let socket = ControlSocket::listen(KEY, &directory.socket(), rights(0o640)).unwrap();
         let mode = fs::metadata(directory.socket()).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         UnixStream::connect(directory.socket()).unwrap();
@@ -122,11 +125,14 @@ mod tests {
     fn the_socket_of_a_daemon_that_lives_is_refused_and_that_of_a_dead_one_replaced() {
         let directory = Directory::new("stale");
         let alive = UnixListener::bind(directory.socket()).unwrap();
-        assert!(matches!(check_free(&directory.socket()), Err(SocketError::InUse(_))));
-        assert!(matches!(ControlSocket::listen(&directory.socket(), rights(0o600)), Err(SocketError::InUse(_))));
+        assert!(matches!(check_free(KEY, &directory.socket()), Err(SocketError::InUse { .. })));
+        assert!(matches!(
+            ControlSocket::listen(KEY, &directory.socket(), rights(0o600)),
+            Err(SocketError::InUse { .. })
+        ));
         UnixStream::connect(directory.socket()).expect("it was left in its place");
         drop(alive);
-        let _new = ControlSocket::listen(&directory.socket(), rights(0o600)).unwrap();
+        let _new = ControlSocket::listen(KEY, &directory.socket(), rights(0o600)).unwrap();
         UnixStream::connect(directory.socket()).unwrap();
         assert_eq!(directory.files(), 1);
     }
@@ -135,7 +141,10 @@ mod tests {
     fn a_file_that_is_no_socket_is_left_alone() {
         let directory = Directory::new("file");
         fs::write(directory.socket(), "precious").unwrap();
-        assert!(matches!(ControlSocket::listen(&directory.socket(), rights(0o600)), Err(SocketError::NoSocket(_))));
+        assert!(matches!(
+            ControlSocket::listen(KEY, &directory.socket(), rights(0o600)),
+            Err(SocketError::NoSocket { .. })
+        ));
         assert_eq!(fs::read(directory.socket()).unwrap(), b"precious");
         assert_eq!(directory.files(), 1);
     }
@@ -143,7 +152,7 @@ mod tests {
     #[test]
     fn a_socket_that_has_taken_the_place_is_not_removed() {
         let directory = Directory::new("taken");
-        let socket = ControlSocket::listen(&directory.socket(), rights(0o600)).unwrap();
+        let socket = ControlSocket::listen(KEY, &directory.socket(), rights(0o600)).unwrap();
         fs::remove_file(directory.socket()).unwrap();
         let _other = UnixListener::bind(directory.socket()).unwrap();
         drop(socket);
@@ -153,7 +162,7 @@ mod tests {
     #[test]
     fn a_missing_directory_is_named() {
         let path = Path::new("/nonexistent-directory/control.sock");
-        let message = ControlSocket::listen(path, rights(0o600)).unwrap_err().to_string();
+        let message = ControlSocket::listen(KEY, path, rights(0o600)).unwrap_err().to_string();
         assert!(message.ends_with("make the directory /nonexistent-directory"), "{message}");
     }
 }

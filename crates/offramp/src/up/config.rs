@@ -40,6 +40,8 @@ use toml::Spanned;
 pub const CONTROL_DEFAULT: &str = "/run/offramp/control.sock";
 /// Permissions of a socket: the daemon's user alone.
 const SOCKET_MODE_DEFAULT: u32 = 0o600;
+/// Of one that only shows: anyone who may enter its directory.
+const READ_ONLY_MODE_DEFAULT: u32 = 0o666;
 /// All permission bits that a socket has use for.
 const SOCKET_MODE_MAX: u32 = 0o777;
 /// Numbers of users; the largest one stands for none (chown(2)).
@@ -93,10 +95,20 @@ pub struct DaemonConfig {
     pub control_mode: u32,
     /// Its group, by name; the process's own when `None`.
     pub control_group: Option<String>,
+    /// A socket for those who may only look, and its permission bits.
+    pub control_read_only: Option<(PathBuf, u32)>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
     /// What the sandbox takes from the process, once its devices are open.
     pub sandbox: SandboxLevel,
+}
+
+impl DaemonConfig {
+    /// The control sockets, each with its key.
+    pub fn control_sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
+        [("daemon.control", &self.control)].into_iter().chain(read_only)
+    }
 }
 
 /// One adapter: a host on one side, a wire on the other.
@@ -256,19 +268,20 @@ impl Config {
         }
         check.ports_share_no_key(&ports, &written.port)?;
         check.ports_share_no_address(&ports, &written.port)?;
-        check.nothing_is_made_twice(&daemon.control, &ports, &written.port)?;
+        check.nothing_is_made_twice(&daemon, &ports, &written.port)?;
         check.switches_have_room(&ports, &switches, &written.switch)?;
         let keys = written.port.iter().flat_map(|port| &port.as_ref().sa);
         let key_files = keys.filter_map(|sa| Some(directory.join(sa.as_ref().key_file.as_ref()?))).collect();
         Ok(Self { daemon, ports, switches, key_files })
     }
 
-    /// The sockets of guests that this process listens on.
+    /// The sockets that this process listens on.
     pub fn sockets(&self) -> impl Iterator<Item = &PathBuf> {
-        self.ports.iter().filter_map(|port| match &port.host {
+        let of_guests = self.ports.iter().filter_map(|port| match &port.host {
             HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
             HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
-        })
+        });
+        self.daemon.control_sockets().map(|(_, path)| path).chain(of_guests)
     }
 }
 
@@ -295,18 +308,31 @@ impl Check<'_> {
         let text = |key: &Key<String>| key.as_ref().map(|value| value.as_ref().clone());
         Ok(DaemonConfig {
             control,
-            control_mode: self.permissions("daemon.control_mode", &written.control_mode)?,
+            control_mode: self.permissions("daemon.control_mode", &written.control_mode, SOCKET_MODE_DEFAULT)?,
             control_group: text(&written.control_group),
+            control_read_only: self.control_read_only(written)?,
             user: text(&written.user),
             sandbox: self.one_of("daemon", "sandbox", &written.sandbox, &levels)?.unwrap_or_default(),
         })
     }
 
+    fn control_read_only(&self, written: &file::Daemon) -> Result<Option<(PathBuf, u32)>, ConfigError> {
+        let key = "daemon.control_read_only_mode";
+        let mode = self.permissions(key, &written.control_read_only_mode, READ_ONLY_MODE_DEFAULT)?;
+        match (&written.control_read_only, &written.control_read_only_mode) {
+            (Some(path), _) => Ok(Some((self.socket("daemon.control_read_only", path)?, mode))),
+            (None, Some(mode)) => {
+                Err(self.0.wrong(mode.span(), format!("{key} belongs to daemon.control_read_only; write that, too")))
+            }
+            (None, None) => Ok(None),
+        }
+    }
+
     /// Permission bits of a socket.
     #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
-    fn permissions(&self, key: &str, written: &Key<i64>) -> Result<u32, ConfigError> {
+    fn permissions(&self, key: &str, written: &Key<i64>, default: u32) -> Result<u32, ConfigError> {
         match written {
-            None => Ok(SOCKET_MODE_DEFAULT),
+            None => Ok(default),
             Some(mode) => {
                 let bits = u32::try_from(*mode.as_ref()).ok().filter(|bits| *bits <= SOCKET_MODE_MAX);
                 bits.ok_or_else(|| {
@@ -470,7 +496,7 @@ impl Check<'_> {
         Ok(HostConfig::VhostUser(VhostUserHost {
             socket: self.socket("port.host.vhost_user", socket)?,
             mode,
-            socket_mode: self.permissions("port.host.socket_mode", &host.socket_mode)?,
+            socket_mode: self.permissions("port.host.socket_mode", &host.socket_mode, SOCKET_MODE_DEFAULT)?,
             socket_group: host.socket_group.as_ref().map(|group| group.as_ref().clone()),
             allowed_uid: host.allowed_uid.is_some().then_some(allowed_uid as u32),
             queue_pairs: self.queue_pairs(host, QUEUE_PAIRS_MAX)?,

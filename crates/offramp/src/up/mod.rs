@@ -12,19 +12,20 @@ mod ipsec;
 mod notify;
 mod privilege;
 mod process;
+mod report;
 mod sandbox;
 mod watchdog;
 
 use crate::control::SandboxStatus;
-use crate::control::server;
+use crate::control::server::{self, Access};
 use crate::control::socket::{self, ControlSocket, SocketError};
 use crate::exit::{FAILED, SETUP, fail};
 use build::{BuildError, Threads};
-use config::{Config, ConfigError};
+use config::{Config, ConfigError, DaemonConfig};
 use daemon::Daemon;
 use drain::Rest;
 use offramp_ports::sys::sandbox::ThreadKind;
-use privilege::{Identity, PrivilegeError};
+use privilege::{Groups, Identity, PrivilegeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use std::io::{self, Write};
@@ -87,7 +88,7 @@ fn say(sandbox: &SandboxStatus) {
 /// What runs, until a signal ends it.
 struct Running {
     daemon: Arc<Daemon>,
-    control: ControlSocket,
+    controls: Vec<(Access, ControlSocket)>,
     signals: Signals,
 }
 
@@ -103,7 +104,7 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(&args.file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
-    socket::check_free(&config.daemon.control)?;
+    config.daemon.control_sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
     identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")))?;
     identity.assume()?;
@@ -111,17 +112,29 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let (sandbox, sandbox_status) =
         sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
     let groups = identity.groups();
-    let rights = groups.rights(config.daemon.control_mode, config.daemon.control_group.as_ref());
-    let control = ControlSocket::listen(&config.daemon.control, rights)?;
+    let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     let ports = build::start(&config, devices, Threads { rest: &rest, sandbox: &sandbox, groups })?;
     let daemon = Arc::new(Daemon::new(file, config, ports, rest, sandbox_status.clone()));
-    let listener = control.listener().map_err(system("listening for clients"))?;
-    server::serve(listener, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    for (access, control) in &controls {
+        let listener = control.listener().map_err(system("listening for clients"))?;
+        server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    }
     watchdog::start(&daemon, sandbox.clone()).map_err(system("starting a thread"))?;
     say(&sandbox_status);
     sandbox.enter_thread(ThreadKind::Main);
-    Ok(Some(Running { daemon, control, signals }))
+    Ok(Some(Running { daemon, controls, signals }))
+}
+
+fn listen_for_clients(config: &DaemonConfig, groups: &Groups) -> Result<Vec<(Access, ControlSocket)>, SocketError> {
+    let group = config.control_group.as_ref();
+    let full = (Access::Full, config.control_mode, group);
+    let read_only = config.control_read_only.iter().map(|(_, mode)| (Access::ReadOnly, *mode, None));
+    let sockets = [full].into_iter().chain(read_only).zip(config.control_sockets());
+    let listen = |((access, mode, group), (key, path)): ((Access, u32, Option<&String>), (&'static str, &PathBuf))| {
+        Ok((access, ControlSocket::listen(key, path, groups.rights(mode, group))?))
+    };
+    sockets.map(listen).collect()
 }
 
 impl Running {
@@ -135,7 +148,7 @@ impl Running {
         }
         notify::notify(notify::STOPPING);
         // Nobody new gets in while the last frames go out.
-        drop(self.control);
+        drop(self.controls);
         let is_at_rest = self.daemon.rest();
         self.daemon.remove_sockets();
         if is_at_rest {

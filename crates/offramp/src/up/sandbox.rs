@@ -45,6 +45,6 @@ fn files(config: &Config, file: &Path, notify_socket: Option<&str>) -> FileAcces
     let mut read: Vec<PathBuf> =
         [file].into_iter().chain(config.key_files.iter().map(PathBuf::as_path)).map(directory).collect();
     read.dedup();
-    let sockets = [&config.daemon.control].into_iter().chain(config.sockets()).map(|path| directory(path)).collect();
+    let sockets = config.sockets().map(|path| directory(path)).collect();
     FileAccess { read, sockets, abstract_sockets: notify_socket.is_some_and(|name| name.starts_with('@')) }
 }

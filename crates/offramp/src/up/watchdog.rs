@@ -4,10 +4,14 @@
 //! must not pay for it for long. After a second the port is named and its thread interrupted, after another one the port's
 //! frontend is disconnected. A service manager that asks for it (`WatchdogSec=`) hears nothing while a thread stands still,
 //! and starts the daemon again if that does not end.
+//!
+//! The same looks find what guests have done wrong, for the log.
 
 use super::build::{Port, Queue};
 use super::daemon::Daemon;
 use super::notify::Heartbeat;
+use super::report::Report;
+use crate::control::HostStatus;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Worker, clock_ns};
 use std::collections::BTreeMap;
@@ -94,7 +98,7 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
 }
 
 fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
-    let mut seen = BTreeMap::new();
+    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::new());
     loop {
         thread::sleep(INTERVAL);
         let Some(daemon) = daemon.upgrade() else { return };
@@ -105,6 +109,9 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
         }
         if is_well {
             heartbeat.beat();
+        }
+        for (number, port) in daemon.ports().iter().enumerate() {
+            report(port, reports.entry(number).or_default(), clock_ns());
         }
     }
 }
@@ -153,6 +160,16 @@ fn look(ports: &[Port], queues: &[(usize, &Queue)], seen: &mut BTreeMap<i32, See
         worker.interrupt();
     }
     !seen.is_named
+}
+
+/// Says what a guest has done wrong.
+fn report(port: &Port, report: &mut Report, now_ns: u64) {
+    if let HostStatus::VhostUser { counters, last_refusal, .. } = port.host.status()
+        && let Some(news) = report.next(&counters, now_ns)
+    {
+        let why = last_refusal.map_or(String::new(), |why| format!("; last frontend disconnected: {why}"));
+        eprintln!("offramp: port \"{}\": {news}{why}", port.name);
+    }
 }
 
 /// Ends what a thread stands still in.

@@ -32,6 +32,8 @@ pub struct Daemon {
     pub control: Key<String>,
     pub control_mode: Key<i64>,
     pub control_group: Key<String>,
+    pub control_read_only: Key<String>,
+    pub control_read_only_mode: Key<i64>,
     pub user: Key<String>,
     pub sandbox: Key<String>,
 }

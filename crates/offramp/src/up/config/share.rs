@@ -1,7 +1,7 @@
 //! What two ports of one file may not have both.
 
 use super::file::{self, Key};
-use super::{Check, ConfigError, HostConfig, PortConfig, SwitchConfig, WireConfig};
+use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig, SwitchConfig, WireConfig};
 use offramp_ports::vhost_user::Mode;
 use std::fmt;
 use std::ops::Range;
@@ -50,13 +50,19 @@ fn place_of<T>(key: &Key<T>, whole: &Spanned<file::Port>) -> Range<usize> {
 
 impl Check<'_> {
     /// Refuses what would fail only when the daemon starts, and with a message that blames somebody else.
-    pub(super) fn nothing_is_made_twice(
+    pub(super) fn nothing_is_made_twice<'a>(
         &self,
-        control: &Path,
+        daemon: &'a DaemonConfig,
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
-        let mut all = vec![(Made::Socket(control), "the daemon's control socket".to_owned())];
+        if let Some((path, _)) = daemon.control_read_only.as_ref().filter(|(path, _)| *path == daemon.control) {
+            let message =
+                format!("daemon.control_read_only {} is daemon.control already; choose another", path.display());
+            return Err(self.0.wrong(0..0, message));
+        }
+        let control = |(_, path): (_, &'a PathBuf)| (Made::Socket(path), "the daemon's control socket".to_owned());
+        let mut all: Vec<_> = daemon.control_sockets().map(control).collect();
         for (port, written) in ports.iter().zip(written) {
             for (made, place) in made(port, written) {
                 if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {

@@ -50,7 +50,8 @@ fn refused(file: &str, line: usize, text: &str) {
 #[test]
 fn a_short_file_gets_the_defaults() {
     let config = parse(&format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n")).unwrap();
-    let DaemonConfig { control, control_mode, control_group, user, sandbox } = config.daemon;
+    let DaemonConfig { control, control_mode, control_group, control_read_only, user, sandbox } = config.daemon;
+    assert_eq!(control_read_only, None);
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
     assert_eq!((control_group, user, sandbox), (None, None, SandboxLevel::Full));
     let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
@@ -367,6 +368,11 @@ fn a_value_out_of_range_is_refused_with_its_range() {
     wrong("host.tap = \"t\"\nwire = { }", 2, "exactly one of");
     refused("[[port]]\nname = \"a\"\nwire.cable = \"b\"\n", 1, "port \"a\" has no host");
     refused("[daemon]\ncontrol_mode = 0o1777\n[[port]]\n", 2, "daemon.control_mode 0o1777 is out of range");
+    let twice = format!(
+        "[daemon]\ncontrol_read_only = \"{CONTROL_DEFAULT}\"\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n"
+    );
+    assert!(parse(&twice).unwrap_err().contains("is daemon.control already"), "{twice}");
+    refused("[daemon]\ncontrol_read_only_mode = 0o644\n[[port]]\n", 2, "belongs to daemon.control_read_only");
     refused("[daemon]\ncontrol = \"sock\"\n[[port]]\n", 2, "daemon.control \"sock\": use an absolute path");
     refused(
         "[[switch]]\nname = \"s\"\nage_seconds = 5\n[[port]]\n",
@@ -534,6 +540,7 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     };
     has("daemon.control", &CONTROL_DEFAULT);
     has("daemon.control_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
+    has("daemon.control_read_only_mode", &format!("`0o{READ_ONLY_MODE_DEFAULT:o}`"));
     has("port.host.socket_mode", &format!("`0o{SOCKET_MODE_DEFAULT:o}`"));
     has("port.mtu", &format!("`{MTU_DEFAULT}`"));
     has("port.mtu", &format!("{MTU_MIN} to {MTU_MAX}"));
