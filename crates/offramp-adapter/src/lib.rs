@@ -4,6 +4,7 @@
 //! |---|---|
 //! | [`port`] | the two traits, the host's side and the wire's side of an adapter, and the life of a port |
 //! | [`port_security`] | the source addresses that a port's host may use |
+//! | [`vlan`] | the VLANs of a port, and the tags that it puts in and takes out |
 //! | [`pipeline`] | the way of a frame, the same for a pair and a switch: plan, route, deliver |
 //! | [`pair`] | one queue pair: both directions over one host port and one wire port |
 //! | [`transmit`] | host to wire |
@@ -40,3 +41,4 @@ pub mod stats;
 pub mod steering;
 pub mod switch;
 pub mod transmit;
+pub mod vlan;

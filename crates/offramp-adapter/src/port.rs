@@ -32,6 +32,7 @@ use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
+use offramp_offload::vlan::TagChange;
 use std::task::Waker;
 
 /// Why a port could not do what was asked. The frame is lost and is counted by the caller.
@@ -97,6 +98,10 @@ pub trait HostPort {
     /// The frame that was fetched last, with what the host asks for it; an empty one before the first. It lies in the
     /// port's own memory, never in what a guest shares: it cannot change, and ESP writes over what it has sealed of it.
     fn tx_frame(&mut self) -> Frame<'_>;
+
+    /// The same frame with another VLAN tag, until it is lent otherwise. `None` where the port cannot put the tag in; ports
+    /// that keep a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>>;
 
     /// The bytes of the frame that was fetched last, if the host asks nothing for it: one that goes as it is need not be
     /// parsed. `None` otherwise, or where the port has every frame parsed.

@@ -1,4 +1,4 @@
-//! Port security: the source addresses that a port's host may use.
+//! Port security: the source addresses that a port's host may use, and its VLANs.
 //!
 //! | of a frame | is checked | against |
 //! |---|---|---|
@@ -12,16 +12,16 @@
 //! more tags than are looked through. A host may ask for a checksum in the transport header and after it alone. Receivers ignore neighbour discovery in fragments (RFC 6980), so those pass.
 
 use crate::stats::Loss;
+use crate::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Malformed, Network, Transport};
+use offramp_offload::vlan::TAG_PROTOCOLS;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
-/// Types after which a receiver may find another tag (IEEE 802.1Q, 802.1ad, and the usual one before 802.1ad).
-const TAG_PROTOCOLS: [[u8; 2]; 3] = [[0x81, 0x00], [0x88, 0xa8], [0x91, 0x00]];
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses (RFC 826).
 const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 /// Where the sender's hardware address lies in an ARP packet, and the bytes of the packet.
@@ -48,17 +48,19 @@ mod icmpv6 {
     pub(super) const OPTION_UNIT: usize = 8;
 }
 
-/// The source addresses that a port's host may use.
+/// The source addresses that a port's host may use, and its VLANs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PortSecurity {
     /// Ethernet addresses; any when empty. On a switch they are this port's alone.
     pub mac_addresses: Vec<[u8; MAC_LEN]>,
     /// IP addresses; any when empty.
     pub ip_addresses: Vec<Prefix>,
+    /// VLANs.
+    pub vlans: PortVlans,
 }
 
 impl PortSecurity {
-    /// Whether every frame passes.
+    /// Whether every source passes.
     pub(crate) fn is_off(&self) -> bool {
         self.mac_addresses.is_empty() && self.ip_addresses.is_empty()
     }

@@ -9,6 +9,7 @@ use crate::pipeline::deliver::{Deliver, Outlet};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::Direction;
 use crate::transmit::Progress;
+use crate::vlan::PortVlans;
 use gate::Gate;
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
@@ -18,6 +19,7 @@ use offramp_offload::frame::Frame;
 pub struct Receive {
     deliver: Deliver,
     gate: Gate,
+    vlans: PortVlans,
     mtu: usize,
     batch_frames: usize,
     /// The wire is emptied whatever the limit.
@@ -25,7 +27,7 @@ pub struct Receive {
 }
 
 impl Receive {
-    /// An empty pipeline for this host. One that sees frames before it is interrupted ([`HostPort::interrupts`]) is
+    /// An empty pipeline for this host, which is in these VLANs. One that sees frames before it is interrupted ([`HostPort::interrupts`]) is
     /// delivered what has arrived at once, whatever the moderation.
     pub fn new(config: &AdapterConfig, control: &PortControl, host: &mut impl HostPort) -> Self {
         let deliver = Deliver::new(&config.coalesce, config.queues, control, host);
@@ -34,6 +36,7 @@ impl Receive {
         Self {
             deliver,
             gate: Gate::new(moderation),
+            vlans: control.security().vlans.clone(),
             mtu: config.mtu,
             batch_frames: config.receive_batch_frames,
             is_draining: false,
@@ -105,6 +108,13 @@ impl Receive {
         while frames < batch_frames && self.is_open(now_ns) {
             let Some(bytes) = wire.take(now_ns) else { break };
             frames += 1;
+            let bytes = match self.vlans.take_from_wire(bytes) {
+                Ok(bytes) => bytes,
+                Err(reason) => {
+                    outlet.lose(reason, 1);
+                    continue;
+                }
+            };
             self.deliver.meter.spend(1, bytes.len());
             if passes {
                 self.deliver.pass_received(&mut outlet, bytes);

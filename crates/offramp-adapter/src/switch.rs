@@ -38,12 +38,15 @@ use crate::pipeline::deliver::{Budget, Deliver, FRAME_ALIGN, Lent, Outlet, SCRAT
 use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError};
 use crate::stats::Loss;
-use crate::transmit::Progress;
+use crate::transmit::{Progress, lent};
+use crate::vlan::{FrameVlan, PortVlans};
 use control::Request;
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
-use offramp_offload::frame::Frame;
+use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{IdRange, Segmenter};
+use offramp_offload::vlan::TagChange;
 use stations::{Station, Stations};
 use std::ops::Range;
 use std::sync::Arc;
@@ -53,6 +56,8 @@ use std::task::Waker;
 const NANOSECONDS_PER_SECOND: u64 = 1_000_000_000;
 /// Bytes that a turn carries between two looks at the clock: longer than that takes nothing that is worth a look.
 const TIMED_BYTES: usize = 16 * 1024;
+/// Where sealed frames begin: there is room for a tag before the first one.
+const SEALED_AT: usize = FRAME_ALIGN;
 /// The addresses that no bridge forwards, but for their last four bits (IEEE 802.1D 7.12.6).
 const RESERVED_ADDRESS: [u8; 6] = [0x01, 0x80, 0xc2, 0x00, 0x00, 0x00];
 const RESERVED_LAST_MASK: u8 = 0xf0;
@@ -158,6 +163,7 @@ struct Pending {
     planned: Planned,
     /// Bytes of the frame that was planned.
     frame_len: usize,
+    vlan: FrameVlan,
     /// The ports that are still to be visited.
     to: Range<usize>,
     /// Frames of it that were handed to a port; the most where there was more than one.
@@ -185,6 +191,7 @@ impl Pending {
 struct Port<P> {
     host: P,
     shared: Arc<SwitchPort>,
+    vlans: PortVlans,
     plan: Plan,
     deliver: Deliver,
     backlog: Backlog,
@@ -233,6 +240,15 @@ impl<P: HostPort> Port<P> {
             self.deliver.meter.spend_frame(&lent.frame, lent.frames());
         }
         self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
+    }
+
+    /// Counts frames that the host cannot be given. That is done, as [`Port::push`] says.
+    fn lose(&self, reason: Loss, frames: usize, work: &mut Work<'_>) -> bool {
+        work.budget.spend(1, 0);
+        let stats = &self.shared.stats().receive;
+        stats.frames_in.add(frames as u64);
+        stats.lose(reason, frames);
+        true
     }
 
     /// Brings one frame as it would stand on a wire. Other ports may get it, too.
@@ -315,8 +331,14 @@ impl<P> Port<P> {
         self.shared.closed().is_none()
     }
 
-    fn reaches(&self, other: &Self) -> bool {
-        other.is_open() && !(self.shared.is_isolated() && other.shared.is_isolated())
+    /// Whether frames of that VLAN go from this port to the other one.
+    fn reaches(&self, other: &Self, vlan: FrameVlan) -> bool {
+        other.is_in(vlan) && !(self.shared.is_isolated() && other.shared.is_isolated())
+    }
+
+    /// Whether the port is open, and gets frames of that VLAN.
+    fn is_in(&self, vlan: FrameVlan) -> bool {
+        self.is_open() && self.vlans.takes(vlan)
     }
 
     /// When something is due without any new frame.
@@ -347,7 +369,7 @@ pub struct Switch<P> {
     stations: Stations,
     scratch: Scratch,
     /// Sealed frames before they are brought to each port.
-    sealed: Scratch,
+    sealed: FrameBuffer<Scratch>,
     /// The port whose turn comes first in the next batch.
     first: usize,
     /// Nothing more is fetched from any port.
@@ -366,7 +388,7 @@ impl<P: HostPort> Switch<P> {
             ports: (0..config.ports_max).map(|_| None).collect(),
             stations: Stations::new(config.stations_max, config.ports_max, config.ageing_s),
             scratch: vec![0; SCRATCH_LEN].into(),
-            sealed: vec![0; SCRATCH_LEN].into(),
+            sealed: FrameBuffer::new(vec![0; SEALED_AT + SCRATCH_LEN].into()),
             first: 0,
             is_draining: false,
             control: Arc::new(SwitchControl::new(config)),
@@ -494,10 +516,12 @@ impl<P: HostPort> Switch<P> {
         }
         let index = shared.index;
         let plan = Plan::new(self.config.id_range, &shared);
+        let vlans = shared.security().vlans.clone();
         self.stations.bind(index, &shared.security().mac_addresses);
         let mut port = Port {
             host,
             shared,
+            vlans,
             plan,
             deliver,
             backlog: Backlog::default(),
@@ -610,10 +634,14 @@ impl<P: HostPort> Switch<P> {
         let stats = &port.shared.stats().transmit;
         stats.host_frames.add(1);
         let mut frame = port.host.tx_frame();
-        let (frame_len, stations) = (frame.bytes().len(), FrameStations::of(frame.bytes()));
+        let frame_len = frame.bytes().len();
+        let stations = FrameStations::of(frame.bytes(), &port.vlans).map_err(|loss| {
+            port.plan.meter.spend_frame(&frame, 1);
+            (loss, 1)
+        })?;
         let planned = port.plan.plan(&mut frame, stats, now_ns);
         port.backlog.sent(frame_len as u64);
-        if let Some(outcome) = port.plan.answer(&mut port.host) {
+        if let Some(outcome) = port.plan.answer(&mut port.host, false) {
             close(&port.shared, outcome.err());
             port.deliver.is_unflushed = true;
         }
@@ -622,7 +650,8 @@ impl<P: HostPort> Switch<P> {
         let to = self.route(from, &stations, frames, now_ns).map_err(|loss| (loss, frames))?;
         if let Some(port) = &mut self.ports[from] {
             port.shared.stats().transmit.frames_in.add(frames as u64);
-            port.pending = Some(Pending { planned, frame_len, to, frames_handed: 0, segments: None });
+            let vlan = stations.vlan;
+            port.pending = Some(Pending { planned, frame_len, vlan, to, frames_handed: 0, segments: None });
         }
         Ok(())
     }
@@ -652,8 +681,9 @@ impl<P: HostPort> Switch<P> {
             if let Some(to) = frame.destination.and_then(|station| stations.find(station, now_s)) {
                 return match &ports[to] {
                     _ if to == from => Err(Loss::Hairpin),
-                    Some(other) if port.reaches(other) => Ok(to..to + 1),
-                    Some(other) if other.is_open() => Err(Loss::Isolated),
+                    Some(other) if port.reaches(other, frame.vlan) => Ok(to..to + 1),
+                    Some(other) if other.is_in(frame.vlan) => Err(Loss::Isolated),
+                    Some(other) if other.is_open() => Err(Loss::Vlan),
                     _ => Err(Loss::NoDestination),
                 };
             }
@@ -662,8 +692,9 @@ impl<P: HostPort> Switch<P> {
             }
         }
         let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
-        if !others().any(|other| port.reaches(other)) {
-            let loss = if others().any(Port::is_open) { Loss::Isolated } else { Loss::NoDestination };
+        if !others().any(|other| port.reaches(other, frame.vlan)) {
+            let is_any = others().any(|other| other.is_in(frame.vlan));
+            let loss = if is_any { Loss::Isolated } else { Loss::NoDestination };
             return Err(loss);
         }
         let end = ports.len();
@@ -685,16 +716,25 @@ impl<P: HostPort> Switch<P> {
                 return;
             }
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, next])
-                && source.reaches(port)
+                && let Some(vlan) = source.pending.as_ref().map(|pending| pending.vlan)
+                && source.reaches(port, vlan)
                 && let Some(Pending { planned: Planned::Clear(plan), frame_len, segments, .. }) = &mut source.pending
             {
-                let frame = source.host.tx_frame();
-                if frame.bytes().len() != *frame_len {
-                    conclude(source); // The port took back what it lent.
-                    return;
-                }
-                serving.enter(next);
-                let is_done = port.push(Lent { frame, plan }, segments, &mut Work { scratch, budget, now_ns });
+                let mut work = Work { scratch, budget, now_ns };
+                let is_done = match port.vlans.change_for(vlan) {
+                    Err(reason) => port.lose(reason, plan.frames_left(), &mut work),
+                    Ok(change) => {
+                        let planned_len = frame_len.wrapping_add_signed(change.added_len());
+                        let frame = lent(&mut source.host, change);
+                        let Some(frame) = frame.filter(|frame| frame.bytes().len() == planned_len) else {
+                            conclude(source); // The port took back what it lent.
+                            return;
+                        };
+                        let changed = (change != TagChange::Keep).then(|| plan.after_tag_change(change));
+                        serving.enter(next);
+                        port.push(Lent { frame, plan: changed.as_ref().unwrap_or(plan) }, segments, &mut work)
+                    }
+                };
                 if !port.is_open() {
                     stations.forget(next);
                 }
@@ -718,14 +758,14 @@ impl<P: HostPort> Switch<P> {
     fn forward_sealed(&mut self, from: usize, now_ns: u64, budget: &mut Budget) {
         while budget.is_left() {
             let Some(Port { host, shared, plan, pending, .. }) = &mut self.ports[from] else { return };
-            let Some(Pending { planned, to, .. }) = pending else { return };
+            let Some(Pending { planned, to, vlan, .. }) = pending else { return };
             if planned.frames_left() == 0 {
                 *pending = None;
                 return;
             }
-            let to = to.clone();
-            let (len, stride, count) = match write_sealed(plan, planned, &mut host.tx_frame(), &mut self.sealed, now_ns)
-            {
+            let (to, vlan) = (to.clone(), *vlan);
+            let out = &mut self.sealed.memory_mut()[SEALED_AT..];
+            let (len, stride, count) = match write_sealed(plan, planned, &mut host.tx_frame(), out, now_ns) {
                 Ok(run) => run,
                 Err(reason) => {
                     // When its association ends, the rest of a frame is lost.
@@ -736,8 +776,8 @@ impl<P: HostPort> Switch<P> {
             };
             budget.spend(count, count * len);
             let handed = (0..count).filter(|nth| {
-                let start = nth * stride;
-                self.bring(from, &to, start..start + len, now_ns)
+                let start = SEALED_AT + nth * stride;
+                self.bring(from, &to, vlan, start..start + len, now_ns)
             });
             let handed = handed.count();
             let Some(port) = &self.ports[from] else { return };
@@ -748,18 +788,22 @@ impl<P: HostPort> Switch<P> {
         }
     }
 
-    /// Brings one frame of the sealed ones to all ports that it is for; whether there was one.
-    fn bring(&mut self, from: usize, to: &Range<usize>, place: Range<usize>, now_ns: u64) -> bool {
+    /// Brings one frame of the sealed ones, which is in `vlan`, to all ports that it is for; whether there was one.
+    fn bring(&mut self, from: usize, to: &Range<usize>, vlan: FrameVlan, place: Range<usize>, now_ns: u64) -> bool {
         let Self { ports, stations, scratch, sealed, serving, .. } = self;
-        let mut frame = Frame::received(&mut sealed[place]);
+        sealed.set(place, TxMeta::default());
         let mut budget = Budget::UNLIMITED;
         let mut is_handed = false;
         for to in to.clone() {
             if let Ok([Some(source), Some(port)]) = ports.get_disjoint_mut([from, to])
-                && source.reaches(port)
+                && source.reaches(port, vlan)
             {
                 serving.enter(to);
-                port.push_received(&mut frame, &mut Work { scratch, budget: &mut budget, now_ns });
+                let mut work = Work { scratch, budget: &mut budget, now_ns };
+                match port.vlans.change_for(vlan).map(|change| sealed.frame_with_tag(change)) {
+                    Ok(frame) => frame.into_iter().for_each(|mut frame| port.push_received(&mut frame, &mut work)),
+                    Err(reason) => drop(port.lose(reason, 1, &mut work)),
+                }
                 if !port.is_open() {
                     stations.forget(to);
                 }
@@ -778,12 +822,14 @@ impl<P: HostPort> Switch<P> {
             true
         });
         for bytes in due {
-            let place = 0..bytes.len();
-            self.sealed[place.clone()].copy_from_slice(&bytes);
-            let stations = FrameStations::of(&bytes);
+            let place = SEALED_AT..SEALED_AT + bytes.len();
+            self.sealed.memory_mut()[place.clone()].copy_from_slice(&bytes);
+            let Some(port) = &self.ports[from] else { return };
             // It is no frame of the host's, so that nothing is counted where it cannot go.
-            if let Ok(to) = self.route(from, &stations, 1, now_ns) {
-                self.bring(from, &to, place, now_ns);
+            if let Ok(stations) = FrameStations::of(&bytes, &port.vlans)
+                && let Ok(to) = self.route(from, &stations, 1, now_ns)
+            {
+                self.bring(from, &to, stations.vlan, place, now_ns);
             }
         }
     }
@@ -810,17 +856,20 @@ impl TurnTimer {
     }
 }
 
-/// The addresses that a switch reads of a frame.
+/// The addresses that a switch reads of a frame, and its VLAN.
 struct FrameStations {
     source: Option<Station>,
     destination: Option<Station>,
     is_reserved: bool,
+    vlan: FrameVlan,
 }
 
 impl FrameStations {
-    fn of(frame: &[u8]) -> Self {
-        let (source, destination) = (Station::source(frame), Station::destination(frame));
-        Self { source, destination, is_reserved: is_reserved(frame) }
+    /// Of a frame that the host of a port with these VLANs sends.
+    fn of(frame: &[u8], vlans: &PortVlans) -> Result<Self, Loss> {
+        let vlan = vlans.of_sent(frame)?;
+        let (source, destination) = (Station::source(frame, vlan.vid), Station::destination(frame, vlan.vid));
+        Ok(Self { source, destination, is_reserved: is_reserved(frame), vlan })
     }
 }
 
@@ -830,7 +879,7 @@ fn write_sealed(
     plan: &mut Plan,
     planned: &mut Planned,
     frame: &mut Frame<'_>,
-    out: &mut Scratch,
+    out: &mut [u8],
     now_ns: u64,
 ) -> Result<(usize, usize, usize), Loss> {
     let (len, frames_left) = plan.next_run(frame, planned, usize::MAX)?;

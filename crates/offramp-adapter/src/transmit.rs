@@ -5,9 +5,11 @@ use crate::pipeline::control::PortControl;
 use crate::pipeline::plan::{Plan, Planned};
 use crate::port::{HostPort, PortError, WirePort};
 use crate::stats::{Direction, Loss};
+use crate::vlan::PortVlans;
 use offramp_offload::count;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::link_header_len;
+use offramp_offload::layout::{VLAN_TAG_LEN, link_header_len};
+use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT, TagChange};
 
 /// What a poll did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -73,6 +75,9 @@ pub struct Transmit {
     mtu: usize,
     batch_bytes: usize,
     pending: Option<Planned>,
+    vlans: PortVlans,
+    /// What is done to the tag of the frame that is pending.
+    change: TagChange,
     /// Nothing more is fetched from the host. What was fetched goes out in either case.
     pub(crate) is_draining: bool,
 }
@@ -85,6 +90,8 @@ impl Transmit {
             mtu: config.mtu,
             batch_bytes: config.transmit_batch_bytes,
             pending: None,
+            vlans: control.security().vlans.clone(),
+            change: TagChange::Keep,
             is_draining: false,
         }
     }
@@ -181,9 +188,8 @@ impl Transmit {
             batch.whole_bytes += len;
             return Ok(Some(len));
         }
-        let mut frame = host.tx_frame();
         stats.host_frames.add(1);
-        match self.plan.plan(&mut frame, stats, now_ns) {
+        match self.plan_next(host, stats, now_ns) {
             Ok(planned) => {
                 stats.frames_in.add(planned.frames_left() as u64);
                 self.pending = Some(planned);
@@ -193,7 +199,7 @@ impl Transmit {
                 stats.lose(reason, 1);
             }
         }
-        if let Some(outcome) = self.plan.answer(host) {
+        if let Some(outcome) = self.plan.answer(host, self.change != TagChange::Keep) {
             host.rx_flush(now_ns);
             if let Err(error @ PortError::Closed(_)) = outcome {
                 return Err(error);
@@ -202,21 +208,34 @@ impl Transmit {
         Ok(Some(0))
     }
 
+    /// Plans the frame that was fetched as it goes to the wire.
+    #[inline]
+    fn plan_next(&mut self, host: &mut impl HostPort, stats: &Direction, now_ns: u64) -> Result<Planned, Loss> {
+        let mut frame = host.tx_frame();
+        self.change =
+            self.vlans.change_to_wire(frame.bytes()).inspect_err(|_| self.plan.meter.spend_frame(&frame, 1))?;
+        if self.change != TagChange::Keep {
+            frame = host.tx_frame_with_tag(self.change).ok_or(Loss::BadRequest)?;
+        }
+        self.plan.plan(&mut frame, stats, now_ns)
+    }
+
     /// Sends a frame of which nothing is asked, without planning it; its length, `None` when that is not how it goes.
     #[inline]
     fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
-        let is_whole = self.plan.leaves_frames()
-            && frame.len() - link_header_len(frame).ok()? <= self.mtu
-            && put_frame(frame, wire, now_ns);
-        is_whole.then_some(frame.len())
+        let is_whole = self.plan.leaves_frames() && frame.len() - link_header_len(frame).ok()? <= self.mtu;
+        match self.vlans.change_to_wire(frame).ok().filter(|_| is_whole)? {
+            TagChange::Keep => put_frame(frame, wire, now_ns).then_some(frame.len()),
+            TagChange::Push(tci) => put_tagged(frame, tci, wire, now_ns),
+            TagChange::Pop | TagChange::Set(_) => None,
+        }
     }
 
     /// Writes frames of the pending plan while the wire has room; returns the bytes written. When the association of sealed
     /// frames ends, the rest of them is lost.
     fn put(&mut self, host: &mut impl HostPort, wire: &mut impl WirePort, stats: &Direction, now_ns: u64) -> usize {
-        let Self { plan, pending, mtu, .. } = self;
-        let Some(planned) = pending else { return 0 };
-        let mut frame = host.tx_frame();
+        let Self { plan, pending, mtu, change, .. } = self;
+        let (Some(planned), Some(mut frame)) = (&mut *pending, lent(host, *change)) else { return 0 };
         let (mut frames, mut bytes) = (0, 0);
         let is_over = loop {
             if planned.frames_left() == 0 {
@@ -250,6 +269,15 @@ impl Transmit {
     }
 }
 
+/// The frame that was fetched last, with its tag changed.
+#[inline]
+pub(crate) fn lent(host: &mut impl HostPort, change: TagChange) -> Option<Frame<'_>> {
+    match change {
+        TagChange::Keep => Some(host.tx_frame()),
+        change => host.tx_frame_with_tag(change),
+    }
+}
+
 /// Puts the next frames of one length on a wire with `room`. Returns their length, and how many they are.
 #[inline]
 fn put_run(
@@ -279,4 +307,20 @@ fn put_frame(frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> bool {
     loan.bytes[..frame.len()].copy_from_slice(frame);
     wire.put(frame.len(), 1, now_ns);
     true
+}
+
+/// Puts a frame with a tag more on the wire; its length then, `None` where there is no room for it.
+#[inline]
+fn put_tagged(frame: &[u8], tci: u16, wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
+    let (addresses, rest) = frame.split_at_checked(TAG_AT)?;
+    let len = frame.len() + VLAN_TAG_LEN;
+    let loan = wire.lend(len, 1)?;
+    count::copied(frame.len());
+    let (new_addresses, tagged) = loan.bytes[..len].split_at_mut(TAG_AT);
+    new_addresses.copy_from_slice(addresses);
+    tagged[..2].copy_from_slice(&CUSTOMER_TAG);
+    tagged[2..VLAN_TAG_LEN].copy_from_slice(&tci.to_be_bytes());
+    tagged[VLAN_TAG_LEN..].copy_from_slice(rest);
+    wire.put(len, 1, now_ns);
+    Some(len)
 }

@@ -13,6 +13,7 @@ use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Wake, Waker};
@@ -45,6 +46,10 @@ impl HostPort for RingHost {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.memory.tx_frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.memory.tx_frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

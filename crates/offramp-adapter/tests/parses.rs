@@ -14,12 +14,15 @@ use offramp_offload::count::parses;
 use offramp_offload::esp::{SaConfig, SecretKey, Suite};
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use support::{pattern, tcp_frame, tcp_super_frame};
 
 /// Segments of the super-frame.
 const SEGMENTS: u64 = 45;
 const MSS: u16 = 1448;
+/// Where a frame lies in its buffer: there is room for a tag before it.
+const AT: usize = 64;
 
 /// A host that keeps its frame in a buffer, as ports do, and counts what it is given.
 struct Host {
@@ -44,13 +47,18 @@ impl Host {
 impl HostPort for Host {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         let Some((request, bytes)) = self.to_send.pop_front() else { return Ok(false) };
-        self.frame.memory_mut()[..bytes.len()].copy_from_slice(&bytes);
-        self.frame.set(0..bytes.len(), request);
+        let place = AT..AT + bytes.len();
+        self.frame.memory_mut()[place.clone()].copy_from_slice(&bytes);
+        self.frame.set(place, request);
         Ok(true)
     }
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.frame.frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, _frame: &[u8]) -> Result<(), PortError> {

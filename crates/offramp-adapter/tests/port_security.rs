@@ -31,11 +31,12 @@ fn bound() -> PortSecurity {
     PortSecurity {
         mac_addresses: vec![ATTACKER],
         ip_addresses: [IpAddr::V4(OURS), IpAddr::V6(OURS6)].map(Prefix::of).to_vec(),
+        ..PortSecurity::default()
     }
 }
 
 fn of_macs(macs: &[[u8; 6]]) -> PortSecurity {
-    PortSecurity { mac_addresses: macs.to_vec(), ip_addresses: Vec::new() }
+    PortSecurity { mac_addresses: macs.to_vec(), ..PortSecurity::default() }
 }
 
 fn ethernet(source: [u8; 6], destination: [u8; 6], ethertype: u16, packet: &[u8]) -> Vec<u8> {

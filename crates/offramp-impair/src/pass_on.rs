@@ -33,6 +33,11 @@ macro_rules! pass_on {
     };
     (@tx_hold $port:ident) => { fn tx_hold(&mut self) { self.$port.tx_hold(); } };
     (@tx_frame $port:ident) => { fn tx_frame(&mut self) -> Frame<'_> { self.$port.tx_frame() } };
+    (@tx_frame_with_tag $port:ident) => {
+        fn tx_frame_with_tag(&mut self, change: offramp_offload::vlan::TagChange) -> Option<Frame<'_>> {
+            self.$port.tx_frame_with_tag(change)
+        }
+    };
     (@interrupts $port:ident) => {
         fn interrupts(&mut self) -> Option<&mut dyn offramp_adapter::port::Interrupts> { self.$port.interrupts() }
     };

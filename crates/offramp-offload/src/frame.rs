@@ -9,8 +9,9 @@
 
 use crate::checksum::{self, Sum};
 use crate::count;
-use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport};
+use crate::layout::{self, FrameLayout, LengthFrom, Malformed, PROTOCOL_UDP, Transport, VLAN_TAG_LEN};
 use crate::meta::{ChecksumState, PartialChecksum, TxMeta};
+use crate::vlan::{TAG_AT, TagChange};
 use std::ops::Range;
 
 /// The result of the parse of a frame.
@@ -44,6 +45,14 @@ impl Parsed {
     #[inline]
     fn layout(&self) -> Result<&FrameLayout, Malformed> {
         self.malformed.map_or(Ok(&self.layout), Err)
+    }
+
+    /// Of the same frame with a tag more or less: a parse would say the same, unless there are two tags more than it looks
+    /// through.
+    fn after_tag_change(&self, change: TagChange) -> Self {
+        let request =
+            TxMeta { checksum: self.request.checksum.map(|partial| partial.after_tag_change(change)), ..self.request };
+        Self { request, malformed: self.malformed, layout: self.layout.after_tag_change(change) }
     }
 }
 
@@ -211,16 +220,27 @@ impl<'a> Frame<'a> {
     }
 }
 
+/// How a frame lies in its buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// As it was set. Only its request means something, of what was parsed.
+    Set,
+    /// It was lent.
+    Parsed,
+    /// It was lent with another tag, and had these bytes where a tag stands.
+    Changed(TagChange, Option<[u8; VLAN_TAG_LEN]>),
+}
+
 /// Memory of a port and the frame that lies in it.
 ///
-/// `M` is memory that keeps its length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area.
+/// `M` is memory that keeps its length: `Box<[u8]>`, `Vec<u8>`, a part of a larger area. The [`VLAN_TAG_LEN`] bytes before a
+/// frame belong to it.
 #[derive(Debug)]
 pub struct FrameBuffer<M> {
     memory: M,
     place: Range<usize>,
     parsed: Parsed,
-    /// The frame was lent; before that only the request of `parsed` means something.
-    is_parsed: bool,
+    state: State,
 }
 
 impl FrameBuffer<Vec<u8>> {
@@ -231,14 +251,14 @@ impl FrameBuffer<Vec<u8>> {
         self.memory.extend_from_slice(frame.bytes);
         self.place = 0..frame.bytes.len();
         self.parsed = frame.parsed;
-        self.is_parsed = true;
+        self.state = State::Parsed;
     }
 }
 
 impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// Memory without a frame.
     pub fn new(memory: M) -> Self {
-        Self { memory, place: 0..0, parsed: Parsed::NOTHING, is_parsed: false }
+        Self { memory, place: 0..0, parsed: Parsed::NOTHING, state: State::Set }
     }
 
     /// The memory, for the next frame. The one that was there is gone.
@@ -261,7 +281,7 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     pub fn clear(&mut self) {
         self.place = 0..0;
         self.parsed.request = TxMeta::default();
-        self.is_parsed = false;
+        self.state = State::Set;
     }
 
     /// Takes the bytes at `place` for the frame, for which the host asks `request`; an empty frame where `place` does not
@@ -278,19 +298,41 @@ impl<M: AsRef<[u8]> + AsMut<[u8]>> FrameBuffer<M> {
     /// The frame; an empty one, which is a runt, when there is none. It is parsed when it is lent first.
     #[inline]
     pub fn frame(&mut self) -> Frame<'_> {
+        if let State::Changed(change, tag) = self.state {
+            change.undo(self.memory.as_mut(), self.place.start, tag);
+            self.state = State::Parsed;
+        }
         let bytes = self.memory.as_mut().get_mut(self.place.clone()).unwrap_or_default();
-        if !self.is_parsed {
+        if self.state == State::Set {
             self.parsed.parse(bytes, self.parsed.request);
-            self.is_parsed = true;
+            self.state = State::Parsed;
         }
         Frame { bytes, parsed: self.parsed }
+    }
+
+    /// The frame with another tag. Both addresses move, and no other byte; it is not parsed again. `None` where the
+    /// memory has no room for a tag before the frame.
+    pub fn frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        if change == TagChange::Keep {
+            return Some(self.frame());
+        }
+        let is_changed = matches!(self.state, State::Changed(made, _) if made == change);
+        if !is_changed {
+            let tag = self.frame().bytes.get(TAG_AT..).and_then(<[u8]>::first_chunk).copied();
+            change.apply(self.memory.as_mut(), self.place.start)?;
+            self.state = State::Changed(change, tag);
+        }
+        let start = change.new_start(self.place.start)?;
+        let bytes = self.memory.as_mut().get_mut(start..self.place.end)?;
+        Some(Frame { bytes, parsed: self.parsed.after_tag_change(change) })
     }
 
     /// The bytes of the frame, unparsed, if nothing is asked for it.
     #[inline]
     pub fn unasked(&self) -> Option<&[u8]> {
         let bytes = self.memory.as_ref().get(self.place.clone())?;
-        (self.parsed.request == TxMeta::default()).then_some(bytes)
+        let is_changed = matches!(self.state, State::Changed(..));
+        (!is_changed && self.parsed.request == TxMeta::default()).then_some(bytes)
     }
 }
 

@@ -9,6 +9,8 @@
 //! | Ethernet+VLAN | IP + ext. hdrs | TCP or UDP + opts | payload ...... | padding .. |
 //! ```
 
+use crate::vlan::TagChange;
+
 /// Length of an Ethernet header without tags.
 pub const ETHERNET_HEADER_LEN: usize = 14;
 /// Length of one VLAN tag (IEEE 802.1Q).
@@ -201,6 +203,19 @@ impl FrameLayout {
             transport_start: network_start,
             payload_start: network_start,
             packet_end: frame_len,
+        }
+    }
+
+    /// The layout of the same frame with a tag more or less.
+    pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
+        let moved = |at: usize| at.wrapping_add_signed(change.added_len());
+        Self {
+            network_start: moved(self.network_start),
+            protocol_at: moved(self.protocol_at),
+            transport_start: moved(self.transport_start),
+            payload_start: moved(self.payload_start),
+            packet_end: moved(self.packet_end),
+            ..self
         }
     }
 

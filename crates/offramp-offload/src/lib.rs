@@ -13,6 +13,7 @@
 //! | [`caps`] | what an adapter offers: device ∩ peer ∩ user |
 //! | [`table`] | a hash table that never grows, for flows and addresses |
 //! | [`count`] | parses and copies, for tests that count them |
+//! | [`vlan`] | VLAN tags, put in and taken out in place |
 //! | [`sync`] | a lock that survives a panic elsewhere |
 //!
 //! Nothing here does I/O, reads a clock, starts a thread or allocates per frame. No input, however
@@ -30,3 +31,4 @@ pub mod rss;
 pub mod segment;
 pub mod sync;
 pub mod table;
+pub mod vlan;

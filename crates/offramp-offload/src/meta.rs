@@ -4,6 +4,8 @@
 //! may report them on receive. The two types mirror the virtio
 //! network header (virtio 1.3, 5.1.6) without its layout; ports translate.
 
+use crate::vlan::TagChange;
+
 /// A checksum that is to be completed: the field holds the folded, not inverted sum of the
 /// pseudo-header; everything from `start` to the end of the packet is still to be added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -18,6 +20,12 @@ impl PartialChecksum {
     /// Offset of the checksum field from the start of the frame.
     pub fn field(self) -> usize {
         usize::from(self.start) + usize::from(self.offset)
+    }
+
+    /// The same checksum of a frame with a tag more or less. One that starts at the end of 64 KiB stays in place: only a
+    /// frame longer than a packet can be has it.
+    pub(crate) fn after_tag_change(self, change: TagChange) -> Self {
+        Self { start: self.start.saturating_add_signed(change.added_len() as i16), ..self }
     }
 }
 

@@ -19,6 +19,7 @@ use crate::count;
 use crate::frame::Frame;
 use crate::layout::{Malformed, put16};
 use crate::meta::PartialChecksum;
+use crate::vlan::TagChange;
 pub(crate) use super_frame::Heads;
 use super_frame::SuperFrame;
 
@@ -106,6 +107,23 @@ impl Segmenter {
             (None, None) => Work::Copy,
         };
         Ok(Self { frame_len, link_header_len, work, frames_left })
+    }
+
+    /// The plan for the same frame with a tag more or less.
+    #[must_use]
+    pub fn after_tag_change(&self, change: TagChange) -> Self {
+        let moved = |len: usize| len.wrapping_add_signed(change.added_len());
+        let work = match &self.work {
+            Work::Copy => Work::Copy,
+            Work::Complete(partial) => Work::Complete(partial.after_tag_change(change)),
+            Work::Segment(super_frame) => Work::Segment(super_frame.after_tag_change(change)),
+        };
+        Self {
+            frame_len: moved(self.frame_len),
+            link_header_len: moved(self.link_header_len),
+            work,
+            frames_left: self.frames_left,
+        }
     }
 
     /// Bytes of Ethernet header and VLAN tags of every frame: what an MTU does not count.

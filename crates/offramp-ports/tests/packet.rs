@@ -18,6 +18,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::vlan::TagChange;
 use offramp_ports::packet::{LinkState, Packet, PacketConfig, PacketError, PacketQueue};
 use offramp_ports::sys::{NetNs, ethtool, link, rps};
 use offramp_ports::tap::{Tap, TapConfig, TapQueue};
@@ -451,6 +452,10 @@ impl HostPort for Either {
             Self::Tap(port) => port.tx_frame(),
             Self::Packet(port) => port.tx_frame(),
         }
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.port().tx_frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

@@ -7,7 +7,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::{Sum, copy_and_sum};
 use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::collections::{HashMap, VecDeque};
 use std::ops::Range;
 
@@ -38,12 +40,13 @@ pub struct UmemPort {
 }
 
 impl UmemPort {
-    /// An area of `frames` frames, each of `frame_len` bytes.
+    /// An area of `frames` frames, each of `frame_len` bytes and room for a VLAN tag before it.
     pub fn new(frames: usize, frame_len: usize) -> Self {
+        let stride = VLAN_TAG_LEN + frame_len;
         Self {
-            area: FrameBuffer::new(vec![0; frames * frame_len]),
+            area: FrameBuffer::new(vec![0; frames * stride]),
             frame_len,
-            free: (0..frames).map(|n| n * frame_len).collect(),
+            free: (0..frames).map(|n| n * stride + VLAN_TAG_LEN).collect(),
             to_send: VecDeque::new(),
             lent: None,
             open: HashMap::new(),
@@ -95,6 +98,10 @@ impl HostPort for UmemPort {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.area.frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.area.frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

@@ -67,8 +67,8 @@ impl Answers {
     }
 
     /// The answer that was made last, once.
-    pub(crate) fn take(&mut self) -> Option<&[u8]> {
-        std::mem::take(&mut self.is_ready).then_some(self.frame.as_slice())
+    pub(crate) fn take(&mut self) -> Option<&mut [u8]> {
+        std::mem::take(&mut self.is_ready).then_some(self.frame.as_mut_slice())
     }
 }
 

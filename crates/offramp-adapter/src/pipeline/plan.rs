@@ -10,6 +10,7 @@ use offramp_offload::esp::SealedSegments;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
 use offramp_offload::segment::{IdRange, Refused, SegmentPolicy, Segmenter};
+use offramp_offload::vlan::pop_tag;
 use std::sync::Arc;
 
 /// What a frame becomes.
@@ -138,9 +139,10 @@ impl Plan {
     }
 
     /// Delivers the ICMP message about the frame that was planned last, if there is one. It is no frame of the wire, and no
-    /// counter counts it. A host without room gets the next one.
-    pub(crate) fn answer(&mut self, host: &mut impl HostPort) -> Option<Result<(), PortError>> {
+    /// counter counts it. A host without room gets the next one. `has_pushed`: the frame got its tag here.
+    pub(crate) fn answer(&mut self, host: &mut impl HostPort, has_pushed: bool) -> Option<Result<(), PortError>> {
         let answer = self.sealing.as_mut()?.too_big.take()?;
+        let answer = if has_pushed { pop_tag(answer) } else { answer };
         Some(host.rx_deliver(&RxMeta::default(), answer))
     }
 

@@ -11,9 +11,6 @@ use std::hash::{BuildHasher, RandomState};
 const MAC_LEN: usize = 6;
 /// The bit of the first octet that marks a group address (IEEE 802 8.2).
 const GROUP_BIT: u8 = 1;
-/// Where the EtherType or the outer VLAN tag's protocol identifier stands.
-const TYPE_AT: usize = 2 * MAC_LEN;
-const TAG_PROTOCOLS: [[u8; 2]; 2] = [[0x81, 0x00], [0x88, 0xa8]];
 /// Bits of a VLAN identifier (IEEE 802.1Q 9.6).
 const VID_BITS: u32 = 12;
 
@@ -22,35 +19,25 @@ const VID_BITS: u32 = 12;
 pub(super) struct Station(u64);
 
 impl Station {
-    /// The station that a frame is for; none for a group.
-    pub(super) fn destination(frame: &[u8]) -> Option<Self> {
-        Self::at(frame, 0)
+    /// The station that a frame of that VLAN is for; none for a group.
+    pub(super) fn destination(frame: &[u8], vid: u16) -> Option<Self> {
+        Self::at(frame, 0, vid)
     }
 
     /// The station that a frame is from; none for an address that no station has: a group's, or zero.
-    pub(super) fn source(frame: &[u8]) -> Option<Self> {
-        Self::at(frame, MAC_LEN).filter(|station| station.0 >> VID_BITS != 0)
+    pub(super) fn source(frame: &[u8], vid: u16) -> Option<Self> {
+        Self::at(frame, MAC_LEN, vid).filter(|station| station.0 >> VID_BITS != 0)
     }
 
-    fn at(frame: &[u8], start: usize) -> Option<Self> {
+    fn at(frame: &[u8], start: usize, vid: u16) -> Option<Self> {
         let mac: &[u8; MAC_LEN] = frame.get(start..)?.first_chunk()?;
-        (mac[0] & GROUP_BIT == 0).then(|| Self(number(*mac) << VID_BITS | u64::from(outer_vid(frame))))
+        (mac[0] & GROUP_BIT == 0).then(|| Self(number(*mac) << VID_BITS | u64::from(vid)))
     }
 }
 
 /// An address as a number.
 fn number(mac: [u8; MAC_LEN]) -> u64 {
     mac.iter().fold(0, |number, &octet| number << u8::BITS | u64::from(octet))
-}
-
-/// The outer VLAN identifier, 0 without a tag.
-fn outer_vid(frame: &[u8]) -> u16 {
-    match frame.get(TYPE_AT..TYPE_AT + 4) {
-        Some([p, q, high, low]) if TAG_PROTOCOLS.contains(&[*p, *q]) => {
-            u16::from_be_bytes([*high, *low]) & ((1 << VID_BITS) - 1)
-        }
-        _ => 0,
-    }
 }
 
 #[derive(Clone, Copy, Debug)]

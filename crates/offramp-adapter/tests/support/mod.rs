@@ -8,8 +8,9 @@ use offramp_adapter::port::{HostPort, PortError};
 use offramp_adapter::switch::Serving;
 use offramp_offload::caps::Offloads;
 use offramp_offload::checksum;
-use offramp_offload::frame::Frame;
+use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct MemoryHost {
     pub to_send: VecDeque<(TxMeta, Vec<u8>)>,
-    pub taken: (TxMeta, Vec<u8>),
+    pub taken: Option<FrameBuffer<Vec<u8>>>,
     pub given: Vec<(RxMeta, Vec<u8>)>,
     /// Refuse this many frames before taking one again.
     pub refuse: usize,
@@ -41,6 +42,15 @@ impl MemoryHost {
     }
 }
 
+/// Where the frame that was taken lies: there is room for a tag before it.
+const TAKEN_AT: usize = 64;
+
+impl MemoryHost {
+    fn buffer(&mut self) -> &mut FrameBuffer<Vec<u8>> {
+        self.taken.get_or_insert_with(|| FrameBuffer::new(Vec::new()))
+    }
+}
+
 impl HostPort for MemoryHost {
     fn tx_next(&mut self, _now_ns: u64) -> Result<bool, PortError> {
         self.check_serving();
@@ -48,8 +58,11 @@ impl HostPort for MemoryHost {
             return Err(PortError::Closed(errno));
         }
         match self.to_send.pop_front() {
-            Some(frame) => {
-                self.taken = frame;
+            Some((request, frame)) => {
+                let place = TAKEN_AT..TAKEN_AT + frame.len();
+                let mut taken = FrameBuffer::new([vec![0; TAKEN_AT], frame].concat());
+                taken.set(place, request);
+                self.taken = Some(taken);
                 Ok(true)
             }
             None => Ok(false),
@@ -61,7 +74,11 @@ impl HostPort for MemoryHost {
     }
 
     fn tx_frame(&mut self) -> Frame<'_> {
-        Frame::new(&mut self.taken.1, self.taken.0)
+        self.buffer().frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.buffer().frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

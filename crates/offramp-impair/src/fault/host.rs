@@ -63,7 +63,7 @@ fn lose_given(stats: &Direction, meta: &RxMeta, len: usize, error: PortError) {
 }
 
 impl<H: HostPort> HostPort for Reverse<H> {
-    pass_on!(host: tx_next tx_hold tx_frame interrupts accepts honours_data_valid);
+    pass_on!(host: tx_next tx_hold tx_frame tx_frame_with_tag interrupts accepts honours_data_valid);
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if self.gathered.len() + 1 < self.group {
@@ -131,7 +131,7 @@ impl<H: HostPort> VerdictFault<H> {
 }
 
 impl<H: HostPort> HostPort for VerdictFault<H> {
-    pass_on!(host: tx_next tx_hold tx_frame interrupts accepts honours_data_valid);
+    pass_on!(host: tx_next tx_hold tx_frame tx_frame_with_tag interrupts accepts honours_data_valid);
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         if !self.is_judged_wrongly(meta, frame) {

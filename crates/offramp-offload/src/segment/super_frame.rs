@@ -9,6 +9,7 @@ use crate::layout::{
     TCP_PSH, TCP_SEQUENCE_OFFSET, Transport, UDP_CHECKSUM_OFFSET, UDP_HEADER_LEN, UDP_LENGTH_OFFSET, be16, put16,
 };
 use crate::meta::{PartialChecksum, Segmentation, SegmentationKind};
+use crate::vlan::TagChange;
 
 /// A segment size that Linux keeps for another meaning (`GSO_BY_FRAGS`) and refuses from outside.
 const SEGMENT_SIZE_RESERVED: u16 = 0xffff;
@@ -123,6 +124,16 @@ impl SuperFrame {
             transport_sum: Sum::ZERO,
             layout,
         }))
+    }
+
+    /// The same super-frame with a tag more or less.
+    pub(super) fn after_tag_change(&self, change: TagChange) -> Self {
+        Self {
+            layout: self.layout.after_tag_change(change),
+            headers_end: self.headers_end.wrapping_add_signed(change.added_len()),
+            reshape_at: usize::MAX,
+            ..self.clone()
+        }
     }
 
     fn segmented_len(&self) -> usize {

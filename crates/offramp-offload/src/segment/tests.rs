@@ -1,10 +1,13 @@
 use super::*;
 use crate::checksum::{self, verify};
+use crate::frame::FrameBuffer;
+use crate::layout::VLAN_TAG_LEN;
 use crate::layout::{
     FrameLayout, LengthFrom, NEXT_HEADER_FRAGMENT, TCP_CHECKSUM_OFFSET, TCP_CWR, TCP_FIN, TCP_PSH, UDP_CHECKSUM_OFFSET,
     be16,
 };
 use crate::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
+use crate::vlan::TagChange;
 use etherparse::PacketBuilder;
 use proptest::prelude::*;
 
@@ -258,5 +261,100 @@ proptest! {
                 prop_assert_eq!(plan.write_next(&frame, &mut out), announced);
             }
         }
+    }
+}
+
+/// The frames that a plan makes.
+fn written(mut plan: Segmenter, frame: &Frame<'_>) -> Vec<Vec<u8>> {
+    let one = |plan: &mut Segmenter| {
+        let mut out = vec![0; plan.next_len()];
+        plan.write_next(frame, &mut out);
+        out
+    };
+    (0..plan.frames_left()).map(|_| one(&mut plan)).collect()
+}
+
+proptest! {
+    /// A buffer lends a frame with another tag as if it had been sent so, and afterwards as it was sent.
+    #[test]
+    fn a_tag_that_is_changed_in_place_changes_nothing_else(
+        kind in 0..8_usize, version6: bool, tags in 0..3_usize, tci: u16, len in 0..5000_usize, cut_at in 0..80_usize,
+        changes in prop::collection::vec((0..4_u8, any::<u16>()), 1..5),
+    ) {
+        const AT: usize = 64;
+        let payload = pattern(len);
+        let (mut sent, mut request) = match kind {
+            0 | 1 => tcp_super_frame(version6, &payload, 0x18, 7, 9),
+            2 => udp_super_frame(version6, &payload, SegmentationKind::Udp, 400),
+            3 => udp_super_frame(version6, &payload, SegmentationKind::UdpFragments, 400),
+            4 => (udp_super_frame(version6, &payload, SegmentationKind::Udp, 400).0, TxMeta::default()),
+            5 => ([&[2; 12][..], &[0x88, 0xb5], &payload].concat(), TxMeta::default()),
+            6 => (tcp4_frame()[..14 + cut_at].to_vec(), TxMeta::default()),
+            _ => {
+                let (frame, meta) = tcp_super_frame(version6, &payload, 0x18, 7, 9);
+                (frame, TxMeta { segmentation: None, ..meta })
+            }
+        };
+        let tag_len = tags * VLAN_TAG_LEN;
+        for _ in 0..tags {
+            sent.splice(12..12, [0x81, 0, tci.to_be_bytes()[0], tci.to_be_bytes()[1]]);
+        }
+        if let Some(partial) = &mut request.checksum {
+            partial.start += tag_len as u16;
+        }
+        let mut buffer = FrameBuffer::new(vec![0; AT + sent.len() + 100]);
+        buffer.memory_mut()[AT..AT + sent.len()].copy_from_slice(&sent);
+        buffer.set(AT..AT + sent.len(), request);
+        let policy = SegmentPolicy::default();
+        for (which, tci) in changes {
+            let new = tci.to_be_bytes();
+            let (change, mut expected) = (match which {
+                0 if tags < 2 => TagChange::Push(tci),
+                1 if tags > 0 => TagChange::Pop,
+                2 if tags > 0 => TagChange::Set(tci),
+                _ => TagChange::Keep,
+            }, sent.clone());
+            match change {
+                TagChange::Keep => {}
+                TagChange::Push(_) => drop(expected.splice(12..12, [0x81, 0, new[0], new[1]])),
+                TagChange::Pop => drop(expected.drain(12..16)),
+                TagChange::Set(_) => drop(expected.splice(14..16, new)),
+            }
+            let moved = |partial: PartialChecksum| PartialChecksum {
+                start: partial.start.wrapping_add_signed(change.added_len() as i16), ..partial
+            };
+            let mut expected_bytes = expected.clone();
+            let expected = Frame::new(&mut expected_bytes, TxMeta { checksum: request.checksum.map(moved), ..request });
+            let plan = Segmenter::new(&buffer.frame(), &policy);
+            let changed = buffer.frame_with_tag(change).unwrap();
+            prop_assert_eq!(changed.bytes(), expected.bytes());
+            prop_assert_eq!(changed.request(), expected.request());
+            prop_assert_eq!(changed.layout(), expected.layout());
+            match (plan, Segmenter::new(&expected, &policy)) {
+                (Ok(plan), Ok(anew)) => {
+                    let plan = plan.after_tag_change(change);
+                    prop_assert_eq!(plan.link_header_len(), anew.link_header_len());
+                    prop_assert_eq!(written(plan, &changed), written(anew, &expected));
+                }
+                (plan, anew) => prop_assert_eq!(plan.err(), anew.err()),
+            }
+            if which % 2 == 0 {
+                prop_assert!(buffer.frame().bytes() == sent);
+            }
+        }
+        prop_assert!(buffer.frame().bytes() == sent);
+        prop_assert_eq!(buffer.frame().request(), request);
+    }
+}
+
+#[test]
+fn without_room_before_a_frame_no_tag_is_put_in() {
+    let bytes = tcp4_frame();
+    for (at, has_room) in [(3, false), (4, true)] {
+        let mut buffer = FrameBuffer::new(vec![0; 4096]);
+        buffer.memory_mut()[at..at + bytes.len()].copy_from_slice(&bytes);
+        buffer.set(at..at + bytes.len(), TxMeta::default());
+        assert_eq!(buffer.frame_with_tag(TagChange::Push(5)).is_some(), has_room);
+        assert_eq!(buffer.frame().bytes(), bytes);
     }
 }

@@ -8,6 +8,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{PartialChecksum, RxMeta};
+use offramp_offload::vlan::{TAG_AT, TagChange};
 
 use super::Shared;
 use super::socket::{self, Received};
@@ -16,8 +17,6 @@ use crate::worker::HostIo;
 
 /// Alignment of a frame in memory, in bytes: one cache line, the widest vector load.
 const FRAME_ALIGN: usize = 64;
-/// Where a VLAN tag stands: behind both addresses.
-const TAG_AT: usize = 12;
 
 /// One queue of a [`Packet`](super::Packet), for one thread. Poll it for input by its descriptor.
 #[derive(Debug)]
@@ -127,6 +126,10 @@ impl HostPort for PacketQueue {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.frame.frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.frame_with_tag(change)
     }
 
     #[inline]

@@ -12,6 +12,7 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::count;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::RxMeta;
+use offramp_offload::vlan::TagChange;
 
 use super::Shared;
 use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
@@ -95,6 +96,10 @@ impl HostPort for TapQueue {
         self.frame.frame()
     }
 
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.frame_with_tag(change)
+    }
+
     #[inline]
     fn tx_unasked(&self) -> Option<&[u8]> {
         self.frame.unasked()
@@ -166,6 +171,10 @@ impl HostPort for TapPort {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.queues[self.fetched_from].tx_frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.queues[self.fetched_from].tx_frame_with_tag(change)
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

@@ -10,6 +10,7 @@ use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::RxMeta;
+use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
 /// All queue pairs of a [`VhostUser`](super::VhostUser) as one host port, for a thread that serves them
@@ -103,6 +104,10 @@ impl HostPort for VhostPort {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.queues[self.fetched_from].tx_frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.queues[self.fetched_from].tx_frame_with_tag(change)
     }
 
     #[inline]

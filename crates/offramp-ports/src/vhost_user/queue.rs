@@ -11,7 +11,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::checksum::Sum;
 use offramp_offload::coalesce::Appended;
 use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::layout::VLAN_TAG_LEN;
 use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::os::fd::BorrowedFd;
 
 mod moderation;
@@ -40,9 +42,10 @@ pub struct VhostQueue {
 
 impl VhostQueue {
     pub(super) fn new(index: usize, mailbox: Receiver<QueueState>, state: QueueState, frame_len_max: usize) -> Self {
-        let buffer = vec![0; FRAME_ALIGN + frame_len_max].into_boxed_slice();
-        // The box is never replaced, so its address, and with it the alignment, stays.
-        let frame_at = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
+        let buffer = vec![0; 2 * FRAME_ALIGN + frame_len_max].into_boxed_slice();
+        // The box is never replaced, so its address, and with it the alignment, stays. Before the frame is room for a tag.
+        let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
+        let frame_at = aligned + if aligned < VLAN_TAG_LEN { FRAME_ALIGN } else { 0 };
         Self { index, mailbox, state, frame: FrameBuffer::new(buffer), frame_at, frame_len_max }
     }
 
@@ -114,6 +117,10 @@ impl HostPort for VhostQueue {
     #[inline]
     fn tx_frame(&mut self) -> Frame<'_> {
         self.frame.frame()
+    }
+
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.frame_with_tag(change)
     }
 
     #[inline]

@@ -1,29 +1,34 @@
 //! The table against a plain list.
 
 use super::*;
+use crate::vlan::FrameVlan;
 use proptest::prelude::*;
 
 fn frame(source: [u8; 6], destination: [u8; 6], tail: &[u8]) -> Vec<u8> {
     [&destination[..], &source, tail].concat()
 }
 
+fn station_of(frame: &[u8]) -> Option<Station> {
+    Station::source(frame, FrameVlan::of(frame).vid)
+}
+
 fn station(n: u8) -> Station {
-    Station::source(&frame([2, 0, 0, 0, 0, n], [0xff; 6], &[8, 0])).unwrap()
+    station_of(&frame([2, 0, 0, 0, 0, n], [0xff; 6], &[8, 0])).unwrap()
 }
 
 #[test]
 fn groups_and_zero_are_no_source() {
     let tail = &[8, 0];
     for source in [[0xff; 6], [1, 0, 0x5e, 0, 0, 1], [0x33, 0x33, 0, 0, 0, 1], [0; 6]] {
-        assert_eq!(Station::source(&frame(source, [2; 6], tail)), None);
+        assert_eq!(station_of(&frame(source, [2; 6], tail)), None);
     }
-    assert_eq!(Station::destination(&frame([2; 6], [0xff; 6], tail)), None);
-    assert_eq!(Station::source(&[2; 11]), None);
+    assert_eq!(Station::destination(&frame([2; 6], [0xff; 6], tail), 0), None);
+    assert_eq!(station_of(&[2; 11]), None);
 }
 
 #[test]
 fn an_address_is_another_station_in_another_vlan_but_not_under_another_priority() {
-    let of = |tail: &[u8]| Station::source(&frame([2; 6], [4; 6], tail)).unwrap();
+    let of = |tail: &[u8]| station_of(&frame([2; 6], [4; 6], tail)).unwrap();
     let untagged = of(&[8, 0, 0x45, 0]);
     assert_eq!(of(&[0x81, 0, 0xe0, 0, 8, 0]), untagged, "a priority tag");
     assert_ne!(of(&[0x81, 0, 0, 5, 8, 0]), untagged);
@@ -56,7 +61,7 @@ fn a_port_that_invents_addresses_displaces_only_its_own() {
     }
     for n in 0..100_000_u32 {
         let [a, b, c, d] = n.to_be_bytes();
-        table.learn(Station::source(&frame([6, a, b, c, d, 0], [4; 6], &[8, 0])).unwrap(), 1, 1);
+        table.learn(station_of(&frame([6, a, b, c, d, 0], [4; 6], &[8, 0])).unwrap(), 1, 1);
     }
     assert_eq!((table.len(0), table.len(1)), (10, 990));
     assert!((0..10).all(|n| table.find(station(n), 1) == Some(0)));

@@ -25,7 +25,8 @@ impl Check<'_> {
             prefix(text.as_ref()).map_err(|wrong| self.0.wrong(text.span(), format!("port.ip_addresses {wrong}")))
         };
         let listed = written.ip_addresses.iter().flat_map(Spanned::as_ref);
-        Ok(PortSecurity { mac_addresses, ip_addresses: listed.map(network).collect::<Result<_, _>>()? })
+        let ip_addresses = listed.map(network).collect::<Result<_, _>>()?;
+        Ok(PortSecurity { mac_addresses, ip_addresses, ..PortSecurity::default() })
     }
 
     pub(super) fn isolated(&self, written: &file::Port, wire: &WireConfig) -> Result<bool, ConfigError> {

@@ -1,0 +1,221 @@
+//! VLANs of a port (IEEE 802.1Q): which frames its host may send and gets, and with which tag. The port puts tags in and takes
+//! them out, so that inside a switch and on a wire a frame carries the tag of its VLAN.
+//!
+//! | a port with | takes from its host | its host gets |
+//! |---|---|---|
+//! | neither | everything, as it is | everything that is for it, tagged |
+//! | `untagged` (access) | frames without tag or with a priority tag (VID 0): they are in that VLAN | frames of that VLAN, without tag |
+//! | `tagged` (trunk) | frames with one of these tags | the same |
+//! | both | both: `untagged` is the native VLAN | both |
+//!
+//! Every other frame is refused ([`Loss::Vlan`]): with a tag of another protocol than 0x8100 (802.1ad, 0x9100), as its number means
+//! another thing; and one whose only tag would be taken out, but another one follows it, as its receiver would find itself in
+//! that VLAN. On a trunk, tags inside of a permitted one are payload.
+
+use crate::stats::Loss;
+use offramp_offload::layout::ETHERNET_HEADER_LEN;
+use offramp_offload::vlan::{CUSTOMER_TAG, SERVICE_TAG, TAG_AT, TAG_PROTOCOLS, TagChange, VID_MASK, pop_tag};
+use std::ops::RangeInclusive;
+
+/// The numbers of VLANs; 0 says priority alone, and 4095 is reserved (IEEE 802.1Q 9.6).
+pub const VIDS: RangeInclusive<u16> = 1..=4094;
+/// Where the type after the outer tag stands.
+const INNER_TYPE_AT: usize = TAG_AT + 4;
+
+/// Why VLANs are refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum VlanError {
+    /// A number that no VLAN has.
+    #[error("{0} is out of range; use {first} to {last}", first = VIDS.start(), last = VIDS.end())]
+    Vid(u16),
+    /// A range that ends before it begins.
+    #[error("the range {0}-{1} is empty; write the smaller number first")]
+    Empty(u16, u16),
+}
+
+/// The VLANs of a port; the default is a port that no VLAN concerns.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PortVlans {
+    untagged: Option<u16>,
+    /// Sorted, apart from one another.
+    tagged: Vec<RangeInclusive<u16>>,
+}
+
+impl PortVlans {
+    /// The VLAN that the host's frames without tag are in, and those whose tags pass.
+    ///
+    /// # Errors
+    /// For a number that no VLAN has, and an empty range.
+    pub fn new(untagged: Option<u16>, tagged: &[RangeInclusive<u16>]) -> Result<Self, VlanError> {
+        let ends = tagged.iter().flat_map(|range| [*range.start(), *range.end()]);
+        if let Some(vid) = untagged.into_iter().chain(ends).find(|vid| !VIDS.contains(vid)) {
+            return Err(VlanError::Vid(vid));
+        }
+        if let Some(empty) = tagged.iter().find(|range| range.is_empty()) {
+            return Err(VlanError::Empty(*empty.start(), *empty.end()));
+        }
+        let mut sorted = tagged.to_vec();
+        sorted.sort_unstable_by_key(|range| *range.start());
+        sorted.dedup_by(|next, range| {
+            let is_adjacent = *next.start() <= range.end() + 1;
+            if is_adjacent {
+                *range = *range.start()..=*range.end().max(next.end());
+            }
+            is_adjacent
+        });
+        Ok(Self { untagged, tagged: sorted })
+    }
+
+    /// The VLAN of frames without tag.
+    pub fn untagged(&self) -> Option<u16> {
+        self.untagged
+    }
+
+    /// The VLANs whose tags pass, sorted; adjacent ones are one range.
+    pub fn tagged(&self) -> &[RangeInclusive<u16>] {
+        &self.tagged
+    }
+
+    /// Whether no VLAN concerns the port.
+    #[inline]
+    pub fn is_off(&self) -> bool {
+        self.untagged.is_none() && self.tagged.is_empty()
+    }
+
+    fn has_tag(&self, vid: u16) -> bool {
+        let nth = self.tagged.partition_point(|range| *range.end() < vid);
+        self.tagged.get(nth).is_some_and(|range| range.contains(&vid))
+    }
+
+    /// Whether the port's host gets frames of that VLAN.
+    #[inline]
+    pub(crate) fn takes(&self, vlan: FrameVlan) -> bool {
+        self.is_off() || (vlan.is_customer() && (self.untagged == Some(vlan.vid) || self.has_tag(vlan.vid)))
+    }
+
+    /// The VLAN of a frame that the host sends.
+    ///
+    /// # Errors
+    /// [`Loss::Vlan`] when it may not send that, [`Loss::Malformed`] when there is no Ethernet header.
+    #[inline]
+    pub(crate) fn of_sent(&self, frame: &[u8]) -> Result<FrameVlan, Loss> {
+        let vlan = FrameVlan::of(frame);
+        if self.is_off() { Ok(vlan) } else { self.admit(vlan, frame.len()) }
+    }
+
+    fn admit(&self, vlan: FrameVlan, frame_len: usize) -> Result<FrameVlan, Loss> {
+        if frame_len < ETHERNET_HEADER_LEN {
+            return Err(Loss::Malformed);
+        }
+        match (vlan.tag, self.untagged) {
+            (Tag::Customer(_), _) if vlan.vid != 0 && self.has_tag(vlan.vid) => Ok(vlan),
+            (Tag::Customer(_), Some(vid)) if vlan.vid == 0 && !vlan.is_stacked => Ok(FrameVlan { vid, ..vlan }),
+            (Tag::None, Some(vid)) => Ok(FrameVlan { vid, ..vlan }),
+            _ => Err(Loss::Vlan),
+        }
+    }
+
+    /// How the tag of a frame changes for the port's host.
+    ///
+    /// # Errors
+    /// [`Loss::Vlan`] when the host would find another tag in place of the one that is taken out.
+    #[inline]
+    pub(crate) fn change_for(&self, vlan: FrameVlan) -> Result<TagChange, Loss> {
+        if self.is_off() || self.untagged != Some(vlan.vid) {
+            return Ok(vlan.tagged());
+        }
+        match vlan.tag {
+            Tag::Customer(_) if vlan.is_stacked => Err(Loss::Vlan),
+            Tag::Customer(_) => Ok(TagChange::Pop),
+            Tag::None | Tag::Other => Ok(TagChange::Keep),
+        }
+    }
+
+    /// How the tag of a frame that the host sends changes for the wire.
+    ///
+    /// # Errors
+    /// As [`PortVlans::of_sent`].
+    #[inline]
+    pub(crate) fn change_to_wire(&self, frame: &[u8]) -> Result<TagChange, Loss> {
+        if self.is_off() { Ok(TagChange::Keep) } else { self.of_sent(frame).map(FrameVlan::tagged) }
+    }
+
+    /// A frame of the wire as the host gets it.
+    ///
+    /// # Errors
+    /// [`Loss::Vlan`] when it is in none of the port's VLANs.
+    #[inline]
+    pub(crate) fn take_from_wire<'a>(&self, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
+        if self.is_off() {
+            return Ok(frame);
+        }
+        let vlan = FrameVlan::of(frame);
+        if !self.takes(vlan) {
+            return Err(Loss::Vlan);
+        }
+        match self.change_for(vlan)? {
+            TagChange::Pop => Ok(pop_tag(frame)),
+            _ => Ok(frame),
+        }
+    }
+}
+
+/// What stands where a tag would.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Tag {
+    None,
+    /// A customer tag, with its control information.
+    Customer(u16),
+    /// A tag of another protocol.
+    Other,
+}
+
+/// The VLAN that a frame is in, and what its bytes say of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FrameVlan {
+    /// The number of the VLAN; 0 for none.
+    pub(crate) vid: u16,
+    tag: Tag,
+    /// After the tag comes another one.
+    is_stacked: bool,
+}
+
+impl FrameVlan {
+    /// As the frame says it itself.
+    #[inline]
+    pub(crate) fn of(frame: &[u8]) -> Self {
+        let none = Self { vid: 0, tag: Tag::None, is_stacked: false };
+        let Some(&[a, b]) = frame.get(TAG_AT..).and_then(<[u8]>::first_chunk) else { return none };
+        if !TAG_PROTOCOLS.contains(&[a, b]) {
+            return none;
+        }
+        let inner = frame.get(INNER_TYPE_AT..).and_then(<[u8]>::first_chunk::<2>);
+        let (Some(&[_, _, high, low]), Some(inner)) = (frame[TAG_AT..].first_chunk(), inner) else {
+            return Self { tag: Tag::Other, ..none };
+        };
+        let tci = u16::from_be_bytes([high, low]);
+        let (vid, tag) = match [a, b] {
+            CUSTOMER_TAG => (tci & VID_MASK, Tag::Customer(tci)),
+            SERVICE_TAG => (tci & VID_MASK, Tag::Other),
+            _ => (0, Tag::Other),
+        };
+        Self { vid, tag, is_stacked: TAG_PROTOCOLS.contains(inner) }
+    }
+
+    /// Whether it is in a VLAN of customer tags.
+    fn is_customer(self) -> bool {
+        self.vid != 0 && self.tag != Tag::Other
+    }
+
+    /// The change after which its bytes say the VLAN that it is in.
+    fn tagged(self) -> TagChange {
+        match self.tag {
+            Tag::None if self.vid != 0 => TagChange::Push(self.vid),
+            Tag::Customer(tci) if tci & VID_MASK != self.vid => TagChange::Set(tci & !VID_MASK | self.vid),
+            _ => TagChange::Keep,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
