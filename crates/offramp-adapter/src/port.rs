@@ -99,9 +99,13 @@ pub trait HostPort {
     /// port's own memory, never in what a guest shares: it cannot change, and ESP writes over what it has sealed of it.
     fn tx_frame(&mut self) -> Frame<'_>;
 
-    /// The same frame with another VLAN tag, until it is lent otherwise. `None` where the port cannot put the tag in; ports
-    /// that keep a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
-    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>>;
+    /// The same frame with another VLAN tag, until it is lent otherwise. `None`, and the frame is lost, of a port that cannot
+    /// put the tag in; one that keeps a [`FrameBuffer`](offramp_offload::frame::FrameBuffer) can.
+    #[inline]
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        let _ = change;
+        None
+    }
 
     /// The bytes of the frame that was fetched last, if the host asks nothing for it: one that goes as it is need not be
     /// parsed. `None` otherwise, or where the port has every frame parsed.

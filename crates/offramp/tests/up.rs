@@ -100,6 +100,40 @@ fn two_taps_on_a_switch_carry_tcp_and_its_features_switch_too() {
 }
 
 #[test]
+fn hosts_in_one_vlan_carry_tcp_and_hosts_in_two_are_apart() {
+    for wire in ["cable", "switch"] {
+        for (vlan, is_same) in [(10, true), (11, false)] {
+            let mut bed = Bed::unstarted(&format!("vlan-{wire}-{vlan}"), "");
+            let text = fs::read_to_string(bed.file()).unwrap();
+            let keys = ["vlan = 10".to_owned(), format!("vlan = {vlan}\nvlans = [12, \"100-199\"]")];
+            let text = text.replace("# changes of a", &keys[0]).replace("# changes of b", &keys[1]);
+            let text = match wire {
+                "cable" => text,
+                _ => text.replace("cable = \"b\"", "switch = \"lan\"").replace("cable = \"a\"", "switch = \"lan\""),
+            };
+            let switch = if wire == "switch" { "[[switch]]\nname = \"lan\"\n" } else { "" };
+            fs::write(bed.file(), text + switch).unwrap();
+            bed.start_again();
+            if is_same {
+                bed.carry_tcp();
+            } else {
+                bed.host(0).run(ask_for_the_other).unwrap();
+                let (port, way, reason) = match wire {
+                    "cable" => ("b", "receive", "vlan"),
+                    _ => ("a", "transmit", "no_destination"),
+                };
+                bed.until(|| direction(&bed.show(), port, way)["lost"][reason].as_u64().unwrap() > 0);
+                assert_eq!(queue_sum(&bed.show(), "b", "receive", "frames_out"), 0);
+            }
+            let shown = &bed.show()["ports"][1];
+            assert_eq!((&shown["vlan"], &shown["vlans"]), (&vlan.into(), &serde_json::json!(["12", "100-199"])));
+            let text = String::from_utf8(bed.run(&["show", "b", "--interval", "0"]).stdout).unwrap();
+            assert!(text.contains(&format!("VLAN {vlan} untagged, VLANs 12 100-199 tagged")), "{text}");
+        }
+    }
+}
+
+#[test]
 fn a_guest_that_is_not_there_yet_is_shown_and_its_socket_goes_with_the_daemon() {
     for wire in ["cable", "switch"] {
         let mut bed = Bed::unstarted(&format!("guest-{wire}"), "");

@@ -183,7 +183,6 @@ mod tests {
     use offramp_offload::caps::Offloads;
     use offramp_offload::frame::Frame;
     use offramp_offload::meta::{RxMeta, TxMeta};
-    use offramp_offload::vlan::TagChange;
     use std::collections::VecDeque;
 
     /// A guest in this process: what it sends, what it got, and how much it takes.
@@ -205,10 +204,6 @@ mod tests {
 
         fn tx_frame(&mut self) -> Frame<'_> {
             Frame::new(&mut self.taken.1, self.taken.0)
-        }
-
-        fn tx_frame_with_tag(&mut self, _: TagChange) -> Option<Frame<'_>> {
-            None
         }
 
         fn rx_deliver(&mut self, _: &RxMeta, frame: &[u8]) -> std::result::Result<(), PortError> {

@@ -15,7 +15,6 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, RxMeta, TxMeta};
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
-use offramp_offload::vlan::TagChange;
 use offramp_ports::vhost_user::{VhostQueue, VhostUser, VhostUserConfig};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, decode_tx, encode_rx};
 use offramp_ports::worker::{HostIo, Worker};
@@ -259,10 +258,6 @@ impl HostPort for OneFrame<'_> {
         Frame::new(bytes, *request)
     }
 
-    fn tx_frame_with_tag(&mut self, _: TagChange) -> Option<Frame<'_>> {
-        None
-    }
-
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
         let header = encode_rx(meta);
         let told = decode_rx(&header).expect("a header of our own");
@@ -306,10 +301,6 @@ impl HostPort for Sender<'_> {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.0.tx_frame()
-    }
-
-    fn tx_frame_with_tag(&mut self, _: TagChange) -> Option<Frame<'_>> {
-        None
     }
 
     fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {

@@ -206,6 +206,11 @@ pub struct PortStatus {
     /// What was lost at the interface on its wire; `null` on any other wire.
     pub wire_lost: Option<WireLost>,
     pub mtu: usize,
+    /// The VLAN of frames without tag; `null` where they are in none.
+    pub vlan: Option<u16>,
+    /// VLANs whose tags pass, as numbers and ranges; every tag passes where this is empty and `vlan` is `null`.
+    #[serde(default)]
+    pub vlans: Vec<String>,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
     /// When the host is interrupted; `null` for a TAP on a switch or an interface.
@@ -452,6 +457,8 @@ mod tests {
             wire_running: true,
             wire_lost: Some(WireLost { transmit: lost.clone(), receive: lost }),
             mtu: 1500,
+            vlan: Some(10),
+            vlans: vec!["100-199".into()],
             rx_usecs: 0,
             moderation: Some(moderation()),
             cpus: vec![1],

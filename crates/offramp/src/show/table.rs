@@ -59,6 +59,10 @@ fn about(port: &PortStatus) -> String {
     };
     let gone = if port.wire_running { "" } else { " (gone)" };
     let mut parts = vec![format!("host: {host}"), format!("wire: {wire}{gone}"), format!("MTU {}", port.mtu)];
+    parts.extend(port.vlan.map(|vid| format!("VLAN {vid} untagged")));
+    if !port.vlans.is_empty() {
+        parts.push(format!("VLANs {} tagged", port.vlans.join(" ")));
+    }
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
     if !port.cpus.is_empty() {
         parts.push(format!("CPUs {:?}", port.cpus));

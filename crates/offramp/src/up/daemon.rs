@@ -13,6 +13,7 @@ use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
@@ -202,6 +203,8 @@ fn fixed_keys(old: &PortConfig, new: &PortConfig) -> Vec<&'static str> {
         ("cpus", old.cpus != new.cpus),
         ("mac_addresses", old.security.mac_addresses != new.security.mac_addresses),
         ("ip_addresses", old.security.ip_addresses != new.security.ip_addresses),
+        ("vlan", old.security.vlans.untagged() != new.security.vlans.untagged()),
+        ("vlans", old.security.vlans.tagged() != new.security.vlans.tagged()),
         ("isolated", old.isolated != new.isolated),
     ];
     differs.into_iter().filter(|(_, differs)| *differs).map(|(key, _)| key).collect()
@@ -215,6 +218,12 @@ fn allow(port: &Port, offloads: Offloads) -> Result<(), String> {
     let offered = port.host.offer(offloads);
     port.control.set_offloads(if offered.is_ok() { offloads } else { before });
     offered
+}
+
+/// Adjacent VLANs as the file writes them.
+fn vlans_text(range: &RangeInclusive<u16>) -> String {
+    let (first, last) = (range.start(), range.end());
+    if first == last { first.to_string() } else { format!("{first}-{last}") }
 }
 
 fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
@@ -231,6 +240,8 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         wire_running: port.is_wire_there(),
         wire_lost: port.wire_stats().map(|stats| wire_lost(port, stats)),
         mtu: port.adapter.mtu,
+        vlan: config.security.vlans.untagged(),
+        vlans: config.security.vlans.tagged().iter().map(vlans_text).collect(),
         rx_usecs: gap_usecs(&moderation),
         moderation: Some(Moderation::from(moderation)),
         cpus: config.cpus.clone(),

@@ -55,6 +55,8 @@ pub struct Port {
     pub mac_addresses: Key<Vec<Spanned<String>>>,
     pub ip_addresses: Key<Vec<Spanned<String>>>,
     pub isolated: Key<bool>,
+    pub vlan: Key<i64>,
+    pub vlans: Key<Vec<Spanned<toml::Value>>>,
     pub memory: Key<Memory>,
     pub faults: Key<Faults>,
     pub ipsec: Key<Ipsec>,

@@ -1,11 +1,14 @@
-//! Who a port's host may be, and whom it reaches: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`.
+//! Who a port's host may be, and whom it reaches: `port.mac_addresses`, `port.ip_addresses`, `port.isolated`, `port.vlan`,
+//! `port.vlans`.
 
 use super::file;
 use super::{Check, ConfigError, PortConfig, WireConfig};
 use crate::ipsec::prefix;
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::switch::UnknownUnicast;
-use toml::Spanned;
+use offramp_adapter::vlan::{PortVlans, VIDS};
+use std::ops::RangeInclusive;
+use toml::{Spanned, Value};
 
 /// What `switch.unknown_unicast` may say.
 pub const UNKNOWN_UNICAST: [(&str, UnknownUnicast); 2] =
@@ -26,7 +29,23 @@ impl Check<'_> {
         };
         let listed = written.ip_addresses.iter().flat_map(Spanned::as_ref);
         let ip_addresses = listed.map(network).collect::<Result<_, _>>()?;
-        Ok(PortSecurity { mac_addresses, ip_addresses, ..PortSecurity::default() })
+        Ok(PortSecurity { mac_addresses, ip_addresses, vlans: self.vlans(written)? })
+    }
+
+    /// The VLAN of frames without tag, and the tags that pass.
+    fn vlans(&self, written: &file::Port) -> Result<PortVlans, ConfigError> {
+        let vids = i64::from(*VIDS.start())..=i64::from(*VIDS.end());
+        let vid = self.number("port.vlan", &written.vlan, vids, 0)? as u16;
+        let wrong = |at, cause: &str| self.0.wrong(at, format!("port.vlans: {cause}"));
+        let listed = written.vlans.iter().flat_map(Spanned::as_ref);
+        let range = |entry: &Spanned<Value>| vlans_in(entry.as_ref()).map_err(|cause| wrong(entry.span(), &cause));
+        let tagged = listed.map(range).collect::<Result<Vec<_>, _>>()?;
+        let span = written.vlans.as_ref().map(Spanned::span);
+        if let Some(span) = span.clone().filter(|_| tagged.is_empty()) {
+            return Err(wrong(span, "no VLAN; list some, or leave it out"));
+        }
+        let vlans = PortVlans::new(written.vlan.is_some().then_some(vid), &tagged);
+        vlans.map_err(|cause| wrong(span.unwrap_or_default(), &cause.to_string()))
     }
 
     pub(super) fn isolated(&self, written: &file::Port, wire: &WireConfig) -> Result<bool, ConfigError> {
@@ -63,4 +82,21 @@ impl Check<'_> {
 
 fn shares_address(port: &PortConfig, other: &PortConfig) -> bool {
     port.security.mac_addresses.iter().any(|mac| other.security.mac_addresses.contains(mac))
+}
+
+/// A number of a VLAN, or a range of them as text.
+fn vlans_in(value: &Value) -> Result<RangeInclusive<u16>, String> {
+    let range = match value {
+        Value::Integer(vid) => u16::try_from(*vid).ok().map(|vid| vid..=vid),
+        Value::String(text) => {
+            let (first, last) = text.split_once('-').unwrap_or((text, text));
+            first.trim().parse().ok().zip(last.trim().parse().ok()).map(|(first, last)| first..=last)
+        }
+        _ => None,
+    };
+    let (first, last) = (VIDS.start(), VIDS.end());
+    let range = range
+        .ok_or_else(|| format!("{value} is no VLAN; write a number of {first} to {last}, or a range as \"100-199\""))?;
+    PortVlans::new(None, std::slice::from_ref(&range)).map_err(|cause| cause.to_string())?;
+    Ok(range)
 }

@@ -8,6 +8,7 @@ use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy,
 };
+use offramp_adapter::vlan::VIDS;
 use offramp_impair::fault::{
     BUS_BYTES_PER_SECOND, BusConfig, DELAY_NS, FRAME_NS, ONE_IN, REVERSE_FRAMES, VerdictConfig, WrongVerdict,
 };
@@ -591,6 +592,7 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("switch.mac_entries_max", &format!("1 to {}", MAC_ENTRIES.end()));
     has("switch.age_seconds", &format!("`{AGE_SECONDS_DEFAULT}`"));
     has("switch.age_seconds", &format!("{} to {}", AGE_SECONDS.start(), AGE_SECONDS.end()));
+    has("port.vlan", &format!("{} to {}", VIDS.start(), VIDS.end()));
     has("switch.flood_frames_per_second", &format!("`{FLOOD_FRAMES_DEFAULT}`"));
     has("switch.flood_frames_per_second", &format!("0 to {}", FLOOD_FRAMES.end()));
 }
@@ -632,4 +634,35 @@ fn wrong_addresses_and_an_isolated_port_without_a_switch_are_refused() {
         5,
         "did you mean \"drop\"",
     );
+}
+
+#[test]
+fn vlans_are_numbers_and_ranges() {
+    let vlans = |keys: &str| {
+        let port = port(&format!("host.tap = \"t0\"\nwire.cable = \"b\"\n{keys}")).unwrap();
+        (port.security.vlans.untagged(), port.security.vlans.tagged().to_vec())
+    };
+    assert_eq!(vlans(""), (None, vec![]));
+    assert_eq!(vlans("vlan = 10\n"), (Some(10), vec![]));
+    assert_eq!(
+        vlans("vlans = [10, \"100-199\", \"11\", \"4000 - 4094\"]\n"),
+        (None, vec![10..=11, 100..=199, 4000..=4094])
+    );
+    assert_eq!(vlans("vlan = 1\nvlans = [\"2-4094\"]\n"), (Some(1), vec![2..=4094]));
+}
+
+#[test]
+fn wrong_vlans_are_refused_where_they_stand() {
+    let file = |keys: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{keys}\n");
+    refused(&file("vlan = 0"), 9, "port.vlan 0 is out of range; use 1 to 4094");
+    refused(&file("vlan = 4095"), 9, "port.vlan 4095 is out of range; use 1 to 4094");
+    refused(&file("vlans = []"), 9, "port.vlans: no VLAN; list some, or leave it out");
+    refused(&file("vlans = [\n10,\n4095]"), 11, "port.vlans: 4095 is out of range; use 1 to 4094");
+    refused(&file("vlans = [\"0-10\"]"), 9, "port.vlans: 0 is out of range");
+    refused(&file("vlans = [\"20-10\"]"), 9, "port.vlans: the range 20-10 is empty; write the smaller number first");
+    for no_vlan in ["\"ten\"", "\"1-2-3\"", "\"1,2\"", "-1", "70000", "1.5", "true"] {
+        let message =
+            format!("port.vlans: {no_vlan} is no VLAN; write a number of 1 to 4094, or a range as \"100-199\"");
+        refused(&file(&format!("vlans = [{no_vlan}]")), 9, &message);
+    }
 }
