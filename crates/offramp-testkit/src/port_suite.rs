@@ -4,6 +4,7 @@ use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::checksum::{self, Sum};
 use offramp_offload::coalesce::Appended;
 use offramp_offload::meta::{RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::time::{Duration, Instant};
 
 /// A port that does not answer within this time has failed.
@@ -36,6 +37,7 @@ pub fn check<B: Bed>(make: impl Fn() -> B) {
     a_quiet_host_sends_nothing(&mut make());
     what_the_host_sends_comes_once_whole_and_in_order(&mut make());
     a_lent_frame_stays_until_the_next_one(&mut make());
+    a_frame_is_lent_with_another_tag_and_then_as_it_was(&mut make());
     what_is_delivered_is_seen_once_whole_and_in_order(&mut make());
     frames_written_in_place_are_seen_when_they_are_committed(&mut make());
     a_frame_that_is_not_committed_is_never_seen(&mut make());
@@ -118,6 +120,24 @@ fn a_lent_frame_stays_until_the_next_one(bed: &mut impl Bed) {
     bed.port().rx_flush(0);
     assert!(bed.port().tx_frame().bytes() == first);
     assert!(fetch(bed.port()) == second);
+}
+
+fn a_frame_is_lent_with_another_tag_and_then_as_it_was(bed: &mut impl Bed) {
+    for number in 0..5 {
+        let sent = frame(number, 60 + number * 300);
+        let tagged = [&sent[..12], &[0x81, 0, 0xa0, 7], &sent[12..]].concat();
+        bed.send(&sent);
+        assert!(fetch(bed.port()) == sent);
+        for _ in 0..2 {
+            let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
+            assert!(lent.bytes() == tagged);
+            // Whatever else the port does meanwhile.
+            deliver(bed, &frame(number, 1514));
+            let lent = bed.port().tx_frame_with_tag(TagChange::Push(0xa007)).expect("room for a tag");
+            assert!(lent.bytes() == tagged);
+            assert!(bed.port().tx_frame().bytes() == sent);
+        }
+    }
 }
 
 fn what_is_delivered_is_seen_once_whole_and_in_order(bed: &mut impl Bed) {
