@@ -44,13 +44,18 @@ pub struct Args {
     /// After each sample of offramp, print where its time goes (needs `perf`)
     #[arg(long)]
     profile: bool,
+    /// In place of DPDK's backend, compare offramp's with itself: with sandbox, bound address, VLAN and limits that are not
+    /// reached, and with none of them
+    #[arg(long)]
+    protected: bool,
     /// Print the command lines of each cell instead of running it
     #[arg(long)]
     print_commands: bool,
 }
 
-/// Whose backends are compared, in turn.
+/// Whose backends are compared, in turn: the peer first.
 const SIDES: [Side; 2] = [Side::Dpdk, Side::Offramp];
+const PROTECTED_SIDES: [Side; 2] = [Side::Offramp, Side::Protected];
 
 /// How the guest handles its rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -109,10 +114,14 @@ struct Row {
     /// Samples of each side behind the medians.
     samples: usize,
     offramp_mpps: f64,
-    dpdk_mpps: f64,
+    /// Of DPDK's backend, or of offramp's without protection.
+    peer_mpps: f64,
     /// Busy time of the backend per packet.
     offramp_ns: f64,
-    dpdk_ns: f64,
+    peer_ns: f64,
+    /// Median of the pairs' ratios of throughput, offramp by peer, and the lowest and highest of those.
+    ratio: f64,
+    ratio_range: [f64; 2],
 }
 
 /// Measures all cells and prints a row per cell and placement; whether all could be measured.
@@ -131,13 +140,14 @@ pub fn run(args: &Args) -> Result<bool> {
     if !args.json && !args.print_commands {
         println!("{}", heading());
     }
+    let sides = if args.protected { PROTECTED_SIDES } else { SIDES };
     let mut complete = true;
     for cell in cells {
         if args.print_commands {
-            bench.print_commands(&cell, &SIDES)?;
+            bench.print_commands(&cell, &sides)?;
             continue;
         }
-        match measure(&bench, &cell, args.rounds) {
+        match measure(&bench, &cell, sides, args.rounds) {
             Ok(rows) if rows.is_empty() => {
                 eprintln!("{}: no two samples of the same placement; give it more --rounds", cell.name());
                 complete = false;
@@ -164,29 +174,30 @@ fn cells(only: Option<&str>) -> Vec<Cell> {
     cells
 }
 
-fn measure(bench: &Bench, cell: &Cell, rounds: u32) -> Result<Vec<Row>> {
+fn measure(bench: &Bench, cell: &Cell, sides: [Side; 2], rounds: u32) -> Result<Vec<Row>> {
     let mut samples = Vec::new();
     for _ in 0..rounds {
-        for side in SIDES {
+        for side in sides {
             samples.push((side, bench.sample(cell, side)?));
         }
     }
-    Ok(rows(cell, &samples))
+    Ok(rows(cell, sides, &samples))
 }
 
 /// A row for every placement in which each side has samples; of the side that has more, the first ones.
-fn rows(cell: &Cell, samples: &[(Side, Sample)]) -> Vec<Row> {
+fn rows(cell: &Cell, [peer, ours]: [Side; 2], samples: &[(Side, Sample)]) -> Vec<Row> {
     let of = |side, placement| {
         let same = move |(s, sample): &&(Side, Sample)| *s == side && sample.placement == placement;
         samples.iter().filter(same).map(|(_, sample)| *sample).collect::<Vec<_>>()
     };
     let mut rows = Vec::new();
     for &placement in Placement::VARIANTS {
-        let (dpdk, offramp) = (of(Side::Dpdk, placement), of(Side::Offramp, placement));
-        let count = dpdk.len().min(offramp.len());
+        let (peers, offramp) = (of(peer, placement), of(ours, placement));
+        let count = peers.len().min(offramp.len());
         if count == 0 {
             continue;
         }
+        let ratios: Vec<_> = offramp.iter().zip(&peers).map(|(offramp, peer)| offramp.mpps / peer.mpps).collect();
         rows.push(Row {
             ring: cell.ring.name,
             bytes: cell.frame_len,
@@ -194,9 +205,14 @@ fn rows(cell: &Cell, samples: &[(Side, Sample)]) -> Vec<Row> {
             placement: placement.name(),
             samples: count,
             offramp_mpps: median(&offramp[..count], |sample| sample.mpps),
-            dpdk_mpps: median(&dpdk[..count], |sample| sample.mpps),
+            peer_mpps: median(&peers[..count], |sample| sample.mpps),
             offramp_ns: median(&offramp[..count], |sample| sample.busy_ns),
-            dpdk_ns: median(&dpdk[..count], |sample| sample.busy_ns),
+            peer_ns: median(&peers[..count], |sample| sample.busy_ns),
+            ratio: stats::median(&ratios),
+            ratio_range: [
+                ratios.iter().copied().fold(f64::INFINITY, f64::min),
+                ratios.iter().copied().fold(0.0, f64::max),
+            ],
         });
     }
     rows
@@ -208,8 +224,17 @@ fn median(samples: &[Sample], value: impl Fn(&Sample) -> f64) -> f64 {
 
 fn heading() -> String {
     format!(
-        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9} {:>10} {:>7}",
-        "ring", "bytes", "direction", "placement", "samples", "offramp Mpps", "DPDK Mpps", "offramp ns", "DPDK ns"
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12} {:>9} {:>10} {:>7} {:>18}",
+        "ring",
+        "bytes",
+        "direction",
+        "placement",
+        "samples",
+        "offramp Mpps",
+        "peer Mpps",
+        "offramp ns",
+        "peer ns",
+        "ratio (range)"
     )
 }
 
@@ -219,16 +244,19 @@ fn print(row: &Row, json: bool) -> Result<()> {
         return Ok(());
     }
     println!(
-        "{:18} {:>5} {:10} {:9} {:>7} {:>12.2} {:>9.2} {:>10.1} {:>7.1}",
+        "{:18} {:>5} {:10} {:9} {:>7} {:>12.2} {:>9.2} {:>10.1} {:>7.1}  {:.3} ({:.3} … {:.3})",
         row.ring,
         row.bytes,
         row.direction,
         row.placement,
         row.samples,
         row.offramp_mpps,
-        row.dpdk_mpps,
+        row.peer_mpps,
         row.offramp_ns,
-        row.dpdk_ns
+        row.peer_ns,
+        row.ratio,
+        row.ratio_range[0],
+        row.ratio_range[1]
     );
     Ok(())
 }
@@ -252,16 +280,17 @@ mod tests {
             (Side::Offramp, sample(20.0, Placement::Near)),
             (Side::Dpdk, sample(5.0, Placement::Mixed)),
         ];
-        let rows = rows(&CELL, &samples);
+        let rows = rows(&CELL, SIDES, &samples);
         assert_eq!(rows.len(), 1);
         assert_eq!((rows[0].placement, rows[0].samples), ("near", 1));
-        assert_eq!((rows[0].offramp_mpps, rows[0].dpdk_mpps), (20.0, 10.0));
+        assert_eq!((rows[0].offramp_mpps, rows[0].peer_mpps), (20.0, 10.0));
+        assert_eq!((rows[0].ratio, rows[0].ratio_range), (2.0, [2.0; 2]));
     }
 
     #[test]
     fn a_placement_that_only_one_side_has_gives_no_row() {
         let samples = [(Side::Dpdk, sample(10.0, Placement::Mid)), (Side::Offramp, sample(30.0, Placement::Far))];
-        assert!(rows(&CELL, &samples).is_empty());
+        assert!(rows(&CELL, SIDES, &samples).is_empty());
     }
 
     #[test]

@@ -5,11 +5,17 @@ use crate::seam::{self, PortArgs};
 use crate::stop;
 use crate::wire::{Discard, Echo, Generate};
 use offramp_adapter::config::AdapterConfig;
+use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{HostPort, PortError, WirePort};
+use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::vlan::PortVlans;
+use offramp_offload::esp::Prefix;
 use offramp_ports::sys::cpu;
+use offramp_ports::sys::sandbox::{Reaction, Sandbox, ThreadKind};
 use serde::{Deserialize, Serialize};
 use std::io::Write;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -17,6 +23,19 @@ use std::time::{Duration, Instant};
 const RECEIVE_BATCH_FRAMES: usize = 32;
 /// Rounds between two looks at the time of the next report and at signals.
 const ROUNDS_PER_LOOK: u32 = 1024;
+
+/// Address of DPDK's driver as the guest, and the network of what testpmd sends (RFC 2544, C.2.2).
+pub const GUEST_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0x20];
+const GUEST_NETWORK: (Ipv4Addr, u8) = (Ipv4Addr::new(198, 18, 0, 0), 15);
+/// VLAN of a protected guest.
+const VLAN: u16 = 7;
+/// Limits that no machine reaches with one queue.
+const LIMIT: RateLimit = RateLimit {
+    bits_per_second: Some(*BITS_PER_SECOND.end()),
+    frames_per_second: Some(*FRAMES_PER_SECOND.end()),
+    burst_bytes: None,
+    burst_frames: None,
+};
 
 /// What the line does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -45,6 +64,10 @@ pub struct Args {
     /// The processor that drives the port
     #[arg(long)]
     cpu: Option<usize>,
+    /// Protect the port as that of a stranger's guest: sandbox, bound addresses, an access VLAN, and limits that are not
+    /// reached
+    #[arg(long)]
+    protected: bool,
     /// Time between two reports, in milliseconds
     #[arg(long, default_value_t = 1000)]
     report_ms: u64,
@@ -87,28 +110,46 @@ pub fn run(args: &Args) -> Result<()> {
     if let Some(cpu) = args.cpu {
         cpu::pin_current_thread(&[cpu]).doing("choosing a processor")?;
     }
+    let control = if args.protected { protected(&config)? } else { PortControl::new(&config) };
     println!("ready");
     let period = Duration::from_millis(args.report_ms);
+    let tag = args.protected.then_some(VLAN);
     let ended = match args.mode {
-        Mode::Discard | Mode::DiscardTso => drive(&config, queues, || Discard::new(mtu), period),
-        Mode::Generate => drive(&config, queues, || Generate::new(mtu, args.bytes), period),
-        Mode::Echo => drive(&config, queues, || Echo::new(mtu), period),
+        Mode::Discard | Mode::DiscardTso => drive(&config, &control, queues, || Discard::new(mtu), period),
+        Mode::Generate => drive(&config, &control, queues, || Generate::new(mtu, args.bytes, tag), period),
+        Mode::Echo => drive(&config, &control, queues, || Echo::new(mtu), period),
     };
     eprintln!("{}", seam::summary(&port));
     ended
 }
 
+/// A port whose guest is a stranger's. From here on this thread, which drives it, is in the sandbox.
+fn protected(config: &AdapterConfig) -> Result<Arc<PortControl>> {
+    let security = PortSecurity {
+        mac_addresses: vec![GUEST_MAC],
+        ip_addresses: Prefix::new(GUEST_NETWORK.0.into(), GUEST_NETWORK.1).into_iter().collect(),
+        vlans: PortVlans::new(Some(VLAN), &[]).doing("the guest's VLAN")?,
+    };
+    let control = PortControl::secured(config, security);
+    control.set_limits(PortLimits { tx: LIMIT, rx: LIMIT });
+    let sandbox = Sandbox::new(Reaction::Refuse).doing("the sandbox")?;
+    for kind in [ThreadKind::Process, ThreadKind::Data] {
+        sandbox.enter(kind).doing("the sandbox")?;
+    }
+    Ok(control)
+}
+
 /// Polls all queue pairs in turn, without sleep, and reports every `period` until a signal comes.
 fn drive<H: HostPort, W: WirePort>(
     config: &AdapterConfig,
+    control: &Arc<PortControl>,
     queues: Vec<H>,
     mut wire: impl FnMut() -> W,
     period: Duration,
 ) -> Result<()> {
-    let control = PortControl::new(config);
-    let pair = |(index, host)| QueuePair::new(config, &control, index, host, wire());
+    let pair = |(index, host)| QueuePair::new(config, control, index, host, wire());
     let mut pairs: Vec<_> = queues.into_iter().enumerate().map(pair).collect();
-    let mut meter = Meter::new(&control);
+    let mut meter = Meter::new(control);
     let mut next_report = Instant::now() + period;
     while !stop::requested() {
         for _ in 0..ROUNDS_PER_LOOK {
@@ -263,10 +304,10 @@ mod tests {
     #[test]
     fn a_guest_without_room_costs_the_generator_frames_and_no_busy_time() {
         let guest = Guest { room: 40, ..Guest::default() };
-        let (report, guest) = after_rounds(guest, Generate::new(1500, 64), 2);
+        let (report, guest) = after_rounds(guest, Generate::new(1500, 64, None), 2);
         assert_eq!((guest.got.len(), report.given, report.lost), (40, 40, 24));
         let full = Guest { room: 0, ..Guest::default() };
-        assert_eq!(after_rounds(full, Generate::new(1500, 64), 10).0.busy_ns, 0);
+        assert_eq!(after_rounds(full, Generate::new(1500, 64, None), 10).0.busy_ns, 0);
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use crate::frames;
 use offramp_adapter::config::frame_len_max;
 use offramp_adapter::port::{Arrival, Loan, WirePort};
+use offramp_offload::vlan::{CUSTOMER_TAG, TAG_AT};
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
 
@@ -76,9 +77,12 @@ pub struct Generate {
 }
 
 impl Generate {
-    /// A line on which frames of `len` bytes (without FCS) arrive whenever one is asked for.
-    pub fn new(mtu: usize, len: usize) -> Self {
-        let template = frames::udp(len.max(frames::UDP_HEADERS_LEN), 1024, &mut SmallRng::seed_from_u64(0));
+    /// A line on which frames of `len` bytes (without FCS) arrive whenever one is asked for, with a VLAN's tag or none.
+    pub fn new(mtu: usize, len: usize, vid: Option<u16>) -> Self {
+        let mut template = frames::udp(len.max(frames::UDP_HEADERS_LEN), 1024, &mut SmallRng::seed_from_u64(0));
+        if let Some(vid) = vid {
+            template.splice(TAG_AT..TAG_AT, [CUSTOMER_TAG, vid.to_be_bytes()].concat());
+        }
         Self { swallow: Discard::new(mtu), buffers: vec![template.clone(); GENERATED_BUFFERS], template, next: 0 }
     }
 }
@@ -271,7 +275,7 @@ mod tests {
 
     #[test]
     fn the_generator_makes_the_same_frame_again_whatever_was_done_to_it() {
-        let mut generator = Generate::new(1500, 64);
+        let mut generator = Generate::new(1500, 64, None);
         let first = generator.take(0).unwrap().to_vec();
         for _ in 0..3 * GENERATED_BUFFERS {
             let frame = generator.take(0).unwrap();

@@ -8,7 +8,7 @@ use crate::program::{Program, shown};
 use crate::scratch::Scratch;
 use crate::stop;
 use crate::testpmd::{Config, Memory, Testpmd};
-use crate::vhost_backend::Report;
+use crate::vhost_backend::{self, Report};
 use offramp_ports::sys::confine;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -42,6 +42,8 @@ pub enum Side {
     Dpdk,
     /// Ours.
     Offramp,
+    /// Ours with sandbox, bound address, VLAN and limits.
+    Protected,
 }
 
 /// What was measured.
@@ -106,7 +108,8 @@ impl Bench {
     }
 
     fn guest(&self, cell: &Cell) -> Config {
-        let vdev = format!("net_virtio_user0,path={},queues=1,{}", self.socket(), cell.ring.arguments);
+        let mac = vhost_backend::GUEST_MAC.map(|byte| format!("{byte:02x}")).join(":");
+        let vdev = format!("net_virtio_user0,path={},queues=1,mac={mac},{}", self.socket(), cell.ring.arguments);
         let forward = match cell.direction {
             Direction::GuestToLine => "txonly",
             Direction::LineToGuest => "rxonly",
@@ -125,7 +128,7 @@ impl Bench {
         self.testpmd("backend", BACKEND_CPU, vdev, cell, forward)
     }
 
-    fn offramp(&self, cell: &Cell) -> Result<Command> {
+    fn offramp(&self, cell: &Cell, is_protected: bool) -> Result<Command> {
         let mode = match cell.direction {
             Direction::GuestToLine => "discard",
             Direction::LineToGuest => "generate",
@@ -135,6 +138,9 @@ impl Bench {
         command.args(["vhost-backend", "--socket", &self.socket(), "--mode", mode]);
         command.args(["--bytes", &cell.frame_len.to_string(), "--cpu", &BACKEND_CPU.to_string()]);
         command.args(["--report-ms", &REPORT_MS.to_string()]);
+        if is_protected {
+            command.arg("--protected");
+        }
         Ok(command)
     }
 
@@ -147,7 +153,7 @@ impl Bench {
         for side in sides {
             let command = match side {
                 Side::Dpdk => self.dpdk(cell).command()?.0,
-                Side::Offramp => self.offramp(cell)?,
+                Side::Offramp | Side::Protected => self.offramp(cell, *side == Side::Protected)?,
             };
             println!("{}", shown(&command));
         }
@@ -192,8 +198,8 @@ impl Bench {
                 testpmd.wait_ready()?;
                 Backend::Dpdk(testpmd)
             }
-            Side::Offramp => {
-                let mut command = self.offramp(cell)?;
+            Side::Offramp | Side::Protected => {
+                let mut command = self.offramp(cell, side == Side::Protected)?;
                 confine(&mut command, None, None).doing("preparing the backend")?;
                 let mut program = Program::start("offramp", command)?;
                 program.wait_for("\"ready\"", 0, REPORT_TIMEOUT, |text| text.contains("ready\n").then_some(()))?;
