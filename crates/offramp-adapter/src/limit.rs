@@ -23,7 +23,7 @@ pub const BITS_PER_SECOND: RangeInclusive<u64> = 1_000..=1_000_000_000_000;
 /// Rates that a limit may have, frames per second.
 pub const FRAMES_PER_SECOND: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Depths that a bucket may have, bytes.
-pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000_000;
+pub const BURST_BYTES: RangeInclusive<u64> = 1..=1_000_000_000;
 /// Depths that a bucket may have, frames.
 pub const BURST_FRAMES: RangeInclusive<u64> = 1..=1_000_000_000;
 

@@ -5,6 +5,7 @@ mod control;
 mod exit;
 mod ipsec;
 mod lab;
+mod limit;
 mod model;
 mod moderation;
 mod sa;

@@ -1,8 +1,9 @@
-//! `offramp set`: switches features of a running adapter, or changes its moderation.
+//! `offramp set`: switches features of a running adapter, or changes its moderation or its limit.
 
 use crate::control::client::{ClientError, ask};
 use crate::control::{Changed, FeatureStatus, Outcome, Request, VERSION};
 use crate::exit::{SETUP, fail, print};
+use crate::limit::{Limit, OFF};
 use crate::moderation::Moderation;
 use crate::show::waits_text;
 use crate::up::config::{CONTROL_DEFAULT, feature, unknown};
@@ -12,6 +13,8 @@ use std::process::ExitCode;
 
 /// The word in front of a policy.
 const MODERATION: &str = "moderation";
+/// The word in front of a limit.
+const LIMIT: &str = "limit";
 
 const NOTES: &str = "\
 Examples:
@@ -19,13 +22,16 @@ Examples:
   offramp set vm0 all off tso4 on       only what tso4 is, if what it needs is on
   offramp set vm0 moderation quiet-or-area
   offramp set vm0 moderation rx_usecs=50 rx_frames=32
+  offramp set vm0 limit tx_bits_per_second=1000000000 rx_frames_per_second=100000
+  offramp set vm0 limit off
 Features: those that `offramp show` lists, and lso, rsc, all. Moderation: off, net-dim, e1000, area,
-quiet-or-area, max_interrupts_per_second=N, rx_usecs=N; docs/config.md has their keys.
+quiet-or-area, max_interrupts_per_second=N, rx_usecs=N. Limit: tx_ or rx_ with bits_per_second=N,
+frames_per_second=N, burst_bytes=N, burst_frames=N; what is not named has none. docs/config.md has all keys.
 No frame is lost by a change.
 
 Exit status: 0 changed; 2 wrong options, refused, or no daemon answered.";
 
-/// Switch features of a running adapter, or change its moderation.
+/// Switch features of a running adapter, or change its moderation or its limit.
 #[derive(clap::Args)]
 #[command(after_help = NOTES)]
 pub struct Args {
@@ -33,7 +39,7 @@ pub struct Args {
     #[arg(value_name = "PORT")]
     port: String,
     /// A feature or a group of features, and on or off; again for more. A later one counts. Or the word
-    /// moderation, and a policy or its keys
+    /// moderation, and a policy or its keys; or the word limit, and its keys or off
     #[arg(value_name = "FEATURE on|off", required = true, num_args = 2..)]
     changes: Vec<String>,
     /// Print one JSON object instead of lines
@@ -63,6 +69,10 @@ pub fn run(args: &Args) -> ExitCode {
             changed.moderation.iter().for_each(|moderation| {
                 print(format_args!("{}: moderation {}\n", changed.port, moderation.sentence()));
             });
+            changed.limit.iter().for_each(|limit| {
+                let limit = Some(limit.sentence()).filter(|limit| !limit.is_empty());
+                print(format_args!("{}: limit {}\n", changed.port, limit.as_deref().unwrap_or(OFF)));
+            });
             ExitCode::SUCCESS
         }
         Err(error) => fail(format!("set: {error}"), SETUP),
@@ -71,11 +81,12 @@ pub fn run(args: &Args) -> ExitCode {
 
 /// What is asked of the daemon.
 fn request(args: &Args) -> Result<Request, String> {
-    let (features, moderation) = match args.changes.split_first() {
-        Some((first, policy)) if first == MODERATION => (BTreeMap::new(), Some(Moderation::from_words(policy)?)),
-        _ => (changes(&args.changes)?, None),
+    let (features, moderation, limit) = match args.changes.split_first() {
+        Some((first, policy)) if first == MODERATION => (BTreeMap::new(), Some(Moderation::from_words(policy)?), None),
+        Some((first, keys)) if first == LIMIT => (BTreeMap::new(), None, Some(Limit::from_words(keys)?)),
+        _ => (changes(&args.changes)?, None, None),
     };
-    Ok(Request::Set { version: VERSION, port: args.port.clone(), features, moderation })
+    Ok(Request::Set { version: VERSION, port: args.port.clone(), features, moderation, limit })
 }
 
 fn change(args: &Args, request: &Request) -> Result<Changed, ClientError> {

@@ -416,6 +416,56 @@ fn a_tap_on_a_switch_is_moderated_as_on_a_cable() {
     bed.carry_tcp();
 }
 
+/// Carries TCP from a to b, which must not be faster than b may receive or a may send: bits per second.
+fn carry_tcp_at_most(bed: &Bed, bits_per_second: u64) {
+    let sent = |status: &serde_json::Value| queue_sum(status, "b", "receive", "bytes_out");
+    let before = bed.show();
+    bed.carry_tcp();
+    let (after, later) = (bed.show(), bed.show());
+    // Time that no less than all of the traffic took; a burst, and a super-frame that exceeds it.
+    let time_ns = later["uptime_ns"].as_u64().unwrap() - before["uptime_ns"].as_u64().unwrap();
+    let most = (bits_per_second / 8) as f64 * (time_ns as f64 / 1e9 + 0.006) + 2.0 * 65_536.0;
+    let carried = sent(&after) - sent(&before);
+    assert!(carried as f64 <= most, "{carried} bytes in {time_ns} ns, not {most}");
+}
+
+#[test]
+fn a_limit_is_set_shown_and_read_from_the_file_on_a_cable_and_a_switch() {
+    for wire in ["cable", "switch"] {
+        let mut bed = Bed::unstarted(&format!("limit-{wire}"), "");
+        let mut text = fs::read_to_string(bed.file()).unwrap();
+        text = text.replace("# changes of a", "limit = { tx_bits_per_second = 200_000_000, tx_burst_bytes = 125_000 }");
+        if wire == "switch" {
+            let on_switch = "switch = \"lan\"";
+            text = text.replace("cable = \"b\"", on_switch).replace("cable = \"a\"", on_switch);
+            text += "[[switch]]\nname = \"lan\"\n";
+        }
+        fs::write(bed.file(), &text).unwrap();
+        bed.start_again();
+        let limit = |port: usize| bed.show()["ports"][port]["limit"].clone();
+        let of_file = serde_json::json!({"tx_bits_per_second": 200_000_000, "tx_burst_bytes": 125_000});
+        assert_eq!((limit(0), limit(1)), (of_file.clone(), serde_json::json!({})));
+        carry_tcp_at_most(&bed, 200_000_000);
+
+        let output = bed.run(&["set", "a", "limit", "off"]);
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), "a: limit off\n");
+        let keys = ["rx_bits_per_second=100000000", "rx_frames_per_second=100000"];
+        let output = bed.run(&[&["set", "b", "limit"], &keys[..]].concat());
+        let sentence = "limit rx_bits_per_second 100000000 rx_frames_per_second 100000";
+        assert_eq!(String::from_utf8(output.stdout).unwrap(), format!("b: {sentence}\n"));
+        assert!(String::from_utf8(bed.run(&["show", "b"]).stdout).unwrap().contains(sentence));
+        carry_tcp_at_most(&bed, 100_000_000);
+        refused(&bed.run(&["set", "a", "limit", "tx_bits=5000"]), &["unknown key \"tx_bits\"; did you mean"]);
+        refused(&bed.run(&["set", "a", "limit", "tx_bits_per_second=5"]), &["is out of range; use 1000 to"]);
+
+        // The file counts again when it is read again.
+        bed.signal(Signal::SIGHUP);
+        bed.until(|| (limit(0), limit(1)) == (of_file.clone(), serde_json::json!({})));
+        bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
+        carry_tcp_at_most(&bed, 200_000_000);
+    }
+}
+
 #[test]
 fn a_wrong_file_is_one_clear_line_and_exit_status_2() {
     let directory = bed::Directory::new("wrong");

@@ -9,6 +9,7 @@ pub mod server;
 pub mod socket;
 
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys};
+use crate::limit::Limit;
 use crate::moderation::Moderation;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -40,7 +41,7 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
-    /// Switches features of a port, or changes its moderation; at least one of the two.
+    /// Switches features of a port, or changes its moderation or its limit; at least one of them.
     Set {
         /// Version of the protocol that the client speaks.
         version: u32,
@@ -52,6 +53,9 @@ pub enum Request {
         /// When the host is interrupted.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         moderation: Option<Moderation>,
+        /// The rates at which the host may send and receive, in place of those before.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        limit: Option<Limit>,
     },
     /// Installs a security association.
     SaAdd {
@@ -215,6 +219,8 @@ pub struct PortStatus {
     pub rx_usecs: u32,
     /// When the host is interrupted; `null` for a TAP on a switch or an interface.
     pub moderation: Option<Moderation>,
+    /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
+    pub limit: Option<Limit>,
     pub cpus: Vec<usize>,
     /// Security associations; `null` on a switch, and on an interface unless the file asks for them.
     pub ipsec: Option<IpsecStatus>,
@@ -386,6 +392,8 @@ pub struct Changed {
     pub features: Vec<FeatureStatus>,
     /// The moderation, if that was named.
     pub moderation: Option<Box<Moderation>>,
+    /// The limit, if that was named.
+    pub limit: Option<Box<Limit>>,
 }
 
 impl Answer {
@@ -404,6 +412,7 @@ impl Answer {
 mod tests {
     use super::*;
     use crate::ipsec::AssociationStatus;
+    use crate::limit;
     use crate::moderation::KEYS;
     use RefusalCode::{BadAssociation, BadRequest, BadVersion, Busy, HostRefused, UnknownFeature, UnknownPort};
     use serde_json::Value;
@@ -461,6 +470,7 @@ mod tests {
             vlans: vec!["100-199".into()],
             rx_usecs: 0,
             moderation: Some(moderation()),
+            limit: Some(Limit::default()),
             cpus: vec![1],
             ipsec: Some(associations()),
             features: vec![feature],
@@ -541,18 +551,20 @@ mod tests {
                 port: "a".into(),
                 features: example().ports[0].features.clone(),
                 moderation: None,
+                limit: None,
             })),
             Answer::refuse(RefusalCode::Busy, "x"),
         ];
         for answer in &answers {
             names(&serde_json::to_value(answer).unwrap(), &mut found);
         }
-        let (features, moderation) = (BTreeMap::new(), Some(moderation()));
-        let set = Request::Set { version: VERSION, port: "a".into(), features, moderation };
+        let (features, moderation, limit) = (BTreeMap::new(), Some(moderation()), Some(Limit::default()));
+        let set = Request::Set { version: VERSION, port: "a".into(), features, moderation, limit };
         let show = Request::Show { version: VERSION, port: None };
         // Left out while it is empty.
         found.push("features".to_owned());
         found.extend(KEYS.iter().map(|(key, ..)| (*key).to_owned()));
+        found.extend(limit::KEYS.iter().map(|key| key.name.to_owned()));
         let (port, direction, spi) = ("a".to_owned(), "in".to_owned(), 256);
         let key: KeyText = serde_json::from_str("\"00\"").unwrap();
         let sa: Box<SaKeys> = Box::default();
@@ -602,7 +614,7 @@ mod tests {
         assert_eq!((received.frames_in, received.lost["drop"]), (6, 6));
         assert_eq!((received.interrupts, received.drop), (None, None), "not known is not none");
         assert!(vm0.wire_running && b.wire_running, "nothing is said to be gone");
-        assert_eq!((&b.moderation, &b.ipsec, &changed.moderation), (&None, &None, &None));
+        assert_eq!((&b.moderation, &b.ipsec, &b.limit, &changed.moderation), (&None, &None, &None, &None));
     }
 
     #[test]
@@ -616,6 +628,8 @@ mod tests {
                 Request::Set { moderation: None, .. },
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { moderation: Some(_), .. },
+                Request::Set { limit: Some(_), .. },
+                Request::Set { limit: Some(_), .. },
                 Request::SaAdd { .. },
                 Request::SaRekey { .. },
                 Request::SaDel { .. }

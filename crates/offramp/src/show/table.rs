@@ -64,6 +64,8 @@ fn about(port: &PortStatus) -> String {
         parts.push(format!("VLANs {} tagged", port.vlans.join(" ")));
     }
     parts.extend(port.moderation.iter().map(|moderation| format!("moderation {}", moderation.sentence())));
+    let limit = port.limit.map(|limit| limit.sentence()).filter(|limit| !limit.is_empty());
+    parts.extend(limit.map(|limit| format!("limit {limit}")));
     if !port.cpus.is_empty() {
         parts.push(format!("CPUs {:?}", port.cpus));
     }

@@ -238,6 +238,7 @@ impl Unwired {
         // A switch drives all queue pairs in one thread, and counts them as one.
         let counted = if matches!(config.wire, WireConfig::Cable(_)) { queue_pairs } else { 1 };
         let control = PortControl::secured(&AdapterConfig { queues: counted, ..adapter }, config.security.clone());
+        control.set_limits(config.limits);
         let watched = EventLog::watch(&name, &control);
         let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);

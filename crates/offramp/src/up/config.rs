@@ -19,6 +19,7 @@ use crate::moderation::{RX_USECS_MAX, fixed_gap};
 use file::{Host, Key, Wire};
 use offramp_adapter::cable::RATE_BPS;
 use offramp_adapter::config::{MTU_DEFAULT, MTU_MAX, MTU_MIN};
+use offramp_adapter::limit::PortLimits;
 use offramp_adapter::moderation::ModerationConfig;
 use offramp_adapter::port_security::PortSecurity;
 use offramp_adapter::switch::UnknownUnicast;
@@ -123,6 +124,8 @@ pub struct PortConfig {
     pub offloads: Offloads,
     /// When the host is interrupted for what has arrived.
     pub moderation: ModerationConfig,
+    /// The rates at which the host may send and receive.
+    pub limits: PortLimits,
     /// How long the port's threads look for more before they sleep, in microseconds; `None`: as the host asks for.
     pub poll_usecs: Option<u32>,
     /// Bits per second of the cable, both ways alike; `None` for one that is never the limit.
@@ -387,6 +390,7 @@ impl Check<'_> {
             mtu: mtu as usize,
             offloads: self.features(&written.features)?,
             moderation: self.moderation(written)?,
+            limits: written.limit.as_ref().map(|limit| limit.as_ref().0).unwrap_or_default(),
             poll_usecs: written.poll_usecs.is_some().then_some(poll_usecs as u32),
             bits_per_second: self.bits_per_second(wire.as_ref())?,
             memory: self.memory(written.memory.as_ref(), mtu as usize)?,

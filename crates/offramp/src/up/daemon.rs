@@ -8,6 +8,7 @@ use crate::control::{
     Answer, Changed, DirectionStatus, FeatureStatus, Outcome, PortStatus, QueueStatus, RefusalCode, Request,
     SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
 };
+use crate::limit::Limit;
 use crate::moderation::{Moderation, gap_usecs};
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
@@ -70,11 +71,13 @@ impl Daemon {
         port: &str,
         wanted: &BTreeMap<String, bool>,
         moderation: Option<&Moderation>,
+        limit: Option<Limit>,
     ) -> Result<Changed, Answer> {
         let _apart = self.config();
         let port = self.port(port)?;
-        if wanted.is_empty() && moderation.is_none() {
-            return Err(Answer::refuse(RefusalCode::BadRequest, "nothing is to be set; name features or a moderation"));
+        if wanted.is_empty() && moderation.is_none() && limit.is_none() {
+            let message = "nothing is to be set; name features, a moderation or a limit";
+            return Err(Answer::refuse(RefusalCode::BadRequest, message));
         }
         let moderation = moderation.map(Moderation::config);
         let (mut on, mut off) = (Offloads::empty(), Offloads::empty());
@@ -92,6 +95,9 @@ impl Daemon {
         if let Some(moderation) = moderation {
             port.control.set_moderation(moderation);
         }
+        if let Some(Limit(limits)) = limit {
+            port.control.set_limits(limits);
+        }
         // Also those that stand on a named one.
         let changed = before.symmetric_difference(port.host.in_use(port.control.offloads()));
         let named = NAMES.iter().filter(|name| (on | off | changed).contains(name.offload));
@@ -99,6 +105,7 @@ impl Daemon {
             port: port.name.clone(),
             features: named.map(|name| feature_status(port, name)).collect(),
             moderation: moderation.map(|moderation| Box::new(moderation.into())),
+            limit: limit.map(Box::new),
         })
     }
 
@@ -140,6 +147,8 @@ impl Daemon {
             }
             running.control.set_moderation(new.moderation);
             old.moderation = new.moderation;
+            running.control.set_limits(new.limits);
+            old.limits = new.limits;
             match allow(running, new.offloads) {
                 Ok(()) => old.offloads = new.offloads,
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
@@ -178,8 +187,8 @@ impl Handler for Daemon {
     fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
-            Request::Set { port, features, moderation, .. } => {
-                self.set(&port, &features, moderation.as_ref()).map(Outcome::Changed)
+            Request::Set { port, features, moderation, limit, .. } => {
+                self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
             }
             Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key, &self.ports)),
             Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
@@ -244,6 +253,7 @@ fn port_status(port: &Port, config: &PortConfig) -> PortStatus {
         vlans: config.security.vlans.tagged().iter().map(vlans_text).collect(),
         rx_usecs: gap_usecs(&moderation),
         moderation: Some(Moderation::from(moderation)),
+        limit: Some(Limit(port.control.limits())),
         cpus: config.cpus.clone(),
         ipsec: Some(port.ipsec_status()),
         features: NAMES.iter().map(|name| feature_status(port, name)).collect(),

@@ -4,6 +4,7 @@
 //! `docs/config.md` describes every key; a test compares the two.
 
 use crate::ipsec::SaKeys;
+use crate::limit::Limit;
 use crate::moderation::Moderation;
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -50,6 +51,7 @@ pub struct Port {
     pub features: BTreeMap<Spanned<String>, Spanned<bool>>,
     pub rx_usecs: Key<i64>,
     pub moderation: Key<Moderation>,
+    pub limit: Key<Limit>,
     pub poll_usecs: Key<i64>,
     pub cpus: Key<Vec<Spanned<i64>>>,
     pub mac_addresses: Key<Vec<Spanned<String>>>,

@@ -3,7 +3,9 @@
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
 use crate::ipsec::{LifetimeKeys, SaKeys, SelectorKeys, UdpKeys};
+use crate::limit;
 use crate::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX};
+use offramp_adapter::limit::RateLimit;
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
     LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy,
@@ -63,6 +65,7 @@ fn a_short_file_gets_the_defaults() {
         mtu: 1500,
         offloads: Offloads::all(),
         moderation: ModerationConfig::adaptive(),
+        limits: PortLimits::default(),
         poll_usecs: None,
         bits_per_second: None,
         memory: MemoryConfig::default(),
@@ -161,6 +164,24 @@ fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
     wrong("5", "the name of a policy, or a table of its keys");
     let both = format!("{PEER}[[port]]\nname = \"a\"\n{rest}rx_usecs = 5\nmoderation = \"off\"\n");
     refused(&both, 10, "port.moderation and port.rx_usecs both say");
+}
+
+#[test]
+fn a_limit_is_a_table_of_its_keys() {
+    let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
+    let limits = |text: &str| port(&format!("{rest}limit = {text}\n")).map(|port| port.limits);
+    let tx = RateLimit { bits_per_second: Some(1_000_000_000), burst_bytes: Some(262_144), ..RateLimit::default() };
+    let rx = RateLimit { frames_per_second: Some(100_000), ..RateLimit::default() };
+    let written = "{ tx_bits_per_second = 1_000_000_000, tx_burst_bytes = 262144, rx_frames_per_second = 100000 }";
+    assert_eq!(limits(written), Ok(PortLimits { tx, rx }));
+    assert_eq!(limits("{ }"), Ok(PortLimits::default()));
+    let wrong = |text: &str, message: &str| {
+        refused(&format!("{PEER}[[port]]\nname = \"a\"\n{rest}limit = {text}\n"), 9, message);
+    };
+    wrong("{ tx_bits_per_second = 0 }", "limit.tx_bits_per_second 0 is out of range; use 1000 to");
+    wrong("{ tx_bits_second = 5000 }", "unknown key \"tx_bits_second\"; did you mean \"tx_bits_per_second\"?");
+    wrong("{ tx_burst_frames = 5 }", "limit.tx_burst_frames belongs to tx_frames_per_second; write that too");
+    wrong("5", "limit is a table of its keys");
 }
 
 /// Port "a" with a memory, or with faults, of these keys.
@@ -504,6 +525,7 @@ fn every_key_is_documented_and_nothing_else_is() {
         ("daemon", fields_of::<file::Daemon>()),
         ("port", fields_of::<file::Port>()),
         ("port.moderation", KEYS.iter().map(|(key, ..)| *key).chain(["policy"]).collect()),
+        ("port.limit", limit::KEYS.iter().map(|key| key.name).collect()),
         ("port.memory", fields_of::<file::Memory>()),
         ("port.faults", fields_of::<file::Faults>()),
         ("port.host", fields_of::<file::Host>()),
@@ -554,6 +576,9 @@ fn the_document_has_the_defaults_and_limits_of_the_program() {
     has("port.moderation.load_interrupts_per_second", &format!("`{LOAD_INTERRUPTS_PER_SECOND_DEFAULT}`"));
     has("port.moderation.deadline_usecs", &format!("0 to {}", DEADLINE_NS_MAX / 1000));
     has("port.moderation.deadline_usecs", &format!("`{}`", DEADLINE_NS_DEFAULT / 1000));
+    for limit::Key { name, range, .. } in &limit::KEYS {
+        has(&format!("port.limit.{name}"), &format!("{} to {}", range.start(), range.end()));
+    }
     for name in POLICIES.iter().chain(Mode::VARIANTS) {
         assert!(DOCUMENT.contains(&format!("`\"{name}\"`")), "docs/config.md does not name {name}");
     }
