@@ -27,8 +27,8 @@ pub enum Loss {
     HostRefused,
     /// Its source is none that the host of the port may use, or is another port's alone.
     Spoofed,
-    /// Its VLAN is none of the port's, or its tag is one that the port does not pass; on a switch also: its station's port is
-    /// in another VLAN.
+    /// Its VLAN is none of the port's, or its tag is one that the port does not pass; on a switch also: the port of its station,
+    /// or the other end of a link, is in another VLAN.
     Vlan,
     /// Switch: both ports are isolated.
     Isolated,

@@ -242,13 +242,12 @@ impl<P: HostPort> Port<P> {
         self.with_outlet(|deliver, outlet| deliver.push(outlet, &mut lent, segments, work))
     }
 
-    /// Counts frames that the host cannot be given. That is done, as [`Port::push`] says.
-    fn lose(&self, reason: Loss, frames: usize, work: &mut Work<'_>) -> bool {
+    /// Counts frames that the host cannot be given.
+    fn lose(&self, reason: Loss, frames: usize, work: &mut Work<'_>) {
         work.budget.spend(1, 0);
         let stats = &self.shared.stats().receive;
         stats.frames_in.add(frames as u64);
         stats.lose(reason, frames);
-        true
     }
 
     /// Brings one frame as it would stand on a wire. Other ports may get it, too.
@@ -693,8 +692,13 @@ impl<P: HostPort> Switch<P> {
         }
         let others = || ports.iter().enumerate().filter(|&(index, _)| index != from).filter_map(|(_, p)| p.as_ref());
         if !others().any(|other| port.reaches(other, frame.vlan)) {
-            let is_any = others().any(|other| other.is_in(frame.vlan));
-            let loss = if is_any { Loss::Isolated } else { Loss::NoDestination };
+            let loss = if others().any(|other| other.is_in(frame.vlan)) {
+                Loss::Isolated
+            } else if !config.learning && others().any(Port::is_open) {
+                Loss::Vlan
+            } else {
+                Loss::NoDestination
+            };
             return Err(loss);
         }
         let end = ports.len();
@@ -722,7 +726,10 @@ impl<P: HostPort> Switch<P> {
             {
                 let mut work = Work { scratch, budget, now_ns };
                 let is_done = match port.vlans.change_for(vlan) {
-                    Err(reason) => port.lose(reason, plan.frames_left(), &mut work),
+                    Err(reason) => {
+                        port.lose(reason, plan.frames_left(), &mut work);
+                        true
+                    }
                     Ok(change) => {
                         let planned_len = frame_len.wrapping_add_signed(change.added_len());
                         let frame = lent(&mut source.host, change);
@@ -802,7 +809,7 @@ impl<P: HostPort> Switch<P> {
                 let mut work = Work { scratch, budget: &mut budget, now_ns };
                 match port.vlans.change_for(vlan).map(|change| sealed.frame_with_tag(change)) {
                     Ok(frame) => frame.into_iter().for_each(|mut frame| port.push_received(&mut frame, &mut work)),
-                    Err(reason) => drop(port.lose(reason, 1, &mut work)),
+                    Err(reason) => port.lose(reason, 1, &mut work),
                 }
                 if !port.is_open() {
                     stations.forget(to);

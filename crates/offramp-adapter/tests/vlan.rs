@@ -186,6 +186,7 @@ struct Side {
     tagged: Vec<u16>,
     accepts: Offloads,
     honours_data_valid: bool,
+    lends_unasked: bool,
 }
 
 impl Side {
@@ -198,8 +199,8 @@ impl Side {
     }
 
     fn host(&self) -> MemoryHost {
-        let Self { accepts, honours_data_valid, .. } = *self;
-        MemoryHost { accepts: Some(accepts), honours_data_valid, ..MemoryHost::default() }
+        let Self { accepts, honours_data_valid, lends_unasked, .. } = *self;
+        MemoryHost { accepts: Some(accepts), honours_data_valid, lends_unasked, ..MemoryHost::default() }
     }
 }
 
@@ -212,8 +213,14 @@ fn side() -> impl Strategy<Value = Side> {
         2 => Just(Offloads::all()), 1 => Just(Offloads::RX_CHECKSUM), 1 => Just(Offloads::empty()),
         1 => any::<u32>().prop_map(Offloads::from_bits_truncate)
     ];
-    (prop::option::of(vid()), tagged, accepts, any::<bool>()).prop_map(
-        |(untagged, tagged, accepts, honours_data_valid)| Side { untagged, tagged, accepts, honours_data_valid },
+    (prop::option::of(vid()), tagged, accepts, any::<bool>(), any::<bool>()).prop_map(
+        |(untagged, tagged, accepts, honours_data_valid, lends_unasked)| Side {
+            untagged,
+            tagged,
+            accepts,
+            honours_data_valid,
+            lends_unasked,
+        },
     )
 }
 
@@ -465,7 +472,9 @@ fn a_super_frame_stays_whole_from_access_to_trunk_to_access_and_is_parsed_once_a
 fn a_super_frame_is_segmented_with_its_tag_on_the_one_copy() {
     let plain_host = || MemoryHost { accepts: Some(Offloads::empty()), ..MemoryHost::default() };
     let ports = vec![(control(&access(10)), MemoryHost::default()), (control(&trunk(10..=10)), plain_host())];
-    let mut bench = Bench::new(&SwitchConfig::default(), ports, &PortConfig::default());
+    // In several turns.
+    let config = SwitchConfig { turn_frames: 4, ..SwitchConfig::default() };
+    let mut bench = Bench::new(&config, ports, &PortConfig::default());
     let sent = super_frame(BROADCAST);
     let (parses_before, copied_before) = (parses(), copied_bytes());
     let given = bench.send(0, [sent]);
@@ -511,6 +520,26 @@ fn a_tag_does_not_count_for_the_mtu() {
         assert_eq!([1, 2].map(|port| bench.receive_lost(port, Loss::TooLong)), [1, 1]);
         assert_eq!(line.transmit(0).lost(Loss::TooLong), 1);
     }
+}
+
+#[test]
+fn with_an_interface_as_the_wire_a_port_does_what_it_does_on_a_cable() {
+    let ports = [access(10), PortVlans::default()].map(|vlans| (control(&vlans), MemoryHost::default()));
+    let mut bench = Bench::new(&SwitchConfig::link(), ports.into(), &PortConfig::default());
+    let sent = super_frame(BROADCAST);
+    let given = bench.send(0, [sent.clone()]);
+    let [(_, frame)] = &given[1][..] else { panic!("{} frames", given[1].len()) };
+    assert_eq!(*frame, with_tags(sent.clone(), &[tag(10)]).1);
+    let given = bench.send(1, [with_tags(sent.clone(), &[tag(10)])]);
+    let [(_, frame)] = &given[0][..] else { panic!("{} frames", given[0].len()) };
+    assert_eq!(*frame, sent.1);
+    for (nth, tags) in [vec![], vec![tag(11)], vec![tag(PRIORITY)]].iter().enumerate() {
+        assert_eq!(bench.say(1, BROADCAST, tags), [0, 0]);
+        assert_eq!(bench.transmit_lost(1, Loss::Vlan), nth as u64 + 1);
+    }
+    assert_eq!(bench.say(1, BROADCAST, &[tag(10), tag(11)]), [0, 0]);
+    assert_eq!(bench.receive_lost(0, Loss::Vlan), 1);
+    bench.assert_everything_is_accounted_for();
 }
 
 #[test]

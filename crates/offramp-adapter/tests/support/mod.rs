@@ -28,6 +28,8 @@ pub struct MemoryHost {
     /// Gone, with this error number.
     pub closed: Option<i32>,
     pub flushes: usize,
+    /// Lends frames for which it asks nothing unparsed.
+    pub lends_unasked: bool,
     /// What fetching each frame costs.
     pub cost_bytes: usize,
     /// Where the switch says that it serves this host, and its number there.
@@ -75,6 +77,10 @@ impl HostPort for MemoryHost {
 
     fn tx_frame(&mut self) -> Frame<'_> {
         self.buffer().frame()
+    }
+
+    fn tx_unasked(&self) -> Option<&[u8]> {
+        self.taken.as_ref().filter(|_| self.lends_unasked)?.unasked()
     }
 
     fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
