@@ -382,7 +382,7 @@ fn number_from_environment(name: &str, default: u64) -> u64 {
 }
 
 /// Runs traffic both ways between two ends while `change` changes a random setting of a random side.
-fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>; 2], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
+fn run(ends: [&mut dyn End; 2], controls: &[Arc<PortControl>], mut change: impl FnMut(&mut ChaCha8Rng, usize)) {
     let frames_min = number_from_environment("OFFRAMP_ORDER_FRAMES", FRAMES_DEFAULT);
     let time_min = Duration::from_secs(number_from_environment("OFFRAMP_ORDER_SECONDS", 0));
     let mut rng = rng();
@@ -434,7 +434,7 @@ impl Drop for OnDrop<'_> {
     }
 }
 
-fn frames(controls: &[Arc<PortControl>; 2]) -> u64 {
+fn frames(controls: &[Arc<PortControl>]) -> u64 {
     controls.iter().flat_map(|control| control.queues()).map(|queue| queue.receive.frames_in.get()).sum()
 }
 

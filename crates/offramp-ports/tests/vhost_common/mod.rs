@@ -25,9 +25,9 @@ use offramp_offload::caps::Offloads;
 use offramp_offload::frame::Frame;
 use offramp_offload::meta::TxMeta;
 use offramp_offload::segment::{SegmentPolicy, Segmenter};
-use offramp_ports::vhost_user::{MEMORY_BYTES_MAX, Mode, VhostPort, VhostUser, VhostUserConfig};
+use offramp_ports::vhost_user::{MEMORY_BYTES_MAX, Mode, VhostPort, VhostQueue, VhostUser, VhostUserConfig};
 use offramp_ports::vnet_hdr::{HEADER_LEN, decode_tx};
-use offramp_ports::worker::{CablePair, Worker};
+use offramp_ports::worker::{CablePair, Task, Worker};
 use offramp_testkit::{Guest, GuestBuilder, Received, VnetHeader};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -147,6 +147,8 @@ pub struct RigConfig {
     pub confine_workers: fn(),
     /// Most bytes of a guest's memory.
     pub memory_bytes_max: u64,
+    /// A switch in place of the cable, with a third port. All queue pairs of a port are one.
+    pub on_switch: bool,
 }
 
 impl Default for RigConfig {
@@ -162,6 +164,7 @@ impl Default for RigConfig {
             scratch: None,
             confine_workers: || (),
             memory_bytes_max: MEMORY_BYTES_MAX,
+            on_switch: false,
         }
     }
 }
@@ -184,13 +187,13 @@ impl RigConfig {
     }
 }
 
-/// Ports, adapters and a cable that run.
+/// Ports, adapters and a cable or a switch that run.
 #[derive(Debug)]
 pub struct Rig {
     // In the order in which they are to go.
     workers: Vec<Worker>,
-    pub ports: [VhostUser; 2],
-    pub controls: [Arc<PortControl>; 2],
+    pub ports: Vec<VhostUser>,
+    pub controls: Vec<Arc<PortControl>>,
     scratch: Arc<Scratch>,
 }
 
@@ -213,35 +216,16 @@ impl Rig {
             };
             VhostUser::open(&config).unwrap_or_else(|e| panic!("{e}"))
         };
-        let mut ports = [open(0), open(1)];
-        let controls = [PortControl::new(&config.adapter), PortControl::new(&config.adapter)];
-        let line = CableConfig { mtu: config.adapter.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
-        let (mut left, mut right): (Vec<CablePair<_>>, Vec<CablePair<_>>) = (Vec::new(), Vec::new());
-        for queue in 0..usize::from(config.adapter.queues) {
-            let (a, b) = cable(&line);
-            let mut pair = |side: usize, wire| {
-                let host = ports[side].queue(queue).expect("a queue that nobody has taken");
-                QueuePair::new(&config.adapter, &controls[side], queue, host, wire)
-            };
-            left.push(pair(0, a));
-            right.push(pair(1, b));
-        }
-        let groups = if config.apart {
-            vec![left, right]
+        let sides = if config.on_switch { 3 } else { 2 };
+        let mut ports: Vec<VhostUser> = (0..sides).map(open).collect();
+        let controls: Vec<_> = (0..sides).map(|_| PortControl::new(&config.adapter)).collect();
+        let workers = if config.on_switch {
+            vec![start(config.confine_workers, vec![switch(config, &mut ports, &controls)])]
         } else {
-            left.append(&mut right);
-            vec![left]
+            let pairs = pairs(config, &mut ports, &controls);
+            pairs.into_iter().map(|pairs| start(config.confine_workers, pairs)).collect()
         };
-        let confine = config.confine_workers;
-        let start = |pairs| {
-            // A thread has the limits of the one that starts it.
-            let starter = std::thread::spawn(move || {
-                confine();
-                Worker::start("vhost-test", pairs, None).expect("starting a worker")
-            });
-            starter.join().expect("a thread that starts a worker")
-        };
-        Self { workers: groups.into_iter().map(start).collect(), ports, controls, scratch }
+        Self { workers, ports, controls, scratch }
     }
 
     pub fn socket(&self, side: usize) -> &Path {
@@ -292,6 +276,51 @@ impl Rig {
     pub fn is_running(&self) -> bool {
         self.workers.iter().all(Worker::is_running)
     }
+}
+
+/// A thread has the limits of the one that starts it.
+fn start<T: Task + 'static>(confine: fn(), tasks: Vec<T>) -> Worker {
+    let starter = std::thread::spawn(move || {
+        confine();
+        Worker::start("vhost-test", tasks, None).expect("starting a worker")
+    });
+    starter.join().expect("a thread that starts a worker")
+}
+
+/// Pairs on a cable, for each worker.
+fn pairs(
+    config: &RigConfig,
+    ports: &mut [VhostUser],
+    controls: &[Arc<PortControl>],
+) -> Vec<Vec<CablePair<VhostQueue>>> {
+    let line = CableConfig { mtu: config.adapter.mtu, rate_bps: config.rate_bps, ..CableConfig::default() };
+    let (mut left, mut right) = (Vec::new(), Vec::new());
+    for queue in 0..usize::from(config.adapter.queues) {
+        let (a, b) = cable(&line);
+        let mut pair = |side: usize, wire| {
+            let host = ports[side].queue(queue).expect("a queue that nobody has taken");
+            QueuePair::new(&config.adapter, &controls[side], queue, host, wire)
+        };
+        left.push(pair(0, a));
+        right.push(pair(1, b));
+    }
+    if config.apart {
+        vec![left, right]
+    } else {
+        left.append(&mut right);
+        vec![left]
+    }
+}
+
+fn switch(config: &RigConfig, ports: &mut [VhostUser], controls: &[Arc<PortControl>]) -> Switch<VhostPort> {
+    let switch = Switch::new(&SwitchConfig::default());
+    for (port, control) in ports.iter_mut().zip(controls) {
+        let queues = (0..usize::from(config.adapter.queues)).map(|pair| port.queue(pair).unwrap()).collect();
+        // A guest that has sent nothing is flooded to: a fast machine would reach the limit.
+        let config = PortConfig { mtu: config.adapter.mtu, flood_limit: None, ..PortConfig::default() };
+        switch.control().add_controlled(VhostPort::new(queues).unwrap(), control, &config).unwrap();
+    }
+    switch
 }
 
 /// Two ports on a switch that one worker drives.
