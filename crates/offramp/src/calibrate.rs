@@ -51,7 +51,7 @@ pub struct Args {
     #[arg(long, default_value_t = REPEATS, value_parser = clap::value_parser!(u16).range(1..=1000))]
     repeats: u16,
     /// Measured time of each sample
-    #[arg(long, value_name = "SECS", default_value_t = SECONDS, value_parser = crate::ttcp::seconds)]
+    #[arg(long, value_name = "SECS", default_value_t = SECONDS, value_parser = crate::show::seconds)]
     seconds: f64,
 }
 

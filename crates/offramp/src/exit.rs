@@ -9,6 +9,7 @@ pub const FAILED: u8 = 1;
 /// It did not begin: wrong options, or the set-up failed. The command line parser uses the same.
 pub const SETUP: u8 = 2;
 /// It was stopped by a signal: 128 and the number of SIGINT, as shells have it.
+#[cfg(feature = "lab")]
 pub const STOPPED: u8 = 130;
 
 /// Prints to standard output. A reader that has seen enough and is gone (`| head`) is no failure of what was done.

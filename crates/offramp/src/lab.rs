@@ -286,7 +286,7 @@ impl Args {
 /// A time to measure for, which is counted in microseconds.
 fn measured_seconds(text: &str) -> Result<f64, String> {
     const SHORTEST: f64 = 1e-6;
-    match crate::ttcp::seconds(text)? {
+    match crate::show::seconds(text)? {
         seconds if seconds >= SHORTEST => Ok(seconds),
         _ => Err("nothing can be measured in no time; use a microsecond (0.000001) or more".to_owned()),
     }

@@ -1,16 +1,22 @@
 //! offramp: a network adapter in software, and what each of its offloads is worth.
+//!
+//! Without the feature `lab` it is the daemon and its commands alone.
 
+#[cfg(feature = "lab")]
 mod calibrate;
 mod control;
 mod exit;
 mod ipsec;
+#[cfg(feature = "lab")]
 mod lab;
 mod limit;
+#[cfg(feature = "lab")]
 mod model;
 mod moderation;
 mod sa;
 mod set;
 mod show;
+#[cfg(feature = "lab")]
 mod ttcp;
 mod up;
 
@@ -28,15 +34,20 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
+    #[cfg(feature = "lab")]
     /// Measure this machine, and write a host of the model that is like it
     Calibrate(calibrate::Args),
+    #[cfg(feature = "lab")]
     /// Measure what each offload is worth on this machine
     Lab(Box<lab::Args>),
+    #[cfg(feature = "lab")]
     /// The program of the lab's own guest
     #[command(hide = true, name = offramp_lab::guest::agent::ARGUMENT)]
     GuestAgent,
+    #[cfg(feature = "lab")]
     /// Predict adapters, buses and hosts that are not here
     Model(model::Args),
+    #[cfg(feature = "lab")]
     /// Send traffic through the kernel's sockets and measure it at both ends
     Ttcp(Box<ttcp::Args>),
     /// Run the adapters that a file describes
@@ -51,13 +62,18 @@ enum Command {
 
 fn main() -> ExitCode {
     match Cli::parse().command {
+        #[cfg(feature = "lab")]
         Command::Calibrate(args) => calibrate::run(&args),
+        #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
+        #[cfg(feature = "lab")]
         Command::GuestAgent => match offramp_lab::guest::agent::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
         },
+        #[cfg(feature = "lab")]
         Command::Model(args) => model::run(&args),
+        #[cfg(feature = "lab")]
         Command::Ttcp(args) => ttcp::run(&args),
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),

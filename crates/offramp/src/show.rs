@@ -1,5 +1,6 @@
 //! `offramp show`: what the adapters of a running daemon offer, use, carry and lose.
 
+mod style;
 mod table;
 
 pub use table::{ipsec_lines, waits_text};
@@ -8,15 +9,18 @@ use crate::control::client::{ClientError, ask};
 use crate::control::{DirectionStatus, Outcome, Rates, Request, Status, VERSION};
 use crate::exit::{SETUP, fail};
 use crate::up::config::CONTROL_DEFAULT;
-use offramp_lab::report::terminal::Style;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::thread;
 use std::time::Duration;
+use style::Style;
 
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
+
+/// Longest time on the command line, in seconds: what the library takes as well.
+const SECONDS_MAX: f64 = 86_400.0;
 
 const NOTES: &str = "\
 Examples:
@@ -37,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     json: bool,
     /// Measure rates over this time; 0 for none
-    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = crate::ttcp::seconds)]
+    #[arg(long, value_name = "SECS", default_value = "0.5", value_parser = seconds)]
     interval: f64,
     /// The daemon's control socket
     #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT)]
@@ -105,6 +109,19 @@ fn rates(now: &DirectionStatus, before: &DirectionStatus, seconds: f64) -> Rates
         bits_per_s: per_s(now.bytes_out, before.bytes_out) * BITS_PER_BYTE,
         lost_per_s: per_s(lost(now), lost(before)),
         interrupts_per_s: now.interrupts.zip(before.interrupts).map(|(now, before)| per_s(now, before)),
+    }
+}
+
+/// A number of seconds on a command line.
+///
+/// # Errors
+/// When it is none, or out of range.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
+    if (0.0..=SECONDS_MAX).contains(&seconds) {
+        Ok(seconds)
+    } else {
+        Err(format!("must be within 0 and {SECONDS_MAX}"))
     }
 }
 

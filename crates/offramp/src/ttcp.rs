@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::sync::atomic::AtomicBool;
 
 use crate::exit::{self, FAILED, SETUP};
+use crate::show::seconds;
 use clap::{ArgGroup, ValueEnum};
 use offramp_lab::traffic::{
     self, Amount, Arrivals, BulkParams, Direction, EndFigures, Event, LENGTH_DEFAULT_BYTES, MixedParams, PORT_DEFAULT,
@@ -19,8 +20,6 @@ use serde_json::json;
 const USECS_PER_SEC: f64 = 1e6;
 /// Length of a test unless told otherwise, in seconds.
 const SECONDS_DEFAULT: f64 = 10.0;
-/// Longest time on the command line, in seconds: what the library takes as well.
-const SECONDS_MAX: f64 = 86_400.0;
 
 /// Request and response of a transaction unless told otherwise, in bytes: a question, and a page of an answer.
 const TRANSACTION_REQUEST_BYTES: u32 = 512;
@@ -502,15 +501,6 @@ fn fail(message: impl Display, status: u8) -> ExitCode {
 
 fn usecs(seconds: f64) -> u64 {
     (seconds * USECS_PER_SEC).round() as u64
-}
-
-pub fn seconds(text: &str) -> Result<f64, String> {
-    let seconds: f64 = text.parse().map_err(|_| "not a number of seconds".to_owned())?;
-    if (0.0..=SECONDS_MAX).contains(&seconds) {
-        Ok(seconds)
-    } else {
-        Err(format!("must be within 0 and {SECONDS_MAX}"))
-    }
 }
 
 fn size(text: &str) -> Result<u64, String> {

@@ -1,11 +1,11 @@
 //! Tables of a daemon's ports in a terminal.
 
+use super::style::Style;
 use crate::control::{
     DirectionStatus, FeatureStatus, HostStatus, PortStatus, QueueStatus, Rates, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::ipsec::{AssociationStatus, IpsecStatus};
 use comfy_table::{CellAlignment, Table, presets};
-use offramp_lab::report::terminal::Style;
 
 /// Left of everything that belongs to a port.
 const INDENT: &str = "  ";
