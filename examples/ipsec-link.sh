@@ -6,7 +6,8 @@ here=$(dirname "$0")
 keys=/run/offramp
 mkdir -p "$keys"
 umask 077
-# New keys each time: a key that is used again would need sequence numbers that continue (RFC 4106 2).
+# New keys each time. What the daemon knows of the last ones is of no use any more.
+rm -rf "$keys/ipsec-link"
 for key in left-to-right right-to-left; do
     head -c 20 /dev/urandom | od -An -tx1 | tr -d ' \n' > "$keys/$key.key"
 done
@@ -19,6 +20,7 @@ clean_up() {
     ip netns delete ofr-right 2> /dev/null || true
     ip link delete ofrline0 2> /dev/null || true
     rm -f "$keys/left-to-right.key" "$keys/right-to-left.key" "$keys/ipsec-link.pcap"
+    rm -rf "$keys/ipsec-link"
 }
 trap clean_up EXIT
 ip netns add ofr-left

@@ -14,6 +14,7 @@
 mod association;
 mod change;
 mod keepalive;
+mod keys;
 mod open;
 mod seal;
 mod too_big;
@@ -21,6 +22,7 @@ mod too_big;
 pub use association::{SaState, SaStatus};
 pub use change::{Ipsec, SaChange, SaError};
 pub(crate) use keepalive::Keepalives;
+pub use keys::{KEYS_MAX, KeyId, KeyMark, KeyRegistry, KeyStore, RESERVED_NUMBERS};
 pub(crate) use open::Opening;
 pub(crate) use seal::Sealing;
 
@@ -127,7 +129,7 @@ fn loss_of_sealing(refused: SealRefused) -> Loss {
         SealRefused::NotIp => Loss::Malformed,
         SealRefused::TooLong | SealRefused::NoRoom => Loss::TooLong,
         SealRefused::Fragment => Loss::EspFragment,
-        SealRefused::SequenceExhausted => Loss::SequenceExhausted,
+        SealRefused::SequenceExhausted | SealRefused::Unreserved => Loss::SequenceExhausted,
         SealRefused::Expired => Loss::SaExpired,
         SealRefused::Cipher => Loss::Cipher,
     }

@@ -71,7 +71,7 @@ pub enum Loss {
     Unprotected,
     /// IPsec: matches no association, and the policy discards what matches none.
     Discard,
-    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3).
+    /// IPsec: the sequence numbers of its association are used up (RFC 4303 3.3.3), or the next ones are not reserved yet.
     SequenceExhausted,
     /// IPsec: the cipher library failed, which it never should.
     Cipher,

@@ -7,6 +7,8 @@ mod support;
 mod bed;
 #[path = "ipsec/keepalive.rs"]
 mod keepalive;
+#[path = "ipsec/keys.rs"]
+mod keys;
 #[path = "ipsec/life.rs"]
 mod life;
 #[path = "ipsec/line.rs"]

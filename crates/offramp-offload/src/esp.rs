@@ -50,7 +50,7 @@ mod udp;
 pub mod xfrm;
 
 pub use config::{InvalidSa, Mode, SPI_MIN, SaConfig, SaFault};
-pub use keys::{InvalidHex, SecretKey};
+pub use keys::{FINGERPRINT_LEN, InvalidHex, SecretKey};
 pub use library::{Aad, Aead, AeadAlgorithm, CipherFailed, CipherLibrary, NONCE_LEN, Nonce, TAG_LEN, aws_lc};
 pub use lifetime::{Lifetime, LifetimeEvent};
 pub use open::{Decrypted, InboundSa, NEXT_HEADER_NONE, Opened, Opener, Refused, RefusedCounts};

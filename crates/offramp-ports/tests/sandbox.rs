@@ -17,8 +17,8 @@ use std::time::Duration;
 const READABLE: &str = "/etc/passwd";
 /// Says in the environment that this process is the one that is to be ended.
 const TO_BE_ENDED: &str = "OFFRAMP_TEST_SANDBOX_VICTIM";
-const THREADS: [ThreadKind; 5] =
-    [ThreadKind::Main, ThreadKind::Control, ThreadKind::Client, ThreadKind::Data, ThreadKind::Port];
+const THREADS: [ThreadKind; 6] =
+    [ThreadKind::Main, ThreadKind::Control, ThreadKind::Client, ThreadKind::Data, ThreadKind::Port, ThreadKind::Keys];
 
 /// A directory that goes with its test.
 struct Directory(PathBuf);

@@ -2,6 +2,8 @@
 //! socket. `docs/ipsec.md` describes them.
 
 use crate::up::config::unknown;
+use crate::up::privilege::NOBODY;
+use nix::unistd::{Uid, User};
 use offramp_adapter::ipsec::{NoMatch, Policy, SaDirection, SaState, SaStatus};
 use offramp_offload::esp::{
     DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX,
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::io::Read;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use zeroize::Zeroizing;
 
@@ -137,12 +139,12 @@ impl<'de> Deserialize<'de> for KeyText {
 }
 
 impl KeyText {
-    /// Reads a key file that nobody but its owner may read.
+    /// Reads a key file as [`open_private`] opens it.
     ///
     /// # Errors
     /// One line that names the file and what to do.
-    pub fn from_file(file: &Path) -> Result<Self, String> {
-        let read = open_private(file).and_then(Self::from_reader);
+    pub fn from_file(file: &Path, user: Option<&str>) -> Result<Self, String> {
+        let read = open_private(file, user).and_then(Self::from_reader);
         read.map_err(|cause| format!("key file {}: {cause}", file.display()))
     }
 
@@ -195,17 +197,30 @@ impl KeyText {
     }
 }
 
-/// Opens a file that nobody but its owner may read.
+/// Opens a file that nobody but its owner may read: root, the user of this process, or the one that a daemon started by
+/// root becomes, `user` or "nobody".
 ///
 /// # Errors
-/// When it cannot be opened, or others may read it.
-pub fn open_private(file: &Path) -> Result<File, String> {
+/// When it cannot be opened, others may read it, or it is somebody else's, who may write another key into it.
+pub fn open_private(file: &Path, user: Option<&str>) -> Result<File, String> {
     let opened = File::open(file).map_err(|cause| cause.to_string())?;
-    let mode = opened.metadata().map_err(|cause| cause.to_string())?.permissions().mode() & MODE_BITS;
-    if mode & OTHERS_MODE == 0 {
+    let metadata = opened.metadata().map_err(|cause| cause.to_string())?;
+    let mode = metadata.permissions().mode() & MODE_BITS;
+    if mode & OTHERS_MODE != 0 {
+        return Err(format!(
+            "it holds keys and is open to others (mode {mode:04o}); run: chmod 600 {}",
+            file.display()
+        ));
+    }
+    let (owner, own) = (Uid::from_raw(metadata.uid()), Uid::effective());
+    let is_of_user = || {
+        let user = if own.is_root() { User::from_name(user.unwrap_or(NOBODY)).ok().flatten() } else { None };
+        user.is_some_and(|user| user.uid == owner)
+    };
+    if owner.is_root() || owner == own || is_of_user() {
         return Ok(opened);
     }
-    Err(format!("it holds keys and is open to others (mode {mode:04o}); run: chmod 600 {}", file.display()))
+    Err(format!("it holds keys and belongs to uid {owner}, who may change them; run: chown {own} {}", file.display()))
 }
 
 /// What a port of several queue pairs needs.
@@ -626,15 +641,15 @@ mod tests {
         fs::write(&file, GCM_KEY).unwrap();
         for mode in [0o640, 0o604, 0o620, 0o777] {
             fs::set_permissions(&file, fs::Permissions::from_mode(mode)).unwrap();
-            let error = KeyText::from_file(&file).unwrap_err();
+            let error = KeyText::from_file(&file, None).unwrap_err();
             assert!(error.contains(&format!("chmod 600 {}", file.display())), "{error}");
             assert!(error.contains(&format!("{mode:04o}")), "{error}");
         }
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
-        let read = KeyText::from_file(&file);
+        let read = KeyText::from_file(&file, None);
         fs::remove_file(&file).unwrap();
         assert_eq!(read.unwrap(), text(GCM_KEY));
-        assert!(KeyText::from_file(&file).unwrap_err().contains("No such file"));
+        assert!(KeyText::from_file(&file, None).unwrap_err().contains("No such file"));
     }
 
     #[test]

@@ -163,7 +163,7 @@ fn key_of(sa: &SaKeys) -> Result<KeyText, String> {
         Some(file) if file == Path::new(STANDARD_INPUT) => {
             KeyText::from_reader(io::stdin()).map_err(|error| format!("standard input: {error}"))
         }
-        Some(file) => KeyText::from_file(file),
+        Some(file) => KeyText::from_file(file, None),
     }
 }
 

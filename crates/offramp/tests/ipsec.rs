@@ -9,17 +9,19 @@ use bed::{Bed, Directory, offramp, queue_sum};
 use nix::sys::signal::Signal;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, socket};
 use offramp_offload::checksum;
+use offramp_offload::esp::Arrival;
 use offramp_offload::frame::Frame;
 use offramp_ports::sys::{NetNs, link};
 use offramp_testkit::{Guest, VnetHeader};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::AsRawFd;
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// The veth pair between the adapters.
@@ -58,6 +60,9 @@ fn both_ways() -> [String; 2] {
 /// A daemon whose ports protect everything, not started yet.
 fn unstarted(name: &str) -> Bed {
     let bed = Bed::unstarted(name, "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let state = format!("[daemon]\nstate_directory = \"{}\"\n", bed.file().with_file_name("state").display());
+    fs::write(bed.file(), text.replace("[daemon]\n", &state)).unwrap();
     let directory = bed.file().parent().unwrap().to_owned();
     for number in 1..=2 {
         key_file(&directory, number);
@@ -358,33 +363,46 @@ fn captured(socket: &impl AsRawFd) -> Vec<Vec<u8>> {
     frames
 }
 
-#[test]
-fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
+/// A namespace with a veth pair for a wire, and a packet socket that captures what is on it.
+fn captured_line() -> (NetNs, OwnedFd) {
     let line = NetNs::new().unwrap();
-    let (capture, own) = line
-        .run(|| {
-            link::create_veth(LINE[0], LINE[1]).unwrap();
-            for end in LINE {
-                if Path::new("/proc/sys/net/ipv6").exists() {
-                    link::disable_ipv6(end).unwrap();
-                }
-                link::set_up(end).unwrap();
+    let capture = line.run(|| {
+        link::create_veth(LINE[0], LINE[1]).unwrap();
+        for end in LINE {
+            if Path::new("/proc/sys/net/ipv6").exists() {
+                link::disable_ipv6(end).unwrap();
             }
-            let capture = socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll);
-            (capture.unwrap(), LINE.map(|end| link::mac(end).unwrap()))
-        })
-        .unwrap();
-    let mut bed = unstarted("esp-capture");
+            link::set_up(end).unwrap();
+        }
+        socket(AddressFamily::Packet, SockType::Raw, SockFlag::empty(), SockProtocol::EthAll).unwrap()
+    });
+    (line, capture.unwrap())
+}
+
+/// The veth pair in the place of the cable.
+fn on_line(bed: &Bed) {
     let text = fs::read_to_string(bed.file()).unwrap();
     let text = text.replace("cable = \"b\"", "packet = \"ofrline0\"").replace("cable = \"a\"", "packet = \"ofrline1\"");
     fs::write(bed.file(), text).unwrap();
-    bed.start_in(line);
-    // The neighbours are set, so that there is no ARP either.
+}
+
+/// Sets the hosts' neighbours, so that there is no ARP.
+fn set_neighbours(bed: &Bed) {
     let macs = [0, 1].map(|side| bed.host(side).run(|| link::mac(bed::INTERFACE).unwrap()).unwrap());
     for (side, other) in [(0, 1), (1, 0)] {
         let address = IpAddr::V4(bed::ADDRESSES[other]);
         bed.host(side).run(|| link::add_neighbour(bed::INTERFACE, address, macs[other]).unwrap()).unwrap();
     }
+}
+
+#[test]
+fn a_capture_on_the_line_between_two_adapters_sees_esp_and_nothing_else() {
+    let (line, capture) = captured_line();
+    let own = line.run(|| LINE.map(|end| link::mac(end).unwrap())).unwrap();
+    let mut bed = unstarted("esp-capture");
+    on_line(&bed);
+    bed.start_in(line);
+    set_neighbours(&bed);
     bed.carry_tcp();
     let mut frames = captured(&capture);
     // What the kernel itself says on its interfaces is not of the adapters.
@@ -513,6 +531,85 @@ fn sighup_brings_back_nothing_that_a_rekey_has_replaced() {
 }
 
 #[test]
+fn a_key_that_has_sealed_on_one_port_seals_on_no_other_unless_it_continues() {
+    let mut bed = unstarted("esp-moved");
+    bed.start_again();
+    bed.carry_tcp();
+    let key = format!("key_file={}", bed.file().with_file_name("1.key").display());
+    assert!(bed.run(&["sa", "del", "a", "out", "0x1001"]).status.success());
+    assert!(bed.run(&["sa", "del", "b", "in", "0x1001"]).status.success());
+    let add = |words: &[&str]| {
+        bed.run(
+            &[&["sa", "add", "b", "direction=out", "spi=0x1009", "suite=aes128gcm16", key.as_str()], words].concat(),
+        )
+    };
+    let moved = add(&[]);
+    refused(&moved, &["port \"b\": SA out 0x00001009: its key has sealed packets before"]);
+    let message = String::from_utf8(moved.stderr).unwrap();
+    let sequence = message.trim().rsplit(' ').next().unwrap();
+    assert!(add(&[&format!("sequence={sequence}")]).status.success(), "{sequence} of {message}");
+}
+
+/// The number of the ESP packet in a frame, with its SPI.
+fn esp_of(frame: &[u8]) -> Option<(u32, u32)> {
+    match Arrival::of(&Frame::received(&mut frame.to_vec()), None) {
+        Ok(Arrival::Esp(packet)) => Some((packet.spi, packet.sequence)),
+        _ => None,
+    }
+}
+
+#[test]
+fn a_daemon_that_is_killed_under_traffic_uses_no_number_of_a_key_twice() {
+    const KILLS: usize = 10;
+    let (line, capture) = captured_line();
+    let mut bed = unstarted("esp-killed");
+    on_line(&bed);
+    bed.start_in(line);
+    let mut numbers = BTreeMap::new();
+    for kill in 0..KILLS {
+        if kill > 0 {
+            bed.start_again();
+        }
+        set_neighbours(&bed);
+        let (mut frames, is_killed) = (Vec::new(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            let sender = scope.spawn(|| bed.host(0).run(|| send_datagrams(kill, &is_killed)).unwrap());
+            // In the middle of the traffic, each time at another point.
+            bed.until(|| {
+                frames.extend(captured(&capture));
+                frames.len() > 100 + 150 * kill
+            });
+            bed.signal(Signal::SIGKILL);
+            is_killed.store(true, Relaxed);
+            sender.join().unwrap();
+        });
+        bed.wait();
+        frames.extend(captured(&capture));
+        let before = numbers.len();
+        for frame in frames {
+            let Some(number) = esp_of(&frame) else { continue };
+            // Each frame is captured at both ends of the wire.
+            let known = numbers.entry(number).or_insert_with(|| frame.clone());
+            assert!(*known == frame, "{number:x?} came twice, after {kill} kills");
+        }
+        assert!(numbers.len() > before + 50, "{} new numbers", numbers.len() - before);
+    }
+}
+
+/// Sends datagrams to the other host, as long as the daemon lives.
+fn send_datagrams(kill: usize, is_killed: &AtomicBool) {
+    let socket = UdpSocket::bind((bed::ADDRESSES[0], 0)).unwrap();
+    // Against a test that fails and never kills it.
+    for n in 0..10_000_000_u32 {
+        if is_killed.load(Relaxed) {
+            return;
+        }
+        // The interface may be full.
+        let _ = socket.send_to(format!("{kill} {n}").as_bytes(), (bed::ADDRESSES[1], 9));
+    }
+}
+
+#[test]
 fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
     let directory = Directory::new("esp-wrong");
     let file = directory.path("wrong.toml");
@@ -523,7 +620,8 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
     let old_peer = directory.path("3des.key");
     fs::write(&old_peer, keys_of_3des[..24].concat() + " " + &keys_of_3des[24..].concat()).unwrap();
     fs::set_permissions(&old_peer, fs::Permissions::from_mode(0o600)).unwrap();
-    let port = "[[port]]\nname = \"a\"\nhost = { tap = \"ofr0\" }\nwire = { packet = \"lo\" }\n";
+    let port = "[daemon]\nstate_directory = \"/var/lib/offramp\"\n[[port]]\nname = \"a\"\nhost = { tap = \"ofr0\" }\n\
+                wire = { packet = \"lo\" }\n";
     let good = sa("out", 0x1001, 1);
     let cases = [
         (good.clone() + &sa("out", 0x1001, 1), "number 2: SA 0x00001001: another SA has this SPI"),
@@ -551,7 +649,18 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
         fs::write(&file, format!("{port}{lines}")).unwrap();
         refused(&offramp(&["up", "--check", file.to_str().unwrap()]), &["up: ", "wrong.toml:", said]);
     }
-    let second = port.replace("\"a\"", "\"b\"").replace("ofr0", "ofr1").replace("\"lo\"", "\"eth0\"");
+    for suite in ["aes128gcm16", "aes128gmac"] {
+        let without_state = port.replace("state_directory = \"/var/lib/offramp\"\n", "");
+        fs::write(&file, without_state + &good.replace("aes128gcm16", suite)).unwrap();
+        let said = "number 1: SA out 0x00001001: a daemon that starts again would use the numbers of this key again";
+        refused(
+            &offramp(&["up", "--check", file.to_str().unwrap()]),
+            &[said, "daemon.state_directory", "offramp sa add"],
+        );
+    }
+    let (_, second) = port.split_once("[[port]]").unwrap();
+    let second =
+        format!("[[port]]{second}").replace("\"a\"", "\"b\"").replace("ofr0", "ofr1").replace("\"lo\"", "\"eth0\"");
     fs::write(&file, format!("{port}{good}{second}{}{}", sa("in", 0x1001, 2), sa("out", 0x1009, 1))).unwrap();
     key_file(file.parent().unwrap(), 2);
     let said = "port \"b\": [[port.sa]] number 2: SA out 0x00001009: port \"a\" seals with the same key";
@@ -561,6 +670,38 @@ fn a_wrong_association_in_the_file_is_one_line_that_names_the_entry() {
         fs::write(&file, text).unwrap();
         assert!(offramp(&["up", "--check", file.to_str().unwrap()]).status.success());
     }
+}
+
+#[test]
+fn a_key_file_of_somebody_else_is_refused() {
+    if !bed::is_root_of_the_machine() {
+        return;
+    }
+    let bed = unstarted("esp-owner");
+    let key = bed.file().with_file_name("1.key");
+    std::os::unix::fs::chown(&key, Some(12_345), None).unwrap();
+    refused(
+        &offramp(&["up", "--check", bed.file().to_str().unwrap()]),
+        &["number 1: key file", "belongs to uid 12345", "chown 0 "],
+    );
+    refused(
+        &bed.run(&[
+            "sa",
+            "add",
+            "a",
+            "direction=out",
+            "spi=0x1001",
+            "suite=aes128gcm16",
+            &format!("key_file={}", key.display()),
+        ]),
+        &["key file", "belongs to uid 12345"],
+    );
+    // It may be the daemon's, which reads it again on SIGHUP.
+    let text = fs::read_to_string(bed.file()).unwrap();
+    fs::write(bed.file(), text.replace("user = \"root\"", "user = \"nobody\"")).unwrap();
+    let nobody = nix::unistd::User::from_name("nobody").unwrap().unwrap();
+    std::os::unix::fs::chown(&key, Some(nobody.uid.as_raw()), None).unwrap();
+    assert!(offramp(&["up", "--check", bed.file().to_str().unwrap()]).status.success());
 }
 
 #[test]

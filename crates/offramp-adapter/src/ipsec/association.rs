@@ -11,6 +11,7 @@ use offramp_offload::sync::lock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
+use std::task::Waker;
 
 /// How an association stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +24,7 @@ pub enum SaState {
     Retiring,
     /// A hard limit is reached.
     Expired,
-    /// Its sequence numbers are used up.
+    /// Its sequence numbers are used up, or the next ones are not reserved yet.
     SequenceExhausted,
 }
 
@@ -92,6 +93,8 @@ pub(crate) struct Outbound {
     is_exhaustion_reported: AtomicBool,
     /// Set where it keeps a NAT's entry alive.
     pub(super) keepalive: Option<Arc<Keepalive>>,
+    /// Of who reserves its numbers, if somebody does.
+    keeper: Option<Waker>,
 }
 
 impl Outbound {
@@ -99,11 +102,12 @@ impl Outbound {
         config: &SaConfig,
         library: &'static dyn CipherLibrary,
         events: Events,
+        keeper: Option<Waker>,
     ) -> Result<Self, InvalidSa> {
         let shared = SharedOutbound::with_library(config, library)?;
         let reporter = Reporter::new(SaDirection::Out, config.spi, events);
         let keepalive = config.keepalive_seconds.map(|seconds| Arc::new(Keepalive::new(seconds)));
-        Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive })
+        Ok(Self { shared, reporter, is_exhaustion_reported: AtomicBool::new(false), keepalive, keeper })
     }
 
     /// Takes the place of `old`, with which it may share a NAT.
@@ -122,7 +126,12 @@ impl Outbound {
     pub(super) fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
         let grant = self.shared.grant(packets, packet_len);
         match &grant {
-            Ok(grant) => self.reporter.report_lifetime(grant.event),
+            Ok(grant) => {
+                self.reporter.report_lifetime(grant.event);
+                if grant.is_low {
+                    wake(self.keeper.as_ref());
+                }
+            }
             Err(SealRefused::SequenceExhausted) => {
                 if !self.is_exhaustion_reported.swap(true, Relaxed) {
                     self.reporter.report(SaEventKind::SequenceExhausted);
@@ -142,7 +151,7 @@ impl Outbound {
     pub(super) fn status(&self) -> SaStatus {
         let shared = &self.shared;
         let state = match shared.ended() {
-            Some(SealRefused::SequenceExhausted) => SaState::SequenceExhausted,
+            Some(SealRefused::SequenceExhausted | SealRefused::Unreserved) => SaState::SequenceExhausted,
             Some(_) => SaState::Expired,
             None if self.reporter.is_soft.load(Relaxed) => SaState::Soft,
             None => SaState::Alive,
@@ -167,6 +176,11 @@ pub(crate) struct Inbound {
     reporter: Reporter,
     refused: [AtomicU64; Refused::ALL.len()],
     retirement: Mutex<Retirement>,
+    /// Of who notes how far it has come, if somebody does.
+    keeper: Option<Waker>,
+    /// The number that is noted. Above it the keeper is woken, once.
+    noted: AtomicU64,
+    is_keeper_woken: AtomicBool,
 }
 
 /// Whether another association has taken the place of this one.
@@ -194,13 +208,28 @@ impl Inbound {
         config: &SaConfig,
         library: &'static dyn CipherLibrary,
         events: Events,
+        keeper: Option<Waker>,
     ) -> Result<Self, InvalidSa> {
         Ok(Self {
             shared: SharedInbound::with_library(config, library)?,
             reporter: Reporter::new(SaDirection::In, config.spi, events),
             refused: Default::default(),
             retirement: Mutex::new(Retirement::No),
+            keeper,
+            noted: AtomicU64::new(0),
+            is_keeper_woken: AtomicBool::new(false),
         })
+    }
+
+    /// The number up to which packets are refused after a crash.
+    pub(super) fn note_written(&self, number: u64) {
+        self.noted.store(number, Relaxed);
+        self.is_keeper_woken.store(false, Relaxed);
+    }
+
+    /// The last number that it can ever accept.
+    pub(super) fn last_number(&self) -> u64 {
+        if self.shared.config().esn { u64::MAX } else { u64::from(u32::MAX) }
     }
 
     pub(super) fn spi(&self) -> u32 {
@@ -213,6 +242,12 @@ impl Inbound {
             Ok(opened) => {
                 if opened.event.is_some() {
                     self.reporter.report_lifetime(opened.event);
+                }
+                if self.keeper.is_some()
+                    && opened.sequence > self.noted.load(Relaxed)
+                    && !self.is_keeper_woken.swap(true, Relaxed)
+                {
+                    wake(self.keeper.as_ref());
                 }
                 Ok(opened)
             }
@@ -274,6 +309,12 @@ impl Inbound {
             keepalives: 0,
             refused: Refused::ALL.iter().map(|&reason| (reason, self.refused[reason as usize].load(Relaxed))).collect(),
         }
+    }
+}
+
+fn wake(keeper: Option<&Waker>) {
+    if let Some(waker) = keeper {
+        waker.wake_by_ref();
     }
 }
 

@@ -1,11 +1,12 @@
 //! Changing what is in force: everything is checked first, then everything changes at once.
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
+use super::keys::KeyRegistry;
 use super::{InForce, Policy, SaDirection, SaEvent};
-use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SaFault, SecretKey, aws_lc};
+use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SaFault, aws_lc};
 use offramp_offload::sync::lock;
-use std::collections::VecDeque;
 use std::fmt;
+use std::io;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex};
@@ -102,21 +103,24 @@ pub enum SaError {
         /// The least that `sequence` may be.
         sequence: u64,
     },
-}
-
-/// Keys of associations that are gone which are remembered, by their fingerprints: a rekey a minute for a month.
-const USED_KEYS_MAX: usize = 65_536;
-/// Most queue pairs that seal with an association (`IFF_MULTI_QUEUE`'s limit; a guest has fewer).
-const QUEUES_MAX: u64 = 256;
-/// Numbers that queue pairs may use beyond the last that is known when an association goes: each finishes its batch and
-/// the super-frame that it is at, whose segments have at least a byte each.
-const NUMBERS_UNDER_WAY: u64 = 2 * QUEUES_MAX * u16::MAX as u64;
-
-/// A key that has sealed, and the last number that it may have sealed with.
-#[derive(Clone, Copy, Debug)]
-struct UsedKey {
-    fingerprint: [u8; 32],
-    sequence: u64,
+    /// Two ports would seal with one key and the same numbers.
+    #[error("SA out {spi:#010x}: port \"{port}\" seals with the same key; make one for each of them")]
+    KeyOfAnotherPort {
+        /// Its security parameters index.
+        spi: u32,
+        /// The other one's name.
+        port: String,
+    },
+    /// Its numbers could not be reserved: after a crash they would be used again.
+    #[error("SA {direction} {spi:#010x}: reserving its sequence numbers: {cause}")]
+    Unreserved {
+        /// Which way it would protect.
+        direction: SaDirection,
+        /// Its security parameters index.
+        spi: u32,
+        /// What the [`KeyStore`](super::KeyStore) says.
+        cause: String,
+    },
 }
 
 /// The associations of a port, and its policy. Any thread may change them.
@@ -125,8 +129,8 @@ pub struct Ipsec {
     /// Grows with each change, so that a batch without one takes no lock.
     changes: AtomicU32,
     in_force: Mutex<Arc<InForce>>,
-    /// Keys of associations that are gone; the newest at the end. Locked after `in_force`.
-    used: Mutex<VecDeque<UsedKey>>,
+    /// Held for a whole change, which may wait for a [`KeyStore`](super::KeyStore). Threads of frames take `in_force` alone.
+    changing: Mutex<()>,
     makings: Mutex<Makings>,
 }
 
@@ -135,6 +139,9 @@ pub struct Ipsec {
 struct Makings {
     library: &'static dyn CipherLibrary,
     events: Events,
+    keys: Arc<KeyRegistry>,
+    /// The name by which other ports know this one.
+    port: Arc<str>,
 }
 
 impl fmt::Debug for Makings {
@@ -145,7 +152,7 @@ impl fmt::Debug for Makings {
 
 impl Default for Makings {
     fn default() -> Self {
-        Self { library: aws_lc(), events: None }
+        Self { library: aws_lc(), events: None, keys: Arc::default(), port: Arc::from("") }
     }
 }
 
@@ -163,6 +170,13 @@ impl Ipsec {
     /// Sends events of the associations that are made from now on to `events`.
     pub fn tell(&self, events: Sender<SaEvent>) {
         lock(&self.makings).events = Some(events);
+    }
+
+    /// Shares the keys of the associations that are made from now on with other ports, which know this one as `port`.
+    /// Before that the port has a registry of its own.
+    pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
+        let mut makings = lock(&self.makings);
+        (makings.keys, makings.port) = (Arc::clone(keys), port.into());
     }
 
     /// What becomes of packets that match no association now.
@@ -187,28 +201,27 @@ impl Ipsec {
         found.cloned()
     }
 
-    /// Whether an association seals with this key in a counter mode: then no other adapter may ([`SaError::SharedKey`] is
-    /// about the associations of one).
-    pub fn seals_with(&self, encryption_key: &SecretKey) -> bool {
-        let in_force = self.in_force();
-        let mut configs = in_force.outbound.iter().map(|sa| sa.shared.config());
-        configs.any(|config| config.suite.is_counter_mode() && config.encryption_key == *encryption_key)
-    }
-
-    /// Makes all changes, or none.
+    /// Makes all changes, or none. Waits until the numbers of new associations are reserved.
     ///
     /// # Errors
     /// The first that cannot be made: where it stands in `changes`, and why.
     pub(crate) fn change(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
+        let _alone = lock(&self.changing);
         let makings = lock(&self.makings).clone();
+        let before = self.in_force();
+        let mut draft = Draft::of(&before, makings);
+        let made =
+            changes.iter().enumerate().try_for_each(|(n, change)| draft.make(change).map_err(|error| (n, error)));
+        made.and_then(|()| draft.reserve(changes)).inspect_err(|_| draft.give_up())?;
         let mut current = lock(&self.in_force);
-        let mut draft = Draft::of(&current, makings);
-        let mut used = lock(&self.used);
-        for (n, change) in changes.iter().enumerate() {
-            draft.make(change, &used).map_err(|error| (n, error))?;
-        }
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
-        remember(&mut used, &draft.leaving);
+        draft.release();
+        // What was forgotten meanwhile does not come back.
+        let is_gone = |sa: &Arc<Inbound>| {
+            let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
+            is_in(&before) && !is_in(&current)
+        };
+        draft.next.inbound.retain(|sa| !is_gone(sa));
         *current = Arc::new(draft.next);
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
@@ -216,11 +229,13 @@ impl Ipsec {
 
     /// Takes out an inbound association whose time of grace is over.
     pub(super) fn forget(&self, gone: &Arc<Inbound>) {
+        let keys = Arc::clone(&lock(&self.makings).keys);
         let mut current = lock(&self.in_force);
         if current.inbound.iter().any(|sa| Arc::ptr_eq(sa, gone)) {
             let inbound = current.inbound.iter().filter(|sa| !Arc::ptr_eq(sa, gone)).cloned().collect();
             *current = Arc::new(InForce { policy: current.policy, outbound: current.outbound.clone(), inbound });
             self.changes.fetch_add(1, Ordering::Release);
+            keys.release_inbound(gone);
         }
     }
 
@@ -233,6 +248,15 @@ impl Ipsec {
     /// What is in force now.
     pub(crate) fn in_force(&self) -> Arc<InForce> {
         Arc::clone(&lock(&self.in_force))
+    }
+}
+
+impl Drop for Ipsec {
+    fn drop(&mut self) {
+        let keys = Arc::clone(&lock(&self.makings).keys);
+        let in_force = self.in_force();
+        in_force.outbound.iter().for_each(|sa| keys.release_outbound(sa, true));
+        in_force.inbound.iter().for_each(|sa| keys.release_inbound(sa));
     }
 }
 
@@ -251,6 +275,16 @@ struct Draft {
     retiring: Vec<(Arc<Inbound>, u64)>,
     /// Those that seal until this is in force: their last number is not known before.
     leaving: Vec<Leaving>,
+    /// Inbound ones that are taken out.
+    ending: Vec<Arc<Inbound>>,
+    /// New ones, which have taken their keys.
+    made: Vec<Made>,
+}
+
+/// An association that is new.
+enum Made {
+    Out(Arc<Outbound>),
+    In(Arc<Inbound>),
 }
 
 /// An outbound association that is taken out.
@@ -264,27 +298,55 @@ impl Draft {
     fn of(current: &InForce, makings: Makings) -> Self {
         let InForce { policy, outbound, inbound } = current;
         let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
-        Self { next, makings, retiring: Vec::new(), leaving: Vec::new() }
+        let (retiring, leaving, ending, made) = Default::default();
+        Self { next, makings, retiring, leaving, ending, made }
     }
 
-    fn make(&mut self, change: &SaChange, used: &VecDeque<UsedKey>) -> Result<(), SaError> {
+    /// Reserves the numbers of the new associations.
+    fn reserve(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
+        let (direction, spi) = match self.made.last() {
+            None => return Ok(()),
+            Some(Made::Out(sa)) => (SaDirection::Out, sa.spi()),
+            Some(Made::In(sa)) => (SaDirection::In, sa.spi()),
+        };
+        let last = changes.iter().rposition(|change| matches!(change, SaChange::Add { .. } | SaChange::Rekey { .. }));
+        let failed = |cause: io::Error| SaError::Unreserved { direction, spi, cause: cause.to_string() };
+        self.makings.keys.keep().map(|_| ()).map_err(|cause| (last.unwrap_or(0), failed(cause)))
+    }
+
+    /// Gives the keys of the new ones back: they do not come into force.
+    fn give_up(&self) {
+        for made in &self.made {
+            match made {
+                Made::Out(sa) => self.makings.keys.release_outbound(sa, false),
+                Made::In(sa) => self.makings.keys.release_inbound(sa),
+            }
+        }
+    }
+
+    /// Gives the keys of those back that are taken out.
+    fn release(&self) {
+        self.leaving.iter().for_each(|leaving| self.makings.keys.release_outbound(&leaving.sa, leaving.is_replaced));
+        self.ending.iter().for_each(|sa| self.makings.keys.release_inbound(sa));
+    }
+
+    fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
         match change {
             SaChange::Policy(policy) => {
                 self.next.policy = *policy;
                 Ok(())
             }
             SaChange::Add { direction: SaDirection::Out, config } => {
-                let made = self.outbound(config, used)?;
-                self.next.outbound.push(Arc::new(made));
+                let made = self.outbound(config, None)?;
+                self.next.outbound.push(made);
                 Ok(())
             }
             SaChange::Add { direction: SaDirection::In, config } => self.add_inbound(config),
             SaChange::Remove { direction, spi } => self.remove(*direction, *spi),
             SaChange::Rekey { direction: SaDirection::Out, spi, config, .. } => {
                 let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
-                let mut made = self.outbound(config, used)?;
-                made.succeed(&self.next.outbound[old]);
-                let sa = std::mem::replace(&mut self.next.outbound[old], Arc::new(made));
+                let made = self.outbound(config, Some(old))?;
+                let sa = std::mem::replace(&mut self.next.outbound[old], made);
                 self.leaving.push(Leaving { sa, is_replaced: true });
                 Ok(())
             }
@@ -296,20 +358,22 @@ impl Draft {
         }
     }
 
-    fn outbound(&self, config: &SaConfig, used: &VecDeque<UsedKey>) -> Result<Outbound, SaError> {
+    /// Makes one that seals, perhaps in the place of the one at `old`.
+    fn outbound(&mut self, config: &SaConfig, old: Option<usize>) -> Result<Arc<Outbound>, SaError> {
         let spi = config.spi;
         if find_outbound(&self.next, spi).is_some() {
             return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::Out, config)?;
-        if config.suite.is_counter_mode() {
-            let fingerprint = config.encryption_key.fingerprint();
-            let last = used.iter().filter(|used| used.fingerprint == fingerprint).map(|used| used.sequence).max();
-            if let Some(sequence) = last.filter(|&sequence| config.sequence < sequence) {
-                return Err(SaError::UsedKey { spi, sequence });
-            }
+        let Makings { library, events, keys, port } = &self.makings;
+        let mut made = Outbound::new(config, *library, events.clone(), keys.waker().cloned())?;
+        if let Some(old) = old {
+            made.succeed(&self.next.outbound[old]);
         }
-        Ok(Outbound::new(config, self.makings.library, self.makings.events.clone())?)
+        let made = Arc::new(made);
+        keys.take_outbound(&made, port)?;
+        self.made.push(Made::Out(Arc::clone(&made)));
+        Ok(made)
     }
 
     /// Both ends of a key must not seal with it, nor two associations of one end: their numbers are the same.
@@ -338,13 +402,19 @@ impl Draft {
             return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::In, config)?;
-        let made = Inbound::new(config, self.makings.library, self.makings.events.clone())?;
+        let Makings { library, events, keys, .. } = &self.makings;
+        // What one before it has accepted is accepted no more.
+        let sequence = config.sequence.max(keys.last_number(SaDirection::In, config).unwrap_or(0));
+        let config = &SaConfig { sequence, ..config.clone() };
+        let made = Arc::new(Inbound::new(config, *library, events.clone(), keys.waker().cloned())?);
         if let (Some(given), Some(taken)) = (udp_port_of(config), udp_port(&self.next))
             && given != taken
         {
             return Err(SaError::UdpPort { spi, given, taken });
         }
-        self.next.inbound.push(Arc::new(made));
+        keys.take_inbound(&made);
+        self.made.push(Made::In(Arc::clone(&made)));
+        self.next.inbound.push(made);
         Ok(())
     }
 
@@ -357,7 +427,7 @@ impl Draft {
             }
             SaDirection::In => {
                 let at = find_inbound(next, spi).ok_or(unknown(direction, spi))?;
-                next.inbound.remove(at);
+                self.ending.push(next.inbound.remove(at));
             }
         }
         Ok(())
@@ -367,22 +437,6 @@ impl Draft {
         let at = find_inbound(&self.next, spi).ok_or(unknown(SaDirection::In, spi))?;
         self.retiring.push((Arc::clone(&self.next.inbound[at]), grace_ns));
         Ok(())
-    }
-}
-
-/// Notes the keys of outbound associations that are no more. Of one that has sealed nothing, and now never will, the key
-/// may come again.
-fn remember(used: &mut VecDeque<UsedKey>, leaving: &[Leaving]) {
-    for Leaving { sa, is_replaced } in leaving {
-        let shared = &sa.shared;
-        let is_unused = !is_replaced && shared.end_unused();
-        if shared.config().suite.is_counter_mode() && !is_unused {
-            if used.len() == USED_KEYS_MAX {
-                used.pop_front();
-            }
-            let fingerprint = shared.config().encryption_key.fingerprint();
-            used.push_back(UsedKey { fingerprint, sequence: shared.sequence().saturating_add(NUMBERS_UNDER_WAY) });
-        }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, mode
 use crate::support::line::ScriptedLine;
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::SaDirection;
+use offramp_adapter::ipsec::{SaChange, SaDirection};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
@@ -342,4 +342,25 @@ fn a_packet_whose_addresses_a_nat_has_changed_gets_a_checksum_that_is_right_agai
     far.bring(&[sealed]);
     let given = &far.pair.host().given;
     assert_eq!(payload_of(&given[0].0, &given[0].1), pattern(3, 800));
+}
+
+#[test]
+fn an_inbound_association_that_comes_again_remembers_what_it_has_received() {
+    for name in ["aes128gcm16", "aes128-sha256"] {
+        let sa = sa(name, SPI);
+        let frames = seal(&sa, tcp_super_frame(0, 0, &pattern(1, 5000), 1000));
+        let mut receiver = Alone::new(&config(), SaDirection::In, &sa);
+        receiver.bring(&frames[..3]);
+        assert_eq!(receiver.receive(), []);
+        let remove = SaChange::Remove { direction: SaDirection::In, spi: SPI };
+        receiver.control.change_ipsec(std::slice::from_ref(&remove)).unwrap();
+        receiver.control.change_ipsec(&[add(SaDirection::In, &sa)]).unwrap();
+        receiver.bring(&frames);
+        assert_eq!(receiver.receive(), [(Loss::Replayed, 3)], "{name}");
+        // A recorded packet names its SPI, so another one has a window of its own.
+        let other = SaConfig { spi: SPI + 1, ..sa.clone() };
+        receiver.control.change_ipsec(&[remove, add(SaDirection::In, &other)]).unwrap();
+        receiver.bring(&seal(&other, tcp_frame(0, 5000, b"another SPI")));
+        assert_eq!(receiver.receive(), [(Loss::Replayed, 3)], "{name}");
+    }
 }

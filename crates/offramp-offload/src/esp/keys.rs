@@ -6,7 +6,7 @@ use subtle::ConstantTimeEq;
 use zeroize::Zeroizing;
 
 /// Bytes of a key's fingerprint.
-const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
+pub const FINGERPRINT_LEN: usize = SHA256_OUTPUT_LEN;
 
 /// Key bytes of a security association.
 ///

@@ -48,6 +48,9 @@ pub enum SealRefused {
     /// The last sequence number was used (RFC 4303 3.3.3): this association sends nothing any more.
     #[error("sequence numbers are used up; make a new SA, or one with esn")]
     SequenceExhausted,
+    /// No more numbers are reserved ([`SharedOutbound::reserve`](super::SharedOutbound::reserve)).
+    #[error("the next sequence numbers are not reserved yet")]
+    Unreserved,
     /// A hard lifetime is reached.
     #[error("the SA's hard lifetime is reached; make a new SA")]
     Expired,

@@ -20,6 +20,8 @@ pub struct Grant {
     count: u64,
     /// A lifetime that ends with them.
     pub event: Option<LifetimeEvent>,
+    /// Half of what [`SharedOutbound::reserve`] let be granted is gone. Reported once for each call of that.
+    pub is_low: bool,
 }
 
 impl Grant {
@@ -55,7 +57,24 @@ pub struct SharedOutbound {
 struct Ledger {
     sent: u64,
     last: u64,
+    /// Numbers above it are not granted yet.
+    reserved: u64,
+    /// From this number on a grant reports that it is low.
+    low_from: u64,
     spent: Spent,
+}
+
+impl Ledger {
+    /// Why nothing can be granted now.
+    fn refusal(&self) -> Option<SealRefused> {
+        if self.spent.is_used_up() {
+            Some(SealRefused::Expired)
+        } else if self.sent >= self.last {
+            Some(SealRefused::SequenceExhausted)
+        } else {
+            (self.sent >= self.reserved).then_some(SealRefused::Unreserved)
+        }
+    }
 }
 
 impl SharedOutbound {
@@ -74,7 +93,8 @@ impl SharedOutbound {
     pub fn with_library(config: &SaConfig, library: &'static dyn CipherLibrary) -> Result<Self, InvalidSa> {
         OutboundSa::with_library(config, library)?;
         let last = if config.esn { u64::MAX } else { u64::from(u32::MAX) };
-        let ledger = Ledger { sent: config.sequence, last, spent: Spent::new(config.lifetime) };
+        let spent = Spent::new(config.lifetime);
+        let ledger = Ledger { sent: config.sequence, last, reserved: u64::MAX, low_from: u64::MAX, spent };
         Ok(Self { config: config.clone(), library, ledger: Mutex::new(ledger) })
     }
 
@@ -91,7 +111,7 @@ impl SharedOutbound {
         let config = SaConfig { lifetime: Lifetime::default(), ..self.config.clone() };
         let mut sealer = OutboundSa::with_library(&config, self.library)?;
         // None yet.
-        sealer.take_over(Grant { first: 1, count: 0, event: None });
+        sealer.take_over(Grant { first: 1, count: 0, event: None, is_low: false });
         Ok(sealer)
     }
 
@@ -99,20 +119,43 @@ impl SharedOutbound {
     /// counts them as sent.
     ///
     /// # Errors
-    /// [`SealRefused::Expired`] or [`SealRefused::SequenceExhausted`] when none is left.
+    /// [`SealRefused::Expired`], [`SealRefused::SequenceExhausted`] or [`SealRefused::Unreserved`] when none is left.
     pub fn grant(&self, packets: u64, packet_len: usize) -> Result<Grant, SealRefused> {
         let mut ledger = self.ledger.lock();
-        if ledger.spent.is_used_up() {
-            return Err(SealRefused::Expired);
+        if let Some(refusal) = ledger.refusal() {
+            return Err(refusal);
         }
-        if ledger.sent >= ledger.last {
-            return Err(SealRefused::SequenceExhausted);
-        }
-        let left = (ledger.last - ledger.sent).min(ledger.spent.packets_left(packet_len));
+        let left = (ledger.last.min(ledger.reserved) - ledger.sent).min(ledger.spent.packets_left(packet_len));
         let (first, count) = (ledger.sent + 1, packets.max(1).min(left));
         ledger.sent += count;
         let event = ledger.spent.spend_run(count, packet_len);
-        Ok(Grant { first, count, event })
+        let is_low = ledger.sent >= ledger.low_from;
+        if is_low {
+            ledger.low_from = u64::MAX;
+        }
+        Ok(Grant { first, count, event, is_low })
+    }
+
+    /// Lets numbers up to `last` be granted, and none above it. Without a call there is no such bound. Who remembers used
+    /// numbers over a crash writes `last` down first.
+    pub fn reserve(&self, last: u64) {
+        let mut ledger = self.ledger.lock();
+        ledger.reserved = last;
+        ledger.low_from = ledger.sent.saturating_add(last.saturating_sub(ledger.sent) / 2);
+    }
+
+    /// Lets at most `more` numbers be granted from now on, and returns the last of them: the association is taken out,
+    /// and threads finish what they have begun.
+    pub fn close(&self, more: u64) -> u64 {
+        let mut ledger = self.ledger.lock();
+        let last = ledger.sent.saturating_add(more).min(ledger.last).min(ledger.reserved);
+        (ledger.reserved, ledger.low_from) = (last, u64::MAX);
+        last
+    }
+
+    /// The last number that it can ever use.
+    pub fn last(&self) -> u64 {
+        self.ledger.lock().last
     }
 
     /// Ends an association that has handed out no number, and never will, so that its key stays unused. `false`, and
@@ -151,14 +194,9 @@ impl SharedOutbound {
         self.ledger.lock().spent.bytes()
     }
 
-    /// Why nothing can be sealed any more; `None` while something can.
+    /// Why nothing can be sealed now; `None` while something can.
     pub fn ended(&self) -> Option<SealRefused> {
-        let ledger = self.ledger.lock();
-        if ledger.spent.is_used_up() {
-            Some(SealRefused::Expired)
-        } else {
-            (ledger.sent >= ledger.last).then_some(SealRefused::SequenceExhausted)
-        }
+        self.ledger.lock().refusal()
     }
 }
 
@@ -231,6 +269,13 @@ impl SharedInbound {
     /// The highest sequence number that was accepted.
     pub fn highest(&self) -> u64 {
         self.seen.lock().window.highest()
+    }
+
+    /// Ends it, and returns the highest sequence number that it accepted.
+    pub fn end(&self) -> u64 {
+        let mut seen = self.seen.lock();
+        seen.spent.end();
+        seen.window.highest()
     }
 
     /// Genuine packets so far.

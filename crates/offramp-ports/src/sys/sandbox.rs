@@ -47,15 +47,18 @@ pub enum ThreadKind {
     Data,
     /// Talks to the frontend of one vhost-user port.
     Port,
+    /// Reserves sequence numbers of keys in files that are open.
+    Keys,
 }
 
-const KINDS: [ThreadKind; 6] = [
+const KINDS: [ThreadKind; 7] = [
     ThreadKind::Process,
     ThreadKind::Main,
     ThreadKind::Control,
     ThreadKind::Client,
     ThreadKind::Data,
     ThreadKind::Port,
+    ThreadKind::Keys,
 ];
 
 /// Why there is no sandbox.
@@ -303,6 +306,16 @@ const CLIENT: &[Call] = &[
 /// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 208, unsigned int)`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
+/// The state of keys, in files that are open: who installs an association reserves its first numbers.
+const KEYS: &[Call] = &[
+    any(libc::SYS_fsync),
+    any(libc::SYS_ftruncate),
+    any(libc::SYS_pwrite64),
+    // Of an open file, and of no path.
+    bits(libc::SYS_newfstatat, 3, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
+    bits(libc::SYS_statx, 2, libc::AT_EMPTY_PATH as u64, libc::AT_EMPTY_PATH as u64),
+];
+
 /// A thread of this process, and no process.
 const STARTING_THREADS: &[Call] =
     &[bits(libc::SYS_clone, 0, libc::CLONE_THREAD as u64, libc::CLONE_THREAD as u64), any(libc::SYS_clone3)];
@@ -384,11 +397,12 @@ const TRIED: &[libc::c_long] = &[
 /// What a kind of thread may do.
 fn allowed(kind: ThreadKind) -> Vec<Call> {
     let lists: &[&[Call]] = match kind {
-        ThreadKind::Process => &[EVERY_THREAD, DATA, PORT, CLIENT, STARTING_THREADS, CONTROL, MAIN, START],
-        ThreadKind::Main => &[EVERY_THREAD, CLIENT, MAIN],
+        ThreadKind::Process => &[EVERY_THREAD, DATA, PORT, CLIENT, KEYS, STARTING_THREADS, CONTROL, MAIN, START],
+        ThreadKind::Main => &[EVERY_THREAD, CLIENT, KEYS, MAIN],
         // A client's thread has this filter, too.
-        ThreadKind::Control => &[EVERY_THREAD, CLIENT, STARTING_THREADS, CONTROL],
-        ThreadKind::Client => &[EVERY_THREAD, CLIENT],
+        ThreadKind::Control => &[EVERY_THREAD, CLIENT, KEYS, STARTING_THREADS, CONTROL],
+        ThreadKind::Client => &[EVERY_THREAD, CLIENT, KEYS],
+        ThreadKind::Keys => &[EVERY_THREAD, KEYS],
         ThreadKind::Data => &[EVERY_THREAD, DATA],
         // A thread that calls through a pipe has this filter, too.
         ThreadKind::Port => &[EVERY_THREAD, PORT, STARTING_THREADS],

@@ -63,7 +63,7 @@ fn read(file: &Path) -> Result<Zeroizing<String>, String> {
     let read = if file == Path::new(STANDARD_INPUT) {
         io::stdin().take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
     } else {
-        open_private(file).map_err(failed)?.take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
+        open_private(file, None).map_err(failed)?.take(TEXT_LEN_MAX + 1).read_to_string(&mut text)
     };
     read.map_err(|cause| failed(cause.to_string()))?;
     if text.len() as u64 > TEXT_LEN_MAX {

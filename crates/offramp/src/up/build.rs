@@ -10,7 +10,7 @@ use super::ipsec::EventLog;
 use super::privilege::Groups;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::SaError;
+use offramp_adapter::ipsec::{KeyRegistry, SaError};
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::QueueStats;
 use offramp_adapter::switch::{self, FloodLimit, Serving, Switch, SwitchError, SwitchPort};
@@ -171,6 +171,8 @@ fn open_wire(config: &PortConfig) -> Result<Option<Wire>, BuildError> {
 /// What all threads and sockets have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Threads<'a> {
+    /// What associations of all ports have used.
+    pub keys: &'a Arc<KeyRegistry>,
     pub rest: &'a Arc<Rest>,
     pub sandbox: &'a Sandbox,
     /// Of sockets.
@@ -187,7 +189,7 @@ pub fn start(config: &Config, devices: Devices, threads: Threads<'_>) -> Result<
         // One of the two has it.
         hosts.extend(host.or(open_guest(port, threads)?).map(|host| (host, wire)));
     }
-    let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire));
+    let made = config.ports.iter().zip(hosts).map(|(port, (host, wire))| Unwired::new(port, host, wire, threads.keys));
     let mut unwired = made.collect::<Result<Vec<Unwired>, BuildError>>()?;
     for (near, port) in config.ports.iter().enumerate() {
         match &port.wire {
@@ -224,7 +226,7 @@ struct Unwired {
 }
 
 impl Unwired {
-    fn new(config: &PortConfig, host: Host, wire: Option<Wire>) -> Result<Self, BuildError> {
+    fn new(config: &PortConfig, host: Host, wire: Option<Wire>, keys: &Arc<KeyRegistry>) -> Result<Self, BuildError> {
         let queue_pairs = config.host.queue_pairs();
         let adapter = AdapterConfig {
             mtu: config.mtu,
@@ -242,7 +244,8 @@ impl Unwired {
         let watched = EventLog::watch(&name, &control);
         let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);
-        let installed = control.change_ipsec(&config.ipsec.changes());
+        control.ipsec().share_keys(keys, &name);
+        let installed = control.change_ipsec(&config.ipsec.changes(keys));
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (queues, on_switch, interface) = (Vec::new(), None, None);
         let port = Port { name, host, queue_pairs, adapter, control, queues, events, on_switch, interface, wire };

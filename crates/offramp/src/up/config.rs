@@ -11,7 +11,7 @@ mod share;
 #[cfg(test)]
 mod tests;
 
-pub use ipsec::{IpsecConfig, SaEntry, shared_key};
+pub use ipsec::{IpsecConfig, SaEntry};
 pub use place::{ConfigError, unknown};
 
 use crate::control::SandboxLevel;
@@ -100,6 +100,8 @@ pub struct DaemonConfig {
     pub control_read_only: Option<(PathBuf, u32)>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
+    /// Where the sequence numbers of keys outlive the daemon.
+    pub state_directory: Option<PathBuf>,
     /// What the sandbox takes from the process, once its devices are open.
     pub sandbox: SandboxLevel,
 }
@@ -262,7 +264,7 @@ impl Config {
         let switches = written.switch.iter().map(|switch| check.switch(switch)).collect::<Result<Vec<_>, _>>()?;
         let has_faults = written.faults.as_ref().is_some_and(|faults| *faults.as_ref());
         let directory = file.parent().unwrap_or(Path::new(""));
-        let ports = written.port.iter().map(|port| check.port(port, has_faults, directory));
+        let ports = written.port.iter().map(|port| check.port(port, has_faults, directory, &daemon));
         let ports = ports.collect::<Result<Vec<_>, _>>()?;
         check.names_are_unique("port", written.port.iter().map(|port| &port.as_ref().name))?;
         check.names_are_unique("switch", written.switch.iter().map(|switch| &switch.as_ref().name))?;
@@ -315,6 +317,7 @@ impl Check<'_> {
             control_group: text(&written.control_group),
             control_read_only: self.control_read_only(written)?,
             user: text(&written.user),
+            state_directory: self.state_directory(&written.state_directory)?,
             sandbox: self.one_of("daemon", "sandbox", &written.sandbox, &levels)?.unwrap_or_default(),
         })
     }
@@ -328,6 +331,19 @@ impl Check<'_> {
                 Err(self.0.wrong(mode.span(), format!("{key} belongs to daemon.control_read_only; write that, too")))
             }
             (None, None) => Ok(None),
+        }
+    }
+
+    /// The service manager names one, unless the file does.
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn state_directory(&self, written: &Key<String>) -> Result<Option<PathBuf>, ConfigError> {
+        match written {
+            None => Ok(state_directory_of_service()),
+            Some(text) if Path::new(text.as_ref()).is_absolute() => Ok(Some(text.as_ref().into())),
+            Some(text) => {
+                let message = format!("daemon.state_directory \"{}\": use an absolute path", text.as_ref());
+                Err(self.0.wrong(text.span(), message))
+            }
         }
     }
 
@@ -370,7 +386,13 @@ impl Check<'_> {
         })
     }
 
-    fn port(&self, whole: &Spanned<file::Port>, has_faults: bool, directory: &Path) -> Result<PortConfig, ConfigError> {
+    fn port(
+        &self,
+        whole: &Spanned<file::Port>,
+        has_faults: bool,
+        directory: &Path,
+        daemon: &DaemonConfig,
+    ) -> Result<PortConfig, ConfigError> {
         let written = whole.as_ref();
         let name = self.name("port", written.name.as_ref(), whole)?;
         let missing = |key: &str, what: &str| {
@@ -382,7 +404,7 @@ impl Check<'_> {
         let poll_usecs = self.number("port.poll_usecs", &written.poll_usecs, 0..=POLL_USECS_MAX, 0)?;
         let (host, line) = (self.host(host)?, self.wire(wire)?);
         Ok(PortConfig {
-            ipsec: self.ipsec(&name, written, directory, &host)?,
+            ipsec: self.ipsec(&name, written, directory, &host, daemon)?,
             security: self.security(written, host.mac())?,
             isolated: self.isolated(written, &line)?,
             host,
@@ -693,6 +715,12 @@ impl Check<'_> {
             }
         }
     }
+}
+
+/// The first directory of systemd's `StateDirectory=` (systemd.exec(5)).
+fn state_directory_of_service() -> Option<PathBuf> {
+    let listed = std::env::var_os("STATE_DIRECTORY")?;
+    std::env::split_paths(&listed).find(|path| path.is_absolute())
 }
 
 /// Whether a cable has its other end, and both ends fit.

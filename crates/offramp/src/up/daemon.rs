@@ -10,6 +10,7 @@ use crate::control::{
 };
 use crate::limit::Limit;
 use crate::moderation::{Moderation, gap_usecs};
+use offramp_adapter::ipsec::KeyRegistry;
 use offramp_adapter::stats::{Direction, Loss, NetDevColumns, QueueStats};
 use offramp_offload::caps::{NAMES, OffloadName, Offloads};
 use offramp_offload::sync::lock;
@@ -25,6 +26,7 @@ pub struct Daemon {
     started: Instant,
     file: PathBuf,
     ports: Vec<Port>,
+    keys: Arc<KeyRegistry>,
     rest: Arc<Rest>,
     sandbox: SandboxStatus,
     /// What the file said last, less what could not be changed. Its lock also keeps changes apart.
@@ -32,8 +34,15 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    pub fn new(file: PathBuf, config: Config, ports: Vec<Port>, rest: Arc<Rest>, sandbox: SandboxStatus) -> Self {
-        Self { started: Instant::now(), file, ports, rest, sandbox, config: Mutex::new(config) }
+    pub fn new(
+        file: PathBuf,
+        config: Config,
+        ports: Vec<Port>,
+        keys: Arc<KeyRegistry>,
+        rest: Arc<Rest>,
+        sandbox: SandboxStatus,
+    ) -> Self {
+        Self { started: Instant::now(), file, ports, keys, rest, sandbox, config: Mutex::new(config) }
     }
 
     /// A panic elsewhere leaves a whole configuration: it is only ever replaced field by field with checked values.
@@ -153,7 +162,7 @@ impl Daemon {
                 Ok(()) => old.offloads = new.offloads,
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
             }
-            match running.reload_ipsec(&old.ipsec, &new.ipsec, &self.ports) {
+            match running.reload_ipsec(&old.ipsec, &new.ipsec, &self.keys) {
                 Ok(()) => old.ipsec = new.ipsec.clone(),
                 Err(error) => refused_changes.push(format!("port \"{}\": {error}", new.name)),
             }
@@ -179,7 +188,11 @@ impl Daemon {
             queues.collect::<Vec<_>>()
         };
         let marks: Vec<_> = self.ports.iter().flat_map(marks).collect();
-        self.rest.bring_about(&marks)
+        let is_at_rest = self.rest.bring_about(&marks);
+        if let Err(error) = self.keys.close() {
+            eprintln!("offramp: noting how far keys have come: {error}; they continue after what was reserved");
+        }
+        is_at_rest
     }
 }
 
@@ -190,10 +203,10 @@ impl Handler for Daemon {
             Request::Set { port, features, moderation, limit, .. } => {
                 self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
             }
-            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key, &self.ports)),
+            Request::SaAdd { port, sa, key, .. } => self.change_sa(&port, |port| port.add_sa(&sa, &key)),
             Request::SaDel { port, direction, spi, .. } => self.change_sa(&port, |port| port.del_sa(&direction, spi)),
             Request::SaRekey { port, direction, spi, to, key, grace_seconds, .. } => {
-                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds, &self.ports))
+                self.change_sa(&port, |port| port.rekey_sa(&direction, spi, &to, &key, grace_seconds))
             }
         };
         outcome.map_or_else(|refusal| refusal, Answer::new)

@@ -1,12 +1,12 @@
 //! Security associations of running ports: what a client asks, what a changed file asks, and what happened.
 
 use super::build::Port;
-use super::config::{IpsecConfig, SaEntry, shared_key};
+use super::config::{IpsecConfig, SaEntry};
 use crate::control::Outcome;
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
-use offramp_adapter::ipsec::{REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
+use offramp_adapter::ipsec::{KeyRegistry, REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
-use offramp_offload::esp::{CipherLibrary, SaConfig};
+use offramp_offload::esp::CipherLibrary;
 use offramp_offload::sync::lock;
 use offramp_ports::ipsec_mb;
 use std::collections::VecDeque;
@@ -68,11 +68,10 @@ impl Port {
         IpsecStatus::new(library_shown(ipsec.library()), ipsec.policy(), &ipsec.status(), self.events.kept())
     }
 
-    /// Installs an association. `all` are the daemon's ports.
-    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText, all: &[Self]) -> Result<Outcome, String> {
+    /// Installs an association.
+    pub fn add_sa(&self, sa: &SaKeys, key: &KeyText) -> Result<Outcome, String> {
         let direction = sa.direction()?;
         let config = sa.config(key, Shape { queue_pairs: self.queue_pairs })?;
-        self.check_key_is_alone(direction, &config, all)?;
         self.change(&[SaChange::Add { direction, config: Box::new(config) }])
     }
 
@@ -81,7 +80,7 @@ impl Port {
         self.change(&[SaChange::Remove { direction: direction(way)?, spi }])
     }
 
-    /// Replaces one. `all` are the daemon's ports.
+    /// Replaces one.
     pub fn rekey_sa(
         &self,
         way: &str,
@@ -89,25 +88,13 @@ impl Port {
         to: &SaKeys,
         key: &KeyText,
         grace_seconds: Option<u64>,
-        all: &[Self],
     ) -> Result<Outcome, String> {
         let direction = direction(way)?;
         let old = self.control.ipsec().config(direction, spi);
         let missing = || format!("SA {direction} {spi:#010x}: there is none; `offramp sa show` lists those that exist");
         let config = Box::new(to.next_of(&old.ok_or_else(missing)?, key)?);
-        self.check_key_is_alone(direction, &config, all)?;
         let grace_ns = grace_seconds.map_or(REKEY_GRACE_NS_DEFAULT, |seconds| seconds.saturating_mul(NS_PER_SECOND));
         self.change(&[SaChange::Rekey { direction, spi, config, grace_ns }])
-    }
-
-    /// Another port must not seal with the key: both would begin with the same numbers. Of this one the adapter knows.
-    fn check_key_is_alone(&self, direction: SaDirection, config: &SaConfig, all: &[Self]) -> Result<(), String> {
-        if direction == SaDirection::In || !config.suite.is_counter_mode() {
-            return Ok(());
-        }
-        let seals_with_it = |port: &&Self| port.control.ipsec().seals_with(&config.encryption_key);
-        let other = all.iter().filter(|port| port.name != self.name).find(seals_with_it);
-        other.map_or(Ok(()), |other| Err(shared_key(config, &other.name)))
     }
 
     fn change(&self, changes: &[SaChange]) -> Result<Outcome, String> {
@@ -117,11 +104,11 @@ impl Port {
 
     /// Brings the associations of the file into force: new ones are installed, those that are gone from it are
     /// removed (inbound after a time of grace), all at once or none. Those that clients installed stay, and those that
-    /// they removed do not come back. `all` are the daemon's ports.
+    /// they removed do not come back. `keys` are those of the daemon.
     ///
     /// # Errors
     /// One line, without the port's name; nothing has changed then.
-    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig, all: &[Self]) -> Result<(), String> {
+    pub fn reload_ipsec(&self, old: &IpsecConfig, new: &IpsecConfig, keys: &KeyRegistry) -> Result<(), String> {
         let ipsec = self.control.ipsec();
         let mut changes = Vec::new();
         if old.policy != new.policy {
@@ -131,11 +118,8 @@ impl Port {
             match ipsec.config(entry.direction, entry.config.spi) {
                 // A client has removed or replaced it: with its key the window, or the numbers, would begin anew.
                 None if old.associations.contains(entry) => {}
-                None => {
-                    self.check_key_is_alone(entry.direction, &entry.config, all)?;
-                    changes.push(entry.add());
-                }
-                Some(running) if running == entry.config => {}
+                None => changes.push(entry.add(keys)),
+                Some(running) if entry.is(&running) => {}
                 Some(_) => return Err(changed_in_place(entry)),
             }
         }
@@ -143,9 +127,10 @@ impl Port {
             let id = |entry: &SaEntry| (entry.direction, entry.config.spi);
             !new.associations.iter().any(|new| id(new) == id(entry))
         };
-        for SaEntry { direction, config } in old.associations.iter().filter(is_gone) {
+        for entry in old.associations.iter().filter(is_gone) {
+            let SaEntry { direction, config } = entry;
             // A client may have removed it before, and installed another one of that SPI.
-            if ipsec.config(*direction, config.spi).is_some_and(|running| running == *config) {
+            if ipsec.config(*direction, config.spi).is_some_and(|running| entry.is(&running)) {
                 changes.push(match direction {
                     SaDirection::Out => SaChange::Remove { direction: *direction, spi: config.spi },
                     SaDirection::In => SaChange::Retire { spi: config.spi, grace_ns: REKEY_GRACE_NS_DEFAULT },

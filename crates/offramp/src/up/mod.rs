@@ -1,7 +1,7 @@
 //! `offramp up`: adapters that run until a signal ends them.
 //!
-//! In this order: read the file, open what needs privileges, give them up, enter the sandbox, take the control socket,
-//! start the threads, say that all is ready.
+//! In this order: read the file, open what needs privileges, give them up, open the state of keys, enter the sandbox, take
+//! the control socket, start the threads, say that all is ready.
 
 mod build;
 pub mod config;
@@ -10,10 +10,11 @@ mod drain;
 mod host;
 mod ipsec;
 mod notify;
-mod privilege;
+pub mod privilege;
 mod process;
 mod report;
 mod sandbox;
+mod state;
 mod watchdog;
 
 use crate::control::SandboxStatus;
@@ -28,6 +29,7 @@ use offramp_ports::sys::sandbox::ThreadKind;
 use privilege::{Groups, Identity, PrivilegeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use state::StateError;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -38,6 +40,10 @@ Signals: SIGTERM and SIGINT end it, when every frame it took has gone out; SIGHU
 The file is described in docs/config.md; examples/two-taps.toml begins with how to run it.
 
 Exit status: 0 ended by a signal; 1 ended with frames left; 2 wrong options or file, or nothing began.";
+
+/// Permissions of directories that the daemon makes: anyone may see that the control socket is there.
+const CONTROL_DIRECTORY_MODE: u32 = 0o755;
+const STATE_DIRECTORY_MODE: u32 = 0o700;
 
 /// Run the adapters that a file describes.
 #[derive(clap::Args)]
@@ -62,6 +68,8 @@ enum UpError {
     Privilege(#[from] PrivilegeError),
     #[error(transparent)]
     Socket(#[from] SocketError),
+    #[error(transparent)]
+    State(#[from] StateError),
     #[error("{doing}: {cause}")]
     System { doing: &'static str, cause: io::Error },
 }
@@ -106,16 +114,21 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let identity = Identity::find(&config)?;
     config.daemon.control_sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
-    identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")))?;
+    identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")), CONTROL_DIRECTORY_MODE)?;
+    if let Some(directory) = &config.daemon.state_directory {
+        identity.make_directory(directory, STATE_DIRECTORY_MODE)?;
+    }
     identity.assume()?;
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
+    let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
     let (sandbox, sandbox_status) =
         sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
     let groups = identity.groups();
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
-    let ports = build::start(&config, devices, Threads { rest: &rest, sandbox: &sandbox, groups })?;
-    let daemon = Arc::new(Daemon::new(file, config, ports, rest, sandbox_status.clone()));
+    keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
+    let ports = build::start(&config, devices, Threads { keys: &keys, rest: &rest, sandbox: &sandbox, groups })?;
+    let daemon = Arc::new(Daemon::new(file, config, ports, keys, rest, sandbox_status.clone()));
     for (access, control) in &controls {
         let listener = control.listener().map_err(system("listening for clients"))?;
         server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;

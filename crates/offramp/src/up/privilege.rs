@@ -13,11 +13,8 @@ use std::io;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
-/// Permissions of a control directory that the daemon makes: anyone may see that the socket is there.
-const DIRECTORY_MODE: u32 = 0o755;
-
 /// Who root becomes unless the file names somebody.
-const NOBODY: &str = "nobody";
+pub const NOBODY: &str = "nobody";
 
 /// Why privileges could not be given up. The daemon does not run then.
 #[derive(Debug, thiserror::Error)]
@@ -101,13 +98,12 @@ impl Identity {
         }
     }
 
-    /// Makes the last directory on the way to the control socket if it is not there, for the user that the
-    /// daemon will be.
+    /// Makes a directory if it is not there but the one above it is, for the user that the daemon will be.
     ///
     /// # Errors
     /// When the system refuses it.
-    pub fn make_directory(&self, directory: &Path) -> Result<(), PrivilegeError> {
-        match fs::DirBuilder::new().mode(DIRECTORY_MODE).create(directory) {
+    pub fn make_directory(&self, directory: &Path, mode: u32) -> Result<(), PrivilegeError> {
+        match fs::DirBuilder::new().mode(mode).create(directory) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(error) => return Err(system(format!("making the directory {}", directory.display()))(error)),

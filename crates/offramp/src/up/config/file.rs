@@ -36,6 +36,7 @@ pub struct Daemon {
     pub control_read_only: Key<String>,
     pub control_read_only_mode: Key<i64>,
     pub user: Key<String>,
+    pub state_directory: Key<String>,
     pub sandbox: Key<String>,
 }
 

@@ -1,10 +1,10 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
 use super::file::{self, Key};
-use super::{Check, ConfigError, HostConfig, PortConfig};
+use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig};
 use crate::ipsec::{KeyText, SaKeys, Shape, no_match};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
+use offramp_adapter::ipsec::{KeyRegistry, NoMatch, Policy, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
 use offramp_offload::esp::SaConfig;
 use std::path::Path;
@@ -25,9 +25,16 @@ pub struct SaEntry {
 }
 
 impl SaEntry {
-    /// What installs it.
-    pub fn add(&self) -> SaChange {
-        SaChange::Add { direction: self.direction, config: Box::new(self.config.clone()) }
+    /// What installs it. It continues after what its key has used before.
+    pub fn add(&self, keys: &KeyRegistry) -> SaChange {
+        let used = keys.last_number(self.direction, &self.config).unwrap_or(0);
+        let config = SaConfig { sequence: self.config.sequence.max(used), ..self.config.clone() };
+        SaChange::Add { direction: self.direction, config: Box::new(config) }
+    }
+
+    /// Whether this is what `running` was made from; it may have continued after a later number.
+    pub fn is(&self, running: &SaConfig) -> bool {
+        SaConfig { sequence: self.config.sequence, ..running.clone() } == self.config
     }
 
     /// Whether both seal, in a counter mode, with one key.
@@ -40,16 +47,17 @@ impl SaEntry {
     }
 }
 
-/// What to say of an association that seals with the key of one of another port.
-pub fn shared_key(config: &SaConfig, other_port: &str) -> String {
+/// What to say of an association that seals with the key of one of another port, as [`SaError::KeyOfAnotherPort`] does.
+fn shared_key(config: &SaConfig, other_port: &str) -> String {
     let spi = config.spi;
     format!("SA out {spi:#010x}: port \"{other_port}\" seals with the same key; make one for each of them")
 }
 
 impl IpsecConfig {
     /// What installs all of it.
-    pub fn changes(&self) -> Vec<SaChange> {
-        [SaChange::Policy(self.policy)].into_iter().chain(self.associations.iter().map(SaEntry::add)).collect()
+    pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
+        let associations = self.associations.iter().map(|entry| entry.add(keys));
+        [SaChange::Policy(self.policy)].into_iter().chain(associations).collect()
     }
 }
 
@@ -61,16 +69,18 @@ impl Check<'_> {
         written: &file::Port,
         directory: &Path,
         host: &HostConfig,
+        daemon: &DaemonConfig,
     ) -> Result<IpsecConfig, ConfigError> {
         let policy = self.policy(written.ipsec.as_ref())?;
         let shape = Shape { queue_pairs: host.queue_pairs() };
         let entry = |(n, sa): (usize, &Spanned<SaKeys>)| {
-            association(sa.as_ref(), directory, shape).map_err(|message| self.entry_is_wrong(port, n, sa, &message))
+            let made = association(sa.as_ref(), directory, shape, daemon);
+            made.map_err(|message| self.entry_is_wrong(port, n, sa, &message))
         };
         let associations = written.sa.iter().enumerate().map(entry).collect::<Result<_, _>>()?;
         let config = IpsecConfig { policy, associations };
         // The policy comes first among the changes, and is never wrong.
-        let trial = PortControl::new(&AdapterConfig::default()).change_ipsec(&config.changes());
+        let trial = PortControl::new(&AdapterConfig::default()).change_ipsec(&config.changes(&KeyRegistry::default()));
         trial.map_err(|(at, error)| {
             let n = at.saturating_sub(1);
             written.sa.get(n).map_or_else(
@@ -114,9 +124,18 @@ impl Check<'_> {
     }
 }
 
-fn association(written: &SaKeys, directory: &Path, shape: Shape) -> Result<SaEntry, String> {
+fn association(written: &SaKeys, directory: &Path, shape: Shape, daemon: &DaemonConfig) -> Result<SaEntry, String> {
     let direction = written.direction()?;
     let file = written.key_file.as_ref().ok_or("has no key_file; write key_file = \"FILE\"")?;
-    let key = KeyText::from_file(&directory.join(file))?;
-    Ok(SaEntry { direction, config: written.config(&key, shape)? })
+    let key = KeyText::from_file(&directory.join(file), daemon.user.as_deref())?;
+    let config = written.config(&key, shape)?;
+    if config.suite.is_counter_mode() && daemon.state_directory.is_none() {
+        return Err(format!(
+            "SA {direction} {:#010x}: a daemon that starts again would use the numbers of this key again, which reveals \
+             the data; name a directory for them, daemon.state_directory = \"/var/lib/offramp\", or install the \
+             association by \"offramp sa add\" with a new key",
+            config.spi
+        ));
+    }
+    Ok(SaEntry { direction, config })
 }

@@ -53,10 +53,11 @@ fn refused(file: &str, line: usize, text: &str) {
 #[test]
 fn a_short_file_gets_the_defaults() {
     let config = parse(&format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n")).unwrap();
-    let DaemonConfig { control, control_mode, control_group, control_read_only, user, sandbox } = config.daemon;
+    let DaemonConfig { control, control_mode, control_group, control_read_only, user, state_directory, sandbox } =
+        config.daemon;
     assert_eq!(control_read_only, None);
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
-    assert_eq!((control_group, user, sandbox), (None, None, SandboxLevel::Full));
+    assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
     let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
     let a = PortConfig {
         name: "a".into(),

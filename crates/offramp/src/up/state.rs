@@ -1,0 +1,353 @@
+//! The state directory: how far each key has come, over a crash.
+//!
+//! It has two files, `keys.0` and `keys.1`, of the daemon's user alone. Each is a whole state:
+//!
+//! ```text
+//! offramp keys 1
+//! generation 17
+//! out 00000000 5f7c…e1 2097152
+//! in 00001002 09ab…77 48213
+//! sha256 83d0…4c
+//! ```
+//!
+//! The first line is the version of the format. A key's line has its direction, the SPI (0: any), the SHA-256 of the key and
+//! the mark, the oldest key first. The last line is the SHA-256 of all before it. A new state, with the next generation,
+//! overwrites the older file and is synced: the newer file stays whole meanwhile. A file that was written in part has no
+//! right last line and does not count, as nobody has relied on it yet. Where neither file is whole, or one is missing, nobody
+//! knows how far the keys have come: the daemon does not start.
+//!
+//! Both files are open before the daemon enters its sandbox, where it opens none.
+
+use aws_lc_rs::digest::{SHA256, digest};
+use nix::fcntl::OFlag;
+use nix::unistd::Uid;
+use offramp_adapter::ipsec::{KEYS_MAX, KeyId, KeyMark, KeyRegistry, KeyStore, RESERVED_NUMBERS, SaDirection};
+use offramp_offload::esp::FINGERPRINT_LEN;
+use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
+use std::fmt::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Seek};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, OnceLock};
+use std::task::{Wake, Waker};
+use std::thread::{self, Thread};
+use std::time::Duration;
+
+/// The files.
+const NAMES: [&str; 2] = ["keys.0", "keys.1"];
+/// The first file under this name, until it is whole.
+const UNFINISHED: &str = "keys.new";
+const FILE_MODE: u32 = 0o600;
+/// Permission bits of everybody but the owner, and those to write.
+const OTHERS_MODE: u32 = 0o077;
+const OTHERS_WRITE: u32 = 0o022;
+/// From this generation on both files have a state, or a part of one.
+const FIRST_GENERATION: u64 = 2;
+const VERSION_LINE: &str = "offramp keys 1";
+const GENERATION: &str = "generation ";
+const CHECKSUM: &str = "sha256 ";
+/// Bytes of a key's line at most, and of all the lines besides.
+const LINE_LEN_MAX: u64 = 128;
+const FILE_LEN_MAX: u64 = (KEYS_MAX as u64 + 16) * LINE_LEN_MAX;
+/// Between two looks at what has arrived.
+const LOOK: Duration = Duration::from_millis(100);
+/// Between two tries to write where the disk fails.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Why the state directory is of no use.
+#[derive(Debug, thiserror::Error)]
+pub enum StateError {
+    #[error("daemon.state_directory {directory}: {cause}")]
+    Directory { directory: PathBuf, cause: String },
+    #[error(
+        "daemon.state_directory {0}: nobody knows how far the keys have come: its files are damaged or missing. Make new \
+         keys, and remove keys.0 and keys.1"
+    )]
+    Damaged(PathBuf),
+}
+
+/// Opens the registry of keys, with what it knew before a crash if there is a directory.
+///
+/// # Errors
+/// When the directory is of no use, or another daemon uses it.
+pub fn open_keys(directory: Option<&Path>) -> Result<(Arc<KeyRegistry>, Keeper), StateError> {
+    let keeper = Keeper::default();
+    let Some(directory) = directory else { return Ok((Arc::default(), keeper)) };
+    let (file, marks) = KeyFile::open(directory)?;
+    let waker = Waker::from(Arc::clone(&keeper.0));
+    Ok((Arc::new(KeyRegistry::lasting(Box::new(file), &marks, RESERVED_NUMBERS, waker)), keeper))
+}
+
+/// The thread that reserves numbers.
+#[derive(Debug, Default)]
+pub struct Keeper(Arc<Sleeper>);
+
+/// A thread that sleeps until it is woken.
+#[derive(Debug, Default)]
+struct Sleeper(OnceLock<Thread>);
+
+impl Wake for Sleeper {
+    fn wake(self: Arc<Self>) {
+        if let Some(thread) = self.0.get() {
+            thread.unpark();
+        }
+    }
+}
+
+impl Keeper {
+    /// Starts it. It ends with the process.
+    ///
+    /// # Errors
+    /// When there is no thread.
+    pub fn start(self, keys: &Arc<KeyRegistry>, sandbox: &Sandbox) -> io::Result<()> {
+        let (keys, sandbox) = (Arc::clone(keys), sandbox.clone());
+        let thread = thread::Builder::new().name("ofr-keys".into()).spawn(move || {
+            sandbox.enter_thread(ThreadKind::Keys);
+            keep(&keys);
+        })?;
+        let _ = self.0.0.set(thread.thread().clone());
+        // Somebody may have called before.
+        thread.thread().unpark();
+        Ok(())
+    }
+}
+
+fn keep(keys: &KeyRegistry) {
+    let mut is_failing = false;
+    loop {
+        match keys.keep() {
+            Ok(is_soon) => {
+                if std::mem::take(&mut is_failing) {
+                    eprintln!("offramp: sequence numbers of keys are reserved again");
+                }
+                if is_soon { thread::park_timeout(LOOK) } else { thread::park() }
+            }
+            Err(error) => {
+                if !std::mem::replace(&mut is_failing, true) {
+                    eprintln!("offramp: sequence numbers of keys cannot be reserved: {error}; what is reserved lasts");
+                }
+                thread::sleep(RETRY);
+            }
+        }
+    }
+}
+
+/// Both files of a state directory.
+#[derive(Debug)]
+struct KeyFile {
+    files: [File; 2],
+    newest: usize,
+    generation: u64,
+    /// Locked, so that no other daemon uses it.
+    _directory: File,
+}
+
+/// What is in a file.
+#[derive(Debug, PartialEq, Eq)]
+enum Content {
+    /// Never written to.
+    Empty,
+    /// Written in part, or damaged.
+    Broken,
+    State {
+        generation: u64,
+        marks: Vec<KeyMark>,
+    },
+}
+
+impl KeyFile {
+    fn open(path: &Path) -> Result<(Self, Vec<KeyMark>), StateError> {
+        let failed = |cause: String| StateError::Directory { directory: path.to_owned(), cause };
+        let directory = open_directory(path).map_err(failed)?;
+        let damaged = || StateError::Damaged(path.to_owned());
+        let [first, second] = NAMES.map(|name| path.join(name));
+        match (first.exists(), second.exists()) {
+            (false, false) => make_first(path, &directory).map_err(|error| failed(error.to_string()))?,
+            (true, _) => {}
+            (false, true) => return Err(damaged()),
+        }
+        let first = open_file(&first).map_err(failed)?;
+        if !second.exists() {
+            // The directory was new when the daemon was interrupted, or somebody has removed a file.
+            match read(&first).map_err(|error| failed(error.to_string()))? {
+                Content::State { generation: 0, .. } => {}
+                _ => return Err(damaged()),
+            }
+            let made = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&second);
+            made.and_then(|_| directory.sync_all()).map_err(|error| failed(error.to_string()))?;
+        }
+        let files = [first, open_file(&second).map_err(failed)?];
+        let (mut newest, mut is_empty) = (None, false);
+        for (n, file) in files.iter().enumerate() {
+            match read(file).map_err(|error| failed(error.to_string()))? {
+                Content::State { generation, marks }
+                    if newest.as_ref().is_none_or(|(_, known, _)| *known < generation) =>
+                {
+                    newest = Some((n, generation, marks));
+                }
+                Content::State { .. } | Content::Broken => {}
+                Content::Empty => is_empty = true,
+            }
+        }
+        if is_empty && newest.as_ref().is_some_and(|(_, generation, _)| *generation >= FIRST_GENERATION) {
+            return Err(damaged());
+        }
+        let (newest, generation, marks) = newest.ok_or_else(damaged)?;
+        let mut state = Self { files, newest, generation, _directory: directory };
+        // A file that is missing, or has nothing in it, is no new one from here on.
+        while state.generation < FIRST_GENERATION {
+            state.write(&marks).map_err(|error| failed(error.to_string()))?;
+        }
+        Ok((state, marks))
+    }
+}
+
+impl KeyStore for KeyFile {
+    fn write(&mut self, marks: &[KeyMark]) -> io::Result<()> {
+        for file in &self.files {
+            if file.metadata()?.nlink() == 0 {
+                return Err(io::Error::other(
+                    "a file of daemon.state_directory was removed; restart the daemon with new keys",
+                ));
+            }
+        }
+        let (older, generation) = (1 - self.newest, self.generation + 1);
+        let text = encode(generation, marks);
+        let file = &self.files[older];
+        file.write_all_at(text.as_bytes(), 0)?;
+        file.set_len(text.len() as u64)?;
+        file.sync_all()?;
+        (self.newest, self.generation) = (older, generation);
+        Ok(())
+    }
+}
+
+/// Opens and locks a directory in which nobody else can replace a file.
+fn open_directory(path: &Path) -> Result<File, String> {
+    let directory = File::open(path).map_err(|cause| cause.to_string())?;
+    let metadata = directory.metadata().map_err(|cause| cause.to_string())?;
+    if !metadata.is_dir() {
+        return Err("it is no directory".to_owned());
+    }
+    let owner = metadata.uid();
+    if owner != 0 && owner != Uid::effective().as_raw() {
+        return Err(format!("it belongs to uid {owner}; give it to the daemon's user"));
+    }
+    let mode = metadata.mode();
+    if mode & OTHERS_WRITE != 0 {
+        return Err(format!("others may write to it (mode {:04o}); run: chmod 700 {}", mode & 0o7777, path.display()));
+    }
+    directory.try_lock().map_err(|error| match error {
+        fs::TryLockError::WouldBlock => "another daemon uses it".to_owned(),
+        fs::TryLockError::Error(cause) => cause.to_string(),
+    })?;
+    Ok(directory)
+}
+
+fn open_file(path: &Path) -> Result<File, String> {
+    let name = path.file_name().unwrap_or_default().display();
+    let failed = |cause: io::Error| format!("{name}: {cause}");
+    let options = OFlag::O_NOFOLLOW.bits();
+    let file = OpenOptions::new().read(true).write(true).custom_flags(options).open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    let (owner, mode) = (metadata.uid(), metadata.mode());
+    if !metadata.is_file() || metadata.nlink() != 1 {
+        return Err(format!("{name} is no file of its own"));
+    }
+    if owner != Uid::effective().as_raw() {
+        return Err(format!("{name} belongs to uid {owner}; give it to the daemon's user"));
+    }
+    if mode & OTHERS_MODE != 0 {
+        return Err(format!(
+            "{name} is open to others (mode {:04o}); run: chmod 600 {}",
+            mode & 0o7777,
+            path.display()
+        ));
+    }
+    Ok(file)
+}
+
+/// The first file appears with a whole state in it: an empty one is never the newest.
+fn make_first(path: &Path, directory: &File) -> io::Result<()> {
+    let unfinished = path.join(UNFINISHED);
+    match fs::remove_file(&unfinished) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let file = OpenOptions::new().write(true).create_new(true).mode(FILE_MODE).open(&unfinished)?;
+    file.write_all_at(encode(0, &[]).as_bytes(), 0)?;
+    file.sync_all()?;
+    fs::rename(&unfinished, path.join(NAMES[0]))?;
+    directory.sync_all()
+}
+
+fn read(mut file: &File) -> io::Result<Content> {
+    let mut bytes = Vec::new();
+    file.rewind()?;
+    file.take(FILE_LEN_MAX).read_to_end(&mut bytes)?;
+    if bytes.is_empty() {
+        return Ok(Content::Empty);
+    }
+    let state = String::from_utf8(bytes).ok().and_then(|text| decode(&text));
+    Ok(state.map_or(Content::Broken, |(generation, marks)| Content::State { generation, marks }))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn checksum(text: &str) -> String {
+    hex(digest(&SHA256, text.as_bytes()).as_ref())
+}
+
+fn encode(generation: u64, marks: &[KeyMark]) -> String {
+    let mut text = format!("{VERSION_LINE}\n{GENERATION}{generation}\n");
+    for KeyMark { key, number } in marks {
+        let KeyId { direction, spi, fingerprint } = key;
+        let _ = writeln!(text, "{direction} {spi:08x} {} {number}", hex(fingerprint));
+    }
+    let checksum = checksum(&text);
+    text + CHECKSUM + &checksum + "\n"
+}
+
+/// `None` for what [`encode`] does not write.
+fn decode(text: &str) -> Option<(u64, Vec<KeyMark>)> {
+    let lines = text.strip_suffix('\n')?;
+    let (_, last) = lines.rsplit_once('\n')?;
+    let covered = &text[..lines.len() - last.len()];
+    if last.strip_prefix(CHECKSUM)? != checksum(covered) {
+        return None;
+    }
+    let mut lines = covered.lines();
+    if lines.next()? != VERSION_LINE {
+        return None;
+    }
+    let generation = lines.next()?.strip_prefix(GENERATION)?.parse().ok()?;
+    let marks = lines.map(mark_of).collect::<Option<_>>()?;
+    Some((generation, marks))
+}
+
+fn mark_of(line: &str) -> Option<KeyMark> {
+    let mut words = line.split(' ');
+    let direction = match words.next()? {
+        "out" => SaDirection::Out,
+        "in" => SaDirection::In,
+        _ => return None,
+    };
+    let spi = u32::from_str_radix(words.next()?, 16).ok()?;
+    let digits = words.next()?;
+    let mut fingerprint = [0; FINGERPRINT_LEN];
+    for (byte, n) in fingerprint.iter_mut().zip(0..) {
+        *byte = u8::from_str_radix(digits.get(2 * n..2 * n + 2)?, 16).ok()?;
+    }
+    let number = words.next()?.parse().ok()?;
+    let is_whole = words.next().is_none() && digits.len() == 2 * FINGERPRINT_LEN;
+    is_whole.then_some(KeyMark { key: KeyId { direction, spi, fingerprint }, number })
+}
+
+#[cfg(test)]
+mod tests;
