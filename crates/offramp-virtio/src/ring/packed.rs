@@ -218,7 +218,7 @@ impl Ring {
         let mut free = size.saturating_sub(at.ahead_of(self.next_used, size));
         let buffers = batch.buffers.len();
         for _ in 0..FETCH_MAX {
-            if free == 0 || batch.is_full(buffers) || !self.is_available(at) {
+            if free == 0 || !self.is_available(at) {
                 break;
             }
             let ahead = usize::from(at.index) + AHEAD;
@@ -227,17 +227,18 @@ impl Ring {
             // SAFETY: the position is within the ring, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(at.index))) };
             let Descriptor { addr, len, id, flags } = descriptor;
-            let slots = if id < size && batch.push_single(&window, (addr, len), flags, id, writable) {
+            if id < size && batch.push_single(&window, (addr, len), flags, id, writable) {
                 fetched.chains += 1;
-                1
-            } else {
-                self.next_available = at;
-                self.fetch_chain(memory, batch, free, &mut fetched)?
-            };
+                at.advance(1, size);
+                free -= 1;
+                continue;
+            }
+            self.next_available = at;
+            let slots = self.fetch_chain(memory, batch, free, &mut fetched)?;
             at.advance(slots, size);
             free -= slots;
-            if fetched.bad > 0 {
-                // It may have been a long walk for nothing.
+            // A bad chain may have been a long walk for nothing.
+            if fetched.bad > 0 || batch.is_full(buffers) {
                 break;
             }
         }

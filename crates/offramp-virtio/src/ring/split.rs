@@ -121,9 +121,6 @@ impl Ring {
         let window = memory.window();
         let buffers = batch.buffers.len();
         for &head in &heads[..count] {
-            if batch.is_full(buffers) {
-                break;
-            }
             self.next_available = self.next_available.wrapping_add(1);
             // SAFETY: the head is within the table, which is aligned and mapped.
             let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(head))) };
@@ -142,6 +139,9 @@ impl Ring {
                 Ok(chain) => {
                     batch.chains.push(chain);
                     fetched.chains += 1;
+                    if batch.is_full(buffers) {
+                        break;
+                    }
                 }
                 Err(reason) => {
                     batch.buffers.truncate(first);
