@@ -653,7 +653,7 @@ mod every_order {
 
         fn disarm(&mut self) {}
 
-        fn watch<'a>(&'a self, _watch: &mut dyn FnMut(BorrowedFd<'a>)) {}
+        fn watch<'a>(&'a self, _is_held: bool, _watch: &mut dyn FnMut(BorrowedFd<'a>)) {}
     }
 
     fn send_one(end: &mut CableEnd) -> bool {

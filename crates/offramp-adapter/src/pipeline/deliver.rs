@@ -455,6 +455,7 @@ impl Deliver {
             hash: self.hash_of(outlet, &lent.frame),
             ..RxMeta::default()
         };
+        let is_proved = has_good_pseudo_header(&lent.frame);
         while rest.frames_left() > 0 && work.budget.is_left() {
             if rest.next_len() - rest.link_header_len() > outlet.mtu {
                 work.budget.spend(1, 0);
@@ -466,7 +467,7 @@ impl Deliver {
             outlet.stats.frames_in.add(count as u64);
             for slot in work.scratch.chunks_mut(stride).take(count) {
                 let frame = &mut slot[..len];
-                let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled);
+                let checksum = self.checksum_of_segment(frame, segmentation.kind, outlet.enabled, is_proved);
                 outlet.hand_over(self.rss.as_ref(), &RxMeta { checksum, ..meta }, frame);
             }
         }
@@ -544,8 +545,17 @@ impl Deliver {
     }
 
     /// How a segment whose checksums were just written is marked. Fragments alone have no checksum of their own.
-    fn checksum_of_segment(&self, segment: &mut [u8], kind: SegmentationKind, enabled: Offloads) -> ChecksumState {
+    fn checksum_of_segment(
+        &self,
+        segment: &mut [u8],
+        kind: SegmentationKind,
+        enabled: Offloads,
+        is_proved: bool,
+    ) -> ChecksumState {
         if !enabled.contains(Offloads::RX_CHECKSUM) || kind == SegmentationKind::UdpFragments {
+            return ChecksumState::Unknown;
+        }
+        if !is_proved && Frame::received(segment).verify() != ChecksumState::Good {
             return ChecksumState::Unknown;
         }
         match self.rx_csum {
@@ -584,6 +594,16 @@ impl Deliver {
     pub(crate) fn note(&mut self, outlet: &mut Outlet<'_, impl HostPort>) {
         self.has_taken |= std::mem::take(&mut outlet.has_taken);
     }
+}
+
+/// Whether the checksums of a frame's segments will be right: the host began them with the pseudo-header that the frame has.
+/// A guest may begin with anything, and the checksum of a fragment is not that of its bytes.
+fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
+    let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
+    let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
+    let transport_len = (layout.packet_end - layout.transport_start) as u32;
+    !layout.fragment
+        && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == frame.pseudo_header(transport_len).fold())
 }
 
 /// Writes as many of the next frames as are of one length and fit into the scratch: their length, the distance from one
