@@ -7,6 +7,7 @@ use offramp_adapter::stats::Loss;
 use offramp_adapter::switch::{FloodLimit, PortConfig, Switch, SwitchConfig, SwitchError, SwitchPort};
 use offramp_offload::caps::Offloads;
 use offramp_offload::coalesce::CoalesceConfig;
+use offramp_offload::frame::Frame;
 use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -345,6 +346,39 @@ fn a_super_frame_with_ece_alone_needs_no_agreement() {
     bench.run();
     let [(told, _)] = bench.host(1).given.as_slice() else { panic!("it was segmented") };
     assert_eq!(told.segmentation.map(|s| s.ecn), Some(false));
+}
+
+#[test]
+fn segments_of_a_frame_that_began_its_checksum_wrong_or_is_a_fragment_are_not_marked_good() {
+    let none = Some(Offloads::all() - Offloads::RSC4);
+    let frame = tcp_super_frame(0, 1, &pattern(1, 3000), 1000);
+    let changed = |at: usize| {
+        let (meta, mut frame) = frame.clone();
+        frame[at] ^= 1;
+        (meta, frame)
+    };
+    // The source address, the fragment offset (RFC 791 3.1), and the checksum as it was begun.
+    let all = [(frame.clone(), true), (changed(29), false), (changed(21), false), (changed(51), false)];
+    for honours_data_valid in [true, false] {
+        let mut bench = Bench::with_ports(1, &PortConfig::default());
+        bench.add(MemoryHost { accepts: none, honours_data_valid, ..MemoryHost::default() }, &PortConfig::default());
+        for (frame, is_good) in &all {
+            bench.send(0, frame.clone());
+            bench.run();
+            let given = std::mem::take(&mut bench.host(1).given);
+            assert_eq!(given.len(), 3);
+            for (meta, mut segment) in given {
+                assert_eq!(
+                    meta.checksum != ChecksumState::Unknown,
+                    *is_good,
+                    "{honours_data_valid} {:02x?}",
+                    &segment[..54]
+                );
+                let is_verified = Frame::received(&mut segment).verify() == ChecksumState::Good;
+                assert!(!honours_data_valid || is_verified == *is_good);
+            }
+        }
+    }
 }
 
 #[test]

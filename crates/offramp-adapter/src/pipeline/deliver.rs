@@ -601,9 +601,8 @@ impl Deliver {
 fn has_good_pseudo_header(frame: &Frame<'_>) -> bool {
     let (Ok(layout), Some(partial)) = (frame.layout(), frame.request().checksum) else { return false };
     let begun = frame.bytes().get(partial.field()..).and_then(|rest| rest.first_chunk());
-    let transport_len = (layout.packet_end - layout.transport_start) as u32;
-    !layout.fragment
-        && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == frame.pseudo_header(transport_len).fold())
+    let pseudo_header = frame.pseudo_header(layout.transport_len() as u32).fold();
+    !layout.fragment && begun.is_some_and(|begun| u16::from_be_bytes(*begun) == pseudo_header)
 }
 
 /// Writes as many of the next frames as are of one length and fit into the scratch: their length, the distance from one
