@@ -106,7 +106,7 @@ pub struct Begin {
     generation: u64,
 }
 
-/// What comes of a beginning.
+/// What happens when a frame begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It was deferred, and another one holds.

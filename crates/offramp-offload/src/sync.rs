@@ -12,7 +12,7 @@ use std::sync::PoisonError;
 
 pub use imp::{MutexGuard, atomic};
 
-/// A mutex whose value is whole at every step: replaced at once, or made anew by a reset.
+/// A mutex whose value is whole at every step: replaced at once, or reset.
 #[derive(Debug)]
 pub struct Mutex<T>(imp::Mutex<T>);
 

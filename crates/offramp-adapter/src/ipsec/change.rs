@@ -131,12 +131,12 @@ pub struct Ipsec {
     in_force: Mutex<Arc<InForce>>,
     /// Held for a whole change, which may wait for a [`KeyStore`](super::KeyStore). Threads of frames take `in_force` alone.
     changing: Mutex<()>,
-    makings: Mutex<Makings>,
+    context: Mutex<Context>,
 }
 
 /// What associations are made with, besides their own description.
 #[derive(Clone)]
-struct Makings {
+struct Context {
     library: &'static dyn CipherLibrary,
     events: Events,
     keys: Arc<KeyRegistry>,
@@ -144,13 +144,13 @@ struct Makings {
     port: Arc<str>,
 }
 
-impl fmt::Debug for Makings {
+impl fmt::Debug for Context {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Makings").field("library", &self.library.name()).finish_non_exhaustive()
+        f.debug_struct("Context").field("library", &self.library.name()).finish_non_exhaustive()
     }
 }
 
-impl Default for Makings {
+impl Default for Context {
     fn default() -> Self {
         Self { library: aws_lc(), events: None, keys: Arc::default(), port: Arc::from("") }
     }
@@ -159,24 +159,24 @@ impl Default for Makings {
 impl Ipsec {
     /// Takes the ciphers of the associations that are made from now on from this library.
     pub fn use_ciphers(&self, library: &'static dyn CipherLibrary) {
-        lock(&self.makings).library = library;
+        lock(&self.context).library = library;
     }
 
     /// The library that ciphers are taken from.
     pub fn library(&self) -> &'static dyn CipherLibrary {
-        lock(&self.makings).library
+        lock(&self.context).library
     }
 
     /// Sends events of the associations that are made from now on to `events`.
     pub fn tell(&self, events: Sender<SaEvent>) {
-        lock(&self.makings).events = Some(events);
+        lock(&self.context).events = Some(events);
     }
 
     /// Shares the keys of the associations that are made from now on with other ports, which know this one as `port`.
     /// Before that the port has a registry of its own.
     pub fn share_keys(&self, keys: &Arc<KeyRegistry>, port: &str) {
-        let mut makings = lock(&self.makings);
-        (makings.keys, makings.port) = (Arc::clone(keys), port.into());
+        let mut context = lock(&self.context);
+        (context.keys, context.port) = (Arc::clone(keys), port.into());
     }
 
     /// What becomes of packets that match no association now.
@@ -207,9 +207,9 @@ impl Ipsec {
     /// The first that cannot be made: where it stands in `changes`, and why.
     pub(crate) fn change(&self, changes: &[SaChange]) -> Result<(), (usize, SaError)> {
         let _alone = lock(&self.changing);
-        let makings = lock(&self.makings).clone();
+        let context = lock(&self.context).clone();
         let before = self.in_force();
-        let mut draft = Draft::of(&before, makings);
+        let mut draft = Draft::of(&before, context);
         let made =
             changes.iter().enumerate().try_for_each(|(n, change)| draft.make(change).map_err(|error| (n, error)));
         made.and_then(|()| draft.reserve(changes)).inspect_err(|_| draft.give_up())?;
@@ -229,7 +229,7 @@ impl Ipsec {
 
     /// Takes out an inbound association whose time of grace is over.
     pub(super) fn forget(&self, gone: &Arc<Inbound>) {
-        let keys = Arc::clone(&lock(&self.makings).keys);
+        let keys = Arc::clone(&lock(&self.context).keys);
         let mut current = lock(&self.in_force);
         if current.inbound.iter().any(|sa| Arc::ptr_eq(sa, gone)) {
             let inbound = current.inbound.iter().filter(|sa| !Arc::ptr_eq(sa, gone)).cloned().collect();
@@ -253,7 +253,7 @@ impl Ipsec {
 
 impl Drop for Ipsec {
     fn drop(&mut self) {
-        let keys = Arc::clone(&lock(&self.makings).keys);
+        let keys = Arc::clone(&lock(&self.context).keys);
         let in_force = self.in_force();
         in_force.outbound.iter().for_each(|sa| keys.release_outbound(sa, true));
         in_force.inbound.iter().for_each(|sa| keys.release_inbound(sa));
@@ -271,7 +271,7 @@ fn find_inbound(in_force: &InForce, spi: u32) -> Option<usize> {
 /// What is to be in force. Nothing that is in force changes with it before it is finished.
 struct Draft {
     next: InForce,
-    makings: Makings,
+    context: Context,
     retiring: Vec<(Arc<Inbound>, u64)>,
     /// Those that seal until this is in force: their last number is not known before.
     leaving: Vec<Leaving>,
@@ -295,11 +295,11 @@ struct Leaving {
 }
 
 impl Draft {
-    fn of(current: &InForce, makings: Makings) -> Self {
+    fn of(current: &InForce, context: Context) -> Self {
         let InForce { policy, outbound, inbound } = current;
         let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
         let (retiring, leaving, ending, made) = Default::default();
-        Self { next, makings, retiring, leaving, ending, made }
+        Self { next, context, retiring, leaving, ending, made }
     }
 
     /// Reserves the numbers of the new associations.
@@ -311,23 +311,23 @@ impl Draft {
         };
         let last = changes.iter().rposition(|change| matches!(change, SaChange::Add { .. } | SaChange::Rekey { .. }));
         let failed = |cause: io::Error| SaError::Unreserved { direction, spi, cause: cause.to_string() };
-        self.makings.keys.keep().map(|_| ()).map_err(|cause| (last.unwrap_or(0), failed(cause)))
+        self.context.keys.keep().map(|_| ()).map_err(|cause| (last.unwrap_or(0), failed(cause)))
     }
 
     /// Gives the keys of the new ones back: they do not come into force.
     fn give_up(&self) {
         for made in &self.made {
             match made {
-                Made::Out(sa) => self.makings.keys.release_outbound(sa, false),
-                Made::In(sa) => self.makings.keys.release_inbound(sa),
+                Made::Out(sa) => self.context.keys.release_outbound(sa, false),
+                Made::In(sa) => self.context.keys.release_inbound(sa),
             }
         }
     }
 
     /// Gives the keys of those back that are taken out.
     fn release(&self) {
-        self.leaving.iter().for_each(|leaving| self.makings.keys.release_outbound(&leaving.sa, leaving.is_replaced));
-        self.ending.iter().for_each(|sa| self.makings.keys.release_inbound(sa));
+        self.leaving.iter().for_each(|leaving| self.context.keys.release_outbound(&leaving.sa, leaving.is_replaced));
+        self.ending.iter().for_each(|sa| self.context.keys.release_inbound(sa));
     }
 
     fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
@@ -365,7 +365,7 @@ impl Draft {
             return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::Out, config)?;
-        let Makings { library, events, keys, port } = &self.makings;
+        let Context { library, events, keys, port } = &self.context;
         let mut made = Outbound::new(config, *library, events.clone(), keys.waker().cloned())?;
         if let Some(old) = old {
             made.succeed(&self.next.outbound[old]);
@@ -402,7 +402,7 @@ impl Draft {
             return Err(InvalidSa { spi, fault: SaFault::DuplicateSpi }.into());
         }
         self.check_key_is_alone(SaDirection::In, config)?;
-        let Makings { library, events, keys, .. } = &self.makings;
+        let Context { library, events, keys, .. } = &self.context;
         // What one before it has accepted is accepted no more.
         let sequence = config.sequence.max(keys.last_number(SaDirection::In, config).unwrap_or(0));
         let config = &SaConfig { sequence, ..config.clone() };

@@ -77,7 +77,7 @@ proptest! {
         });
         let bounds = |rate: u64, spare: usize| {
             let (due, burst, spare) = (rate as f64 / 5.0, (rate / 200 + 1) as f64, spare as f64);
-            // The last millisecond, and what comes while the queues wake late, need not be used.
+            // Tokens of the last millisecond, and of the time by which a queue wakes late, need not be used.
             (due - 2.0 * burst - spare, due + burst + spare)
         };
         let (least_bits, most_bits) = bounds(bits_per_second, one_of_each.bytes * 8);

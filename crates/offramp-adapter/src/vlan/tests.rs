@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// A frame with that behind its addresses.
+/// A frame with `tail` after its addresses.
 fn frame(tail: &[u8]) -> Vec<u8> {
     [&[2; 12][..], tail, &[0; 46]].concat()
 }

@@ -331,18 +331,18 @@ proptest! {
             prop_assert_eq!(changed.request(), expected.request());
             prop_assert_eq!(changed.layout(), expected.layout());
             match (plan, Segmenter::new(&expected, &policy)) {
-                (Ok(mut plan), Ok(mut anew)) => {
+                (Ok(mut plan), Ok(mut expected_plan)) => {
                     // Also in the middle of it.
                     for _ in 0..tci % 3 {
                         let mut out = vec![0; plan.next_len()];
                         plan.write_next(&Frame::new(&mut sent.clone(), request), &mut out);
-                        anew.skip_next();
+                        expected_plan.skip_next();
                     }
                     let plan = plan.after_tag_change(change);
-                    prop_assert_eq!(plan.link_header_len(), anew.link_header_len());
-                    prop_assert_eq!(written(plan, &changed), written(anew, &expected));
+                    prop_assert_eq!(plan.link_header_len(), expected_plan.link_header_len());
+                    prop_assert_eq!(written(plan, &changed), written(expected_plan, &expected));
                 }
-                (plan, anew) => prop_assert_eq!(plan.err(), anew.err()),
+                (plan, expected_plan) => prop_assert_eq!(plan.err(), expected_plan.err()),
             }
             if which % 2 == 0 {
                 prop_assert!(buffer.frame().bytes() == sent);

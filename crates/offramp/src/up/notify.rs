@@ -39,7 +39,7 @@ fn connected() -> Option<io::Result<UnixDatagram>> {
 pub struct Heartbeat(Option<UnixDatagram>);
 
 impl Heartbeat {
-    /// Finds out whether this process is to tell it (`sd_watchdog_enabled(3)`).
+    /// Reads whether the service manager expects a heartbeat of this process (`sd_watchdog_enabled(3)`).
     pub fn new() -> Self {
         let is_others = std::env::var("WATCHDOG_PID").is_ok_and(|pid| pid != std::process::id().to_string());
         let is_wanted = std::env::var_os("WATCHDOG_USEC").is_some() && !is_others;
