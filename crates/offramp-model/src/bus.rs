@@ -5,7 +5,7 @@ pub mod pcie;
 pub mod pcix;
 
 use crate::time::Span;
-use pci::Pci;
+use pci::{Command, Pci};
 use pcie::Pcie;
 use pcix::PciX;
 
@@ -52,7 +52,44 @@ pub enum Bus {
     Pcie(Pcie),
 }
 
+/// What a bus master does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transfers {
+    /// Reads alone.
+    Read,
+    /// Writes alone.
+    Write,
+    /// As many of both at once; a rate is that of one of them.
+    Both,
+}
+
+impl Transfers {
+    /// Every kind, with its name.
+    pub const NAMES: [(&'static str, Self); 3] = [("read", Self::Read), ("write", Self::Write), ("both", Self::Both)];
+}
+
 impl Bus {
+    /// Time from one transfer of a bus master to the next, or from one pair to the next, when it does nothing else; and what
+    /// limits it. `None`: nobody is master of a bus that has limits.
+    pub fn transfer(&self, transfers: Transfers, command: Command, bytes: u64) -> Option<(Span, &'static str)> {
+        const BUS: &str = "the bus";
+        let (read, write) = match self {
+            Self::Pcie(pcie) => return Some(pcie.transfer(transfers, bytes).limit()),
+            Self::Pci(pci) => ((pci.time(command, bytes), Span::ZERO), pci.time(Command::Write, bytes)),
+            Self::PciX(pcix) => {
+                let read = pcix.read(bytes);
+                ((read.bus, read.engine), pcix.write(bytes).bus)
+            }
+            Self::Isa(_) | Self::Master => return None,
+        };
+        let (bus, reads) = match transfers {
+            Transfers::Read => read,
+            Transfers::Write => (write, Span::ZERO),
+            Transfers::Both => (read.0 + write, read.1),
+        };
+        Some(if bus >= reads { (bus, BUS) } else { (reads, "reads under way") })
+    }
+
     /// Time of the processor for this number of bytes of a frame.
     pub fn processor_time(&self, bytes: u64) -> Span {
         match self {

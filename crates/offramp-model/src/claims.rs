@@ -28,6 +28,8 @@ const PERCENT: &str = "%";
 pub enum Kind {
     /// Numbers of the profile were chosen for it.
     Fitted,
+    /// A number that nobody published decides it, and was chosen with this row or one like it in view.
+    Chosen,
     /// It comes out of numbers that were not.
     Predicted,
     /// It follows from the structure alone: an exact number, or a sign.
@@ -43,6 +45,7 @@ impl Kind {
     pub fn name(self) -> &'static str {
         match self {
             Self::Fitted => "fitted",
+            Self::Chosen => "chosen",
             Self::Predicted => "predicted",
             Self::Structural => "structural",
             Self::Shown => "shown",
@@ -85,8 +88,14 @@ pub struct Table {
     pub rows: Vec<Row>,
     /// Numbers that were fitted, with the rows that they were fitted to.
     pub fitted_numbers: Vec<FittedNumber>,
-    /// Rows that are predicted with a figure.
+    /// Rows that a number decides which was chosen with them in view.
+    pub chosen_rows: usize,
+    /// Rows that are predicted.
     pub predicted_rows: usize,
+    /// Those of them that have an error, and so a figure on both sides.
+    pub predicted_figures: usize,
+    /// Those of these that keep to their target.
+    pub predicted_figures_met: usize,
     /// Rows that leave their target.
     pub missed_rows: usize,
     /// Claims that are not modelled yet.
@@ -129,10 +138,24 @@ pub fn table() -> Result<Table, ModelError> {
         rows.extend(of_claim);
     }
     let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
-    let predicted_rows = count(&|row| row.kind == Kind::Predicted && row.modelled.is_some());
+    let is_figure = |row: &Row| row.kind == Kind::Predicted && row.error.is_some();
+    let chosen_rows = count(&|row| row.kind == Kind::Chosen);
+    let predicted_rows = count(&|row| row.kind == Kind::Predicted);
+    let predicted_figures = count(&is_figure);
+    let predicted_figures_met = count(&|row| is_figure(row) && row.ok == Some(true));
     let missed_rows = count(&|row| row.ok == Some(false));
     let not_modelled = count(&|row| row.kind == Kind::NotModelled);
-    Ok(Table { rows, fitted_numbers: fitted_numbers()?, predicted_rows, missed_rows, not_modelled, live_run: None })
+    Ok(Table {
+        rows,
+        fitted_numbers: fitted_numbers()?,
+        chosen_rows,
+        predicted_rows,
+        predicted_figures,
+        predicted_figures_met,
+        missed_rows,
+        not_modelled,
+        live_run: None,
+    })
 }
 
 /// The rows of all families, each made by a thread of its own: they share nothing, so their order does not matter.
@@ -147,11 +170,15 @@ fn modelled() -> Result<Vec<Row>, ModelError> {
     Ok(families.concat())
 }
 
-/// Every number that was fitted in any system that comes with offramp, once.
+/// Every number that was fitted in any system or bus that comes with offramp, once.
 fn fitted_numbers() -> Result<Vec<FittedNumber>, ModelError> {
     let mut found = BTreeMap::new();
-    for listed in profile::list().iter().filter(|listed| listed.kind == "system") {
-        let profile = Profile::load(listed.name)?;
+    for listed in profile::list() {
+        let profile = match listed.kind {
+            "system" => Profile::load(listed.name)?,
+            "bus" => Profile::load_bus(listed.name)?,
+            _ => continue,
+        };
         for (key, quantity) in profile.fitted() {
             let value = key.dimension.show(quantity.value);
             let number = FittedNumber { name: key.name, value: value.clone(), rows: quantity.fitted_to.clone() };

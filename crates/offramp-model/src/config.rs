@@ -28,6 +28,17 @@ pub enum Workload {
 }
 
 impl Workload {
+    /// What happens in it, in a sentence.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::TtcpReceive => "the peer sends a stream over TCP, and a process of the host reads it",
+            Self::NfsRead => "the host reads files of the peer by NFS over UDP",
+            Self::TtcpSend => "a process of the host sends a stream over TCP",
+            Self::TtcpBoth => "the two streams at once",
+            Self::UdpSend => "a process of the host sends datagrams over UDP, which the host fragments",
+        }
+    }
+
     /// Every workload, with the name that a user gives.
     pub const NAMES: [(&'static str, Self); 6] = [
         ("ttcp-receive", Self::TtcpReceive),
@@ -312,6 +323,12 @@ impl Config {
     }
 }
 
+/// The bus of a profile, and the command by which its adapter reads over PCI.
+pub fn bus(profile: &Profile) -> (Bus, Command) {
+    let fields = Fields(profile);
+    (fields.bus(), fields.engine().read_command)
+}
+
 struct Fields<'a>(&'a Profile);
 
 impl Fields<'_> {
@@ -560,6 +577,9 @@ impl Fields<'_> {
                 write_latency: self.time("bus.write_latency"),
                 outstanding_reads: self.0.value("bus.outstanding_reads"),
                 write_interval: self.time("bus.write_interval"),
+                read_engine: self.time("bus.read_time"),
+                write_engine: self.time("bus.write_time"),
+                line_len: self.0.value("bus.cache_line"),
                 posted_credit_len: self.0.value("bus.posted_credit"),
                 credit_latency: self.time("bus.credit_latency"),
                 iommu: self.is_on("bus.iommu").then(|| Iommu {

@@ -168,6 +168,16 @@ pub fn list() -> Vec<Listed> {
     embedded::PROFILES.iter().map(|&(kind, name, text)| Listed { kind, name, title: title(text) }).collect()
 }
 
+/// The parameters that a profile which comes with offramp sets itself, not by what it extends or names.
+pub fn sets(listed: &Listed) -> Vec<&'static str> {
+    let text = embedded::PROFILES.iter().find(|(kind, name, _)| (*kind, *name) == (listed.kind, listed.name));
+    let Some(raw) = text.and_then(|(_, _, text)| toml::from_str::<RawProfile>(text).ok()) else { return Vec::new() };
+    let names = raw.sections().into_iter().flat_map(|(section, values)| {
+        values.keys().filter_map(move |name| schema::find(&format!("{section}.{name}"))).map(|key| key.name)
+    });
+    names.collect()
+}
+
 impl Profile {
     /// The system of that name, or in that file, with all its parts.
     ///
@@ -179,6 +189,23 @@ impl Profile {
         profile.add(SYSTEM, name, Path::new(""), &mut Vec::new())?;
         profile.check_parts()?;
         profile.add_defaults();
+        profile.check()?;
+        Ok(profile)
+    }
+
+    /// A bus by itself: that name, or in that file. Nothing else of such a profile says anything.
+    ///
+    /// # Errors
+    /// As [`Self::load`].
+    pub fn load_bus(name: &str) -> Result<Self, ProfileError> {
+        let mut profile =
+            Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
+        profile.add("bus", name, Path::new(""), &mut Vec::new())?;
+        profile.add_defaults();
+        if profile.shown("bus.kind") != "isa" {
+            let master = known(name, "adapter.access")?;
+            profile.values.insert(master.name, set_for_this_run(master.parse("master").unwrap_or(master.max)));
+        }
         profile.check()?;
         Ok(profile)
     }

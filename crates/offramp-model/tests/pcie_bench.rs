@@ -1,76 +1,74 @@
-//! PCI Express against what `pcie-bench` measured ([`offramp_model::bus::pcie::measured`]).
+//! PCI Express against what `pcie-bench` measured ([`offramp_model::bus::pcie::measured`]): six hosts, reads, writes and
+//! both, 40 sizes each, aligned or not.
 //!
-//! Targets: 3 % from 512 bytes on, 15 % at 64; between them bytes, latency and engine overlap, and there is no target.
-//! What leaves its target is named in `MISSES` and stays.
+//! Targets: at least 80 % of all points within 10 %, 90 % of those of the servers, and three quarters of every curve of
+//! theirs. The desktop's curves have no target: its rates fall where transfers grow, and double between two sizes.
 
-use Transfers::{Both, Read, Write};
-use offramp_model::bus::pcie::measured::{
-    BROADWELL, DESKTOP, E5, IOMMU_READ_LATENCY_NS, IOMMU_READS, MEASURED, Measured, SIZES, Transfers, link,
-};
+use Transfers::{Read, Write};
+use offramp_model::bus::Transfers;
+use offramp_model::bus::pcie::measured::{E5, IOMMU_READS, Measured, link, measured};
 use offramp_model::bus::pcie::{Iommu, Pcie};
 use offramp_model::time::Span;
 
-/// Host, transfers and sizes of the figures that leave their target, and why.
-const MISSES: [(&str, Transfers, &[u64]); 5] = [
-    // The adapter's: its reads dip at 1024 bytes alone, of as many packets for each byte as 512 and 2048 have.
-    (E5, Read, &[1024]),
-    // Each transfer of the pair takes some ns more than links and engines account for, whatever its length, and at 1024
-    // bytes the dip of the reads besides: something that both engines share on the adapter and nobody has described.
-    (E5, Both, &[512, 1024, 1536, 2048]),
-    // 3.1 and 3.4 % faster than the published formula allows: it counts acknowledgements and credits as if the other way
-    // were full of packets, too. Without them the same reads would be 5 % too fast.
-    (BROADWELL, Read, &[1536, 2048]),
-    // With the latency that was measured of it idle and the reads under way of the server, this host could not have done as
-    // many small reads as it did; and its rates fall from 128 to 256 bytes and from 1024 to 1536, which no byte explains.
-    (DESKTOP, Read, &[64, 512]),
-    // The same; its posted writes reach two thirds of those of the same adapter in a server.
-    (DESKTOP, Write, &[64, 512, 1024, 1536, 2048]),
-];
+const WITHIN_PERCENT: f64 = 10.0;
+/// A Xeon E3: its median latency of 1226 ns has a tail of 4 us.
+const DESKTOP: &str = "E3-1226v3";
 
-fn target_percent(bytes: u64) -> Option<f64> {
-    match bytes {
-        64 => Some(15.0),
-        512.. => Some(3.0),
-        _ => None,
-    }
-}
-
-fn missed_sizes(measured: &Measured) -> Vec<u64> {
+/// Points of a curve that are within the target, and all.
+fn met(measured: &Measured) -> (usize, usize) {
     let link = measured.link();
-    let mut missed = Vec::new();
-    for (&bytes, &rate) in SIZES.iter().zip(&measured.rates).filter(|(_, rate)| **rate > 0.0) {
+    let error = |&(bytes, rate): &(u64, f64)| {
         let modelled = measured.transfers.gbps(&link, bytes);
-        let error = 100.0 * (modelled / rate - 1.0);
+        let percent = 100.0 * (modelled / rate - 1.0);
         let (host, what) = (measured.host, format!("{:?}", measured.transfers));
-        println!("{host:10} {what:6} {bytes:5} bytes: {rate:5.1} measured, {modelled:5.1} modelled, {error:+6.1} %");
-        if target_percent(bytes).is_some_and(|target| error.abs() > target) {
-            missed.push(bytes);
-        }
-    }
-    missed
+        println!("{host:10} {what:6} {bytes:5} bytes: {rate:5.1} measured, {modelled:5.1} modelled, {percent:+6.1} %");
+        percent.abs() <= WITHIN_PERCENT
+    };
+    (measured.rates.iter().filter(|point| error(point)).count(), measured.rates.len())
 }
 
 #[test]
-fn the_measured_curves_are_met_but_for_the_misses_that_are_named() {
-    for measured in &MEASURED {
-        let named = MISSES.iter().find(|(host, of, _)| *host == measured.host && *of == measured.transfers);
-        let expected = named.map_or(&[][..], |(.., sizes)| sizes);
-        assert_eq!(missed_sizes(measured), expected, "{} {:?}", measured.host, measured.transfers);
+fn the_measured_curves_are_met_at_most_sizes_and_in_every_server() {
+    let (mut all, mut of_servers) = ((0, 0), (0, 0));
+    for measured in measured() {
+        let (met, points) = met(&measured);
+        println!("{:10} {:?}: {met} of {points} within {WITHIN_PERCENT} %", measured.host, measured.transfers);
+        assert_eq!(points, 40);
+        all = (all.0 + met, all.1 + points);
+        if measured.host != DESKTOP {
+            of_servers = (of_servers.0 + met, of_servers.1 + points);
+            assert!(4 * met >= 3 * points, "{} {:?}: {met} of {points}", measured.host, measured.transfers);
+        }
+    }
+    println!("servers: {} of {}; all: {} of {}", of_servers.0, of_servers.1, all.0, all.1);
+    assert_eq!((of_servers.1, all.1), (600, 720));
+    assert!(of_servers.0 * 10 >= of_servers.1 * 9, "{of_servers:?}");
+    assert!(all.0 * 10 >= all.1 * 8, "{all:?}");
+}
+
+#[test]
+fn the_engine_s_numbers_are_those_of_the_rows_that_they_are_fitted_to() {
+    for (transfers, bytes) in [(Read, 64), (Write, 64), (Read, 128), (Write, 128)] {
+        let measured = measured().into_iter().find(|of| of.host == E5 && of.transfers == transfers).unwrap();
+        let (_, rate) = measured.rates.iter().find(|(of, _)| *of == bytes).unwrap();
+        let modelled = transfers.gbps(&measured.link(), bytes);
+        assert!((modelled / rate - 1.0).abs() < 0.015, "{transfers:?} {bytes}: {modelled} against {rate}");
     }
 }
 
 #[test]
 fn an_iommu_whose_cache_is_too_small_bounds_small_reads_and_spares_large_ones() {
     // 64 entries of 4 KiB are where the measured curve bends; walks of 330 ns are of the paper; how many run at once
-    // is taken from the last figure, and the two between are predicted.
+    // is taken from the last figure, and those between are predicted.
     let with = |window_len| {
         let iommu = Iommu { entries: 64, page_len: 4096, window_len, walk_time: Span::ns(330), walkers: 6 };
-        Pcie { iommu: Some(iommu), ..link(IOMMU_READ_LATENCY_NS) }
+        Pcie { iommu: Some(iommu), ..link(600) }
     };
     for (window, measured) in IOMMU_READS {
         let modelled = Read.gbps(&with(window), 64);
-        assert!((modelled / measured - 1.0).abs() < 0.15, "{window}: {modelled} against {measured}");
+        println!("{window}: {measured} measured, {modelled:.1} modelled");
+        assert!((modelled / measured - 1.0).abs() < 0.1, "{window}: {modelled} against {measured}");
     }
     let [covered, uncovered] = [256 << 10, 64 << 20].map(|window| Read.gbps(&with(window), 512));
-    assert!(uncovered / covered > 0.96, "measured: 55.0 and 53.6 Gbit/s");
+    assert!(uncovered / covered > 0.96, "measured: 55.1 and 54.6 Gbit/s");
 }

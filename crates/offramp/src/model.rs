@@ -1,6 +1,7 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
 mod compare;
+mod lists;
 mod report;
 mod sensitivity;
 mod sweep;
@@ -33,13 +34,15 @@ Examples:
   offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 \\
       --out sweep.csv
   offramp model sensitivity 486-wd8003ep --workload ttcp-receive --method sobol
+  offramp model params bus.                        the parameters of a bus
+  offramp model dma pcie-3x8 --bytes 64,1514 --op both
   offramp model claims                             what was published beside what the model says
   offramp lab --json > lab.json
   offramp model claims --live lab.json             and beside what was measured here
   offramp model report --html claims.html          the same as a page, with charts
 
-Exit status: 0 done; 1 a claim left its target, nothing came through, or a file could not be
-written; 2 wrong options or a wrong profile; 130 stopped.";
+Exit status: 0 done; 1 a claim left its target, nothing came through, a point of a sweep failed,
+or a file could not be written; 2 wrong options or a wrong profile; 130 stopped.";
 
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
@@ -53,12 +56,22 @@ pub struct Args {
 enum Command {
     /// List the profiles that come with offramp
     List,
+    /// List the parameters: unit, range, default, meaning, and which profiles set them
+    Params {
+        /// Only those whose name or meaning holds this
+        #[arg(default_value = "")]
+        pattern: String,
+    },
+    /// List the workloads
+    Workloads,
     /// Run a workload on a system
     Run(RunArgs),
     /// Say where each microsecond of a frame goes
     Explain(ExplainArgs),
     /// Set two systems side by side
     Compare(compare::Args),
+    /// Say what a bus moves for its master, by the length of a transfer
+    Dma(lists::DmaArgs),
     /// Run a workload over ranges of parameters
     Sweep(sweep::Args),
     /// Say which parameters an outcome hangs on
@@ -80,7 +93,7 @@ enum Command {
 struct RunArgs {
     /// A system: its name, or a file that ends in .toml
     profile: String,
-    /// What is sent
+    /// What is sent; `offramp model workloads` lists them
     #[arg(long, value_parser = workload)]
     workload: Workload,
     /// Set a parameter, with its unit: bus.clock=13.4MHz
@@ -117,6 +130,9 @@ fn setting(text: &str) -> Result<(String, String), String> {
 pub fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::List => list(),
+        Command::Params { pattern } => lists::params(pattern),
+        Command::Workloads => lists::workloads(),
+        Command::Dma(args) => lists::dma(args),
         Command::Run(args) => run_workload(args, run_text),
         Command::Explain(args) => explain_workload(args),
         Command::Compare(args) => compare::run(args),

@@ -87,6 +87,48 @@ fn a_run_in_which_nothing_comes_through_ends_with_who_waits_for_what() {
 }
 
 #[test]
+fn a_sweep_with_points_that_failed_has_its_table_and_is_no_success() {
+    let scratch = Scratch::new("failed-points");
+    let table = scratch.path("table.csv");
+    let vary = ["--vary", "adapter.receive_descriptors=1,512", "--out", &table];
+    let output = run(&[&["model", "sweep", "server-82599", "--workload", "ttcp-receive"], &vary[..]].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("1 of 2 points could not be run"), "{text}");
+    assert_eq!(lines(&table), 3);
+}
+
+#[test]
+fn parameters_workloads_and_transfers_of_a_bus_are_listed() {
+    for (args, holds) in [
+        (&["model", "params", "bus.lanes"][..], &["PCI Express: lanes", "1 lane to 32 lane", "bus/pcie-3x8"][..]),
+        (&["model", "workloads"], &["ttcp-receive", "nfs-read"]),
+        (&["model", "dma", "pcie-3x8", "--bytes", "64,1514", "--op", "both"], &["Gbit/s", "1514 both"]),
+        (&["model", "dma", "pci-33-32", "--bytes", "256"], &["256 read", "256 write", "256 both", "the bus"]),
+    ] {
+        let output = run(args);
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(output.status.success(), "{args:?}");
+        for part in holds {
+            assert!(text.contains(part), "{args:?}: {text}");
+        }
+    }
+    for (args, code, why) in [
+        (&["model", "params", "bus.lains"][..], 2, "did you mean \"bus.lanes\""),
+        (&["model", "dma", "isa-8"], 1, "nobody is master"),
+        (&["model", "dma", "pcie-3x8", "--set", "bus.lanes=3"], 2, "there is no pcie bus of 3 lane"),
+        (
+            &["model", "run", "486-wd8003ep", "--workload", "ttcp", "--set", "clock=8MHz"],
+            2,
+            "with its section: bus.clock",
+        ),
+    ] {
+        let output = run(args);
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(code) && text.contains(why), "{args:?}: {text}");
+    }
+}
+
+#[test]
 fn a_reader_that_is_gone_is_no_failure() {
     for args in [&["model", "list"][..], &["model", "run", "486-wd8003ep", "--workload", "ttcp-receive"]] {
         let (reader, writer) = std::io::pipe().unwrap();

@@ -1,12 +1,16 @@
 //! PCI Express: what packets, credits, outstanding reads and an IOMMU leave of the raw rate.
 //!
 //! Bytes on the link are counted as in the model of `pcie-bench` (Neugebauer et al., SIGCOMM 2018): transaction layer
-//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot
-//! below 256 bytes, so the adapter's engines are servers of their own. They limit the reads under way, the writes
-//! per second, and the posted bytes before credits come back.
+//! packets with their headers and framing, acknowledgements, credit updates and skip symbols. Bytes alone overshoot:
+//!
+//! - The adapter's engine takes a time for each read request and each write, beside their bytes. Both directions share it.
+//! - It moves whole lines, so 65 bytes take as long as 128.
+//! - It has a number of reads under way and a shortest interval between writes; the root takes a number of posted bytes
+//!   before credits come back, and its IOMMU walks its tables for a number of pages at a time. The slowest of these limits.
 
 pub mod measured;
 
+use super::Transfers;
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 
 /// Header of a memory read or write with a 64-bit address: sequence number, LCRC and framing 8, header 16
@@ -50,6 +54,12 @@ pub struct Pcie {
     pub outstanding_reads: u64,
     /// Shortest time between two writes of the adapter's engine.
     pub write_interval: Span,
+    /// The adapter's engine, for each read request, beside its bytes.
+    pub read_engine: Span,
+    /// The adapter's engine, for each write, beside its bytes.
+    pub write_engine: Span,
+    /// Bytes of a line: the engine moves whole ones.
+    pub line_len: u64,
     /// Posted bytes that the root takes before it gives credits back; 0: as many as come.
     pub posted_credit_len: u64,
     /// From a posted write until its credits are back.
@@ -80,10 +90,18 @@ impl Iommu {
         PPM - PPM * reach.min(self.window_len) / self.window_len.max(1)
     }
 
+    /// Share of the accesses that need a walk of their own, parts of a million, with `under_way` accesses at once: one whose
+    /// page is walked for already waits for that walk.
+    pub fn walk_ppm(&self, under_way: u64) -> u64 {
+        let (miss, pages) = (self.miss_ppm(), (self.window_len / self.page_len).max(1));
+        let walked_for = under_way.saturating_mul(miss) / pages;
+        miss - miss * walked_for.min(PPM) / PPM
+    }
+
     /// Walks of an access to `bytes` in one page each, as time of the walkers.
-    fn walk_time_of(&self, bytes: u64) -> Span {
+    fn walk_time_of(&self, bytes: u64, under_way: u64) -> Span {
         let pages = bytes.div_ceil(self.page_len).max(1);
-        Span(self.walk_time.times(pages).scaled_ppm(self.miss_ppm()).0 / self.walkers.max(1))
+        Span(self.walk_time.times(pages).scaled_ppm(self.walk_ppm(under_way)).0 / self.walkers.max(1))
     }
 }
 
@@ -94,20 +112,33 @@ pub struct Use {
     pub up: Span,
     /// The link from the host.
     pub down: Span,
-    /// The engine, the credits and the walkers: the slowest of them.
+    /// The adapter's engine, which works for one transfer at a time.
     pub engine: Span,
+    /// Time until the next of its kind, by reads under way, the interval of writes, credits and walkers: the longest.
+    pub interval: Span,
 }
 
 impl Use {
-    /// Time from one such transfer to the next, when nothing else is done.
-    pub fn interval(&self) -> Span {
-        self.up.max(self.down).max(self.engine)
+    /// Time from one such transfer to the next, when nothing else is done, and what it is that takes it.
+    pub fn limit(&self) -> (Span, &'static str) {
+        let bytes = self.up.max(self.down) + self.engine;
+        let link = if self.up > self.down {
+            "bytes to the host, and the engine"
+        } else {
+            "bytes from the host, and the engine"
+        };
+        if bytes >= self.interval { (bytes, link) } else { (self.interval, "what is under way") }
     }
 
-    /// Both, one after the other on the links and side by side in engines of their own.
+    /// Both, one after the other on the links and in the engine.
     #[must_use]
     pub fn beside(&self, other: &Self) -> Self {
-        Self { up: self.up + other.up, down: self.down + other.down, engine: self.engine.max(other.engine) }
+        Self {
+            up: self.up + other.up,
+            down: self.down + other.down,
+            engine: self.engine + other.engine,
+            interval: self.interval.max(other.interval),
+        }
     }
 }
 
@@ -159,11 +190,20 @@ impl Pcie {
 
     /// The adapter writes this number of bytes to the memory of the host.
     pub fn write(&self, bytes: u64) -> Use {
+        let bytes = self.lines(bytes);
         let packets = bytes.div_ceil(self.payload_len_max).max(1);
         let on_link = bytes + packets * (REQUEST_HEADER_LEN + self.ecrc_len());
-        let walks = self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes));
-        let engine = self.write_interval.max(self.credit_time(bytes)).max(walks);
-        Use { up: self.link_time(on_link), down: Span::ZERO, engine }
+        let interval = self.write_interval.max(self.credit_time(bytes)).max(self.walks(bytes));
+        Use { up: self.link_time(on_link), down: Span::ZERO, engine: self.write_engine, interval }
+    }
+
+    /// Bytes of the whole lines that hold this number of them.
+    fn lines(&self, bytes: u64) -> u64 {
+        bytes.next_multiple_of(self.line_len.max(1))
+    }
+
+    fn walks(&self, bytes: u64) -> Span {
+        self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes, self.outstanding_reads))
     }
 
     /// Time that credits allow this number of posted bytes in.
@@ -176,13 +216,22 @@ impl Pcie {
 
     /// The adapter reads this number of bytes of the memory of the host.
     pub fn read(&self, bytes: u64) -> Use {
+        let bytes = self.lines(bytes);
         let requests = bytes.div_ceil(self.read_request_len_max).max(1);
         let completions = bytes.div_ceil(self.completion_len_max).max(1);
-        let walks = self.iommu.map_or(Span::ZERO, |iommu| iommu.walk_time_of(bytes));
         let up = self.link_time(requests * (REQUEST_HEADER_LEN + self.ecrc_len()));
         let down = self.link_time(bytes + completions * (COMPLETION_HEADER_LEN + self.ecrc_len()));
         let under_way = Span(self.read_latency.times(requests).0 / self.outstanding_reads.max(1));
-        Use { up, down, engine: under_way.max(walks) }
+        Use { up, down, engine: self.read_engine.times(requests), interval: under_way.max(self.walks(bytes)) }
+    }
+
+    /// What one transfer takes, or a pair of both kinds.
+    pub fn transfer(&self, transfers: Transfers, bytes: u64) -> Use {
+        match transfers {
+            Transfers::Read => self.read(bytes),
+            Transfers::Write => self.write(bytes),
+            Transfers::Both => self.write(bytes).beside(&self.read(bytes)),
+        }
     }
 
     /// The processor writes a register: posted, it does not wait.
@@ -209,47 +258,51 @@ impl PcieState {
     /// The adapter writes; returns when the host sees it.
     pub fn write(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
         let begins = now.max(self.up).max(self.write);
-        self.write = begins + used.engine;
-        self.up = begins + used.up;
-        self.down = self.down.max(now) + used.down;
-        begins + used.up + pcie.write_latency
+        self.write = begins + used.interval;
+        self.up = begins + used.engine + used.up;
+        // The engine works for nothing else meanwhile, so neither link moves.
+        self.down = self.down.max(now) + used.engine + used.down;
+        self.up + pcie.write_latency
     }
 
     /// The adapter reads; returns when the last byte is there.
     pub fn read(&mut self, pcie: &Pcie, used: &Use, now: Time) -> Time {
         let begins = now.max(self.up).max(self.read);
-        self.read = begins + used.engine;
-        self.up = begins + used.up;
+        self.read = begins + used.interval;
+        self.up = begins + used.engine + used.up;
         let data = (begins + used.up + pcie.read_latency).max(self.down);
-        self.down = data + used.down;
+        self.down = data + used.engine + used.down;
         self.down
     }
 
-    /// When the last transfer that asked gets the link to the host.
+    /// When the last transfer that asked gets the engine and the link to the host.
     pub fn begun_up(&self, used: &Use) -> Time {
-        Time(self.up.0.saturating_sub(used.up.0))
+        Time(self.up.0.saturating_sub((used.engine + used.up).0))
     }
 
-    /// When the last transfer that asked gets the link from the host.
+    /// When the last transfer that asked gets the engine and the link from the host.
     pub fn begun_down(&self, used: &Use) -> Time {
-        Time(self.down.0.saturating_sub(used.down.0))
+        Time(self.down.0.saturating_sub((used.engine + used.down).0))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     /// Generation 3, 8 lanes, as of the adapter that `pcie-bench` used.
     const GEN3X8: Pcie = Pcie {
         write_latency: Span::ns(300),
         outstanding_reads: u64::MAX,
         write_interval: Span::ZERO,
+        read_engine: Span::ZERO,
+        write_engine: Span::ZERO,
         ..measured::link(600)
     };
 
     fn gbps(bytes: u64, used: &Use) -> f64 {
-        payload_bps(bytes, used.interval()) / 1e9
+        payload_bps(bytes, used.limit().0) / 1e9
     }
 
     #[test]
@@ -291,6 +344,37 @@ mod tests {
         assert_eq!(iommu(512 << 10).miss_ppm(), 500_000);
         let walks_per_second = 6.0 / 330e-9 / (1.0 - 256.0 / 65_536.0);
         assert!((gbps(64, &read(64 << 20)) - walks_per_second * 512.0 / 1e9).abs() < 0.1);
+        // Of 34 reads 17 miss, and each finds one of the 128 pages walked for already.
+        assert_eq!(iommu(512 << 10).walk_ppm(34), 500_000 - 500_000 * 17 / 128);
+        assert_eq!(iommu(512 << 10).walk_ppm(0), 500_000);
+    }
+
+    proptest! {
+        #[test]
+        fn transfers_of_whole_lines_take_bytes_and_engine_and_both_directions_share_the_engine(
+            (read_len, write_len, latency) in (1_u64..4097, 1_u64..4097, 0_u64..2_000),
+            (read_engine, write_engine) in (0_u64..20_000, 0_u64..20_000),
+        ) {
+            const PAIRS: u64 = 200;
+            let engines = (Span(read_engine), Span(write_engine));
+            let pcie = Pcie { read_engine: engines.0, write_engine: engines.1, ..measured::link(latency) };
+            prop_assert_eq!(pcie.write(write_len), pcie.write(write_len.next_multiple_of(64)));
+            prop_assert_eq!(pcie.read(read_len), pcie.read(read_len.next_multiple_of(64)));
+            let (read, write) = (pcie.read(read_len), pcie.write(write_len));
+            let requests = read_len.next_multiple_of(64).div_ceil(pcie.read_request_len_max);
+            let engine = engines.0.times(requests) + engines.1;
+            let bytes = (read.up + write.up).max(read.down + write.down) + engine;
+            let limit = write.beside(&read).limit().0;
+            prop_assert_eq!(limit, bytes.max(read.interval).max(write.interval));
+            let mut state = PcieState::default();
+            let mut end = Time::START;
+            for _ in 0..PAIRS {
+                end = state.write(&pcie, &write, Time::START).max(state.read(&pcie, &read, Time::START));
+            }
+            let took = end.since(Time::START).0.saturating_sub((pcie.read_latency + pcie.write_latency).0);
+            let law = limit.times(PAIRS).0;
+            prop_assert!(took.abs_diff(law) <= 2 * (limit + pcie.read_latency).0, "{took} ps, {law} by the law");
+        }
     }
 
     #[test]
@@ -307,7 +391,7 @@ mod tests {
     }
 
     #[test]
-    fn reads_and_writes_share_the_way_up_and_nothing_else() {
+    fn reads_and_writes_share_the_way_up_and_without_an_engine_nothing_else() {
         let mut state = PcieState::default();
         let (write, read) = (GEN3X8.write(1024), GEN3X8.read(1024));
         let written = state.write(&GEN3X8, &write, Time::START);

@@ -172,7 +172,8 @@ fn i8() -> Result<Row, ModelError> {
         modelled: outcome.kib_per_second,
         unit: "KiB/s",
     };
-    let row = Row::figure("I8", Kind::Predicted, figures, THROUGHPUT_PERCENT, "the sender's gap as fitted for I7");
+    let assumption = "the sender's gap, which is fitted to the same figure of I7, is the limit";
+    let row = Row::figure("I8", Kind::Fitted, figures, THROUGHPUT_PERCENT, assumption);
     let is_below = outcome.bytes_per_second < TCP_CEILING;
     Ok(Row { ok: row.ok.map(|ok| ok && is_below), target: format!("{}, below 1155 kB/s", row.target), ..row })
 }
@@ -315,7 +316,7 @@ fn i17() -> Result<Vec<Row>, ModelError> {
     let is_within = (PUBLISHED / COLLAPSE_WITHIN..=PUBLISHED * COLLAPSE_WITHIN).contains(&median);
     let holds = lost[0] == 0 && lost[1] > 0;
     let threshold = Row::words("I17", Kind::Predicted, threshold, "none at 2 KiB, some at 4 KiB", holds, &assumption);
-    let collapse = Row::words("I17", Kind::Predicted, collapse, "within a factor of 2", is_within, &assumption);
+    let collapse = Row::words("I17", Kind::Chosen, collapse, "within a factor of 2", is_within, &assumption);
     let error = Some(100.0 * (median / PUBLISHED - 1.0));
     Ok(vec![threshold.of_part("threshold"), Row { error, ..collapse }.of_part("collapse")])
 }

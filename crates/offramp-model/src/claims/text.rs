@@ -25,9 +25,13 @@ pub fn text(table: &Table) -> String {
     }
     let _ = writeln!(
         out,
-        "{} numbers fitted, {} rows predicted, {} rows outside their target",
+        "{} numbers fitted; {} rows decided by a number that was chosen for them; {} rows predicted, {} of them with a figure, \
+         of which {} are met; {} rows outside their target",
         table.fitted_numbers.len(),
+        table.chosen_rows,
         table.predicted_rows,
+        table.predicted_figures,
+        table.predicted_figures_met,
         table.missed_rows
     );
     for number in &table.fitted_numbers {

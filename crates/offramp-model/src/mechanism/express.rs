@@ -1,7 +1,8 @@
 //! PCI Express: bytes, engines, and the cache of an IOMMU.
 
 use super::{Curve, Mechanism, Panel, published};
-use crate::bus::pcie::measured::{E5, IOMMU_READ_LATENCY_NS, IOMMU_READS, MEASURED, Measured, SIZES, Transfers, link};
+use crate::bus::Transfers;
+use crate::bus::pcie::measured::{self, E5, IOMMU_READS, Measured, link};
 use crate::bus::pcie::{Iommu, Pcie};
 use crate::time::Span;
 
@@ -21,8 +22,8 @@ pub(super) fn express() -> Mechanism {
         title: "PCI Express",
         claims: &[],
         says: "Headers and the link's own messages leave 53 of 63 Gbit/s for payload in packets of 256 bytes. Small \
-               transfers have less than that: the number of reads under way is limited, each takes a latency, and the engine's \
-               writes have a shortest interval. Each read whose translation is not in the IOMMU's cache waits for \
+               transfers have less than that: the engine takes a time for each beside its bytes and moves whole lines, reads \
+               under way are limited, and writes have a shortest interval. Each read whose translation is not in the IOMMU's cache waits for \
                a walk; pages of 2 MiB move the break beyond the chart.",
         command: "offramp model report --charts .",
         panels: vec![lengths(), translations()],
@@ -35,8 +36,13 @@ fn lengths() -> Panel {
         is_published: false,
         points: TRANSFERS.iter().map(|&len| [len as f64, transfers.gbps(link, len)]).collect(),
     };
-    let host = MEASURED.iter().find(|of| of.host == E5).map_or_else(|| link(600), Measured::link);
-    let bytes_alone = Pcie { read_latency: Span::ZERO, ..host };
+    let of_host: Vec<_> = measured::measured().into_iter().filter(|of| of.host == E5).collect();
+    let host = of_host.first().map_or_else(|| link(600), Measured::link);
+    let bytes_alone = Pcie { read_latency: Span::ZERO, read_engine: Span::ZERO, line_len: 1, ..host };
+    let measured = |name: &str, transfers: Transfers| {
+        let rates = of_host.iter().filter(|of| of.transfers == transfers).flat_map(|of| &of.rates);
+        published(name, &rates.map(|&(bytes, rate)| [bytes as f64, rate]).collect::<Vec<_>>())
+    };
     Panel {
         title: "Payload of an adapter in an E5-2637v3, generation 3 with 8 lanes",
         x_title: "bytes of a transfer",
@@ -48,21 +54,17 @@ fn lengths() -> Panel {
             modelled("writing", Transfers::Write, &host),
             measured("reading, measured", Transfers::Read),
             measured("writing, measured", Transfers::Write),
+            modelled("both", Transfers::Both, &host),
+            measured("both, measured", Transfers::Both),
         ],
     }
-}
-
-fn measured(name: &str, transfers: Transfers) -> Curve {
-    let of_host = MEASURED.iter().filter(|of| of.host == E5 && of.transfers == transfers);
-    let rates = of_host.flat_map(|of| SIZES.iter().zip(of.rates).filter(|(_, rate)| *rate > 0.0));
-    published(name, &rates.map(|(&bytes, rate)| [bytes as f64, rate]).collect::<Vec<_>>())
 }
 
 fn translations() -> Panel {
     let over = |name: &str, bytes: u64, page_len: u64| {
         let at = |&window_kib: &u64| {
             let iommu = Iommu { page_len, window_len: window_kib * KIB, ..IOMMU };
-            let pcie = Pcie { iommu: Some(iommu), ..link(IOMMU_READ_LATENCY_NS) };
+            let pcie = Pcie { iommu: Some(iommu), ..link(600) };
             [window_kib as f64, Transfers::Read.gbps(&pcie, bytes)]
         };
         Curve { name: name.to_owned(), is_published: false, points: WINDOWS_KIB.iter().map(at).collect() }
@@ -77,7 +79,7 @@ fn translations() -> Panel {
             over("512 bytes, pages of 4 KiB", 512, IOMMU.page_len),
             over("64 bytes, pages of 2 MiB", 64, LARGE_PAGE_LEN),
             over("64 bytes, pages of 4 KiB", 64, IOMMU.page_len),
-            published("64 bytes, measured in an E5-2630v4", &points),
+            published("64 bytes, measured in an E5-2637v3", &points),
         ],
     }
 }

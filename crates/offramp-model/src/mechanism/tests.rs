@@ -91,7 +91,9 @@ fn jumbo_frames_spare_time_for_each_byte_and_bring_throughput_where_the_processo
 fn pcie_has_less_than_its_bytes_below_256_and_the_measured_ends_lie_on_the_curves() {
     let mechanism = express::express();
     let (bytes, reading) = (curve(&mechanism, 0, "bytes alone, reading"), curve(&mechanism, 0, "reading"));
-    assert!(at(reading, 64.0) < 0.7 * at(bytes, 64.0) && (at(reading, 512.0) / at(bytes, 512.0) - 1.0).abs() < 0.01);
+    assert!(
+        at(reading, 64.0) < 0.7 * at(bytes, 64.0) && (0.94..0.97).contains(&(at(reading, 512.0) / at(bytes, 512.0)))
+    );
     for name in ["reading", "writing"] {
         let measured = curve(&mechanism, 0, &format!("{name}, measured"));
         let modelled = mechanism.panels[0].curves.iter().find(|curve| curve.name == name).unwrap();

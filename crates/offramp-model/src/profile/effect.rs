@@ -9,7 +9,9 @@ type Needs = (&'static [&'static str], &'static str, &'static [&'static str]);
 
 const NEEDS: &[Needs] = &[
     (&["bus.width", "bus.overhead", "bus.burst"], "bus.kind", &["pci", "pci-x"]),
-    (&["bus.wait_states", "bus.cache_line", "adapter.read_command"], "bus.kind", &["pci"]),
+    (&["bus.wait_states", "adapter.read_command"], "bus.kind", &["pci"]),
+    (&["bus.cache_line"], "bus.kind", &["pci", "pcie"]),
+    (&["bus.read_time", "bus.write_time"], "bus.kind", &["pcie"]),
     (&["bus.read_request", "bus.read_latency", "bus.outstanding_reads"], "bus.kind", &["pci-x", "pcie"]),
     (&["bus.lanes", "bus.payload", "bus.completion", "bus.ecrc", "bus.iommu"], "bus.kind", &["pcie"]),
     (&["bus.write_latency", "bus.write_interval", "bus.posted_credit", "bus.credit_latency"], "bus.kind", &["pcie"]),

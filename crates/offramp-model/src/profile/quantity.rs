@@ -102,7 +102,7 @@ impl Dimension {
             let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
             let what =
                 if unit.is_empty() { "the unit is missing".into() } else { format!("unit {unit:?} does not fit") };
-            return Err(format!("{what}; use one of: {}{}", names.join(", "), nearest(unit, &names)));
+            return Err(format!("{what}; use one of: {}{}", names.join(", "), hint(unit, &names)));
         };
         let (value, is_whole) =
             scaled(number, *factor).ok_or_else(|| format!("{number:?} is not a number of 0 or more that fits"))?;
@@ -144,6 +144,30 @@ pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
         .max_by(|a, b| a.0.total_cmp(&b.0))
         .map(|(_, name)| format!("; did you mean {name:?}?"))
         .unwrap_or_default()
+}
+
+/// A hint at the unit that is meant: one that is written otherwise elsewhere, or the nearest.
+fn hint(unit: &str, names: &[&str]) -> String {
+    const OTHERWISE: [(&str, &str); 12] = [
+        ("\u{b5}s", "us"),
+        ("\u{3bc}s", "us"),
+        ("B", "byte"),
+        ("bytes", "byte"),
+        ("kB", "KiB"),
+        ("MB", "MiB"),
+        ("bps", "bit/s"),
+        ("kbps", "kbit/s"),
+        ("Mbps", "Mbit/s"),
+        ("Gbps", "Gbit/s"),
+        ("GT/s", "GHz"),
+        ("percent", "%"),
+    ];
+    let is = |name: &&&str| name.eq_ignore_ascii_case(unit);
+    let otherwise = OTHERWISE.iter().find(|(other, name)| other.eq_ignore_ascii_case(unit) && names.contains(name));
+    match names.iter().find(is).or(otherwise.map(|(_, name)| name)) {
+        Some(name) => format!("; did you mean {name:?}?"),
+        None => nearest(unit, names),
+    }
 }
 
 /// A decimal number times a factor, rounded to the nearest whole number, and whether it was one.
@@ -214,6 +238,16 @@ mod tests {
     fn what_is_wrong_is_said_with_the_nearest_name() {
         let error = Dimension::Frequency.value("8", "Mhz").unwrap_err();
         assert!(error.contains("\"MHz\""), "{error}");
+        for (dimension, unit, name) in [
+            (Dimension::Bytes, "KB", "KiB"),
+            (Dimension::Bytes, "kB", "KiB"),
+            (Dimension::Time, "\u{b5}s", "us"),
+            (Dimension::Frequency, "mhz", "MHz"),
+            (Dimension::BitRate, "Mbps", "Mbit/s"),
+        ] {
+            let error = dimension.value("8", unit).unwrap_err();
+            assert!(error.ends_with(&format!("did you mean {name:?}?")), "{error}");
+        }
         assert!(Dimension::Time.value("8", "").unwrap_err().contains("missing"));
         assert!(Dimension::Time.value("-8", "us").is_err());
         assert!(Dimension::Time.value("99999999999999999999", "s").is_err());

@@ -354,7 +354,13 @@ pub static KEYS: &[Key] = &[
     ),
     key("bus.wait_states", Count("cycle"), (0, 100), "0cycle", "PCI: clocks that a data phase waits"),
     key("bus.burst", Bytes, (4, 1 << 20), "4KiB", "PCI: longest burst; PCI-X: bursts end at 128 bytes"),
-    key("bus.cache_line", Bytes, (16, 256), "32byte", "PCI: bytes of a cache line"),
+    key(
+        "bus.cache_line",
+        Bytes,
+        (16, 256),
+        "32byte",
+        "PCI: bytes of a cache line; PCI Express: a transfer moves whole ones",
+    ),
     key("bus.lanes", Count("lane"), (1, 32), "8lane", "PCI Express: lanes; the clock is transfers per second"),
     key("bus.payload", Bytes, (128, 4096), "256byte", "PCI Express: largest payload of a packet"),
     key(
@@ -373,6 +379,20 @@ pub static KEYS: &[Key] = &[
         (1, 1 << 16),
         "32request",
         "PCI Express, PCI-X: read requests under way at once",
+    ),
+    key(
+        "bus.read_time",
+        Time,
+        (0, SECOND),
+        "0ns",
+        "PCI Express: the adapter's engine for each read request, beside its bytes",
+    ),
+    key(
+        "bus.write_time",
+        Time,
+        (0, SECOND),
+        "0ns",
+        "PCI Express: the adapter's engine for each write, beside its bytes",
     ),
     key("bus.write_interval", Time, (0, SECOND), "0ns", "PCI Express: shortest time between two writes"),
     key(
@@ -489,6 +509,10 @@ pub fn find(name: &str) -> Option<&'static Key> {
 /// In words, with the nearest name.
 pub fn known(name: &str) -> Result<&'static Key, String> {
     find(name).ok_or_else(|| {
+        let of_that_name = KEYS.iter().find(|key| key.name.split_once('.').is_some_and(|(_, short)| short == name));
+        if let Some(key) = of_that_name {
+            return format!("a parameter is named with its section: {}", key.name);
+        }
         let section = name.split_once('.').map_or("", |(section, _)| section);
         let mut names = names_of(section);
         if names.is_empty() {

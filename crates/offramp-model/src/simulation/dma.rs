@@ -88,7 +88,7 @@ impl Master {
             Self::Pcie(pcie, state) => {
                 let used = pcie.write(bytes).beside(&descriptors.on_pcie(pcie));
                 let done = state.write(pcie, &used, now);
-                Transfer { done, from: state.begun_up(&used), taken: used.up }
+                Transfer { done, from: state.begun_up(&used), taken: used.engine + used.up }
             }
         }
     }
@@ -113,7 +113,7 @@ impl Master {
             Self::Pcie(pcie, state) => {
                 let used = pcie.read(bytes).beside(&descriptors.on_pcie(pcie));
                 let done = state.read(pcie, &used, now);
-                Transfer { done, from: state.begun_down(&used), taken: used.down }
+                Transfer { done, from: state.begun_down(&used), taken: used.engine + used.down }
             }
         }
     }
@@ -159,7 +159,7 @@ impl Descriptors {
     fn on_pcie(&self, pcie: &Pcie) -> Use {
         let share = |used: Use, batch: u64| {
             let part = |span: Span| Span(span.times(self.count).0 / batch);
-            Use { up: part(used.up), down: part(used.down), engine: Span::ZERO }
+            Use { up: part(used.up), down: part(used.down), engine: part(used.engine), interval: Span::ZERO }
         };
         let fetched = share(pcie.read(self.len * self.fetch), self.fetch);
         let announced = share(pcie.register_write(REGISTER_LEN), self.fetch);

@@ -135,7 +135,14 @@ fn sweep(args: &Args) -> Result<(), Failure> {
     }
     eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.started.elapsed().as_secs_f64());
     write(args, &sweep, &rows)?;
-    Ok(journal.remove()?)
+    journal.remove()?;
+    match rows.iter().filter(|row| row.result.is_err()).count() {
+        0 => Ok(()),
+        failed => {
+            let why = format!("{failed} of {of} points could not be run; the column error of the table says why");
+            Err(Failure::Failed(why))
+        }
+    }
 }
 
 /// A signal ends the sweep after the points that are under way, a second one at once; either way it can go on.

@@ -186,7 +186,10 @@ mod tests {
         let table = ClaimTable {
             rows: vec![row("I7", true), row("R4", false)],
             fitted_numbers: Vec::new(),
+            chosen_rows: 0,
             predicted_rows: 2,
+            predicted_figures: 2,
+            predicted_figures_met: 1,
             missed_rows: 1,
             not_modelled: 0,
             live_run: None,

@@ -1,46 +1,26 @@
 //! What `pcie-bench` measured of hosts with an NFP-6000, generation 3, 8 lanes (Neugebauer et al., SIGCOMM 2018;
 //! <https://github.com/pcie-bench/data>), and the links of the model that stand for them.
 //!
-//! One adapter was in all of them, so its two numbers are the same: the reads under way (64-byte reads of the E5-2637v3
-//! times its latency, Little's law) and the interval between its writes (64-byte writes of the same host). A host has a
-//! latency of its own, which was measured apart. All else is predicted.
+//! One adapter was in all of them, so its four numbers are the same, and fitted to the first host: the reads under way
+//! and the interval between writes to transfers of 64 bytes, and the engine's time for each to transfers of 128. A host
+//! has a latency of its own, which was measured apart. All else is predicted.
 
-use super::{Pcie, Use, payload_bps};
+use super::{Pcie, payload_bps};
+use crate::bus::Transfers;
 use crate::time::Span;
 
-/// Bytes of the transfers that were measured.
-pub const SIZES: [u64; 7] = [64, 128, 256, 512, 1024, 1536, 2048];
-/// Payload in Gbit/s for each size; zero stands for a figure that is not published.
-pub type Rates = [f64; SIZES.len()];
-
-/// What the adapter does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfers {
-    /// Reads alone.
-    Read,
-    /// Writes alone.
-    Write,
-    /// As many of both at once; the rate is that of one of them.
-    Both,
-}
+/// The table, a line for each curve.
+const TABLE: &str = include_str!("pcie-bench.csv");
 
 impl Transfers {
-    fn used(self, link: &Pcie, bytes: u64) -> Use {
-        match self {
-            Self::Read => link.read(bytes),
-            Self::Write => link.write(bytes),
-            Self::Both => link.write(bytes).beside(&link.read(bytes)),
-        }
-    }
-
     /// What the model says of a link, Gbit/s of payload each way.
     pub fn gbps(self, link: &Pcie, bytes: u64) -> f64 {
-        payload_bps(bytes, self.used(link, bytes).interval()) / 1e9
+        payload_bps(bytes, link.transfer(self, bytes).limit().0) / 1e9
     }
 }
 
 /// One curve.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Measured {
     /// The host's processor.
     pub host: &'static str,
@@ -48,8 +28,8 @@ pub struct Measured {
     pub transfers: Transfers,
     /// Median latency of a read of 64 bytes in this host, ns.
     pub read_latency_ns: u64,
-    /// What was measured.
-    pub rates: Rates,
+    /// Bytes of a transfer, and payload in Gbit/s.
+    pub rates: Vec<(u64, f64)>,
 }
 
 impl Measured {
@@ -57,6 +37,19 @@ impl Measured {
     pub fn link(&self) -> Pcie {
         link(self.read_latency_ns)
     }
+}
+
+/// All curves.
+pub fn measured() -> Vec<Measured> {
+    let mut lines = TABLE.lines().filter(|line| !line.starts_with('#')).map(|line| line.split(','));
+    let sizes: Vec<u64> = lines.next().into_iter().flatten().skip(3).filter_map(|size| size.parse().ok()).collect();
+    let curve = |mut fields: std::str::Split<'static, char>| {
+        let (host, latency, name) = (fields.next()?, fields.next()?, fields.next()?);
+        let (_, transfers) = *Transfers::NAMES.iter().find(|(of, _)| *of == name)?;
+        let rates = sizes.iter().copied().zip(fields.filter_map(|rate| rate.parse().ok())).collect();
+        Some(Measured { host, transfers, read_latency_ns: latency.parse().ok()?, rates })
+    };
+    lines.filter_map(curve).collect()
 }
 
 /// The adapter's link in a host with that latency.
@@ -74,35 +67,28 @@ pub const fn link(read_latency_ns: u64) -> Pcie {
         outstanding_reads: 34,
         // 24.3 Gbit/s in 64 bytes are 47.5 million writes per second.
         write_interval: Span(21_070),
+        // 43.0 Gbit/s in 128 bytes are 23.8 ns for each read, 3.4 more than its bytes take.
+        read_engine: Span(3_400),
+        // 42.4 Gbit/s in 128 bytes are 24.15 ns for each write, 3.15 more than its bytes take.
+        write_engine: Span(3_150),
+        line_len: 64,
         posted_credit_len: 0,
         credit_latency: Span::ZERO,
         iommu: None,
     }
 }
 
-/// The server whose 64-byte rows the adapter's two numbers are of.
+/// The server whose rows of 64 and 128 bytes the adapter's numbers are fitted to.
 pub const E5: &str = "E5-2637v3";
-/// A server of the next generation.
-pub const BROADWELL: &str = "E5-2630v4";
-/// A desktop.
-pub const DESKTOP: &str = "E3-1226v3";
 
-const fn of(host: &'static str, transfers: Transfers, read_latency_ns: u64, rates: Rates) -> Measured {
-    Measured { host, transfers, read_latency_ns, rates }
-}
-
-/// All curves.
-pub const MEASURED: [Measured; 7] = [
-    of(E5, Transfers::Read, 600, [28.7, 43.0, 46.9, 55.1, 49.1, 55.3, 55.2]),
-    of(E5, Transfers::Write, 600, [24.3, 42.4, 50.6, 54.4, 54.4, 0.0, 0.0]),
-    of(E5, Transfers::Both, 600, [23.0, 33.8, 42.1, 42.7, 43.8, 47.8, 49.2]),
-    of(BROADWELL, Transfers::Read, 546, [31.9, 43.8, 47.7, 55.0, 0.0, 55.4, 55.6]),
-    of(BROADWELL, Transfers::Write, 546, [24.3, 42.4, 50.5, 53.0, 0.0, 0.0, 0.0]),
-    of(DESKTOP, Transfers::Read, 1226, [23.0, 42.4, 29.0, 51.3, 0.0, 0.0, 0.0]),
-    of(DESKTOP, Transfers::Write, 1226, [10.7, 18.0, 34.1, 35.3, 31.8, 21.6, 40.2]),
+/// Reads of 64 bytes through the IOMMU of the E5-2637v3, in pages of 4 KiB: bytes of memory read, and Gbit/s.
+pub const IOMMU_READS: [(u64, f64); 8] = [
+    (256 << 10, 30.0),
+    (512 << 10, 22.2),
+    (1 << 20, 15.2),
+    (2 << 20, 12.2),
+    (4 << 20, 10.9),
+    (8 << 20, 10.4),
+    (16 << 20, 10.1),
+    (64 << 20, 9.8),
 ];
-
-/// Reads of 64 bytes through the IOMMU of the E5-2630v4, in pages of 4 KiB: bytes of memory read, and Gbit/s.
-pub const IOMMU_READS: [(u64, f64); 4] = [(256 << 10, 28.0), (512 << 10, 20.2), (1 << 20, 14.3), (64 << 20, 9.84)];
-/// Latency at which its reads through a cache that covers everything have the measured rate, ns.
-pub const IOMMU_READ_LATENCY_NS: u64 = 621;
