@@ -13,8 +13,9 @@ use offramp_impair::OutOfRange;
 use offramp_impair::memory::{MemoryConfig, OverflowPolicy, ReceiveMemory};
 
 /// What is sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Workload {
+    #[default]
     /// The peer sends a stream over TCP, and a process of the host reads it (`ttcp -r`).
     TtcpReceive,
     /// The host reads files of the peer by NFS over UDP.
@@ -28,17 +29,6 @@ pub enum Workload {
 }
 
 impl Workload {
-    /// What happens in it, in a sentence.
-    pub fn meaning(self) -> &'static str {
-        match self {
-            Self::TtcpReceive => "the peer sends a stream over TCP, and a process of the host reads it",
-            Self::NfsRead => "the host reads files of the peer by NFS over UDP",
-            Self::TtcpSend => "a process of the host sends a stream over TCP",
-            Self::TtcpBoth => "the two streams at once",
-            Self::UdpSend => "a process of the host sends datagrams over UDP, which the host fragments",
-        }
-    }
-
     /// Every workload, with the name that a user gives.
     pub const NAMES: [(&'static str, Self); 6] = [
         ("ttcp-receive", Self::TtcpReceive),
@@ -48,6 +38,17 @@ impl Workload {
         ("nfs-read", Self::NfsRead),
         ("udp-send", Self::UdpSend),
     ];
+
+    /// What happens in it.
+    pub fn meaning(self) -> &'static str {
+        match self {
+            Self::TtcpReceive => "the peer sends a stream over TCP, and a process of the host reads it",
+            Self::TtcpSend => "a process of the host sends a stream over TCP",
+            Self::TtcpBoth => "a stream over TCP in each direction at once",
+            Self::NfsRead => "the host reads files of the peer by NFS over UDP",
+            Self::UdpSend => "a process of the host sends datagrams over UDP, which the host fragments",
+        }
+    }
 
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -632,5 +633,58 @@ impl Fields<'_> {
             time: self.time("workload.time"),
             seed: self.0.value("workload.seed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::effect::parameters_of;
+    use crate::profile::schema::KEYS;
+    use crate::simulation::run;
+
+    #[test]
+    fn a_run_uses_each_time_of_the_processor_scaled_and_nothing_else() {
+        let base =
+            Profile::load("p4-e1000-pci").unwrap().with("host.crypt_time", "1us/byte").with("adapter.ipsec", "host");
+        let scaled = base.clone().with("host.cost_scale", "200%");
+        let mut doubled = base.clone();
+        let costs = KEYS.iter().filter(|key| key.is_scaled);
+        doubled.set_base_units(costs.map(|key| (key, 2 * base.value(key.name)))).unwrap();
+        let of = |profile| Config::new(profile, Workload::TtcpSend).unwrap();
+        assert_eq!(of(&scaled), of(&doubled));
+        assert_ne!(of(&scaled), of(&base));
+    }
+
+    #[test]
+    fn a_workload_has_the_parameters_that_it_names_and_no_other() {
+        // Nothing is lost here, so the timer of requests has no effect.
+        let base = Profile::load("windows-lab").unwrap().with("adapter.ipsec", "host").with("workload.time", "200ms");
+        let base = base.with("workload.warmup", "5ms").with("workload.rate", "20Mbit/s");
+        let base = base.with("host.crypt_time", "5ns/byte");
+        let mut wrong = Vec::new();
+        for (name, workload) in Workload::NAMES {
+            let plain = run(&base, workload).unwrap();
+            for key in schema::names_of("workload") {
+                let own = key.split_once('.').unwrap().1;
+                if ["warmup", "time", "seed", "rpc_timer"].contains(&own) {
+                    continue;
+                }
+                let other = match own {
+                    "rpc_issue" => "round".to_owned(),
+                    "encrypted" => "50%".to_owned(),
+                    "tcp_options" => "12byte".to_owned(),
+                    "flows" | "rpc_outstanding" => "3".to_owned(),
+                    "rate" => "30Mbit/s".to_owned(),
+                    "read_size" => "1KiB".to_owned(),
+                    _ => format!("{}byte", base.value(key) / 2),
+                };
+                let outcome = run(&base.clone().with(key, &other), workload).unwrap();
+                if (outcome != plain) != parameters_of(workload).contains(&key) {
+                    wrong.push(format!("{name} {key}={other}"));
+                }
+            }
+        }
+        assert_eq!(wrong, Vec::<String>::new());
     }
 }

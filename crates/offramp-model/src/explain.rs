@@ -1,7 +1,13 @@
 //! Where each microsecond of a frame goes: the line, the adapter's memory, the processor, and idleness.
 
+use crate::config::Workload;
 use crate::cpu::PRIORITIES;
-use crate::simulation::{ACTIVITIES, Outcome};
+use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
+use crate::metrics;
+use crate::pool;
+use crate::profile::Profile;
+use crate::sensitivity::{Ranges, Study, elasticities, factors};
+use crate::simulation::{ACTIVITIES, FULL_FRAME_LEN, Outcome};
 use crate::time::Span;
 use serde::Serialize;
 use std::fmt::Write;
@@ -10,6 +16,12 @@ use std::fmt::Write;
 const FULL_PERCENT: f64 = 97.0;
 /// Share from which a bus counts as fully used: transactions of different length do not fill it to the last clock.
 const BUS_FULL_PERCENT: f64 = 93.0;
+/// By how much each parameter is varied to find the one that limits a run in which nothing is fully used.
+const VARIED_SHARE: f64 = 0.1;
+/// Percent of throughput for one percent of a parameter, from which it counts as a limit.
+const LIMIT_ELASTICITY: f64 = 0.05;
+/// Limits that are named at most.
+const LIMITS_MAX: usize = 3;
 /// Names of the priorities, for people.
 const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirqs", "processes"];
 
@@ -39,7 +51,7 @@ pub struct Explanation {
     pub processors: Vec<Vec<Part>>,
     /// Mean wait of a frame in the adapter's memory before it is read out, microseconds.
     pub ring_wait_us: f64,
-    /// What limits the run.
+    /// What limits the run, where something is fully used.
     pub limit: &'static str,
 }
 
@@ -50,11 +62,18 @@ pub fn explain(outcome: &Outcome) -> Explanation {
     let all_us = outcome.seconds * 1e6;
     let [host, peer] = outcome.counts.line_busy.map(Span::as_us);
     let mut line = vec![part("frames to the host", peer), part("frames from the host", host)];
+    let gap_us = outcome.frame_time_us * INTERFRAME_GAP_LEN as f64 / (PREAMBLE_LEN + FULL_FRAME_LEN + FCS_LEN) as f64;
+    let [gaps_to, gaps_from] =
+        [outcome.counts.frames_arrived, outcome.counts.frames_sent].map(|frames| frames as f64 * gap_us);
     if outcome.line_is_shared {
-        line.push(part("gaps, collisions, nothing to send", all_us - host - peer));
+        let gaps = gaps_to + gaps_from;
+        line.push(part("gaps of 96 bits", gaps));
+        line.push(part("idle: longer gaps, collisions, nothing to send", all_us - host - peer - gaps));
     } else {
-        line.push(part("gaps, nothing to send to the host", all_us - peer));
-        line.push(part("gaps, nothing to send from the host", all_us - host));
+        line.push(part("gaps of 96 bits to the host", gaps_to));
+        line.push(part("gaps of 96 bits from the host", gaps_from));
+        line.push(part("idle to the host", all_us - peer - gaps_to));
+        line.push(part("idle from the host", all_us - host - gaps_from));
     }
     let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
     let work = |activities: &[Span], idle_us: f64| -> Vec<Part> {
@@ -77,12 +96,12 @@ pub fn explain(outcome: &Outcome) -> Explanation {
         processor,
         processors,
         ring_wait_us: outcome.ring_wait_us,
-        limit: limit(outcome),
+        limit: fully_used(outcome).unwrap_or("nothing is fully used"),
     }
 }
 
-fn limit(outcome: &Outcome) -> &'static str {
-    if outcome.lost() > 0 {
+fn fully_used(outcome: &Outcome) -> Option<&'static str> {
+    Some(if outcome.lost() > 0 {
         "frames that are lost in the adapter's memory"
     } else if outcome.cpu_percent >= FULL_PERCENT {
         "the processor"
@@ -90,17 +109,40 @@ fn limit(outcome: &Outcome) -> &'static str {
         "one of the processors"
     } else if outcome.bus_limit_percent() >= BUS_FULL_PERCENT {
         "the bus"
-    } else if outcome.line_percent.iter().any(|&percent| percent >= FULL_PERCENT)
-        || outcome.cpu_percent + outcome.line_percent[1] >= FULL_PERCENT && outcome.line_percent[1] > 50.0
-    {
-        "the link, with the gaps of its sender"
+    } else if outcome.line_percent.iter().any(|&percent| percent >= FULL_PERCENT) {
+        "the link"
     } else {
-        "what is asked for: the window, the number of requests, or the application"
+        return None;
+    })
+}
+
+/// What limits a run of a profile: what is fully used or, where nothing is, the parameters that throughput hangs on most.
+/// Two runs for each parameter find them.
+pub fn limit(profile: &Profile, outcome: &Outcome) -> String {
+    fully_used(outcome).map_or_else(|| by_experiment(profile, outcome), str::to_owned)
+}
+
+fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
+    let workload = Workload::NAMES.iter().find(|(name, _)| *name == outcome.workload);
+    let (Some((_, workload)), Some(metric)) = (workload, metrics::find("throughput_bytes_per_s")) else {
+        return "not known".to_owned();
+    };
+    let (factors, not_varied) = factors(profile, Ranges::Share(VARIED_SHARE));
+    let study = Study { profile, workload: *workload, metric, threads: pool::threads(), not_varied: &not_varied };
+    let found = match elasticities(&study, &factors) {
+        Ok(found) => found,
+        Err(error) => return format!("nothing is fully used; with other parameters, {error}"),
+    };
+    let strong = found.effects.iter().filter(|effect| effect.main.abs() >= LIMIT_ELASTICITY).take(LIMITS_MAX);
+    let named: Vec<_> = strong.map(|of| format!("{} ({:+.2} % for 1 % of it)", of.name, of.main)).collect();
+    match named.as_slice() {
+        [] => "nothing is fully used, and no parameter by itself changes throughput".to_owned(),
+        _ => format!("nothing is fully used; throughput hangs on {}", named.join(", ")),
     }
 }
 
 /// The explanation for people.
-pub fn text(outcome: &Outcome) -> String {
+pub fn text(profile: &Profile, outcome: &Outcome) -> String {
     let explanation = explain(outcome);
     let mut out = String::new();
     // Writing to a string does not fail.
@@ -125,7 +167,7 @@ pub fn text(outcome: &Outcome) -> String {
     }
     let _ =
         writeln!(out, "a frame waits {:.1} us in the adapter's memory before it is read out", explanation.ring_wait_us);
-    let _ = writeln!(out, "limit: {}", explanation.limit);
+    let _ = writeln!(out, "limit: {}", limit(profile, outcome));
     out
 }
 

@@ -12,9 +12,9 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 
 /// Preamble and start delimiter, in byte times (IEEE 802.3 4.2).
-const PREAMBLE_LEN: u64 = 8;
+pub const PREAMBLE_LEN: u64 = 8;
 /// The frame check sequence, bytes.
-const FCS_LEN: u64 = 4;
+pub const FCS_LEN: u64 = 4;
 /// What is sent after a collision, in byte times (IEEE 802.3 4.2.3.2.4: 32 bits).
 const JAM_LEN: u64 = 4;
 /// The gap between two frames, in byte times (IEEE 802.3 4.4.2: 96 bit times).

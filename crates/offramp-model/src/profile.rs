@@ -18,13 +18,15 @@
 //! A number that was measured more than once has the interval in which it was found, in the unit of its value:
 //! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
 
-mod effect;
+pub mod effect;
 mod embedded;
 mod fit;
 mod names;
+pub mod parameters;
 pub mod quantity;
 pub mod schema;
 
+use crate::time::Span;
 use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
 use serde::Deserialize;
@@ -36,6 +38,8 @@ use std::path::{Path, PathBuf};
 /// How many files may extend each other in a row.
 const EXTENDS_MAX: usize = 16;
 const SYSTEM: &str = "system";
+/// All of a ratio, in parts of a million.
+const PPM: u64 = 1_000_000;
 /// Longest file of a profile, bytes: a hundred times the longest that comes with offramp.
 const FILE_LEN_MAX: u64 = 1 << 20;
 
@@ -166,16 +170,6 @@ pub struct Listed {
 pub fn list() -> Vec<Listed> {
     let title = |text: &str| toml::from_str::<RawProfile>(text).map(|raw| raw.title).unwrap_or_default();
     embedded::PROFILES.iter().map(|&(kind, name, text)| Listed { kind, name, title: title(text) }).collect()
-}
-
-/// The parameters that a profile which comes with offramp sets itself, not by what it extends or names.
-pub fn sets(listed: &Listed) -> Vec<&'static str> {
-    let text = embedded::PROFILES.iter().find(|(kind, name, _)| (*kind, *name) == (listed.kind, listed.name));
-    let Some(raw) = text.and_then(|(_, _, text)| toml::from_str::<RawProfile>(text).ok()) else { return Vec::new() };
-    let names = raw.sections().into_iter().flat_map(|(section, values)| {
-        values.keys().filter_map(move |name| schema::find(&format!("{section}.{name}"))).map(|key| key.name)
-    });
-    names.collect()
 }
 
 impl Profile {
@@ -367,6 +361,17 @@ impl Profile {
     pub fn said(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
         let is_said = |quantity: &&Quantity| !quantity.source.starts_with("the default");
         KEYS.iter().filter_map(move |key| Some((key, self.values.get(key.name).filter(is_said)?)))
+    }
+
+    /// A parameter as a run uses it, for people, and how that comes about where the processor's times are scaled.
+    pub fn used(&self, key: &Key) -> (String, Option<String>) {
+        let (value, scale) = (self.value(key.name), self.value("host.cost_scale"));
+        let shown = key.dimension.show(value);
+        if !key.is_scaled || scale == PPM || value == 0 {
+            return (shown, None);
+        }
+        let ratio = schema::find("host.cost_scale").map_or_else(String::new, |of| of.dimension.show(scale));
+        (key.dimension.show(Span(value).scaled_ppm(scale).0), Some(format!("{shown} x {ratio}")))
     }
 
     /// The parameters that were fitted, and to which rows.

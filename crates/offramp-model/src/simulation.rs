@@ -21,7 +21,7 @@ mod peer;
 mod send;
 mod steering;
 
-pub use outcome::{ACTIVITIES, Activity, Counts, Outcome, ProcessorLoad, QueueLoad};
+pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};

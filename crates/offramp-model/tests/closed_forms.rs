@@ -159,3 +159,28 @@ proptest! {
         prop_assert_eq!(outcome.lost(), 0);
     }
 }
+
+/// The shortest frames that there are, and FIFOs as small as those of old chips.
+#[test]
+fn frames_below_the_shortest_of_ethernet_take_its_time_and_small_fifos_hold_what_fits() {
+    const RATE: f64 = 10e6;
+    for mss in [1, 6, 20, 64, 200] {
+        for (workload, lso) in [(Workload::TtcpReceive, "off"), (Workload::TtcpSend, "off"), (Workload::TtcpSend, "on")]
+        {
+            let base = Profile::load("server-82599").unwrap().with("workload.tcp_options", "0byte");
+            let base = base.with("workload.mss", &format!("{mss}byte")).with("link.rate", "10Mbit/s");
+            let fifo = format!("{}byte", 2 * (mss + 54).max(60));
+            let base = base.with("adapter.receive_fifo", &fifo).with("adapter.transmit_fifo", &fifo);
+            let base = base.with("adapter.lso", lso).with("workload.write_size", "1KiB").with("workload.time", "1s");
+            let outcome = run(&base.with("workload.warmup", "1s"), workload).unwrap();
+            // Headers of 54 bytes; preamble, delimiter, FCS and gap of 24; at least 60 between them.
+            let wire = f64::from(mss + 54).max(60.0) + 24.0;
+            let expected = RATE / 8.0 * f64::from(mss) / wire;
+            let error = outcome.bytes_per_second / expected - 1.0;
+            assert!(error.abs() < 0.01 && outcome.lost() == 0, "mss {mss}, {workload:?}, LSO {lso}: {error}");
+        }
+    }
+    let small = Profile::load("server-82599").unwrap().with("workload.mss", "64byte");
+    let refused = small.clone().with("adapter.receive_fifo", "256byte").set("workload.mss", "1448byte").unwrap_err();
+    assert!(refused.to_string().contains("256 bytes do not take one frame of 1514 bytes"), "{refused}");
+}

@@ -1,13 +1,15 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
 mod compare;
-mod lists;
+mod dma;
+mod params;
 mod report;
 mod sensitivity;
 mod sweep;
 
 use crate::calibrate;
 use crate::exit::{FAILED, SETUP, fail, print};
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
 use offramp_lab::report::modelled::{explanation, live};
@@ -26,6 +28,8 @@ use std::process::ExitCode;
 const EXAMPLES: &str = "\
 Examples:
   offramp model list                                             the profiles that there are
+  offramp model params window                                    parameters with this in their name or meaning
+  offramp model workloads                                        what can be sent
   offramp model run 486-wd8003ep --workload ttcp-receive         a WD8003EP in a 486DX-40
   offramp model run 486-wd8003ep --workload ttcp-receive --set bus.clock=13.4MHz
   offramp model run server-82599 --workload ttcp --set adapter.lso=off
@@ -41,8 +45,8 @@ Examples:
   offramp model claims --live lab.json             and beside what was measured here
   offramp model report --html claims.html          the same as a page, with charts
 
-Exit status: 0 done; 1 a claim left its target, nothing came through, a point of a sweep failed,
-or a file could not be written; 2 wrong options or a wrong profile; 130 stopped.";
+Exit status: 0 done; 1 a claim left its target, nothing came through, points of a sweep failed, or
+a file could not be written; 2 wrong options or a wrong profile; 130 stopped.";
 
 /// Predict throughput and processor load of adapters, buses and hosts that are not here.
 #[derive(ClapArgs)]
@@ -57,13 +61,13 @@ enum Command {
     /// List the profiles that come with offramp
     List,
     /// List the parameters: unit, range, default, meaning, and which profiles set them
-    Params {
-        /// Only those whose name or meaning holds this
-        #[arg(default_value = "")]
-        pattern: String,
+    Params(params::Args),
+    /// List the workloads, with their parameters
+    Workloads {
+        /// Print JSON instead of text
+        #[arg(long)]
+        json: bool,
     },
-    /// List the workloads
-    Workloads,
     /// Run a workload on a system
     Run(RunArgs),
     /// Say where each microsecond of a frame goes
@@ -71,7 +75,7 @@ enum Command {
     /// Set two systems side by side
     Compare(compare::Args),
     /// Say what a bus moves for its master, by the length of a transfer
-    Dma(lists::DmaArgs),
+    Dma(dma::Args),
     /// Run a workload over ranges of parameters
     Sweep(sweep::Args),
     /// Say which parameters an outcome hangs on
@@ -93,8 +97,8 @@ enum Command {
 struct RunArgs {
     /// A system: its name, or a file that ends in .toml
     profile: String,
-    /// What is sent; `offramp model workloads` lists them
-    #[arg(long, value_parser = workload)]
+    /// What is sent
+    #[arg(long, value_parser = workload())]
     workload: Workload,
     /// Set a parameter, with its unit: bus.clock=13.4MHz
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
@@ -113,12 +117,10 @@ struct ExplainArgs {
     html: Option<PathBuf>,
 }
 
-fn workload(name: &str) -> Result<Workload, String> {
-    let found = Workload::NAMES.iter().find(|(of, _)| *of == name);
-    found.map(|(_, workload)| *workload).ok_or_else(|| {
-        let names: Vec<_> = Workload::NAMES.iter().map(|(name, _)| *name).collect();
-        format!("there is no such workload; use one of: {}", names.join(", "))
-    })
+/// Reads a workload; help and errors name all.
+fn workload() -> impl TypedValueParser<Value = Workload> {
+    let of_name = |name: String| Workload::NAMES.iter().find(|(of, _)| *of == name).map(|(_, workload)| *workload);
+    PossibleValuesParser::new(Workload::NAMES.map(|(name, _)| name)).map(move |name| of_name(name).unwrap_or_default())
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
@@ -130,9 +132,9 @@ fn setting(text: &str) -> Result<(String, String), String> {
 pub fn run(args: &Args) -> ExitCode {
     match &args.command {
         Command::List => list(),
-        Command::Params { pattern } => lists::params(pattern),
-        Command::Workloads => lists::workloads(),
-        Command::Dma(args) => lists::dma(args),
+        Command::Params(args) => params::run(args),
+        Command::Dma(args) => dma::run(args),
+        Command::Workloads { json } => params::workloads(*json),
         Command::Run(args) => run_workload(args, run_text),
         Command::Explain(args) => explain_workload(args),
         Command::Compare(args) => compare::run(args),
@@ -160,11 +162,11 @@ fn list() -> ExitCode {
 }
 
 fn explain_workload(args: &ExplainArgs) -> ExitCode {
-    let Some(path) = &args.html else { return run_workload(&args.run, |_, outcome| explain::text(outcome)) };
+    let Some(path) = &args.html else { return run_workload(&args.run, explain::text) };
     let written = std::cell::Cell::new(ExitCode::SUCCESS);
     let status = run_workload(&args.run, |profile, outcome| {
         written.set(write_page(&explanation::page(profile, outcome, &command_line()), path));
-        explain::text(outcome)
+        explain::text(profile, outcome)
     });
     if status == ExitCode::SUCCESS { written.get() } else { status }
 }
@@ -279,10 +281,11 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     }
     let _ = writeln!(out, "\nwhat it was made with");
     for (key, quantity) in profile.said() {
-        let value = key.dimension.show(quantity.value);
-        let interval = quantity.interval.map(|interval| format!("{}; ", key.dimension.show_interval(interval)));
-        let (tag, interval) = (quantity.tag.to_string(), interval.unwrap_or_default());
-        let _ = writeln!(out, "  {:28} {value:16} {tag:10} {interval}{}", key.name, quantity.source);
+        let (value, scaled) = profile.used(key);
+        let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval));
+        let notes: Vec<_> = scaled.into_iter().chain(interval).chain([quantity.source.clone()]).collect();
+        let tag = quantity.tag.to_string();
+        let _ = writeln!(out, "  {:28} {value:16} {tag:10} {}", key.name, notes.join("; "));
     }
     out
 }
@@ -341,6 +344,8 @@ struct JsonRun<'a> {
 struct JsonParameter<'a> {
     name: &'a str,
     value: String,
+    /// As the run used it: times of the processor are scaled by `host.cost_scale`.
+    used: String,
     /// From where to where it was found; `null`: nobody said.
     interval: Option<[String; 2]>,
     tag: String,
@@ -353,6 +358,7 @@ impl<'a> JsonRun<'a> {
         let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
             name: key.name,
             value: key.dimension.show(quantity.value),
+            used: profile.used(key).0,
             interval: quantity.interval.map(|ends| ends.map(|end| key.dimension.show(end))),
             tag: quantity.tag.to_string(),
             source: &quantity.source,

@@ -43,7 +43,7 @@ impl Drop for Scratch {
 #[test]
 fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
     let of = ["486-wd8003ep", "--workload", "ttcp-receive"];
-    let cases: [(&str, &[&str], &str); 13] = [
+    let cases: [(&str, &[&str], &str); 16] = [
         ("run", &["--set", "bus.clok=8MHz"], "bus.clok: there is no such parameter; did you mean \"bus.clock\"?"),
         ("run", &["--set", "bus.clock=8"], "bus.clock: the unit is missing; use one of: Hz, kHz, MHz, GHz"),
         ("run", &["--set", "bus.clock=-8MHz"], "bus.clock: \"-8\" is not a number of 0 or more"),
@@ -55,6 +55,13 @@ fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
         ("sensitivity", &["--method", "sobol", "--samples", "99999999999999"], "runs are too many"),
         ("sensitivity", &["--method", "morris", "--paths", "99999999999999"], "runs are too many"),
         ("sensitivity", &["--parameters", "bus.clock,bus.clock"], "bus.clock: it is named twice"),
+        ("run", &["--set", "clock=8MHz"], "clock: there is no such parameter; did you mean bus.clock?"),
+        ("run", &["--set", "host.rto=1s"], "host.rto: there is no such parameter; did you mean \"host.rto_min\"?"),
+        (
+            "run",
+            &["--set", "bus.clock=8mhz"],
+            "bus.clock: unit \"mhz\" does not fit; use one of: Hz, kHz, MHz, GHz; did you mean \"MHz\"?",
+        ),
         ("explain", &["--set", "adapter.lso=on"], "adapter.lso: \"on\" needs adapter.access to be \"master\""),
         ("run", &["--set", "adapter.queues=4"], "adapter.queues: 4 queues need adapter.access to be \"master\""),
     ];
@@ -87,22 +94,9 @@ fn a_run_in_which_nothing_comes_through_ends_with_who_waits_for_what() {
 }
 
 #[test]
-fn a_sweep_with_points_that_failed_has_its_table_and_is_no_success() {
-    let scratch = Scratch::new("failed-points");
-    let table = scratch.path("table.csv");
-    let vary = ["--vary", "adapter.receive_descriptors=1,512", "--out", &table];
-    let output = run(&[&["model", "sweep", "server-82599", "--workload", "ttcp-receive"], &vary[..]].concat());
-    let text = String::from_utf8(output.stderr).unwrap();
-    assert!(output.status.code() == Some(1) && text.contains("1 of 2 points could not be run"), "{text}");
-    assert_eq!(lines(&table), 3);
-}
-
-#[test]
-fn parameters_workloads_and_transfers_of_a_bus_are_listed() {
+fn transfers_of_a_bus_are_listed() {
     for (args, holds) in [
-        (&["model", "params", "bus.lanes"][..], &["PCI Express: lanes", "1 lane to 32 lane", "bus/pcie-3x8"][..]),
-        (&["model", "workloads"], &["ttcp-receive", "nfs-read"]),
-        (&["model", "dma", "pcie-3x8", "--bytes", "64,1514", "--op", "both"], &["Gbit/s", "1514 both"]),
+        (&["model", "dma", "pcie-3x8", "--bytes", "64,1514", "--op", "both"][..], &["Gbit/s", "1514 both"][..]),
         (&["model", "dma", "pci-33-32", "--bytes", "256"], &["256 read", "256 write", "256 both", "the bus"]),
     ] {
         let output = run(args);
@@ -113,14 +107,8 @@ fn parameters_workloads_and_transfers_of_a_bus_are_listed() {
         }
     }
     for (args, code, why) in [
-        (&["model", "params", "bus.lains"][..], 2, "did you mean \"bus.lanes\""),
-        (&["model", "dma", "isa-8"], 1, "nobody is master"),
+        (&["model", "dma", "isa-8"][..], 1, "nobody is master"),
         (&["model", "dma", "pcie-3x8", "--set", "bus.lanes=3"], 2, "there is no pcie bus of 3 lane"),
-        (
-            &["model", "run", "486-wd8003ep", "--workload", "ttcp", "--set", "clock=8MHz"],
-            2,
-            "with its section: bus.clock",
-        ),
     ] {
         let output = run(args);
         let text = String::from_utf8(output.stderr).unwrap();
@@ -136,6 +124,65 @@ fn a_reader_that_is_gone_is_no_failure() {
         let output = offramp(args).stdout(writer).stderr(Stdio::piped()).spawn().unwrap().wait_with_output().unwrap();
         assert_eq!((output.status.code(), String::from_utf8(output.stderr).unwrap()), (Some(0), String::new()));
     }
+}
+
+#[test]
+fn help_and_refusals_name_every_workload_and_two_commands_list_what_can_be_set_and_run() {
+    let text = |output: &Output| String::from_utf8([&output.stdout[..], &output.stderr].concat()).unwrap();
+    let help = run(&["model", "run", "--help"]);
+    let wrong = run(&["model", "run", "486-wd8003ep", "--workload", "tcp-receive"]);
+    let listed = run(&["model", "workloads"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    for name in ["ttcp-receive", "ttcp-send", "ttcp-both", "nfs-read", "udp-send"] {
+        assert!([&help, &wrong, &listed].iter().all(|output| text(output).contains(name)), "{name}");
+    }
+    assert!(text(&wrong).contains("a similar value exists: 'ttcp-receive'"), "{}", text(&wrong));
+    let params = run(&["model", "params", "bus.clock"]);
+    for part in ["bus.clock", "default 8 MHz", "100 kHz to 200 GHz", "bus/isa-8"] {
+        assert!(text(&params).contains(part), "{}", text(&params));
+    }
+    let json: serde_json::Value = serde_json::from_slice(&run(&["model", "params", "--json"]).stdout).unwrap();
+    assert!(json.as_array().unwrap().len() > 100 && json[0]["name"] == "host.cost_scale");
+    let output = run(&["model", "params", "host.tcp_tim"]);
+    assert!(text(&output).contains("host.tcp_time"));
+    let none = run(&["model", "params", "bus.clok"]);
+    assert!(none.status.code() == Some(2) && text(&none).contains("did you mean \"bus.clock\"?"), "{}", text(&none));
+}
+
+#[test]
+fn costs_are_printed_as_the_run_used_them() {
+    let args = ["model", "run", "486-wd8003ep", "--workload", "ttcp-receive", "--set", "host.cost_scale=50%"];
+    let text = String::from_utf8(run(&[&args[..], &["--set", "host.tcp_time=100us"]].concat()).stdout).unwrap();
+    let line = text.lines().find(|line| line.contains("host.tcp_time")).unwrap();
+    assert!(line.contains(" 50 us ") && line.contains("100 us x 50 %"), "{line}");
+}
+
+#[test]
+fn a_sweep_with_points_that_failed_ends_with_1_and_says_where_the_reasons_are() {
+    let directory = Scratch::new("failed");
+    let out = directory.path("out.csv");
+    let args = ["model", "sweep", "server-82599", "--workload", "ttcp-receive", "--out", &out];
+    let output = run(&[&args[..], &["--vary", "adapter.receive_descriptors=1,256"]].concat());
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(1) && text.contains("1 of 2 points failed; the column `error`"), "{text}");
+    assert_eq!(lines(&out), 3, "both points are there");
+}
+
+#[test]
+fn explain_names_what_limits_a_run_in_which_nothing_is_fully_used() {
+    let limit = |profile: &str, settings: &[&str]| {
+        let settings = settings.iter().flat_map(|setting| ["--set", setting]);
+        let args = ["model", "explain", profile, "--workload", "ttcp-receive"].into_iter().chain(settings);
+        let text = String::from_utf8(run(&args.collect::<Vec<_>>()).stdout).unwrap();
+        text.lines().find(|line| line.starts_with("limit: ")).unwrap().to_owned()
+    };
+    let far = ["link.delay=5ms", "host.receive_window=16KiB", "workload.time=1s"];
+    let window = limit("server-82599", &far);
+    assert!(window.contains("host.receive_window") && window.contains("link.delay"), "{window}");
+    let rate = limit("server-82599", &["workload.rate=100Mbit/s"]);
+    assert!(rate.contains("hangs on workload.rate (+1.00 % for 1 % of it)") && !rate.contains("window"), "{rate}");
+    let gap = limit("486-wd8003ep", &["bus.clock=26.7MHz", "peer.gap=1ms"]);
+    assert!(gap.contains("peer.gap"), "{gap}");
 }
 
 fn lines(path: &str) -> usize {

@@ -42,12 +42,22 @@ const OF_WORKLOADS: &[(&[&str], &[Workload])] = &[
         &["workload.rpc_size", "workload.rpc_outstanding", "workload.rpc_issue", "workload.rpc_timer"],
         &[Workload::NfsRead],
     ),
-    (&["workload.flows"], &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth]),
+    (
+        &["workload.flows", "workload.mss", "workload.tcp_options"],
+        &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth],
+    ),
+    (&["workload.encrypted"], &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
     (&["workload.write_size", "host.send_buffer"], &[Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
     (&["workload.read_size"], &[Workload::TtcpReceive, Workload::TtcpBoth]),
     (&["workload.rate"], &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
     (&["host.rpc_time", "peer.service_time"], &[Workload::NfsRead]),
 ];
+
+/// The parameters of the section `workload` that a workload has.
+pub fn parameters_of(workload: Workload) -> Vec<&'static str> {
+    let is_other = |name: &str| OF_WORKLOADS.iter().any(|(names, of)| names.contains(&name) && !of.contains(&workload));
+    super::schema::names_of("workload").into_iter().filter(|name| !is_other(name)).collect()
+}
 
 impl Profile {
     /// What the user has set and changes nothing in a run of this workload, each with the reason.

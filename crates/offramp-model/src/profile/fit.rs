@@ -53,8 +53,10 @@ impl Profile {
         for name in ["adapter.receive_fifo", "adapter.transmit_fifo"] {
             let fifo = self.value(name);
             if fifo < frame_len {
-                let why =
-                    format!("{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers)");
+                let why = format!(
+                    "{fifo} bytes do not take one frame of {frame_len} bytes (workload.mss and its headers): here a FIFO has \
+                     whole frames"
+                );
                 return Err(self.refuse(name, why));
             }
         }

@@ -102,7 +102,7 @@ impl Dimension {
             let names: Vec<_> = units.iter().map(|(name, _)| *name).collect();
             let what =
                 if unit.is_empty() { "the unit is missing".into() } else { format!("unit {unit:?} does not fit") };
-            return Err(format!("{what}; use one of: {}{}", names.join(", "), hint(unit, &names)));
+            return Err(format!("{what}; use one of: {}{}", names.join(", "), usual(unit, &names)));
         };
         let (value, is_whole) =
             scaled(number, *factor).ok_or_else(|| format!("{number:?} is not a number of 0 or more that fits"))?;
@@ -146,25 +146,56 @@ pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
         .unwrap_or_default()
 }
 
-/// A hint at the unit that is meant: one that is written otherwise elsewhere, or the nearest.
-fn hint(unit: &str, names: &[&str]) -> String {
-    const OTHERWISE: [(&str, &str); 12] = [
-        ("\u{b5}s", "us"),
-        ("\u{3bc}s", "us"),
-        ("B", "byte"),
-        ("bytes", "byte"),
-        ("kB", "KiB"),
-        ("MB", "MiB"),
-        ("bps", "bit/s"),
-        ("kbps", "kbit/s"),
-        ("Mbps", "Mbit/s"),
-        ("Gbps", "Gbit/s"),
-        ("GT/s", "GHz"),
-        ("percent", "%"),
-    ];
-    let is = |name: &&&str| name.eq_ignore_ascii_case(unit);
-    let otherwise = OTHERWISE.iter().find(|(other, name)| other.eq_ignore_ascii_case(unit) && names.contains(name));
-    match names.iter().find(is).or(otherwise.map(|(_, name)| name)) {
+/// Units as others write them, in small letters and with u for micro, and the one that is meant.
+const USUAL: &[(&str, &str)] = &[
+    ("b", "byte"),
+    ("bytes", "byte"),
+    ("octets", "byte"),
+    ("k", "KiB"),
+    ("kb", "KiB"),
+    ("kbyte", "KiB"),
+    ("m", "MiB"),
+    ("mb", "MiB"),
+    ("mbyte", "MiB"),
+    ("gb", "MiB"),
+    ("gib", "MiB"),
+    ("nsec", "ns"),
+    ("usec", "us"),
+    ("usecs", "us"),
+    ("microseconds", "us"),
+    ("msec", "ms"),
+    ("sec", "s"),
+    ("seconds", "s"),
+    ("ps/b", "ps/byte"),
+    ("ns/b", "ns/byte"),
+    ("us/b", "us/byte"),
+    ("bps", "bit/s"),
+    ("b/s", "bit/s"),
+    ("kbps", "kbit/s"),
+    ("kb/s", "kbit/s"),
+    ("kbit", "kbit/s"),
+    ("mbps", "Mbit/s"),
+    ("mb/s", "Mbit/s"),
+    ("mbit", "Mbit/s"),
+    ("gbps", "Gbit/s"),
+    ("gb/s", "Gbit/s"),
+    ("gbit", "Gbit/s"),
+    ("mt/s", "MHz"),
+    ("gt/s", "GHz"),
+    ("percent", "%"),
+    ("pct", "%"),
+];
+
+/// A hint at the unit of some that is meant.
+fn usual(unit: &str, names: &[&str]) -> String {
+    let small = unit.replace(['µ', 'μ'], "u").to_lowercase();
+    let is_meant = |name: &&&str| name.to_lowercase() == small || USUAL.contains(&(small.as_str(), **name));
+    match names.iter().find(is_meant) {
+        Some(name @ (&"KiB" | &"MiB")) => {
+            let bytes = BYTES.iter().find(|(of, _)| of == name).map_or(1, |(_, bytes)| *bytes);
+            format!("; did you mean {name:?}? 1 {name} is {bytes} byte")
+        }
+        Some(name) if unit.contains("B/s") => format!("; did you mean {name:?}? 1 {unit} is 8 {name}"),
         Some(name) => format!("; did you mean {name:?}?"),
         None => nearest(unit, names),
     }
@@ -238,20 +269,38 @@ mod tests {
     fn what_is_wrong_is_said_with_the_nearest_name() {
         let error = Dimension::Frequency.value("8", "Mhz").unwrap_err();
         assert!(error.contains("\"MHz\""), "{error}");
-        for (dimension, unit, name) in [
-            (Dimension::Bytes, "KB", "KiB"),
-            (Dimension::Bytes, "kB", "KiB"),
-            (Dimension::Time, "\u{b5}s", "us"),
-            (Dimension::Frequency, "mhz", "MHz"),
-            (Dimension::BitRate, "Mbps", "Mbit/s"),
-        ] {
-            let error = dimension.value("8", unit).unwrap_err();
-            assert!(error.ends_with(&format!("did you mean {name:?}?")), "{error}");
-        }
         assert!(Dimension::Time.value("8", "").unwrap_err().contains("missing"));
         assert!(Dimension::Time.value("-8", "us").is_err());
         assert!(Dimension::Time.value("99999999999999999999", "s").is_err());
         assert!(Dimension::Choice(&["drop", "overrun"]).value("overun", "").unwrap_err().contains("\"overrun\""));
+    }
+
+    #[test]
+    fn every_usual_unit_is_answered_with_the_one_that_is_meant() {
+        let hint = |dimension: Dimension, unit: &str| dimension.value("8", unit).unwrap_err();
+        for (dimension, unit, meant) in [
+            (Dimension::Frequency, "mhz", "\"MHz\"?"),
+            (Dimension::Frequency, "GT/s", "\"GHz\"?"),
+            (Dimension::Bytes, "KB", "\"KiB\"? 1 KiB is 1024 byte"),
+            (Dimension::Bytes, "kB", "\"KiB\"? 1 KiB is 1024 byte"),
+            (Dimension::Bytes, "B", "\"byte\"?"),
+            (Dimension::Time, "µs", "\"us\"?"),
+            (Dimension::Time, "usecs", "\"us\"?"),
+            (Dimension::TimePerByte, "μs/B", "\"us/byte\"?"),
+            (Dimension::BitRate, "Mbps", "\"Mbit/s\"?"),
+            (Dimension::BitRate, "MB/s", "\"Mbit/s\"? 1 MB/s is 8 Mbit/s"),
+            (Dimension::BitRate, "Gb/s", "\"Gbit/s\"?"),
+            (Dimension::Ratio, "percent", "\"%\"?"),
+            (Dimension::Count("frame"), "frames", "\"frame\"?"),
+        ] {
+            let error = hint(dimension, unit);
+            assert!(error.ends_with(&format!("did you mean {meant}")), "{unit}: {error}");
+        }
+        for (unit, meant) in USUAL {
+            let all = [TIME, TIME_PER_BYTE, BYTES, FREQUENCY, BIT_RATE, RATIO].concat();
+            assert!(unit.to_lowercase() == *unit && all.iter().any(|(name, _)| name == meant), "{unit}");
+        }
+        assert!(!hint(Dimension::Time, "KB").contains("did you mean"), "no time is meant");
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Every parameter that there is: its name, what it means, its unit, its range and its default.
 
 use super::quantity::{Dimension, nearest, split};
+use crate::link::FRAME_LEN_MIN;
 use crate::time::PICOSECONDS_PER_MICROSECOND;
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 
@@ -17,6 +18,8 @@ pub struct Key {
     pub max: u64,
     /// Value where no profile says one, as a user writes it.
     pub default: &'static str,
+    /// It is a time of the host's processor: a run uses it times `host.cost_scale`.
+    pub is_scaled: bool,
     /// Meaning, in a sentence.
     pub meaning: &'static str,
 }
@@ -65,8 +68,8 @@ pub const SECTIONS: [&str; 6] = ["host", "adapter", "bus", "link", "peer", "work
 const SECOND: u64 = 1_000_000_000_000;
 /// The longest run: a day.
 const DAY: u64 = 86_400 * SECOND;
-/// A microsecond per byte, in femtoseconds.
-const US_PER_BYTE: u64 = 1_000_000_000;
+/// Longest time of the processor for a byte, in femtoseconds: 100 us, a cipher on a processor of 1990.
+const PER_BYTE_MAX: u64 = 100_000_000_000;
 /// A hundredfold, in parts of a million.
 const HUNDREDFOLD: u64 = 100_000_000;
 /// Largest window, bytes (RFC 7323 2.3).
@@ -113,19 +116,19 @@ const fn key(
     default: &'static str,
     meaning: &'static str,
 ) -> Key {
-    Key { name, dimension, min: range.0, max: range.1, default, meaning }
+    Key { name, dimension, min: range.0, max: range.1, default, is_scaled: false, meaning }
 }
 
 const fn choice(name: &'static str, words: &'static [&'static str], meaning: &'static str) -> Key {
-    Key { name, dimension: Choice(words), min: 0, max: words.len() as u64 - 1, default: words[0], meaning }
+    key(name, Choice(words), (0, words.len() as u64 - 1), words[0], meaning)
 }
 
 const fn cost(name: &'static str, meaning: &'static str) -> Key {
-    key(name, Time, (0, SECOND), "0us", meaning)
+    Key { is_scaled: true, ..key(name, Time, (0, SECOND), "0us", meaning) }
 }
 
 const fn cost_per_byte(name: &'static str, meaning: &'static str) -> Key {
-    key(name, TimePerByte, (0, US_PER_BYTE), "0ns/byte", meaning)
+    Key { is_scaled: true, ..key(name, TimePerByte, (0, PER_BYTE_MAX), "0ns/byte", meaning) }
 }
 
 /// All parameters, in the order in which they are shown.
@@ -170,7 +173,7 @@ pub static KEYS: &[Key] = &[
     cost_per_byte("host.crypt_time", "a byte encrypted or decrypted, and authenticated, by the processor"),
     key("host.processors", Count("processor"), (1, 64), "1processor", "processors"),
     choice("host.placement", PLACEMENTS, "which processor does what"),
-    key("host.tcp", Choice(VARIANTS), (0, VARIANTS.len() as u64 - 1), "reno", "how the host's TCP answers to loss"),
+    Key { default: "reno", ..choice("host.tcp", VARIANTS, "how the host's TCP answers to loss") },
     key("host.rto_min", Time, (1_000, 3600 * SECOND), "200ms", "shortest time until the host's TCP retransmits"),
     key(
         "host.initial_window",
@@ -197,7 +200,7 @@ pub static KEYS: &[Key] = &[
         "0us",
         "mean time between moments at which interrupts are shut out; 0: never",
     ),
-    cost("host.mask_time", "how long interrupts are shut out"),
+    key("host.mask_time", Time, (0, SECOND), "0us", "how long interrupts are shut out"),
     choice("host.receive", RECEIVES, "where frames are read out: in the handler, or deferred (DPC, softirq)"),
     key(
         "host.poll_interval",
@@ -272,11 +275,17 @@ pub static KEYS: &[Key] = &[
     key(
         "adapter.receive_fifo",
         Bytes,
-        (1_600, 1 << 30),
+        (FRAME_LEN_MIN, 1 << 30),
         "64KiB",
-        "frames that wait on the adapter for the bus to the host",
+        "frames that wait on the adapter, each of them whole, for the bus to the host",
     ),
-    key("adapter.transmit_fifo", Bytes, (1_600, 1 << 30), "64KiB", "frames that wait on the adapter for the line"),
+    key(
+        "adapter.transmit_fifo",
+        Bytes,
+        (FRAME_LEN_MIN, 1 << 30),
+        "64KiB",
+        "frames that wait on the adapter, each of them whole, for the line",
+    ),
     key(
         "adapter.cut_through",
         Bytes,
@@ -448,7 +457,7 @@ pub static KEYS: &[Key] = &[
         "0us",
         "from a request that reaches the peer until its reply is there",
     ),
-    key("workload.mss", Bytes, (64, 65_535), "1460byte", "payload of a full segment"),
+    key("workload.mss", Bytes, (1, 65_535), "1460byte", "payload of a full segment"),
     key("workload.tcp_options", Bytes, (0, 40), "0byte", "options in every TCP header; timestamps are 12"),
     key(
         "workload.write_size",
@@ -509,16 +518,18 @@ pub fn find(name: &str) -> Option<&'static Key> {
 /// In words, with the nearest name.
 pub fn known(name: &str) -> Result<&'static Key, String> {
     find(name).ok_or_else(|| {
-        let of_that_name = KEYS.iter().find(|key| key.name.split_once('.').is_some_and(|(_, short)| short == name));
-        if let Some(key) = of_that_name {
-            return format!("a parameter is named with its section: {}", key.name);
-        }
-        let section = name.split_once('.').map_or("", |(section, _)| section);
+        let (section, own) = name.split_once('.').unwrap_or(("", name));
+        // The right name without its section, or in another one.
+        let ends: Vec<_> =
+            KEYS.iter().map(|key| key.name).filter(|of| of.split_once('.').is_some_and(|(_, of)| of == own)).collect();
         let mut names = names_of(section);
         if names.is_empty() {
             names = KEYS.iter().map(|key| key.name).collect();
         }
-        format!("there is no such parameter{}", nearest(name, &names))
+        match ends.as_slice() {
+            [] => format!("there is no such parameter{}", nearest(name, &names)),
+            _ => format!("there is no such parameter; did you mean {}?", ends.join(" or ")),
+        }
     })
 }
 

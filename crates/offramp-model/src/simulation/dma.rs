@@ -256,7 +256,7 @@ impl Dma {
             return None;
         }
         self.transmit_fifo += piece.len;
-        let is_part = posted.frame.len > headers_len + mss;
+        let is_part = posted.frame.flow().is_some() && posted.frame.len > headers_len + mss;
         let is_first = posted.piece == 0;
         let count = match (is_first, is_part) {
             // The headers, and the pages of the payload.

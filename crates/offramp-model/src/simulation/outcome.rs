@@ -342,8 +342,8 @@ pub struct Outcome {
 
 /// Bytes of a KiB.
 const KIB: f64 = 1024.0;
-/// Length of a full frame without FCS.
-const FULL_FRAME_LEN: u64 = 1514;
+/// Length of a full frame without FCS, bytes.
+pub const FULL_FRAME_LEN: u64 = 1514;
 
 impl Outcome {
     pub(super) fn new(config: &Config, counts: &Counts, parts: &Parts, events: u64) -> Self {

@@ -18,7 +18,7 @@ pub(super) struct Args {
     /// The other one; the same again, with --set-second
     second: String,
     /// What is sent
-    #[arg(long, value_parser = workload)]
+    #[arg(long, value_parser = workload())]
     workload: Workload,
     /// Set a parameter of both, with its unit
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]

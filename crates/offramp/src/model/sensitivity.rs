@@ -26,7 +26,7 @@ pub(super) struct Args {
     /// A system: its name, or a file that ends in .toml
     profile: String,
     /// What is sent
-    #[arg(long, value_parser = workload)]
+    #[arg(long, value_parser = workload())]
     workload: Workload,
     /// What is read off
     #[arg(long, default_value = "throughput_kib_per_s", value_parser = metric)]

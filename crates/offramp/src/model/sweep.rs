@@ -40,7 +40,7 @@ pub(super) struct Args {
     /// A system: its name, or a file that ends in .toml
     profile: String,
     /// What is sent
-    #[arg(long, value_parser = workload)]
+    #[arg(long, value_parser = workload())]
     workload: Workload,
     /// Vary a parameter; several times: each value with each other one
     #[arg(long, value_name = "KEY=RANGE", required = true)]
@@ -139,7 +139,7 @@ fn sweep(args: &Args) -> Result<(), Failure> {
     match rows.iter().filter(|row| row.result.is_err()).count() {
         0 => Ok(()),
         failed => {
-            let why = format!("{failed} of {of} points could not be run; the column error of the table says why");
+            let why = format!("{failed} of {of} points failed; the column `error` of {} says why", args.out.display());
             Err(Failure::Failed(why))
         }
     }

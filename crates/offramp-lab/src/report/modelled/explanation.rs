@@ -1,7 +1,7 @@
 //! Where each microsecond goes: of one system, or of two side by side.
 
 use offramp_model::compare::{Compared, Comparison};
-use offramp_model::explain::{Explanation, Part, explain};
+use offramp_model::explain::{Explanation, Part, explain, limit};
 use offramp_model::profile::Profile;
 use offramp_model::simulation::Outcome;
 
@@ -96,7 +96,7 @@ pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
         number(explanation.ring_wait_us),
         number(outcome.kib_per_second),
         number(outcome.cpu_percent),
-        explanation.limit
+        limit(profile, outcome)
     );
     let section = Section {
         heading: format!("Under {}", outcome.workload),

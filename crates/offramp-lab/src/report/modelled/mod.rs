@@ -16,9 +16,10 @@ fn parameters(profile: &Profile) -> Table {
         &'static offramp_model::profile::schema::Key,
         &offramp_model::profile::quantity::Quantity,
     )| {
-        let value = key.dimension.show(quantity.value);
+        let (value, scaled) = profile.used(key);
         let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval)).unwrap_or_default();
-        vec![key.name.to_owned(), value, interval, quantity.tag.to_string(), quantity.source.clone()]
+        let source = scaled.map_or_else(|| quantity.source.clone(), |of| format!("{of}; {}", quantity.source));
+        vec![key.name.to_owned(), value, interval, quantity.tag.to_string(), source]
     };
     Table {
         caption: format!("What {} was made with", profile.name),

@@ -1,12 +1,11 @@
-//! `offramp model params`, `workloads` and `dma`: what there is to set and to send, and what a bus moves.
+//! `offramp model dma`: what a bus moves.
 
 use super::setting;
 use crate::exit::{FAILED, SETUP, fail, print};
 use offramp_model::bus::Transfers;
 use offramp_model::bus::pcie::payload_bps;
-use offramp_model::config::{self, Workload};
-use offramp_model::profile::schema::{self, KEYS, Key};
-use offramp_model::profile::{self, Profile};
+use offramp_model::config;
+use offramp_model::profile::Profile;
 use std::fmt::Write as _;
 use std::process::ExitCode;
 
@@ -15,7 +14,7 @@ const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
 
 /// Say what a bus moves for its master, by the length of a transfer.
 #[derive(clap::Args)]
-pub(super) struct DmaArgs {
+pub(super) struct Args {
     /// A bus: its name, or a file that ends in .toml
     bus: String,
     /// Bytes of a transfer, with commas between several
@@ -34,7 +33,7 @@ fn transfers(name: &str) -> Result<Transfers, String> {
     found.map(|(_, transfers)| *transfers).ok_or_else(|| "use one of: read, write, both".to_owned())
 }
 
-pub(super) fn dma(args: &DmaArgs) -> ExitCode {
+pub(super) fn run(args: &Args) -> ExitCode {
     let loaded = Profile::load_bus(&args.bus).and_then(|mut profile| {
         profile.set_all(args.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
         Ok(profile)
@@ -61,44 +60,5 @@ pub(super) fn dma(args: &DmaArgs) -> ExitCode {
     }
     out += "\nboth: as many of either kind; the rate is that of one of them\n";
     print(out);
-    ExitCode::SUCCESS
-}
-
-/// Every parameter whose name or meaning holds the pattern.
-pub(super) fn params(pattern: &str) -> ExitCode {
-    let holds = |key: &&Key| key.name.contains(pattern) || key.meaning.contains(pattern);
-    let found: Vec<_> = KEYS.iter().filter(holds).collect();
-    if found.is_empty() {
-        let why = schema::known(pattern).err().unwrap_or_default();
-        return fail(format_args!("model: {pattern}: {why}"), SETUP);
-    }
-    let profiles = said();
-    let mut out = String::new();
-    for key in found {
-        let show = |value| key.dimension.show(value);
-        let values = match key.dimension {
-            profile::quantity::Dimension::Choice(words) => words.join(", "),
-            _ => format!("{} to {}, in {}", show(key.min), show(key.max), key.dimension.unit_names()),
-        };
-        let _ = writeln!(out, "{}: {}\n  values   {values}\n  default  {}", key.name, key.meaning, key.default);
-        let set: Vec<_> = profiles.iter().filter(|(_, names)| names.contains(&key.name)).map(|(of, _)| &**of).collect();
-        if !set.is_empty() {
-            let _ = writeln!(out, "  set by   {}", set.join(", "));
-        }
-    }
-    print(out);
-    ExitCode::SUCCESS
-}
-
-/// The profiles that come with offramp, each with the parameters that it sets itself.
-fn said() -> Vec<(String, Vec<&'static str>)> {
-    let of = |listed: profile::Listed| (format!("{}/{}", listed.kind, listed.name), profile::sets(&listed));
-    profile::list().into_iter().map(of).collect()
-}
-
-pub(super) fn workloads() -> ExitCode {
-    for (name, workload) in Workload::NAMES {
-        print(format_args!("{name:14} {}\n", workload.meaning()));
-    }
     ExitCode::SUCCESS
 }

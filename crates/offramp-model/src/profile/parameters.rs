@@ -1,0 +1,88 @@
+//! Every parameter for people: what [`KEYS`] says of it, and which profiles set it.
+
+use super::quantity::Dimension;
+use super::schema::{self, KEYS, Key};
+use super::{RawProfile, embedded};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A parameter, its values as a user writes them.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Parameter {
+    /// Section and name.
+    pub name: &'static str,
+    /// Units, or words, that a value may have.
+    pub units: String,
+    /// Smallest and largest value; `None` for a word.
+    pub range: Option<[String; 2]>,
+    /// Value where no profile says one.
+    pub default: String,
+    /// A run uses it times `host.cost_scale`.
+    pub is_scaled: bool,
+    /// Meaning, in a sentence.
+    pub meaning: &'static str,
+    /// The profiles that come with offramp and set it, as `kind/name`.
+    pub set_by: Vec<String>,
+}
+
+/// The parameters whose name or meaning has `pattern` in it, in small letters or not; all for an empty one.
+///
+/// # Errors
+/// In words, with the nearest name, when none has it.
+pub fn parameters(pattern: &str) -> Result<Vec<Parameter>, String> {
+    let pattern = pattern.to_lowercase();
+    let set_by = set_by();
+    let of = |key: &Key| {
+        let show = |value| key.dimension.show(value);
+        let (units, range) = match key.dimension {
+            Dimension::Choice(words) => (words.join(", "), None),
+            dimension => (dimension.unit_names(), Some([show(key.min), show(key.max)])),
+        };
+        Parameter {
+            name: key.name,
+            units,
+            range,
+            default: show(key.parse(key.default).unwrap_or(key.min)),
+            is_scaled: key.is_scaled,
+            meaning: key.meaning,
+            set_by: set_by.get(key.name).cloned().unwrap_or_default(),
+        }
+    };
+    let has_it = |key: &&Key| key.name.contains(&pattern) || key.meaning.to_lowercase().contains(&pattern);
+    let found: Vec<_> = KEYS.iter().filter(has_it).map(of).collect();
+    match schema::known(&pattern) {
+        Err(why) if found.is_empty() => Err(format!("{pattern}: {why}")),
+        _ => Ok(found),
+    }
+}
+
+/// The profiles that set each parameter.
+fn set_by() -> BTreeMap<String, Vec<String>> {
+    let mut set_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (kind, profile, text) in embedded::PROFILES {
+        let Ok(raw) = toml::from_str::<RawProfile>(text) else { continue };
+        for (section, values) in raw.sections() {
+            for name in values.keys() {
+                set_by.entry(format!("{section}.{name}")).or_default().push(format!("{kind}/{profile}"));
+            }
+        }
+    }
+    set_by
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_parameter_is_found_by_its_name_or_its_meaning_with_the_profiles_that_set_it() {
+        assert_eq!(parameters("").unwrap().len(), KEYS.len());
+        let clock = &parameters("bus.clock").unwrap()[0];
+        assert_eq!(clock.range, Some(["100 kHz".to_owned(), "200 GHz".to_owned()]));
+        assert!(clock.default == "8 MHz" && clock.set_by.contains(&"bus/isa-8".to_owned()), "{clock:?}");
+        let of = |pattern: &str| parameters(pattern).unwrap().iter().map(|of| of.name).collect::<Vec<_>>();
+        assert_eq!(of("IOMMU"), ["bus.iommu", "bus.iotlb", "bus.walk_time"]);
+        assert_eq!(parameters("adapter.lso").unwrap()[0].units, "off, on");
+        assert!(parameters("adapter.lsso").unwrap_err().contains("did you mean \"adapter.lso\"?"));
+    }
+}

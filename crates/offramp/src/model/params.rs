@@ -1,0 +1,62 @@
+//! `offramp model params` and `offramp model workloads`: what can be set, and what can be run.
+
+use super::print_json;
+use crate::exit::{SETUP, fail, print};
+use offramp_model::config::Workload;
+use offramp_model::profile::effect::parameters_of;
+use offramp_model::profile::parameters::{Parameter, parameters};
+use serde::Serialize;
+use std::process::ExitCode;
+
+/// Every parameter: unit, range, default, meaning, and which profiles set it.
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Only those that have this in their name or meaning
+    #[arg(default_value = "")]
+    pattern: String,
+    /// Print JSON instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+pub(super) fn run(args: &Args) -> ExitCode {
+    let found = match parameters(&args.pattern) {
+        Ok(found) => found,
+        Err(why) => return fail(format_args!("model: {why}"), SETUP),
+    };
+    if args.json {
+        return print_json(&found);
+    }
+    for Parameter { name, units, range, default, is_scaled, meaning, set_by } in &found {
+        let range = range.as_ref().map_or_else(|| units.clone(), |[from, to]| format!("{from} to {to} ({units})"));
+        let scaled = if *is_scaled { "; scaled by host.cost_scale" } else { "" };
+        print(format_args!("{name:30} default {default:16} {range}\n    {meaning}{scaled}\n"));
+        if !set_by.is_empty() {
+            print(format_args!("    set by {}\n", set_by.join(", ")));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+#[derive(Serialize)]
+struct About {
+    name: &'static str,
+    meaning: &'static str,
+    parameters: Vec<&'static str>,
+}
+
+pub(super) fn workloads(json: bool) -> ExitCode {
+    let about = |(name, workload): (&'static str, Workload)| About {
+        name,
+        meaning: workload.meaning(),
+        parameters: parameters_of(workload),
+    };
+    let all: Vec<_> = Workload::NAMES.into_iter().map(about).collect();
+    if json {
+        return print_json(&all);
+    }
+    for About { name, meaning, parameters } in all {
+        print(format_args!("{name:14} {meaning}\n    {}\n", parameters.join(" ")));
+    }
+    ExitCode::SUCCESS
+}
