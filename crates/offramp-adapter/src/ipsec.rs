@@ -3,9 +3,9 @@
 //!
 //! The host sends and takes clear frames; the wire carries ESP. Transmit seals what matches the selector of an
 //! outbound association, in the order of the associations; receive finds the inbound association by the SPI of
-//! the packet. What matches none goes on as it is or is discarded ([`Policy`]); what an inbound association
-//! should have protected and came in the clear is discarded always (RFC 4301 5.2). The policy is about IP
-//! packets: ARP and what else is no IP passes.
+//! the packet. Before the associations the policy is asked, whose entries protect, bypass or discard; what matches
+//! nothing goes on as it is or is discarded ([`Policy`]). What an inbound association should have protected and came in
+//! the clear is discarded always (RFC 4301 5.2), and what an association has protected is discarded when that is gone.
 //!
 //! Associations change while frames flow ([`PortControl::change_ipsec`](crate::pair::PortControl::change_ipsec)): all
 //! that is asked is checked first, then it comes into force for each queue pair between two super-frames. Several
@@ -16,6 +16,7 @@ mod change;
 mod keepalive;
 mod keys;
 mod open;
+mod policy;
 mod seal;
 mod too_big;
 
@@ -24,36 +25,19 @@ pub use change::{Ipsec, SaChange, SaError};
 pub(crate) use keepalive::Keepalives;
 pub use keys::{KEYS_MAX, KeyId, KeyMark, KeyRegistry, KeyStore, RESERVED_NUMBERS};
 pub(crate) use open::Opening;
+pub use policy::{ETHERTYPE_ARP, NoMatch, Policy, PolicyAction, PolicyEntry};
 pub(crate) use seal::Sealing;
 
 use crate::stats::Loss;
 use association::{Inbound, Outbound};
 use offramp_offload::esp::{Refused, SealRefused};
+use policy::Removed;
 use std::fmt;
 use std::sync::Arc;
 
 /// Default time that a replaced inbound association goes on beside the new one, nanoseconds: longer
 /// than any frame is under way, and time enough for a peer that switches by hand.
 pub const REKEY_GRACE_NS_DEFAULT: u64 = 30_000_000_000;
-
-/// What becomes of an IP packet that matches no association.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NoMatch {
-    /// It goes on as it is.
-    #[default]
-    Bypass,
-    /// It is lost and counted ([`Loss::Discard`]).
-    Discard,
-}
-
-/// What becomes of IP packets that match no association (RFC 4301 4.4.1), by direction.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Policy {
-    /// Host to wire.
-    pub transmit: NoMatch,
-    /// Wire to host.
-    pub receive: NoMatch,
-}
 
 /// Which way an association protects: `out` or `in`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::Display)]
@@ -100,12 +84,20 @@ impl fmt::Display for SaEvent {
 }
 
 /// What is in force: replaced as a whole, never changed.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct InForce {
     policy: Policy,
+    removed: Removed,
     /// The first whose selector matches seals.
     outbound: Vec<Arc<Outbound>>,
     inbound: Vec<Arc<Inbound>>,
+}
+
+impl InForce {
+    /// Whether frames that no association names go on as if there were no IPsec.
+    fn is_open(&self, direction: SaDirection) -> bool {
+        self.policy.is_open(direction) && self.removed.of(direction).next().is_none()
+    }
 }
 
 fn loss_of(refused: Refused) -> Loss {

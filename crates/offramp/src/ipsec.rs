@@ -4,7 +4,9 @@
 use crate::up::config::unknown;
 use crate::up::privilege::NOBODY;
 use nix::unistd::{Uid, User};
-use offramp_adapter::ipsec::{NoMatch, Policy, SaDirection, SaState, SaStatus};
+use offramp_adapter::ipsec::{
+    ETHERTYPE_ARP, NoMatch, Policy, PolicyAction, PolicyEntry, SaDirection, SaState, SaStatus,
+};
 use offramp_offload::esp::{
     DfRule, DscpRule, EcnRule, HOP_LIMIT_DEFAULT, Lifetime, Mode, Prefix, REPLAY_WINDOW_DEFAULT, REPLAY_WINDOW_MAX,
     Refused, SaConfig, SecretKey, Selector, Suite, Tunnel, UdpPorts,
@@ -31,6 +33,13 @@ const OTHERS_MODE: u32 = 0o077;
 const MODE_BITS: u32 = 0o7777;
 /// Key file that stands for standard input.
 pub const STANDARD_INPUT: &str = "-";
+
+/// The `EtherTypes` that may pass by a word (IANA's and IEEE's numbers); 0 is a frame with a length in that place.
+const OTHER: [(&str, u16); 6] =
+    [("arp", ETHERTYPE_ARP), ("rarp", 0x8035), ("lldp", 0x88cc), ("eapol", 0x888e), ("ptp", 0x88f7), ("llc", 0)];
+/// Smallest `EtherType`, and those whose frames carry IP past the policy: IP itself, tags, MPLS, `PPPoE`.
+const ETHERTYPE_MIN: u16 = 0x0600;
+const CARRIES_IP: [u16; 10] = [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864];
 
 /// The protocols that a selector may name by a word (IANA's protocol numbers).
 const PROTOCOLS: [(&str, u8); 4] = [("icmp", 1), ("tcp", 6), ("udp", 17), ("icmpv6", 58)];
@@ -93,6 +102,15 @@ pub struct SelectorKeys {
     pub protocol: Option<Word>,
     pub source_ports: Option<Word>,
     pub destination_ports: Option<Word>,
+}
+
+/// `[[port.policy]]`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PolicyKeys {
+    pub direction: Option<String>,
+    pub action: Option<String>,
+    pub selector: Option<SelectorKeys>,
 }
 
 /// Text, or a number that stands for it.
@@ -432,6 +450,45 @@ fn ports(text: &str) -> Result<RangeInclusive<u16>, String> {
     if first <= last { Ok(first..=last) } else { Err(wrong()) }
 }
 
+impl PolicyKeys {
+    /// The entry.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, in one line.
+    pub fn entry(&self) -> Result<PolicyEntry, String> {
+        let given = self.direction.as_deref().ok_or("has no direction; write direction = \"in\" or \"out\"")?;
+        let action = match self.action.as_deref() {
+            Some("protect") => PolicyAction::Protect,
+            Some("bypass") => PolicyAction::Bypass,
+            Some("discard") => PolicyAction::Discard,
+            Some(other) => return Err(unknown("action", other, ["protect", "bypass", "discard"])),
+            None => return Err("has no action; write action = \"protect\", \"bypass\" or \"discard\"".to_owned()),
+        };
+        let selector = self.selector.as_ref().map(SelectorKeys::selector).transpose()?.unwrap_or_default();
+        Ok(PolicyEntry { direction: direction(given)?, action, selector })
+    }
+}
+
+/// An `EtherType` of `port.ipsec.other`.
+///
+/// # Errors
+/// One line.
+pub fn other(word: &Word) -> Result<u16, String> {
+    match word {
+        Word::Text(text) => {
+            let named = OTHER.iter().find(|(name, _)| name == text).map(|(_, number)| *number);
+            named.ok_or_else(|| unknown("type", text, OTHER.map(|(name, _)| name)) + ", or a number")
+        }
+        Word::Number(number) if CARRIES_IP.contains(number) => Err(format!(
+            "{number:#06x} carries IP past the policy; leave it out, or write transmit or receive = \"bypass\""
+        )),
+        Word::Number(number) if *number < ETHERTYPE_MIN => {
+            Err(format!("{number:#06x} is no EtherType; use {ETHERTYPE_MIN:#06x} to 0xffff"))
+        }
+        Word::Number(number) => Ok(*number),
+    }
+}
+
 /// `bypass` or `discard`.
 ///
 /// # Errors
@@ -460,6 +517,9 @@ pub struct IpsecStatus {
     pub transmit: String,
     /// The same for packets from the wire.
     pub receive: String,
+    /// The entries of the policy in their order, and what is lost because its association was removed.
+    #[serde(default)]
+    pub policies: Vec<String>,
     pub associations: Vec<AssociationStatus>,
     /// What happened last, the newest at the end.
     pub events: Vec<String>,
@@ -490,8 +550,18 @@ pub struct AssociationStatus {
 
 impl IpsecStatus {
     /// `library` is where ciphers come from, `events` what happened last.
-    pub fn new(library: String, policy: Policy, associations: &[SaStatus], events: Vec<String>) -> Self {
+    /// `removed` are the selectors of associations that are gone.
+    pub fn new(
+        library: String,
+        policy: &Policy,
+        removed: &[PolicyEntry],
+        associations: &[SaStatus],
+        events: Vec<String>,
+    ) -> Self {
+        let removed = removed.iter().map(|entry| entry_text(entry) + ", of an association that was removed");
+        let policies = policy.entries.iter().map(entry_text).chain(removed).collect();
         Self {
+            policies,
             library,
             transmit: no_match_name(policy.transmit).to_owned(),
             receive: no_match_name(policy.receive).to_owned(),
@@ -499,6 +569,26 @@ impl IpsecStatus {
             events,
         }
     }
+}
+
+fn entry_text(entry: &PolicyEntry) -> String {
+    let PolicyEntry { direction, action, selector } = entry;
+    let prefix = |what: &str, prefix: Option<Prefix>| {
+        prefix.map(|prefix| format!("{what} {}/{}", prefix.address(), prefix.prefix_len()))
+    };
+    let ports = |what: &str, ports: &Option<RangeInclusive<u16>>| {
+        ports.as_ref().map(|ports| format!("{what} {}-{}", ports.start(), ports.end()))
+    };
+    let parts = [
+        prefix("source", selector.source),
+        prefix("destination", selector.destination),
+        selector.protocol.map(|protocol| format!("protocol {protocol}")),
+        ports("source ports", &selector.source_ports),
+        ports("destination ports", &selector.destination_ports),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    let named = if parts.is_empty() { "all of IP".to_owned() } else { parts.join(", ") };
+    format!("{direction} {action}: {named}")
 }
 
 impl From<&SaStatus> for AssociationStatus {

@@ -47,14 +47,9 @@ fn sa(direction: &str, spi: u32, number: u8) -> String {
     )
 }
 
-const DISCARD: &str = "[port.ipsec]\ntransmit = \"discard\"\nreceive = \"discard\"\n";
-
 /// Lines of either port: 0x1001 from a to b, 0x1002 from b to a.
 fn both_ways() -> [String; 2] {
-    [
-        format!("{DISCARD}{}{}", sa("out", 0x1001, 1), sa("in", 0x1002, 2)),
-        format!("{DISCARD}{}{}", sa("out", 0x1002, 2), sa("in", 0x1001, 1)),
-    ]
+    [sa("out", 0x1001, 1) + &sa("in", 0x1002, 2), sa("out", 0x1002, 2) + &sa("in", 0x1001, 1)]
 }
 
 /// A daemon whose ports protect everything, not started yet.
@@ -461,6 +456,19 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     assert!(String::from_utf8(output.stdout).unwrap().contains("SA out 0x00001002: alive"));
     assert_eq!(associations(&bed.show(), 0), [("out".to_owned(), 0x1002, "alive".to_owned(), 0)]);
     assert!(bed.run(&["sa", "del", "a", "out", "0x1002"]).status.success());
+    // What they have protected is lost, until the file says otherwise.
+    assert!(
+        bed.show()["ports"][0]["ipsec"]["policies"][0].as_str().unwrap().starts_with("out protect: all of IP, of an")
+    );
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let [a, b] = ["out", "in"].map(|way| format!("[[port.policy]]\ndirection = \"{way}\"\naction = \"bypass\"\n"));
+    fs::write(
+        bed.file(),
+        text.replace("# changes of a\n", &format!("{a}{b}")).replace("# changes of b\n", &format!("{a}{b}")),
+    )
+    .unwrap();
+    bed.signal(Signal::SIGHUP);
+    bed.until(|| bed.stderr().contains("reloaded, 0 refused"));
     bed.carry_tcp();
     assert!(!bed.stderr().contains(&hex_key(8)[..16]));
     // Who has changed something is found afterwards.
@@ -470,6 +478,59 @@ fn associations_come_and_go_at_run_time_and_a_wrong_one_changes_nothing() {
     for change in ["sa add \"out\"", "sa del \"out\"", ": done", ": refused"] {
         assert!(lines.iter().any(|line| line.contains(change)), "{change} in {stderr}");
     }
+}
+
+#[test]
+fn nothing_goes_in_the_clear_when_an_association_is_deleted_or_its_daemon_has_started_again() {
+    let (line, capture) = captured_line();
+    let mut bed = Bed::unstarted("esp-open", "");
+    on_line(&bed);
+    // Associations come from a client alone.
+    let text = fs::read_to_string(bed.file()).unwrap();
+    fs::write(
+        bed.file(),
+        text.replace("# changes of a\n", "[port.ipsec]\n").replace("# changes of b\n", "[port.ipsec]\n"),
+    )
+    .unwrap();
+    let key = format!("key_file={}", key_file(bed.file().parent().unwrap(), 4).display());
+    let add = ["sa", "add", "a", "direction=out", "spi=0x1001", "suite=aes128-sha256", &key];
+    fs::write(
+        bed.file().with_file_name("4.key"),
+        format!("{} {}", &hex_key(4)[..32], hex_key(5).repeat(2).get(..64).unwrap()),
+    )
+    .unwrap();
+    bed.start_in(line);
+    let mut clear = 0;
+    for round in 0..2 {
+        set_neighbours(&bed);
+        let send = || {
+            let socket = UdpSocket::bind((bed::ADDRESSES[0], 0)).unwrap();
+            (0..20).for_each(|_| drop(socket.send_to(b"secret", (bed::ADDRESSES[1], 9))));
+        };
+        let discarded = |lost: u64| bed.until(|| queue_lost(&bed.show(), "a", "transmit", "discard") >= lost);
+        bed.host(0).run(send).unwrap();
+        discarded(20);
+        assert!(bed.run(&add).status.success());
+        bed.host(0).run(send).unwrap();
+        bed.until(|| associations(&bed.show(), 0)[0].3 >= 20);
+        assert!(bed.run(&["sa", "del", "a", "out", "0x1001"]).status.success());
+        bed.host(0).run(send).unwrap();
+        discarded(40);
+        if round == 0 {
+            bed.signal(Signal::SIGKILL);
+            bed.wait();
+            bed.start_again();
+        }
+        let frames = captured(&capture);
+        assert!(frames.iter().any(|frame| esp_of(frame).is_some()));
+        clear += frames.iter().filter(|frame| frame.windows(6).any(|bytes| bytes == b"secret")).count();
+    }
+    assert_eq!(clear, 0, "datagrams in the clear");
+}
+
+/// Frames of a port's first queue pair that were lost for a reason.
+fn queue_lost(status: &Value, port: &str, way: &str, reason: &str) -> u64 {
+    bed::direction(status, port, way)["lost"][reason].as_u64().unwrap()
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::association::{Events, Inbound, Outbound, SaStatus};
 use super::keys::KeyRegistry;
-use super::{InForce, Policy, SaDirection, SaEvent};
+use super::policy::Removed;
+use super::{InForce, Policy, PolicyEntry, SaDirection, SaEvent};
 use offramp_offload::esp::{CipherLibrary, InvalidSa, SaConfig, SaFault, aws_lc};
 use offramp_offload::sync::lock;
 use std::fmt;
@@ -16,6 +17,8 @@ use std::sync::{Arc, Mutex};
 pub enum SaChange {
     /// What becomes of packets that match no association.
     Policy(Policy),
+    /// What associations protected that were taken out may go as the policy says: it is not theirs any more.
+    ForgetRemoved,
     /// A new association, after those that there are.
     Add {
         /// Which way it protects.
@@ -181,7 +184,12 @@ impl Ipsec {
 
     /// What becomes of packets that match no association now.
     pub fn policy(&self) -> Policy {
-        lock(&self.in_force).policy
+        lock(&self.in_force).policy.clone()
+    }
+
+    /// What associations protected that were taken out: it is lost, unless another one or an entry of the policy names it.
+    pub fn removed(&self) -> Vec<PolicyEntry> {
+        lock(&self.in_force).removed.entries().collect()
     }
 
     /// Every association, those that seal first.
@@ -216,12 +224,14 @@ impl Ipsec {
         let mut current = lock(&self.in_force);
         draft.retiring.iter().for_each(|(sa, grace_ns)| sa.retire(*grace_ns));
         draft.release();
-        // What was forgotten meanwhile does not come back.
+        // What was forgotten meanwhile does not come back, and what it protected stays so.
         let is_gone = |sa: &Arc<Inbound>| {
             let is_in = |all: &InForce| all.inbound.iter().any(|other| Arc::ptr_eq(other, sa));
             is_in(&before) && !is_in(&current)
         };
-        draft.next.inbound.retain(|sa| !is_gone(sa));
+        for gone in draft.next.inbound.extract_if(.., |sa| is_gone(sa)) {
+            draft.next.removed.add(SaDirection::In, &gone.shared.config().selector);
+        }
         *current = Arc::new(draft.next);
         self.changes.fetch_add(1, Ordering::Release);
         Ok(())
@@ -232,8 +242,10 @@ impl Ipsec {
         let keys = Arc::clone(&lock(&self.context).keys);
         let mut current = lock(&self.in_force);
         if current.inbound.iter().any(|sa| Arc::ptr_eq(sa, gone)) {
-            let inbound = current.inbound.iter().filter(|sa| !Arc::ptr_eq(sa, gone)).cloned().collect();
-            *current = Arc::new(InForce { policy: current.policy, outbound: current.outbound.clone(), inbound });
+            let mut next = InForce::clone(&current);
+            next.inbound.retain(|sa| !Arc::ptr_eq(sa, gone));
+            next.removed.add(SaDirection::In, &gone.shared.config().selector);
+            *current = Arc::new(next);
             self.changes.fetch_add(1, Ordering::Release);
             keys.release_inbound(gone);
         }
@@ -296,8 +308,7 @@ struct Leaving {
 
 impl Draft {
     fn of(current: &InForce, context: Context) -> Self {
-        let InForce { policy, outbound, inbound } = current;
-        let next = InForce { policy: *policy, outbound: outbound.clone(), inbound: inbound.clone() };
+        let next = current.clone();
         let (retiring, leaving, ending, made) = Default::default();
         Self { next, context, retiring, leaving, ending, made }
     }
@@ -333,7 +344,11 @@ impl Draft {
     fn make(&mut self, change: &SaChange) -> Result<(), SaError> {
         match change {
             SaChange::Policy(policy) => {
-                self.next.policy = *policy;
+                self.next.policy.clone_from(policy);
+                Ok(())
+            }
+            SaChange::ForgetRemoved => {
+                self.next.removed = Removed::default();
                 Ok(())
             }
             SaChange::Add { direction: SaDirection::Out, config } => {
@@ -347,6 +362,7 @@ impl Draft {
                 let old = find_outbound(&self.next, *spi).ok_or(unknown(SaDirection::Out, *spi))?;
                 let made = self.outbound(config, Some(old))?;
                 let sa = std::mem::replace(&mut self.next.outbound[old], made);
+                self.next.removed.add(SaDirection::Out, &sa.shared.config().selector);
                 self.leaving.push(Leaving { sa, is_replaced: true });
                 Ok(())
             }
@@ -423,10 +439,12 @@ impl Draft {
         match direction {
             SaDirection::Out => {
                 let at = find_outbound(next, spi).ok_or(unknown(direction, spi))?;
+                next.removed.add(direction, &next.outbound[at].shared.config().selector);
                 self.leaving.push(Leaving { sa: next.outbound.remove(at), is_replaced: false });
             }
             SaDirection::In => {
                 let at = find_inbound(next, spi).ok_or(unknown(direction, spi))?;
+                next.removed.add(direction, &next.inbound[at].shared.config().selector);
                 self.ending.push(next.inbound.remove(at));
             }
         }

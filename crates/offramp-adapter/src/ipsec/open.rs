@@ -2,11 +2,10 @@
 
 use super::association::{Inbound, Passed};
 use super::change::{Ipsec, udp_port};
-use super::{InForce, NoMatch, loss_of};
+use super::{InForce, NoMatch, PolicyAction, SaDirection, loss_of};
 use crate::stats::{Direction, Loss};
 use offramp_offload::esp::{Arrival, EspPacket, Refused};
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::Network;
 use std::sync::Arc;
 
 /// What one queue pair opens with.
@@ -23,7 +22,7 @@ pub(crate) struct Opening {
 impl Opening {
     /// `None` when frames from the wire go on as if there were no IPsec.
     pub(crate) fn new(in_force: &Arc<InForce>) -> Option<Box<Self>> {
-        if in_force.inbound.is_empty() && in_force.policy.receive == NoMatch::Bypass {
+        if in_force.inbound.is_empty() && in_force.is_open(SaDirection::In) {
             return None;
         }
         let udp_port = udp_port(in_force);
@@ -52,11 +51,11 @@ impl Opening {
         match Arrival::of(frame, self.udp_port).map_err(loss_of)? {
             Arrival::Esp(packet) if !self.in_force.inbound.is_empty() => self.open_esp(frame, &packet),
             Arrival::Keepalive => Err(Loss::Keepalive),
-            Arrival::Ike => {
+            Arrival::Ike if self.in_force.policy.ike => {
                 stats.bypassed.add(1);
                 Ok(())
             }
-            Arrival::Clear | Arrival::Esp(_) => self.judge_clear(frame, stats),
+            Arrival::Clear | Arrival::Ike | Arrival::Esp(_) => self.judge_clear(frame, stats),
         }
     }
 
@@ -72,7 +71,8 @@ impl Opening {
         if opened.checksum_is_stale {
             frame.write_checksum();
         }
-        Ok(())
+        let action = self.in_force.policy.ask(SaDirection::In, frame).action;
+        if action == Some(PolicyAction::Discard) { Err(Loss::SaPolicy) } else { Ok(()) }
     }
 
     fn find(&mut self, spi: u32) -> Option<&Arc<Inbound>> {
@@ -87,19 +87,24 @@ impl Opening {
     /// in the clear. A host may read more out of a frame without a layout than the adapter does, as a datagram with
     /// bytes after its end.
     pub(crate) fn judge_clear(&self, frame: &Frame<'_>, stats: &Direction) -> Result<(), Loss> {
-        if frame.layout().is_ok_and(|layout| layout.network == Network::Opaque) {
-            stats.bypassed.add(1);
-            return Ok(());
+        let InForce { policy, removed, inbound, .. } = &*self.in_force;
+        if let Some(passes) = policy.judge_other(SaDirection::In, frame) {
+            return passes.inspect(|()| stats.bypassed.add(1));
         }
-        if self.in_force.inbound.iter().any(|sa| sa.shared.config().selector.may_match(frame)) {
-            return Err(Loss::Unprotected);
+        let said = policy.ask(SaDirection::In, frame);
+        let is_named = || {
+            inbound.iter().any(|sa| sa.shared.config().selector.may_match(frame))
+                || removed.of(SaDirection::In).any(|selector| selector.may_match(frame))
+        };
+        match said.action {
+            Some(PolicyAction::Discard) => return Err(Loss::Discard),
+            Some(PolicyAction::Protect) => return Err(Loss::Unprotected),
+            Some(PolicyAction::Bypass) | None if said.may_need_more => return Err(Loss::Unprotected),
+            None if is_named() => return Err(Loss::Unprotected),
+            None if policy.receive == NoMatch::Discard => return Err(Loss::Discard),
+            Some(PolicyAction::Bypass) | None => {}
         }
-        match self.in_force.policy.receive {
-            NoMatch::Bypass => {
-                stats.bypassed.add(1);
-                Ok(())
-            }
-            NoMatch::Discard => Err(Loss::Discard),
-        }
+        stats.bypassed.add(1);
+        Ok(())
     }
 }

@@ -1,10 +1,11 @@
 //! Transmit: finds the association of a frame, segments the frame for it, and seals the segments.
 
 use super::association::Outbound;
+use super::policy::Said;
 use super::too_big;
-use super::{InForce, NoMatch, loss_of_sealing};
+use super::{InForce, NoMatch, PolicyAction, SaDirection, loss_of_sealing};
 use crate::stats::Loss;
-use offramp_offload::esp::{OutboundSa, PlanRefused, SealedSegments};
+use offramp_offload::esp::{OutboundSa, PlanRefused, SealedSegments, Selector};
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{FrameLayout, Network, Transport};
 use offramp_offload::meta::{ChecksumState, Segmentation, SegmentationKind, TxMeta};
@@ -14,6 +15,9 @@ use std::sync::Arc;
 /// Most sequence numbers that a queue pair takes at once where others seal with the same association: so far
 /// may packets of several lines arrive out of the order of their numbers, beside the lines' own delays.
 const SHARED_RUN_MAX: usize = 16;
+/// Smallest segments that a host may ask for, bytes. Linux makes none below 48 (`TCP_MIN_MSS`); with a byte in each, a
+/// super-frame would use up 65,535 sequence numbers.
+const SEGMENT_SIZE_MIN: u16 = 8;
 /// What sizes of IP fragments are a multiple of (RFC 791 3.1).
 const FRAGMENT_UNIT: usize = 8;
 /// Header of an IPv6 fragment (RFC 8200 4.5).
@@ -75,7 +79,7 @@ impl Sealing {
         mtu: usize,
         is_shared: bool,
     ) -> Option<Box<Self>> {
-        if in_force.outbound.is_empty() && in_force.policy.transmit == NoMatch::Bypass {
+        if in_force.outbound.is_empty() && in_force.is_open(SaDirection::Out) {
             return None;
         }
         let (mut old, too_big) = before.map_or_else(Default::default, |before| (before.sealers, before.too_big));
@@ -105,13 +109,24 @@ impl Sealing {
         now_ns: u64,
     ) -> Result<Option<(SealedSegments, usize)>, Loss> {
         let layout = *frame.layout().map_err(|_| Loss::Malformed)?;
-        if layout.network == Network::Opaque {
-            return Ok(None);
+        let policy_in_force = &self.in_force.policy;
+        if let Some(passes) = policy_in_force.judge_other(SaDirection::Out, frame) {
+            return passes.map(|()| None);
+        }
+        let said = policy_in_force.ask(SaDirection::Out, frame);
+        match said.action {
+            Some(PolicyAction::Discard) => return Err(Loss::Discard),
+            Some(PolicyAction::Bypass) if said.may_need_more => return Err(Loss::EspFragment),
+            Some(PolicyAction::Bypass) => return Ok(None),
+            Some(PolicyAction::Protect) | None => {}
         }
         let matches = |sealer: &Sealer| sealer.sa.shared.config().selector.matches(frame);
         let Some(at) = self.sealers.iter().position(matches) else {
-            return self.pass_unmatched(frame).map(|()| None);
+            return self.pass_unmatched(frame, &said).map(|()| None);
         };
+        if frame.request().segmentation.is_some_and(|asked| asked.size < SEGMENT_SIZE_MIN) {
+            return Err(Loss::BadRequest);
+        }
         let context = self.sealers[at].context.as_ref().ok_or(Loss::Cipher)?;
         let room = context.packet_len_max(self.mtu, layout.transport_start - layout.network_start).unwrap_or(0);
         let planned = plan(context, room, frame, policy);
@@ -122,13 +137,18 @@ impl Sealing {
     }
 
     /// May a packet that matches no selector go in the clear?
-    fn pass_unmatched(&self, frame: &Frame<'_>) -> Result<(), Loss> {
-        if self.in_force.policy.transmit == NoMatch::Discard {
+    fn pass_unmatched(&self, frame: &Frame<'_>, said: &Said) -> Result<(), Loss> {
+        let InForce { policy, removed, .. } = &*self.in_force;
+        let mut removed_ones = removed.of(SaDirection::Out);
+        if said.action.is_some() || policy.transmit == NoMatch::Discard || removed_ones.any(|one| one.matches(frame)) {
             return Err(Loss::Discard);
         }
         // A piece of what a selector with ports names: it shows no ports, and must not go in the clear (RFC 4301 7).
-        let is_piece = |sealer: &Sealer| sealer.sa.shared.config().selector.may_match(frame);
-        if self.sealers.iter().any(is_piece) { Err(Loss::EspFragment) } else { Ok(()) }
+        let is_piece = |selector: &Selector| selector.may_match(frame);
+        let is_any_piece = said.may_need_more
+            || self.sealers.iter().any(|sealer| is_piece(&sealer.sa.shared.config().selector))
+            || removed.of(SaDirection::Out).any(is_piece);
+        if is_any_piece { Err(Loss::EspFragment) } else { Ok(()) }
     }
 }
 

@@ -4,7 +4,7 @@ use crate::bed::{Bed, NS_PER_SECOND, SPI, add, config, gcm, layout, losses, mode
 use crate::support::line::ScriptedLine;
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::{SaChange, SaDirection};
+use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::stats::Loss;
 use offramp_offload::caps::Offloads;
@@ -315,18 +315,27 @@ fn every_refusal_has_a_counter_of_its_own_and_nothing_of_it_reaches_the_host() {
     assert_eq!((status[0].packets, of_sa), (200, 4), "an unknown SPI and a fragment are of no association");
 }
 
+/// UDP to the port of encapsulation.
+fn to_4500(payload: &[u8]) -> Vec<u8> {
+    let (_, mut frame) = datagram(payload.len(), true);
+    frame[36..38].copy_from_slice(&UDP_ENCAPSULATION_PORT.to_be_bytes());
+    frame[40..42].fill(0);
+    frame[42..].copy_from_slice(payload);
+    frame
+}
+
 #[test]
-fn a_keepalive_is_counted_and_ike_goes_to_the_host() {
+fn a_keepalive_is_counted_and_ike_goes_to_the_host_where_it_may() {
     let mut far = Alone::new(&config(), SaDirection::In, &SaConfig { udp: Some(UdpPorts::default()), ..gcm() });
-    let to_4500 = |payload: &[u8]| {
-        let (_, mut frame) = datagram(payload.len(), true);
-        frame[36..38].copy_from_slice(&UDP_ENCAPSULATION_PORT.to_be_bytes());
-        frame[40..42].fill(0);
-        frame[42..].copy_from_slice(payload);
-        frame
-    };
-    far.bring(&[to_4500(&[0xff]), to_4500(&[0, 0, 0, 0, 1, 2, 3, 4])]);
-    assert_eq!(far.receive(), [(Loss::Keepalive, 1)]);
+    let frames = [to_4500(&[0xff]), to_4500(&[0, 0, 0, 0, 1, 2, 3, 4])];
+    // It is a clear packet that an association should have protected.
+    far.bring(&frames);
+    assert_eq!(far.receive(), [(Loss::Keepalive, 1), (Loss::Unprotected, 1)]);
+    assert!(far.pair.host().given.is_empty());
+    let policy = Policy { receive: NoMatch::Discard, ike: true, ..Policy::default() };
+    far.control.change_ipsec(&[SaChange::Policy(policy)]).unwrap();
+    far.bring(&frames);
+    assert_eq!(far.receive(), [(Loss::Keepalive, 2), (Loss::Unprotected, 1)]);
     assert_eq!(far.pair.host().given.len(), 1);
 }
 

@@ -3,7 +3,7 @@
 use crate::bed::{NS_PER_SECOND, SPI, add, gcm, modes};
 use crate::support::{MemoryHost, pattern, payload_of, tcp_frame, tcp_super_frame};
 use offramp_adapter::config::AdapterConfig;
-use offramp_adapter::ipsec::SaDirection;
+use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
 use offramp_adapter::stats::Loss;
 use offramp_adapter::switch::{PortConfig, Switch, SwitchConfig};
@@ -122,4 +122,24 @@ fn an_association_on_a_port_that_is_added_late_lives_its_whole_time() {
     lan.now_ns += 2 * NS_PER_SECOND;
     lan.send(tcp_frame(0, 100, &pattern(8, 100)));
     assert_eq!(lan.controls[0].queues()[0].transmit.lost(Loss::SaExpired), 1);
+}
+
+#[test]
+fn what_an_association_protected_and_what_is_not_listed_goes_no_way_over_a_switch() {
+    let discard = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard, ..Policy::default() };
+    for (port, direction) in [(0, SaDirection::Out), (1, SaDirection::In)] {
+        let mut lan = Lan::new(2, 0);
+        lan.protect(port, direction, &gcm());
+        lan.controls[port].change_ipsec(&[SaChange::Remove { direction, spi: SPI }]).unwrap();
+        lan.send(tcp_frame(0, 0, &pattern(9, 100)));
+        assert!(lan.switch.host(1).unwrap().given.is_empty(), "{direction}");
+        lan.controls[port].change_ipsec(&[SaChange::Policy(discard.clone())]).unwrap();
+        let (_, mut mpls) = tcp_frame(0, 100, &pattern(9, 100));
+        mpls[12..14].copy_from_slice(&[0x88, 0x47]);
+        lan.send((offramp_offload::meta::TxMeta::default(), mpls));
+        assert!(lan.switch.host(1).unwrap().given.is_empty(), "{direction}");
+        let stats = &lan.controls[port].queues()[0];
+        let lost = if port == 0 { &stats.transmit } else { &stats.receive };
+        assert_eq!((lost.lost_total(), lost.lost(Loss::Discard)), (2, 1 + u64::from(port == 0)));
+    }
 }

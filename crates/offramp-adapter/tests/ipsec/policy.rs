@@ -2,13 +2,15 @@
 
 use crate::bed::{Bed, SPI, add, config, gcm, losses, sa};
 use crate::support::{pattern, tcp_frame, tcp_super_frame};
-use offramp_adapter::ipsec::{NoMatch, Policy, SaChange, SaDirection, SaError};
+use offramp_adapter::ipsec::{NoMatch, Policy, PolicyAction, PolicyEntry, SaChange, SaDirection, SaError};
 use offramp_adapter::stats::Loss;
 use offramp_offload::checksum;
 use offramp_offload::esp::{InvalidSa, Prefix, SaConfig, SaFault, SecretKey, Selector, UdpPorts};
 use offramp_offload::meta::TxMeta;
 
-const DISCARD: Policy = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard };
+fn discard() -> Policy {
+    Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard, ..Policy::default() }
+}
 
 /// An association for the flows from that port (1000 + flow) on.
 fn for_flow(flow: u16) -> SaConfig {
@@ -31,7 +33,7 @@ fn what_matches_no_selector_goes_on_as_it_is_or_is_discarded_at_either_end() {
     ] {
         let mut bed = Bed::protected(&for_flow(0));
         for (control, no_match) in bed.controls.iter().zip([left, right]) {
-            let policy = Policy { transmit: no_match, receive: no_match };
+            let policy = Policy { transmit: no_match, receive: no_match, ..Policy::default() };
             control.change_ipsec(&[SaChange::Policy(policy)]).unwrap();
         }
         bed.left.host_mut().to_send.extend([tcp_frame(0, 1, b"sealed"), tcp_frame(1, 1, b"clear")]);
@@ -138,15 +140,194 @@ fn genuine_packets_outside_the_selector_of_their_association_are_refused() {
     assert_eq!(bed.received(), b"the flow");
 }
 
-#[test]
-fn what_is_no_ip_is_no_matter_of_the_policy() {
-    let mut bed = Bed::protected(&gcm());
-    for control in &bed.controls {
-        control.change_ipsec(&[SaChange::Policy(DISCARD)]).unwrap();
+/// A frame whose tags and `EtherType` are these, with an IPv4 packet after them.
+fn with_types(types: &[u16]) -> (TxMeta, Vec<u8>) {
+    let (_, clear) = tcp_frame(0, 1, b"clear");
+    let mut frame = clear[..12].to_vec();
+    for (n, ethertype) in types.iter().enumerate() {
+        frame.extend_from_slice(&ethertype.to_be_bytes());
+        // After the type of a tag its VLAN, and two bytes of whatever it is after another one.
+        if n + 1 < types.len() {
+            frame.extend_from_slice(&[0, 5]);
+        }
     }
-    bed.left.host_mut().to_send.push_back(arp());
+    frame.extend_from_slice(&clear[14..]);
+    (TxMeta::default(), frame)
+}
+
+/// `PPPoE`, MPLS, tags of before IEEE 802.1ad, three tags, LLDP, IEEE 802.1X, a length.
+const OTHER: [&[u16]; 10] = [
+    &[0x8863],
+    &[0x8864],
+    &[0x8847],
+    &[0x9100, 0x0800],
+    &[0x9200, 0x0800],
+    &[0x8100, 0x8100, 0x8100, 0x0800],
+    &[0x8100, 0x9100, 0x0800],
+    &[0x88cc],
+    &[0x888e],
+    &[0x0026],
+];
+
+#[test]
+fn what_is_no_ip_passes_under_discard_only_if_it_is_listed() {
+    for direction in [SaDirection::Out, SaDirection::In] {
+        let mut bed = Bed::new(&config());
+        let control = usize::from(direction == SaDirection::In);
+        bed.controls[control].change_ipsec(&[SaChange::Policy(discard())]).unwrap();
+        bed.left.host_mut().to_send.push_back(arp());
+        bed.left.host_mut().to_send.extend(OTHER.map(with_types));
+        bed.run_until_idle();
+        assert_eq!(bed.right.host().given.len(), 1, "{direction}");
+        assert_eq!(bed.right.host().given[0].1, arp().1);
+        let lost = [losses(bed.transmit()), losses(bed.receive())];
+        assert_eq!(lost[control], [(Loss::Discard, OTHER.len() as u64)]);
+        bed.assert_everything_is_accounted_for();
+    }
+}
+
+#[test]
+fn what_an_association_has_protected_is_lost_when_it_is_removed() {
+    let mut bed = Bed::protected(&for_flow(0));
+    for (control, direction) in bed.controls.iter().zip([SaDirection::Out, SaDirection::In]) {
+        control.change_ipsec(&[SaChange::Remove { direction, spi: SPI }]).unwrap();
+    }
+    bed.left.host_mut().to_send.extend([tcp_frame(0, 1, b"secret"), tcp_frame(1, 1, b"clear")]);
+    bed.left.host_mut().to_send.push_back((TxMeta::default(), fragment(false, 6)));
     bed.run_until_idle();
-    assert_eq!(bed.right.host().given[0].1, arp().1);
+    assert_eq!(bed.received(), b"clear");
+    assert_eq!(losses(bed.transmit()), [(Loss::EspFragment, 1), (Loss::Discard, 1)]);
+    // And so it is at the other end, whoever sends it.
+    let mut far = Bed::new(&config());
+    far.controls[1].change_ipsec(&[add(SaDirection::In, &for_flow(0))]).unwrap();
+    far.controls[1].change_ipsec(&[SaChange::Remove { direction: SaDirection::In, spi: SPI }]).unwrap();
+    far.left.host_mut().to_send.extend([tcp_frame(0, 1, b"secret"), tcp_frame(1, 1, b"clear")]);
+    far.run_until_idle();
+    assert_eq!((far.received(), losses(far.receive())), (b"clear".to_vec(), vec![(Loss::Unprotected, 1)]));
+}
+
+fn entry(direction: SaDirection, action: PolicyAction, selector: Selector) -> PolicyEntry {
+    PolicyEntry { direction, action, selector }
+}
+
+#[test]
+fn entries_are_asked_in_their_order_and_before_associations() {
+    use PolicyAction::{Bypass, Discard, Protect};
+    let of_flow = |flow| for_flow(flow).selector;
+    for no_match in [NoMatch::Bypass, NoMatch::Discard] {
+        // Flow 0 is sealed by an association for all, 1 bypasses, 2 is lost although it bypasses later.
+        let mut bed = Bed::protected(&gcm());
+        for (control, direction) in bed.controls.iter().zip([SaDirection::Out, SaDirection::In]) {
+            let entries = vec![
+                entry(direction, Bypass, of_flow(1)),
+                entry(direction, Discard, of_flow(2)),
+                entry(direction, Bypass, of_flow(2)),
+                entry(direction, Protect, Selector::default()),
+            ];
+            let policy = Policy { transmit: no_match, receive: no_match, entries, ..Policy::default() };
+            control.change_ipsec(&[SaChange::Policy(policy)]).unwrap();
+        }
+        let frames = [0, 1, 2].map(|flow| tcp_frame(flow, 1, &[b'0' + flow as u8]));
+        bed.left.host_mut().to_send.extend(frames);
+        bed.run_until_idle();
+        assert_eq!(bed.received(), b"01");
+        assert_eq!(losses(bed.transmit()), [(Loss::Discard, 1)]);
+        assert_eq!(bed.controls[0].ipsec().status()[0].packets, 1);
+        // Without the association what is to be protected is lost, and what bypasses is not.
+        bed.controls[0].change_ipsec(&[SaChange::Remove { direction: SaDirection::Out, spi: SPI }]).unwrap();
+        bed.left.host_mut().to_send.extend([0, 1].map(|flow| tcp_frame(flow, 2, &[b'a' + flow as u8])));
+        bed.run_until_idle();
+        assert_eq!(bed.received(), b"01b");
+        assert_eq!(losses(bed.transmit()), [(Loss::Discard, 2)]);
+        bed.assert_everything_is_accounted_for();
+    }
+}
+
+#[test]
+fn entries_hold_for_what_comes_in_the_clear_and_a_discard_for_what_is_opened_too() {
+    use PolicyAction::{Bypass, Discard, Protect};
+    let entries = [(0, Protect), (1, Bypass), (2, Discard)]
+        .map(|(flow, action)| entry(SaDirection::In, action, for_flow(flow).selector));
+    let policy = || SaChange::Policy(Policy { entries: entries.to_vec(), ..Policy::default() });
+    let frames = || [0, 1, 2, 3].map(|flow| tcp_frame(flow, 1, &[b'0' + flow as u8]));
+    let mut clear = Bed::new(&config());
+    clear.controls[1].change_ipsec(&[policy()]).unwrap();
+    clear.left.host_mut().to_send.extend(frames());
+    clear.run_until_idle();
+    assert_eq!(
+        (clear.received(), losses(clear.receive())),
+        (b"13".to_vec(), vec![(Loss::Unprotected, 1), (Loss::Discard, 1)])
+    );
+    clear.assert_everything_is_accounted_for();
+    let mut sealed = Bed::protected(&gcm());
+    sealed.controls[1].change_ipsec(&[policy()]).unwrap();
+    sealed.left.host_mut().to_send.extend(frames());
+    sealed.run_until_idle();
+    assert_eq!((sealed.received(), losses(sealed.receive())), (b"013".to_vec(), vec![(Loss::SaPolicy, 1)]));
+}
+
+#[test]
+fn a_fragment_does_not_bypass_what_an_entry_before_may_name() {
+    use PolicyAction::{Bypass, Discard, Protect};
+    let all = Selector::default;
+    for (action, loss) in [(Protect, true), (Discard, true), (Bypass, false)] {
+        for direction in [SaDirection::Out, SaDirection::In] {
+            let mut bed = Bed::new(&config());
+            let entries = vec![entry(direction, action, for_flow(0).selector), entry(direction, Bypass, all())];
+            let policy = Policy { entries, ..discard() };
+            bed.controls[usize::from(direction == SaDirection::In)].change_ipsec(&[SaChange::Policy(policy)]).unwrap();
+            bed.left.host_mut().to_send.push_back((TxMeta::default(), fragment(false, 6)));
+            bed.run_until_idle();
+            assert_eq!(bed.right.host().given.len(), usize::from(!loss), "{action} {direction}");
+            bed.assert_everything_is_accounted_for();
+        }
+    }
+}
+
+#[test]
+fn what_is_listed_passes_under_discard_and_nothing_else_does_under_bypass() {
+    let lldp_and_lengths = Some(vec![0x88cc, 0]);
+    for no_match in [NoMatch::Bypass, NoMatch::Discard] {
+        let mut bed = Bed::new(&config());
+        let policy =
+            Policy { transmit: no_match, receive: no_match, other: lldp_and_lengths.clone(), ..Policy::default() };
+        bed.controls[0].change_ipsec(&[SaChange::Policy(policy)]).unwrap();
+        bed.left.host_mut().to_send.push_back(arp());
+        bed.left.host_mut().to_send.extend(OTHER.map(with_types));
+        bed.run_until_idle();
+        let types: Vec<_> = bed.right.host().given.iter().map(|(_, frame)| [frame[12], frame[13]]).collect();
+        assert_eq!(types, [[0x88, 0xcc], [0, 0x26]]);
+        bed.assert_everything_is_accounted_for();
+    }
+}
+
+#[test]
+fn many_associations_that_are_gone_leave_everything_protected() {
+    let mut bed = Bed::new(&config());
+    for flow in 0..300_u16 {
+        let sa = SaConfig { spi: SPI + u32::from(flow), ..for_flow(flow) };
+        bed.controls[0].change_ipsec(&[add(SaDirection::Out, &sa)]).unwrap();
+        bed.controls[0].change_ipsec(&[SaChange::Remove { direction: SaDirection::Out, spi: sa.spi }]).unwrap();
+    }
+    bed.left.host_mut().to_send.extend([0, 299, 2000].map(|flow| tcp_frame(flow, 1, b"clear")));
+    bed.run_until_idle();
+    assert_eq!(losses(bed.transmit()), [(Loss::Discard, 3)]);
+    bed.controls[0].change_ipsec(&[SaChange::ForgetRemoved]).unwrap();
+    bed.left.host_mut().to_send.push_back(tcp_frame(0, 1, b"clear"));
+    bed.run_until_idle();
+    assert_eq!(bed.received(), b"clear");
+}
+
+#[test]
+fn a_super_frame_of_tiny_segments_uses_no_numbers() {
+    let mut bed = Bed::protected(&gcm());
+    for (size, lost, numbers) in [(1, 1, 0), (7, 2, 0), (8, 2, 100)] {
+        bed.left.host_mut().to_send.push_back(tcp_super_frame(0, 0, &pattern(0, 800), size));
+        bed.run_until_idle();
+        assert_eq!(losses(bed.transmit()), [(Loss::BadRequest, lost)]);
+        assert_eq!(bed.controls[0].ipsec().status()[0].sequence, numbers, "{size} bytes a segment");
+    }
+    bed.assert_everything_is_accounted_for();
 }
 
 #[test]
@@ -188,7 +369,7 @@ fn of_changes_with_a_fault_among_them_none_is_made() {
     ];
     for fault in faults {
         let before = format!("{:?}", bed.controls[1].ipsec().status());
-        let changes = [good.clone(), SaChange::Policy(DISCARD), fault];
+        let changes = [good.clone(), SaChange::Policy(discard()), fault];
         let (at, error) = bed.controls[1].change_ipsec(&changes).unwrap_err();
         assert_eq!(at, 2, "{error}");
         assert!(!error.to_string().contains('\n'));

@@ -518,6 +518,7 @@ mod tests {
             refused: [("bad_tag".to_owned(), 1)].into(),
         };
         IpsecStatus {
+            policies: vec!["out bypass: protocol 58".to_owned()],
             library: "x".into(),
             transmit: "bypass".into(),
             receive: "discard".into(),

@@ -76,8 +76,8 @@ fn entries(text: &str, owner: Owner, is_legacy: bool) -> Result<Vec<Entry>, Stri
     let config = XfrmConfig::parse(text).map_err(|error| error.to_string())?;
     if let Some(policy) = config.clear_policies().next() {
         return Err(format!(
-            "line {}: a policy without a tmpl is not installed; say by port.ipsec whether packets that match no \
-             association pass or are discarded, and leave it out",
+            "line {}: a policy without a tmpl is not installed; say by port.policy which packets pass or are \
+             discarded, and leave it out",
             policy.line
         ));
     }
@@ -252,7 +252,7 @@ ip xfrm policy add src 10.2.0.0/16 dst 10.1.0.0/16 dir in \\
     fn policies_that_protect_nothing_and_empty_texts_are_refused() {
         let clear = TEXT.to_owned() + "ip xfrm policy add src 10.9.0.0/16 dst 10.2.0.0/16 dir out action block\n";
         let error = entries(&clear, Owner::Host, false).err().unwrap();
-        assert!(error.contains("line 12") && error.contains("port.ipsec"), "{error}");
+        assert!(error.contains("line 12") && error.contains("port.policy"), "{error}");
         assert!(entries("", Owner::Host, false).err().unwrap().contains("no state"));
     }
 

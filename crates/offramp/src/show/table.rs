@@ -210,13 +210,14 @@ fn memories(queues: &[QueueStatus]) -> Vec<String> {
 /// Whether there is anything to say of IPsec.
 fn is_used(ipsec: &IpsecStatus) -> bool {
     let bypasses = ipsec.transmit == "bypass" && ipsec.receive == "bypass";
-    !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !bypasses
+    !ipsec.associations.is_empty() || !ipsec.events.is_empty() || !ipsec.policies.is_empty() || !bypasses
 }
 
 /// The policy, the associations and what happened to them.
 pub fn ipsec_lines(ipsec: &IpsecStatus) -> Vec<String> {
     let IpsecStatus { library, transmit, receive, .. } = ipsec;
     let mut lines = vec![format!("{INDENT}IPsec by {library}; no match: {transmit} on transmit, {receive} on receive")];
+    lines.extend(ipsec.policies.iter().map(|policy| format!("{INDENT}policy {policy}")));
     for sa in &ipsec.associations {
         let ends = match (sa.source, sa.destination) {
             (Some(source), Some(destination)) => format!(" {source} to {destination}"),

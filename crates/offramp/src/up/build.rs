@@ -6,7 +6,7 @@
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{AnyHost, Mark, Named, Rest, Resting};
 use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
-use super::ipsec::EventLog;
+use super::ipsec::{EventLog, warn_of};
 use super::privilege::Groups;
 use offramp_adapter::cable::{CableConfig, CableEnd, cable};
 use offramp_adapter::config::AdapterConfig;
@@ -245,6 +245,7 @@ impl Unwired {
         let events = watched.map_err(|cause| BuildError::Thread { port: name.clone(), cause })?;
         control.ipsec().use_ciphers(ipsec_mb::preferred().0);
         control.ipsec().share_keys(keys, &name);
+        config.ipsec.associations.iter().for_each(|entry| warn_of(&name, entry.direction, &entry.config));
         let installed = control.change_ipsec(&config.ipsec.changes(keys));
         installed.map_err(|(_, cause)| BuildError::Ipsec { port: name.clone(), cause })?;
         let (queues, on_switch, interface) = (Vec::new(), None, None);

@@ -6,7 +6,7 @@ use crate::control::Outcome;
 use crate::ipsec::{IpsecStatus, KeyText, SaKeys, Shape, direction};
 use offramp_adapter::ipsec::{KeyRegistry, REKEY_GRACE_NS_DEFAULT, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
-use offramp_offload::esp::CipherLibrary;
+use offramp_offload::esp::{CipherLibrary, Mode, SaConfig, Selector};
 use offramp_offload::sync::lock;
 use offramp_ports::ipsec_mb;
 use std::collections::VecDeque;
@@ -65,14 +65,17 @@ impl Port {
     /// The associations.
     pub fn ipsec_status(&self) -> IpsecStatus {
         let ipsec = self.control.ipsec();
-        IpsecStatus::new(library_shown(ipsec.library()), ipsec.policy(), &ipsec.status(), self.events.kept())
+        let (policy, removed) = (ipsec.policy(), ipsec.removed());
+        IpsecStatus::new(library_shown(ipsec.library()), &policy, &removed, &ipsec.status(), self.events.kept())
     }
 
     /// Installs an association.
     pub fn add_sa(&self, sa: &SaKeys, key: &KeyText) -> Result<Outcome, String> {
         let direction = sa.direction()?;
         let config = sa.config(key, Shape { queue_pairs: self.queue_pairs })?;
-        self.change(&[SaChange::Add { direction, config: Box::new(config) }])
+        let added = self.change(&[SaChange::Add { direction, config: Box::new(config.clone()) }])?;
+        warn_of(&self.name, direction, &config);
+        Ok(added)
     }
 
     /// Removes one at once.
@@ -112,13 +115,16 @@ impl Port {
         let ipsec = self.control.ipsec();
         let mut changes = Vec::new();
         if old.policy != new.policy {
-            changes.push(SaChange::Policy(new.policy));
+            changes.push(SaChange::Policy(new.policy.clone()));
         }
         for entry in &new.associations {
             match ipsec.config(entry.direction, entry.config.spi) {
                 // A client has removed or replaced it: with its key the window, or the numbers, would begin anew.
                 None if old.associations.contains(entry) => {}
-                None => changes.push(entry.add(keys)),
+                None => {
+                    warn_of(&self.name, entry.direction, &entry.config);
+                    changes.push(entry.add(keys));
+                }
                 Some(running) if entry.is(&running) => {}
                 Some(_) => return Err(changed_in_place(entry)),
             }
@@ -141,6 +147,18 @@ impl Port {
             return Ok(());
         }
         self.control.change_ipsec(&changes).map_err(|(_, error)| error.to_string())
+    }
+}
+
+/// Prints what an operator may not have meant.
+pub fn warn_of(port: &str, direction: SaDirection, config: &SaConfig) {
+    let takes_all = matches!(config.mode, Mode::Tunnel(_)) && config.selector == Selector::default();
+    if direction == SaDirection::In && takes_all {
+        eprintln!(
+            "offramp: port \"{port}\": SA in {:#010x}: its tunnel has no selector, so its peer may send any inner packet; \
+             write port.sa.selector",
+            config.spi
+        );
     }
 }
 

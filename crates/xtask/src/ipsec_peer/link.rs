@@ -62,7 +62,8 @@ impl Link {
         let status = self.adapters.control.ipsec().status();
         let removed =
             |sa: &offramp_adapter::ipsec::SaStatus| SaChange::Remove { direction: sa.direction, spi: sa.config.spi };
-        let changes: Vec<_> = status.iter().map(removed).collect();
+        // The next case has other associations for the same packets, or none.
+        let changes: Vec<_> = status.iter().map(removed).chain([SaChange::ForgetRemoved]).collect();
         self.adapters.control.change_ipsec(&changes).map_err(|(_, why)| why).doing("removing associations")
     }
 

@@ -3,7 +3,7 @@
 //! Each value keeps its place in the file, so that whatever is wrong with it is said with its line.
 //! `docs/config.md` describes every key; a test compares the two.
 
-use crate::ipsec::SaKeys;
+use crate::ipsec::{PolicyKeys, SaKeys, Word};
 use crate::limit::Limit;
 use crate::moderation::Moderation;
 use serde::Deserialize;
@@ -65,6 +65,8 @@ pub struct Port {
     pub ipsec: Key<Ipsec>,
     #[serde(default)]
     pub sa: Vec<Spanned<SaKeys>>,
+    #[serde(default)]
+    pub policy: Vec<Spanned<PolicyKeys>>,
 }
 
 /// `port.ipsec`
@@ -73,6 +75,8 @@ pub struct Port {
 pub struct Ipsec {
     pub transmit: Key<String>,
     pub receive: Key<String>,
+    pub other: Key<Vec<Spanned<Word>>>,
+    pub ike: Key<bool>,
 }
 
 /// `port.memory`

@@ -1,8 +1,8 @@
 //! `[port.ipsec]` and `[[port.sa]]`, checked: the keys are read, and every association is made once.
 
-use super::file::{self, Key};
+use super::file;
 use super::{Check, ConfigError, DaemonConfig, HostConfig, PortConfig};
-use crate::ipsec::{KeyText, SaKeys, Shape, no_match};
+use crate::ipsec::{KeyText, PolicyKeys, SaKeys, Shape, Word, no_match, other};
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::ipsec::{KeyRegistry, NoMatch, Policy, SaChange, SaDirection};
 use offramp_adapter::pair::PortControl;
@@ -57,7 +57,7 @@ impl IpsecConfig {
     /// What installs all of it.
     pub fn changes(&self, keys: &KeyRegistry) -> Vec<SaChange> {
         let associations = self.associations.iter().map(|entry| entry.add(keys));
-        [SaChange::Policy(self.policy)].into_iter().chain(associations).collect()
+        [SaChange::Policy(self.policy.clone())].into_iter().chain(associations).collect()
     }
 }
 
@@ -71,7 +71,7 @@ impl Check<'_> {
         host: &HostConfig,
         daemon: &DaemonConfig,
     ) -> Result<IpsecConfig, ConfigError> {
-        let policy = self.policy(written.ipsec.as_ref())?;
+        let policy = self.policy(port, written)?;
         let shape = Shape { queue_pairs: host.queue_pairs() };
         let entry = |(n, sa): (usize, &Spanned<SaKeys>)| {
             let made = association(sa.as_ref(), directory, shape, daemon);
@@ -112,15 +112,33 @@ impl Check<'_> {
         self.0.wrong(sa.span(), format!("port \"{port}\": [[port.sa]] number {}: {message}", n + 1))
     }
 
-    fn policy(&self, written: Option<&Spanned<file::Ipsec>>) -> Result<Policy, ConfigError> {
-        let Some(written) = written else { return Ok(Policy::default()) };
-        let of = |name: &str, key: &Key<String>| match key {
-            None => Ok(NoMatch::default()),
+    /// Where there is anything of IPsec, what nothing names is lost.
+    fn policy(&self, port: &str, written: &file::Port) -> Result<Policy, ConfigError> {
+        let is_used = written.ipsec.is_some() || !written.sa.is_empty() || !written.policy.is_empty();
+        let default = if is_used { NoMatch::Discard } else { NoMatch::Bypass };
+        let of = |name: &str, key: Option<&Spanned<String>>| match key {
+            None => Ok(default),
             Some(text) => no_match(text.as_ref())
                 .map_err(|message| self.0.wrong(text.span(), format!("port.ipsec.{name}: {message}"))),
         };
-        let file::Ipsec { transmit, receive } = written.as_ref();
-        Ok(Policy { transmit: of("transmit", transmit)?, receive: of("receive", receive)? })
+        let ipsec = written.ipsec.as_ref().map(Spanned::as_ref);
+        let entry = |(n, entry): (usize, &Spanned<PolicyKeys>)| {
+            entry.as_ref().entry().map_err(|message| {
+                let message = format!("port \"{port}\": [[port.policy]] number {}: {message}", n + 1);
+                self.0.wrong(entry.span(), message)
+            })
+        };
+        let listed = |word: &Spanned<Word>| {
+            other(word.as_ref()).map_err(|message| self.0.wrong(word.span(), format!("port.ipsec.other: {message}")))
+        };
+        let others = ipsec.and_then(|ipsec| ipsec.other.as_ref());
+        Ok(Policy {
+            transmit: of("transmit", ipsec.and_then(|ipsec| ipsec.transmit.as_ref()))?,
+            receive: of("receive", ipsec.and_then(|ipsec| ipsec.receive.as_ref()))?,
+            entries: written.policy.iter().enumerate().map(entry).collect::<Result<_, _>>()?,
+            other: others.map(|words| words.as_ref().iter().map(listed).collect()).transpose()?,
+            ike: ipsec.and_then(|ipsec| ipsec.ike.as_ref()).is_some_and(|ike| *ike.as_ref()),
+        })
     }
 }
 

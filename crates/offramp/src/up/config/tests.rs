@@ -2,13 +2,14 @@
 
 use super::card::{VERDICT_ONE_IN_DEFAULT, VERDICTS, usecs};
 use super::*;
-use crate::ipsec::{LifetimeKeys, SaKeys, SelectorKeys, UdpKeys};
+use crate::ipsec::{LifetimeKeys, PolicyKeys, SaKeys, SelectorKeys, UdpKeys};
 use crate::limit;
 use crate::moderation::{KEYS, Mode, POLICIES, RX_FRAMES_MAX};
+use offramp_adapter::ipsec::{NoMatch, Policy, PolicyAction, PolicyEntry, SaDirection};
 use offramp_adapter::limit::RateLimit;
 use offramp_adapter::moderation::{
     AreaConfig, COST_GIVEN_NS_MAX, Coalescing, DEADLINE_NS_DEFAULT, DEADLINE_NS_MAX, INTERRUPTS_PER_SECOND_MAX,
-    LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy,
+    LOAD_INTERRUPTS_PER_SECOND_DEFAULT, Policy as ModerationPolicy,
 };
 use offramp_adapter::vlan::VIDS;
 use offramp_impair::fault::{
@@ -18,7 +19,7 @@ use offramp_impair::memory::{
     CARD_BYTES, OverflowPolicy, PAGE_LEN, PAGE_LEN_DP8390, RECEIVE_BYTES, RECEIVE_PAGES, RECEIVE_RING_ENTRIES,
     RECOVER_NS, RECOVER_NS_DP8390, ReceiveMemory, TRANSMIT_BUFFERS,
 };
-use offramp_offload::esp::Prefix;
+use offramp_offload::esp::{Prefix, Selector};
 use serde::de::value::Error as ValueError;
 use serde::de::{Deserialize, Deserializer, Error, Visitor};
 use serde::forward_to_deserialize_any;
@@ -148,11 +149,11 @@ fn features_count_in_the_order_in_which_they_are_written() {
 fn a_moderation_is_the_name_of_a_policy_or_a_table_of_its_keys() {
     let rest = "host.tap = \"t0\"\nwire.cable = \"b\"\n";
     let policy = |text: &str| port(&format!("{rest}moderation = {text}\n")).map(|port| port.moderation.policy);
-    assert_eq!(policy("\"off\""), Ok(Policy::Off));
-    assert_eq!(policy("\"quiet-or-area\""), Ok(Policy::QuietOrArea(AreaConfig::default())));
-    let fixed = Policy::FixedGap { max_interrupts_per_second: 8000 };
+    assert_eq!(policy("\"off\""), Ok(ModerationPolicy::Off));
+    assert_eq!(policy("\"quiet-or-area\""), Ok(ModerationPolicy::QuietOrArea(AreaConfig::default())));
+    let fixed = ModerationPolicy::FixedGap { max_interrupts_per_second: 8000 };
     assert_eq!(policy("{ max_interrupts_per_second = 8000 }"), Ok(fixed));
-    let coalescing = Policy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 });
+    let coalescing = ModerationPolicy::Coalescing(Coalescing { max_usecs: 50, max_packets: 32 });
     assert_eq!(policy("{ rx_usecs = 50, rx_frames = 32 }"), Ok(coalescing));
     // Port "a" begins behind the four lines of its peer.
     let wrong = |text: &str, message: &str| {
@@ -476,7 +477,7 @@ fn the_calls_of_a_guest_are_moderated_on_any_wire() {
         let host = "host.vhost_user = \"/run/a.sock\"\nmoderation = \"quiet-or-area\"\n";
         let config = parse(&format!("{switch}{peer}[[port]]\nname = \"a\"\nwire.{wire}\n{host}")).unwrap();
         let policy = config.ports.last().unwrap().moderation.policy;
-        assert_eq!(policy, Policy::QuietOrArea(AreaConfig::default()), "{wire}");
+        assert_eq!(policy, ModerationPolicy::QuietOrArea(AreaConfig::default()), "{wire}");
     }
 }
 
@@ -532,6 +533,7 @@ fn every_key_is_documented_and_nothing_else_is() {
         ("port.host", fields_of::<file::Host>()),
         ("port.wire", fields_of::<file::Wire>()),
         ("port.ipsec", fields_of::<file::Ipsec>()),
+        ("port.policy", fields_of::<PolicyKeys>()),
         ("port.sa", fields_of::<SaKeys>()),
         ("port.sa.udp", fields_of::<UdpKeys>()),
         ("port.sa.lifetime", fields_of::<LifetimeKeys>()),
@@ -691,4 +693,48 @@ fn wrong_vlans_are_refused_where_they_stand() {
             format!("port.vlans: {no_vlan} is no VLAN; write a number of 1 to 4094, or a range as \"100-199\"");
         refused(&file(&format!("vlans = [{no_vlan}]")), 9, &message);
     }
+}
+
+#[test]
+fn a_port_with_anything_of_ipsec_discards_what_nothing_names() {
+    let policy = |lines: &str| port(&format!("host.tap = \"t0\"\nwire.cable = \"b\"\n{lines}")).unwrap().ipsec.policy;
+    let bypass = Policy::default();
+    assert_eq!((bypass.transmit, bypass.receive), (NoMatch::Bypass, NoMatch::Bypass));
+    assert_eq!(policy(""), bypass);
+    let discard = Policy { transmit: NoMatch::Discard, receive: NoMatch::Discard, ..Policy::default() };
+    assert_eq!(policy("[port.ipsec]\n"), discard);
+    assert_eq!(
+        policy("[port.ipsec]\ntransmit = \"bypass\"\nike = true\nother = [\"arp\", \"lldp\", \"llc\", 0x8892]\n"),
+        Policy {
+            transmit: NoMatch::Bypass,
+            ike: true,
+            other: Some(vec![0x0806, 0x88cc, 0, 0x8892]),
+            ..discard.clone()
+        }
+    );
+    let written = "[[port.policy]]\ndirection = \"out\"\naction = \"bypass\"\nselector = { protocol = \"icmpv6\" }\n\
+                   [[port.policy]]\ndirection = \"in\"\naction = \"protect\"\n";
+    let entry = |direction, action, selector| PolicyEntry { direction, action, selector };
+    let entries = vec![
+        entry(SaDirection::Out, PolicyAction::Bypass, Selector { protocol: Some(58), ..Selector::default() }),
+        entry(SaDirection::In, PolicyAction::Protect, Selector::default()),
+    ];
+    assert_eq!(policy(written), Policy { entries, ..discard });
+}
+
+#[test]
+fn wrong_policies_are_refused_with_their_entry() {
+    let file = |lines: &str| format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n{lines}\n");
+    let entry = |lines: &str| file(&format!("[[port.policy]]\n{lines}"));
+    let number = "port \"a\": [[port.policy]] number 1: ";
+    refused(&entry("action = \"bypass\""), 9, &format!("{number}has no direction"));
+    refused(&entry("direction = \"out\""), 9, &format!("{number}has no action"));
+    refused(&entry("direction = \"out\"\naction = \"discrad\""), 9, "did you mean \"discard\"");
+    refused(&entry("direction = \"out\"\naction = \"bypass\"\nselector = { source = \"x\" }"), 9, "is no network");
+    let listed = |listed: &str| file(&format!("[port.ipsec]\nother = [{listed}]"));
+    refused(&listed("\"lldb\""), 10, "did you mean \"lldp\"");
+    for number in [0x0800, 0x86dd, 0x8100, 0x88a8, 0x9100, 0x9200, 0x8847, 0x8848, 0x8863, 0x8864] {
+        refused(&listed(&number.to_string()), 10, "carries IP past the policy");
+    }
+    refused(&listed("0x5ff"), 10, "is no EtherType");
 }
