@@ -15,11 +15,13 @@ use crate::stats::Loss;
 use crate::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{FrameLayout, Malformed, Network, Transport};
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport};
 use offramp_offload::vlan::TAG_PROTOCOLS;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
+const ETHERTYPE_IPV4: [u8; 2] = [0x08, 0x00];
+const ETHERTYPE_IPV6: [u8; 2] = [0x86, 0xdd];
 const ETHERTYPE_ARP: [u8; 2] = [0x08, 0x06];
 const ETHERTYPE_RARP: [u8; 2] = [0x80, 0x35];
 /// Hardware type Ethernet, protocol type IPv4, and the lengths of their addresses (RFC 826).
@@ -28,7 +30,11 @@ const ARP_OF_IPV4: [u8; 6] = [0, 1, 0x08, 0x00, 6, 4];
 const ARP_SENDER: usize = 8;
 const ARP_LEN: usize = 28;
 const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
+const PROTOCOL_TCP: u8 = 6;
+const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
+/// Where the type of the next header lies in IPv6 (RFC 8200 3).
+const NEXT_HEADER: usize = 6;
 
 /// Types of `ICMPv6` (RFC 4861 4, RFC 2710 3, RFC 3810 5.2).
 mod icmpv6 {
@@ -84,9 +90,27 @@ impl PortSecurity {
         if passes { Ok(()) } else { Err(Loss::Spoofed) }
     }
 
+    /// Whether a frame of which nothing is asked passes by its Ethernet header, and need not be parsed. `false`:
+    /// [`PortSecurity::check`] decides.
+    #[inline]
+    pub(crate) fn passes_unparsed(&self, frame: &[u8]) -> bool {
+        let Some(([_, _, _, _, _, _, source @ .., high, low], packet)) =
+            frame.split_first_chunk::<ETHERNET_HEADER_LEN>()
+        else {
+            return false;
+        };
+        let names_no_other_address = match [*high, *low] {
+            ETHERTYPE_IPV4 => true,
+            ETHERTYPE_IPV6 => matches!(packet.get(NEXT_HEADER), Some(&(PROTOCOL_TCP | PROTOCOL_UDP))),
+            _ => false,
+        };
+        names_no_other_address && self.ip_addresses.is_empty() && self.may_be(source)
+    }
+
     /// Whether the host may have that Ethernet address.
+    #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
-        self.mac_addresses.is_empty() || self.mac_addresses.iter().any(|known| known == mac)
+        self.mac_addresses.is_empty() || mac.try_into().is_ok_and(|mac| self.mac_addresses.contains(mac))
     }
 
     /// Whether the host may have that IP address.
@@ -186,4 +210,57 @@ fn is_without_address(kind: u8) -> bool {
 
 fn ipv6(bytes: &[u8]) -> Option<Ipv6Addr> {
     bytes.first_chunk().map(|octets: &[u8; 16]| Ipv6Addr::from(*octets))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    const MAC: [u8; MAC_LEN] = [2, 0, 0, 0, 0, 1];
+
+    fn bound_to(mac: [u8; MAC_LEN]) -> PortSecurity {
+        PortSecurity { mac_addresses: vec![[2, 0, 0, 0, 0, 9], mac], ..PortSecurity::default() }
+    }
+
+    /// Ethernet of that type from [`MAC`], and a packet with these bytes in its first ones.
+    fn frame(ethertype: [u8; 2], first: &[u8]) -> Vec<u8> {
+        let mut packet = [0; 60];
+        packet[..first.len()].copy_from_slice(first);
+        [&[0xff; MAC_LEN][..], &MAC, &ethertype, &packet].concat()
+    }
+
+    #[test]
+    fn ipv4_and_plain_tcp_and_udp_over_ipv6_pass_unparsed_from_a_bound_address_alone() {
+        let with_next_header = |protocol| frame(ETHERTYPE_IPV6, &[0x60, 0, 0, 0, 0, 20, protocol]);
+        for passes in [frame(ETHERTYPE_IPV4, &[0x45]), with_next_header(PROTOCOL_TCP), with_next_header(PROTOCOL_UDP)] {
+            assert!(bound_to(MAC).passes_unparsed(&passes));
+            assert!(!bound_to([2, 0, 0, 0, 0, 2]).passes_unparsed(&passes));
+            let ip_addresses = vec![Prefix::new(Ipv4Addr::LOCALHOST.into(), 32).unwrap()];
+            assert!(!PortSecurity { ip_addresses, ..bound_to(MAC) }.passes_unparsed(&passes));
+        }
+        for parsed in [frame(ETHERTYPE_ARP, &ARP_OF_IPV4), with_next_header(PROTOCOL_ICMPV6), with_next_header(0)] {
+            assert!(!bound_to(MAC).passes_unparsed(&parsed));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_passes_unparsed_passes_the_check(
+            ethertype in prop::sample::select(vec![ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ARP, [0x81, 0], [0x91, 0]]),
+            first in prop::collection::vec(any::<u8>(), 0..60),
+            next_header in prop::sample::select(vec![0, PROTOCOL_TCP, PROTOCOL_UDP, 44, PROTOCOL_ICMPV6]),
+            version in prop::sample::select(vec![0x45, 0x4f, 0x60, 0]),
+            len in 0_usize..74,
+        ) {
+            let mut bytes = frame(ethertype, &first);
+            bytes[ETHERNET_HEADER_LEN] = version;
+            bytes[ETHERNET_HEADER_LEN + NEXT_HEADER] = next_header;
+            bytes.truncate(len);
+            let security = bound_to(MAC);
+            if security.passes_unparsed(&bytes) {
+                prop_assert_eq!(security.check(&Frame::received(&mut bytes)), Ok(()));
+            }
+        }
+    }
 }

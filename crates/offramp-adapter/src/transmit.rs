@@ -223,7 +223,7 @@ impl Transmit {
     /// Sends a frame of which nothing is asked, without planning it; its length, `None` when that is not how it goes.
     #[inline]
     fn put_whole(&self, frame: &[u8], wire: &mut impl WirePort, now_ns: u64) -> Option<usize> {
-        let is_whole = self.plan.leaves_frames() && frame.len() - link_header_len(frame).ok()? <= self.mtu;
+        let is_whole = self.plan.leaves(frame) && frame.len() - link_header_len(frame).ok()? <= self.mtu;
         match self.vlans.change_to_wire(frame).ok().filter(|_| is_whole)? {
             TagChange::Keep => put_frame(frame, wire, now_ns).then_some(frame.len()),
             TagChange::Push(tci) => put_tagged(frame, tci, wire, now_ns),

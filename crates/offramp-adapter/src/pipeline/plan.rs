@@ -97,10 +97,10 @@ impl Plan {
         self.security.as_ref().map_or(Ok(()), |security| security.check(frame))
     }
 
-    /// Whether a frame for which nothing is asked goes as it is, unread.
+    /// Whether a frame for which nothing is asked goes as it is, unparsed.
     #[inline]
-    pub(crate) fn leaves_frames(&self) -> bool {
-        self.sealing.is_none() && self.security.is_none()
+    pub(crate) fn leaves(&self, frame: &[u8]) -> bool {
+        self.sealing.is_none() && self.security.as_ref().is_none_or(|security| security.passes_unparsed(frame))
     }
 
     /// Plans what a frame becomes, and charges the host for it, also if it does not go.
