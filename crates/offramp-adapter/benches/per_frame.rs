@@ -152,7 +152,9 @@ fn main() {
         ];
         // A sample apart, so that the bucket is full again.
         for now_ns in (1..=samples as u64).map(|sample| sample * 1_000_000_000) {
-            streams.iter_mut().for_each(|stream| stream.sample(frames, now_ns));
+            for stream in &mut streams {
+                stream.sample(frames, now_ns);
+            }
         }
         println!("transmit of frames of {FRAME_LEN} bytes that ask for {asked}, median of {samples} samples");
         println!("  {:<28} {:>10} {:>18}", "", "ns a frame", "beyond none, ns");

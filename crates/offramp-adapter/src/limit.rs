@@ -314,4 +314,6 @@ impl Meter {
 }
 
 #[cfg(test)]
+mod exhaustive;
+#[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ mod hostile;
 use offramp_offload::checksum;
 use offramp_offload::esp::Refused;
 use offramp_offload::frame::Frame;
+use offramp_offload::meta::{PartialChecksum, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
 use rand::{Rng, RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fs;
@@ -95,6 +97,99 @@ fn a_segmenter_keeps_its_word_on_any_bytes() {
         }
         input.extend_from_slice(&frame);
         hostile::segment(&input);
+    }
+}
+
+/// Right frames without payload or with a little: TCP and UDP over IPv4 and IPv6, the last two with a VLAN tag.
+fn small_frames() -> [Vec<u8>; 4] {
+    let ipv4 = |protocol: u8, len: u8| {
+        let mut header = vec![8, 0, 0x45, 0, 0, 20 + len, 0, 7, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let sum = checksum::sum(&header[2..]).checksum();
+        header[12..14].copy_from_slice(&sum.to_be_bytes());
+        header
+    };
+    let ipv6 = |protocol: u8, len: u8| {
+        let mut header = vec![0x81, 0, 0, 7, 0x86, 0xdd, 0x60, 0, 0, 0, 0, len, protocol, 64];
+        header.extend_from_slice(&[0xfd; 32]);
+        header
+    };
+    let tcp = [0, 1, 0, 2, 0, 0, 0, 9, 0, 0, 0, 8, 0x50, 0x18, 1, 0, 0, 0, 0, 0];
+    let udp = |len: u8| [0, 1, 0, 2, 0, len, 0, 0];
+    let frame = |network: Vec<u8>, transport: &[u8], payload: &[u8]| {
+        let mut frame = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
+        for part in [&network, transport, payload] {
+            frame.extend_from_slice(part);
+        }
+        frame
+    };
+    let payload: Vec<u8> = (1..=9).collect();
+    [
+        frame(ipv4(6, 29), &tcp, &payload),
+        frame(ipv4(17, 17), &udp(17), &payload),
+        frame(ipv6(6, 29), &tcp, &payload),
+        frame(ipv6(17, 17), &udp(17), &payload),
+    ]
+}
+
+/// The checksum of a frame from `start` on, word by word, as it stands in its field.
+fn slow_checksum(bytes: &[u8]) -> [u8; 2] {
+    let word = |pair: &[u8]| u64::from(pair[0]) * 256 + pair.get(1).map_or(0, |low| u64::from(*low));
+    let mut sum: u64 = bytes.chunks(2).map(word).sum();
+    while sum > 0xffff {
+        sum = sum % 0x1_0000 + sum / 0x1_0000;
+    }
+    // A checksum of 0 means that there is none.
+    let checksum = if sum == 0xffff { 0xffff } else { 0xffff - sum as u16 };
+    checksum.to_be_bytes()
+}
+
+/// What a request for a checksum alone makes of a frame; `None`: it is refused.
+fn completed(frame: &[u8], start: u16, offset: u16) -> Option<Vec<u8>> {
+    let (start, field) = (usize::from(start), usize::from(start) + usize::from(offset));
+    let mut frame = frame.to_vec();
+    let checksum = slow_checksum(frame.get(start..)?);
+    frame.get_mut(field..field + 2)?.copy_from_slice(&checksum);
+    Some(frame)
+}
+
+#[test]
+fn every_request_at_its_borders_is_done_or_refused_for_frames_of_every_small_length() {
+    for whole in small_frames() {
+        for len in 0..=whole.len() {
+            let frame = &whole[..len];
+            let about = |border: usize| (0..3).map(move |n| (border as u16).wrapping_add(n).wrapping_sub(1));
+            let places: Vec<u16> = [0, 14, 34, 38, 54, 58, len, 1 << 16].into_iter().flat_map(about).collect();
+            let fields: Vec<u16> =
+                [0, 6, 16, len.saturating_sub(34), len, 1 << 15, 1 << 16].into_iter().flat_map(about).collect();
+            for (&start, &offset) in places.iter().flat_map(|start| fields.iter().map(move |offset| (start, offset))) {
+                let [s, o] = [start, offset].map(u16::to_le_bytes);
+                let partial = PartialChecksum { start, offset };
+                let request = TxMeta { checksum: Some(partial), segmentation: None };
+                let mut copy = frame.to_vec();
+                let request = Frame::new(&mut copy, request);
+                let done = Segmenter::new(&request, &SegmentPolicy::default()).ok().map(|mut plan| {
+                    let mut out = vec![0; frame.len()];
+                    assert_eq!((plan.frames_left(), plan.write_next(&request, &mut out)), (1, frame.len()));
+                    out
+                });
+                let expected = if frame.len() < 14 { None } else { completed(frame, start, offset) };
+                // A tag without its end leaves no Ethernet header.
+                if request.link_header_len().is_ok() || frame.len() < 14 {
+                    assert_eq!(done, expected, "{len} bytes, start {start}, offset {offset}");
+                } else {
+                    assert_eq!(done, None, "{len} bytes");
+                }
+                // And as a segmentation, by every kind and about every size that means something.
+                for kind in 0..4 {
+                    for size in [0, 1, 2, 7, 8, 9, 16, len as u16, u16::MAX - 1, u16::MAX] {
+                        let [low, high] = size.to_le_bytes();
+                        let mut input = vec![3, kind, s[0], s[1], o[0], o[1], low, high, 0, 0];
+                        input.extend_from_slice(frame);
+                        hostile::segment(&input);
+                    }
+                }
+            }
+        }
     }
 }
 

@@ -199,4 +199,50 @@ mod tests {
         let no_size = [NEEDS_CSUM, GSO_TCPV4, 0, 0, 0, 0, 34, 0, 16, 0, 0, 0];
         assert_eq!(decode_tx(&no_size), Err(VnetError::GsoSize(GSO_TCPV4)));
     }
+
+    #[test]
+    fn every_type_flag_and_border_of_a_size_is_read_as_the_specification_says() {
+        use SegmentationKind::{Tcp4, Tcp6, Udp, UdpFragments};
+        let kinds = [(1, Tcp4), (3, UdpFragments), (4, Tcp6), (5, Udp)];
+        let borders = [0, 1, 2, 0x00ff, 0x0100, 0x7fff, 0x8000, u16::MAX - 1, u16::MAX];
+        for (flags, gso_type) in (0..=u8::MAX).flat_map(|flags| (0..=u8::MAX).map(move |gso_type| (flags, gso_type))) {
+            for (n, size) in borders.into_iter().enumerate() {
+                // The other fields go through their borders in another order.
+                let (start, offset) = (borders[(n + 3) % borders.len()], borders[(2 * n + 5) % borders.len()]);
+                let (hdr_len, num_buffers) =
+                    (borders[(4 * n + 1) % borders.len()], borders[(5 * n + 7) % borders.len()]);
+                let header = NetHeader {
+                    flags,
+                    gso_type,
+                    hdr_len,
+                    gso_size: size,
+                    csum_start: start,
+                    csum_offset: offset,
+                    num_buffers,
+                };
+                let kind = kinds.iter().find(|(number, _)| *number == gso_type & 0x7f).map(|(_, kind)| *kind);
+                let segmentation = match (gso_type, kind, size) {
+                    (0, ..) => Ok(None),
+                    (_, None, _) => Err(VnetError::GsoType(gso_type)),
+                    (_, Some(_), 0) => Err(VnetError::GsoSize(gso_type)),
+                    (_, Some(kind), _) => Ok(Some(Segmentation { kind, size, ecn: gso_type >= 0x80 })),
+                };
+                let partial = (flags % 2 == 1).then_some(PartialChecksum { start, offset });
+                let expected = segmentation.map(|segmentation| TxMeta { checksum: partial, segmentation });
+                assert_eq!(decode_tx(&header.to_bytes()), expected, "{header:?}");
+                let checksum = match (partial, flags & 2) {
+                    (Some(partial), _) => ChecksumState::Partial(partial),
+                    (None, 0) => ChecksumState::Unknown,
+                    (None, _) => ChecksumState::Good,
+                };
+                let expected = segmentation.map(|segmentation| RxMeta {
+                    checksum,
+                    segmentation,
+                    header_len: hdr_len,
+                    ..RxMeta::default()
+                });
+                assert_eq!(decode_rx(&header.to_bytes()), expected, "{header:?}");
+            }
+        }
+    }
 }

@@ -397,6 +397,40 @@ fn a_packed_ring_whose_chain_cannot_be_given_back_stops_until_it_is_set_up_again
 }
 
 #[test]
+fn a_receive_buffer_that_lies_on_a_ring_spoils_that_ring_alone() {
+    // CVE-2023-3019 (QEMU's e1000e): a device that writes a frame to its own registers handles it again. A port has no
+    // registers in guest memory; rings are all that it reads there.
+    for case in every_kind() {
+        for side in 0..6 {
+            let mut attack = Attack::new(case, 0);
+            let [of_rx, of_tx] = [attack.a.rx(0).ring().addresses(), attack.a.tx(0).ring().addresses()]
+                .map(|at| [at.descriptors, at.driver, at.device]);
+            let at = [of_rx, of_tx].concat()[side];
+            // Events of a packed ring are shorter than any frame.
+            if case.packed && side % 3 != 0 {
+                continue;
+            }
+            offer_rx(&mut attack, 0, &[Desc { addr: at, len: 112, flags: DESC_WRITE }]);
+            let frame = attack.good_frame.clone();
+            attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
+            attack.b.tx(0).drain(PATIENCE);
+            // The first bytes are those of a used descriptor or entry again.
+            wait_until("the frame is on the ring", || attack.a.memory().read_vec(at + 16, 96) == frame[4..]);
+            // The port reads what it wrote.
+            attack.a.tx(0).kick();
+            attack.b.tx(0).send(&VnetHeader::default(), &[&frame]);
+            attack.b.tx(0).drain(PATIENCE);
+            attack.others_go_on("a frame on a ring");
+            attack.a.stop().unwrap();
+            attack.a.reset_rings();
+            attack.a.start().unwrap();
+            attack.a.rx(1).fill(60, 1526);
+            carry(&mut attack.a, &mut attack.b, 0, &frame, &(case, side));
+        }
+    }
+}
+
+#[test]
 fn bad_receive_chains_go_back_unused_and_are_no_part_of_a_frame() {
     // 5, 7 and 9.
     for (case, place) in everywhere(every_kind()) {

@@ -5,7 +5,7 @@ mod vhost_common;
 
 use offramp_offload::caps::Offloads;
 use offramp_testkit::features;
-use offramp_testkit::vnet::NEEDS_CSUM;
+use offramp_testkit::vnet::{GSO_ECN, GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, NEEDS_CSUM};
 use offramp_testkit::{Guest, GuestBuilder, VnetHeader};
 use vhost_common::packet::{Checksum, Packet};
 use vhost_common::{Case, PATIENCE, Rig, RigConfig, SwitchRig, frame, rng};
@@ -113,6 +113,39 @@ fn a_frame_shorter_than_an_ethernet_header_goes_nowhere() {
         for len in 1..14 {
             let arrived = sent_before_mark(a, b, &VnetHeader::default(), &mark[..len], &mark);
             assert!(arrived.is_empty(), "{len} bytes");
+        }
+    });
+}
+
+#[test]
+fn a_request_to_segment_what_is_no_ip_goes_nowhere() {
+    // CVE-2020-27617 (QEMU's net_tx_pkt): the kind of a packet without IPv4 or IPv6 was asserted to be known.
+    const FEATURES: u64 = features::CSUM
+        | features::HOST_TSO4
+        | features::HOST_TSO6
+        | features::HOST_ECN
+        | features::HOST_USO
+        | features::HOST_UFO;
+    let mark = frame(&mut rng(), 100);
+    let ethernet = |kind: [u8; 2], len: usize| {
+        let mut frame = mark.clone();
+        frame[12..14].copy_from_slice(&kind);
+        frame.resize(len, 0x45);
+        frame
+    };
+    // ARP, LLDP, nothing that is registered, a length, a tag and its end, IP that ends with the Ethernet header.
+    let frames = [[0x08, 0x06], [0x88, 0xcc], [0xff, 0xff], [0x00, 0x2e], [0x81, 0x00], [0x08, 0x00], [0x86, 0xdd]]
+        .map(|kind| [14, 15, 18, 60, 1514].map(|len| ethernet(kind, len)));
+    every_pair(FEATURES, |a, b| {
+        for frame in frames.iter().flatten() {
+            for gso_type in [GSO_TCPV4, GSO_TCPV6, GSO_UDP, GSO_UDP_L4, GSO_TCPV4 | GSO_ECN] {
+                for gso_size in [1, 8, 1448] {
+                    let header =
+                        VnetHeader { flags: NEEDS_CSUM, gso_type, gso_size, csum_start: 14, ..VnetHeader::default() };
+                    let arrived = sent_before_mark(a, b, &header, frame, &mark);
+                    assert!(arrived.is_empty(), "{header:?} with {} bytes of {:?}", frame.len(), &frame[12..14]);
+                }
+            }
         }
     });
 }

@@ -109,4 +109,35 @@ mod tests {
         assert_eq!(header.to_bytes(), bytes);
         assert_eq!(NetHeader::from_bytes(&bytes), header);
     }
+
+    #[test]
+    fn every_value_of_each_field_lies_where_the_specification_has_it() {
+        let others = NetHeader {
+            flags: 0x12,
+            gso_type: 0x34,
+            hdr_len: 0x5678,
+            gso_size: 0x9abc,
+            csum_start: 0xdef0,
+            csum_offset: 0x1357,
+            num_buffers: 0x2468,
+        };
+        let step = if cfg!(miri) { 4099 } else { 1 };
+        for value in (0..=u16::MAX).step_by(step) {
+            let [low, high] = value.to_le_bytes();
+            let fields = [
+                (0, 1, NetHeader { flags: low, ..others }),
+                (1, 1, NetHeader { gso_type: low, ..others }),
+                (2, 2, NetHeader { hdr_len: value, ..others }),
+                (4, 2, NetHeader { gso_size: value, ..others }),
+                (6, 2, NetHeader { csum_start: value, ..others }),
+                (8, 2, NetHeader { csum_offset: value, ..others }),
+                (10, 2, NetHeader { num_buffers: value, ..others }),
+            ];
+            for (at, len, header) in fields {
+                let mut bytes = others.to_bytes();
+                bytes[at..at + len].copy_from_slice(&[low, high][..len]);
+                assert_eq!((header.to_bytes(), NetHeader::from_bytes(&bytes)), (bytes, header), "{value:#x} at {at}");
+            }
+        }
+    }
 }

@@ -11,6 +11,9 @@ pub const REPLAY_WINDOW_DEFAULT: u32 = 64;
 
 const BITS: u64 = u64::BITS as u64;
 
+#[cfg(test)]
+mod exhaustive;
+
 /// Why a sequence number is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ReplayRefused {

@@ -10,8 +10,8 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
 use offramp_offload::segment::{IdRange, SegmentPolicy, Segmenter};
 
-/// Longest frame that segmenting may give: no header or payload is added but IPv6's fragment header.
-const FRAME_LEN_MAX: usize = 1 << 17;
+/// Bytes that segmenting may add to a frame: IPv6's fragment header.
+const ADDED_MAX: usize = 8;
 
 /// Offsets are ordered and inside the frame.
 pub fn layout(bytes: &[u8]) {
@@ -46,12 +46,12 @@ pub fn segment(bytes: &[u8]) {
     let mut copy = frame.to_vec();
     let request = Frame::new(&mut copy, meta);
     let Ok(mut plan) = Segmenter::new(&request, &policy) else { return };
-    let mut out = vec![0; FRAME_LEN_MAX];
+    let mut out = vec![0; frame.len() + ADDED_MAX];
     let mut left = plan.frames_left();
     assert!(left <= frame.len().max(1));
     while left > 0 {
         let len = plan.next_len();
-        assert!(len <= frame.len() + 8);
+        assert!(len <= out.len());
         assert_eq!(plan.write_next(&request, &mut out), len);
         left -= 1;
         assert_eq!(plan.frames_left(), left);

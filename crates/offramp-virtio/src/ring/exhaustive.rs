@@ -2,7 +2,7 @@
 //! chains, and the borders of memory. Miri runs the same tests over fewer positions.
 
 use super::chain::{add_buffer, close_chain};
-use super::descriptor::{INDIRECT, NEXT, WRITE, need_event};
+use super::descriptor::{INDIRECT, NEXT, WRITE, indirect_table, need_event};
 use super::position::Position;
 use super::tests::{page, poke};
 use super::*;
@@ -137,6 +137,99 @@ fn every_table_of_up_to_four_split_descriptors_is_a_chain_a_loop_or_leads_out() 
                 assert_eq!((chain.id, batch.is_empty()), (head, true), "it goes back whatever it was");
                 assert_eq!(found.is_err(), chain.len() == 0);
             }
+        }
+    }
+}
+
+/// What a chain of descriptors that lie one after the other is, by its flags alone. In a split ring each but the last goes on;
+/// an indirect table of a packed ring is a chain as a whole, and in one that the device reads `WRITE` means nothing.
+fn judge(flags: &[u16], is_packed: bool, writable: bool) -> Result<usize, BadChain> {
+    for (at, flags) in flags.iter().enumerate() {
+        if flags & INDIRECT != 0 {
+            return Err(BadChain::Indirect);
+        }
+        if (flags & WRITE != 0) != writable && (writable || !is_packed) {
+            return Err(BadChain::Direction);
+        }
+        if flags & NEXT == 0 && !is_packed {
+            return Ok(at + 1);
+        }
+    }
+    if is_packed { Ok(flags.len()) } else { Err(BadChain::Endless) }
+}
+
+#[test]
+fn a_chain_of_up_to_four_descriptors_with_any_flags_has_one_direction_and_no_table_in_a_table() {
+    // A table that is not indirect is a split ring's own: its size is a power of two.
+    let split = [1u16, 2, 4].map(|size| (size, false, false));
+    let indirect = [1, 2, 3, 4].into_iter().flat_map(|size| [(size, true, false), (size, true, true)]);
+    let memory = page();
+    for (size, is_indirect, is_packed) in
+        split.into_iter().chain(indirect).filter(|(size, ..)| *size < 3 || !cfg!(miri))
+    {
+        let table = if is_indirect { INDIRECT_AT } else { TABLE_AT };
+        for (number, writable) in (0..8u16.pow(size.into())).flat_map(|number| [(number, false), (number, true)]) {
+            let flags: Vec<u16> = (0..size).map(|at| number >> (3 * at) & 7).collect();
+            for (at, flags) in (0..size).zip(&flags) {
+                let (place, addr) = (table + DESCRIPTOR_LEN * u64::from(at), BUFFER_AT + 16 * u64::from(at));
+                if is_packed {
+                    poke(&memory, place, packed::Descriptor { addr, len: 1, id: 0, flags: *flags });
+                } else {
+                    poke(&memory, place, split::Descriptor { addr, len: 1, flags: *flags, next: at + 1 });
+                }
+            }
+            let len = u32::from(size) * DESCRIPTOR_LEN as u32;
+            match (is_indirect, is_packed) {
+                (false, _) => {}
+                (true, false) => {
+                    poke(&memory, TABLE_AT, split::Descriptor { addr: table, len, flags: INDIRECT, next: 0 });
+                }
+                (true, true) => {
+                    poke(&memory, TABLE_AT, packed::Descriptor { addr: table, len, id: 0, flags: INDIRECT | AVAIL });
+                }
+            }
+            // Only a split ring has these.
+            if !is_packed {
+                poke(&memory, DRIVER_AT + 4, 0u16);
+                poke(&memory, DRIVER_AT + 2, 1u16);
+                poke(&memory, DEVICE_AT + 2, 0u16);
+            }
+            let options = RingOptions { indirect: true, writable, ..RingOptions::default() };
+            let ring_size = if is_indirect { 1 } else { size };
+            let mut ring = Ring::new(&memory, is_packed, &place(ring_size), 0, options, None).unwrap();
+            let mut batch = Batch::default();
+            let fetched = match &mut ring {
+                Ring::Split(ring) => ring.fetch(&memory, &mut batch),
+                Ring::Packed(ring) => ring.fetch(&memory, &mut batch),
+            };
+            let found = fetched.unwrap().reason.map_or(Ok(batch.buffers.len()), Err);
+            let what = format!("{flags:?}, indirect: {is_indirect}, packed: {is_packed}, writable: {writable}");
+            assert_eq!(found, judge(&flags, is_packed, writable), "{what}");
+        }
+    }
+}
+
+#[test]
+fn an_indirect_table_of_any_length_and_place_is_a_table_or_refused() {
+    let most = u32::from(CHAIN_DESCRIPTORS_MAX) * DESCRIPTOR_LEN as u32;
+    let end = 2 * u64::from(most);
+    let memory = GuestMemory::anonymous(&[Extent { guest: 0, user: 0, len: end, file_offset: 0 }]);
+    let lens = (0..=80).chain(most - 17..=most + 17).chain([u32::MAX - 15, u32::MAX]);
+    for len in lens {
+        let borders = [0, end.saturating_sub(len.into()), end, u64::MAX - u64::from(len)];
+        for addr in borders.into_iter().flat_map(|at| at.saturating_sub(17)..=at.saturating_add(17)) {
+            let entries = u64::from(len) / DESCRIPTOR_LEN;
+            let is_table = len % 16 == 0 && (1..=u64::from(CHAIN_DESCRIPTORS_MAX)).contains(&entries);
+            let is_mapped = u128::from(addr) + u128::from(len) <= u128::from(end);
+            let expected = if is_table && !is_mapped {
+                Err(BadChain::Address)
+            } else if is_table && addr % 8 == 0 {
+                Ok(entries as u16)
+            } else {
+                Err(BadChain::Indirect)
+            };
+            let found = indirect_table::<split::Descriptor>(&memory, addr, len).map(|(_, entries)| entries);
+            assert_eq!(found, expected, "{len} bytes at {addr:#x}");
         }
     }
 }
