@@ -62,9 +62,9 @@ impl Region {
 
     #[inline]
     fn at(&self, offset: u64, len: u64) -> Option<NonNull<u8>> {
-        let left = self.extent.len.checked_sub(offset)?;
-        // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
-        (len <= left).then(|| unsafe { self.host().add(offset as usize) })
+        let last = self.extent.len.checked_sub(len)?;
+        // SAFETY: offset + len ≤ bytes of the mapped region, so the result is inside it or one past its end.
+        (offset <= last).then(|| unsafe { self.host().add(clamped(offset, last) as usize) })
     }
 }
 
@@ -215,9 +215,74 @@ impl Window {
     #[inline]
     pub fn at(&self, guest: u64, len: u64) -> Option<NonNull<u8>> {
         let offset = guest.wrapping_sub(self.guest);
-        let left = self.len.checked_sub(offset)?;
-        // SAFETY: offset ≤ len of the mapped region, so the result is inside it or one past its end.
-        (len <= left).then(|| unsafe { self.host.add(offset as usize) })
+        let last = self.len.checked_sub(len)?;
+        // SAFETY: offset + len ≤ bytes of the mapped region, so the result is inside it or one past its end.
+        (offset <= last).then(|| unsafe { self.host.add(clamped(offset, last) as usize) })
+    }
+}
+
+/// The same number, which is `last` at most: 0 for a greater one where a processor goes on beyond the check before it knows
+/// the check's result (Spectre, variant 1). There is no branch that it could guess wrong.
+#[inline]
+pub(crate) fn clamped(index: u64, last: u64) -> u64 {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    {
+        let mut clamped = index;
+        // SAFETY: it computes in registers, and touches no memory.
+        unsafe {
+            std::arch::asm!(
+                "cmp {last}, {clamped}",
+                "cmovb {clamped}, {zero}",
+                last = in(reg) last,
+                clamped = inout(reg) clamped,
+                zero = in(reg) 0u64,
+                options(pure, nomem, nostack),
+            );
+        }
+        clamped
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    std::hint::select_unpredictable(index <= last, index, 0)
+}
+
+/// A number at any address. As an array of bytes, a volatile access would take one of them at a time.
+#[derive(Clone, Copy)]
+#[repr(C, packed)]
+pub(crate) struct Unaligned<T>(pub T);
+
+/// Copies bytes from guest memory, or to it, while its driver may write them. For the compiler it is a function that it knows
+/// nothing of: it cannot read a byte once more, or take one that was read before for one of now.
+///
+/// # Safety
+/// `len` bytes are mapped at either place. They do not overlap, and one of the places is private memory.
+#[inline]
+pub(crate) unsafe fn copy_shared(from: *const u8, to: *mut u8, len: usize) {
+    #[cfg(all(target_arch = "x86_64", not(miri)))]
+    // SAFETY: as the caller promises. `memcpy` keeps to the C calling convention, reads what is at `from` and writes what is
+    // at `to`; a byte that is written meanwhile is either of both.
+    unsafe {
+        std::arch::asm!(
+            "call {memcpy}",
+            memcpy = sym libc::memcpy,
+            inout("rdi") to => _,
+            inout("rsi") from => _,
+            inout("rdx") len => _,
+            clobber_abi("C"),
+        );
+    }
+    #[cfg(any(not(target_arch = "x86_64"), miri))]
+    // SAFETY: as the caller promises; `at` stays below `len`.
+    unsafe {
+        let mut at = 0;
+        while len - at >= size_of::<u64>() {
+            let word = from.add(at).cast::<Unaligned<u64>>().read_volatile();
+            to.add(at).cast::<Unaligned<u64>>().write_volatile(word);
+            at += size_of::<u64>();
+        }
+        while at < len {
+            to.add(at).write_volatile(from.add(at).read_volatile());
+            at += 1;
+        }
     }
 }
 
@@ -240,6 +305,28 @@ mod tests {
 
     fn extent(guest: u64, user: u64, len: u64, file_offset: u64) -> Extent {
         Extent { guest, user, len, file_offset }
+    }
+
+    #[test]
+    fn a_number_beyond_the_last_is_clamped_and_no_other() {
+        let borders = [0, 1, 2, 0x7fff_ffff, 1 << 32, (1 << 63) - 1, 1 << 63, u64::MAX - 1, u64::MAX];
+        for (index, last) in borders.iter().flat_map(|index| borders.map(|last| (*index, last))) {
+            assert_eq!(clamped(index, last), if index <= last { index } else { 0 }, "{index:#x} to {last:#x}");
+        }
+    }
+
+    #[test]
+    fn bytes_are_copied_at_every_length_and_place() {
+        let source: Vec<u8> = (0..100).collect();
+        for (from, to, len) in
+            (0..9).flat_map(|from| (0..9).flat_map(move |to| (0..64).map(move |len| (from, to, len))))
+        {
+            let mut copy = [0xff; 100];
+            // SAFETY: both have more bytes than that, and the copy is private.
+            unsafe { copy_shared(source[from..].as_ptr(), copy[to..].as_mut_ptr(), len) };
+            assert_eq!(copy[to..to + len], source[from..from + len]);
+            assert!(copy[..to].iter().chain(&copy[to + len..]).all(|byte| *byte == 0xff));
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use super::{
     BadChain, BadRing, Broken, CHAIN_DESCRIPTORS_MAX, FETCH_MAX, Fetched, Published, QUEUE_SIZE_MAX, RingOptions,
     RingPlace,
 };
-use crate::memory::GuestMemory;
+use crate::memory::{GuestMemory, clamped};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU16, Ordering, fence};
 
@@ -165,7 +165,7 @@ impl Ring {
                 return Err(BadChain::Index);
             }
             // SAFETY: the index is within the table, which is aligned and mapped.
-            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(index))) };
+            let descriptor = unsafe { read_descriptor(self.descriptors.add(usize::from(index & (self.size - 1)))) };
             let flags = descriptor.flags;
             if flags & INDIRECT != 0 {
                 return self.walk_indirect(memory, &descriptor, batch);
@@ -198,7 +198,8 @@ impl Ring {
                 return Err(BadChain::Index);
             }
             // SAFETY: the index is within the table, which is aligned and mapped.
-            let descriptor = unsafe { read_descriptor(table.add(usize::from(index))) };
+            let descriptor =
+                unsafe { read_descriptor(table.add(clamped(index.into(), u64::from(entries) - 1) as usize)) };
             if descriptor.flags & INDIRECT != 0 {
                 return Err(BadChain::Indirect);
             }

@@ -4,9 +4,10 @@
 
 use super::Vring;
 use crate::dirty_log::DirtyLog;
+use crate::memory::{Unaligned, copy_shared};
 use crate::net_header::{HEADER_LEN, NetHeader};
 use crate::ring::{Buffer, Chain};
-use std::ptr::{self, NonNull};
+use std::ptr::NonNull;
 
 #[cfg(feature = "count")]
 std::thread_local! {
@@ -98,11 +99,6 @@ impl Vring {
     }
 }
 
-/// A number at any address. As an array of bytes, a volatile access would take one of them at a time.
-#[derive(Clone, Copy)]
-#[repr(C, packed)]
-struct Unaligned<T>(T);
-
 impl Buffer {
     /// Bytes of the buffer.
     #[inline]
@@ -121,7 +117,7 @@ impl Buffer {
         // SAFETY: `offset + len` bytes of the buffer are mapped guest memory (an offset past its end copies nothing),
         // and `out` is private. The guest may write meanwhile: then the copy holds some of either, and only the copy
         // is looked at.
-        unsafe { ptr::copy_nonoverlapping(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
+        unsafe { copy_shared(self.host.as_ptr().wrapping_add(offset), out.as_mut_ptr(), len) };
     }
 
     /// Copies bytes into the buffer from `offset` on, as far as it goes.
@@ -129,7 +125,7 @@ impl Buffer {
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let len = bytes.len().min(self.len().saturating_sub(offset));
         // SAFETY: as in `read`; `bytes` is never part of guest memory, to which nobody has a reference.
-        unsafe { ptr::copy_nonoverlapping(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
+        unsafe { copy_shared(bytes.as_ptr(), self.host.as_ptr().wrapping_add(offset), len) };
     }
 
     /// The header at the front, if it is all there: two loads, which the compiler may neither repeat nor leave out.
@@ -188,8 +184,10 @@ impl Buffer {
 unsafe fn write_changed<T: Copy + PartialEq>(to: NonNull<T>, part: T) {
     // SAFETY: as the caller promises. A guest that writes there meanwhile finds a header of its own making.
     unsafe {
-        if to.read_unaligned() != part {
-            to.write_unaligned(part);
+        let to = to.cast::<Unaligned<T>>();
+        let Unaligned(old) = to.read_volatile();
+        if old != part {
+            to.write_volatile(Unaligned(part));
         }
     }
 }
