@@ -65,6 +65,11 @@ impl Daemon {
         }
     }
 
+    /// Its process.
+    pub fn id(&self) -> u32 {
+        self.program.id()
+    }
+
     /// What `offramp show --json` prints of all ports.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ const ETHERTYPE_EXPERIMENT: u16 = 0x88b5;
 /// UDP's number in an IPv4 header.
 const PROTOCOL_UDP: u8 = 17;
 /// Shortest frame, without FCS.
-const FRAME_LEN_MIN: usize = 60;
+pub const FRAME_LEN_MIN: usize = 60;
 /// Longest frame at Ethernet's MTU.
 const FRAME_LEN_MTU_1500: usize = 1514;
 /// Fits one buffer of testpmd (2048 bytes behind the headroom) together with the virtio header.
@@ -64,7 +64,7 @@ pub fn udp(len: usize, flow: u16, fill: &mut impl Rng) -> Vec<u8> {
 
 /// The 16-bit one's complement sum of big-endian words, an odd last byte padded with 0 (RFC 1071). Slow
 /// and plain on purpose: it judges nothing of ours by our own code.
-fn ones_complement(bytes: &[u8]) -> u16 {
+pub fn ones_complement(bytes: &[u8]) -> u16 {
     let words = bytes.chunks(2).map(|pair| u64::from(pair[0]) << 8 | u64::from(*pair.get(1).unwrap_or(&0)));
     let mut sum: u64 = words.sum();
     while sum > 0xffff {

@@ -21,7 +21,7 @@ use image::Image;
 use machine::{MachineConfig, Monitor};
 use offramp_ports::sys::{NetNs, confine, link};
 use options::Options;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::process::Command;
 use std::time::{Duration, Instant};
@@ -130,12 +130,36 @@ impl Base {
 
     fn with(&self, monitor: Monitor) -> MachineConfig {
         let Image { kernel, initramfs, .. } = &self.image;
-        MachineConfig { monitor, kernel: kernel.clone(), initramfs: initramfs.clone(), address: tcp::GUEST }
+        MachineConfig {
+            monitor,
+            kernel: kernel.clone(),
+            initramfs: initramfs.clone(),
+            address: tcp::GUEST,
+            cpus: machine::CPUS,
+            arguments: "",
+        }
     }
 
     /// What lies in the guest's `/payload`.
     pub fn payload(&self) -> &[u8] {
         &self.image.payload
+    }
+
+    /// Starts a guest with one processor, and a card with one queue pair of split rings behind a vhost-user port;
+    /// [`Machine::wait_until_ready`] must follow. `arguments`: more of its kernel's command line.
+    ///
+    /// # Errors
+    /// When it cannot be started.
+    pub fn start_small(&self, small: &Small, ns: &NetNs) -> Result<Machine> {
+        let options = options::short(&[("mq", "off"), ("packed", "off"), ("tx_queue_size", "1024")]);
+        let device = format!("{},mac={}", options.device_arguments(1, BackendKind::Offramp), small.mac);
+        let config = MachineConfig {
+            address: small.address,
+            cpus: 1,
+            arguments: small.arguments,
+            ..self.machine(vhost_user_network(small.socket, 1, ""), device)?
+        };
+        Machine::start(&config, ns)
     }
 
     /// Boots a guest whose card has one queue pair and everything on that both QEMU's own backend and offramp have,
@@ -147,6 +171,19 @@ impl Base {
         let options = options::short(&[("mq", "off")]);
         Machine::boot(&self.machine(network, options.device_arguments(1, BackendKind::Offramp))?, ns)
     }
+}
+
+/// What a guest with one processor is given.
+#[derive(Clone, Copy, Debug)]
+pub struct Small<'a> {
+    /// Its port.
+    pub socket: &'a str,
+    /// Its Ethernet address.
+    pub mac: &'a str,
+    /// Its address.
+    pub address: Ipv4Addr,
+    /// More of its kernel's command line.
+    pub arguments: &'static str,
 }
 
 /// What every case starts from.

@@ -9,6 +9,7 @@ mod daemon;
 mod failure;
 mod frames;
 mod guest;
+mod hostile_guest;
 mod hugepages;
 mod instructions;
 mod interop;
@@ -53,6 +54,11 @@ enum Command {
     GuestKernel(guest::kernel::Args),
     /// A Linux guest's virtio driver in every way it can be set up, against a backend
     GuestMatrix(guest::Args),
+    /// Attack the backend from inside of a guest; SIGTERM ends it
+    #[command(hide = true)]
+    GuestAttack(hostile_guest::attack::Args),
+    /// Two Linux guests under one daemon: one attacks, the other's TCP is measured
+    HostileGuest(hostile_guest::Args),
     /// Instructions that the work for a frame takes, by callgrind, against the table in the repository
     Instructions(instructions::Args),
     /// A Linux kernel does IPsec at the other end of a port that does it too
@@ -75,6 +81,8 @@ fn run(command: &Command) -> Result<bool> {
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
+        Command::GuestAttack(args) => hostile_guest::attack::run(args).map(|()| true),
+        Command::HostileGuest(args) => hostile_guest::run(args),
         Command::Instructions(args) => instructions::run(args),
         Command::IpsecPeer(args) => ipsec_peer::run(args),
         Command::StrongswanPeer(args) => strongswan_peer::run(args),

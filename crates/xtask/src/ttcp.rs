@@ -2,10 +2,15 @@
 
 use serde_json::Value;
 
+/// Its report; `None` before there is one.
+pub fn report(printed: &str) -> Option<Value> {
+    let mut events = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+    events.find(|event| event["event"] == "report")
+}
+
 /// The throughput of its report, in bits per second; `None` before there is one.
 pub fn throughput_bps(printed: &str) -> Option<f64> {
-    let mut events = printed.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    events.find(|event| event["event"] == "report").and_then(|event| event["throughput_bps"].as_f64())
+    report(printed)?["throughput_bps"].as_f64()
 }
 
 #[cfg(test)]

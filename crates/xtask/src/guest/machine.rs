@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 
 /// Memory of a guest in MiB: its file system lies there too.
 const MEMORY_MIB: u64 = 384;
-/// Processors of a guest: one for each queue pair.
-const CPUS: usize = 2;
+/// Processors of a guest, where nothing else is said: one for each queue pair.
+pub const CPUS: usize = 2;
 /// From its start to a guest that takes commands; emulated, on a busy machine.
 const BOOT_TIMEOUT: Duration = Duration::from_secs(90);
 /// From a command to its end.
@@ -40,6 +40,10 @@ pub struct MachineConfig {
     pub initramfs: PathBuf,
     /// The guest's address.
     pub address: Ipv4Addr,
+    /// Its processors.
+    pub cpus: usize,
+    /// More of the kernel's command line.
+    pub arguments: &'static str,
 }
 
 /// A program that runs machines.
@@ -69,9 +73,9 @@ impl MachineConfig {
     /// The command that boots it.
     pub fn command(&self) -> Command {
         // What the kernel does not know becomes a variable of the first program.
-        let arguments = format!("address={}/{PREFIX_LEN}", self.address);
+        let arguments = format!("{} address={}/{PREFIX_LEN}", self.arguments, self.address);
         let (kernel, initramfs) = (&self.kernel, self.initramfs.as_path());
-        let hardware = Hardware { kernel, initramfs, memory_mib: MEMORY_MIB, cpus: CPUS, arguments: &arguments };
+        let hardware = Hardware { kernel, initramfs, memory_mib: MEMORY_MIB, cpus: self.cpus, arguments: &arguments };
         match &self.monitor {
             Monitor::Uml { socket, directory } => vmm::uml(&hardware, socket, directory, &["con0=fd:0,fd:1"]),
             Monitor::Qemu { program, accel, network, device } => {

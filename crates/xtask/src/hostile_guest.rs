@@ -1,0 +1,417 @@
+//! Two Linux guests in QEMU under one daemon: one attacks it from inside, the TCP of the other is measured.
+//!
+//! ```text
+//!  victim,  ttcp   ── vhost-user ──┐
+//!                                  switch, offramp up ── TAP, namespace, ttcp
+//!  hostile, root   ── vhost-user ──┘
+//! ```
+//!
+//! Two guests that are emulated want a processor each, the daemon and the host's TCP/IP want more. So the victim is also
+//! measured beside a guest that computes and sends nothing: what it loses there, no adapter can give back.
+
+pub mod attack;
+mod device;
+
+use crate::daemon::{self, Daemon};
+use crate::failure::{Doing, Failure, Result, failed};
+use crate::guest::{self, Extras, GuestArgs, Machine, Small};
+use crate::program::Program;
+use crate::scratch::Scratch;
+use crate::stats::median;
+use crate::stop;
+use crate::ttcp;
+use attack::{Attack, HOSTILE, Station, VICTIM};
+use clap::ValueEnum;
+use offramp_ports::sys::{NetNs, confine, link};
+use serde_json::Value;
+use std::process::Command;
+use std::time::Duration;
+
+/// Least part of its throughput beside an idle guest that the victim keeps.
+const SHARE_MIN: f64 = 0.45;
+/// Most that its 99th percentile grows beside an attack.
+const P99_RATIO_MAX: f64 = 2.0;
+/// Fewest samples of a state by which it is judged.
+const ROUNDS_MIN: u32 = 5;
+/// From the beginning of an attack to the first measurement, and of an attack before the first of all.
+const SETTLE: Duration = Duration::from_millis(300);
+/// Growth of the daemon's own memory from the first attacks to the last that is no leak: allocators keep some, in KiB.
+const GROWTH_MAX_KIB: u64 = 1024;
+/// Fewest frames or chains for which an attack counts as one.
+const ATTACK_MIN: u64 = 1000;
+/// Limit of the hostile guest's port while it sends to the host and to the other guest: they handle each frame, and an
+/// emulated guest that gets some 100,000 in a second does nothing else.
+const LIMIT_FRAMES_PER_SECOND: u32 = 10_000;
+/// The switch's limit of flooded frames, less than the default by as much as an emulated guest is slower.
+const FLOOD_FRAMES_PER_SECOND: u32 = 1000;
+/// Ports of the daemon.
+const PORTS: [&str; 3] = ["victim", "hostile", "host"];
+
+/// Two Linux guests under one daemon: one attacks, the other's TCP is measured.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Samples of each state, taken in turn; with fewer than 5 the figures are not judged
+    #[arg(long, default_value_t = ROUNDS_MIN, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Time that is counted in a sample, in seconds: once for throughput, once for round trips
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    #[command(flatten)]
+    guest: GuestArgs,
+}
+
+/// What the victim's TCP reached.
+#[derive(Clone, Copy, Debug)]
+struct Sample {
+    bps: f64,
+    p50_us: f64,
+    p99_us: f64,
+    /// What the hostile guest's port took from it in a second: frames, bad chains among them.
+    frames_per_second: f64,
+}
+
+/// The samples of a state.
+struct State {
+    attack: Attack,
+    samples: Vec<Sample>,
+}
+
+impl State {
+    fn median(&self, of: fn(&Sample) -> f64) -> f64 {
+        median(&self.samples.iter().map(of).collect::<Vec<_>>())
+    }
+
+    /// Median of what each sample is to that of another state in the same round.
+    fn ratio(&self, other: &Self, of: fn(&Sample) -> f64) -> f64 {
+        let pairs = self.samples.iter().zip(&other.samples);
+        median(&pairs.map(|(mine, theirs)| of(mine) / of(theirs)).collect::<Vec<_>>())
+    }
+}
+
+/// Boots both guests, takes the samples, and prints a line for each state; whether the victim kept what it must keep.
+///
+/// # Errors
+/// When something does not start, an attack reaches who it must not reach, the daemon grows or ends, or a signal comes.
+pub fn run(args: &Args) -> Result<bool> {
+    let mut bed = Bed::start(args)?;
+    let mut judged = bed.measure(args);
+    bed.victim.power_off();
+    bed.hostile.power_off();
+    let last_words = bed.daemon.terminate();
+    if let Err(Failure::Failed(why)) = &mut judged {
+        why.push_str(&last_words);
+    }
+    let is_good = judge(&judged?)?;
+    if args.rounds < ROUNDS_MIN {
+        println!("not judged: that takes --rounds {ROUNDS_MIN}");
+        return Ok(true);
+    }
+    Ok(is_good)
+}
+
+/// Both guests, the daemon, and a traffic server in the namespace. Dropped in this order.
+struct Bed {
+    victim: Machine,
+    hostile: Machine,
+    daemon: Daemon,
+    _server: Program,
+    /// The TAP's Ethernet address, in hexadecimal digits.
+    host_mac: String,
+    _scratch: Scratch,
+    _ns: NetNs,
+}
+
+impl Bed {
+    fn start(args: &Args) -> Result<Self> {
+        let executable = daemon::build()?;
+        let scratch = Scratch::new()?;
+        let programs = [executable.clone(), std::env::current_exe().doing("finding this program")?];
+        let base = args.guest.base(Extras { programs: &programs, modules: &[] }, &scratch)?;
+        let ns = NetNs::new().doing("making a network namespace (run as root)")?;
+        let daemon = Daemon::start(&executable, &file(&scratch), &scratch, &ns)?;
+        let start = |name: &str, station: Station, arguments| {
+            let (socket, mac) = (scratch.file(&format!("{name}.sock")), mac(station, ":"));
+            base.start_small(&Small { socket: &socket, mac: &mac, address: station.ip.into(), arguments }, &ns)
+        };
+        let mut victim = start("victim", VICTIM, "")?;
+        let mut hostile = start("hostile", HOSTILE, device::KERNEL_ARGUMENT)?;
+        victim.wait_until_ready()?;
+        hostile.wait_until_ready()?;
+        guest::prepare_host(&ns, guest::MTU)?;
+        let host_mac = ns.run(|| link::mac(guest::TAP)).doing("entering the namespace")?.doing("the TAP's address")?;
+        let mut command = Command::new(&executable);
+        command.args(["ttcp", "--serve"]);
+        confine(&mut command, Some(&ns), None).doing("preparing the traffic server")?;
+        let server = Program::start("ttcp", command)?;
+        let host_mac = host_mac.map(|byte| format!("{byte:02x}")).concat();
+        Ok(Self { victim, hostile, daemon, _server: server, host_mac, _scratch: scratch, _ns: ns })
+    }
+
+    fn measure(&mut self, args: &Args) -> Result<Vec<State>> {
+        let mut states: Vec<_> =
+            Attack::value_variants().iter().map(|&attack| State { attack, samples: Vec::new() }).collect();
+        // What is made once for an attack is there from now on.
+        for state in &states {
+            self.beside(state.attack, |_| stop::sleep(SETTLE))?;
+        }
+        self.sample(0.2)?;
+        let before = self.account()?;
+        for round in 0..args.rounds as usize {
+            let count = states.len();
+            for turn in 0..count {
+                // Who goes first has no advantage in the long run.
+                let state = &mut states[(round + turn) % count];
+                let sample = self.beside(state.attack, |bed| bed.sample(args.seconds))?;
+                state.samples.push(sample);
+            }
+        }
+        self.account()?.judge(&before)?;
+        let Counts { frames, spoofed, bad_chains, broken_rings } = Counts::read(&self.daemon.show()?, "hostile")?;
+        println!(
+            "hostile guest: {frames} frames, {spoofed} of them spoofed and refused; {bad_chains} bad chains; \
+             {broken_rings} rings stopped, each set up again"
+        );
+        Ok(states)
+    }
+
+    /// Does something while the hostile guest attacks, and judges what came of the attack.
+    fn beside<T>(&mut self, attack: Attack, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let name: &str = attack.into();
+        let before = Counts::read(&self.daemon.show()?, "hostile")?;
+        if attack == Attack::LimitedFlood {
+            self.daemon.set("hostile", &["limit", &format!("tx_frames_per_second={LIMIT_FRAMES_PER_SECOND}")])?;
+        }
+        self.hostile.run(&format!("xtask guest-attack {name} {} >/tmp/report 2>&1 &", self.host_mac))?;
+        stop::sleep(SETTLE)?;
+        let done = work(self)?;
+        self.daemon.set("hostile", &["limit", "off"])?;
+        self.hostile.run("kill $! && wait $! || { cat /tmp/report; false; }")?;
+        let counts = Counts::read(&self.daemon.show()?, "hostile")?.since(&before);
+        counts.judge(attack)?;
+        Ok(done)
+    }
+
+    fn sample(&mut self, seconds: f64) -> Result<Sample> {
+        let before = self.frames()?;
+        let host = guest::HOST;
+        let test = format!("offramp ttcp --to {host} --seconds {seconds} --json");
+        let printed = self.victim.run(&test)?;
+        let bps = ttcp::throughput_bps(&printed);
+        let printed = self.victim.run(&format!("{test} --rr"))?;
+        let latency = ttcp::report(&printed).map(|report| report["transactions"]["latency"].clone());
+        let us = |name: &str| latency.as_ref().and_then(|latency| latency[name].as_f64());
+        let after = self.frames()?;
+        match (bps, us("p50_us"), us("p99_us")) {
+            (Some(bps), Some(p50_us), Some(p99_us)) if bps > 0.0 && p50_us > 0.0 => {
+                let frames_per_second = (after.1 - before.1) as f64 / ((after.0 - before.0) as f64 / 1e9);
+                Ok(Sample { bps, p50_us, p99_us, frames_per_second })
+            }
+            _ => failed(format!("ttcp in the victim measured nothing:\n{}", printed.trim())),
+        }
+    }
+
+    /// The daemon's time in nanoseconds, and what the hostile guest's port has taken.
+    fn frames(&self) -> Result<(u64, u64)> {
+        let shown = self.daemon.show()?;
+        let uptime_ns = shown["uptime_ns"].as_u64().unwrap_or_default();
+        Ok((uptime_ns, Counts::read(&shown, "hostile")?.total()))
+    }
+
+    fn account(&self) -> Result<Account> {
+        Account::read(&self.daemon)
+    }
+}
+
+/// The daemon's file without `[daemon]`: each guest is bound to its addresses.
+fn file(scratch: &Scratch) -> String {
+    let guest = |name: &str, station: Station| {
+        let [socket, mac] = [scratch.file(&format!("{name}.sock")), mac(station, ":")];
+        let [a, b, c, d] = station.ip;
+        // The address that Linux makes for itself from the card's.
+        let local = format!("fe80::ff:fe00:{:x}", station.mac[5]);
+        format!(
+            "[[port]]\nname = \"{name}\"\nhost = {{ vhost_user = \"{socket}\", mac = \"{mac}\" }}\n\
+             ip_addresses = [\"{a}.{b}.{c}.{d}\", \"{local}\"]\nwire = {{ switch = \"lan\" }}\n\n"
+        )
+    };
+    let tap = guest::TAP;
+    [
+        guest("victim", VICTIM),
+        guest("hostile", HOSTILE),
+        format!("[[port]]\nname = \"host\"\nhost = {{ tap = \"{tap}\" }}\nwire = {{ switch = \"lan\" }}\n\n"),
+        format!("[[switch]]\nname = \"lan\"\nflood_frames_per_second = {FLOOD_FRAMES_PER_SECOND}\n"),
+    ]
+    .concat()
+}
+
+fn mac(station: Station, between: &str) -> String {
+    station.mac.map(|byte| format!("{byte:02x}")).join(between)
+}
+
+/// A port in what `offramp show --json` prints (`docs/control.md`).
+fn port<'a>(shown: &'a Value, name: &str) -> Result<&'a Value> {
+    let found = shown["ports"].as_array().and_then(|ports| ports.iter().find(|port| port["name"] == name));
+    found.map_or_else(|| failed(format!("offramp show has no port {name}: {shown}")), Ok)
+}
+
+/// What a guest's port has taken from it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Counts {
+    frames: u64,
+    spoofed: u64,
+    bad_chains: u64,
+    broken_rings: u64,
+}
+
+impl Counts {
+    fn read(shown: &Value, name: &str) -> Result<Self> {
+        let port = port(shown, name)?;
+        let transmit = &port["queues"][0]["transmit"];
+        let number = |value: &Value| value.as_u64().unwrap_or_default();
+        let Some(frames) = transmit["frames_in"].as_u64() else {
+            return failed(format!("offramp show has no counters of {name}: {shown}"));
+        };
+        let [bad_chains, broken_rings] =
+            ["bad_chains", "broken_rings"].map(|name| number(&port["host"]["counters"][name]));
+        Ok(Self { frames, spoofed: number(&transmit["lost"]["spoofed"]), bad_chains, broken_rings })
+    }
+
+    fn since(self, before: &Self) -> Self {
+        Self {
+            frames: self.frames - before.frames,
+            spoofed: self.spoofed - before.spoofed,
+            bad_chains: self.bad_chains - before.bad_chains,
+            broken_rings: self.broken_rings - before.broken_rings,
+        }
+    }
+
+    fn total(&self) -> u64 {
+        self.frames + self.bad_chains
+    }
+
+    /// Whether the attack was one, and reached nobody whom it must not reach.
+    fn judge(&self, attack: Attack) -> Result<()> {
+        let (expected, is_right) = match attack {
+            Attack::Idle | Attack::Busy => ("next to nothing", self.total() < ATTACK_MIN),
+            Attack::Flood | Attack::LimitedFlood => ("frames alone", self.frames > ATTACK_MIN && self.spoofed == 0),
+            // Not one passed: each that came was refused.
+            Attack::Spoof => {
+                ("spoofed frames alone, all refused", self.spoofed > ATTACK_MIN && self.frames == self.spoofed)
+            }
+            Attack::BadChains => ("bad chains", self.bad_chains > ATTACK_MIN),
+        };
+        let name: &str = attack.into();
+        if is_right { Ok(()) } else { failed(format!("{name}: expected {expected} of the hostile guest: {self:?}")) }
+    }
+}
+
+/// What the daemon holds, and what the ports say of their hosts.
+#[derive(Debug)]
+struct Account {
+    memory_kib: u64,
+    descriptors: usize,
+    /// What must not change at all: of the ports that nobody attacks with, everything that says they were reset.
+    ports: Vec<Value>,
+}
+
+impl Account {
+    fn read(daemon: &Daemon) -> Result<Self> {
+        let process = format!("/proc/{}", daemon.id());
+        let status = std::fs::read_to_string(format!("{process}/status")).doing("the daemon's status")?;
+        // Memory of guests is shared, and theirs.
+        let memory = status.lines().find_map(|line| line.strip_prefix("RssAnon:")?.split_whitespace().next());
+        let Some(memory_kib) = memory.and_then(|memory| memory.parse().ok()) else {
+            return failed("the daemon's memory is not known");
+        };
+        let descriptors = std::fs::read_dir(format!("{process}/fd")).doing("the daemon's descriptors")?.count();
+        let shown = daemon.show()?;
+        let mut ports = vec![shown["process"].clone()];
+        for name in PORTS {
+            let port = port(&shown, name)?;
+            let counters = &port["host"]["counters"];
+            ports.extend([port["queues"][0]["running"].clone(), counters["connections"].clone()]);
+            ports.extend(["refused_connections", "bad_messages", "lost_memories"].map(|name| counters[name].clone()));
+            if name != "hostile" {
+                ports.extend(["bad_chains", "broken_rings"].map(|name| counters[name].clone()));
+            }
+        }
+        Ok(Self { memory_kib, descriptors, ports })
+    }
+
+    fn judge(&self, before: &Self) -> Result<()> {
+        println!(
+            "daemon: own memory {} KiB before, {} KiB after; descriptors {}, {}",
+            before.memory_kib, self.memory_kib, before.descriptors, self.descriptors
+        );
+        if self.ports != before.ports {
+            return failed(format!("a port was reset: {:?}, then {:?}", before.ports, self.ports));
+        }
+        if self.descriptors > before.descriptors || self.memory_kib > before.memory_kib + GROWTH_MAX_KIB {
+            return failed("the daemon has grown");
+        }
+        Ok(())
+    }
+}
+
+/// Prints the table; whether all is within the bounds.
+fn judge(states: &[State]) -> Result<bool> {
+    let find = |attack| states.iter().find(|state| state.attack == attack);
+    let (Some(idle), Some(busy)) = (find(Attack::Idle), find(Attack::Busy)) else { return failed("states lack") };
+    println!(
+        "{:14}{:>12}{:>8}{:>14}{:>10}{:>10}{:>12}{:>12}",
+        "hostile guest", "its 1000/s", "Gbit/s", "share of idle", "p50 us", "p99 us", "p99 / idle", "p99 / busy"
+    );
+    let mut is_good = true;
+    for state in states {
+        let name: &str = state.attack.into();
+        let share = state.ratio(idle, |sample| sample.bps);
+        let [to_idle, to_busy] = [idle, busy].map(|other| state.ratio(other, |sample| sample.p99_us));
+        println!(
+            "{name:14}{:>12.1}{:>8.2}{share:>14.2}{:>10.0}{:>10.0}{to_idle:>12.2}{to_busy:>12.2}",
+            state.median(|sample| sample.frames_per_second) / 1e3,
+            state.median(|sample| sample.bps) / 1e9,
+            state.median(|sample| sample.p50_us),
+            state.median(|sample| sample.p99_us),
+        );
+        if !matches!(state.attack, Attack::Idle | Attack::Busy) && (share < SHARE_MIN || to_busy > P99_RATIO_MAX) {
+            println!(
+                "  out of bounds: at least {SHARE_MIN} of idle, at most {P99_RATIO_MAX} times the p99 beside a busy guest"
+            );
+            is_good = false;
+        }
+    }
+    Ok(is_good)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn state(attack: Attack, bps: f64, p99_us: f64) -> State {
+        let sample = Sample { bps, p50_us: 1.0, p99_us, frames_per_second: 0.0 };
+        State { attack, samples: vec![sample] }
+    }
+
+    #[test]
+    fn a_victim_that_loses_throughput_or_waits_too_long_is_found() {
+        let judged = |bps, p99_us| {
+            let rest = [state(Attack::Idle, 1.0, 1.0), state(Attack::Busy, 0.6, 2.0)];
+            judge(&rest.into_iter().chain([state(Attack::Flood, bps, p99_us)]).collect::<Vec<_>>()).unwrap()
+        };
+        assert!(judged(0.5, 3.9));
+        assert!(!judged(0.4, 3.9) && !judged(0.5, 4.1));
+    }
+
+    #[test]
+    fn a_spoofed_frame_that_passed_is_found() {
+        let shown = |frames, spoofed| {
+            let queue = json!({"transmit": {"frames_in": frames, "lost": {"spoofed": spoofed}}});
+            json!({"ports": [{"name": "hostile", "host": {"counters": {"bad_chains": 0}}, "queues": [queue]}]})
+        };
+        let judged = |frames, spoofed| Counts::read(&shown(frames, spoofed), "hostile").unwrap().judge(Attack::Spoof);
+        assert!(judged(5000, 5000).is_ok());
+        assert!(judged(5001, 5000).is_err() && judged(0, 0).is_err());
+        assert!(Counts::read(&shown(1, 1), "victim").is_err());
+    }
+}

@@ -1,0 +1,240 @@
+//! A virtio network card, driven from user space: the guest's root needs no driver to write what it likes into its rings.
+//!
+//! Registers are reached through the card's window in PCI configuration space (virtio 1.3, 4.1.4.9), memory through
+//! `/dev/mem`. Both are files, so this needs no mapping.
+
+use crate::failure::{Doing, Result, failed};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+/// Memory that the guest's kernel leaves alone, where `/dev/mem` may write: kernels protect their own. In bytes.
+const MEMORY: u64 = 0x1000_0000;
+/// Keeps the kernel out of it: `memmap=` in its documentation (`admin-guide/kernel-parameters.txt`).
+pub const KERNEL_ARGUMENT: &str = "memmap=4M$0x10000000";
+/// Where the parts of a ring lie from its beginning, and the next ring from it: room for 1024 descriptors.
+const AVAIL: u64 = 0x8000;
+const USED: u64 = 0x1_0000;
+const RING: u64 = 0x2_0000;
+/// Where indirect tables and frames lie.
+pub const TABLES: u64 = MEMORY + 0x10_0000;
+pub const BUFFERS: u64 = MEMORY + 0x20_0000;
+
+/// PCI configuration space (PCI Local Bus Specification 3.0, 6.1 and 6.7).
+const COMMAND: u64 = 0x04;
+const COMMAND_MEMORY_MASTER_NO_INTX: u16 = 0x0406;
+const CAPABILITIES: u64 = 0x34;
+const VENDOR_CAPABILITY: u8 = 0x09;
+/// Vendor of virtio devices (virtio 1.3, 4.1.2).
+const VENDOR: &str = "0x1af4";
+/// Kinds of capability and their fields (4.1.4).
+const COMMON: u8 = 1;
+const NOTIFY: u8 = 2;
+const WINDOW: u8 = 5;
+const CAPABILITY_KIND: u64 = 3;
+const CAPABILITY_OFFSET: u64 = 8;
+const CAPABILITY_LEN: u64 = 12;
+const CAPABILITY_DATA: u64 = 16;
+/// The common configuration (4.1.4.3).
+const DRIVER_FEATURE_SELECT: u32 = 8;
+const DRIVER_FEATURE: u32 = 12;
+const STATUS: u32 = 20;
+const QUEUE_SELECT: u32 = 22;
+const QUEUE_SIZE: u32 = 24;
+const QUEUE_ENABLE: u32 = 28;
+const QUEUE_NOTIFY_OFF: u32 = 30;
+const QUEUE_ADDRESSES: u32 = 32;
+/// Device status (2.1).
+const ACKNOWLEDGE_DRIVER: u32 = 3;
+const FEATURES_OK: u32 = 8;
+const DRIVER_OK: u32 = 4;
+/// Features, by word: indirect descriptors; `VERSION_1`.
+const FEATURES: [u32; 2] = [1 << 28, 1];
+/// Avail ring: no interrupts, please (2.7.6).
+const NO_INTERRUPT: u16 = 1;
+
+/// The transmit queue of the first pair.
+const TRANSMIT: u32 = 1;
+
+/// A descriptor of a split ring (2.7.5), also in an indirect table.
+#[derive(Clone, Copy, Debug)]
+pub struct Descriptor {
+    pub address: u64,
+    pub len: u32,
+    pub flags: u16,
+    pub next: u16,
+}
+
+impl Descriptor {
+    pub fn bytes(&self) -> Vec<u8> {
+        [&self.address.to_le_bytes()[..], &self.len.to_le_bytes(), &self.flags.to_le_bytes(), &self.next.to_le_bytes()]
+            .concat()
+    }
+}
+
+/// The card, taken from its driver.
+#[derive(Debug)]
+pub struct Device {
+    config: File,
+    memory: File,
+    window: u64,
+    common: u32,
+    notify: u32,
+    notify_multiplier: u32,
+    /// Where the transmit queue is notified.
+    doorbell: u32,
+    size: u16,
+    /// Chains that the transmit queue was given, and those that came back: both wrap around.
+    avail: u16,
+    used: u16,
+}
+
+impl Device {
+    /// Takes the guest's card from its driver, and resets it.
+    ///
+    /// # Errors
+    /// When there is none, or it has no modern interface.
+    pub fn open() -> Result<Self> {
+        let path = find()?;
+        let unbind = path.join("driver/unbind");
+        if unbind.exists() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            fs::write(&unbind, name).doing(unbind.display())?;
+        }
+        let open = |path: &Path| File::options().read(true).write(true).open(path).doing(path.display());
+        let config = open(&path.join("config"))?;
+        let memory = open(Path::new("/dev/mem"))?;
+        let found = [COMMON, NOTIFY, WINDOW].map(|kind| capability(&config, kind));
+        let [Some(common), Some(notify), Some(window)] = found else { return failed("no modern virtio device") };
+        let field = |at: u64| read(&config, at, 4).unwrap_or_default();
+        let (common, notify, notify_multiplier) =
+            (field(common + CAPABILITY_OFFSET), field(notify + CAPABILITY_OFFSET), field(notify + CAPABILITY_DATA));
+        config.write_all_at(&COMMAND_MEMORY_MASTER_NO_INTX.to_le_bytes(), COMMAND).doing("PCI command")?;
+        let mut device =
+            Self { config, memory, window, common, notify, notify_multiplier, doorbell: 0, size: 0, avail: 0, used: 0 };
+        device.reset()?;
+        Ok(device)
+    }
+
+    /// Resets the card: its rings stop.
+    pub fn reset(&mut self) -> Result<()> {
+        self.set(STATUS, 1, 0)
+    }
+
+    /// Sets the card up with both rings of a pair; they are empty.
+    pub fn start(&mut self) -> Result<()> {
+        self.reset()?;
+        self.set(STATUS, 1, ACKNOWLEDGE_DRIVER)?;
+        for (word, features) in (0..).zip(FEATURES) {
+            self.set(DRIVER_FEATURE_SELECT, 4, word)?;
+            self.set(DRIVER_FEATURE, 4, features)?;
+        }
+        self.set(STATUS, 1, ACKNOWLEDGE_DRIVER | FEATURES_OK)?;
+        if self.get(STATUS, 1)? & FEATURES_OK == 0 {
+            return failed("the card refuses the features");
+        }
+        for queue in 0..=TRANSMIT {
+            self.set(QUEUE_SELECT, 2, queue)?;
+            let ring = MEMORY + u64::from(queue) * RING;
+            for (index, address) in (0..).zip([ring, ring + AVAIL, ring + USED]) {
+                self.set(QUEUE_ADDRESSES + 8 * index, 4, address as u32)?;
+                self.set(QUEUE_ADDRESSES + 8 * index + 4, 4, (address >> 32) as u32)?;
+            }
+            let size = self.get(QUEUE_SIZE, 2)?;
+            self.size = size as u16;
+            self.write(ring + AVAIL, &[NO_INTERRUPT.to_le_bytes(), [0; 2]].concat())?;
+            self.write(ring + USED, &[0; 4])?;
+            self.doorbell = self.notify + self.get(QUEUE_NOTIFY_OFF, 2)? * self.notify_multiplier;
+            self.set(QUEUE_ENABLE, 2, 1)?;
+        }
+        (self.avail, self.used) = (0, 0);
+        self.set(STATUS, 1, ACKNOWLEDGE_DRIVER | FEATURES_OK | DRIVER_OK)?;
+        // Every later access of the window is a kick.
+        self.select(self.doorbell, 2)
+    }
+
+    /// Descriptors of the transmit ring.
+    pub fn size(&self) -> u16 {
+        self.size
+    }
+
+    /// Writes descriptors into the transmit ring from its first one, and what its avail ring has in each place.
+    pub fn lay_out(&self, descriptors: &[Descriptor], heads: &[u16]) -> Result<()> {
+        let ring = MEMORY + u64::from(TRANSMIT) * RING;
+        self.write(ring, &descriptors.iter().flat_map(Descriptor::bytes).collect::<Vec<_>>())?;
+        self.write(ring + AVAIL + 4, &heads.iter().flat_map(|head| head.to_le_bytes()).collect::<Vec<_>>())
+    }
+
+    /// Makes every place of the avail ring that is free available, and kicks. Returns whether chains came back.
+    pub fn send(&mut self) -> Result<bool> {
+        let ring = MEMORY + u64::from(TRANSMIT) * RING;
+        let mut used = [0; 2];
+        self.memory.read_exact_at(&mut used, ring + USED + 2).doing("the used ring")?;
+        let used = u16::from_le_bytes(used);
+        let came_back = used != self.used;
+        self.used = used;
+        let avail = self.used.wrapping_add(self.size);
+        if avail != self.avail {
+            self.avail = avail;
+            self.write(ring + AVAIL + 2, &avail.to_le_bytes())?;
+        }
+        self.config.write_all_at(&TRANSMIT.to_le_bytes(), self.window + CAPABILITY_DATA).doing("a kick")?;
+        Ok(came_back)
+    }
+
+    /// Writes guest memory.
+    pub fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        self.memory.write_all_at(bytes, address).doing(format!("/dev/mem at {address:#x}"))
+    }
+
+    fn select(&self, offset: u32, len: u32) -> Result<()> {
+        let selected = self.config.write_all_at(&offset.to_le_bytes(), self.window + CAPABILITY_OFFSET);
+        selected
+            .and_then(|()| self.config.write_all_at(&len.to_le_bytes(), self.window + CAPABILITY_LEN))
+            .doing("the window in PCI configuration space")
+    }
+
+    /// Writes a register of the common configuration.
+    fn set(&self, register: u32, len: u32, value: u32) -> Result<()> {
+        self.select(self.common + register, len)?;
+        let written = self.config.write_all_at(&value.to_le_bytes(), self.window + CAPABILITY_DATA);
+        written.doing(format!("register {register}"))
+    }
+
+    /// Reads a register of the common configuration.
+    fn get(&self, register: u32, len: u32) -> Result<u32> {
+        self.select(self.common + register, len)?;
+        let value = read(&self.config, self.window + CAPABILITY_DATA, 4).doing(format!("register {register}"))?;
+        Ok(value & (u32::MAX >> (32 - 8 * len)))
+    }
+}
+
+/// The one virtio device of the guest.
+fn find() -> Result<PathBuf> {
+    const DEVICES: &str = "/sys/bus/pci/devices";
+    let paths = fs::read_dir(DEVICES).doing(DEVICES)?.filter_map(|entry| Some(entry.ok()?.path()));
+    let is_virtio =
+        |path: &PathBuf| fs::read_to_string(path.join("vendor")).is_ok_and(|vendor| vendor.trim() == VENDOR);
+    paths.into_iter().find(is_virtio).map_or_else(|| failed("no virtio device"), Ok)
+}
+
+/// Where a capability of that kind lies in configuration space.
+fn capability(config: &File, kind: u8) -> Option<u64> {
+    let byte = |at: u64| Some(read(config, at, 1).ok()? as u8);
+    let mut at = byte(CAPABILITIES)?;
+    while at != 0 {
+        let place = u64::from(at);
+        if byte(place)? == VENDOR_CAPABILITY && byte(place + CAPABILITY_KIND)? == kind {
+            return Some(place);
+        }
+        at = byte(place + 1)?;
+    }
+    None
+}
+
+/// Up to four bytes of configuration space.
+fn read(config: &File, at: u64, len: usize) -> std::io::Result<u32> {
+    let mut value = [0; 4];
+    config.read_exact_at(&mut value[..len], at)?;
+    Ok(u32::from_le_bytes(value))
+}
