@@ -55,6 +55,8 @@ pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2]) -> Comparison {
     let explanations = outcomes.map(explain);
     let metrics =
         METRICS.iter().map(|metric| compared(metric.heading, outcomes.map(|outcome| (metric.value)(outcome))));
+    // Latency, of a workload without requests, is none.
+    let metrics = metrics.filter(|metric| !metric.values.iter().all(|value| value.is_nan()));
     Comparison {
         systems: profiles.map(|profile| profile.name.clone()),
         workload: outcomes[0].workload,

@@ -26,17 +26,26 @@ pub enum Workload {
     TtcpBoth,
     /// A process of the host sends datagrams over UDP, which the host fragments.
     UdpSend,
+    /// Datagrams come to the host at a rate, and a process reads them.
+    UdpReceive,
+    /// Requests and responses over UDP.
+    UdpRr,
+    /// Requests and responses over TCP.
+    TcpRr,
 }
 
 impl Workload {
     /// Every workload, with the name that a user gives.
-    pub const NAMES: [(&'static str, Self); 6] = [
+    pub const NAMES: [(&'static str, Self); 9] = [
         ("ttcp-receive", Self::TtcpReceive),
         ("ttcp-send", Self::TtcpSend),
         ("ttcp", Self::TtcpSend),
         ("ttcp-both", Self::TtcpBoth),
         ("nfs-read", Self::NfsRead),
         ("udp-send", Self::UdpSend),
+        ("udp-receive", Self::UdpReceive),
+        ("udp-rr", Self::UdpRr),
+        ("tcp-rr", Self::TcpRr),
     ];
 
     /// What happens in it.
@@ -47,6 +56,9 @@ impl Workload {
             Self::TtcpBoth => "a stream over TCP in each direction at once",
             Self::NfsRead => "the host reads files of the peer by NFS over UDP",
             Self::UdpSend => "a process of the host sends datagrams over UDP, which the host fragments",
+            Self::UdpReceive => "datagrams come to the host at workload.request_rate, and a process reads them",
+            Self::UdpRr => "requests and responses over UDP, with the host as server or client",
+            Self::TcpRr => "requests and responses over TCP, with the host as server or client",
         }
     }
 
@@ -257,6 +269,44 @@ pub struct PeerConfig {
     pub delayed_ack: Span,
 }
 
+/// When requests are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Arrivals {
+    /// A number of them is under way: each response lets the next request go.
+    Closed,
+    /// At random moments of a mean rate, whatever is under way.
+    Poisson,
+    /// One after each interval.
+    Periodic,
+    /// Several at once after each interval.
+    Bursts,
+}
+
+/// Requests and responses, or datagrams that are received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ExchangeConfig {
+    /// Over TCP; else over UDP.
+    pub is_tcp: bool,
+    /// The host sends the requests.
+    pub host_is_client: bool,
+    /// Connections, in turn.
+    pub flows: u64,
+    /// Bytes of a request or of a datagram.
+    pub request_len: u64,
+    /// Bytes of a response; 0: there is none.
+    pub response_len: u64,
+    /// When they are sent.
+    pub arrivals: Arrivals,
+    /// How many per second, where they are not closed.
+    pub rate_per_second: u64,
+    /// How many at once in a burst.
+    pub burst: u64,
+    /// How many of a connection are under way, where they are closed.
+    pub outstanding: u64,
+    /// The time of the application is exponentially distributed.
+    pub service_is_exponential: bool,
+}
+
 /// What is sent, and for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WorkloadConfig {
@@ -280,6 +330,8 @@ pub struct WorkloadConfig {
     pub rpc_in_rounds: bool,
     /// Until a request is sent again.
     pub rpc_timer: Span,
+    /// Requests and responses, where the workload is of them.
+    pub exchange: Option<ExchangeConfig>,
     /// Before anything is counted.
     pub warmup: Span,
     /// What is counted.
@@ -617,6 +669,32 @@ impl Fields<'_> {
         }
     }
 
+    fn exchange(&self, workload: Workload) -> Option<ExchangeConfig> {
+        let is_one_way = workload == Workload::UdpReceive;
+        if !is_one_way && !matches!(workload, Workload::UdpRr | Workload::TcpRr) {
+            return None;
+        }
+        let arrivals = match self.word("workload.arrivals", schema::ARRIVALS) {
+            "poisson" => Arrivals::Poisson,
+            "bursts" => Arrivals::Bursts,
+            // Nothing comes back that could close a loop.
+            "closed" if !is_one_way => Arrivals::Closed,
+            _ => Arrivals::Periodic,
+        };
+        Some(ExchangeConfig {
+            is_tcp: workload == Workload::TcpRr,
+            host_is_client: !is_one_way && self.word("workload.role", schema::ROLES) == "client",
+            flows: self.0.value("workload.flows"),
+            request_len: self.0.value("workload.request_size"),
+            response_len: if is_one_way { 0 } else { self.0.value("workload.response_size") },
+            arrivals,
+            rate_per_second: self.0.value("workload.request_rate"),
+            burst: self.0.value("workload.burst"),
+            outstanding: self.0.value("workload.outstanding"),
+            service_is_exponential: self.word("workload.service", schema::SERVICES) == "exponential",
+        })
+    }
+
     fn workload(&self, workload: Workload) -> WorkloadConfig {
         WorkloadConfig {
             workload,
@@ -629,6 +707,7 @@ impl Fields<'_> {
             rpc_outstanding: self.0.value("workload.rpc_outstanding"),
             rpc_in_rounds: self.word("workload.rpc_issue", schema::ISSUES) == "round",
             rpc_timer: self.time("workload.rpc_timer"),
+            exchange: self.exchange(workload),
             warmup: self.time("workload.warmup"),
             time: self.time("workload.time"),
             seed: self.0.value("workload.seed"),
@@ -661,17 +740,23 @@ mod tests {
         // Nothing is lost here, so the timer of requests has no effect.
         let base = Profile::load("windows-lab").unwrap().with("adapter.ipsec", "host").with("workload.time", "200ms");
         let base = base.with("workload.warmup", "5ms").with("workload.rate", "20Mbit/s");
-        let base = base.with("host.crypt_time", "5ns/byte");
+        let base = base.with("host.crypt_time", "5ns/byte").with("host.rpc_time", "5us");
+        let base = base.with("workload.request_size", "4000byte").with("workload.arrivals", "poisson");
         let mut wrong = Vec::new();
         for (name, workload) in Workload::NAMES {
             let plain = run(&base, workload).unwrap();
             for key in schema::names_of("workload") {
                 let own = key.split_once('.').unwrap().1;
-                if ["warmup", "time", "seed", "rpc_timer"].contains(&own) {
+                if ["warmup", "time", "seed", "rpc_timer", "outstanding", "burst"].contains(&own) {
                     continue;
                 }
                 let other = match own {
                     "rpc_issue" => "round".to_owned(),
+                    "role" => "client".to_owned(),
+                    "arrivals" => "bursts".to_owned(),
+                    "service" => "exponential".to_owned(),
+                    "request_rate" => "20000".to_owned(),
+                    "response_size" => "100byte".to_owned(),
                     "encrypted" => "50%".to_owned(),
                     "tcp_options" => "12byte".to_owned(),
                     "flows" | "rpc_outstanding" => "3".to_owned(),

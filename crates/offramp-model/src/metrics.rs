@@ -1,6 +1,6 @@
 //! What is read off an outcome: the names, units and meanings that comparisons, sweeps and sensitivities share.
 
-use crate::simulation::Outcome;
+use crate::simulation::{Latency, Outcome};
 use crate::time::PICOSECONDS_PER_SECOND;
 
 /// A figure of an outcome.
@@ -51,11 +51,31 @@ pub static METRICS: &[Metric] = &[
     Metric { name: "lost_frames", heading: "frames lost in the adapter", value: |of| of.lost() as f64 },
     Metric { name: "retransmissions", heading: "sent again", value: |of| of.counts.retransmissions as f64 },
     Metric { name: "timeouts", heading: "timeouts", value: |of| of.counts.timeouts as f64 },
+    Metric {
+        name: "requests_per_s",
+        heading: "requests or datagrams done/s",
+        value: |of| latency(of, |of| of.done_per_second),
+    },
+    Metric {
+        name: "requests_lost_per_s",
+        heading: "requests or datagrams lost/s",
+        value: |of| latency(of, |of| of.lost_per_second),
+    },
+    Metric { name: "latency_mean_us", heading: "latency, mean, us", value: |of| latency(of, |of| of.mean_us) },
+    Metric { name: "latency_p50_us", heading: "latency, p50, us", value: |of| latency(of, |of| of.p50_us) },
+    Metric { name: "latency_p95_us", heading: "latency, p95, us", value: |of| latency(of, |of| of.p95_us) },
+    Metric { name: "latency_p99_us", heading: "latency, p99, us", value: |of| latency(of, |of| of.p99_us) },
+    Metric { name: "latency_p999_us", heading: "latency, p99.9, us", value: |of| latency(of, |of| of.p999_us) },
 ];
 
 /// The figure of a name.
 pub fn find(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// A figure of requests or datagrams; not a number for a workload without them.
+fn latency(outcome: &Outcome, value: fn(&Latency) -> f64) -> f64 {
+    outcome.latency.as_ref().map_or(f64::NAN, value)
 }
 
 /// Processor time of the host for each byte of payload; not a number where nothing came.

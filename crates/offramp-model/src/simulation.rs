@@ -9,11 +9,13 @@
 //! | `simulation/steering.rs` | which queue a connection has |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
+//! | `simulation/exchange.rs` | requests, responses and datagrams, and where they wait |
 //! | `simulation/peer.rs` | the other machine |
 //! | `simulation/outcome.rs` | what is counted |
 
 mod dma;
 mod driver;
+mod exchange;
 mod host;
 mod line;
 mod outcome;
@@ -21,6 +23,7 @@ mod peer;
 mod send;
 mod steering;
 
+pub use exchange::{Latency, LatencyBucket, LatencyPart};
 pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
@@ -33,6 +36,7 @@ use crate::tcp::{Receiver, Sender};
 use crate::time::{Span, Time};
 use dma::Dma;
 use driver::{Completed, Driver};
+use exchange::{Exchanges, Message};
 use line::StationState;
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
@@ -127,6 +131,7 @@ enum Content {
     Request { slot: usize, number: u64, attempt: u32 },
     Fragment { slot: usize, number: u64, attempt: u32 },
     Datagram { payload: u64 },
+    Message(Message),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -161,6 +166,12 @@ enum Event {
     Write { flow: usize },
     /// The host's process wants to send another datagram.
     NextDatagram,
+    /// A request or a datagram is due.
+    RequestDue,
+    /// A closed loop goes on.
+    NextExchange,
+    /// A message is to be sent: the peer has it ready, or it was lost.
+    SendMessage(Message),
     /// A sender's time may be out.
     Retransmission { flow: usize },
     /// An acknowledgement has waited long enough.
@@ -191,6 +202,8 @@ enum Job {
     Write { flow: usize },
     Send { flow: usize, start: u64, len: u64 },
     Datagram,
+    Message(Message),
+    Process(Message),
     Mask,
 }
 
@@ -204,6 +217,7 @@ impl Job {
             | Self::AckIn { flow, .. }
             | Self::Write { flow }
             | Self::Send { flow, .. } => Some(flow),
+            Self::Message(message) | Self::Process(message) => Some(message.flow),
             Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Some(slot),
             Self::Datagram
             | Self::InterruptEntry { .. }
@@ -268,6 +282,7 @@ struct Simulation {
     datagram_bytes_sent: u64,
     /// Payload of datagrams whose completion the host has not processed.
     datagram_bytes: u64,
+    exchanges: Option<Exchanges>,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -291,6 +306,7 @@ impl Simulation {
         let reply_frames = if is_rpc { reply_frames(config.workload.rpc_size as usize)? } else { Vec::new() };
         let calls = if is_rpc { config.workload.rpc_outstanding } else { 0 };
         let directions = directions(config);
+        let exchanges = Exchanges::new(config)?;
         Ok(Self {
             events: EventQueue::default(),
             now: Time::START,
@@ -304,13 +320,17 @@ impl Simulation {
             stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
-            flows: directions.into_iter().map(|is_to_host| Flow::new(config, is_to_host)).collect(),
+            // The connections of exchanges have no stream.
+            flows: (directions.into_iter().filter(|_| exchanges.is_none()))
+                .map(|is_to_host| Flow::new(config, is_to_host))
+                .collect(),
             calls: vec![Call::default(); calls as usize],
             reply_frames,
             datagram_frames: datagram_frames(config.workload.write_size.min(DATAGRAM_LEN_MAX) as usize)?,
             datagram_waits: false,
             datagram_bytes_sent: 0,
             datagram_bytes: 0,
+            exchanges,
             hop_free: Time::START,
             counts: Counts::default(),
             handled: 0,
@@ -332,6 +352,7 @@ impl Simulation {
         if self.config.workload.workload == Workload::UdpSend {
             self.send_datagram();
         }
+        self.start_exchanges();
     }
 
     fn run(mut self) -> Result<Outcome, ModelError> {
@@ -350,6 +371,7 @@ impl Simulation {
             if let Event::Warm = event {
                 (warm, warm_parts) = (self.counts_now(), self.parts_now());
                 self.dma.busy.iter_mut().for_each(|busy| busy.count_from(at));
+                self.exchanges.iter_mut().for_each(|of| of.count_from(at));
             } else {
                 self.handle(event);
             }
@@ -360,7 +382,8 @@ impl Simulation {
         self.now = end;
         let all = self.counts_now();
         let counts = all.since(&warm);
-        if counts.bytes == 0 {
+        // Of exchanges, that none is done is an outcome.
+        if counts.bytes == 0 && self.exchanges.is_none() {
             let (at_us, waiting) = (self.now.ns() / 1000, self.waiting());
             return Err(match all.timeouts {
                 0 => ModelError::Nothing { until_us: at_us, waiting },
@@ -368,7 +391,8 @@ impl Simulation {
             });
         }
         let parts = self.parts_now().since(&warm_parts);
-        Ok(Outcome::new(&self.config, &counts, &parts, self.handled))
+        let latency = self.exchanges.as_mut().map(|of| of.outcome(end, self.config.workload.time));
+        Ok(Outcome::new(&self.config, &counts, &parts, self.handled, latency))
     }
 
     fn handle(&mut self, event: Event) {
@@ -388,6 +412,9 @@ impl Simulation {
             Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
             Event::Write { flow } => self.on_write(flow),
             Event::NextDatagram => self.on_next_datagram(),
+            Event::RequestDue => self.on_request_due(),
+            Event::NextExchange => self.begin_exchange(),
+            Event::SendMessage(message) => self.on_send_message(message),
             Event::Retransmission { flow } => self.on_retransmission(flow),
             Event::DelayedAck { flow } => self.on_delayed_ack(flow),
             Event::RpcTimer { slot } => self.on_rpc_timer(slot),
@@ -415,6 +442,8 @@ impl Simulation {
             Job::Write { flow } => self.on_written(flow),
             Job::Send { flow, start, len } => self.on_segment_built(flow, start, len),
             Job::Datagram => self.on_datagram_built(),
+            Job::Message(message) => self.on_message(message),
+            Job::Process(message) => self.on_processed(message),
             Job::Mask => {}
         }
         self.deciding = None;
@@ -452,6 +481,7 @@ impl Simulation {
             | Job::AckIn { flow, .. }
             | Job::Write { flow }
             | Job::Send { flow, .. } => self.steering.of_flow(flow),
+            Job::Message(message) | Job::Process(message) => self.steering.of_flow(message.flow),
             Job::Fragment { .. } | Job::Call { .. } | Job::Reply { .. } => self.steering.of_replies(),
             Job::Datagram => Steering::OF_DATAGRAMS,
             Job::Mask => 0,
@@ -516,8 +546,11 @@ impl Simulation {
     }
 }
 
-/// The direction of each connection.
+/// The direction of each connection: of exchanges, of its requests.
 fn directions(config: &Config) -> Vec<bool> {
+    if let Some(exchange) = config.workload.exchange {
+        return vec![!exchange.host_is_client; exchange.flows as usize];
+    }
     let to_host = matches!(config.workload.workload, Workload::TtcpReceive | Workload::TtcpBoth);
     let from_host = matches!(config.workload.workload, Workload::TtcpSend | Workload::TtcpBoth);
     let of = |is_there: bool| if is_there { config.workload.flows as usize } else { 0 };

@@ -276,6 +276,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         line("bus", format!("{to_host:.1} % to the host, {from_host:.1} % from it"));
     }
     line("counted", format!("{:.1} s, {} events", outcome.seconds, outcome.events));
+    if let Some(latency) = &outcome.latency {
+        let _ = write!(out, "\n{}", latency.text());
+    }
     if outcome.queue_loads.len() > 1 {
         let _ = write!(out, "\n{}", explain::queues_text(outcome));
     }

@@ -150,6 +150,32 @@ fn help_and_refusals_name_every_workload_and_two_commands_list_what_can_be_set_a
 }
 
 #[test]
+fn requests_have_their_latency_in_text_json_comparisons_and_sweeps() {
+    let of = |args: &[&str]| {
+        let output = run(&[&["model"], args].concat());
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let args = ["run", "server-82599", "--workload", "tcp-rr", "--set", "workload.time=100ms"];
+    let text = of(&args);
+    for part in ["p99.9 ", "moderation ", "wake-up ", "up to ", "under way"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&of(&[&args[..], &["--json"]].concat())).unwrap();
+    let latency = &json["outcome"]["latency"];
+    assert!(latency["p50_us"].as_f64().unwrap() <= latency["p99_us"].as_f64().unwrap());
+    assert!(latency["histogram"][0]["count"].as_u64().unwrap() > 0 && latency["parts"].as_array().unwrap().len() == 7);
+    let pair = ["compare", "server-82599", "server-82599", "--set-second", "adapter.moderation=off"];
+    let compared = of(&[&pair[..], &["--workload", "udp-rr"]].concat());
+    assert!(compared.contains("latency, p99, us"), "{compared}");
+    assert!(!of(&[&pair[..], &["--workload", "ttcp-receive"]].concat()).contains("latency"));
+    let scratch = Scratch::new("latency");
+    let table = scratch.path("table.csv");
+    of(&["sweep", "server-82599", "--workload", "udp-rr", "--vary", "workload.flows=1,4", "--out", &table]);
+    assert!(std::fs::read_to_string(&table).unwrap().contains("latency_p99_us"));
+}
+
+#[test]
 fn costs_are_printed_as_the_run_used_them() {
     let args = ["model", "run", "486-wd8003ep", "--workload", "ttcp-receive", "--set", "host.cost_scale=50%"];
     let text = String::from_utf8(run(&[&args[..], &["--set", "host.tcp_time=100us"]].concat()).stdout).unwrap();

@@ -33,24 +33,52 @@ const NEEDS: &[Needs] = &[
     (&["adapter.crypt_rate"], "adapter.ipsec", &["adapter"]),
     (&["host.crypt_time"], "adapter.ipsec", &["host"]),
     (&["workload.encrypted"], "adapter.ipsec", &["host", "adapter"]),
+    (&["workload.outstanding"], "workload.arrivals", &["closed"]),
+    (&["workload.burst"], "workload.arrivals", &["bursts"]),
     (&["host.order", "host.poll_interval"], "host.receive", &["deferred"]),
 ];
 
 /// Parameters of a workload, and the workloads that have them.
 const OF_WORKLOADS: &[(&[&str], &[Workload])] = &[
+    (&["workload.rpc_size", "workload.rpc_outstanding", "workload.rpc_issue"], &[Workload::NfsRead]),
+    (&["workload.rpc_timer"], &[Workload::NfsRead, Workload::UdpRr]),
     (
-        &["workload.rpc_size", "workload.rpc_outstanding", "workload.rpc_issue", "workload.rpc_timer"],
-        &[Workload::NfsRead],
+        &["workload.flows"],
+        &[
+            Workload::TtcpReceive,
+            Workload::TtcpSend,
+            Workload::TtcpBoth,
+            Workload::UdpReceive,
+            Workload::UdpRr,
+            Workload::TcpRr,
+        ],
     ),
     (
-        &["workload.flows", "workload.mss", "workload.tcp_options"],
-        &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth],
+        &["workload.mss", "workload.tcp_options"],
+        &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth, Workload::TcpRr],
     ),
-    (&["workload.encrypted"], &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
+    (
+        &["workload.encrypted"],
+        &[
+            Workload::TtcpReceive,
+            Workload::TtcpSend,
+            Workload::TtcpBoth,
+            Workload::UdpSend,
+            Workload::UdpReceive,
+            Workload::UdpRr,
+            Workload::TcpRr,
+        ],
+    ),
+    (
+        &["workload.request_size", "workload.arrivals", "workload.request_rate", "workload.burst", "workload.service"],
+        &[Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr],
+    ),
+    (&["workload.role", "workload.response_size", "workload.outstanding"], &[Workload::UdpRr, Workload::TcpRr]),
     (&["workload.write_size", "host.send_buffer"], &[Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
     (&["workload.read_size"], &[Workload::TtcpReceive, Workload::TtcpBoth]),
     (&["workload.rate"], &[Workload::TtcpReceive, Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
-    (&["host.rpc_time", "peer.service_time"], &[Workload::NfsRead]),
+    (&["host.rpc_time"], &[Workload::NfsRead, Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr]),
+    (&["peer.service_time"], &[Workload::NfsRead, Workload::UdpRr, Workload::TcpRr]),
 ];
 
 /// The parameters of the section `workload` that a workload has.

@@ -106,6 +106,12 @@ pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "coalescing", "e1000", "n
 pub const ISSUES: &[&str] = &["each", "round"];
 /// Who coalesces received segments: nobody, the adapter for its engine's time, or the driver for its own.
 pub const COALESCES: &[&str] = &["off", "on", "host"];
+/// What the host is of requests and responses.
+pub const ROLES: &[&str] = &["server", "client"];
+/// When requests are sent.
+pub const ARRIVALS: &[&str] = &["closed", "poisson", "periodic", "bursts"];
+/// How the times of an application are distributed.
+pub const SERVICES: &[&str] = &["fixed", "exponential"];
 /// Switches.
 pub const SWITCHES: &[&str] = &["off", "on"];
 
@@ -473,7 +479,7 @@ pub static KEYS: &[Key] = &[
         "100%",
         "share of the bytes that is encrypted, where `adapter.ipsec` is not off",
     ),
-    key("workload.flows", Count("flow"), (1, 64), "1flow", "TCP connections at once, in each direction"),
+    key("workload.flows", Count("flow"), (1, 64), "1flow", "connections at once, in each direction"),
     key(
         "workload.read_size",
         Bytes,
@@ -501,6 +507,35 @@ pub static KEYS: &[Key] = &[
         (1_000_000, 3600 * SECOND),
         "700ms",
         "time until a request is sent again; it doubles with each try",
+    ),
+    choice("workload.role", ROLES, "what the host is of requests and responses"),
+    key("workload.request_size", Bytes, (1, 60_000), "1byte", "data of a request, or of a datagram that is received"),
+    key("workload.response_size", Bytes, (1, 60_000), "1byte", "data of a response"),
+    choice(
+        "workload.arrivals",
+        ARRIVALS,
+        "when requests are sent: as responses come, or by a rate whatever is under way; datagrams without a response come \
+         periodically where this is closed",
+    ),
+    key(
+        "workload.outstanding",
+        Count("request"),
+        (1, 1024),
+        "1request",
+        "requests of a connection under way at once, where arrivals are closed",
+    ),
+    key(
+        "workload.request_rate",
+        Count("request/s"),
+        (1, 1_000_000_000),
+        "10000request/s",
+        "requests or datagrams per second over all connections, where arrivals are not closed",
+    ),
+    key("workload.burst", Count("request"), (1, 65_536), "32request", "requests of a burst, which are due at once"),
+    choice(
+        "workload.service",
+        SERVICES,
+        "whether the application takes `host.rpc_time` for every request, or exponentially distributed times of that mean",
     ),
     key("workload.warmup", Time, (0, DAY), "1s", "time before anything is counted"),
     key("workload.time", Time, (1_000_000, DAY), "10s", "time that is counted"),

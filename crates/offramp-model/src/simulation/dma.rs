@@ -312,7 +312,7 @@ impl Simulation {
         match self.dma.receive(began, now, frame.len) {
             Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
             Some(_) => self.on_dma_written(frame),
-            None => {}
+            None => self.lose_frame(&frame),
         }
     }
 

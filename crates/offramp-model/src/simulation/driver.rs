@@ -1,5 +1,6 @@
 //! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
 
+use super::exchange::Stage;
 use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
 use crate::bus::Bus;
 use crate::config::{AdapterConfig, CoalescedBy, ReceiveIn};
@@ -26,6 +27,8 @@ pub(super) struct Driver {
     is_polling: bool,
     /// The timer's next tick is scheduled: only those at which something waits are.
     poll_is_scheduled: bool,
+    /// When the last interrupt, or the last tick of the timer, came.
+    interrupted_at: Time,
     /// What the interrupt under way has cost so far, if the moderator is to learn of it.
     handling: Option<Handling>,
     /// Frames of the batch that is handed over, the next one last, and how many each was on the wire.
@@ -69,6 +72,7 @@ impl Driver {
             is_active: false,
             is_polling: false,
             poll_is_scheduled: false,
+            interrupted_at: Time::START,
             handling: None,
             batch: Vec::new(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
@@ -115,6 +119,7 @@ impl Simulation {
     /// A frame has arrived.
     pub(super) fn on_host_frame(&mut self, frame: Frame) {
         self.counts.frames_arrived += 1;
+        self.mark(&frame, Stage::Link);
         match self.config.adapter.bus {
             Bus::Isa(_) => self.frame_is_held(frame),
             Bus::Master | Bus::Pci(_) | Bus::PciX(_) | Bus::Pcie(_) => self.dma_receive(frame),
@@ -123,18 +128,22 @@ impl Simulation {
 
     /// A frame is in the memory of the host, or of a card that the host reads.
     pub(super) fn frame_is_held(&mut self, frame: Frame) {
+        self.mark(&frame, Stage::Adapter);
         let now_ns = self.now.ns();
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
         let first_unread = driver.memory.first_unread();
         if let Fate::Held { overrun } = driver.memory.arrive(Arrival { at_ns: now_ns, len: frame.len as usize }) {
-            for _ in 0..overrun {
-                driver.frames.remove(first_unread);
-            }
+            let overrun: Vec<_> = (0..overrun).filter_map(|_| driver.frames.remove(first_unread)).collect();
             driver.frames.push_back(frame);
             driver.note_waiting(now_ns, frame.len);
+            for frame in overrun {
+                self.lose_frame(&frame);
+            }
             self.poll_if_polled(queue);
             self.interrupt_if_due(queue);
+        } else {
+            self.lose_frame(&frame);
         }
     }
 
@@ -230,6 +239,7 @@ impl Simulation {
         if driver.moderator.is_due(now_ns) {
             driver.moderator.fired(now_ns);
             driver.is_active = true;
+            driver.interrupted_at = self.now;
             driver.interrupts += 1;
             self.interrupt_turn += 1;
             let entry = self.config.host.costs.interrupt;
@@ -281,7 +291,7 @@ impl Simulation {
 
     pub(super) fn on_poll(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
-        (driver.poll_is_scheduled, driver.is_polling) = (false, true);
+        (driver.poll_is_scheduled, driver.is_polling, driver.interrupted_at) = (false, true, self.now);
         self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
     }
 
@@ -306,6 +316,7 @@ impl Simulation {
 
     pub(super) fn on_read_out(&mut self, queue: usize) {
         if let Some(frame) = self.take_frame(queue) {
+            self.mark_read_out(&frame, self.drivers[queue].interrupted_at);
             self.receive(frame);
         }
         self.read_out_next(queue);
@@ -378,6 +389,7 @@ impl Simulation {
     }
 
     pub(super) fn on_batch_frame(&mut self, queue: usize, frame: Frame) {
+        self.mark_read_out(&frame, self.drivers[queue].interrupted_at);
         self.receive(frame);
         self.next_of_batch(queue);
     }

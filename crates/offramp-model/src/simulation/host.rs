@@ -33,6 +33,7 @@ impl Simulation {
                 let costs = [(Activity::AckReceived, costs.ack_receive)];
                 self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
             }
+            Content::Message(message) => self.receive_message(message, frame.len),
             // Nothing else is sent to the host.
             Content::Request { .. } | Content::Datagram { .. } => {}
         }
@@ -126,7 +127,7 @@ impl Simulation {
         self.work(Priority::User, Job::Read { flow, bytes }, &costs);
     }
 
-    fn read_costs(&self, bytes: u64) -> [(Activity, Span); 2] {
+    pub(super) fn read_costs(&self, bytes: u64) -> [(Activity, Span); 2] {
         let costs = &self.config.host.costs;
         let reads = costs.read.times(bytes.div_ceil(costs.read_chunk));
         [(Activity::Process, reads), (Activity::Copy, Span::of_bytes(bytes, costs.copy_fs_per_byte))]

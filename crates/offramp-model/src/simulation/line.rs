@@ -1,5 +1,6 @@
 //! Who sends when: the two stations and the line between them.
 
+use super::exchange::Stage;
 use super::{Event, Frame, HOST, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
@@ -32,6 +33,9 @@ impl StationState {
 impl Simulation {
     /// A frame for a station to send.
     pub(super) fn send(&mut self, station: Station, frame: Frame) {
+        if station == HOST {
+            self.mark(&frame, Stage::Adapter);
+        }
         if self.config.link.full_duplex {
             return self.send_alone(station, frame);
         }
@@ -108,10 +112,11 @@ impl Simulation {
         if !state.queue.is_empty() {
             self.pause(station);
         }
-        if station == HOST
-            && let Some(frame) = given_up
-        {
-            self.complete(frame);
+        if let Some(frame) = given_up {
+            self.lose_frame(&frame);
+            if station == HOST {
+                self.complete(frame);
+            }
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Simulation;
 use super::driver::Driver;
+use super::exchange::Latency;
 use crate::bus::Bus;
 use crate::config::{Config, Placement, Workload};
 use crate::cpu::PRIORITIES;
@@ -335,6 +336,8 @@ pub struct Outcome {
     pub workload: &'static str,
     /// Time of one full frame on the wire, without gap, microseconds.
     pub frame_time_us: f64,
+    /// Latency, of requests and datagrams.
+    pub latency: Option<Latency>,
     /// The counters.
     #[serde(skip)]
     pub counts: Counts,
@@ -346,7 +349,7 @@ const KIB: f64 = 1024.0;
 pub const FULL_FRAME_LEN: u64 = 1514;
 
 impl Outcome {
-    pub(super) fn new(config: &Config, counts: &Counts, parts: &Parts, events: u64) -> Self {
+    pub(super) fn new(config: &Config, counts: &Counts, parts: &Parts, events: u64, latency: Option<Latency>) -> Self {
         let seconds = config.workload.time.as_s();
         let percent = |span: Span| 100.0 * span.as_s() / seconds;
         let processors = config.host.processors as f64;
@@ -392,6 +395,7 @@ impl Outcome {
             events,
             workload: workload.name(),
             frame_time_us: config.link.frame_time(FULL_FRAME_LEN).as_us(),
+            latency,
             counts: *counts,
         }
     }

@@ -47,7 +47,7 @@ impl Simulation {
     }
 
     /// A frame leaves the peer, over the slower link if there is one.
-    fn peer_sends(&mut self, frame: Frame) {
+    pub(super) fn peer_sends(&mut self, frame: Frame) {
         let hop_bps = self.config.peer.hop_bps;
         if hop_bps == 0 {
             self.send(PEER, frame);
@@ -94,6 +94,8 @@ impl Simulation {
             Content::Request { slot, number, attempt } => self.reply(arrives, slot, number, attempt),
             Content::Segment { flow, start, len } => self.on_peer_segment(arrives, flow, start, len),
             Content::Datagram { payload } => self.counts.bytes += payload,
+            Content::Message(_) if arrives > self.now => self.events.schedule(arrives, Event::Arrive(PEER, frame)),
+            Content::Message(message) => self.on_peer_message(message),
             // Nothing else is sent to the peer.
             Content::Fragment { .. } => {}
         }

@@ -72,6 +72,7 @@ impl Steering {
             Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
             Content::Request { .. } | Content::Fragment { .. } => self.of_replies,
             Content::Datagram { .. } => Self::OF_DATAGRAMS,
+            Content::Message(message) => self.of_flow(message.flow),
         }
     }
 

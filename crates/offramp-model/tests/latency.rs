@@ -1,0 +1,127 @@
+//! Latency against queueing theory: waits of servers that closed forms give, and Little's law for any system.
+
+use offramp_model::config::Workload;
+use offramp_model::profile::Profile;
+use offramp_model::profile::schema::KEYS;
+use offramp_model::simulation::{Latency, run};
+use proptest::prelude::*;
+
+const SERVICE_US: f64 = 10.0;
+const LOAD: f64 = 0.7;
+
+/// A host that takes no time but for its application, on a link and a bus that hardly take any.
+fn server(service: &str) -> Latency {
+    let base = Profile::load("server-82599").unwrap();
+    let costs = KEYS.iter().filter(|key| key.is_scaled).map(|key| (key.name, "0ns"));
+    let costs = costs.map(|(name, zero)| (name, if name.ends_with("miss_time") { "0ns/byte" } else { zero }));
+    let mut profile = base;
+    for (name, zero) in costs {
+        if profile.set(name, zero).is_err() {
+            profile.set(name, "0ns/byte").unwrap();
+        }
+    }
+    let rate = format!("{}request/s", (LOAD / SERVICE_US * 1e6) as u64);
+    for (key, value) in [
+        ("bus.kind", "unlimited"),
+        ("adapter.moderation", "off"),
+        ("adapter.receive_time", "0ns"),
+        ("adapter.segment_time", "0ns"),
+        ("link.rate", "400Gbit/s"),
+        ("link.delay", "0us"),
+        ("peer.turnaround_time", "0us"),
+        ("peer.gap", "0us"),
+        ("host.rpc_time", "10us"),
+        ("workload.arrivals", "poisson"),
+        ("workload.request_rate", &rate),
+        ("workload.service", service),
+        ("workload.time", "15s"),
+    ] {
+        profile.set(key, value).unwrap_or_else(|error| panic!("{error}"));
+    }
+    run(&profile, Workload::UdpRr).unwrap().latency.unwrap()
+}
+
+/// The time that a share of requests stays below, by the distribution of the time that a request is under way.
+fn quantile(share: f64, distribution: impl Fn(f64) -> f64) -> f64 {
+    // The sum of M/D/1 alternates, so it has no digits left far beyond.
+    let (mut low, mut high) = (0.0, 300.0);
+    for _ in 0..60 {
+        let middle = f64::midpoint(low, high);
+        if distribution(middle) < share { low = middle } else { high = middle }
+    }
+    low
+}
+
+fn assert_quantiles(latency: &Latency, distribution: impl Fn(f64) -> f64) {
+    for (share, modelled) in [(0.5, latency.p50_us), (0.95, latency.p95_us), (0.99, latency.p99_us)] {
+        let expected = quantile(share, &distribution);
+        println!("{share}: {expected:.2} us by the closed form, {modelled:.2} modelled");
+        assert!((modelled / expected - 1.0).abs() < 0.03, "{share}: {modelled} against {expected}");
+    }
+}
+
+#[test]
+fn random_requests_of_equal_work_wait_as_in_m_d_1() {
+    // Erlang 1909; Iversen, Teletraffic Engineering, 10.4.2: the wait is at most t with this probability.
+    let wait = |t: f64| {
+        let terms = (0..=t as i32).scan(1.0, |factorial, k| {
+            *factorial *= f64::from(k.max(1));
+            let rest = LOAD * (t - f64::from(k));
+            Some((-rest).powi(k) / *factorial * rest.exp())
+        });
+        (1.0 - LOAD) * terms.sum::<f64>()
+    };
+    assert_quantiles(&server("fixed"), |us| if us < SERVICE_US { 0.0 } else { wait(us / SERVICE_US - 1.0) });
+}
+
+#[test]
+fn random_requests_of_exponential_work_wait_as_in_m_m_1() {
+    assert_quantiles(&server("exponential"), |us| 1.0 - (-(1.0 - LOAD) * us / SERVICE_US).exp());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn what_is_under_way_is_rate_times_latency_and_the_parts_make_up_the_latency(
+        system in prop::sample::select(vec!["486-wd8003ep", "p4-e1000-pci", "server-82599", "server-100g"]),
+        workload in prop::sample::select(vec![Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr]),
+        role in prop::sample::select(vec!["server", "client"]),
+        arrivals in prop::sample::select(vec!["closed", "poisson", "periodic", "bursts"]),
+        (flows, outstanding, rate, burst) in (1_u64..5, 1_u64..9, 10_u64..200_000, 1_u64..100),
+        (request, response) in (1_u64..5000, 1_u64..5000),
+        descriptors in 8_u64..256,
+    ) {
+        let mut profile = Profile::load(system).unwrap();
+        for (key, value) in [
+            ("workload.role", role.to_owned()),
+            ("workload.arrivals", arrivals.to_owned()),
+            ("workload.flows", flows.to_string()),
+            ("workload.outstanding", outstanding.to_string()),
+            ("workload.request_rate", rate.to_string()),
+            ("workload.burst", burst.to_string()),
+            ("workload.request_size", format!("{request}byte")),
+            ("workload.response_size", format!("{response}byte")),
+            ("workload.time", "400ms".to_owned()),
+            ("workload.warmup", "100ms".to_owned()),
+            ("adapter.receive_descriptors", descriptors.to_string()),
+        ] {
+            profile.set(key, &value).unwrap();
+        }
+        let outcome = run(&profile, workload).unwrap();
+        let of = outcome.latency.unwrap();
+        let (done, lost) = (of.done_per_second * outcome.seconds, of.lost_per_second * outcome.seconds);
+        // What was under way at either end: the slots that there are.
+        let offered = of.offered_per_second * outcome.seconds;
+        prop_assert!((offered - done - lost).abs() <= 65_536.0, "{offered} due, {done} done, {lost} lost");
+        let parts: f64 = of.parts.iter().map(|part| part.mean_us).sum();
+        // The histogram's mean has an error of its own: 0.1 %, and whole nanoseconds.
+        prop_assert!(done == 0.0 || (parts - of.mean_us).abs() <= 0.001 * parts + 0.002, "{parts} against {}", of.mean_us);
+        // Of those that were lost nobody knows how long they were under way.
+        let ends = of.max_us / 1e6 / outcome.seconds;
+        if lost == 0.0 && done > 1000.0 && ends < 0.01 {
+            let law = of.done_per_second * of.mean_us / 1e6;
+            prop_assert!((law / of.under_way - 1.0).abs() < 0.02, "{} under way, {law} by the law", of.under_way);
+        }
+    }
+}
