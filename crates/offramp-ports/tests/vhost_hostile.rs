@@ -744,6 +744,11 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         num_buffers: 0,
     };
     let frames = [packet.build(), frame(&mut rng, 300)];
+    // The other's address is one bit away: a switch that sees it flipped looks for the other where the frames come from,
+    // until the other sends.
+    let mut reply = frame(&mut rng, 60);
+    let (destination, source) = reply[..12].split_at_mut(6);
+    destination.swap_with_slice(source);
     for (case, place) in everywhere(Case::layouts()) {
         let mut attack = Attack::at(&place, case, OFFLOADS);
         let memory = attack.a.memory().clone();
@@ -769,6 +774,9 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         for n in 0..FRAMES {
             let (header, frame) = if n % 2 == 0 { (header, &frames[0]) } else { (VnetHeader::default(), &frames[1]) };
             attack.a.tx(0).send(&header, &[frame]);
+            if n % 16 == 0 {
+                attack.b.tx(0).send(&VnetHeader::default(), &[&reply]);
+            }
             while let Some(received) = attack.b.rx(0).try_recv() {
                 check_told(&received.header, &received.frame, &(case, n));
             }
@@ -780,8 +788,8 @@ fn a_guest_that_changes_what_it_sent_harms_nobody() {
         let sent = &attack.rig.controls[0].queues()[0].transmit;
         assert_eq!(sent.frames_in.get(), sent.frames_out.get() + sent.lost_total(), "{case:?}");
         assert_eq!(attack.rig.broken_rings(0), 0, "{case:?}");
-        // Thousands went through, however busy the machine is: the test is of frames, not of chains that are refused.
-        assert!(sent.frames_out.get() > FRAMES as u64 / 50, "{case:?}: {}", sent.frames_out.get());
+        // Most went through: the test is of frames that are looked at, not of chains that are refused.
+        assert!(sent.frames_out.get() > FRAMES as u64 / 4, "{case:?}: {}", sent.frames_out.get());
     }
 }
 
