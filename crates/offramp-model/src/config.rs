@@ -166,6 +166,8 @@ pub struct HostConfig {
     pub receive_in: ReceiveIn,
     /// A deferred driver polls for frames by a timer of this interval; zero: when it is interrupted.
     pub poll_interval: Span,
+    /// Frames that a deferred driver takes at once, before it polls on in turn with processes; `usize::MAX`: all.
+    pub poll_budget: usize,
     /// Mean time between moments at which interrupts are shut out; zero: never.
     pub mask_interval: Span,
     /// How long they are shut out.
@@ -449,6 +451,10 @@ impl Fields<'_> {
             delayed_ack: self.time("host.delayed_ack_time"),
             receive_in,
             poll_interval: self.time("host.poll_interval"),
+            poll_budget: match self.0.value("host.poll_budget") {
+                0 => usize::MAX,
+                frames => frames as usize,
+            },
             mask_interval: self.time("host.mask_interval"),
             mask: self.time("host.mask_time"),
             processors: self.0.value("host.processors"),

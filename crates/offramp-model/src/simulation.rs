@@ -461,7 +461,11 @@ impl Simulation {
             // A process that has no connection.
             _ if matches!(job, Job::Datagram) => count - 1,
             Placement::Balanced => job.connection().unwrap_or(self.interrupt_turn) % count,
-            Placement::Pinned | Placement::Spread if priority != Priority::User => self.queue_of(job) % count,
+            Placement::Pinned | Placement::Spread
+                if priority != Priority::User || matches!(job, Job::BatchBegin { .. }) =>
+            {
+                self.queue_of(job) % count
+            }
             Placement::Pinned => count - 1,
             Placement::Spread => job.connection().map_or(count - 1, |connection| self.steering.process(connection)),
         }

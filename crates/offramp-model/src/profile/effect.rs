@@ -35,7 +35,7 @@ const NEEDS: &[Needs] = &[
     (&["workload.encrypted"], "adapter.ipsec", &["host", "adapter"]),
     (&["workload.outstanding"], "workload.arrivals", &["closed"]),
     (&["workload.burst"], "workload.arrivals", &["bursts"]),
-    (&["host.order", "host.poll_interval"], "host.receive", &["deferred"]),
+    (&["host.order", "host.poll_interval", "host.poll_budget"], "host.receive", &["deferred"]),
 ];
 
 /// Parameters of a workload, and the workloads that have them.

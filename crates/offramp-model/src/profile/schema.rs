@@ -196,7 +196,13 @@ pub static KEYS: &[Key] = &[
         "bytes that a process may write before they are acknowledged; over UDP, before their completion is processed",
     ),
     choice("host.capture", SWITCHES, "whether a capture runs: the stack then verifies every checksum itself"),
-    key("host.receive_window", Bytes, (1460, WINDOW_MAX), "32KiB", "receive buffer of a TCP connection"),
+    key(
+        "host.receive_window",
+        Bytes,
+        (1460, WINDOW_MAX),
+        "32KiB",
+        "receive buffer of a TCP connection, or of a UDP socket",
+    ),
     key("host.segments_per_ack", Count("segment"), (1, 64), "2segment", "segments that one acknowledgement answers"),
     key("host.delayed_ack_time", Time, (0, SECOND), "200ms", "longest that an acknowledgement waits"),
     key(
@@ -214,6 +220,14 @@ pub static KEYS: &[Key] = &[
         (0, SECOND),
         "0us",
         "interval at which a driver polls for frames, whatever the interrupts say; 0: it waits for interrupts",
+    ),
+    key(
+        "host.poll_budget",
+        Count("frame"),
+        (0, 65_536),
+        "0frame",
+        "frames that a deferred driver takes at once; while more wait it polls on without interrupts, in turn with processes; 0: \
+         it takes all, before any process",
     ),
     choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
     choice("adapter.memory_kind", MEMORIES, "how the receive memory is organised"),

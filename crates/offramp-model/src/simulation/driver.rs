@@ -330,7 +330,7 @@ impl Simulation {
         frame
     }
 
-    /// A deferred driver processes what is completed, once, and then takes all frames that are there.
+    /// A deferred driver processes what is completed, once, and then takes the frames that are there.
     pub(super) fn begin_batch(&mut self, queue: usize) {
         self.drivers[queue].moderator.seen();
         if !self.process_completions(queue, Priority::Softirq) {
@@ -345,7 +345,9 @@ impl Simulation {
             driver.moderator.seen();
         }
         let mut batch = std::mem::take(&mut driver.batch);
-        while let Some(first) = self.drivers[queue].memory.first() {
+        while batch.len() < self.config.host.poll_budget
+            && let Some(first) = self.drivers[queue].memory.first()
+        {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
             batch.extend(self.take_frame(queue).map(|frame| (frame, 1)));
         }
@@ -373,6 +375,8 @@ impl Simulation {
                 if driver.memory.first().is_some() || driver.completed.sends > 0 {
                     self.poll_if_polled(queue);
                 }
+            } else if self.config.host.poll_budget < usize::MAX && self.drivers[queue].memory.first().is_some() {
+                self.work(Priority::User, Job::BatchBegin { queue }, &[]);
             } else {
                 self.drivers[queue].ends();
                 self.interrupt_if_due(queue);
