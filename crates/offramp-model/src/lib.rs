@@ -25,6 +25,7 @@
 #![forbid(unsafe_code)]
 
 pub mod bus;
+pub mod case;
 pub mod claims;
 pub mod compare;
 pub mod config;

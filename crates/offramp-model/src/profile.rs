@@ -388,7 +388,7 @@ fn named_by(file: &str, key: &str, error: ProfileError) -> ProfileError {
     }
 }
 
-fn read_text(path: &Path) -> std::io::Result<String> {
+pub(crate) fn read_text(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     if File::open(path)?.take(FILE_LEN_MAX + 1).read_to_string(&mut text)? as u64 > FILE_LEN_MAX {
         let why = format!("no profile is longer than {FILE_LEN_MAX} bytes");
@@ -466,7 +466,7 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
     Ok([low, high])
 }
 
-fn key_error(file: &str, key: &str, why: String) -> ProfileError {
+pub(crate) fn key_error(file: &str, key: &str, why: String) -> ProfileError {
     ProfileError::Key { file: file.to_owned(), key: key.to_owned(), why }
 }
 

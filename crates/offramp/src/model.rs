@@ -1,5 +1,6 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
+mod check;
 mod compare;
 mod dma;
 mod params;
@@ -68,6 +69,8 @@ enum Command {
         #[arg(long)]
         json: bool,
     },
+    /// Run published results that files describe, and compare
+    Check(check::Args),
     /// Run a workload on a system
     Run(RunArgs),
     /// Say where each microsecond of a frame goes
@@ -134,6 +137,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::List => list(),
         Command::Params(args) => params::run(args),
         Command::Dma(args) => dma::run(args),
+        Command::Check(args) => check::run(args),
         Command::Workloads { json } => params::workloads(*json),
         Command::Run(args) => run_workload(args, run_text),
         Command::Explain(args) => explain_workload(args),

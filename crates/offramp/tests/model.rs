@@ -176,6 +176,38 @@ fn requests_have_their_latency_in_text_json_comparisons_and_sweeps() {
 }
 
 #[test]
+fn a_published_result_in_a_file_is_run_and_compared_and_what_is_wrong_in_it_has_the_nearest_name() {
+    let scratch = Scratch::new("case");
+    let file = scratch.path("case.toml");
+    let case = |change: (&str, &str)| {
+        let text = "published = \"970 kB/s at 13.4 MHz\"\nsource = \"Ethernet HOWTO\"\nsystem = \"486-wd8003ep\"\n\
+            workload = \"ttcp-receive\"\nset = { \"bus.clock\" = \"13.4MHz\" }\n\
+            [[row]]\nmetric = \"throughput_kib_per_s\"\nvalue = 947\nwithin = \"5 %\"\n";
+        std::fs::write(&file, text.replace(change.0, change.1)).unwrap();
+        let output = run(&["model", "check", &scratch.path("")]);
+        let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code().unwrap(), text)
+    };
+    let (code, text) = case(("", ""));
+    assert!(
+        code == 0 && text.contains("  ok   throughput_kib_per_s") && text.contains("1 figures, 0 outside"),
+        "{text}"
+    );
+    for (from, to, code, why) in [
+        ("value = 947", "value = 500", 1, "MISS"),
+        ("within =", "withn =", 2, "did you mean \"within\"?"),
+        ("5 %", "5%", 2, "row.within: write it as"),
+        ("throughput_kib_per_s", "throughput_kib_per_", 2, "did you mean \"throughput_kib_per_s\"?"),
+        ("486-wd8003ep", "486-wd8003", 2, "did you mean \"486-wd8003e\"?"),
+        ("ttcp-receive", "tcp-receive", 2, "did you mean \"ttcp-receive\"?"),
+        ("bus.clock", "bus.clok", 2, "did you mean \"bus.clock\"?"),
+    ] {
+        let (was, text) = case((from, to));
+        assert!(was == code && text.contains(why), "{to}: {text}");
+    }
+}
+
+#[test]
 fn costs_are_printed_as_the_run_used_them() {
     let args = ["model", "run", "486-wd8003ep", "--workload", "ttcp-receive", "--set", "host.cost_scale=50%"];
     let text = String::from_utf8(run(&[&args[..], &["--set", "host.tcp_time=100us"]].concat()).stdout).unwrap();
