@@ -134,6 +134,11 @@ impl Machine {
         }
     }
 
+    /// QEMU's process.
+    pub fn id(&self) -> u32 {
+        self.program.id()
+    }
+
     /// How long it took to boot.
     pub fn boot_time(&self) -> Duration {
         self.boot_time
