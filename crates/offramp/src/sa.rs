@@ -133,7 +133,7 @@ fn show(control: &Path, port: Option<&String>, json: bool) -> Result<String, Str
     }
     let shown = ports.iter().map(|port| match &port.ipsec {
         Some(status) => format!("{}\n{}", port.name, lines(status)),
-        None => format!("{}\n  no associations: it is on a switch, or on an interface without port.ipsec\n", port.name),
+        None => format!("{}\n  no associations: this daemon is older, and has none here\n", port.name),
     });
     Ok(shown.collect())
 }

@@ -217,12 +217,12 @@ pub struct PortStatus {
     pub vlans: Vec<String>,
     /// Shortest time between two interrupts; 0 unless the moderation is a fixed gap.
     pub rx_usecs: u32,
-    /// When the host is interrupted; `null` for a TAP on a switch or an interface.
+    /// When the host is interrupted; `null` from an older daemon that does not moderate there.
     pub moderation: Option<Moderation>,
     /// The rates at which the host may send and receive; `null` from a daemon that has no limits.
     pub limit: Option<Limit>,
     pub cpus: Vec<usize>,
-    /// Security associations; `null` on a switch, and on an interface unless the file asks for them.
+    /// Security associations; `null` from an older daemon that has none there.
     pub ipsec: Option<IpsecStatus>,
     pub features: Vec<FeatureStatus>,
     pub queues: Vec<QueueStatus>,
