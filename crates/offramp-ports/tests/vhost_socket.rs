@@ -1,5 +1,8 @@
 //! Whose socket a port's is: its permissions, and the user that may be its frontend.
 
+mod common;
+
+use common::is_root_of_the_machine;
 use nix::unistd::{Gid, geteuid};
 use offramp_ports::sys::socket_file::SocketRights;
 use offramp_ports::vhost_user::{Mode, VhostUser, VhostUserConfig};
@@ -67,7 +70,7 @@ fn a_socket_has_the_rights_that_were_asked_for_and_is_its_users_alone_without() 
     let port = VhostUser::open(&config).unwrap();
     assert_eq!(mode(), 0o600);
     drop(port);
-    let group = geteuid().is_root().then_some(Gid::from_raw(NOGROUP));
+    let group = is_root_of_the_machine().then_some(Gid::from_raw(NOGROUP));
     let rights = SocketRights { mode: 0o660, group };
     let _port = VhostUser::open(&VhostUserConfig { socket_rights: rights, ..config }).unwrap();
     assert_eq!(mode(), 0o660);

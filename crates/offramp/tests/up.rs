@@ -811,6 +811,9 @@ fn root_becomes_nobody_unless_the_file_says_who() {
 
 #[test]
 fn a_crash_leaves_no_memory_behind_and_descriptors_are_not_scarce() {
+    if !is_root_of_the_machine() {
+        return;
+    }
     let (bed, socket) = bed_with_a_guest("crash", "user = \"nobody\"\n");
     // The frontend has the rights of this test.
     let guest = Guest::builder().connect(&socket);
