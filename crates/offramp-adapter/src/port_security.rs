@@ -33,6 +33,16 @@ const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
+/// Version 4 and a header of five words, its length, and the flag that is set in whole packets too (RFC 791 3.1).
+const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
+const IPV4_HEADER_LEN: usize = 20;
+const DONT_FRAGMENT: u8 = 0x40;
+/// Where TCP says how many words its header has, and the least that it has in bytes (RFC 9293 3.1).
+const TCP_HEADER_WORDS: usize = 12;
+const TCP_HEADER_LEN: usize = 20;
+/// Where UDP says its length, and that of its header (RFC 768).
+const UDP_LEN: usize = 4;
+const UDP_HEADER_LEN: usize = 8;
 /// Where the type of the next header lies in IPv6 (RFC 8200 3).
 const NEXT_HEADER: usize = 6;
 
@@ -90,7 +100,7 @@ impl PortSecurity {
         if passes { Ok(()) } else { Err(Loss::Spoofed) }
     }
 
-    /// Whether a frame of which nothing is asked passes by its Ethernet header, and need not be parsed. `false`:
+    /// Whether a frame of which nothing is asked passes by addresses at fixed places, and need not be parsed. `false`:
     /// [`PortSecurity::check`] decides.
     #[inline]
     pub(crate) fn passes_unparsed(&self, frame: &[u8]) -> bool {
@@ -99,12 +109,16 @@ impl PortSecurity {
         else {
             return false;
         };
-        let names_no_other_address = match [*high, *low] {
-            ETHERTYPE_IPV4 => true,
-            ETHERTYPE_IPV6 => matches!(packet.get(NEXT_HEADER), Some(&(PROTOCOL_TCP | PROTOCOL_UDP))),
+        let is_own = match [*high, *low] {
+            ETHERTYPE_IPV4 if self.ip_addresses.is_empty() => true,
+            ETHERTYPE_IPV4 => plain_ipv4_source(packet).is_some_and(|source| self.may_have(source.into())),
+            ETHERTYPE_IPV6 => {
+                let is_plain = matches!(packet.get(NEXT_HEADER), Some(&(PROTOCOL_TCP | PROTOCOL_UDP)));
+                is_plain && self.ip_addresses.is_empty()
+            }
             _ => false,
         };
-        names_no_other_address && self.ip_addresses.is_empty() && self.may_be(source)
+        is_own && self.may_be(source)
     }
 
     /// Whether the host may have that Ethernet address.
@@ -202,6 +216,25 @@ fn leaves_headers(frame: &Frame<'_>) -> bool {
     })
 }
 
+/// The source of IPv4 without options that carries whole TCP or UDP, whose lengths are what a parse accepts.
+#[inline]
+fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
+    let [version, _, len_high, len_low, _, _, flags, offset, _, protocol, _, _, a, b, c, d] = *packet.first_chunk()?;
+    let segment = packet.get(IPV4_HEADER_LEN..usize::from(u16::from_be_bytes([len_high, len_low])))?;
+    let is_whole = match protocol {
+        PROTOCOL_TCP => segment
+            .get(TCP_HEADER_WORDS)
+            .is_some_and(|words| (TCP_HEADER_LEN..=segment.len()).contains(&(usize::from(words >> 4) * 4))),
+        PROTOCOL_UDP => {
+            let len = segment.get(UDP_LEN..UDP_LEN + 2).and_then(|len| len.first_chunk().copied());
+            segment.len() >= UDP_HEADER_LEN && len.map(u16::from_be_bytes).map(usize::from) == Some(segment.len())
+        }
+        _ => false,
+    };
+    let is_fragment = flags & !DONT_FRAGMENT != 0 || offset != 0;
+    (version == IPV4_WITHOUT_OPTIONS && is_whole && !is_fragment).then_some(Ipv4Addr::new(a, b, c, d))
+}
+
 /// Whether a host sends messages of that type before it has an address.
 fn is_without_address(kind: u8) -> bool {
     use icmpv6::{MLD_DONE, MLD_REPORT, MLD2_REPORT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION};
@@ -223,6 +256,21 @@ mod tests {
         PortSecurity { mac_addresses: vec![[2, 0, 0, 0, 0, 9], mac], ..PortSecurity::default() }
     }
 
+    /// Bound to 10.0.0.0/8, too.
+    fn bound_to_network() -> PortSecurity {
+        let ip_addresses = vec![Prefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8).unwrap()];
+        PortSecurity { ip_addresses, ..bound_to(MAC) }
+    }
+
+    /// IPv4 with 20 bytes of a transport, and six bytes of padding.
+    fn ipv4(protocol: u8) -> Vec<u8> {
+        let header = [0x45, 0, 0, 40, 0, 0, DONT_FRAGMENT, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let transport = if protocol == PROTOCOL_TCP { [0, 1, 0, 2, 0, 0, 0, 0] } else { [0, 1, 0, 2, 0, 20, 0, 0] };
+        let mut bytes = [&[0xff; MAC_LEN][..], &MAC, &ETHERTYPE_IPV4, &header, &transport, &[0; 18]].concat();
+        bytes[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_WORDS] = 0x50;
+        bytes
+    }
+
     /// Ethernet of that type from [`MAC`], and a packet with these bytes in its first ones.
     fn frame(ethertype: [u8; 2], first: &[u8]) -> Vec<u8> {
         let mut packet = [0; 60];
@@ -236,15 +284,41 @@ mod tests {
         for passes in [frame(ETHERTYPE_IPV4, &[0x45]), with_next_header(PROTOCOL_TCP), with_next_header(PROTOCOL_UDP)] {
             assert!(bound_to(MAC).passes_unparsed(&passes));
             assert!(!bound_to([2, 0, 0, 0, 0, 2]).passes_unparsed(&passes));
-            let ip_addresses = vec![Prefix::new(Ipv4Addr::LOCALHOST.into(), 32).unwrap()];
-            assert!(!PortSecurity { ip_addresses, ..bound_to(MAC) }.passes_unparsed(&passes));
+            assert!(!bound_to_network().passes_unparsed(&passes), "nothing but the network's");
         }
         for parsed in [frame(ETHERTYPE_ARP, &ARP_OF_IPV4), with_next_header(PROTOCOL_ICMPV6), with_next_header(0)] {
             assert!(!bound_to(MAC).passes_unparsed(&parsed));
         }
     }
 
+    #[test]
+    fn plain_tcp_and_udp_of_a_bound_network_pass_unparsed() {
+        for protocol in [PROTOCOL_TCP, PROTOCOL_UDP] {
+            assert!(bound_to_network().passes_unparsed(&ipv4(protocol)));
+            let mut foreign = ipv4(protocol);
+            foreign[ETHERNET_HEADER_LEN + 12] = 11;
+            assert!(!bound_to_network().passes_unparsed(&foreign));
+        }
+    }
+
     proptest! {
+        #[test]
+        fn what_passes_unparsed_with_a_changed_byte_or_a_cut_end_passes_the_check(
+            protocol in prop::sample::select(vec![PROTOCOL_TCP, PROTOCOL_UDP, PROTOCOL_ICMPV6]),
+            changes in prop::collection::vec((12_usize..54, any::<u8>()), 0..3),
+            len in 12_usize..61,
+        ) {
+            let mut bytes = ipv4(protocol);
+            for (at, byte) in changes {
+                bytes[at] = byte;
+            }
+            bytes.truncate(len);
+            let security = bound_to_network();
+            if security.passes_unparsed(&bytes) {
+                prop_assert_eq!(security.check(&Frame::received(&mut bytes)), Ok(()));
+            }
+        }
+
         #[test]
         fn what_passes_unparsed_passes_the_check(
             ethertype in prop::sample::select(vec![ETHERTYPE_IPV4, ETHERTYPE_IPV6, ETHERTYPE_ARP, [0x81, 0], [0x91, 0]]),
