@@ -9,7 +9,7 @@ use offramp_offload::frame::Frame;
 use offramp_offload::meta::{Segmentation, SegmentationKind, TxMeta};
 use packet::{MF, Packet};
 use proptest::prelude::*;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 const PAIRS: usize = 4;
 
@@ -162,7 +162,10 @@ fn a_flow_that_the_host_does_not_send_any_more_goes_by_its_hash_again() {
 #[test]
 fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
     let mut steering = steering(2);
-    let hashes: Vec<_> = (0..60_000).map(|number| flow_of(&steering, number)).collect();
+    // Two flows of one hash are one to the steering, and would be counted twice.
+    let mut seen = HashSet::new();
+    let mut hashes: Vec<_> = (0..60_000).map(|number| flow_of(&steering, number)).collect();
+    hashes.retain(|flow| seen.insert(*flow));
     let mut known = 0;
     for &flow in &hashes {
         let other = 1 - received_on(&mut steering, flow);
@@ -173,7 +176,9 @@ fn a_flood_of_flows_moves_no_flow_that_is_known_and_grows_nothing() {
     let more: Vec<_> = (0..5000).map(|number| Packet { ack: 1, ports: (number, 443), ..Packet::tcp(1) }).collect();
     for packet in more {
         let flow = flow_of_bytes(&steering, &packet.build()).unwrap();
-        steering.sent(flow, 0);
+        if seen.insert(flow) {
+            steering.sent(flow, 0);
+        }
     }
     assert_eq!(hashes.iter().map(|&flow| received_on(&mut steering, flow)).collect::<Vec<_>>(), placed);
 }
