@@ -15,7 +15,7 @@ use crate::stats::Loss;
 use crate::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
-use offramp_offload::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport};
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, plain_ipv4_source};
 use offramp_offload::vlan::TAG_PROTOCOLS;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -33,16 +33,6 @@ const DHCP_SERVER_PORT: [u8; 2] = [0, 67];
 const PROTOCOL_TCP: u8 = 6;
 const PROTOCOL_UDP: u8 = 17;
 const PROTOCOL_ICMPV6: u8 = 58;
-/// Version 4 and a header of five words, its length, and the flag that is set in whole packets too (RFC 791 3.1).
-const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
-const IPV4_HEADER_LEN: usize = 20;
-const DONT_FRAGMENT: u8 = 0x40;
-/// Where TCP says how many words its header has, and the least that it has in bytes (RFC 9293 3.1).
-const TCP_HEADER_WORDS: usize = 12;
-const TCP_HEADER_LEN: usize = 20;
-/// Where UDP says its length, and that of its header (RFC 768).
-const UDP_LEN: usize = 4;
-const UDP_HEADER_LEN: usize = 8;
 /// Where the type of the next header lies in IPv6 (RFC 8200 3).
 const NEXT_HEADER: usize = 6;
 
@@ -216,25 +206,6 @@ fn leaves_headers(frame: &Frame<'_>) -> bool {
     })
 }
 
-/// The source of IPv4 without options that carries whole TCP or UDP, whose lengths are what a parse accepts.
-#[inline]
-fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
-    let [version, _, len_high, len_low, _, _, flags, offset, _, protocol, _, _, a, b, c, d] = *packet.first_chunk()?;
-    let segment = packet.get(IPV4_HEADER_LEN..usize::from(u16::from_be_bytes([len_high, len_low])))?;
-    let is_whole = match protocol {
-        PROTOCOL_TCP => segment
-            .get(TCP_HEADER_WORDS)
-            .is_some_and(|words| (TCP_HEADER_LEN..=segment.len()).contains(&(usize::from(words >> 4) * 4))),
-        PROTOCOL_UDP => {
-            let len = segment.get(UDP_LEN..UDP_LEN + 2).and_then(|len| len.first_chunk().copied());
-            segment.len() >= UDP_HEADER_LEN && len.map(u16::from_be_bytes).map(usize::from) == Some(segment.len())
-        }
-        _ => false,
-    };
-    let is_fragment = flags & !DONT_FRAGMENT != 0 || offset != 0;
-    (version == IPV4_WITHOUT_OPTIONS && is_whole && !is_fragment).then_some(Ipv4Addr::new(a, b, c, d))
-}
-
 /// Whether a host sends messages of that type before it has an address.
 fn is_without_address(kind: u8) -> bool {
     use icmpv6::{MLD_DONE, MLD_REPORT, MLD2_REPORT, NEIGHBOUR_SOLICITATION, ROUTER_SOLICITATION};
@@ -264,10 +235,11 @@ mod tests {
 
     /// IPv4 with 20 bytes of a transport, and six bytes of padding.
     fn ipv4(protocol: u8) -> Vec<u8> {
-        let header = [0x45, 0, 0, 40, 0, 0, DONT_FRAGMENT, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
+        let header = [0x45, 0, 0, 40, 0, 0, 0x40, 0, 64, protocol, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2];
         let transport = if protocol == PROTOCOL_TCP { [0, 1, 0, 2, 0, 0, 0, 0] } else { [0, 1, 0, 2, 0, 20, 0, 0] };
         let mut bytes = [&[0xff; MAC_LEN][..], &MAC, &ETHERTYPE_IPV4, &header, &transport, &[0; 18]].concat();
-        bytes[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADER_WORDS] = 0x50;
+        // TCP's header has five words.
+        bytes[ETHERNET_HEADER_LEN + 32] = 0x50;
         bytes
     }
 

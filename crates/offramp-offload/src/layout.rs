@@ -10,6 +10,7 @@
 //! ```
 
 use crate::vlan::TagChange;
+use std::net::Ipv4Addr;
 
 /// Length of an Ethernet header without tags.
 pub const ETHERNET_HEADER_LEN: usize = 14;
@@ -52,6 +53,9 @@ pub(crate) const IPV4_TOTAL_LEN_OFFSET: usize = 2;
 pub(crate) const IPV4_ID_OFFSET: usize = 4;
 /// Where flags and fragment offset lie in an IPv4 header.
 pub(crate) const IPV4_FRAGMENT_OFFSET: usize = 6;
+/// Version 4 and a header of five words; the flag that whole packets have too (RFC 791 3.1).
+const IPV4_WITHOUT_OPTIONS: u8 = 0x45;
+const IPV4_DONT_FRAGMENT: u16 = 0x4000;
 /// Where the header checksum lies in an IPv4 header.
 pub(crate) const IPV4_CHECKSUM_OFFSET: usize = 10;
 /// Where the payload length lies in an IPv6 header (RFC 8200 3).
@@ -321,6 +325,16 @@ fn parse_ipv4(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut 
         packet_end,
     };
     parse_transport(frame, layout, length_from)
+}
+
+/// The source of a whole IPv4 packet without options that a parse accepts, read without one; `None` where only a parse can tell.
+#[inline]
+pub fn plain_ipv4_source(packet: &[u8]) -> Option<Ipv4Addr> {
+    let header = packet.first_chunk::<IPV4_HEADER_LEN_MIN>()?;
+    let is_plain = header[0] == IPV4_WITHOUT_OPTIONS && be16(header, IPV4_FRAGMENT_OFFSET) & !IPV4_DONT_FRAGMENT == 0;
+    let segment = packet.get(IPV4_HEADER_LEN_MIN..usize::from(be16(header, IPV4_TOTAL_LEN_OFFSET)))?;
+    let [.., a, b, c, d, _, _, _, _] = *header;
+    (is_plain && transport_in(segment, header[9], LengthFrom::Ip).is_ok()).then_some(Ipv4Addr::new(a, b, c, d))
 }
 
 fn parse_ipv6(frame: &[u8], start: usize, length_from: LengthFrom, layout: &mut FrameLayout) -> Result<(), Malformed> {

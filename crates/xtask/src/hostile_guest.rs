@@ -181,7 +181,7 @@ impl Bed {
         Ok(states)
     }
 
-    /// Does something while the hostile guest attacks, and judges what came of the attack.
+    /// Does something while the hostile guest attacks, and judges the result of the attack.
     fn beside<T>(&mut self, attack: Attack, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
         let name: &str = attack.into();
         let before = Counts::read(&self.daemon.show()?, "hostile")?;

@@ -1,5 +1,5 @@
 //! Every history of a few requests to a bucket, against the definition: in no time between two moments does more pass than
-//! a full bucket and what comes in meanwhile.
+//! a full bucket and what arrives meanwhile.
 
 use super::*;
 

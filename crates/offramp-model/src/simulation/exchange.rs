@@ -99,7 +99,7 @@ pub(super) struct Exchanges {
     socket_dropped: u64,
 }
 
-/// What came of exchanges, over the time that was counted.
+/// The results of exchanges, over the time that was counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
     /// Requests or datagrams that were due, per second.
@@ -294,7 +294,7 @@ impl Exchanges {
         Some(of.message)
     }
 
-    /// What came of them by `now`, over the time that was counted.
+    /// Their results by `now`, over the time that was counted.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         self.integrate(now);
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
