@@ -249,8 +249,10 @@ impl Bed {
     pub fn program_for_all(&self) -> PathBuf {
         let copy = self.directory.path("offramp");
         if !copy.exists() {
-            fs::copy(env!("CARGO_BIN_EXE_offramp"), &copy).unwrap();
-            fs::set_permissions(&copy, fs::Permissions::from_mode(0o755)).unwrap();
+            // By another process: a file that is open for writing cannot be run (ETXTBSY), and what another thread starts
+            // meanwhile would inherit the descriptor.
+            let install = ["-m", "755", env!("CARGO_BIN_EXE_offramp")];
+            assert!(Command::new("install").args(install).arg(&copy).status().unwrap().success());
         }
         copy
     }
