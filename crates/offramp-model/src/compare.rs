@@ -4,6 +4,7 @@ use crate::explain::{Explanation, Part, explain};
 use crate::metrics::METRICS;
 use crate::profile::Profile;
 use crate::simulation::Outcome;
+use crate::uncertainty::{Joint, JointFigure, Samples, intervals};
 use serde::Serialize;
 use std::fmt::Write;
 
@@ -48,10 +49,12 @@ pub struct Comparison {
     pub limits: [&'static str; 2],
     /// What they differ in.
     pub differences: Vec<Difference>,
+    /// What the figures may be where numbers are intervals; `None`: none is, or nobody asked.
+    pub joint: Option<Joint>,
 }
 
-/// Compares two runs of one workload.
-pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2]) -> Comparison {
+/// Compares two runs of one workload, and the samples of both if there are some.
+pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2], samples: Option<&Samples>) -> Comparison {
     let explanations = outcomes.map(explain);
     let metrics =
         METRICS.iter().map(|metric| compared(metric.heading, outcomes.map(|outcome| (metric.value)(outcome))));
@@ -66,6 +69,7 @@ pub fn compare(profiles: [&Profile; 2], outcomes: [&Outcome; 2]) -> Comparison {
         processor_us_per_kib: parts(outcomes, &explanations, |explanation| &explanation.processor),
         limits: [explanations[0].limit, explanations[1].limit],
         differences: differences(profiles),
+        joint: samples.map(|samples| samples.joint(outcomes)),
     }
 }
 
@@ -132,7 +136,26 @@ pub fn text(comparison: &Comparison) -> String {
     for Difference { name, values: [a, b], tags: [of_a, of_b] } in &comparison.differences {
         let _ = writeln!(out, "  {name:34} {a:>16} {b:>16}   {of_a}, {of_b}");
     }
+    if let Some(joint) = &comparison.joint {
+        write_joint(&mut out, joint);
+    }
     out
+}
+
+fn write_joint(out: &mut String, joint: &Joint) {
+    let _ = writeln!(out, "\nwhat it may be, in {} runs over {}", joint.samples, intervals(&joint.varied));
+    let shown = |[low, high]: [f64; 2]| format!("{} to {}", number(low), number(high));
+    for JointFigure { heading, intervals: [a, b], pairs, second_is_higher, .. } in &joint.figures {
+        let _ = writeln!(
+            out,
+            "  {heading:34} {:>20} {:>20}   the second higher in {second_is_higher} of {pairs}",
+            shown(*a),
+            shown(*b)
+        );
+    }
+    if joint.failed != [0, 0] {
+        let _ = writeln!(out, "  runs without an outcome: {} and {}", joint.failed[0], joint.failed[1]);
+    }
 }
 
 fn write_rows(out: &mut String, rows: &[Compared]) {
@@ -173,7 +196,7 @@ mod tests {
         let base = Profile::load("486-wd8003ep").unwrap().with("workload.time", "2s");
         let other = base.clone().with(setting.0, setting.1);
         let [a, b] = [&base, &other].map(|profile| run(profile, Workload::TtcpReceive).unwrap());
-        compare([&base, &other], [&a, &b])
+        compare([&base, &other], [&a, &b], None)
     }
 
     #[test]

@@ -18,6 +18,7 @@
 //! | [`explain`] | where each microsecond of a frame goes |
 //! | [`metrics`], [`compare`] | what is read off an outcome; two systems side by side |
 //! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and what hangs on which |
+//! | [`uncertainty`] | what an outcome may be, where numbers are intervals |
 //! | [`pool`] | many runs at once |
 //! | [`mechanism`] | the curves that show why |
 //! | [`claims`] | the published claims, beside what the model says |
@@ -43,3 +44,4 @@ pub mod simulation;
 pub mod sweep;
 pub mod tcp;
 pub mod time;
+pub mod uncertainty;

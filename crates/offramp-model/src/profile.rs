@@ -17,6 +17,7 @@
 //!
 //! A number that was measured more than once has the interval in which it was found, in the unit of its value:
 //! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
+//! [`crate::uncertainty`] says what follows.
 
 pub mod effect;
 mod embedded;
@@ -284,7 +285,7 @@ impl Profile {
         }
     }
 
-    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`.
+    /// Sets a parameter as a user does: `bus.clock` to `13.4MHz`, or to all of `8MHz..13.4MHz`, whose middle is its value.
     ///
     /// # Errors
     /// When there is no such parameter, or the value does not fit it or the others.
@@ -301,8 +302,8 @@ impl Profile {
         let mut changed = self.clone();
         for (name, text) in settings {
             let key = known("--set", name)?;
-            let value = key.parse(text).map_err(|why| key_error("--set", name, why))?;
-            changed.values.insert(key.name, set_for_this_run(value));
+            let (value, interval) = parsed(key, text).map_err(|why| key_error("--set", name, why))?;
+            changed.values.insert(key.name, Quantity { interval, ..set_for_this_run(value) });
         }
         changed.check()?;
         *self = changed;
@@ -350,6 +351,14 @@ impl Profile {
     /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn quantity(&self, name: &str) -> &Quantity {
         self.values.get(name).unwrap_or_else(|| panic!("no parameter {name}"))
+    }
+
+    /// From where to where a parameter may be, base units; `None`: nobody said, or it was found at one value alone.
+    ///
+    /// # Panics
+    /// When there is no such parameter: a mistake in the program, which no input can cause.
+    pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
+        self.quantity(name).interval.filter(|[low, high]| low < high)
     }
 
     /// Every parameter, in the order of [`KEYS`].
@@ -416,6 +425,20 @@ fn read(kind: &str, name: &str, from: &Path) -> Result<(String, PathBuf, String)
 
 fn known(file: &str, name: &str) -> Result<&'static Key, ProfileError> {
     schema::known(name).map_err(|why| key_error(file, name, why))
+}
+
+/// A value as a user writes it, or an interval with its middle.
+fn parsed(key: &Key, text: &str) -> Result<(u64, Option<[u64; 2]>), String> {
+    let Some((low, high)) = text.split_once("..") else { return Ok((key.parse(text)?, None)) };
+    if matches!(key.dimension, Dimension::Choice(_)) {
+        return Err("it is a word, and has no interval".to_owned());
+    }
+    let (low, high) = (key.parse(low)?, key.parse(high)?);
+    if low >= high {
+        return Err("the interval is empty; the smaller value comes first".to_owned());
+    }
+    let middle = low.midpoint(high);
+    Ok((middle - middle % key.step(), Some([low, high])))
 }
 
 fn set_for_this_run(value: u64) -> Quantity {

@@ -4,6 +4,7 @@ mod check;
 mod compare;
 mod dma;
 mod params;
+mod progress;
 mod report;
 mod sensitivity;
 mod sweep;
@@ -13,7 +14,8 @@ use crate::exit::{FAILED, SETUP, fail, print};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
-use offramp_lab::report::modelled::{explanation, live};
+use offramp_lab::report::figure::Figure;
+use offramp_lab::report::modelled::{explanation, live, load};
 use offramp_model::claims;
 use offramp_model::config::Workload;
 use offramp_model::explain;
@@ -21,6 +23,9 @@ use offramp_model::profile::quantity::Quantity;
 use offramp_model::profile::schema::Key;
 use offramp_model::profile::{self, Profile};
 use offramp_model::simulation::{Outcome, run as simulate};
+use offramp_model::sweep::SweepError;
+use offramp_model::uncertainty::{self, Samples, Spread};
+use progress::Progress;
 use serde::Serialize;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
@@ -72,9 +77,17 @@ enum Command {
     /// Run published results that files describe, and compare
     Check(check::Args),
     /// Run a workload on a system
-    Run(RunArgs),
+    Run {
+        #[command(flatten)]
+        run: RunArgs,
+        #[command(flatten)]
+        samples: SampleArgs,
+        /// Write a page with charts
+        #[arg(long, value_name = "FILE")]
+        html: Option<PathBuf>,
+    },
     /// Say where each microsecond of a frame goes
-    Explain(ExplainArgs),
+    Explain(RunArgs),
     /// Set two systems side by side
     Compare(compare::Args),
     /// Say what a bus moves for its master, by the length of a transfer
@@ -103,7 +116,7 @@ struct RunArgs {
     /// What is sent
     #[arg(long, value_parser = workload())]
     workload: Workload,
-    /// Set a parameter, with its unit: bus.clock=13.4MHz
+    /// Set a parameter, with its unit: bus.clock=13.4MHz, or bus.clock=8MHz..13.4MHz for an interval
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
     /// Print one JSON object instead of text
@@ -112,12 +125,20 @@ struct RunArgs {
 }
 
 #[derive(ClapArgs)]
-struct ExplainArgs {
-    #[command(flatten)]
-    run: RunArgs,
-    /// Write a page with the chart
-    #[arg(long, value_name = "FILE")]
-    html: Option<PathBuf>,
+struct SampleArgs {
+    /// Runs over all numbers that are intervals; 0: none
+    #[arg(long, value_name = "COUNT", default_value_t = uncertainty::SAMPLES)]
+    samples: usize,
+}
+
+impl SampleArgs {
+    /// Runs the samples, and shows on a terminal how far they are.
+    fn run(&self, systems: &[&Profile], workload: Workload) -> Result<Option<Samples>, SweepError> {
+        let mut progress = Progress::new(0, self.samples * systems.len(), "runs");
+        let samples = uncertainty::sample(systems, workload, self.samples, || progress.step());
+        progress.clear();
+        samples
+    }
 }
 
 /// Reads a workload; help and errors name all.
@@ -139,7 +160,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Dma(args) => dma::run(args),
         Command::Check(args) => check::run(args),
         Command::Workloads { json } => params::workloads(*json),
-        Command::Run(args) => run_workload(args, run_text),
+        Command::Run { run, samples, html } => run_workload(run, samples, html.as_deref()),
         Command::Explain(args) => explain_workload(args),
         Command::Compare(args) => compare::run(args),
         Command::Sweep(args) => sweep::run(args),
@@ -165,36 +186,56 @@ fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn explain_workload(args: &ExplainArgs) -> ExitCode {
-    let Some(path) = &args.html else { return run_workload(&args.run, explain::text) };
-    let written = std::cell::Cell::new(ExitCode::SUCCESS);
-    let status = run_workload(&args.run, |profile, outcome| {
-        written.set(write_page(&explanation::page(profile, outcome, &command_line()), path));
-        explain::text(profile, outcome)
-    });
-    if status == ExitCode::SUCCESS { written.get() } else { status }
+/// The system and its outcome, what is strange about it told; else the exit status.
+fn simulated(args: &RunArgs) -> Result<(Profile, Outcome), ExitCode> {
+    let profile =
+        load_with(&args.profile, &args.settings).map_err(|error| fail(format_args!("model: {error}"), SETUP))?;
+    warn(&profile, args.workload);
+    let outcome = simulate(&profile, args.workload)
+        .map_err(|error| fail(format_args!("model: {}: {error}", profile.name), FAILED))?;
+    Ok((profile, outcome))
 }
 
-fn run_workload(args: &RunArgs, text: impl Fn(&Profile, &Outcome) -> String) -> ExitCode {
-    let profile = match load(args) {
-        Ok(profile) => profile,
-        Err(error) => return fail(format_args!("model: {error}"), SETUP),
-    };
-    warn(&profile, args.workload);
-    let outcome = match simulate(&profile, args.workload) {
-        Ok(outcome) => outcome,
-        Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
-    };
+fn show(args: &RunArgs, profile: &Profile, outcome: &Outcome, spread: Option<Spread>, text: &str) -> ExitCode {
     if args.json {
-        return print_json(&JsonRun::new(&profile, args.workload, &outcome));
+        return print_json(&JsonRun::new(profile, args.workload, outcome, spread));
     }
-    let text = text(&profile, &outcome);
     print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
     ExitCode::SUCCESS
 }
 
-fn load(args: &RunArgs) -> Result<Profile, profile::ProfileError> {
-    load_with(&args.profile, &args.settings)
+fn explain_workload(args: &RunArgs) -> ExitCode {
+    match simulated(args) {
+        Ok((profile, outcome)) => show(args, &profile, &outcome, None, &explain::text(&profile, &outcome)),
+        Err(status) => status,
+    }
+}
+
+fn run_workload(args: &RunArgs, samples: &SampleArgs, html: Option<&Path>) -> ExitCode {
+    let (profile, outcome) = match simulated(args) {
+        Ok(simulated) => simulated,
+        Err(status) => return status,
+    };
+    let samples = match samples.run(&[&profile], args.workload) {
+        Ok(samples) => samples,
+        Err(error) => return fail(format_args!("model: --samples: {error}"), SETUP),
+    };
+    let spread = samples.map(|samples| samples.spread(0, &outcome));
+    let written = html.map(|path| {
+        let page = load_charts(&[&profile], args.workload)
+            .map(|load| explanation::page(&profile, &outcome, spread.as_ref(), load, &command_line()));
+        page.map_or_else(|status| status, |page| write_page(&page, path))
+    });
+    let mut text = run_text(&profile, &outcome);
+    if let Some(spread) = &spread {
+        let _ = write!(text, "\n{}", uncertainty::text(spread));
+    }
+    let shown = show(args, &profile, &outcome, spread, &text);
+    written.filter(|status| *status != ExitCode::SUCCESS).unwrap_or(shown)
+}
+
+fn load_charts(systems: &[&Profile], workload: Workload) -> Result<Vec<Figure>, ExitCode> {
+    load::charts(systems, workload).map_err(|error| fail(format_args!("model: {error}"), FAILED))
 }
 
 fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profile::ProfileError> {
@@ -342,6 +383,8 @@ struct JsonRun<'a> {
     retransmissions: u64,
     timeouts: u64,
     collisions: u64,
+    /// What it may be, where numbers are intervals; `null`: none is, or no sample was wanted.
+    spread: Option<Spread>,
     /// What was set and changes nothing, each with the reason.
     without_effect: Vec<String>,
     parameters: Vec<JsonParameter<'a>>,
@@ -361,7 +404,7 @@ struct JsonParameter<'a> {
 }
 
 impl<'a> JsonRun<'a> {
-    fn new(profile: &'a Profile, workload: Workload, outcome: &'a Outcome) -> Self {
+    fn new(profile: &'a Profile, workload: Workload, outcome: &'a Outcome, spread: Option<Spread>) -> Self {
         let parameter = |(key, quantity): (&'static Key, &'a Quantity)| JsonParameter {
             name: key.name,
             value: key.dimension.show(quantity.value),
@@ -380,6 +423,7 @@ impl<'a> JsonRun<'a> {
             retransmissions: outcome.counts.retransmissions,
             timeouts: outcome.counts.timeouts,
             collisions: outcome.counts.collisions,
+            spread,
             without_effect: profile.without_effect(workload),
             parameters: profile.said().map(parameter).collect(),
         }

@@ -43,7 +43,14 @@ impl Drop for Scratch {
 #[test]
 fn what_cannot_be_is_refused_in_one_line_that_says_what_would_be_right() {
     let of = ["486-wd8003ep", "--workload", "ttcp-receive"];
-    let cases: [(&str, &[&str], &str); 16] = [
+    let cases: [(&str, &[&str], &str); 19] = [
+        ("run", &["--set", "bus.clock=9MHz..8MHz"], "bus.clock: the interval is empty; the smaller value comes first"),
+        ("run", &["--set", "adapter.overflow=drop..overrun"], "adapter.overflow: it is a word, and has no interval"),
+        (
+            "run",
+            &["--set", "bus.clock=8MHz..9MHz", "--samples", "9999999"],
+            "--samples: 9999999 points; a sweep has 1 to 1000000",
+        ),
         ("run", &["--set", "bus.clok=8MHz"], "bus.clok: there is no such parameter; did you mean \"bus.clock\"?"),
         ("run", &["--set", "bus.clock=8"], "bus.clock: the unit is missing; use one of: Hz, kHz, MHz, GHz"),
         ("run", &["--set", "bus.clock=-8MHz"], "bus.clock: \"-8\" is not a number of 0 or more"),
@@ -173,6 +180,44 @@ fn requests_have_their_latency_in_text_json_comparisons_and_sweeps() {
     let table = scratch.path("table.csv");
     of(&["sweep", "server-82599", "--workload", "udp-rr", "--vary", "workload.flows=1,4", "--out", &table]);
     assert!(std::fs::read_to_string(&table).unwrap().contains("latency_p99_us"));
+}
+
+#[test]
+fn numbers_that_are_intervals_reach_the_outcome_in_text_json_and_pages() {
+    let scratch = Scratch::new("intervals");
+    let page = scratch.path("page.html");
+    let of = |args: &[&str]| {
+        let workload = ["--workload", "ttcp-receive", "--set", "workload.time=1s", "--samples", "8"];
+        let output = run(&[&["model"], args, &workload].concat());
+        assert!(output.status.success(), "{args:?}: {}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let open = "host.tcp_time=100us..300us";
+    assert!(!of(&["run", "486-wd8003ep"]).contains("what it may be"));
+    let text = of(&["run", "486-wd8003ep", "--set", open, "--html", &page]);
+    assert!(text.contains("what it may be, in 8 runs over the interval of host.tcp_time"), "{text}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("What it may be, in 8 runs"));
+    let json: serde_json::Value = serde_json::from_str(&of(&["run", "486-wd8003ep", "--set", open, "--json"])).unwrap();
+    let figure = &json["spread"]["figures"][0];
+    let [low, high] = [0, 1].map(|end| figure["interval"][end].as_f64().unwrap());
+    let nominal = figure["nominal"].as_f64().unwrap();
+    assert!(low < nominal && nominal < high && figure["name"] == "throughput_bytes_per_s", "{figure}");
+    let pair = ["compare", "486-wd8003ep", "486-wd8003ep", "--set", open, "--set-second", "bus.clock=16MHz"];
+    let text = of(&[&pair[..], &["--html", &page]].concat());
+    assert!(text.contains("the second higher in 8 of 8"), "{text}");
+    assert!(std::fs::read_to_string(&page).unwrap().contains("8 of 8"));
+}
+
+#[test]
+fn a_page_of_requests_shows_how_latencies_are_spread_and_what_more_load_does() {
+    let scratch = Scratch::new("load");
+    let page = scratch.path("page.html");
+    let args = ["model", "run", "server-82599", "--workload", "udp-rr", "--set", "workload.time=20ms", "--html", &page];
+    assert!(run(&args).status.success());
+    let html = std::fs::read_to_string(&page).unwrap();
+    for title in ["Where each microsecond", "how many take how long", "requests or datagrams done", "p99"] {
+        assert!(html.contains(title), "{title}");
+    }
 }
 
 #[test]

@@ -63,7 +63,7 @@ impl Axis {
         let wrong = |why: String| SweepError::Axis { axis: text.to_owned(), why };
         let (name, count) = text.split_once('/').map_or((text, None), |(name, count)| (name, Some(count)));
         let key = schema::known(name.trim()).map_err(wrong)?;
-        let Some([from, to]) = profile.quantity(key.name).interval.filter(|[low, high]| low < high) else {
+        let Some([from, to]) = profile.interval(key.name) else {
             return Err(wrong(format!("{} has no interval of it; {FORMS}", profile.name)));
         };
         let count = count.map(counted).transpose().map_err(wrong)?;
@@ -95,7 +95,8 @@ impl Axis {
             Values::Range { from, to, is_log, .. } => {
                 let (low, high) = (*from as f64, *to as f64);
                 let value = if *is_log { low * (high / low).powf(place) } else { low + (high - low) * place };
-                (value.round() as u64).clamp(*from, *to)
+                let step = self.key.step() as f64;
+                (((value / step).round() * step) as u64).clamp(*from, *to)
             }
         }
     }
@@ -160,6 +161,14 @@ mod tests {
         assert_eq!(grid("bus.clock=4MHz..16MHz:log/3"), [4_000_000, 8_000_000, 16_000_000]);
         assert_eq!(grid("link.rate=10Mbit/s..100Mbit/s/2"), [10_000_000, 100_000_000]);
         assert_eq!(grid("adapter.interrupt_rate=1000..2000/2"), [1000, 2000]);
+    }
+
+    #[test]
+    fn a_value_between_is_one_that_the_parameter_takes() {
+        let axis = Axis::parse("adapter.interrupt_wait=1us..10us").unwrap();
+        for place in 0..100 {
+            axis.key.in_range(axis.at(f64::from(place) / 100.0)).unwrap();
+        }
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! `offramp model compare`: two systems side by side.
 
-use super::{command_line, load_with, print_json, setting, warn, workload, write_page};
+use super::{SampleArgs, command_line, load_charts, load_with, print_json, setting, warn, workload, write_page};
 use crate::exit::{FAILED, SETUP, fail, print};
 use offramp_lab::report::modelled::explanation;
 use offramp_model::compare;
@@ -26,6 +26,8 @@ pub(super) struct Args {
     /// Set a parameter of the second one alone
     #[arg(long, value_name = "KEY=VALUE", value_parser = setting)]
     set_second: Vec<(String, String)>,
+    #[command(flatten)]
+    samples: SampleArgs,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -64,10 +66,15 @@ pub(super) fn run(args: &Args) -> ExitCode {
         }
     }
     let [first, second] = &profiles;
-    let comparison = compare::compare([first, second], [&outcomes[0], &outcomes[1]]);
+    let samples = match args.samples.run(&[first, second], args.workload) {
+        Ok(samples) => samples,
+        Err(error) => return fail(format_args!("model: --samples: {error}"), SETUP),
+    };
+    let comparison = compare::compare([first, second], [&outcomes[0], &outcomes[1]], samples.as_ref());
     let written = args.html.as_ref().map(|path| {
-        let page = explanation::comparison_page(&comparison, &command_line());
-        write_page(&page, path)
+        let page = load_charts(&[first, second], args.workload)
+            .map(|load| explanation::comparison_page(&comparison, [&outcomes[0], &outcomes[1]], load, &command_line()));
+        page.map_or_else(|status| status, |page| write_page(&page, path))
     });
     if args.json {
         print_json(&comparison);

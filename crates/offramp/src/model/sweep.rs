@@ -1,5 +1,6 @@
 //! `offramp model sweep`: a workload over ranges of parameters.
 
+use super::progress::Progress;
 use super::{command_line, load_with, setting, workload, write_page};
 use crate::exit::{self, FAILED, SETUP, fail};
 use offramp_lab::report::{modelled, parquet};
@@ -7,16 +8,12 @@ use offramp_model::config::Workload;
 use offramp_model::pool;
 use offramp_model::sweep::{Axis, Design, Journal, Row, Sweep, SweepError, columns, csv};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
-use std::io::{self, IsTerminal, Write};
+use std::io;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
-
-/// Between two renewals of the line of progress.
-const PROGRESS_INTERVAL: Duration = Duration::from_millis(200);
 
 const EXAMPLES: &str = "\
 Examples:
@@ -119,7 +116,10 @@ fn sweep(args: &Args) -> Result<(), Failure> {
     let stop = stop_flag().map_err(|error| Failure::Setup(format!("cannot watch for signals: {error}")))?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
-    let mut progress = Progress::new(done.len(), of);
+    if !done.is_empty() {
+        eprintln!("model: going on behind {} of {of} points", done.len());
+    }
+    let mut progress = Progress::new(done.len(), of, "points");
     let mut failure = None;
     let rows = sweep.run(done, threads, |row| {
         failure = failure.take().or_else(|| journal.add(row).err());
@@ -133,7 +133,7 @@ fn sweep(args: &Args) -> Result<(), Failure> {
     if rows.len() < of {
         return Err(Failure::Stopped { done: rows.len(), of });
     }
-    eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.started.elapsed().as_secs_f64());
+    eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.seconds());
     write(args, &sweep, &rows)?;
     journal.remove()?;
     match rows.iter().filter(|row| row.result.is_err()).count() {
@@ -177,42 +177,4 @@ fn replace(path: &Path, text: &str) -> io::Result<()> {
     new.push(".new");
     let named = |error: io::Error| io::Error::new(error.kind(), format!("cannot write {}: {error}", path.display()));
     std::fs::write(&new, text).and_then(|()| std::fs::rename(&new, path)).map_err(named)
-}
-
-/// A line that says how far it is.
-struct Progress {
-    started: Instant,
-    shown_at: Option<Instant>,
-    before: usize,
-    done: usize,
-    of: usize,
-    is_terminal: bool,
-}
-
-impl Progress {
-    fn new(before: usize, of: usize) -> Self {
-        if before > 0 {
-            eprintln!("model: going on behind {before} of {of} points");
-        }
-        let is_terminal = io::stderr().is_terminal();
-        Self { started: Instant::now(), shown_at: None, before, done: before, of, is_terminal }
-    }
-
-    fn step(&mut self) {
-        self.done += 1;
-        let is_due = self.shown_at.is_none_or(|at| at.elapsed() >= PROGRESS_INTERVAL);
-        if self.is_terminal && is_due {
-            let new = (self.done - self.before).max(1) as f64;
-            let left_s = self.started.elapsed().as_secs_f64() / new * (self.of - self.done) as f64;
-            eprint!("\r\x1b[K{} of {} points, {left_s:.0} s left", self.done, self.of);
-            let _ = io::stderr().flush();
-            self.shown_at = Some(Instant::now());
-        }
-    }
-
-    fn clear(&self) {
-        if self.shown_at.is_some() {
-            eprint!("\r\x1b[K");
-        }
-    }
 }

@@ -3,11 +3,12 @@
 use offramp_model::compare::{Compared, Comparison};
 use offramp_model::explain::{Explanation, Part, explain, limit};
 use offramp_model::profile::Profile;
-use offramp_model::simulation::Outcome;
+use offramp_model::simulation::{LatencyBucket, Outcome};
+use offramp_model::uncertainty::{self, Joint, JointFigure, Spread, intervals};
 
 use super::parameters;
 use crate::report::document::{Document, Section, Table};
-use crate::report::figure::{Bar, BarPart, Bars, Figure, number};
+use crate::report::figure::{Bar, BarPart, Bars, Figure, Mark, Plot, Series, number};
 
 /// Parts that are what is left over begin with one of these.
 const RESTS: [&str; 2] = ["idle", "gaps"];
@@ -74,8 +75,64 @@ fn busy(parts: &[Part]) -> f64 {
     parts.iter().filter(|part| !is_rest(part.name)).map(|part| part.percent).sum()
 }
 
-/// The page of one system.
-pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
+/// How the latencies of requests or datagrams are spread; `None` for a workload without them.
+fn latencies(systems: &[(&str, &Outcome)]) -> Option<Figure> {
+    let series = |(name, outcome): &(&str, &Outcome)| {
+        let buckets = &outcome.latency.as_ref()?.histogram;
+        let all: u64 = buckets.iter().map(|bucket| bucket.count).sum();
+        let point = |bucket: &LatencyBucket| [bucket.up_to_ns as f64 / 1e3, 100.0 * bucket.count as f64 / all as f64];
+        Some(Series { name: (*name).to_owned(), mark: Mark::Line, points: buckets.iter().map(point).collect() })
+    };
+    let series: Vec<_> = systems.iter().filter_map(series).collect();
+    (!series.is_empty()).then(|| {
+        Figure::Plot(Plot {
+            title: "Latency: how many take how long".to_owned(),
+            x_title: "µs, up to".to_owned(),
+            y_title: "% of all".to_owned(),
+            x_is_log: true,
+            y_is_log: false,
+            series,
+        })
+    })
+}
+
+fn interval([low, high]: [f64; 2]) -> String {
+    format!("{} to {}", number(low), number(high))
+}
+
+/// What the figures may be where numbers are intervals.
+fn spread_table(spread: &Spread) -> Table {
+    let row = |of: &uncertainty::Figure| vec![of.heading.to_owned(), number(of.nominal), interval(of.interval)];
+    Table {
+        caption: format!("What it may be, in {} runs over {}", spread.samples, intervals(&spread.varied)),
+        head: ["", "nominal", "lowest to highest"].map(str::to_owned).to_vec(),
+        rows: spread.figures.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+/// What the figures of two systems may be.
+fn joint_table(joint: &Joint, systems: &[String; 2]) -> Table {
+    let row = |of: &JointFigure| {
+        let higher = format!("{} of {}", of.second_is_higher, of.pairs);
+        vec![of.heading.to_owned(), interval(of.intervals[0]), interval(of.intervals[1]), higher]
+    };
+    Table {
+        caption: format!("What they may be, in {} runs over {}", joint.samples, intervals(&joint.varied)),
+        head: vec![String::new(), systems[0].clone(), systems[1].clone(), "the second higher in".to_owned()],
+        rows: joint.figures.iter().map(row).collect(),
+        ..Table::default()
+    }
+}
+
+/// The page of one system, with charts of its load and what it may be, if there are some.
+pub fn page(
+    profile: &Profile,
+    outcome: &Outcome,
+    spread: Option<&Spread>,
+    load: Vec<Figure>,
+    command: &str,
+) -> Document {
     let explanation = explain(outcome);
     let row = |of: &str, part: &Part| {
         let figures = [number(part.us_per_frame), format!("{:.1} %", part.percent)];
@@ -102,14 +159,18 @@ pub fn page(profile: &Profile, outcome: &Outcome, command: &str) -> Document {
         heading: format!("Under {}", outcome.workload),
         paragraphs: vec![says],
         command: Some(command.to_owned()),
-        figures: vec![chart(outcome)],
-        tables: vec![table, parameters(profile)],
+        figures: [Some(chart(outcome)), latencies(&[(&profile.name, outcome)])]
+            .into_iter()
+            .flatten()
+            .chain(load)
+            .collect(),
+        tables: spread.map(spread_table).into_iter().chain([table, parameters(profile)]).collect(),
     };
     Document { title: format!("{}: {}", profile.name, profile.title), lead: Vec::new(), sections: vec![section] }
 }
 
-/// The page of two systems.
-pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
+/// The page of two systems, with charts of their load, if there are some.
+pub fn comparison_page(comparison: &Comparison, outcomes: [&Outcome; 2], load: Vec<Figure>, command: &str) -> Document {
     let [first, second] = &comparison.systems;
     let bars = |title: &str, rows: &[Compared]| {
         let bar = |at: usize| Bar {
@@ -146,6 +207,7 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
             .collect(),
         ..Table::default()
     };
+    let joint = comparison.joint.as_ref().map(|joint| joint_table(joint, &comparison.systems));
     let limits = comparison.systems.iter().zip(comparison.limits);
     let section = Section {
         heading: format!("Under {}", comparison.workload),
@@ -157,13 +219,18 @@ pub fn comparison_page(comparison: &Comparison, command: &str) -> Document {
         ]
         .into_iter()
         .chain((!comparison.bus_us_per_kib.is_empty()).then(|| bars("Time of the bus", &comparison.bus_us_per_kib)))
+        .chain(latencies(&[(first, outcomes[0]), (second, outcomes[1])]))
+        .chain(load)
         .collect(),
-        tables: vec![
-            table("Figures", &comparison.metrics),
-            table("The processor, µs for each KiB", &comparison.processor_us_per_kib),
-            table("The line, µs for each KiB", &comparison.line_us_per_kib),
-            differences,
-        ],
+        tables: [Some(table("Figures", &comparison.metrics)), joint]
+            .into_iter()
+            .flatten()
+            .chain([
+                table("The processor, µs for each KiB", &comparison.processor_us_per_kib),
+                table("The line, µs for each KiB", &comparison.line_us_per_kib),
+                differences,
+            ])
+            .collect(),
     };
     Document { title: format!("{first} and {second}"), lead: Vec::new(), sections: vec![section] }
 }
@@ -227,7 +294,7 @@ mod tests {
     #[test]
     fn the_page_has_the_bars_and_the_figures_of_each_processor_in_the_order_of_their_numbers() {
         let (profile, outcome) = server("4");
-        let page = page(&profile, &outcome, "offramp model explain server-100g").html();
+        let page = page(&profile, &outcome, None, Vec::new(), "offramp model run server-100g").html();
         let places: Vec<_> = (0..4).map(|at| page.find(&format!("processor {at}")).expect("it is named")).collect();
         assert!(places.is_sorted());
         let rows = |at: usize| page.matches(&format!("<th scope=\"row\">processor {at}</th>")).count();

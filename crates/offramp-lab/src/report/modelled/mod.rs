@@ -3,6 +3,7 @@
 pub mod claims;
 pub mod explanation;
 pub mod live;
+pub mod load;
 pub mod sensitivity;
 pub mod sweep;
 

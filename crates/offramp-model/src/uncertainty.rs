@@ -1,0 +1,265 @@
+//! How far numbers that are intervals carry into an outcome.
+//!
+//! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). Of two systems, a number that is an
+//! interval in both stands at the same place of it in both.
+
+use crate::compare::number;
+use crate::config::Workload;
+use crate::metrics::{METRICS, Metric};
+use crate::pool;
+use crate::profile::Profile;
+use crate::profile::schema::{KEYS, Key};
+use crate::simulation::Outcome;
+use crate::sweep::{Axis, Design, Row, Sweep, SweepError, Values};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Runs, unless told otherwise.
+pub const SAMPLES: usize = 64;
+
+/// The runs of one or two systems over all intervals.
+#[derive(Clone, Debug)]
+pub struct Samples {
+    /// Numbers that are intervals, in one of the systems at least.
+    pub varied: Vec<&'static str>,
+    /// The runs of each system, by their places in the intervals.
+    pub rows: Vec<Vec<Row>>,
+}
+
+/// What the outcome of a system may be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Spread {
+    /// Numbers that are intervals.
+    pub varied: Vec<&'static str>,
+    /// Runs.
+    pub samples: usize,
+    /// Those of them that have no outcome.
+    pub failed: usize,
+    /// Why the first of these has none.
+    pub why: Option<String>,
+    /// Figures that are not the same in all runs.
+    pub figures: Vec<Figure>,
+}
+
+/// What one figure may be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Figure {
+    /// One of [`METRICS`].
+    pub name: &'static str,
+    /// For people, with the unit.
+    pub heading: &'static str,
+    /// With each number as the profile has it.
+    pub nominal: f64,
+    /// The lowest and the highest of all runs, the nominal one too.
+    pub interval: [f64; 2],
+}
+
+/// What the outcomes of two systems may be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Joint {
+    /// Numbers that are intervals in one of them at least.
+    pub varied: Vec<&'static str>,
+    /// Runs of each.
+    pub samples: usize,
+    /// Those of them that have no outcome, of each.
+    pub failed: [usize; 2],
+    /// Figures that are not the same in all runs.
+    pub figures: Vec<JointFigure>,
+}
+
+/// What one figure of both may be.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct JointFigure {
+    /// One of [`METRICS`].
+    pub name: &'static str,
+    /// For people, with the unit.
+    pub heading: &'static str,
+    /// The lowest and the highest of each system.
+    pub intervals: [[f64; 2]; 2],
+    /// Places at which both have the figure.
+    pub pairs: usize,
+    /// Those of them at which that of the second is higher.
+    pub second_is_higher: usize,
+}
+
+/// Runs `workload` on each of `systems` at `samples` places of their intervals, on all processors; the seed is that of the
+/// first one's workload. `on_run` is called for each run that ends. `None`: nothing is an interval, or no sample is wanted.
+///
+/// # Errors
+/// When there are too many samples.
+pub fn sample(
+    systems: &[&Profile],
+    workload: Workload,
+    samples: usize,
+    mut on_run: impl FnMut(),
+) -> Result<Option<Samples>, SweepError> {
+    let is_interval = |key: &&Key| systems.iter().any(|profile| profile.interval(key.name).is_some());
+    let varied: Vec<_> = KEYS.iter().filter(is_interval).collect();
+    let (Some(first), false, 1..) = (systems.first(), varied.is_empty(), samples) else { return Ok(None) };
+    let design = Design::Latin { points: samples, seed: first.value("workload.seed") };
+    let mut of = |profile: &&Profile| {
+        let axes = varied.iter().map(|key| axis(profile, key)).collect();
+        let sweep = Sweep { profile: (*profile).clone(), workload, axes, design };
+        sweep.run(Vec::new(), pool::threads(), |_| {
+            on_run();
+            true
+        })
+    };
+    let rows = systems.iter().map(&mut of).collect::<Result<_, _>>()?;
+    Ok(Some(Samples { varied: varied.iter().map(|key| key.name).collect(), rows }))
+}
+
+/// What a number may be in one system: all of its interval, or its only value.
+fn axis(profile: &Profile, key: &'static Key) -> Axis {
+    let values = match profile.interval(key.name) {
+        Some([from, to]) => Values::Range { from, to, is_log: false, count: None },
+        None => Values::Listed(vec![profile.value(key.name)]),
+    };
+    Axis { key, values }
+}
+
+impl Samples {
+    /// What the figures of one of the systems may be, beside their nominal outcome.
+    pub fn spread(&self, system: usize, nominal: &Outcome) -> Spread {
+        let rows = &self.rows[system];
+        let figure = |(at, metric): (usize, &Metric)| {
+            let nominal = (metric.value)(nominal);
+            let values = rows.iter().filter_map(|row| row.result.as_ref().ok()).map(|values| values[at]);
+            // A figure that a workload does not have is no number, and stays so.
+            let [low, high] = values.fold([nominal; 2], |[low, high], value| [low.min(value), high.max(value)]);
+            (low < high).then_some(Figure {
+                name: metric.name,
+                heading: metric.heading,
+                nominal,
+                interval: [low, high],
+            })
+        };
+        let failures: Vec<_> = rows.iter().filter_map(|row| row.result.as_ref().err()).collect();
+        Spread {
+            varied: self.varied.clone(),
+            samples: rows.len(),
+            failed: failures.len(),
+            why: failures.first().map(|why| (*why).clone()),
+            figures: METRICS.iter().enumerate().filter_map(figure).collect(),
+        }
+    }
+
+    /// What the figures of two systems may be, beside their nominal outcomes, and how often the second has the higher one.
+    pub fn joint(&self, nominal: [&Outcome; 2]) -> Joint {
+        let spreads = [0, 1].map(|system| self.spread(system, nominal[system]));
+        let of = |(at, metric): (usize, &Metric)| {
+            let found = [0, 1].map(|system: usize| spreads[system].figures.iter().find(|of| of.name == metric.name));
+            if found == [None; 2] {
+                return None;
+            }
+            let only = nominal.map(|outcome| [(metric.value)(outcome); 2]);
+            let intervals = [0, 1].map(|system: usize| found[system].map_or(only[system], |of| of.interval));
+            let value = |row: &Row| row.result.as_ref().ok().map(|values| values[at]).filter(|value| !value.is_nan());
+            let pairs = self.rows[0].iter().zip(&self.rows[1]).filter_map(|(a, b)| value(a).zip(value(b)));
+            let (pairs, higher) = pairs.fold((0, 0), |(all, higher), (a, b)| (all + 1, higher + usize::from(b > a)));
+            let (name, heading) = (metric.name, metric.heading);
+            Some(JointFigure { name, heading, intervals, pairs, second_is_higher: higher })
+        };
+        let figures = METRICS.iter().enumerate().filter_map(of).collect();
+        Joint {
+            varied: self.varied.clone(),
+            samples: self.rows[0].len(),
+            failed: spreads.each_ref().map(|of| of.failed),
+            figures,
+        }
+    }
+}
+
+/// How many intervals, in words.
+pub fn intervals(varied: &[&str]) -> String {
+    match varied {
+        [only] => format!("the interval of {only}"),
+        _ => format!("{} intervals", varied.len()),
+    }
+}
+
+/// What the figures may be, for people.
+pub fn text(spread: &Spread) -> String {
+    let Spread { varied, samples, failed, .. } = spread;
+    let mut out = format!("what it may be, in {samples} runs over {}\n", intervals(varied));
+    for Figure { heading, nominal, interval: [low, high], .. } in &spread.figures {
+        let [nominal, low, high] = [*nominal, *low, *high].map(number);
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "  {heading:34} {nominal:>16}   {low} to {high}");
+    }
+    if spread.figures.is_empty() {
+        out.push_str("  nothing depends on them\n");
+    }
+    if let Some(why) = &spread.why {
+        let _ = writeln!(out, "  {failed} of the runs have no outcome; the first: {why}");
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simulation::run;
+
+    fn system(settings: &[(&str, &str)]) -> Profile {
+        let mut profile = Profile::load("486-wd8003ep").unwrap();
+        profile.set_all([("workload.time", "2s"), ("workload.warmup", "200ms")]).unwrap();
+        profile.set_all(settings.iter().copied()).unwrap();
+        profile
+    }
+
+    fn samples(systems: &[&Profile], samples: usize) -> Option<Samples> {
+        sample(systems, Workload::TtcpReceive, samples, || ()).unwrap()
+    }
+
+    #[test]
+    fn an_outcome_lies_within_what_it_may_be_and_a_wider_interval_gives_a_wider_one() {
+        let width = |interval: &str| {
+            let profile = system(&[("host.tcp_time", interval), ("bus.clock", "6.7MHz")]);
+            let outcome = run(&profile, Workload::TtcpReceive).unwrap();
+            let spread = samples(&[&profile], 16).unwrap().spread(0, &outcome);
+            assert_eq!((spread.varied.as_slice(), spread.samples, spread.failed), (&["host.tcp_time"][..], 16, 0));
+            for Figure { nominal, interval: [low, high], .. } in &spread.figures {
+                assert!(low <= nominal && nominal <= high, "{spread:?}");
+            }
+            let figure = spread.figures.iter().find(|figure| figure.name == "throughput_kib_per_s").unwrap();
+            figure.interval[1] - figure.interval[0]
+        };
+        assert!(width("100us..300us") > 2.0 * width("180us..220us"));
+    }
+
+    #[test]
+    fn what_is_not_an_interval_takes_no_run() {
+        let (fixed, open) = (system(&[]), system(&[("host.tcp_time", "100us..300us")]));
+        assert!(samples(&[&fixed], 16).is_none() && samples(&[&open], 0).is_none());
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_samples_and_a_number_of_both_systems_moves_alike_in_both() {
+        let slow = system(&[("host.tcp_time", "100us..300us"), ("bus.clock", "6.7MHz")]);
+        let fast = system(&[("host.tcp_time", "100us..300us"), ("bus.clock", "8MHz")]);
+        let twice = [(); 2].map(|()| format!("{:?}", samples(&[&slow], 8).unwrap().rows));
+        assert_eq!(twice[0], twice[1]);
+        let higher = |systems: [&Profile; 2]| {
+            let outcomes = systems.map(|profile| run(profile, Workload::TtcpReceive).unwrap());
+            let joint = samples(&systems, 16).unwrap().joint(outcomes.each_ref());
+            let figure = joint.figures.iter().find(|figure| figure.name == "throughput_kib_per_s").unwrap();
+            (figure.pairs, figure.second_is_higher)
+        };
+        // Were the two drawn apart, the slower bus would now and then be the faster system.
+        assert_eq!(higher([&slow, &fast]), (16, 16));
+        assert_eq!(higher([&fast, &slow]), (16, 0));
+        assert_eq!(higher([&slow, &slow]), (16, 0));
+    }
+
+    #[test]
+    fn runs_without_an_outcome_are_counted_and_the_first_says_why() {
+        // Above the window, the run is refused.
+        let profile = system(&[("workload.mss", "536byte..4KiB"), ("host.receive_window", "3KiB")]);
+        let outcome = run(&profile, Workload::TtcpReceive).unwrap();
+        let spread = samples(&[&profile], 16).unwrap().spread(0, &outcome);
+        assert!((1..16).contains(&spread.failed), "{spread:?}");
+        assert!(spread.why.as_deref().is_some_and(|why| why.contains("does not take one segment")), "{spread:?}");
+        assert!(text(&spread).contains("have no outcome"));
+    }
+}
