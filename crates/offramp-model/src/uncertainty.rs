@@ -83,7 +83,7 @@ pub struct JointFigure {
 }
 
 /// Runs `workload` on each of `systems` at `samples` places of their intervals, on all processors; the seed is that of the
-/// first one's workload. `on_run` is called for each run that ends. `None`: nothing is an interval, or no sample is wanted.
+/// first one's workload. Each run that ends calls `on_run`. `None`: nothing is an interval, or no sample is wanted.
 ///
 /// # Errors
 /// When there are too many samples.

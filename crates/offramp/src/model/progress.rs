@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Between two renewals of the line.
+/// Between two updates.
 const INTERVAL: Duration = Duration::from_millis(200);
 
 /// The line; it is shown on a terminal alone.
