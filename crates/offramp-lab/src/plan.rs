@@ -146,7 +146,7 @@ impl Plan {
     pub fn claims(&self) -> Vec<&'static str> {
         let has = |name: &str| self.variants.iter().any(|variant| variant.name == name);
         let bears_on = |of: &Comparison| of.experiment == self.name && has(&of.base) && has(&of.variant);
-        claims::all().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
+        claims::all().iter().filter(|claim| claim.lab.iter().any(bears_on)).map(|claim| claim.id.as_str()).collect()
     }
 
     /// Whether round trips are measured after each sample. An experiment on request has latencies of its own where they

@@ -1,43 +1,54 @@
-//! The published claims, beside what the model says.
+//! Published results beside what the model says: cases, each in a file, and the 60 claims that come with offramp.
 //!
 //! A miss stays in the table. A number is fitted only to the rows that its profile names, and the table says how many
 //! numbers were fitted and how many rows are predicted.
+//!
+//! | file | what happens there |
+//! |---|---|
+//! | `claims/case.rs` | the file of a case |
+//! | `claims/engine.rs` | its runs, its expressions, and on which parameters a row hangs |
+//! | `claims/functions.rs` | what an expression may call |
+//! | `claims/live.rs` | what the lab measured of a claim |
+//! | `claims/text.rs` | the table for people |
 
-mod isa;
+mod case;
+mod engine;
+mod functions;
 mod live;
-mod ndis;
-mod published;
 mod text;
-mod tso;
-mod windows;
 
+pub use case::{Case, Comparison, read};
 pub use live::{Live, LiveFigure, LiveRun};
-pub use published::{Claim, Comparison, Source, all, sources};
 pub use text::text;
 
-use crate::profile::{self, Profile};
-use crate::simulation::ModelError;
-use serde::Serialize;
+use crate::pool;
+use crate::profile::quantity::Tag;
+use crate::profile::{self, Profile, ProfileError};
+use case::RowSpec;
+use engine::{Engine, parameters};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::LazyLock;
 
-const PERCENT: &str = "%";
+/// Unit of an error of percentages.
+const POINTS: &str = "points";
 
 /// How a row came about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
-    /// Numbers of the profile were chosen for it.
+    /// Numbers of the profile were fitted to it, or to another row that says the same.
     Fitted,
     /// A number that nobody published decides it, and was chosen with this row or one like it in view.
     Chosen,
-    /// It comes out of numbers that were not.
+    /// It comes out of numbers that were neither.
+    #[default]
     Predicted,
     /// It follows from the structure alone: an exact number, or a sign.
     Structural,
     /// It has no figure to compare with; what the model does is shown.
     Shown,
-    /// The model does not have it yet.
-    NotModelled,
 }
 
 impl Kind {
@@ -49,21 +60,33 @@ impl Kind {
             Self::Predicted => "predicted",
             Self::Structural => "structural",
             Self::Shown => "shown",
-            Self::NotModelled => "not modelled",
         }
     }
+}
+
+/// A parameter that the figure of a row hangs on.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Dependence {
+    /// The parameter.
+    pub name: &'static str,
+    /// Percent of the figure for one percent of it.
+    pub elasticity: f64,
+    /// How its number is known.
+    pub tag: String,
+    /// The rows that it was fitted to.
+    pub fitted_to: Vec<String>,
 }
 
 /// One line of the table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
-    /// The claim's number.
-    pub id: &'static str,
+    /// The case's number or name.
+    pub id: String,
     /// Which part of it, where it has several.
     pub part: String,
     /// What was published.
     pub published: String,
-    /// What the model says.
+    /// What the model says; `None` where its run stands still.
     pub modelled: Option<String>,
     /// What the lab measured of the claim, by one comparison after the other; `None` where it measured nothing.
     pub live: Option<Vec<Live>>,
@@ -75,16 +98,37 @@ pub struct Row {
     pub kind: Kind,
     /// The target that the row must meet.
     pub target: String,
-    /// Whether it does; `None` where it is not modelled.
+    /// Whether it does; `None` where there is none.
     pub ok: Option<bool>,
     /// What is not known and was assumed, or why there is no figure.
     pub assumption: String,
+    /// The parameters that its figure hangs on, the strongest first; `None`: it has none, or they were not asked for.
+    pub hangs_on: Option<Vec<Dependence>>,
+}
+
+impl Row {
+    fn new(case: &Case, spec: &RowSpec) -> Self {
+        Self {
+            id: case.id.clone(),
+            part: String::new(),
+            published: case.published.clone(),
+            modelled: None,
+            live: None,
+            error: None,
+            error_unit: "%",
+            kind: spec.kind,
+            target: String::new(),
+            ok: None,
+            assumption: String::new(),
+            hangs_on: None,
+        }
+    }
 }
 
 /// The whole table.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Table {
-    /// All claims, in the order of their numbers.
+    /// All rows, in the order of the cases.
     pub rows: Vec<Row>,
     /// Numbers that were fitted, with the rows that they were fitted to.
     pub fitted_numbers: Vec<FittedNumber>,
@@ -98,8 +142,6 @@ pub struct Table {
     pub predicted_figures_met: usize,
     /// Rows that leave their target.
     pub missed_rows: usize,
-    /// Claims that are not modelled yet.
-    pub not_modelled: usize,
     /// The run of the lab behind `live`; `None`: none was given.
     pub live_run: Option<LiveRun>,
 }
@@ -116,62 +158,57 @@ pub struct FittedNumber {
 }
 
 impl Table {
-    /// Whether every row that is modelled keeps to its target.
+    fn new(rows: Vec<Row>, fitted_numbers: Vec<FittedNumber>) -> Self {
+        let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
+        let is_figure = |row: &Row| row.kind == Kind::Predicted && row.error.is_some();
+        Self {
+            fitted_numbers,
+            chosen_rows: count(&|row| row.kind == Kind::Chosen),
+            predicted_rows: count(&|row| row.kind == Kind::Predicted),
+            predicted_figures: count(&is_figure),
+            predicted_figures_met: count(&|row| is_figure(row) && row.ok == Some(true)),
+            missed_rows: count(&|row| row.ok == Some(false)),
+            live_run: None,
+            rows,
+        }
+    }
+
+    /// Whether every row keeps to its target.
     pub fn is_ok(&self) -> bool {
         self.missed_rows == 0
     }
 }
 
-/// Runs all that the claims need.
+/// Runs all that the cases need. `hangs_on` names the tags of the numbers of which is said whether a row hangs on them: each
+/// takes a run more of each run of the row.
 ///
 /// # Errors
-/// When a profile that comes with offramp is wrong, or a run stands still.
-pub fn table() -> Result<Table, ModelError> {
-    let mut modelled = modelled()?;
-    let mut rows = Vec::new();
-    for claim in all() {
-        let (of_claim, others) = modelled.into_iter().partition::<Vec<_>, _>(|row: &Row| row.id == claim.id);
-        modelled = others;
-        if of_claim.is_empty() {
-            rows.push(Row::not_modelled(claim));
-        }
-        rows.extend(of_claim);
+/// When a case names what there is not, or an expression of it is none.
+pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool) -> Result<Table, ProfileError> {
+    let engine = Engine::new();
+    for case in cases {
+        case.run.keys().try_for_each(|name| case.planned(name, None).map(drop))?;
     }
-    let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
-    let is_figure = |row: &Row| row.kind == Kind::Predicted && row.error.is_some();
-    let chosen_rows = count(&|row| row.kind == Kind::Chosen);
-    let predicted_rows = count(&|row| row.kind == Kind::Predicted);
-    let predicted_figures = count(&is_figure);
-    let predicted_figures_met = count(&|row| is_figure(row) && row.ok == Some(true));
-    let missed_rows = count(&|row| row.ok == Some(false));
-    let not_modelled = count(&|row| row.kind == Kind::NotModelled);
-    Ok(Table {
-        rows,
-        fitted_numbers: fitted_numbers()?,
-        chosen_rows,
-        predicted_rows,
-        predicted_figures,
-        predicted_figures_met,
-        missed_rows,
-        not_modelled,
-        live_run: None,
-    })
-}
-
-/// The rows of all families, each made by a thread of its own: they share nothing, so their order does not matter.
-fn modelled() -> Result<Vec<Row>, ModelError> {
-    type Family = fn() -> Result<Vec<Row>, ModelError>;
-    const FAMILIES: [Family; 4] = [isa::rows, ndis::rows, tso::rows, windows::rows];
-    let families = std::thread::scope(|scope| {
-        let threads = FAMILIES.map(|family| scope.spawn(family));
-        threads.map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    });
-    let families = families.into_iter().collect::<Result<Vec<_>, _>>()?;
-    Ok(families.concat())
+    let specs: Vec<_> = cases.iter().flat_map(|case| case.rows.iter().map(move |spec| (case, spec))).collect();
+    let rows = pool::map(&specs, pool::threads(), |(case, spec)| engine.row(case, spec), |_, row| row.is_ok());
+    let mut rows = rows.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    let has_figure = |spec: &RowSpec| spec.metric.is_some() && !matches!(spec.kind, Kind::Structural | Kind::Shown);
+    let varied = specs.iter().enumerate().filter(|(_, (_, spec))| has_figure(spec));
+    let varied: Vec<_> =
+        varied.flat_map(|(at, (case, _))| parameters(case, hangs_on).into_iter().map(move |of| (at, of))).collect();
+    let one = |(at, of): &(usize, _)| engine.dependence(specs[*at].0, specs[*at].1, of);
+    let found = pool::map(&varied, pool::threads(), one, |_, _| true);
+    for ((at, _), dependence) in varied.iter().zip(found) {
+        rows[*at].hangs_on.get_or_insert_default().extend(dependence.flatten());
+    }
+    for hangs_on in rows.iter_mut().filter_map(|row| row.hangs_on.as_mut()) {
+        hangs_on.sort_by(|a, b| b.elasticity.abs().total_cmp(&a.elasticity.abs()));
+    }
+    Ok(Table::new(rows, fitted_numbers()?))
 }
 
 /// Every number that was fitted in any system or bus that comes with offramp, once.
-fn fitted_numbers() -> Result<Vec<FittedNumber>, ModelError> {
+fn fitted_numbers() -> Result<Vec<FittedNumber>, ProfileError> {
     let mut found = BTreeMap::new();
     for listed in profile::list() {
         let profile = match listed.kind {
@@ -188,77 +225,30 @@ fn fitted_numbers() -> Result<Vec<FittedNumber>, ModelError> {
     Ok(found.into_values().collect())
 }
 
-impl Row {
-    fn not_modelled(claim: &'static Claim) -> Self {
-        Self {
-            id: &claim.id,
-            part: String::new(),
-            published: claim.published.clone(),
-            modelled: None,
-            live: None,
-            error: None,
-            error_unit: PERCENT,
-            kind: Kind::NotModelled,
-            target: String::new(),
-            ok: None,
-            assumption: "not modelled yet".to_owned(),
-        }
-    }
-
-    /// A row with words on both sides.
-    fn words(id: &'static str, kind: Kind, modelled: String, target: &str, ok: bool, assumption: &str) -> Self {
-        Self {
-            id,
-            part: String::new(),
-            published: published::text_of(id).to_owned(),
-            modelled: Some(modelled),
-            live: None,
-            error: None,
-            error_unit: PERCENT,
-            kind,
-            target: target.to_owned(),
-            ok: Some(ok),
-            assumption: assumption.to_owned(),
-        }
-    }
-
-    /// A row with a figure on both sides, which must not differ by more than `within_percent`.
-    fn figure(id: &'static str, kind: Kind, figures: Figures, within_percent: f64, assumption: &str) -> Self {
-        let error = 100.0 * (figures.modelled / figures.published - 1.0);
-        Self {
-            id,
-            part: figures.part,
-            published: format!("{:.0} {}", figures.published, figures.unit),
-            modelled: Some(format!("{:.0} {}", figures.modelled, figures.unit)),
-            live: None,
-            error: Some(error),
-            error_unit: PERCENT,
-            kind,
-            target: format!("within {within_percent} %"),
-            ok: Some(error.abs() <= within_percent),
-            assumption: assumption.to_owned(),
-        }
-    }
-
-    /// A predicted row with figures that are percentages, which must not differ by more than `within_points`.
-    fn points(id: &'static str, figures: Figures, within_points: f64, assumption: &str) -> Self {
-        let points = figures.modelled - figures.published;
-        let row = Self::figure(id, Kind::Predicted, figures, within_points, assumption);
-        let (target, ok) = (format!("within {within_points} points"), Some(points.abs() <= within_points));
-        Self { target, ok, error: Some(points), error_unit: "points", ..row }
-    }
-
-    /// The same row, of one part of a claim.
-    fn of_part(mut self, part: &str) -> Self {
-        part.clone_into(&mut self.part);
-        self
-    }
+macro_rules! embedded {
+    ($($id:literal),* $(,)?) => {
+        &[$((concat!("cases/", $id, ".toml"), include_str!(concat!("../cases/", $id, ".toml"))),)*]
+    };
 }
 
-/// Two figures to compare.
-struct Figures {
-    part: String,
-    published: f64,
-    modelled: f64,
-    unit: &'static str,
+/// The claims, in the order of their numbers.
+#[rustfmt::skip]
+static EMBEDDED: &[(&str, &str)] = embedded![
+    "M1", "M2", "M3", "M4", "M5", "M6", "M7", "M8", "M9", "M10", "M11", "M12", "M13", "M14", "M15", "M16", "M17", "M18", "M19", "M20", "M21",
+    "R1", "R2", "R3", "R4", "R5", "R6", "R7", "R8", "R9", "R10", "R11", "R12",
+    "H1", "H2", "H3", "H4", "H5", "H6", "H7",
+    "I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I10", "I11", "I12", "I13", "I14", "I15", "I16", "I17", "I18", "I19", "I20",
+];
+
+/// Every claim that comes with offramp, in the order of their numbers.
+///
+/// # Panics
+/// Never: the files are part of the program, and tests read them.
+pub fn all() -> &'static [Case] {
+    static CASES: LazyLock<Vec<Case>> = LazyLock::new(|| {
+        let case =
+            |(file, text): &(&str, &str)| Case::parse(text, Path::new(file)).unwrap_or_else(|error| panic!("{error}"));
+        EMBEDDED.iter().map(case).collect()
+    });
+    &CASES
 }

@@ -21,12 +21,11 @@
 //! | [`uncertainty`] | what an outcome may be, where numbers are intervals |
 //! | [`pool`] | many runs at once |
 //! | [`mechanism`] | the curves that show why |
-//! | [`claims`] | the published claims, beside what the model says |
+//! | [`claims`] | published results, each in a file, beside what the model says |
 
 #![forbid(unsafe_code)]
 
 pub mod bus;
-pub mod case;
 pub mod claims;
 pub mod compare;
 pub mod config;

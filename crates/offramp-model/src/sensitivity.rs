@@ -24,7 +24,7 @@ use serde::Serialize;
 use std::num::NonZeroUsize;
 
 /// Parameters that say how a run is made, not what is modelled.
-const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
+pub(crate) const OF_THE_RUN: [&str; 3] = ["workload.warmup", "workload.time", "workload.seed"];
 
 /// How far parameters are varied.
 #[derive(Clone, Copy, Debug, PartialEq)]

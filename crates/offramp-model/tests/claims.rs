@@ -3,14 +3,29 @@
 use offramp_model::claims::{self, Kind, Table};
 use std::sync::LazyLock;
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| claims::table().unwrap());
+static TABLE: LazyLock<Table> = LazyLock::new(|| claims::check(claims::all(), |_| false).unwrap());
 
 #[test]
-fn every_claim_is_in_the_table_modelled_or_not() {
-    let mut ids: Vec<_> = TABLE.rows.iter().map(|row| row.id).collect();
+fn each_of_the_sixty_claims_stands_once_says_something_and_has_its_rows() {
+    let numbers = [("M", 21), ("R", 12), ("H", 7), ("I", 20)];
+    let expected: Vec<String> =
+        numbers.iter().flat_map(|(letter, last)| (1..=*last).map(move |n| format!("{letter}{n}"))).collect();
+    assert_eq!(claims::all().iter().map(|claim| claim.id.as_str()).collect::<Vec<_>>(), expected);
+    assert!(claims::all().iter().all(|claim| !claim.published.is_empty()));
+    let mut ids: Vec<_> = TABLE.rows.iter().map(|row| row.id.as_str()).collect();
     ids.dedup();
-    let published: Vec<_> = claims::all().map(|claim| claim.id.as_str()).collect();
-    assert_eq!(ids, published);
+    assert_eq!(ids, expected);
+}
+
+#[test]
+fn a_published_range_is_of_one_kind_and_not_empty() {
+    for claim in claims::all() {
+        for of in &claim.lab {
+            assert!(!of.metrics.is_empty() && (of.ratio.is_none() || of.value.is_none()), "{}", claim.id);
+            let range = of.ratio.or(of.value);
+            assert!(range.is_none_or(|[low, high]| 0.0 <= low && low <= high), "{}", claim.id);
+        }
+    }
 }
 
 /// Rows that miss their target, and are published as they are. A row that meets it again is removed here.
@@ -18,7 +33,7 @@ const MISSES: [&str; 4] = ["M8", "R6", "R7", "R12"];
 
 #[test]
 fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
-    let missed: Vec<_> = TABLE.rows.iter().filter(|row| row.ok == Some(false)).map(|row| row.id).collect();
+    let missed: Vec<_> = TABLE.rows.iter().filter(|row| row.ok == Some(false)).map(|row| row.id.as_str()).collect();
     assert_eq!(missed, MISSES);
     assert_eq!(TABLE.missed_rows, MISSES.len());
     assert_eq!(TABLE.is_ok(), MISSES.is_empty());
@@ -26,7 +41,7 @@ fn every_row_that_is_modelled_keeps_to_its_target_but_for_the_known_misses() {
 
 #[test]
 fn only_the_rows_that_are_meant_to_be_are_fitted() {
-    let fitted: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Fitted).map(|row| row.id).collect();
+    let fitted: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Fitted).map(|row| row.id.as_str()).collect();
     assert_eq!(fitted, ["M1", "M9", "R11", "H1", "H1", "H1", "H1", "H2", "H2", "I7", "I7", "I8"]);
     let numbers: Vec<_> = TABLE.fitted_numbers.iter().map(|number| number.name).collect();
     let expected = [
@@ -67,7 +82,7 @@ fn only_the_rows_that_are_meant_to_be_are_fitted() {
 
 #[test]
 fn a_row_that_a_chosen_number_decides_is_not_called_predicted() {
-    let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id).collect();
+    let chosen: Vec<_> = TABLE.rows.iter().filter(|row| row.kind == Kind::Chosen).map(|row| row.id.as_str()).collect();
     assert_eq!(chosen, ["M2", "M2", "R1", "R2", "R3", "R4", "R7", "R7", "R9", "R12", "I17"]);
     assert_eq!(TABLE.chosen_rows, chosen.len());
     let with_figure = TABLE.rows.iter().filter(|row| row.kind == Kind::Predicted && row.error.is_some()).count();

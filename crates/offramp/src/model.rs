@@ -1,6 +1,5 @@
 //! `offramp model`: adapters, buses and hosts that are not here, in virtual time.
 
-mod check;
 mod compare;
 mod dma;
 mod params;
@@ -19,7 +18,7 @@ use offramp_lab::report::modelled::{explanation, live, load};
 use offramp_model::claims;
 use offramp_model::config::Workload;
 use offramp_model::explain;
-use offramp_model::profile::quantity::Quantity;
+use offramp_model::profile::quantity::{Quantity, Tag};
 use offramp_model::profile::schema::Key;
 use offramp_model::profile::{self, Profile};
 use offramp_model::simulation::{Outcome, run as simulate};
@@ -47,6 +46,7 @@ Examples:
   offramp model params bus.                        the parameters of a bus
   offramp model dma pcie-3x8 --bytes 64,1514 --op both
   offramp model claims                             what was published beside what the model says
+  offramp model check results/                     the same for published results of your own
   offramp lab --json > lab.json
   offramp model claims --live lab.json             and beside what was measured here
   offramp model report --html claims.html          the same as a page, with charts
@@ -75,7 +75,7 @@ enum Command {
         json: bool,
     },
     /// Run published results that files describe, and compare
-    Check(check::Args),
+    Check(CheckArgs),
     /// Run a workload on a system
     Run {
         #[command(flatten)]
@@ -99,14 +99,7 @@ enum Command {
     /// Write a page with the claims and a chart of each mechanism
     Report(report::Args),
     /// Set the published claims beside what the model says
-    Claims {
-        /// Print one JSON object instead of text
-        #[arg(long)]
-        json: bool,
-        /// Set beside them what the lab measured: what `offramp lab --json` printed
-        #[arg(long, value_name = "FILE")]
-        live: Option<PathBuf>,
-    },
+    Claims(ClaimsArgs),
 }
 
 #[derive(ClapArgs)]
@@ -141,6 +134,42 @@ impl SampleArgs {
     }
 }
 
+// How the table of published results is printed.
+#[derive(ClapArgs)]
+struct LedgerArgs {
+    /// Say on which parameters each figure hangs
+    #[arg(long)]
+    hangs_on: bool,
+    /// Print one JSON object instead of text
+    #[arg(long)]
+    json: bool,
+}
+
+impl LedgerArgs {
+    /// The numbers on which a row may hang, as far as that is asked for.
+    fn tags(&self) -> fn(Tag) -> bool {
+        if self.hangs_on { |_| true } else { |_| false }
+    }
+}
+
+#[derive(ClapArgs)]
+struct ClaimsArgs {
+    #[command(flatten)]
+    ledger: LedgerArgs,
+    /// Set beside them what the lab measured: what `offramp lab --json` printed
+    #[arg(long, value_name = "FILE")]
+    live: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+struct CheckArgs {
+    /// Files that end in .toml, or directories of them
+    #[arg(required = true)]
+    files: Vec<PathBuf>,
+    #[command(flatten)]
+    ledger: LedgerArgs,
+}
+
 /// Reads a workload; help and errors name all.
 fn workload() -> impl TypedValueParser<Value = Workload> {
     let of_name = |name: String| Workload::NAMES.iter().find(|(of, _)| *of == name).map(|(_, workload)| *workload);
@@ -158,7 +187,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::List => list(),
         Command::Params(args) => params::run(args),
         Command::Dma(args) => dma::run(args),
-        Command::Check(args) => check::run(args),
+        Command::Check(args) => check(args),
         Command::Workloads { json } => params::workloads(*json),
         Command::Run { run, samples, html } => run_workload(run, samples, html.as_deref()),
         Command::Explain(args) => explain_workload(args),
@@ -166,7 +195,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Sensitivity(args) => sensitivity::run(args),
         Command::Report(args) => report::run(args),
-        Command::Claims { json, live } => show_claims(*json, live.as_deref()),
+        Command::Claims(args) => show_claims(&args.ledger, claims_table(args.live.as_deref(), args.ledger.tags())),
     }
 }
 
@@ -340,21 +369,27 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
 
 /// The table of claims, with what the lab measured beside it if there is a report of it; else the exit status, its
 /// reason told.
-fn claims_table(live: Option<&Path>) -> Result<claims::Table, ExitCode> {
+fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool) -> Result<claims::Table, ExitCode> {
     let report = live.map(live::read).transpose().map_err(|error| fail(format_args!("model: {error}"), SETUP))?;
-    let mut table = claims::table().map_err(|error| fail(format_args!("model: {error}"), FAILED))?;
+    let mut table =
+        claims::check(claims::all(), hangs_on).map_err(|error| fail(format_args!("model: {error}"), FAILED))?;
     if let Some(report) = &report {
         live::fill(&mut table, report);
     }
     Ok(table)
 }
 
-fn show_claims(json: bool, live: Option<&Path>) -> ExitCode {
-    let table = match claims_table(live) {
+fn check(args: &CheckArgs) -> ExitCode {
+    let table = claims::read(&args.files).and_then(|cases| claims::check(&cases, args.ledger.tags()));
+    show_claims(&args.ledger, table.map_err(|error| fail(format_args!("model: {error}"), SETUP)))
+}
+
+fn show_claims(args: &LedgerArgs, table: Result<claims::Table, ExitCode>) -> ExitCode {
+    let table = match table {
         Ok(table) => table,
         Err(status) => return status,
     };
-    if json {
+    if args.json {
         print_json(&table);
     } else {
         print(claims::text(&table));

@@ -5,7 +5,7 @@ use super::words::{SLOW_BPS, gbit, interval, mbit, or_dash, verdict_ratio};
 use crate::compare::{self, Spread, spread};
 use crate::metric::{self, Metric};
 use crate::model::{Experiment, LabReport, Machine, Variant, Verdict};
-use offramp_model::claims::{self, Claim, Comparison, Live, LiveFigure};
+use offramp_model::claims::{self, Case, Comparison, Live, LiveFigure};
 
 /// How to read what stands beside a claim.
 pub const READING: &str = "A published range is of the first metric that is named; it is what the words come to where no \
@@ -14,15 +14,15 @@ pub const READING: &str = "A published range is of the first metric that is name
 /// A claim beside what one comparison found.
 pub struct Row {
     /// The claim.
-    pub claim: &'static Claim,
+    pub claim: &'static Case,
     /// What was found.
     pub live: Live,
 }
 
 /// Every claim that an experiment bears on, once for each comparison that it measured.
 pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
-    let touched = claims::all().filter(|claim| experiment.claims.contains(&claim.id));
-    let of_claim = |claim: &'static Claim| {
+    let touched = claims::all().iter().filter(|claim| experiment.claims.contains(&claim.id));
+    let of_claim = |claim: &'static Case| {
         let found = claim.lab.iter().filter_map(|of| live(of, experiment, machine));
         found.map(move |live| Row { claim, live })
     };
@@ -30,13 +30,13 @@ pub fn rows(experiment: &Experiment, machine: &Machine) -> Vec<Row> {
 }
 
 /// Every claim that a run bears on, with what each of its experiments measured.
-pub fn by_claim(report: &LabReport) -> Vec<(&'static Claim, Vec<Live>)> {
+pub fn by_claim(report: &LabReport) -> Vec<(&'static Case, Vec<Live>)> {
     let all: Vec<Row> = report.experiments.iter().flat_map(|experiment| rows(experiment, &report.machine)).collect();
-    let of = |claim: &'static Claim| {
+    let of = |claim: &'static Case| {
         let live = all.iter().filter(|row| row.claim.id == claim.id).map(|row| row.live.clone());
         (claim, live.collect::<Vec<_>>())
     };
-    claims::all().map(of).filter(|(_, live)| !live.is_empty()).collect()
+    claims::all().iter().map(of).filter(|(_, live)| !live.is_empty()).collect()
 }
 
 /// `None` where the experiment has not both variants, or measured no metric of them.
@@ -223,7 +223,7 @@ mod tests {
     fn every_comparison_of_a_run_is_measured_with_its_figures() {
         for report in [sample::with_moderation(), sample::with_impairments()] {
             let ran = |of: &&Comparison| report.experiments.iter().any(|one| one.name == of.experiment);
-            let expected = claims::all().flat_map(|claim| &claim.lab).filter(ran).count();
+            let expected = claims::all().iter().flat_map(|claim| &claim.lab).filter(ran).count();
             let found: Vec<Live> = by_claim(&report).into_iter().flat_map(|(_, live)| live).collect();
             assert_eq!(found.len(), expected);
             for live in found {

@@ -4,7 +4,7 @@ use std::io;
 use std::path::Path;
 
 use minijinja::{Environment, UndefinedBehavior};
-use offramp_model::claims::Source;
+use offramp_model::claims::Case;
 use serde::Serialize;
 
 use super::chart::{self, Chart, Forest, ForestAxis, ForestRow};
@@ -196,13 +196,12 @@ fn page(report: &LabReport) -> Page {
 
 /// Where the claims that the run bears on were published: "M1: Microsoft, …".
 fn sources(report: &LabReport) -> Vec<String> {
-    let touched = claims::by_claim(report);
-    let of = |source: &Source| {
-        let is_of = |id: &str| source.claims.iter().any(|claim| claim.id == id);
-        let ids: Vec<&str> = touched.iter().map(|(claim, _)| claim.id.as_str()).filter(|id| is_of(id)).collect();
-        (!ids.is_empty()).then(|| format!("{}: {}.", ids.join(", "), source.name))
+    let touched: Vec<&Case> = claims::by_claim(report).into_iter().map(|(claim, _)| claim).collect();
+    let of = |claims: &[&Case]| {
+        let ids: Vec<&str> = claims.iter().map(|claim| claim.id.as_str()).collect();
+        format!("{}: {}.", ids.join(", "), claims[0].source)
     };
-    offramp_model::claims::sources().iter().filter_map(of).collect()
+    touched.chunk_by(|one, next| one.source == next.source).map(of).collect()
 }
 
 /// Only adapters that are programs have processor time of their own.

@@ -90,7 +90,7 @@ fn sample(rates: &Rates, round: usize, seed: &mut u64) -> Sample {
 
 /// The claims that an experiment bears on.
 fn claims_of(name: &str) -> Vec<String> {
-    let touched = claims::all().filter(|claim| claim.lab.iter().any(|of| of.experiment == name));
+    let touched = claims::all().iter().filter(|claim| claim.lab.iter().any(|of| of.experiment == name));
     touched.map(|claim| claim.id.clone()).collect()
 }
 

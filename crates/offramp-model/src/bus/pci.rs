@@ -7,9 +7,11 @@
 pub mod shared;
 
 use crate::time::Span;
+use serde::Deserialize;
 
 /// How a master asks (PCI Local Bus Specification 2.2, 3.1.1).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Command {
     /// Memory Write, or Memory Write and Invalidate.
     Write,

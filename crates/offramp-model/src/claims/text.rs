@@ -1,6 +1,6 @@
 //! The table for people.
 
-use super::{Kind, LiveRun, Row, Table};
+use super::{LiveRun, Row, Table};
 use std::fmt::Write;
 
 /// The table as text: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
@@ -11,18 +11,14 @@ pub fn text(table: &Table) -> String {
         write_run(&mut out, run);
     }
     let mut last = "";
-    for row in table.rows.iter().filter(|row| row.kind != Kind::NotModelled) {
+    for row in &table.rows {
         write_row(&mut out, row);
         if row.id != last {
             write_live(&mut out, row, table.live_run.is_some());
         }
-        last = row.id;
+        last = &row.id;
     }
-    let missing: Vec<_> = table.rows.iter().filter(|row| row.kind == Kind::NotModelled).map(|row| row.id).collect();
-    if !missing.is_empty() {
-        // Writing to a string does not fail.
-        let _ = writeln!(out, "not modelled yet ({}): {}", missing.len(), missing.join(" "));
-    }
+    // Writing to a string does not fail.
     let _ = writeln!(
         out,
         "{} numbers fitted; {} rows decided by a number that was chosen for them; {} rows predicted, {} of them with a figure, \
@@ -53,6 +49,15 @@ fn write_row(out: &mut String, row: &Row) {
     let _ = writeln!(out, "     modelled: {modelled}{error}; target: {}", row.target);
     if !row.assumption.is_empty() {
         let _ = writeln!(out, "     assumed: {}", row.assumption);
+    }
+    let hangs_on = row.hangs_on.iter().flatten().map(|of| {
+        let fitted_to =
+            if of.fitted_to.is_empty() { String::new() } else { format!(" to {}", of.fitted_to.join(", ")) };
+        format!("{} {:+.2} ({}{fitted_to})", of.name, of.elasticity, of.tag)
+    });
+    let hangs_on: Vec<_> = hangs_on.collect();
+    if !hangs_on.is_empty() {
+        let _ = writeln!(out, "     hangs on, percent for a percent: {}", hangs_on.join(", "));
     }
 }
 

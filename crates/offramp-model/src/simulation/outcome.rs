@@ -64,7 +64,7 @@ pub const ACTIVITIES: [(Activity, &str); 15] = [
 ];
 
 /// Counters, all growing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Payload bytes that the process has read, and that the peer has received in order.
     pub bytes: u64,

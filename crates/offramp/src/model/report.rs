@@ -24,7 +24,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     // Before the charts, which take longer: a file that cannot be read is reported at once.
-    let table = match args.html.as_ref().map(|_| claims_table(args.live.as_deref())).transpose() {
+    let table = match args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false)).transpose() {
         Ok(table) => table,
         Err(status) => return status,
     };

@@ -7,6 +7,7 @@
 //! not ask again: the bridge takes the bus when it has the data.
 
 use super::{Command, PCI_33_32, Pci};
+use serde::Serialize;
 
 /// What one master does, over and over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +62,7 @@ pub const WRITER: Master = Master {
 };
 
 /// What a master did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     /// Bytes moved.
     pub bytes: u64,

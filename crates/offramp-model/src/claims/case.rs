@@ -1,0 +1,285 @@
+//! A case: a published result in one TOML file, with what is run for it and what is read off.
+//!
+//! ```toml
+//! published = "486-40 with a WD8003EP: 970 kB/s at 13.4 MHz"
+//! source = "the Linux Ethernet HOWTO"
+//! system = "486-wd8003ep"
+//! workload = "ttcp-receive"
+//! set = { "bus.clock" = "13.4MHz" }
+//!
+//! [[row]]
+//! metric = "throughput_kib_per_s"
+//! value = 970
+//! within = "5 %"
+//! ```
+//!
+//! A case with several runs names each in `[run]`; what a run does not say, the case says. `[figure]` names expressions over
+//! runs. `metric` and `holds` of a row are expressions over runs and figures, and its texts are templates with them.
+
+use super::Kind;
+use crate::config::Workload;
+use crate::profile::quantity::nearest;
+use crate::profile::schema::Key;
+use crate::profile::{Profile, ProfileError, key_error, read_text};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The run of a case that names none: an expression reads what came of it without a name in front.
+pub(super) const ONLY_RUN: &str = "run";
+
+type Settings = BTreeMap<String, String>;
+
+/// Two variants of an experiment of the lab.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Comparison {
+    /// Name of the experiment.
+    pub experiment: String,
+    /// The variant that is compared with.
+    pub base: String,
+    /// The variant that the claim is about.
+    pub variant: String,
+    /// Names of metrics: the one that the claim is about, and those that show what came with it.
+    pub metrics: Vec<String>,
+    /// Published range of the first metric, variant over base.
+    pub ratio: Option<[f64; 2]>,
+    /// Published range of the first metric of the variant.
+    pub value: Option<[f64; 2]>,
+}
+
+/// One run, or a list of runs over the values that it varies.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub(super) struct RunSpec {
+    system: Option<String>,
+    workload: Option<String>,
+    set: Settings,
+    pub(super) vary: BTreeMap<String, Vec<String>>,
+}
+
+/// What one row compares.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct RowSpec {
+    #[serde(default)]
+    pub(super) part: String,
+    #[serde(default)]
+    pub(super) kind: Kind,
+    /// The figure that the row is about.
+    pub(super) metric: Option<String>,
+    /// The same as it was published.
+    pub(super) value: Option<f64>,
+    pub(super) unit: Option<String>,
+    pub(super) within: Option<Within>,
+    /// What the model says, in words.
+    pub(super) shows: Option<String>,
+    /// A condition.
+    pub(super) holds: Option<String>,
+    pub(super) target: Option<String>,
+    #[serde(default)]
+    pub(super) assumed: String,
+}
+
+/// A published result.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Case {
+    /// Its number, which it keeps for good; of a file without one, the file's name.
+    #[serde(default)]
+    pub id: String,
+    /// What was published.
+    pub published: String,
+    /// Where, and of which machine.
+    pub source: String,
+    /// What a reader of the lab's figures must know; empty for nothing.
+    #[serde(default)]
+    pub note: String,
+    /// What the lab compares for it; nothing where the lab cannot measure it.
+    #[serde(default)]
+    pub lab: Vec<Comparison>,
+    system: Option<String>,
+    workload: Option<String>,
+    #[serde(default)]
+    set: Settings,
+    #[serde(default)]
+    pub(super) run: BTreeMap<String, RunSpec>,
+    #[serde(default)]
+    pub(super) figure: BTreeMap<String, String>,
+    #[serde(default, rename = "row")]
+    pub(super) rows: Vec<RowSpec>,
+    #[serde(skip)]
+    pub(super) file: PathBuf,
+}
+
+/// How far a figure may be from the published one.
+#[derive(Clone, Copy, Debug, PartialEq, Deserialize)]
+#[serde(try_from = "String")]
+pub(super) enum Within {
+    Percent(f64),
+    Points(f64),
+    Factor(f64),
+}
+
+impl TryFrom<String> for Within {
+    type Error = &'static str;
+
+    fn try_from(text: String) -> Result<Self, Self::Error> {
+        const FORM: &str = "write it as \"5 %\", \"3 points\" or \"factor 2\"";
+        let (first, second) = text.split_once(' ').ok_or(FORM)?;
+        let (number, of): (&str, fn(f64) -> Self) = match (first, second) {
+            ("factor", factor) => (factor, Self::Factor),
+            (percent, "%") => (percent, Self::Percent),
+            (points, "points") => (points, Self::Points),
+            _ => return Err(FORM),
+        };
+        number.parse().ok().filter(|number: &f64| *number > 0.0 && number.is_finite()).map(of).ok_or(FORM)
+    }
+}
+
+/// One run of a case.
+pub(super) struct Planned {
+    pub(super) profile: Profile,
+    pub(super) workload: Workload,
+    /// All that decides its outcome.
+    pub(super) fingerprint: String,
+}
+
+impl Case {
+    /// Reads a case from the text of a file.
+    ///
+    /// # Errors
+    /// When it is no TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
+        let mut case: Self = toml::from_str(text).map_err(|error| form(file, error))?;
+        file.clone_into(&mut case.file);
+        if case.id.is_empty() {
+            case.id = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        }
+        if case.run.is_empty() && case.system.is_some() {
+            case.run.insert(ONLY_RUN.to_owned(), RunSpec::default());
+        }
+        match case.rows.iter().find_map(wrong) {
+            Some((key, why)) => Err(case.error(&format!("row.{key}"), why.to_owned())),
+            None if case.rows.is_empty() => {
+                Err(case.error("row", "there is none: [[row]] says what is read off".to_owned()))
+            }
+            None if case.source.trim().is_empty() => {
+                Err(case.error("source", "it is empty; say where it was published".to_owned()))
+            }
+            None => Ok(case),
+        }
+    }
+
+    /// An error in a key of the case.
+    pub(super) fn error(&self, key: &str, why: String) -> ProfileError {
+        key_error(&self.file.display().to_string(), key, why)
+    }
+
+    /// All that one of its runs stands for: one, or one for each combination of the values that it varies. In each the
+    /// parameter `raised` is higher, if there is a higher value of it.
+    ///
+    /// # Errors
+    /// When a system, a workload, a parameter or a value is wrong.
+    pub(super) fn planned(&self, name: &str, raised: Option<&'static Key>) -> Result<Vec<Planned>, ProfileError> {
+        let run = &self.run[name];
+        let missing = |key: &str| self.error(&format!("run.{name}.{key}"), format!("the {key} is missing"));
+        let system = run.system.as_ref().or(self.system.as_ref()).ok_or_else(|| missing("system"))?;
+        let workload = run.workload.as_ref().or(self.workload.as_ref()).ok_or_else(|| missing("workload"))?;
+        let names = Workload::NAMES.map(|(name, _)| name);
+        let (_, found) = Workload::NAMES.iter().find(|(name, _)| name == workload).ok_or_else(|| {
+            let why = format!("there is no workload {workload:?}; use one of: {}", names.join(", "));
+            self.error("workload", why + &nearest(workload, &names))
+        })?;
+        let beside = self.file.parent().unwrap_or(Path::new("")).join(system);
+        let is_file = beside.extension().is_some_and(|extension| extension == "toml");
+        let base = Profile::load(&if is_file { beside.to_string_lossy().into_owned() } else { system.clone() })
+            .map_err(|error| self.error("system", error.to_string()))?;
+        let mut settings: Vec<Settings> = vec![self.set.clone().into_iter().chain(run.set.clone()).collect()];
+        for (key, values) in &run.vary {
+            let with = |of: &Settings, value: &String| {
+                of.clone().into_iter().chain([(key.clone(), value.clone())]).collect::<Settings>()
+            };
+            settings = settings.iter().flat_map(|of| values.iter().map(move |value| with(of, value))).collect();
+        }
+        let planned = |of: &Settings| {
+            let mut profile = base.clone();
+            profile
+                .set_all(of.iter().map(|(key, value)| (key.as_str(), value.as_str())))
+                .map_err(|error| self.error("set", error.to_string()))?;
+            let mut fingerprint = format!("{} {workload} {of:?}", base.name);
+            if let Some((key, higher)) = raised.and_then(|key| Some((key, raise(&profile, key)?))) {
+                profile = higher;
+                fingerprint += key.name;
+            }
+            Ok(Planned { profile, workload: *found, fingerprint })
+        };
+        settings.iter().map(planned).collect()
+    }
+}
+
+/// The next value by which the influence of a parameter shows: a tenth more, and at least one step.
+pub(super) fn raised(key: &Key, value: u64) -> u64 {
+    let higher = value.saturating_add(value / 10);
+    (higher - higher % key.step()).max(value.saturating_add(key.step()))
+}
+
+/// `None` where that is no value of this profile, or the profile has none.
+fn raise(profile: &Profile, key: &'static Key) -> Option<Profile> {
+    let (mut higher, value) = (profile.clone(), profile.value(key.name));
+    (value > 0 && higher.set_base_units([(key, raised(key, value))]).is_ok()).then_some(higher)
+}
+
+/// The first key of a row that does not go with the others.
+fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
+    match (&row.metric, row.value, row.within) {
+        (None, Some(_), _) => Some(("metric", "it is missing; a published value is compared with it")),
+        (None, ..) if row.shows.is_none() => {
+            Some(("metric", "it is missing, and so is `shows`; one of them says what is read off"))
+        }
+        (_, value, within) if value.is_some() != within.is_some() => {
+            Some(("within", "a published value has how far the model may be from it, and only such a value has"))
+        }
+        (_, Some(0.0), Some(Within::Percent(_) | Within::Factor(_))) => {
+            Some(("within", "of a value of 0 it is a number of points"))
+        }
+        _ => None,
+    }
+}
+
+/// An error of form; an unknown name is answered with the nearest.
+fn form(file: &Path, error: toml::de::Error) -> ProfileError {
+    let file = file.display().to_string();
+    // "unknown field `withn`, expected one of `part`, `kind`, …"
+    let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
+    match names.as_slice() {
+        [unknown, known @ ..] if error.message().starts_with("unknown ") => {
+            let why = format!("it is none of: {}{}", known.join(", "), nearest(unknown, known));
+            key_error(&file, unknown, why)
+        }
+        _ => ProfileError::Form { file, error: Box::new(error) },
+    }
+}
+
+/// Reads cases from files, and from the `.toml` files of directories in the order of their names.
+///
+/// # Errors
+/// When one cannot be read or is no case.
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
+    let mut cases = Vec::new();
+    for path in paths {
+        let failed = |error| ProfileError::Read { file: path.display().to_string(), error };
+        let mut files = vec![path.clone()];
+        if path.is_dir() {
+            let entries = std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map(|entry| entry.path()));
+            files = entries.collect::<Result<_, _>>().map_err(failed)?;
+            files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+            files.sort();
+        }
+        for file in files {
+            let failed = |error| ProfileError::Read { file: file.display().to_string(), error };
+            cases.push(Case::parse(&read_text(&file).map_err(failed)?, &file)?);
+        }
+    }
+    Ok(cases)
+}

@@ -1,0 +1,214 @@
+//! Evaluates the rows of cases. A run is made when an expression first names it, and once.
+
+use super::case::{Case, ONLY_RUN, Planned, RowSpec, Within, raised};
+use super::functions::environment;
+use super::{Dependence, POINTS, Row};
+use crate::metrics::{self, METRICS};
+use crate::profile::ProfileError;
+use crate::profile::quantity::{Dimension, Quantity, Tag, nearest};
+use crate::profile::schema::Key;
+use crate::sensitivity::OF_THE_RUN;
+use crate::simulation::{ModelError, Outcome, run};
+use minijinja::value::{ValueKind, merge_maps};
+use minijinja::{Environment, Value};
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// Percent of a figure for one percent of a parameter, from which the figure hangs on it.
+const DEPENDS_FROM: f64 = 0.05;
+/// Why a run has no outcome; nothing where it has one.
+const STALLED: &str = "stalled";
+
+/// What comes of one run, as soon as there is something.
+type Cell = Arc<OnceLock<Value>>;
+
+/// The parameter that is higher in every run.
+type Raised = Option<&'static Key>;
+
+pub(super) struct Engine {
+    environment: Environment<'static>,
+    outcomes: Mutex<HashMap<String, Cell>>,
+}
+
+impl Engine {
+    pub(super) fn new() -> Self {
+        Self { environment: environment(), outcomes: Mutex::default() }
+    }
+
+    /// A row; where a run stands still, one that misses its target for this reason.
+    pub(super) fn row(&self, case: &Case, spec: &RowSpec) -> Result<Row, ProfileError> {
+        self.judged(case, spec).or_else(|(key, why)| match self.stalled(case) {
+            Some(stalled) => Ok(Row { ok: Some(false), assumption: stalled, ..Row::new(case, spec) }),
+            None => Err(case.error(&format!("row.{key}"), why)),
+        })
+    }
+
+    fn judged(&self, case: &Case, spec: &RowSpec) -> Result<Row, (&'static str, String)> {
+        let render = |key, text: &str| self.render(case, text).map_err(|why| (key, why));
+        let metric = spec.metric.as_ref().map(|text| self.figure(case, text, None)).transpose();
+        let modelled = metric.map_err(|why| ("metric", why))?;
+        let holds = spec.holds.as_ref().map(|text| self.evaluate(case, text, None, false)).transpose();
+        let holds = holds.map_err(|why| ("holds", why))?.map(|value| value.is_true());
+        let part = render("part", &spec.part)?;
+        let mut row = Row { part, ok: holds, assumption: render("assumed", &spec.assumed)?, ..Row::new(case, spec) };
+        let show = |value: f64| {
+            // As many digits as were published.
+            let digits = spec.value.map_or(1, |value| value.to_string().split_once('.').map_or(0, |(_, of)| of.len()));
+            format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
+        };
+        row.modelled = modelled.map(show);
+        if let (Some(published), Some(modelled), Some(within)) = (spec.value, modelled, spec.within) {
+            let (points, percent) = (modelled - published, 100.0 * (modelled / published - 1.0));
+            let (target, error, unit, is_within) = match within {
+                Within::Percent(most) => (format!("within {most} %"), percent, "%", percent.abs() <= most),
+                Within::Points(most) => (format!("within {most} points"), points, POINTS, points.abs() <= most),
+                Within::Factor(most) => {
+                    let is_within = (1.0 / most..=most).contains(&(modelled / published));
+                    (format!("within a factor of {most}"), percent, "%", is_within)
+                }
+            };
+            let ok = Some(is_within && holds.unwrap_or(true));
+            row = Row { published: show(published), target, error: Some(error), error_unit: unit, ok, ..row };
+        }
+        if let Some(text) = &spec.shows {
+            row.modelled = Some(render("shows", text)?);
+            case.published.clone_into(&mut row.published);
+        }
+        if let Some(target) = &spec.target {
+            target.clone_into(&mut row.target);
+        }
+        Ok(row)
+    }
+
+    /// What a percent more of a parameter does to the figure of a row; `None` where that is next to nothing.
+    pub(super) fn dependence(&self, case: &Case, spec: &RowSpec, of: &(&'static Key, Quantity)) -> Option<Dependence> {
+        let (metric, (key, quantity)) = (spec.metric.as_ref()?, of);
+        let here = self.figure(case, metric, None).ok()?;
+        let change = (self.figure(case, metric, Some(*key)).ok()? - here) / here.abs();
+        let elasticity = change / (raised(key, quantity.value) as f64 / quantity.value as f64).ln();
+        let (tag, fitted_to) = (quantity.tag.to_string(), quantity.fitted_to.clone());
+        let depends = elasticity.is_finite() && elasticity.abs() >= DEPENDS_FROM;
+        depends.then_some(Dependence { name: key.name, elasticity, tag, fitted_to })
+    }
+
+    fn figure(&self, case: &Case, text: &str, raised: Raised) -> Result<f64, String> {
+        f64::try_from(self.evaluate(case, text, raised, false)?).map_err(|error| error.to_string())
+    }
+
+    fn evaluate(&self, case: &Case, text: &str, raised: Raised, is_figure: bool) -> Result<Value, String> {
+        let expression = self.environment.compile_expression(text).map_err(|error| error.to_string())?;
+        let names = self.names(case, expression.undeclared_variables(true), raised, is_figure)?;
+        expression.eval(names).map_err(|error| error.to_string())
+    }
+
+    fn render(&self, case: &Case, text: &str) -> Result<String, String> {
+        let template = self.environment.template_from_str(text).map_err(|error| error.to_string())?;
+        let names = self.names(case, template.undeclared_variables(true), None, false)?;
+        template.render(names).map_err(|error| error.to_string())
+    }
+
+    /// The values of the names of an expression. A figure names runs alone, so that none hangs on itself.
+    fn names(&self, case: &Case, paths: HashSet<String>, raised: Raised, is_figure: bool) -> Result<Value, String> {
+        let mut names = BTreeMap::new();
+        for path in paths {
+            let mut parts = path.split('.');
+            let (name, field) = (parts.next().unwrap_or_default(), parts.next());
+            let value = if case.run.contains_key(name) {
+                let run = self.run(case, name, raised);
+                field.map_or(Ok(()), |field| read(&run, field).map(drop))?;
+                run
+            } else if let Some(text) = case.figure.get(name).filter(|_| !is_figure) {
+                self.evaluate(case, text, raised, true)?
+            } else if self.environment.globals().any(|(global, _)| global == name) {
+                continue;
+            } else if case.run.contains_key(ONLY_RUN) {
+                read(&self.run(case, ONLY_RUN, raised), name)?
+            } else {
+                let known: Vec<&str> = case.run.keys().chain(case.figure.keys()).map(String::as_str).collect();
+                return Err(format!("there is no run or figure {name:?}{}", nearest(name, &known)));
+            };
+            names.insert(name.to_owned(), value);
+        }
+        Ok(Value::from_iter(names))
+    }
+
+    /// What came of a run, by name; of one that is varied, a list.
+    fn run(&self, case: &Case, name: &str, raised: Raised) -> Value {
+        let key = format!("{} {name} {}", case.file.display(), raised.map_or("", |key| key.name));
+        self.once(key, || {
+            // Whether they can be planned was checked before.
+            let planned = case.planned(name, raised).unwrap_or_default();
+            let mut all: Vec<Value> = planned.iter().map(|planned| self.outcome(planned)).collect();
+            if case.run[name].vary.is_empty() { all.pop().unwrap_or_default() } else { Value::from(all) }
+        })
+    }
+
+    fn outcome(&self, planned: &Planned) -> Value {
+        self.once(planned.fingerprint.clone(), || fields(run(&planned.profile, planned.workload)))
+    }
+
+    fn once(&self, key: String, make: impl FnOnce() -> Value) -> Value {
+        let mut outcomes = self.outcomes.lock().unwrap_or_else(PoisonError::into_inner);
+        let cell = Arc::clone(outcomes.entry(key).or_default());
+        drop(outcomes);
+        cell.get_or_init(make).clone()
+    }
+
+    /// Why a run of a case has no outcome.
+    fn stalled(&self, case: &Case) -> Option<String> {
+        let planned = case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten();
+        planned.map(|of| self.outcome(&of)).find_map(|of| of.get_attr(STALLED).ok()?.as_str().map(str::to_owned))
+    }
+}
+
+/// The unit that a row gives, or that of the metric that it is about.
+fn unit(spec: &RowSpec) -> &str {
+    let of_metric = || metrics::find(spec.metric.as_ref()?.rsplit('.').next()?)?.heading.rsplit_once(", ");
+    spec.unit.as_deref().or_else(|| of_metric().map(|(_, unit)| unit)).unwrap_or_default()
+}
+
+/// A figure of a run.
+fn read(run: &Value, name: &str) -> Result<Value, String> {
+    let value = run.get_attr(name).unwrap_or_default();
+    if !value.is_undefined() {
+        return Ok(value);
+    }
+    if run.kind() == ValueKind::Seq {
+        return Err(format!("runs that are varied are a list; use map(attribute={name:?})"));
+    }
+    let known: Vec<_> = run.try_iter().into_iter().flatten().map(|name| name.to_string()).collect();
+    let known: Vec<_> = known.iter().map(String::as_str).collect();
+    Err(format!("a run has no {name:?}; use one of: {}{}", known.join(", "), nearest(name, &known)))
+}
+
+/// Every metric and counter of a run, its time and its events; or why it has no outcome.
+fn fields(result: Result<Outcome, ModelError>) -> Value {
+    let outcome = match result {
+        Ok(outcome) => outcome,
+        Err(ModelError::Stalled { waiting: why, .. } | ModelError::Nothing { waiting: why, .. }) => {
+            return Value::from_iter([(STALLED, why)]);
+        }
+        Err(error) => return Value::from_iter([(STALLED, error.to_string())]),
+    };
+    let of_run = [("seconds", Value::from(outcome.seconds)), ("events", Value::from(outcome.events))];
+    let metrics = METRICS.iter().map(|metric| (metric.name, (metric.value)(&outcome)));
+    let metrics = metrics.filter(|(_, value)| !value.is_nan()).map(|(name, value)| (name, Value::from(value)));
+    // Where a counter is a metric, too, its whole number.
+    merge_maps([metrics.chain(of_run).collect(), Value::from_serialize(outcome.counts)])
+}
+
+/// The parameters of a case's runs that have a number, a tag that is wanted, and a say in what is modelled.
+pub(super) fn parameters(case: &Case, is_wanted: fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
+    let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
+    for planned in case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten() {
+        for (key, quantity) in planned.profile.said() {
+            let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
+            // Another run of the case may leave the number as the profile has it, and that one has a source.
+            let is_better = found.get(key.name).is_none_or(|(_, of)| of.tag == Tag::Set);
+            if is_number && !OF_THE_RUN.contains(&key.name) && is_wanted(quantity.tag) && is_better {
+                found.insert(key.name, (key, quantity.clone()));
+            }
+        }
+    }
+    found.into_values().collect()
+}

@@ -1,0 +1,114 @@
+//! What the expressions of a case may call: comparisons of runs, and what the adapter's own code and the buses say without a
+//! run.
+
+use crate::bus::pci::shared::{Master, PACKET_LEN, SHARED_33_32, SharedBus, WRITER};
+use crate::bus::pci::{Command, PCI_33_32};
+use crate::config::{Config, Workload};
+use crate::profile::{Profile, schema};
+use crate::rpc::{reply_frames, tcp_payloads};
+use crate::simulation::FULL_FRAME_LEN;
+use crate::tcp::{Sender, SenderConfig, Variant};
+use crate::time::{Span, Time};
+use minijinja::value::{ValueKind, ViaDeserialize};
+use minijinja::{Environment, Error, ErrorKind, UndefinedBehavior, Value};
+use offramp_adapter::port::Arrival;
+use offramp_impair::memory::{Fate, Memory, MemoryConfig};
+use serde::Deserialize;
+
+/// Clocks for which masters are run against each other.
+const CYCLES: u64 = 1_000_000;
+
+/// The environment in which expressions and texts of cases are read.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_undefined_behavior(UndefinedBehavior::Strict);
+    environment.add_filter("fixed", |value: f64, digits: usize| format!("{value:.digits$}"));
+    environment.add_filter("signed", |value: f64, digits: usize| format!("{value:+.digits$}"));
+    environment.add_function("ratio", |of: Value, to: Value| compare(&of, &to, &|ratio| ratio));
+    environment
+        .add_function("gain", |before: Value, after: Value| compare(&after, &before, &|ratio| 100.0 * (ratio - 1.0)));
+    environment.add_function("parameter", |system: &str, name: &str| {
+        let key = schema::known(name).map_err(wrong)?;
+        Profile::load(system).map(|profile| profile.value(key.name)).map_err(wrong)
+    });
+    environment.add_function("frames_held", frames_held);
+    environment.add_function("reply_frames", |bytes: u32| reply_frames(bytes as usize).map_err(wrong));
+    environment.add_function("tcp_payloads", |len: u16, mss: u16| tcp_payloads(len.into(), mss.max(1).into()));
+    environment.add_function("first_flight", first_flight);
+    environment.add_function("copy_us", |system: &str| {
+        let profile = Profile::load(system).map_err(wrong)?;
+        let config = Config::new(&profile, Workload::TtcpReceive).map_err(wrong)?;
+        Ok::<_, Error>(config.adapter.bus.processor_time(FULL_FRAME_LEN).as_us())
+    });
+    environment.add_function("pci_share", |burst: u16| {
+        100.0 * PCI_33_32.bytes_per_second(burst.max(1).into()) as f64 / PCI_33_32.bytes_per_second_max() as f64
+    });
+    environment.add_function("pci_tail_clocks", |is_padded: bool| PCI_33_32.clocks_of_tail(PACKET_LEN, 32, is_padded));
+    environment.add_function("shared_pci", shared_pci);
+    environment
+}
+
+fn wrong<E: ToString>(why: E) -> Error {
+    Error::new(ErrorKind::InvalidOperation, why.to_string())
+}
+
+/// The throughput of a run over that of another; of runs over several values, one by one.
+fn compare(of: &Value, to: &Value, figure: &dyn Fn(f64) -> f64) -> Result<Value, Error> {
+    if of.kind() == ValueKind::Seq && of.len() == to.len() {
+        let pairs = of.try_iter()?.zip(to.try_iter()?);
+        return pairs.map(|(of, to)| compare(&of, &to, figure)).collect::<Result<Vec<_>, _>>().map(Value::from);
+    }
+    let speed = |run: &Value| f64::try_from(run.get_attr("throughput_bytes_per_s")?);
+    Ok(Value::from(figure(speed(of)? / speed(to)?)))
+}
+
+/// Full frames that a card with a DP8390 holds while nobody reads them out.
+fn frames_held(card_bytes: u32) -> Result<u64, Error> {
+    let mut memory = Memory::new(&MemoryConfig::dp8390(card_bytes as usize).map_err(wrong)?);
+    let mut held = 0;
+    while memory.arrive(Arrival { at_ns: held, len: FULL_FRAME_LEN as usize }) != Fate::Dropped {
+        held += 1;
+    }
+    Ok(held)
+}
+
+/// The segments that a sender without congestion control sends before anything is acknowledged, in bytes.
+fn first_flight(window: u16, mss: u16) -> Vec<u64> {
+    let (window, mss, rto_min) = (window.into(), mss.max(1).into(), Span::us(1_000_000));
+    let config = SenderConfig { mss, variant: Variant::GoBackN, rto_min, initial_window_segments: 1, window };
+    let mut sender = Sender::new(config);
+    std::iter::from_fn(|| sender.next(Time::START, mss)).map(|segment| segment.len).collect()
+}
+
+/// A master as an expression describes it: what it does not say, one that writes full frames does.
+#[derive(Deserialize)]
+#[serde(default, deny_unknown_fields)]
+struct MasterSpec {
+    command: Command,
+    burst_len: u16,
+    wait_states: u16,
+    disconnect_len: Option<u16>,
+    retry_cycles: u16,
+}
+
+impl Default for MasterSpec {
+    fn default() -> Self {
+        let (burst_len, retry_cycles) = (WRITER.burst_len as u16, WRITER.retry_cycles as u16);
+        Self { command: WRITER.command, burst_len, wait_states: 0, disconnect_len: None, retry_cycles }
+    }
+}
+
+/// What each of these masters does on one PCI bus at 33 MHz and 32 bits.
+fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16>) -> Value {
+    let master = |spec: MasterSpec| Master {
+        command: spec.command,
+        burst_len: spec.burst_len.max(4).into(),
+        wait_states: spec.wait_states.into(),
+        disconnect_len: spec.disconnect_len.map(|len| len.max(4).into()),
+        retry_cycles: spec.retry_cycles.into(),
+        ..WRITER
+    };
+    let masters: Vec<_> = masters.0.into_iter().map(master).collect();
+    let fetch_cycles = fetch_cycles.map_or(SHARED_33_32.fetch_cycles, u64::from);
+    Value::from_serialize(SharedBus { fetch_cycles, ..SHARED_33_32 }.run(&masters, CYCLES))
+}
