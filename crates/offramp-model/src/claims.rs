@@ -1,7 +1,7 @@
 //! Published results beside what the model says: cases, each in a file, and the 60 claims that come with offramp.
 //!
-//! A miss stays in the table. A number is fitted only to the rows that its profile names, and the table says how many
-//! numbers were fitted and how many rows are predicted.
+//! A miss stays in the table. A number is fitted to the rows that its profile names, or chosen for them, and a row that
+//! such a number decides is no prediction. The table counts the numbers, the rows, and the figures that predictions meet.
 //!
 //! | file | what happens there |
 //! |---|---|
@@ -22,15 +22,18 @@ pub use live::{Live, LiveFigure, LiveRun};
 pub use text::text;
 
 use crate::pool;
+use crate::profile::ProfileError;
 use crate::profile::quantity::Tag;
-use crate::profile::{self, Profile, ProfileError};
 use case::RowSpec;
 use engine::{Engine, parameters};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::LazyLock;
 
+/// A published figure is met by a prediction within this, percent, or within these points.
+const MET_PERCENT: f64 = 10.0;
+const MET_POINTS: f64 = 5.0;
 /// Unit of an error of percentages.
 const POINTS: &str = "points";
 
@@ -72,8 +75,8 @@ pub struct Dependence {
     /// Percent of the figure for one percent of it.
     pub elasticity: f64,
     /// How its number is known.
-    pub tag: String,
-    /// The rows that it was fitted to.
+    pub tag: Tag,
+    /// The rows that it was fitted to or chosen for.
     pub fitted_to: Vec<String>,
 }
 
@@ -123,6 +126,12 @@ impl Row {
             hangs_on: None,
         }
     }
+
+    /// Whether a prediction meets the published figure.
+    fn is_met(&self) -> bool {
+        let most = if self.error_unit == POINTS { MET_POINTS } else { MET_PERCENT };
+        self.kind == Kind::Predicted && self.ok == Some(true) && self.error.is_some_and(|error| error.abs() <= most)
+    }
 }
 
 /// The whole table.
@@ -130,15 +139,19 @@ impl Row {
 pub struct Table {
     /// All rows, in the order of the cases.
     pub rows: Vec<Row>,
-    /// Numbers that were fitted, with the rows that they were fitted to.
+    /// Numbers of the cases' systems that were fitted.
     pub fitted_numbers: Vec<FittedNumber>,
+    /// Numbers of the cases' systems that were chosen.
+    pub chosen_numbers: Vec<FittedNumber>,
+    /// Rows that a number was fitted to, or that say the same.
+    pub fitted_rows: usize,
     /// Rows that a number decides which was chosen with them in view.
     pub chosen_rows: usize,
     /// Rows that are predicted.
     pub predicted_rows: usize,
     /// Those of them that have an error, and so a figure on both sides.
     pub predicted_figures: usize,
-    /// Those of these that keep to their target.
+    /// Published figures, each counted once, that such rows meet within 10 % or 5 points.
     pub predicted_figures_met: usize,
     /// Rows that leave their target.
     pub missed_rows: usize,
@@ -146,27 +159,30 @@ pub struct Table {
     pub live_run: Option<LiveRun>,
 }
 
-/// A number that was fitted.
+/// A number that was fitted or chosen.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct FittedNumber {
     /// The parameter.
     pub name: &'static str,
     /// Its value, with unit.
     pub value: String,
-    /// The rows that it was fitted to.
+    /// The rows that it was fitted to or chosen for.
     pub rows: Vec<String>,
 }
 
 impl Table {
-    fn new(rows: Vec<Row>, fitted_numbers: Vec<FittedNumber>) -> Self {
+    fn new(rows: Vec<Row>, cases: &[Case]) -> Self {
         let count = |is: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| is(row)).count();
-        let is_figure = |row: &Row| row.kind == Kind::Predicted && row.error.is_some();
+        let of_kind = |kind| count(&|row| row.kind == kind);
+        let met: BTreeSet<_> = rows.iter().filter(|row| row.is_met()).map(|row| (&row.id, &row.published)).collect();
         Self {
-            fitted_numbers,
-            chosen_rows: count(&|row| row.kind == Kind::Chosen),
-            predicted_rows: count(&|row| row.kind == Kind::Predicted),
-            predicted_figures: count(&is_figure),
-            predicted_figures_met: count(&|row| is_figure(row) && row.ok == Some(true)),
+            fitted_numbers: numbers(cases, Tag::Fitted),
+            chosen_numbers: numbers(cases, Tag::Chosen),
+            fitted_rows: of_kind(Kind::Fitted),
+            chosen_rows: of_kind(Kind::Chosen),
+            predicted_rows: of_kind(Kind::Predicted),
+            predicted_figures: count(&|row| row.kind == Kind::Predicted && row.error.is_some()),
+            predicted_figures_met: met.len(),
             missed_rows: count(&|row| row.ok == Some(false)),
             live_run: None,
             rows,
@@ -179,8 +195,8 @@ impl Table {
     }
 }
 
-/// Runs all that the cases need. `hangs_on` names the tags of the numbers of which is said whether a row hangs on them: each
-/// takes a run more of each run of the row.
+/// Runs all that the cases need. A row names the parameters that it hangs on, as far as `hangs_on` wants
+/// numbers with their tag: each such number takes one more of each run of the row.
 ///
 /// # Errors
 /// When a case names what there is not, or an expression of it is none.
@@ -204,25 +220,17 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool) -> Result<Table, Profile
     for hangs_on in rows.iter_mut().filter_map(|row| row.hangs_on.as_mut()) {
         hangs_on.sort_by(|a, b| b.elasticity.abs().total_cmp(&a.elasticity.abs()));
     }
-    Ok(Table::new(rows, fitted_numbers()?))
+    Ok(Table::new(rows, cases))
 }
 
-/// Every number that was fitted in any system or bus that comes with offramp, once.
-fn fitted_numbers() -> Result<Vec<FittedNumber>, ProfileError> {
+/// Every number with this tag on which a run of the cases rests, once.
+fn numbers(cases: &[Case], tag: Tag) -> Vec<FittedNumber> {
     let mut found = BTreeMap::new();
-    for listed in profile::list() {
-        let profile = match listed.kind {
-            "system" => Profile::load(listed.name)?,
-            "bus" => Profile::load_bus(listed.name)?,
-            _ => continue,
-        };
-        for (key, quantity) in profile.fitted() {
-            let value = key.dimension.show(quantity.value);
-            let number = FittedNumber { name: key.name, value: value.clone(), rows: quantity.fitted_to.clone() };
-            found.insert((key.name, value), number);
-        }
+    for (key, quantity) in cases.iter().flat_map(|case| parameters(case, |of| of == tag)) {
+        let value = key.dimension.show(quantity.value);
+        found.insert((key.name, value.clone()), FittedNumber { name: key.name, value, rows: quantity.fitted_to });
     }
-    Ok(found.into_values().collect())
+    found.into_values().collect()
 }
 
 macro_rules! embedded {

@@ -382,11 +382,6 @@ impl Profile {
         let ratio = schema::find("host.cost_scale").map_or_else(String::new, |of| of.dimension.show(scale));
         (key.dimension.show(Span(value).scaled_ppm(scale).0), Some(format!("{shown} x {ratio}")))
     }
-
-    /// The parameters that were fitted, and to which rows.
-    pub fn fitted(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
-        self.said().filter(|(_, quantity)| quantity.tag == Tag::Fitted)
-    }
 }
 
 /// A file that another one names cannot be found or read: with the key that names it.
@@ -454,8 +449,9 @@ fn quantity(file: &str, key: &'static Key, raw: &RawQuantity) -> Result<Quantity
     if raw.source.trim().is_empty() {
         return Err(wrong("its source is empty; say where the number is from".to_owned()));
     }
-    if (raw.tag == Tag::Fitted) == raw.fitted_to.is_empty() {
-        return Err(wrong("a fitted number names the rows in `fitted_to`, and no other one does".to_owned()));
+    if matches!(raw.tag, Tag::Fitted | Tag::Chosen) == raw.fitted_to.is_empty() {
+        let why = "a number that is fitted or chosen names the rows in `fitted_to`, and no other one does";
+        return Err(wrong(why.to_owned()));
     }
     Ok(Quantity { value, interval, tag: raw.tag, source: raw.source.clone(), fitted_to: raw.fitted_to.clone() })
 }

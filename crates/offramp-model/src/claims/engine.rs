@@ -86,7 +86,7 @@ impl Engine {
         let here = self.figure(case, metric, None).ok()?;
         let change = (self.figure(case, metric, Some(*key)).ok()? - here) / here.abs();
         let elasticity = change / (raised(key, quantity.value) as f64 / quantity.value as f64).ln();
-        let (tag, fitted_to) = (quantity.tag.to_string(), quantity.fitted_to.clone());
+        let (tag, fitted_to) = (quantity.tag, quantity.fitted_to.clone());
         let depends = elasticity.is_finite() && elasticity.abs() >= DEPENDS_FROM;
         depends.then_some(Dependence { name: key.name, elasticity, tag, fitted_to })
     }
@@ -198,7 +198,7 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
 }
 
 /// The parameters of a case's runs that have a number, a tag that is wanted, and a say in what is modelled.
-pub(super) fn parameters(case: &Case, is_wanted: fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
+pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
     for planned in case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {

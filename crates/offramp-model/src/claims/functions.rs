@@ -48,6 +48,8 @@ pub(super) fn environment() -> Environment<'static> {
     environment
 }
 
+// The end of a `map_err`, which hands the reason over.
+#[expect(clippy::needless_pass_by_value)]
 fn wrong<E: ToString>(why: E) -> Error {
     Error::new(ErrorKind::InvalidOperation, why.to_string())
 }

@@ -1,6 +1,6 @@
 //! The table for people.
 
-use super::{LiveRun, Row, Table};
+use super::{LiveRun, MET_PERCENT, MET_POINTS, Row, Table};
 use std::fmt::Write;
 
 /// The table as text: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
@@ -21,17 +21,20 @@ pub fn text(table: &Table) -> String {
     // Writing to a string does not fail.
     let _ = writeln!(
         out,
-        "{} numbers fitted; {} rows decided by a number that was chosen for them; {} rows predicted, {} of them with a figure, \
-         of which {} are met; {} rows outside their target",
+        "{} numbers fitted and {} chosen; {} rows fitted, {} decided by a choice, {} predicted; {} published figures are met by \
+         predictions within {MET_PERCENT} % or {MET_POINTS} points; {} rows outside their target",
         table.fitted_numbers.len(),
+        table.chosen_numbers.len(),
+        table.fitted_rows,
         table.chosen_rows,
         table.predicted_rows,
-        table.predicted_figures,
         table.predicted_figures_met,
         table.missed_rows
     );
-    for number in &table.fitted_numbers {
-        let _ = writeln!(out, "  {} = {}, fitted to {}", number.name, number.value, number.rows.join(", "));
+    for (numbers, how) in [(&table.fitted_numbers, "fitted to"), (&table.chosen_numbers, "chosen for")] {
+        for number in numbers {
+            let _ = writeln!(out, "  {} = {}, {how} {}", number.name, number.value, number.rows.join(", "));
+        }
     }
     out
 }
@@ -51,8 +54,7 @@ fn write_row(out: &mut String, row: &Row) {
         let _ = writeln!(out, "     assumed: {}", row.assumption);
     }
     let hangs_on = row.hangs_on.iter().flatten().map(|of| {
-        let fitted_to =
-            if of.fitted_to.is_empty() { String::new() } else { format!(" to {}", of.fitted_to.join(", ")) };
+        let fitted_to = if of.fitted_to.is_empty() { String::new() } else { format!(": {}", of.fitted_to.join(", ")) };
         format!("{} {:+.2} ({}{fitted_to})", of.name, of.elasticity, of.tag)
     });
     let hangs_on: Vec<_> = hangs_on.collect();

@@ -15,6 +15,8 @@ pub enum Tag {
     Derived,
     /// Chosen such that the rows that are named come out. Each such number is one that predicts less.
     Fitted,
+    /// Not known, and chosen with the rows that are named in view. Nothing that hangs on it is a prediction.
+    Chosen,
     /// Not known; a reason is given.
     Assumed,
     /// Set by the user.
@@ -28,6 +30,7 @@ impl fmt::Display for Tag {
             Self::Documented => "documented",
             Self::Derived => "derived",
             Self::Fitted => "fitted",
+            Self::Chosen => "chosen",
             Self::Assumed => "assumed",
             Self::Set => "set",
         })
@@ -237,7 +240,7 @@ pub struct Quantity {
     pub tag: Tag,
     /// From where, or why it is assumed.
     pub source: String,
-    /// The rows of `CLAIMS` that a fitted number was fitted to.
+    /// The rows of the claims that a number was fitted to or chosen for.
     pub fitted_to: Vec<String>,
 }
 

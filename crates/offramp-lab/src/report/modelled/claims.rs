@@ -18,9 +18,12 @@ pub fn page(table: &ClaimTable, mechanisms: &[Mechanism], command: &str) -> Docu
         ..Section::default()
     };
     let lead = format!(
-        "{} rows are predicted, with {} numbers fitted; {} leave their target.",
-        table.predicted_rows,
+        "{} numbers are fitted and {} chosen. {} rows are predicted, and meet {} published figures within 10 % or 5 points. {} \
+         rows leave their target.",
         table.fitted_numbers.len(),
+        table.chosen_numbers.len(),
+        table.predicted_rows,
+        table.predicted_figures_met,
         table.missed_rows
     );
     let measured = table.live_run.as_ref().map(|run| {
@@ -86,10 +89,10 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
 }
 
 fn fitted(table: &ClaimTable) -> Table {
-    let numbers = table.fitted_numbers.iter();
+    let numbers = table.fitted_numbers.iter().chain(&table.chosen_numbers);
     Table {
-        caption: "Numbers that were fitted".to_owned(),
-        head: ["parameter", "value", "fitted to"].map(str::to_owned).to_vec(),
+        caption: "Numbers that were fitted or chosen".to_owned(),
+        head: ["parameter", "value", "for"].map(str::to_owned).to_vec(),
         rows: numbers.map(|of| vec![of.name.to_owned(), of.value.clone(), of.rows.join(", ")]).collect(),
         ..Table::default()
     }
@@ -186,6 +189,8 @@ mod tests {
         let table = ClaimTable {
             rows: vec![row("I7", true), row("R4", false)],
             fitted_numbers: Vec::new(),
+            chosen_numbers: Vec::new(),
+            fitted_rows: 0,
             chosen_rows: 0,
             predicted_rows: 2,
             predicted_figures: 2,
