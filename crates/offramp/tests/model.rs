@@ -218,6 +218,13 @@ fn a_page_of_requests_shows_how_latencies_are_spread_and_what_more_load_does() {
     for title in ["Where each microsecond", "how many take how long", "requests or datagrams done", "p99"] {
         assert!(html.contains(title), "{title}");
     }
+    let pair = |second: &str| {
+        let args = ["model", "compare", "server-82599", "server-82599", "--workload", "udp-rr", "--html", &page];
+        assert!(run(&[&args[..], &["--set", "workload.time=20ms", "--set-second", second]].concat()).status.success());
+        std::fs::read_to_string(&page).unwrap().contains("against load")
+    };
+    assert!(pair("adapter.moderation=off"));
+    assert!(!pair("workload.arrivals=poisson"), "loads of two kinds have no axis in common");
 }
 
 #[test]

@@ -4,7 +4,7 @@ use offramp_model::config::Workload;
 use offramp_model::metrics::METRICS;
 use offramp_model::pool;
 use offramp_model::profile::Profile;
-use offramp_model::profile::schema::{self, Key};
+use offramp_model::profile::schema::{self, ARRIVALS, Key};
 use offramp_model::sweep::{Axis, Design, Sweep, SweepError, Values};
 
 use crate::report::figure::{Figure, Mark, Plot, Series};
@@ -20,7 +20,8 @@ const DRAWN: [&str; 3] = ["throughput_kib_per_s", "requests_per_s", "latency_p99
 /// The parameter that says how much is asked of a system; `None`: as much as it can.
 fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     let has_requests = matches!(workload, Workload::UdpReceive | Workload::UdpRr | Workload::TcpRr);
-    let is_closed = profile.value("workload.arrivals") == 0 && workload != Workload::UdpReceive;
+    let is_closed =
+        ARRIVALS[profile.value("workload.arrivals") as usize] == "closed" && workload != Workload::UdpReceive;
     let name = match (has_requests, is_closed) {
         (true, true) => "workload.outstanding",
         (true, false) => "workload.request_rate",
@@ -29,23 +30,26 @@ fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     schema::find(name).filter(|key| profile.value(key.name) > 0)
 }
 
-/// The curves; none for a workload that asks for as much as the system can.
+/// The curves; none for a workload that asks for as much as a system can, nor for two systems whose load is not the same
+/// parameter.
 ///
 /// # Errors
-/// Never: it has fewer points than a sweep may have.
+/// As [`Sweep::run`].
 pub fn charts(systems: &[&Profile], workload: Workload) -> Result<Vec<Figure>, SweepError> {
+    let mut loads: Vec<_> = systems.iter().map(|profile| load(profile, workload)).collect();
+    loads.dedup_by_key(|key| key.map(|key| key.name));
+    let [Some(key)] = loads[..] else { return Ok(Vec::new()) };
     let mut drawn = Vec::new();
     for profile in systems {
-        let Some(key) = load(profile, workload) else { return Ok(Vec::new()) };
         let value = profile.value(key.name);
         let (from, to) = ((value / FROM).max(key.min).max(1), (value * TO).min(key.max));
         let axes = vec![Axis { key, values: Values::Range { from, to, is_log: true, count: Some(POINTS) } }];
         let sweep = Sweep { profile: (*profile).clone(), workload, axes, design: Design::Grid };
         let rows = sweep.run(Vec::new(), pool::threads(), |_| true)?;
-        drawn.push((key, sweep.points()?, rows, profile.name.clone()));
+        drawn.push((sweep.points()?, rows, profile.name.clone()));
     }
     let chart = |(at, metric): (usize, &offramp_model::metrics::Metric)| {
-        let series = drawn.iter().map(|(_, points, rows, name)| Series {
+        let series = drawn.iter().map(|(points, rows, name)| Series {
             name: name.clone(),
             mark: Mark::Line,
             points: rows
@@ -55,15 +59,16 @@ pub fn charts(systems: &[&Profile], workload: Workload) -> Result<Vec<Figure>, S
         });
         let series: Vec<_> = series.collect();
         let has_points = series.iter().any(|of| of.points.iter().any(|[_, y]| y.is_finite()));
-        let key = drawn.first().filter(|_| has_points && DRAWN.contains(&metric.name))?.0;
-        Some(Figure::Plot(Plot {
-            title: format!("{} against load", metric.heading),
-            x_title: format!("{}, {}", key.name, key.dimension.unit_names().split(", ").next().unwrap_or_default()),
-            y_title: metric.heading.to_owned(),
-            x_is_log: true,
-            y_is_log: metric.name.starts_with("latency"),
-            series,
-        }))
+        (has_points && DRAWN.contains(&metric.name)).then(|| {
+            Figure::Plot(Plot {
+                title: format!("{} against load", metric.heading),
+                x_title: format!("{}, {}", key.name, key.dimension.unit_names().split(", ").next().unwrap_or_default()),
+                y_title: metric.heading.to_owned(),
+                x_is_log: true,
+                y_is_log: metric.name.starts_with("latency"),
+                series,
+            })
+        })
     };
     Ok(METRICS.iter().enumerate().filter_map(chart).collect())
 }
