@@ -25,7 +25,7 @@ use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The run of a case that names none: an expression reads what came of it without a name in front.
+/// The run of a case that names none: an expression reads its figures without a name in front.
 pub(super) const ONLY_RUN: &str = "run";
 
 type Settings = BTreeMap<String, String>;
@@ -40,7 +40,7 @@ pub struct Comparison {
     pub base: String,
     /// The variant that the claim is about.
     pub variant: String,
-    /// Names of metrics: the one that the claim is about, and those that show what came with it.
+    /// Names of metrics: the one that the claim is about, and those that go with it.
     pub metrics: Vec<String>,
     /// Published range of the first metric, variant over base.
     pub ratio: Option<[f64; 2]>,

@@ -19,7 +19,7 @@ const DEPENDS_FROM: f64 = 0.05;
 /// Why a run has no outcome; nothing where it has one.
 const STALLED: &str = "stalled";
 
-/// What comes of one run, as soon as there is something.
+/// The figures of one run, once it has ended.
 type Cell = Arc<OnceLock<Value>>;
 
 /// The parameter that is higher in every run.
@@ -132,7 +132,7 @@ impl Engine {
         Ok(Value::from_iter(names))
     }
 
-    /// What came of a run, by name; of one that is varied, a list.
+    /// The figures of a run by name; of one that is varied, a list of them.
     fn run(&self, case: &Case, name: &str, raised: Raised) -> Value {
         let key = format!("{} {name} {}", case.file.display(), raised.map_or("", |key| key.name));
         self.once(key, || {
