@@ -29,12 +29,12 @@ pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, Process
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
 use crate::events::EventQueue;
-use crate::link::{Begin, Link, Station};
+use crate::link::{Begin, Link, STATIONS, Station};
 use crate::profile::{Profile, ProfileError};
 use crate::rpc::{Call, datagram_frames, reply_frames};
 use crate::tcp::{Receiver, Sender};
 use crate::time::{Span, Time};
-use dma::Dma;
+use dma::{Dma, Master};
 use driver::{Completed, Driver};
 use exchange::{Exchanges, Message};
 use line::StationState;
@@ -138,12 +138,12 @@ enum Content {
 enum Event {
     /// A processor's job is done.
     Cpu { processor: usize, generation: u64 },
-    /// A station has waited for what it waits between two frames.
-    Ready(Station),
+    /// A station on the line of an adapter has waited for what it waits between two frames.
+    Ready { adapter: usize, station: Station },
     /// The last bit of a frame has left.
-    Sent { station: Station, transmission: u64 },
+    Sent { adapter: usize, station: Station, transmission: u64 },
     /// A station begins to send, unless it has heard the other one.
-    Begin(Begin),
+    Begin { adapter: usize, begin: Begin },
     /// A frame of the host has left, on a way that it shares with nobody.
     Left(Frame),
     /// A frame has reached a station.
@@ -252,6 +252,14 @@ struct Flow {
     write_at: Option<Time>,
 }
 
+/// An adapter of the host, but for its queue pairs, with its line and the stations at both ends of that.
+#[derive(Debug)]
+struct Adapter {
+    dma: Dma,
+    link: Link,
+    stations: [StationState; STATIONS],
+}
+
 /// A run under way.
 #[derive(Debug)]
 struct Simulation {
@@ -266,11 +274,11 @@ struct Simulation {
     deciding: Option<usize>,
     /// Interrupts so far that were given to processors in turn.
     interrupt_turn: usize,
-    dma: Dma,
-    link: Link,
-    stations: [StationState; 2],
+    adapters: Vec<Adapter>,
+    /// What they are masters of.
+    master: Master,
     steering: Steering,
-    /// One for each queue.
+    /// One for each queue, those of the first adapter first.
     drivers: Vec<Driver>,
     flows: Vec<Flow>,
     calls: Vec<Call>,
@@ -315,9 +323,8 @@ impl Simulation {
             activities: vec![[Span::ZERO; ACTIVITIES.len()]; config.host.processors as usize],
             deciding: None,
             interrupt_turn: 0,
-            dma: Dma::new(&config.adapter),
-            link: Link::new(config.link),
-            stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
+            adapters: vec![Adapter::new(config)],
+            master: Master::new(&config.adapter),
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             // The connections of exchanges have no stream.
@@ -370,7 +377,7 @@ impl Simulation {
             }
             if let Event::Warm = event {
                 (warm, warm_parts) = (self.counts_now(), self.parts_now());
-                self.dma.busy.iter_mut().for_each(|busy| busy.count_from(at));
+                self.adapters.iter_mut().flat_map(|of| &mut of.dma.busy).for_each(|busy| busy.count_from(at));
                 self.exchanges.iter_mut().for_each(|of| of.count_from(at));
             } else {
                 self.handle(event);
@@ -401,9 +408,9 @@ impl Simulation {
             Event::DmaWritten(frame) => self.on_dma_written(frame),
             Event::DmaRead(frame) => self.send(HOST, frame),
             Event::Poll { queue } => self.on_poll(queue),
-            Event::Ready(station) => self.on_ready(station),
-            Event::Sent { station, transmission } => self.on_sent(station, transmission),
-            Event::Begin(begin) => self.on_begin(begin),
+            Event::Ready { adapter, station } => self.on_ready(adapter, station),
+            Event::Sent { adapter, station, transmission } => self.on_sent(adapter, station, transmission),
+            Event::Begin { adapter, begin } => self.on_begin(adapter, begin),
             Event::Left(frame) => self.on_left(frame),
             Event::Arrive(station, frame) => self.on_arrive(station, frame),
             Event::Moderation { queue } => self.on_moderation(queue),
@@ -492,6 +499,11 @@ impl Simulation {
         }
     }
 
+    /// The adapter that a frame comes or goes through.
+    fn adapter_of(&self, frame: &Frame) -> usize {
+        self.steering.of_frame(&frame.content) / self.config.adapter.queues as usize
+    }
+
     /// Whether an interrupt's processor has nothing to do.
     fn finds_idle(&self, job: &Job) -> bool {
         self.cpus[self.place(Priority::Interrupt, job)].jobs() == 0
@@ -559,6 +571,16 @@ fn directions(config: &Config) -> Vec<bool> {
     let from_host = matches!(config.workload.workload, Workload::TtcpSend | Workload::TtcpBoth);
     let of = |is_there: bool| if is_there { config.workload.flows as usize } else { 0 };
     [vec![true; of(to_host)], vec![false; of(from_host)]].concat()
+}
+
+impl Adapter {
+    fn new(config: &Config) -> Self {
+        Self {
+            dma: Dma::new(&config.adapter),
+            link: Link::new(config.link),
+            stations: [StationState::new(config.adapter.gap), StationState::new(config.peer.gap)],
+        }
+    }
 }
 
 impl Flow {

@@ -58,9 +58,9 @@ struct Transfer {
     taken: Span,
 }
 
-/// A bus on which an adapter is master, and when it is free again.
+/// A bus on which adapters are masters, and when it is free again.
 #[derive(Debug)]
-enum Master {
+pub(super) enum Master {
     /// Never the limit.
     Unlimited,
     /// With the command by which the adapter reads.
@@ -70,6 +70,15 @@ enum Master {
 }
 
 impl Master {
+    pub(super) fn new(config: &AdapterConfig) -> Self {
+        match config.bus {
+            Bus::Pci(pci) => Self::Pci(pci, config.engine.read_command, Time::START),
+            Bus::PciX(pcix) => Self::PciX(pcix, PciXState::default()),
+            Bus::Pcie(pcie) => Self::Pcie(pcie, PcieState::default()),
+            Bus::Isa(_) | Bus::Master => Self::Unlimited,
+        }
+    }
+
     /// Moves `bytes` to the memory of the host.
     fn write(&mut self, now: Time, bytes: u64, descriptors: &Descriptors) -> Transfer {
         match self {
@@ -184,7 +193,6 @@ pub(super) const PAGE_LEN: u64 = 4096;
 #[derive(Debug)]
 pub(super) struct Dma {
     engine: EngineConfig,
-    master: Master,
     receive_free: Time,
     transmit_free: Time,
     crypt_free: Time,
@@ -201,15 +209,8 @@ pub(super) struct Dma {
 
 impl Dma {
     pub(super) fn new(config: &AdapterConfig) -> Self {
-        let master = match config.bus {
-            Bus::Pci(pci) => Master::Pci(pci, config.engine.read_command, Time::START),
-            Bus::PciX(pcix) => Master::PciX(pcix, PciXState::default()),
-            Bus::Pcie(pcie) => Master::Pcie(pcie, PcieState::default()),
-            Bus::Isa(_) | Bus::Master => Master::Unlimited,
-        };
         Self {
             engine: config.engine,
-            master,
             receive_free: Time::START,
             transmit_free: Time::START,
             crypt_free: Time::START,
@@ -233,7 +234,7 @@ impl Dma {
     }
 
     /// When the host can have a frame whose first bytes arrived at `began`; `None` if the frame is lost.
-    fn receive(&mut self, began: Time, now: Time, len: u64) -> Option<Time> {
+    fn receive(&mut self, master: &mut Master, began: Time, now: Time, len: u64) -> Option<Time> {
         if self.receive_fifo + len > self.engine.receive_fifo {
             self.dropped += 1;
             return None;
@@ -243,13 +244,13 @@ impl Dma {
         let ready = self.receive_free;
         let ready = self.crypt(ready, len);
         let descriptors = Descriptors::new(&self.engine, len.div_ceil(self.engine.buffer));
-        let Transfer { done, from, taken } = self.master.write(ready, len, &descriptors);
+        let Transfer { done, from, taken } = master.write(ready, len, &descriptors);
         self.busy[0].book(now, from, taken);
         Some(done.max(now))
     }
 
     /// The next piece that the FIFO has room for, and when it is on the adapter, ready for the line.
-    fn next_piece(&mut self, now: Time, mss: u64, headers_len: u64) -> Option<(Frame, Time)> {
+    fn next_piece(&mut self, master: &mut Master, now: Time, mss: u64, headers_len: u64) -> Option<(Frame, Time)> {
         let posted = *self.posted.front()?;
         let (piece, is_last) = self.piece(&posted, mss, headers_len);
         if self.transmit_fifo > 0 && self.transmit_fifo + piece.len > self.engine.transmit_fifo {
@@ -265,8 +266,7 @@ impl Dma {
             (false, _) => 0,
         };
         let bytes = if is_first { piece.len } else { piece.len - headers_len };
-        let Transfer { done, from, taken } =
-            self.master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
+        let Transfer { done, from, taken } = master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
         self.busy[1].book(now, from, taken);
         self.transmit_free = self.transmit_free.max(done) + self.engine.segment;
         let ready = self.transmit_free;
@@ -309,7 +309,8 @@ impl Simulation {
             len => self.config.link.frame_time(frame.len) - self.config.link.frame_time(len.min(frame.len)),
         };
         let began = Time(now.0.saturating_sub(early.0));
-        match self.dma.receive(began, now, frame.len) {
+        let adapter = self.adapter_of(&frame);
+        match self.adapters[adapter].dma.receive(&mut self.master, began, now, frame.len) {
             Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
             Some(_) => self.on_dma_written(frame),
             None => self.lose_frame(&frame),
@@ -317,20 +318,24 @@ impl Simulation {
     }
 
     pub(super) fn on_dma_written(&mut self, frame: Frame) {
-        self.dma.receive_fifo -= frame.len;
+        let adapter = self.adapter_of(&frame);
+        self.adapters[adapter].dma.receive_fifo -= frame.len;
         self.frame_is_held(frame);
     }
 
     /// The host has handed a frame or a large send down.
     pub(super) fn dma_transmit(&mut self, frame: Frame) {
-        self.dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
-        self.fill_transmit_fifo();
+        let adapter = self.adapter_of(&frame);
+        self.adapters[adapter].dma.posted.push_back(Posted { frame, taken: 0, piece: 0 });
+        self.fill_transmit_fifo(adapter);
     }
 
-    fn fill_transmit_fifo(&mut self) {
+    fn fill_transmit_fifo(&mut self, adapter: usize) {
         let workload = &self.config.workload;
         let (mss, headers_len) = (self.config.host.send.sender.mss, workload.headers_len);
-        while let Some((piece, ready)) = self.dma.next_piece(self.now, mss, headers_len) {
+        while let Some((piece, ready)) =
+            self.adapters[adapter].dma.next_piece(&mut self.master, self.now, mss, headers_len)
+        {
             if ready > self.now {
                 self.events.schedule(ready, Event::DmaRead(piece));
             } else {
@@ -341,8 +346,9 @@ impl Simulation {
 
     /// A frame has left the adapter for the line.
     pub(super) fn dma_sent(&mut self, frame: Frame) {
-        self.dma.transmit_fifo -= frame.len;
-        self.fill_transmit_fifo();
+        let adapter = self.adapter_of(&frame);
+        self.adapters[adapter].dma.transmit_fifo -= frame.len;
+        self.fill_transmit_fifo(adapter);
     }
 }
 

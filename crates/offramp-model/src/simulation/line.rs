@@ -1,7 +1,7 @@
 //! Who sends when: the two stations and the line between them.
 
 use super::exchange::Stage;
-use super::{Event, Frame, HOST, Simulation};
+use super::{Adapter, Event, Frame, HOST, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
@@ -36,22 +36,23 @@ impl Simulation {
         if station == HOST {
             self.mark(&frame, Stage::Adapter);
         }
+        let adapter = self.adapter_of(&frame);
         if self.config.link.full_duplex {
-            return self.send_alone(station, frame);
+            return self.send_alone(adapter, station, frame);
         }
-        let state = &mut self.stations[station];
+        let state = &mut self.adapters[adapter].stations[station];
         state.queue.push_back(frame);
         if state.is_idle {
-            self.pause(station);
+            self.pause(adapter, station);
         }
     }
 
     /// With a way of its own, a station sends each frame as soon as the one before it and its gap are over: the moments
     /// are known at once.
-    fn send_alone(&mut self, station: Station, frame: Frame) {
+    fn send_alone(&mut self, adapter: usize, station: Station, frame: Frame) {
         let taken = self.config.link.frame_time(frame.len);
         let gap = self.config.link.gap();
-        let state = &mut self.stations[station];
+        let state = &mut self.adapters[adapter].stations[station];
         let over = state.ready_at.max(self.now) + taken;
         state.ready_at = over + state.gap.max(gap);
         self.counts.line_busy[station] += taken;
@@ -69,48 +70,49 @@ impl Simulation {
     }
 
     /// The station asks for the link as soon as it is ready.
-    fn pause(&mut self, station: Station) {
-        let state = &mut self.stations[station];
+    fn pause(&mut self, adapter: usize, station: Station) {
+        let state = &mut self.adapters[adapter].stations[station];
         state.is_idle = false;
         if state.ready_at <= self.now {
-            self.on_ready(station);
+            self.on_ready(adapter, station);
         } else {
-            self.events.schedule(state.ready_at, Event::Ready(station));
+            self.events.schedule(state.ready_at, Event::Ready { adapter, station });
         }
     }
 
-    pub(super) fn on_ready(&mut self, station: Station) {
-        let begin = self.link.ask(station, self.now);
-        self.events.schedule(begin.at, Event::Begin(begin));
+    pub(super) fn on_ready(&mut self, adapter: usize, station: Station) {
+        let begin = self.adapters[adapter].link.ask(station, self.now);
+        self.events.schedule(begin.at, Event::Begin { adapter, begin });
     }
 
-    pub(super) fn on_begin(&mut self, begin: Begin) {
+    pub(super) fn on_begin(&mut self, adapter: usize, begin: Begin) {
         let station = begin.station;
-        let Some(frame) = self.stations[station].queue.front() else { return };
+        let Adapter { link, stations, .. } = &mut self.adapters[adapter];
+        let Some(frame) = stations[station].queue.front() else { return };
         let frame_time = self.config.link.frame_time(frame.len);
-        match self.link.begin(begin, frame_time, &mut self.rng) {
+        match link.begin(begin, frame_time, &mut self.rng) {
             Action::None => {}
             Action::Start { ends, other } => {
-                let transmission = self.stations[station].transmission;
-                self.events.schedule(ends, Event::Sent { station, transmission });
-                if let Some(other) = other {
-                    self.events.schedule(other.at, Event::Begin(other));
+                let transmission = stations[station].transmission;
+                self.events.schedule(ends, Event::Sent { adapter, station, transmission });
+                if let Some(begin) = other {
+                    self.events.schedule(begin.at, Event::Begin { adapter, begin });
                 }
             }
             Action::Collision { retry, gave_up } => (0..STATIONS).for_each(|station| {
-                self.stations[station].transmission += 1;
-                self.continue_at(station, retry[station], gave_up[station]);
+                self.adapters[adapter].stations[station].transmission += 1;
+                self.continue_at(adapter, station, retry[station], gave_up[station]);
             }),
         }
     }
 
     /// The station goes on with the next frame, if it has given the first one up, or else with the same.
-    fn continue_at(&mut self, station: Station, ready_at: Time, gave_up: bool) {
-        let state = &mut self.stations[station];
+    fn continue_at(&mut self, adapter: usize, station: Station, ready_at: Time, gave_up: bool) {
+        let state = &mut self.adapters[adapter].stations[station];
         let given_up = if gave_up { state.queue.pop_front() } else { None };
         (state.ready_at, state.is_idle) = (ready_at, true);
         if !state.queue.is_empty() {
-            self.pause(station);
+            self.pause(adapter, station);
         }
         if let Some(frame) = given_up {
             self.lose_frame(&frame);
@@ -120,8 +122,9 @@ impl Simulation {
         }
     }
 
-    pub(super) fn on_sent(&mut self, station: Station, transmission: u64) {
-        let state = &mut self.stations[station];
+    pub(super) fn on_sent(&mut self, adapter: usize, station: Station, transmission: u64) {
+        let Adapter { link, stations, .. } = &mut self.adapters[adapter];
+        let state = &mut stations[station];
         if state.transmission != transmission {
             return;
         }
@@ -129,8 +132,8 @@ impl Simulation {
         let Some(frame) = state.queue.pop_front() else { return };
         let ready_at = self.now + state.gap.max(self.config.link.gap());
         self.counts.line_busy[station] += self.config.link.frame_time(frame.len);
-        self.link.sent(station, self.now);
-        self.continue_at(station, ready_at, false);
+        link.sent(station, self.now);
+        self.continue_at(adapter, station, ready_at, false);
         self.events.schedule(self.now + self.config.link.delay, Event::Arrive(1 - station, frame));
         if station == HOST {
             self.on_transmitted(frame);

@@ -175,19 +175,22 @@ impl Simulation {
     pub(super) fn counts_now(&self) -> Counts {
         let of_queues = |count: fn(&Driver) -> u64| self.drivers.iter().map(count).sum::<u64>();
         let of_flows = |count: fn(&super::Flow) -> u64| self.flows.iter().map(count).sum::<u64>();
+        let of_adapters = |count: fn(&super::Adapter) -> u64| self.adapters.iter().map(count).sum::<u64>();
         Counts {
-            dropped: of_queues(|queue| queue.memory.counts().dropped) + self.dma.dropped,
+            dropped: of_queues(|queue| queue.memory.counts().dropped) + of_adapters(|of| of.dma.dropped),
             frames_received: of_queues(|queue| queue.received),
             interrupts: of_queues(|queue| queue.interrupts),
-            bus_busy: std::array::from_fn(|direction| self.dma.busy[direction].until(self.now)),
+            bus_busy: std::array::from_fn(|direction| {
+                self.adapters.iter().fold(Span::ZERO, |sum, of| sum + of.dma.busy[direction].until(self.now))
+            }),
             line_busy: std::array::from_fn(|station| self.counts.line_busy[station] - self.promised(station)),
             overrun: of_queues(|queue| queue.memory.counts().overrun),
             out_of_order: of_flows(|flow| flow.receiver.out_of_order),
             retransmissions: self.counts.retransmissions + of_flows(|flow| flow.sender.retransmissions),
             timeouts: self.counts.timeouts + of_flows(|flow| flow.sender.timeouts),
             duplicate_acks: of_flows(|flow| flow.sender.duplicate_acks),
-            collisions: self.link.collisions,
-            excessive_collisions: self.link.excessive_collisions,
+            collisions: of_adapters(|of| of.link.collisions),
+            excessive_collisions: of_adapters(|of| of.link.excessive_collisions),
             busy: PRIORITIES
                 .map(|priority| self.cpus.iter().fold(Span::ZERO, |sum, cpu| sum + cpu.busy(self.now, priority))),
             activities: std::array::from_fn(|activity| {
@@ -199,10 +202,13 @@ impl Simulation {
 }
 
 impl Simulation {
-    /// Time for which a line of its own is given away already, to frames that have not left.
+    /// Time for which lines that a station has to itself are given away already, to frames that have not left.
     fn promised(&self, station: usize) -> Span {
-        let is_alone = self.config.link.full_duplex;
-        if is_alone { self.stations[station].free_at().since(self.now) } else { Span::ZERO }
+        if !self.config.link.full_duplex {
+            return Span::ZERO;
+        }
+        let given = self.adapters.iter().map(|of| of.stations[station].free_at().since(self.now));
+        given.fold(Span::ZERO, |sum, span| sum + span)
     }
 
     /// The counters of each processor and of each queue.
