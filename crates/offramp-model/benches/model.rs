@@ -33,6 +33,16 @@ const GIGABIT_CASES: [(&str, Workload); 3] = [
     ("p4-e1000-processor", Workload::TtcpReceive),
     ("p4-e1000-pci", Workload::TtcpBoth),
 ];
+/// Seconds that forwarding of [`FORWARDED_FRAMES`] should take.
+const FORWARDED_SECONDS_TARGET: f64 = 2.0;
+const FORWARDED_FRAMES: u64 = 1_000_000;
+type Settings = &'static [(&'static str, &'static str)];
+/// Systems that forward the smallest frames, how many a second, and what they do beside what they do by default: a poll loop
+/// that has more than it can, and livelock.
+const FORWARDED: [(&str, &str, Settings); 2] = [
+    ("server-82599", "4000000", &[("host.poll_budget", "64"), ("adapter.moderation", "off")]),
+    ("pentium3-e1000", "80000", &[("host.receive", "interrupt"), ("adapter.moderation", "off")]),
+];
 /// Simulated time of each case.
 const ISA_SIMULATED: &str = "2000s";
 const GIGABIT_SIMULATED: &str = "10s";
@@ -65,6 +75,30 @@ fn speed() {
     measure(&ISA_CASES, ISA_SIMULATED);
     println!("target: {EVENTS_PER_SECOND_TARGET:.0} events/s, {GIGABIT_SPEEDUP_TARGET:.0} times real time");
     measure(&GIGABIT_CASES, GIGABIT_SIMULATED);
+    println!("target: {FORWARDED_FRAMES} frames offered within {FORWARDED_SECONDS_TARGET} s");
+    for (name, rate, settings) in FORWARDED {
+        measure_forwarding(name, rate, settings);
+    }
+}
+
+fn measure_forwarding(name: &str, rate: &str, settings: &[(&str, &str)]) {
+    let mut profile = Profile::load(name).expect("a profile that comes with offramp");
+    let time_us = FORWARDED_FRAMES * 1_000_000 / rate.parse::<u64>().expect("a number");
+    let time = format!("{time_us}us");
+    let all = [("workload.request_rate", rate), ("workload.warmup", "0s"), ("workload.time", &time)];
+    profile.set_all(all.into_iter().chain(settings.iter().copied())).expect("parameters that there are");
+    let times = (0..RUNS).map(|_| {
+        let began = Instant::now();
+        let outcome = run(&profile, Workload::Forward).expect("a run");
+        (began.elapsed().as_secs_f64(), outcome)
+    });
+    let (best_s, outcome) = times.min_by(|a, b| a.0.total_cmp(&b.0)).expect("several runs");
+    let delivered = outcome.latency.expect("frames").done_per_second * outcome.seconds;
+    println!(
+        "{name:18} {:12} {best_s:>6.2} s for {FORWARDED_FRAMES} frames, {delivered:.0} of them delivered; {:.1} million events/s",
+        Workload::Forward.name(),
+        outcome.events as f64 / best_s / 1e6
+    );
 }
 
 fn measure(cases: &[(&str, Workload)], simulated: &str) {

@@ -32,11 +32,15 @@ pub enum Workload {
     UdpRr,
     /// Requests and responses over TCP.
     TcpRr,
+    /// Raw frames at a rate, which no protocol of the host takes.
+    Source,
+    /// Raw frames at a rate, which the host forwards from one adapter to a second one.
+    Forward,
 }
 
 impl Workload {
     /// Every workload, with the name that a user gives.
-    pub const NAMES: [(&'static str, Self); 9] = [
+    pub const NAMES: [(&'static str, Self); 11] = [
         ("ttcp-receive", Self::TtcpReceive),
         ("ttcp-send", Self::TtcpSend),
         ("ttcp", Self::TtcpSend),
@@ -46,6 +50,8 @@ impl Workload {
         ("udp-receive", Self::UdpReceive),
         ("udp-rr", Self::UdpRr),
         ("tcp-rr", Self::TcpRr),
+        ("source", Self::Source),
+        ("forward", Self::Forward),
     ];
 
     /// What happens in it.
@@ -59,7 +65,23 @@ impl Workload {
             Self::UdpReceive => "datagrams come to the host at workload.request_rate, and a process reads them",
             Self::UdpRr => "requests and responses over UDP, with the host as server or client",
             Self::TcpRr => "requests and responses over TCP, with the host as server or client",
+            Self::Source => {
+                "raw frames at workload.request_rate, in one direction or both, which no protocol of the host takes"
+            }
+            Self::Forward => {
+                "raw frames at workload.request_rate, which the host forwards to a second adapter like the first"
+            }
         }
+    }
+
+    /// It is of raw frames.
+    pub fn is_of_frames(self) -> bool {
+        matches!(self, Self::Source | Self::Forward)
+    }
+
+    /// Something comes or goes at a rate, and nothing comes back that could close a loop.
+    pub fn is_one_way(self) -> bool {
+        self == Self::UdpReceive || self.is_of_frames()
     }
 
     /// Its name.
@@ -127,13 +149,16 @@ pub struct Costs {
     pub completion: Span,
     /// A register of the adapter, for each frame handed down.
     pub register: Span,
+    /// Per frame forwarded.
+    pub route: Span,
 }
 
 /// Which processor does what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// Interrupts, softirqs and protocols of a queue are on the processor of its number, counted from the first, and round
-    /// again where there are fewer; processes, and what they send, are on the last.
+    /// again where there are fewer; processes, and what they send, are on the last. The queues of a second adapter are
+    /// counted after those of the first.
     Pinned,
     /// Each connection has one, with softirqs and protocols; interrupts go round. For a single queue.
     Balanced,
@@ -168,6 +193,10 @@ pub struct HostConfig {
     pub poll_interval: Span,
     /// Frames that a deferred driver takes at once, before it polls on in turn with processes; `usize::MAX`: all.
     pub poll_budget: usize,
+    /// Frames that wait on a processor between an interrupt handler and the protocol, at most.
+    pub backlog: usize,
+    /// Raw frames that wait for a descriptor of a transmit ring, at most.
+    pub output_queue: usize,
     /// Mean time between moments at which interrupts are shut out; zero: never.
     pub mask_interval: Span,
     /// How long they are shut out.
@@ -284,19 +313,34 @@ pub enum Arrivals {
     Bursts,
 }
 
-/// Requests and responses, or datagrams that are received.
+/// What a message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Carrier {
+    /// A datagram.
+    Udp,
+    /// Segments of a connection.
+    Tcp,
+    /// A raw frame of a length with FCS; `None`: of [`IMIX`].
+    Frame(Option<u64>),
+}
+
+/// Frames of a mix as it is usual for routers: weights, and lengths with FCS. They have IP packets of 40 bytes (the frame
+/// is padded), 576 (RFC 791: what every host takes) and 1500 (the MTU of Ethernet).
+pub const IMIX: [(u64, u64); 3] = [(7, 64), (4, 594), (1, 1518)];
+
+/// Requests and responses, datagrams that are received, or raw frames.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExchangeConfig {
-    /// Over TCP; else over UDP.
-    pub is_tcp: bool,
-    /// The host sends the requests.
-    pub host_is_client: bool,
-    /// Connections, in turn.
-    pub flows: u64,
-    /// Bytes of a request or of a datagram.
+    /// What a message is.
+    pub carrier: Carrier,
+    /// Connections on which the peer begins, and those on which the host does, each in turn.
+    pub flows: [u64; 2],
+    /// Bytes of a request or of a datagram that a process sends or reads; 0: of a raw frame none does.
     pub request_len: u64,
-    /// Bytes of a response; 0: there is none.
+    /// Bytes of a response; 0: there is none, or it is what was received.
     pub response_len: u64,
+    /// The host sends what it receives on through a second adapter.
+    pub forwards: bool,
     /// When they are sent.
     pub arrivals: Arrivals,
     /// How many per second, where they are not closed.
@@ -307,6 +351,13 @@ pub struct ExchangeConfig {
     pub outstanding: u64,
     /// The time of the application is exponentially distributed.
     pub service_is_exponential: bool,
+}
+
+impl ExchangeConfig {
+    /// How many are due at once.
+    pub fn at_once(&self) -> u64 {
+        if self.arrivals == Arrivals::Bursts { self.burst } else { 1 }
+    }
 }
 
 /// What is sent, and for how long.
@@ -364,9 +415,12 @@ impl Config {
     /// When the adapter's memory is none.
     pub fn new(profile: &Profile, workload: Workload) -> Result<Self, OutOfRange> {
         let fields = Fields(profile);
+        let adapter = fields.adapter()?;
+        // What is encrypted is in protocols.
+        let crypt_bps = if workload.is_of_frames() { 0 } else { adapter.engine.crypt_bps };
         Ok(Self {
             host: fields.host(),
-            adapter: fields.adapter()?,
+            adapter: AdapterConfig { engine: EngineConfig { crypt_bps, ..adapter.engine }, ..adapter },
             link: LinkConfig {
                 rate_bps: profile.value("link.rate"),
                 full_duplex: fields.word("link.duplex", schema::DUPLEXES) == "full",
@@ -442,6 +496,7 @@ impl Fields<'_> {
                 ack_receive: self.cost("host.ack_receive_time"),
                 completion: self.cost("host.completion_time"),
                 register: self.cost("host.register_time"),
+                route: self.cost("host.route_time"),
             },
             ack_policy: AckPolicy {
                 segments_per_ack: self.0.value("host.segments_per_ack") as u32,
@@ -455,6 +510,8 @@ impl Fields<'_> {
                 0 => usize::MAX,
                 frames => frames as usize,
             },
+            backlog: self.0.value("host.backlog") as usize,
+            output_queue: self.0.value("host.output_queue") as usize,
             mask_interval: self.time("host.mask_interval"),
             mask: self.time("host.mask_time"),
             processors: self.0.value("host.processors"),
@@ -676,10 +733,18 @@ impl Fields<'_> {
     }
 
     fn exchange(&self, workload: Workload) -> Option<ExchangeConfig> {
-        let is_one_way = workload == Workload::UdpReceive;
+        let is_one_way = workload.is_one_way();
         if !is_one_way && !matches!(workload, Workload::UdpRr | Workload::TcpRr) {
             return None;
         }
+        let flows = self.0.value("workload.flows");
+        let direction = match workload {
+            Workload::Source => self.word("workload.direction", schema::DIRECTIONS),
+            Workload::UdpRr | Workload::TcpRr if self.word("workload.role", schema::ROLES) == "client" => "from-host",
+            _ => "to-host",
+        };
+        let frame_len =
+            (self.word("workload.frame_mix", schema::MIXES) == "single").then(|| self.0.value("workload.frame_size"));
         let arrivals = match self.word("workload.arrivals", schema::ARRIVALS) {
             "poisson" => Arrivals::Poisson,
             "bursts" => Arrivals::Bursts,
@@ -688,10 +753,14 @@ impl Fields<'_> {
             _ => Arrivals::Periodic,
         };
         Some(ExchangeConfig {
-            is_tcp: workload == Workload::TcpRr,
-            host_is_client: !is_one_way && self.word("workload.role", schema::ROLES) == "client",
-            flows: self.0.value("workload.flows"),
-            request_len: self.0.value("workload.request_size"),
+            carrier: match workload {
+                Workload::TcpRr => Carrier::Tcp,
+                Workload::Source | Workload::Forward => Carrier::Frame(frame_len),
+                _ => Carrier::Udp,
+            },
+            flows: ["from-host", "to-host"].map(|other| if direction == other { 0 } else { flows }),
+            forwards: workload == Workload::Forward,
+            request_len: if workload.is_of_frames() { 0 } else { self.0.value("workload.request_size") },
             response_len: if is_one_way { 0 } else { self.0.value("workload.response_size") },
             arrivals,
             rate_per_second: self.0.value("workload.request_rate"),
@@ -759,6 +828,9 @@ mod tests {
                 let other = match own {
                     "rpc_issue" => "round".to_owned(),
                     "role" => "client".to_owned(),
+                    "frame_size" => "128byte".to_owned(),
+                    "frame_mix" => "imix".to_owned(),
+                    "direction" => "from-host".to_owned(),
                     "arrivals" => "bursts".to_owned(),
                     "service" => "exponential".to_owned(),
                     "request_rate" => "20000".to_owned(),

@@ -156,12 +156,7 @@ pub fn text(profile: &Profile, outcome: &Outcome) -> String {
     for (at, parts) in explanation.processors.iter().enumerate() {
         write_parts(&mut out, &format!("processor {at}"), parts);
     }
-    let shares: Vec<_> = PRIORITY_NAMES
-        .iter()
-        .zip(outcome.cpu_percent_by_priority)
-        .map(|(name, percent)| format!("{name} {percent:.1} %"))
-        .collect();
-    let _ = writeln!(out, "\nthe processor by priority: {}", shares.join(", "));
+    let _ = writeln!(out, "\nthe processor by priority: {}", levels_text(outcome));
     if outcome.queue_loads.len() > 1 {
         let _ = writeln!(out, "\n{}", queues_text(outcome));
     }
@@ -169,6 +164,13 @@ pub fn text(profile: &Profile, outcome: &Outcome) -> String {
         writeln!(out, "a frame waits {:.1} us in the adapter's memory before it is read out", explanation.ring_wait_us);
     let _ = writeln!(out, "limit: {}", limit(profile, outcome));
     out
+}
+
+/// The share of all processors at each priority, for people.
+pub fn levels_text(outcome: &Outcome) -> String {
+    let shares = PRIORITY_NAMES.iter().zip(outcome.cpu_percent_by_priority);
+    let shares: Vec<_> = shares.map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
+    shares.join(", ")
 }
 
 /// Who shares which queue, for people: a line for each.
@@ -179,7 +181,10 @@ pub fn queues_text(outcome: &Outcome) -> String {
     );
     for (at, queue) in outcome.queue_loads.iter().enumerate() {
         let processor = queue.processor.map_or_else(|| "any".to_owned(), |processor| processor.to_string());
-        let name = format!("queue {at}");
+        let name = match queue.adapter {
+            0 => format!("queue {at}"),
+            _ => format!("out {}", at % (outcome.queue_loads.len() / 2)),
+        };
         let (frames, interrupts) = (queue.frames_per_second, queue.interrupts_per_second);
         // Writing to a string does not fail.
         let _ = writeln!(

@@ -53,13 +53,43 @@ pub static METRICS: &[Metric] = &[
     Metric { name: "timeouts", heading: "timeouts", value: |of| of.counts.timeouts as f64 },
     Metric {
         name: "requests_per_s",
-        heading: "requests or datagrams done/s",
+        heading: "frames, requests or datagrams done/s",
         value: |of| latency(of, |of| of.done_per_second),
     },
     Metric {
         name: "requests_lost_per_s",
-        heading: "requests or datagrams lost/s",
+        heading: "frames, requests or datagrams lost/s",
         value: |of| latency(of, |of| of.lost_per_second),
+    },
+    Metric {
+        name: "offered_per_s",
+        heading: "frames, requests or datagrams due/s",
+        value: |of| latency(of, |of| of.offered_per_second),
+    },
+    Metric {
+        name: "lost_sender_per_s",
+        heading: "lost at the sender/s",
+        value: |of| latency(of, |of| of.sender_dropped_per_second),
+    },
+    Metric {
+        name: "lost_adapter_per_s",
+        heading: "lost in the adapter/s",
+        value: |of| latency(of, |of| of.adapter_dropped_per_second),
+    },
+    Metric {
+        name: "lost_backlog_per_s",
+        heading: "lost in the backlog/s",
+        value: |of| latency(of, |of| of.backlog_dropped_per_second),
+    },
+    Metric {
+        name: "lost_socket_per_s",
+        heading: "lost at the socket/s",
+        value: |of| latency(of, |of| of.socket_dropped_per_second),
+    },
+    Metric {
+        name: "lost_output_queue_per_s",
+        heading: "lost in the output queue/s",
+        value: |of| latency(of, |of| of.output_queue_dropped_per_second),
     },
     Metric { name: "latency_mean_us", heading: "latency, mean, us", value: |of| latency(of, |of| of.mean_us) },
     Metric { name: "latency_p50_us", heading: "latency, p50, us", value: |of| latency(of, |of| of.p50_us) },

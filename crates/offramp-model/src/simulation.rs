@@ -23,7 +23,7 @@ mod peer;
 mod send;
 mod steering;
 
-pub use exchange::{Latency, LatencyBucket, LatencyPart};
+pub use exchange::{Latency, LatencyBucket, LatencyPart, QueueMean};
 pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
@@ -166,10 +166,10 @@ enum Event {
     Write { flow: usize },
     /// The host's process wants to send another datagram.
     NextDatagram,
-    /// A request or a datagram is due.
-    RequestDue,
+    /// A request, a datagram or a raw frame is due.
+    RequestDue { from_host: bool },
     /// A closed loop goes on.
-    NextExchange,
+    NextExchange { from_host: bool },
     /// A message is to be sent: the peer has it ready, or it was lost.
     SendMessage(Message),
     /// A sender's time may be out.
@@ -208,6 +208,18 @@ enum Job {
 }
 
 impl Job {
+    /// The queue of a job of the driver.
+    fn queue(&self) -> Option<usize> {
+        match *self {
+            Self::InterruptEntry { queue }
+            | Self::ReadOut { queue }
+            | Self::BatchFrame { queue, .. }
+            | Self::BatchBegin { queue }
+            | Self::Completions { queue, .. } => Some(queue),
+            _ => None,
+        }
+    }
+
     /// The number of the connection, or of the call, that it is for. What the driver does is for none.
     fn connection(&self) -> Option<usize> {
         match *self {
@@ -276,7 +288,7 @@ struct Simulation {
     interrupt_turn: usize,
     adapters: Vec<Adapter>,
     /// What they are masters of.
-    master: Master,
+    masters: Vec<Master>,
     steering: Steering,
     /// One for each queue, those of the first adapter first.
     drivers: Vec<Driver>,
@@ -291,6 +303,8 @@ struct Simulation {
     /// Payload of datagrams whose completion the host has not processed.
     datagram_bytes: u64,
     exchanges: Option<Exchanges>,
+    /// Frames on each processor that wait to be forwarded.
+    backlogs: Vec<usize>,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -315,6 +329,7 @@ impl Simulation {
         let calls = if is_rpc { config.workload.rpc_outstanding } else { 0 };
         let directions = directions(config);
         let exchanges = Exchanges::new(config)?;
+        let adapters = if config.workload.workload == Workload::Forward { 2 } else { 1 };
         Ok(Self {
             events: EventQueue::default(),
             now: Time::START,
@@ -323,10 +338,11 @@ impl Simulation {
             activities: vec![[Span::ZERO; ACTIVITIES.len()]; config.host.processors as usize],
             deciding: None,
             interrupt_turn: 0,
-            adapters: vec![Adapter::new(config)],
-            master: Master::new(&config.adapter),
+            adapters: (0..adapters).map(|_| Adapter::new(config)).collect(),
+            masters: Master::buses(&config.adapter, adapters),
+            backlogs: vec![0; config.host.processors as usize],
             steering: Steering::new(config, &directions, calls as usize),
-            drivers: (0..config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
+            drivers: (0..adapters as u64 * config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             // The connections of exchanges have no stream.
             flows: (directions.into_iter().filter(|_| exchanges.is_none()))
                 .map(|is_to_host| Flow::new(config, is_to_host))
@@ -419,8 +435,8 @@ impl Simulation {
             Event::PeerAck { flow, next, window } => self.on_peer_ack(flow, next, window),
             Event::Write { flow } => self.on_write(flow),
             Event::NextDatagram => self.on_next_datagram(),
-            Event::RequestDue => self.on_request_due(),
-            Event::NextExchange => self.begin_exchange(),
+            Event::RequestDue { from_host } => self.on_request_due(from_host),
+            Event::NextExchange { from_host } => self.begin_exchange(from_host),
             Event::SendMessage(message) => self.on_send_message(message),
             Event::Retransmission { flow } => self.on_retransmission(flow),
             Event::DelayedAck { flow } => self.on_delayed_ack(flow),
@@ -467,7 +483,7 @@ impl Simulation {
         match self.config.host.placement {
             // A process that has no connection.
             _ if matches!(job, Job::Datagram) => count - 1,
-            Placement::Balanced => job.connection().unwrap_or(self.interrupt_turn) % count,
+            Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
             Placement::Pinned | Placement::Spread
                 if priority != Priority::User || matches!(job, Job::BatchBegin { .. }) =>
             {
@@ -478,14 +494,17 @@ impl Simulation {
         }
     }
 
+    /// Which of all interrupts a job of the driver follows from.
+    fn turn_of(&self, job: &Job) -> usize {
+        job.queue().map_or(self.interrupt_turn, |queue| self.drivers[queue].turn)
+    }
+
     /// The queue whose interrupts a job follows from. Interrupts are shut out on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
+        if let Some(queue) = job.queue() {
+            return queue;
+        }
         match *job {
-            Job::InterruptEntry { queue }
-            | Job::ReadOut { queue }
-            | Job::BatchFrame { queue, .. }
-            | Job::BatchBegin { queue }
-            | Job::Completions { queue, .. } => queue,
             Job::Segment { flow, .. }
             | Job::Ack { flow, .. }
             | Job::Read { flow, .. }
@@ -495,7 +514,7 @@ impl Simulation {
             Job::Message(message) | Job::Process(message) => self.steering.of_flow(message.flow),
             Job::Fragment { .. } | Job::Call { .. } | Job::Reply { .. } => self.steering.of_replies(),
             Job::Datagram => Steering::OF_DATAGRAMS,
-            Job::Mask => 0,
+            _ => 0,
         }
     }
 
@@ -565,7 +584,8 @@ impl Simulation {
 /// The direction of each connection: of exchanges, of its requests.
 fn directions(config: &Config) -> Vec<bool> {
     if let Some(exchange) = config.workload.exchange {
-        return vec![!exchange.host_is_client; exchange.flows as usize];
+        let [of_peer, of_host] = exchange.flows.map(|flows| flows as usize);
+        return [vec![true; of_peer], vec![false; of_host]].concat();
     }
     let to_host = matches!(config.workload.workload, Workload::TtcpReceive | Workload::TtcpBoth);
     let from_host = matches!(config.workload.workload, Workload::TtcpSend | Workload::TtcpBoth);

@@ -339,6 +339,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
         let each: Vec<_> = outcome.processor_loads.iter().map(|of| format!("{:.1} %", of.busy_percent)).collect();
         line("each processor", each.join(", "));
     }
+    if outcome.latency.as_ref().is_some_and(|of| of.is_of_frames) {
+        line("processor by level", explain::levels_text(outcome));
+    }
     line("interrupts", format!("{:.0}/s", outcome.interrupts_per_second));
     line("frames to the host", format!("{:.0}/s", outcome.frames_per_second));
     line("frames lost", format!("{} drop, {} overrun", counts.dropped, counts.overrun));

@@ -330,3 +330,72 @@ fn a_sweep_that_a_signal_interrupts_goes_on_and_ends_with_the_same_bytes() {
     assert_eq!(lines(&out), POINTS + 1);
     assert_eq!(std::fs::read(&out).unwrap(), std::fs::read(&whole).unwrap());
 }
+
+#[test]
+fn overload_is_an_outcome_that_says_what_was_delivered_where_the_rest_was_lost_and_who_had_the_processor() {
+    let directory = Scratch::new("overload");
+    let out = directory.path("out.csv");
+    let livelock = [
+        ["--set", "host.receive=interrupt"],
+        ["--set", "adapter.moderation=off"],
+        ["--set", "host.backlog=50"],
+        ["--set", "peer.gap=9.6us"],
+        ["--set", "workload.time=1s"],
+    ]
+    .concat();
+    let run_forward = |more: &[&str]| {
+        let args = ["model", "run", "486-wd8003ep", "--workload", "forward"];
+        let output = run(&[&args[..], &livelock, &["--set", "workload.request_rate=6000"], more].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let text = run_forward(&[]);
+    for part in ["6000/s due, ", "in the backlog", "processor by level       interrupt handlers ", "out 0"] {
+        assert!(text.contains(part), "{part}: {text}");
+    }
+    let json: serde_json::Value = serde_json::from_str(&run_forward(&["--json"])).unwrap();
+    let frames = &json["outcome"]["latency"];
+    let figure = |name: &str| frames[name].as_f64().unwrap();
+    assert!((figure("offered_per_second") - 6000.0).abs() < 2.0 && figure("done_per_second") < 3000.0, "{frames}");
+    let places = ["sender", "adapter", "backlog", "socket", "output_queue"];
+    let lost: f64 = places.iter().map(|place| figure(&format!("{place}_dropped_per_second"))).sum();
+    assert!((lost - figure("lost_per_second")).abs() < 1e-6 && figure("backlog_dropped_per_second") > 0.0, "{frames}");
+    assert_eq!(frames["queues"].as_array().unwrap().len(), 3, "{frames}");
+
+    let args = ["model", "sweep", "486-wd8003ep", "--workload", "forward", "--out", &out];
+    let vary = ["--vary", "workload.request_rate=1000,6000"];
+    assert!(run(&[&args[..], &livelock, &vary].concat()).status.success());
+    let table = std::fs::read_to_string(&out).unwrap();
+    let column = |name: &str| -> Vec<f64> {
+        let at = table.lines().next().unwrap().split(',').position(|of| of == name).unwrap_or_else(|| panic!("{name}"));
+        table.lines().skip(1).map(|line| line.split(',').nth(at).unwrap().parse().unwrap()).collect()
+    };
+    assert_eq!(column("lost_backlog_per_s")[0].to_bits(), 0.0_f64.to_bits());
+    assert!(column("lost_backlog_per_s")[1] > 0.0 && column("cpu_interrupt_percent")[1] > 50.0, "{table}");
+    assert!(column("requests_per_s")[0] > 990.0 && column("offered_per_s")[1] > 5990.0, "{table}");
+
+    let args = ["model", "compare", "486-wd8003ep", "486-wd8003ep", "--workload", "forward"];
+    let load = ["--set", "workload.request_rate=6000", "--set-second", "host.receive=deferred"];
+    let text = String::from_utf8(run(&[&args[..], &livelock, &load].concat()).stdout).unwrap();
+    let row = text.lines().find(|line| line.contains("lost in the backlog/s")).unwrap_or_else(|| panic!("{text}"));
+    assert!(row.split_whitespace().any(|word| word == "0"), "{row}");
+}
+
+#[test]
+fn workloads_of_frames_are_listed_with_their_parameters() {
+    let text = String::from_utf8(run(&["model", "workloads"]).stdout).unwrap();
+    for (workload, parameter, is_there) in [
+        ("source", "workload.direction", true),
+        ("forward", "workload.direction", false),
+        ("forward", "workload.frame_mix", true),
+        ("udp-receive", "workload.frame_size", false),
+    ] {
+        let mut lines = text.lines().skip_while(|line| !line.starts_with(&format!("{workload} ")));
+        let parameters = lines.nth(1).unwrap();
+        assert_eq!(parameters.split_whitespace().any(|of| of == parameter), is_there, "{workload} {parameter}");
+    }
+    let args = ["--workload", "udp-receive", "--set", "host.backlog=50", "--set", "workload.time=100ms"];
+    let output = run(&[&["model", "run", "486-wd8003ep"], &args[..]].concat());
+    let why = String::from_utf8(output.stderr).unwrap();
+    assert!(why.contains("host.backlog has no effect on udp-receive"), "{why}");
+}

@@ -36,6 +36,8 @@ const NEEDS: &[Needs] = &[
     (&["workload.outstanding"], "workload.arrivals", &["closed"]),
     (&["workload.burst"], "workload.arrivals", &["bursts"]),
     (&["host.order", "host.poll_interval", "host.poll_budget"], "host.receive", &["deferred"]),
+    (&["host.backlog"], "host.receive", &["interrupt"]),
+    (&["workload.frame_size"], "workload.frame_mix", &["single"]),
 ];
 
 /// Parameters of a workload, and the workloads that have them.
@@ -51,6 +53,8 @@ const OF_WORKLOADS: &[(&[&str], &[Workload])] = &[
             Workload::UdpReceive,
             Workload::UdpRr,
             Workload::TcpRr,
+            Workload::Source,
+            Workload::Forward,
         ],
     ),
     (
@@ -69,10 +73,14 @@ const OF_WORKLOADS: &[(&[&str], &[Workload])] = &[
             Workload::TcpRr,
         ],
     ),
+    (&["workload.request_size", "workload.service"], &[Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr]),
     (
-        &["workload.request_size", "workload.arrivals", "workload.request_rate", "workload.burst", "workload.service"],
-        &[Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr],
+        &["workload.arrivals", "workload.request_rate", "workload.burst"],
+        &[Workload::UdpReceive, Workload::UdpRr, Workload::TcpRr, Workload::Source, Workload::Forward],
     ),
+    (&["workload.frame_mix", "workload.frame_size", "host.output_queue"], &[Workload::Source, Workload::Forward]),
+    (&["workload.direction"], &[Workload::Source]),
+    (&["host.route_time", "host.backlog"], &[Workload::Forward]),
     (&["workload.role", "workload.response_size", "workload.outstanding"], &[Workload::UdpRr, Workload::TcpRr]),
     (&["workload.write_size", "host.send_buffer"], &[Workload::TtcpSend, Workload::TtcpBoth, Workload::UdpSend]),
     (&["workload.read_size"], &[Workload::TtcpReceive, Workload::TtcpBoth]),

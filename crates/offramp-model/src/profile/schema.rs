@@ -1,7 +1,7 @@
 //! Every parameter that there is: its name, what it means, its unit, its range and its default.
 
 use super::quantity::{Dimension, nearest, split};
-use crate::link::FRAME_LEN_MIN;
+use crate::link::{FCS_LEN, FRAME_LEN_MIN};
 use crate::time::PICOSECONDS_PER_MICROSECOND;
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 
@@ -112,6 +112,10 @@ pub const ROLES: &[&str] = &["server", "client"];
 pub const ARRIVALS: &[&str] = &["closed", "poisson", "periodic", "bursts"];
 /// How the times of an application are distributed.
 pub const SERVICES: &[&str] = &["fixed", "exponential"];
+/// Where raw frames go.
+pub const DIRECTIONS: &[&str] = &["to-host", "from-host", "both"];
+/// How long raw frames are: all alike, or as a mix has them.
+pub const MIXES: &[&str] = &["single", "imix"];
 /// Switches.
 pub const SWITCHES: &[&str] = &["off", "on"];
 
@@ -162,6 +166,13 @@ pub static KEYS: &[Key] = &[
     cost("host.page_time", "the same, for each page of 4 KiB of it: mapped, and described to the adapter"),
     cost("host.completion_time", "the driver, for each send that the adapter has completed"),
     cost("host.register_time", "a register of the adapter written, for each frame sent: posted in memory, or a port"),
+    Key {
+        default: "1us",
+        ..cost(
+            "host.route_time",
+            "IP and the output queue, for each frame that is forwarded, without the driver that has read it out",
+        )
+    },
     cost_per_byte("host.copy_time", "a byte copied between a process and the kernel"),
     cost_per_byte(
         "host.write_copy_time",
@@ -228,6 +239,20 @@ pub static KEYS: &[Key] = &[
         "0frame",
         "frames that a deferred driver takes at once; while more wait it polls on without interrupts, in turn with processes; 0: \
          it takes all, before any process",
+    ),
+    key(
+        "host.backlog",
+        Count("frame"),
+        (1, 1 << 20),
+        "1000frame",
+        "frames that wait on a processor between interrupt handler and protocol, at most: netdev_max_backlog, ipintrq",
+    ),
+    key(
+        "host.output_queue",
+        Count("frame"),
+        (0, 1 << 20),
+        "1000frame",
+        "raw frames that wait for room in a transmit ring, at most: txqueuelen",
     ),
     choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
     choice("adapter.memory_kind", MEMORIES, "how the receive memory is organised"),
@@ -543,9 +568,28 @@ pub static KEYS: &[Key] = &[
         Count("request/s"),
         (1, 1_000_000_000),
         "10000request/s",
-        "requests or datagrams per second over all connections, where arrivals are not closed",
+        "requests, datagrams or frames per second over all connections of a direction, where arrivals are not closed",
     ),
-    key("workload.burst", Count("request"), (1, 65_536), "32request", "requests of a burst, which are due at once"),
+    key(
+        "workload.burst",
+        Count("request"),
+        (1, 65_536),
+        "32request",
+        "requests, datagrams or frames of a burst, which are due at once",
+    ),
+    choice("workload.direction", DIRECTIONS, "which way raw frames go; both: each at the rate"),
+    choice(
+        "workload.frame_mix",
+        MIXES,
+        "whether raw frames are all of `workload.frame_size`, or 64, 594 and 1518 bytes as 7:4:1",
+    ),
+    key(
+        "workload.frame_size",
+        Bytes,
+        (FRAME_LEN_MIN + FCS_LEN, 65_535),
+        "64byte",
+        "bytes of a raw frame, FCS included",
+    ),
     choice(
         "workload.service",
         SERVICES,

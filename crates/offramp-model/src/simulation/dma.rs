@@ -4,6 +4,7 @@
 //! other FIFO has room, segmented there if it is a large send, and put on the wire. The product's own code
 //! ([`offramp_offload::segment`]) decides the segments of a large send.
 
+use super::exchange::Place;
 use super::{Content, Event, Frame, HOST, Simulation};
 use crate::bus::Bus;
 use crate::bus::pci::{Command, Pci};
@@ -70,12 +71,13 @@ pub(super) enum Master {
 }
 
 impl Master {
-    pub(super) fn new(config: &AdapterConfig) -> Self {
+    /// The buses of `adapters`: one that all share, or one each where a link has two ends.
+    pub(super) fn buses(config: &AdapterConfig, adapters: usize) -> Vec<Self> {
         match config.bus {
-            Bus::Pci(pci) => Self::Pci(pci, config.engine.read_command, Time::START),
-            Bus::PciX(pcix) => Self::PciX(pcix, PciXState::default()),
-            Bus::Pcie(pcie) => Self::Pcie(pcie, PcieState::default()),
-            Bus::Isa(_) | Bus::Master => Self::Unlimited,
+            Bus::Pci(pci) => vec![Self::Pci(pci, config.engine.read_command, Time::START)],
+            Bus::PciX(pcix) => vec![Self::PciX(pcix, PciXState::default())],
+            Bus::Pcie(pcie) => (0..adapters).map(|_| Self::Pcie(pcie, PcieState::default())).collect(),
+            Bus::Isa(_) | Bus::Master => vec![Self::Unlimited],
         }
     }
 
@@ -310,10 +312,11 @@ impl Simulation {
         };
         let began = Time(now.0.saturating_sub(early.0));
         let adapter = self.adapter_of(&frame);
-        match self.adapters[adapter].dma.receive(&mut self.master, began, now, frame.len) {
+        let master = adapter % self.masters.len();
+        match self.adapters[adapter].dma.receive(&mut self.masters[master], began, now, frame.len) {
             Some(done) if done > now => self.events.schedule(done, Event::DmaWritten(frame)),
             Some(_) => self.on_dma_written(frame),
-            None => self.lose_frame(&frame),
+            None => self.lose_frame(&frame, Place::Adapter),
         }
     }
 
@@ -333,8 +336,9 @@ impl Simulation {
     fn fill_transmit_fifo(&mut self, adapter: usize) {
         let workload = &self.config.workload;
         let (mss, headers_len) = (self.config.host.send.sender.mss, workload.headers_len);
+        let master = adapter % self.masters.len();
         while let Some((piece, ready)) =
-            self.adapters[adapter].dma.next_piece(&mut self.master, self.now, mss, headers_len)
+            self.adapters[adapter].dma.next_piece(&mut self.masters[master], self.now, mss, headers_len)
         {
             if ready > self.now {
                 self.events.schedule(ready, Event::DmaRead(piece));

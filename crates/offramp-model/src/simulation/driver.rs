@@ -1,6 +1,6 @@
 //! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
 
-use super::exchange::Stage;
+use super::exchange::{Place, Queue, Stage};
 use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
 use crate::bus::Bus;
 use crate::config::{AdapterConfig, CoalescedBy, ReceiveIn};
@@ -43,6 +43,8 @@ pub(super) struct Driver {
     pub(super) received: u64,
     /// Interrupts so far.
     pub(super) interrupts: u64,
+    /// Which of all interrupts was its last.
+    pub(super) turn: usize,
 }
 
 /// An interrupt and the batch after it: what the ports measure of theirs, here as it is charged to the processor. What
@@ -81,6 +83,7 @@ impl Driver {
             completed: Completed::default(),
             received: 0,
             interrupts: 0,
+            turn: 0,
         }
     }
 
@@ -138,12 +141,13 @@ impl Simulation {
             driver.frames.push_back(frame);
             driver.note_waiting(now_ns, frame.len);
             for frame in overrun {
-                self.lose_frame(&frame);
+                self.lose_frame(&frame, Place::Adapter);
             }
+            self.wait_in(&frame, Some(Queue::Ring));
             self.poll_if_polled(queue);
             self.interrupt_if_due(queue);
         } else {
-            self.lose_frame(&frame);
+            self.lose_frame(&frame, Place::Adapter);
         }
     }
 
@@ -200,6 +204,7 @@ impl Simulation {
         while self.drivers[queue].in_use < self.drivers[queue].transmit_buffers
             && let Some(frame) = self.drivers[queue].waiting.pop_front()
         {
+            self.wait_in(&frame, None);
             self.hand_down(queue, frame);
         }
         self.datagram_bytes -= completed.datagram_bytes;
@@ -211,10 +216,13 @@ impl Simulation {
         let queue = self.steering.of_frame(&frame.content);
         let driver = &mut self.drivers[queue];
         if driver.in_use < driver.transmit_buffers {
-            self.hand_down(queue, frame);
-        } else {
-            driver.waiting.push_back(frame);
+            return self.hand_down(queue, frame);
         }
+        if self.config.workload.workload.is_of_frames() && driver.waiting.len() >= self.config.host.output_queue {
+            return self.lose_frame(&frame, Place::OutputQueue);
+        }
+        driver.waiting.push_back(frame);
+        self.wait_in(&frame, Some(Queue::Output));
     }
 
     fn hand_down(&mut self, queue: usize, frame: Frame) {
@@ -242,6 +250,7 @@ impl Simulation {
             driver.interrupted_at = self.now;
             driver.interrupts += 1;
             self.interrupt_turn += 1;
+            driver.turn = self.interrupt_turn;
             let entry = self.config.host.costs.interrupt;
             let wake =
                 if self.finds_idle(&Job::InterruptEntry { queue }) { self.config.host.costs.wake } else { Span::ZERO };

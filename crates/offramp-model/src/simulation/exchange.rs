@@ -1,17 +1,23 @@
-//! Requests and their responses over UDP or TCP, and datagrams that come at a rate: when each is due, and where it waits.
+//! Requests and their responses over UDP or TCP, and datagrams or raw frames that come at a rate: when each is due, where
+//! it waits, and where it is lost.
+//!
+//! A raw frame is a message that no protocol takes. One that is forwarded is a request whose response leaves by the second
+//! adapter.
 //!
 //! A message over UDP is one datagram. A message over TCP is one segment or several, and carries the acknowledgement of the
 //! message before it. A lost message over TCP is sent again after the sender's shortest timeout. Over UDP an exchange whose
 //! message is lost is lost; in a closed loop the next one begins after `workload.rpc_timer`.
 
-use super::{Activity, Content, Event, Frame, Job, ModelError, Simulation};
-use crate::config::{Arrivals, Config, ExchangeConfig};
+use super::line::SENDER_FRAMES;
+use super::{Activity, Content, Event, Frame, Job, ModelError, PEER, Simulation};
+use crate::config::{Arrivals, Carrier, Config, ExchangeConfig, IMIX, ReceiveIn};
 use crate::cpu::Priority;
-use crate::link::FRAME_LEN_MIN;
+use crate::link::{FCS_LEN, FRAME_LEN_MIN};
 use crate::rpc::{datagram_frames, tcp_payloads};
 use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use hdrhistogram::Histogram;
 use rand::RngExt;
+use rand_chacha::ChaCha8Rng;
 use serde::Serialize;
 use std::fmt::Write as _;
 
@@ -43,11 +49,53 @@ pub(super) enum Stage {
     WakeUp,
     /// In the process, which also sends.
     Application,
+    /// Until a raw frame has a descriptor of a transmit ring.
+    OutputQueue,
 }
 
 /// Every stage, with a name for people.
-const STAGES: [&str; 7] =
-    ["link and peer", "adapter and bus", "moderation", "interrupt", "softirq", "wake-up", "application"];
+const STAGES: [&str; 8] = [
+    "link and peer",
+    "adapter and bus",
+    "moderation",
+    "interrupt",
+    "softirq",
+    "wake-up",
+    "application",
+    "output queue",
+];
+
+/// Where a message is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Place {
+    /// Before it is on the link: its sender has more to send than it can, or gave it up after too many collisions.
+    Sender,
+    /// In the adapter's FIFO or receive memory.
+    Adapter,
+    /// Between interrupt handler and protocol.
+    Backlog,
+    /// At the socket of the process.
+    Socket,
+    /// Before the transmit ring.
+    OutputQueue,
+}
+
+/// Places there are.
+const PLACES: usize = 5;
+
+/// Queues of the host in which raw frames wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Queue {
+    /// The receive memory, until the driver has read a frame out.
+    Ring,
+    /// From then until it is forwarded.
+    Backlog,
+    /// From then until it has a descriptor of the transmit ring.
+    Output,
+}
+
+/// Every queue, with a name for people.
+const QUEUES: [&str; 3] = ["ring", "backlog", "output queue"];
 
 /// Which message a frame or a job is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,7 +106,83 @@ pub(super) struct Message {
     /// How often a message of it was sent again.
     attempt: u32,
     pub(super) flow: usize,
-    is_response: bool,
+    /// The host sends the request.
+    from_host: bool,
+    pub(super) is_response: bool,
+}
+
+impl Message {
+    /// The host sends it.
+    fn is_of_host(&self) -> bool {
+        self.from_host != self.is_response
+    }
+}
+
+/// Exchanges that are alike.
+#[derive(Debug)]
+struct Kind {
+    /// How many there are of it, compared with the others.
+    weight: u64,
+    /// Frames of a request, and of a response.
+    frames: [Vec<u64>; 2],
+    /// Bytes that count when one is done.
+    bytes: u64,
+}
+
+impl Kind {
+    /// Raw frames of a length with FCS, which are not answered but may be forwarded.
+    fn of_frame(weight: u64, len: u64) -> Self {
+        Self { weight, frames: [vec![len - FCS_LEN], vec![len - FCS_LEN]], bytes: len }
+    }
+
+    /// Requests and responses.
+    fn of_messages(config: &Config, exchange: &ExchangeConfig) -> Result<Self, ModelError> {
+        let headers_len = config.workload.headers_len;
+        let frames = |len: u64| -> Result<Vec<u64>, ModelError> {
+            let lens = if exchange.carrier == Carrier::Tcp {
+                tcp_payloads(len, config.host.send.sender.mss)
+                    .into_iter()
+                    .map(|payload| payload + headers_len)
+                    .collect()
+            } else {
+                datagram_frames(len as usize)?
+            };
+            Ok(lens.into_iter().map(|len| len.max(FRAME_LEN_MIN)).collect())
+        };
+        Ok(Self {
+            weight: 1,
+            frames: [frames(exchange.request_len)?, frames(exchange.response_len.max(1))?],
+            bytes: exchange.request_len + exchange.response_len,
+        })
+    }
+}
+
+/// How many there are of something, over time.
+#[derive(Debug, Default)]
+struct Occupancy {
+    count: u64,
+    /// The count times how long, until `since`.
+    ps: u128,
+    since: Time,
+}
+
+impl Occupancy {
+    fn set(&mut self, now: Time, count: u64) {
+        self.ps += u128::from(now.since(self.since).0) * u128::from(self.count);
+        (self.count, self.since) = (count, now);
+    }
+
+    /// Counting begins.
+    fn count_from(&mut self, now: Time) {
+        self.set(now, self.count);
+        self.ps = 0;
+    }
+
+    /// The mean over `counted`, which ends now.
+    fn mean(&mut self, now: Time, counted: Span) -> f64 {
+        self.set(now, self.count);
+        self.ps as f64 / counted.0 as f64
+    }
 }
 
 /// An exchange under way.
@@ -73,6 +197,9 @@ struct Exchange {
     frames: usize,
     /// Work of the process under way.
     cost: Span,
+    kind: usize,
+    /// Where it waits, of a raw frame.
+    queue: Option<Queue>,
 }
 
 /// All exchanges of a run.
@@ -81,37 +208,52 @@ pub(super) struct Exchanges {
     config: ExchangeConfig,
     slots: Vec<Exchange>,
     free: Vec<usize>,
-    /// Frames of a request, and of a response.
-    frames: [Vec<u64>; 2],
+    kinds: Vec<Kind>,
     begun: u64,
-    /// Requests for which an arrival has come.
-    arrived: u64,
+    /// Those begun, and requests for which an arrival has come, of the peer and of the host.
+    turn: [u64; 2],
+    arrived: [u64; 2],
     /// Bytes of requests that wait for the process.
     socket_len: u64,
-    /// Exchanges under way, times how long, until `since`.
-    under_way_ps: u128,
-    since: Time,
+    /// Raw frames that the host's process has not sent yet.
+    unsent: u64,
+    under_way: Occupancy,
+    queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
     stages: [u128; STAGES.len()],
     done: u64,
     offered: u64,
-    lost: u64,
-    socket_dropped: u64,
+    lost: [u64; PLACES],
 }
 
 /// The results of exchanges, over the time that was counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Latency {
-    /// Requests or datagrams that were due, per second.
+    /// They are raw frames.
+    #[serde(skip)]
+    pub is_of_frames: bool,
+    /// Requests, datagrams or raw frames that were due, per second.
     pub offered_per_second: f64,
     /// Those that were done, per second.
     pub done_per_second: f64,
     /// Those that were lost, per second.
     pub lost_per_second: f64,
+    /// Part of them that were never on the link: their sender had more to send than it could.
+    pub sender_dropped_per_second: f64,
+    /// Part of them for which the adapter's FIFO or receive memory had no room.
+    pub adapter_dropped_per_second: f64,
+    /// Part of them for which the queue between interrupt handler and protocol had no room.
+    pub backlog_dropped_per_second: f64,
     /// Part of them for which the socket of the process had no room.
     pub socket_dropped_per_second: f64,
+    /// Part of them for which the queue before the transmit ring had no room.
+    pub output_queue_dropped_per_second: f64,
     /// Under way, on average over time.
     pub under_way: f64,
+    /// Under way when counting ended.
+    pub under_way_at_end: u64,
+    /// Raw frames in each queue of the host, on average over time.
+    pub queues: Vec<QueueMean>,
     /// Mean time from when one is due until it is done, microseconds.
     pub mean_us: f64,
     /// Half of them take no longer.
@@ -136,15 +278,19 @@ impl Latency {
         const BAR_LEN: u64 = 40;
         let mut out = String::new();
         // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "requests or datagrams    {:.0}/s due, {:.0}/s done, {:.0}/s lost ({:.0}/s by the socket), {:.2} under way",
-            self.offered_per_second,
-            self.done_per_second,
-            self.lost_per_second,
-            self.socket_dropped_per_second,
-            self.under_way
-        );
+        if self.is_of_frames {
+            let _ = write!(out, "{}", self.frames_text());
+        } else {
+            let _ = writeln!(
+                out,
+                "requests or datagrams    {:.0}/s due, {:.0}/s done, {:.0}/s lost ({:.0}/s by the socket), {:.2} under way",
+                self.offered_per_second,
+                self.done_per_second,
+                self.lost_per_second,
+                self.socket_dropped_per_second,
+                self.under_way
+            );
+        }
         let _ = writeln!(
             out,
             "latency, us              p50 {:.2}, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, mean {:.2}, max {:.2}",
@@ -160,6 +306,35 @@ impl Latency {
         }
         out
     }
+
+    /// What became of raw frames, for people.
+    fn frames_text(&self) -> String {
+        let queues: Vec<_> = self.queues.iter().map(|of| format!("{} {:.2}", of.name, of.mean_frames)).collect();
+        format!(
+            "frames                   {:.0}/s due, {:.0}/s delivered, {:.0}/s lost, {:.2} under way\n\
+             lost where               {:.0}/s at the sender, {:.0}/s in the adapter, {:.0}/s in the backlog, {:.0}/s in the \
+             output queue\n\
+             wait, frames             {}\n",
+            self.offered_per_second,
+            self.done_per_second,
+            self.lost_per_second,
+            self.under_way,
+            self.sender_dropped_per_second,
+            self.adapter_dropped_per_second,
+            self.backlog_dropped_per_second,
+            self.output_queue_dropped_per_second,
+            queues.join(", ")
+        )
+    }
+}
+
+/// A queue of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QueueMean {
+    /// Which.
+    pub name: &'static str,
+    /// Frames in it, on average over time.
+    pub mean_frames: f64,
 }
 
 /// A part of the mean latency.
@@ -184,57 +359,74 @@ impl Exchanges {
     /// `None` for a workload that has none.
     pub(super) fn new(config: &Config) -> Result<Option<Self>, ModelError> {
         let Some(exchange) = config.workload.exchange else { return Ok(None) };
-        let headers_len = config.workload.headers_len;
-        let frames = |len: u64| -> Result<Vec<u64>, ModelError> {
-            let lens = if exchange.is_tcp {
-                tcp_payloads(len, config.host.send.sender.mss)
-                    .into_iter()
-                    .map(|payload| payload + headers_len)
-                    .collect()
-            } else {
-                datagram_frames(len as usize)?
-            };
-            Ok(lens.into_iter().map(|len| len.max(FRAME_LEN_MIN)).collect())
+        let kinds = match exchange.carrier {
+            Carrier::Frame(Some(len)) => vec![Kind::of_frame(1, len)],
+            Carrier::Frame(None) => IMIX.iter().map(|&(weight, len)| Kind::of_frame(weight, len)).collect(),
+            Carrier::Udp | Carrier::Tcp => vec![Kind::of_messages(config, &exchange)?],
         };
         let latencies = Histogram::new_with_max(LATENCY_MAX_NS, DIGITS).expect("a histogram has up to 5 digits");
         Ok(Some(Self {
             config: exchange,
             slots: Vec::new(),
             free: Vec::new(),
-            frames: [frames(exchange.request_len)?, frames(exchange.response_len.max(1))?],
+            kinds,
             begun: 0,
-            arrived: 0,
+            turn: [0; 2],
+            arrived: [0; 2],
             socket_len: 0,
-            under_way_ps: 0,
-            since: Time::START,
+            unsent: 0,
+            under_way: Occupancy::default(),
+            queues: Default::default(),
             latencies,
             stages: [0; STAGES.len()],
             done: 0,
             offered: 0,
-            lost: 0,
-            socket_dropped: 0,
+            lost: [0; PLACES],
         }))
+    }
+
+    fn is_of_frames(&self) -> bool {
+        matches!(self.config.carrier, Carrier::Frame(_))
+    }
+
+    /// Frames of a message.
+    fn frames(&self, message: Message) -> &[u64] {
+        &self.kinds[self.slots[message.slot].kind].frames[usize::from(message.is_response)]
+    }
+
+    /// Longest frame of a request.
+    fn frame_len_max(&self) -> u64 {
+        self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
+    }
+
+    /// The kind of the next exchange.
+    fn draw(&self, rng: &mut ChaCha8Rng) -> usize {
+        if self.kinds.len() == 1 {
+            return 0;
+        }
+        let mut at = rng.random_range(0..self.kinds.iter().map(|kind| kind.weight).sum());
+        let is_below = |kind: &Kind| {
+            let is_below = at < kind.weight;
+            at = at.saturating_sub(kind.weight);
+            is_below
+        };
+        self.kinds.iter().position(is_below).unwrap_or(0)
     }
 
     /// Bytes that a request takes in the socket's buffer.
     fn request_buffer_len(&self) -> u64 {
-        self.frames[0].iter().map(|len| len + BUFFER_HEADER_LEN).sum()
+        self.kinds[0].frames[0].iter().map(|len| len + BUFFER_HEADER_LEN).sum()
     }
 
     fn under_way(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Counts the time since the number under way changed last.
-    fn integrate(&mut self, now: Time) {
-        self.under_way_ps += u128::from(now.since(self.since).0) * self.under_way() as u128;
-        self.since = now;
-    }
-
     /// Counting begins.
     pub(super) fn count_from(&mut self, now: Time) {
-        self.integrate(now);
-        (self.under_way_ps, self.done, self.offered, self.lost, self.socket_dropped) = (0, 0, 0, 0, 0);
+        self.under_way.count_from(now);
+        self.queues.iter_mut().for_each(|queue| queue.count_from(now));
+        (self.done, self.offered, self.lost) = (0, 0, [0; PLACES]);
         self.stages = [0; STAGES.len()];
         self.latencies.reset();
     }
@@ -244,31 +436,54 @@ impl Exchanges {
         self.slots.get_mut(message.slot).filter(|of| of.message == message)
     }
 
-    fn begin(&mut self, now: Time) -> Option<Message> {
+    fn begin(&mut self, now: Time, from_host: bool, kind: usize) -> Option<Message> {
         self.offered += 1;
         if self.under_way() == UNDER_WAY_MAX {
-            self.lost += 1;
+            self.lost[Place::Sender as usize] += 1;
             return None;
         }
-        self.integrate(now);
         let slot = self.free.pop().unwrap_or(self.slots.len());
-        let flow = (self.begun % self.config.flows) as usize;
-        self.begun += 1;
-        let message = Message { slot, number: self.begun, attempt: 0, flow, is_response: false };
-        let exchange =
-            Exchange { message, due: now, at: now, stages: [Span::ZERO; STAGES.len()], frames: 0, cost: Span::ZERO };
+        let [of_peer, of_host] = self.config.flows;
+        let turn = &mut self.turn[usize::from(from_host)];
+        // Those of the host come after those of the peer.
+        let flow = if from_host { of_peer + *turn % of_host } else { *turn % of_peer } as usize;
+        (*turn, self.begun) = (*turn + 1, self.begun + 1);
+        let message = Message { slot, number: self.begun, attempt: 0, flow, from_host, is_response: false };
+        let stages = [Span::ZERO; STAGES.len()];
+        let exchange = Exchange { message, due: now, at: now, stages, frames: 0, cost: Span::ZERO, kind, queue: None };
         match self.slots.get_mut(slot) {
             Some(of) => *of = exchange,
             None => self.slots.push(exchange),
         }
+        self.under_way.set(now, self.under_way() as u64);
         Some(message)
     }
 
-    fn end(&mut self, now: Time, slot: usize) {
-        self.integrate(now);
+    fn end(&mut self, now: Time, message: Message) {
+        self.move_to(now, message, None);
         // No message has this number.
-        self.slots[slot].message.number = 0;
-        self.free.push(slot);
+        self.slots[message.slot].message.number = 0;
+        self.free.push(message.slot);
+        self.under_way.set(now, self.under_way() as u64);
+    }
+
+    /// A raw frame leaves the queue that it is in, and is in another one, or in none.
+    fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
+        if !self.is_of_frames() {
+            return;
+        }
+        let Some(of) = self.of(message) else { return };
+        let left = std::mem::replace(&mut of.queue, queue);
+        if left == Some(Queue::Output) {
+            self.mark(now, message, Stage::OutputQueue);
+        }
+        for (queue, entered) in [(left, false), (queue, true)] {
+            if let Some(queue) = queue {
+                let occupancy = &mut self.queues[queue as usize];
+                let count = if entered { occupancy.count + 1 } else { occupancy.count - 1 };
+                occupancy.set(now, count);
+            }
+        }
     }
 
     fn mark(&mut self, now: Time, message: Message, stage: Stage) {
@@ -280,7 +495,7 @@ impl Exchanges {
 
     /// A frame of a message has come: whether it was the last.
     fn completes(&mut self, message: Message) -> bool {
-        let frames = self.frames[usize::from(message.is_response)].len();
+        let frames = self.frames(message).len();
         self.of(message).is_some_and(|of| {
             of.frames += 1;
             of.frames == frames
@@ -296,7 +511,6 @@ impl Exchanges {
 
     /// Their results by `now`, over the time that was counted.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
-        self.integrate(now);
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
         let per_second = |count: u64| count as f64 / counted.as_s();
         let mean_us = |sum_ps: u128| sum_ps as f64 / 1e6 / self.done as f64;
@@ -305,12 +519,23 @@ impl Exchanges {
             up_to_ns: bucket.value_iterated_to(),
             count: bucket.count_since_last_iteration(),
         });
+        let is_of_frames = self.is_of_frames();
+        let lost = |place| per_second(self.lost[place as usize]);
+        let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
+        let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);
         Latency {
+            is_of_frames,
             offered_per_second: per_second(self.offered),
             done_per_second: per_second(self.done),
-            lost_per_second: per_second(self.lost),
-            socket_dropped_per_second: per_second(self.socket_dropped),
-            under_way: self.under_way_ps as f64 / counted.0 as f64,
+            lost_per_second: per_second(self.lost.iter().sum()),
+            sender_dropped_per_second: lost(Place::Sender),
+            adapter_dropped_per_second: lost(Place::Adapter),
+            backlog_dropped_per_second: lost(Place::Backlog),
+            socket_dropped_per_second: lost(Place::Socket),
+            output_queue_dropped_per_second: lost(Place::OutputQueue),
+            under_way: self.under_way.mean(now, counted),
+            under_way_at_end: self.under_way.count,
+            queues: queues.filter(|_| is_of_frames).collect(),
             mean_us: self.latencies.mean() / 1e3,
             p50_us: us(0.5),
             p95_us: us(0.95),
@@ -320,6 +545,8 @@ impl Exchanges {
             parts: STAGES
                 .into_iter()
                 .zip(self.stages)
+                // Nothing else waits in an output queue.
+                .take(if is_of_frames { STAGES.len() } else { Stage::OutputQueue as usize })
                 .map(|(name, sum)| LatencyPart { name, mean_us: mean_us(sum) })
                 .collect(),
             histogram: buckets.filter(|bucket| bucket.count > 0).collect(),
@@ -331,26 +558,28 @@ impl Simulation {
     /// The first requests of a closed loop, or the first arrival.
     pub(super) fn start_exchanges(&mut self) {
         let Some(ExchangeConfig { arrivals, flows, outstanding, .. }) = self.config.workload.exchange else { return };
-        if arrivals == Arrivals::Closed {
-            for _ in 0..flows * outstanding {
-                self.begin_exchange();
+        for (from_host, flows) in [false, true].into_iter().zip(flows).filter(|&(_, flows)| flows > 0) {
+            if arrivals == Arrivals::Closed {
+                for _ in 0..flows * outstanding {
+                    self.begin_exchange(from_host);
+                }
+            } else {
+                self.schedule_arrival(from_host);
             }
-        } else {
-            self.schedule_arrival();
         }
     }
 
-    fn schedule_arrival(&mut self) {
+    fn schedule_arrival(&mut self, from_host: bool) {
         let Some(exchanges) = &self.exchanges else { return };
         let ExchangeConfig { arrivals, rate_per_second, burst, .. } = exchanges.config;
-        let arrived = exchanges.arrived;
+        let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
             Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / rate_per_second)),
             // By the clock, so that no rounding adds up.
             Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, rate_per_second),
             Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, rate_per_second),
         };
-        self.events.schedule(at, Event::RequestDue);
+        self.events.schedule(at, Event::RequestDue { from_host });
     }
 
     /// A span that is exponentially distributed.
@@ -359,30 +588,40 @@ impl Simulation {
         Span((-(1.0 - uniform).ln() * mean.0 as f64) as u64)
     }
 
-    pub(super) fn on_request_due(&mut self) {
+    pub(super) fn on_request_due(&mut self, from_host: bool) {
         let Some(exchanges) = &mut self.exchanges else { return };
-        let ExchangeConfig { arrivals, burst, .. } = exchanges.config;
-        let count = if arrivals == Arrivals::Bursts { burst } else { 1 };
-        exchanges.arrived += count;
+        let count = exchanges.config.at_once();
+        exchanges.arrived[usize::from(from_host)] += count;
         for _ in 0..count {
-            self.begin_exchange();
+            self.begin_exchange(from_host);
         }
-        self.schedule_arrival();
+        self.schedule_arrival(from_host);
     }
 
-    pub(super) fn begin_exchange(&mut self) {
+    pub(super) fn begin_exchange(&mut self, from_host: bool) {
         let Some(exchanges) = &mut self.exchanges else { return };
-        let Some(message) = exchanges.begin(self.now) else { return };
-        self.send_message(message);
+        let kind = exchanges.draw(&mut self.rng);
+        let Some(message) = exchanges.begin(self.now, from_host, kind) else { return };
+        if self.sender_is_late(from_host) {
+            self.lose(message, Place::Sender);
+        } else {
+            self.send_message(message);
+        }
     }
 
-    fn host_sends(&self, message: Message) -> bool {
-        self.config.workload.exchange.is_some_and(|of| of.host_is_client) != message.is_response
+    /// A sender of raw frames has as many before the next one as its own queue holds.
+    fn sender_is_late(&self, from_host: bool) -> bool {
+        let Some(exchanges) = self.exchanges.as_ref().filter(|of| of.is_of_frames()) else { return false };
+        let frames_max = SENDER_FRAMES.max(exchanges.config.at_once());
+        if from_host {
+            return exchanges.unsent >= frames_max;
+        }
+        self.is_behind(PEER, frames_max, exchanges.frame_len_max())
     }
 
     /// The peer sends a message, or a process of the host does when it runs.
     fn send_message(&mut self, message: Message) {
-        if self.host_sends(message) {
+        if message.is_of_host() {
             let costs = self.message_costs(message);
             return self.process(message, &costs);
         }
@@ -394,14 +633,14 @@ impl Simulation {
     }
 
     fn message_frame(&self, message: Message, at: usize) -> Option<Frame> {
-        let lens = &self.exchanges.as_ref()?.frames[usize::from(message.is_response)];
-        lens.get(at).map(|&len| Frame::new(len, Content::Message(message)))
+        self.exchanges.as_ref()?.frames(message).get(at).map(|&len| Frame::new(len, Content::Message(message)))
     }
 
     /// Work of the process of a message.
     fn process(&mut self, message: Message, costs: &[(Activity, Span)]) {
         let Some(of) = self.exchanges.as_mut().and_then(|exchanges| exchanges.of(message)) else { return };
         of.cost = costs.iter().fold(Span::ZERO, |sum, &(_, span)| sum + span);
+        self.exchanges.iter_mut().for_each(|of| of.unsent += 1);
         self.work(Priority::User, Job::Process(message), costs);
     }
 
@@ -411,12 +650,16 @@ impl Simulation {
         let Some(exchanges) = &self.exchanges else { return [(Activity::Process, Span::ZERO); 7] };
         let of = exchanges.config;
         let len = if message.is_response { of.response_len } else { of.request_len };
-        let frames = &exchanges.frames[usize::from(message.is_response)];
-        let protocol = if of.is_tcp { (Activity::Segment, costs.segment) } else { (Activity::Udp, costs.udp) };
-        let each = protocol.1.times(frames.len() as u64);
+        let frames = exchanges.frames(message);
+        let (write, (protocol, each)) = match of.carrier {
+            Carrier::Tcp => (costs.write, (Activity::Segment, costs.segment)),
+            Carrier::Udp => (costs.write, (Activity::Udp, costs.udp)),
+            // Nothing but the driver sends it.
+            Carrier::Frame(_) => (Span::ZERO, (Activity::Driver, Span::ZERO)),
+        };
         [
-            (Activity::Process, costs.write),
-            (protocol.0, each),
+            (Activity::Process, write),
+            (protocol, each.times(frames.len() as u64)),
             (Activity::Registers, costs.register.times(frames.len() as u64)),
             (Activity::Copy, Span::of_bytes(len, costs.write_copy_fs_per_byte)),
             (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
@@ -443,8 +686,14 @@ impl Simulation {
     /// What the protocol takes for a frame of a message.
     pub(super) fn receive_message(&mut self, message: Message, len: u64) {
         let costs = self.config.host.costs;
-        let is_tcp = self.config.workload.exchange.is_some_and(|of| of.is_tcp);
-        let protocol = if is_tcp { (Activity::Tcp, costs.tcp) } else { (Activity::Udp, costs.udp) };
+        let Some(of) = self.config.workload.exchange else { return };
+        let protocol = match of.carrier {
+            Carrier::Tcp => (Activity::Tcp, costs.tcp),
+            Carrier::Udp => (Activity::Udp, costs.udp),
+            Carrier::Frame(_) if of.forwards => return self.receive_to_forward(message, len),
+            // No protocol takes it.
+            Carrier::Frame(_) => return self.finish(message),
+        };
         let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
         let costs = [
             protocol,
@@ -454,19 +703,59 @@ impl Simulation {
         self.work(Priority::Softirq, Job::Message(message), &costs);
     }
 
+    /// A raw frame waits for the softirq that forwards it, if an interrupt handler has read it out and there is room.
+    fn receive_to_forward(&mut self, message: Message, len: u64) {
+        let job = Job::Message(message);
+        let processor = self.place(Priority::Softirq, &job);
+        let is_full = self.backlogs[processor] >= self.config.host.backlog;
+        if is_full && self.config.host.receive_in == ReceiveIn::Interrupt {
+            return self.lose(message, Place::Backlog);
+        }
+        self.backlogs[processor] += 1;
+        self.exchanges.iter_mut().for_each(|of| of.move_to(self.now, message, Some(Queue::Backlog)));
+        let costs = &self.config.host.costs;
+        let costs = [
+            (Activity::Route, costs.route),
+            (Activity::Registers, costs.register),
+            (Activity::Bus, self.config.adapter.bus.processor_time(len)),
+        ];
+        self.work(Priority::Softirq, job, &costs);
+    }
+
+    /// The host sends a raw frame out of its second adapter.
+    fn forward(&mut self, message: Message) {
+        let processor = self.place(Priority::Softirq, &Job::Message(message));
+        self.backlogs[processor] -= 1;
+        let Some(exchanges) = &mut self.exchanges else { return };
+        exchanges.move_to(self.now, message, None);
+        if let Some(forwarded) = exchanges.response_to(message) {
+            self.transmit_message(forwarded);
+        }
+    }
+
+    /// A raw frame is in a queue, or in none any more.
+    pub(super) fn wait_in(&mut self, frame: &Frame, queue: Option<Queue>) {
+        if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
+            exchanges.move_to(self.now, message, queue);
+        }
+    }
+
     /// The protocol of the host has a frame: the last one of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);
+        let of = exchanges.config;
+        if of.forwards {
+            return self.forward(message);
+        }
         if !exchanges.completes(message) {
             return;
         }
-        let of = exchanges.config;
+        let is_tcp = of.carrier == Carrier::Tcp;
         let len = if message.is_response { of.response_len } else { of.request_len };
-        if !message.is_response && !of.is_tcp {
+        if !message.is_response && !is_tcp {
             if exchanges.socket_len + exchanges.request_buffer_len() > self.config.host.ack_policy.window {
-                exchanges.socket_dropped += 1;
-                return self.lose(message);
+                return self.lose(message, Place::Socket);
             }
             exchanges.socket_len += exchanges.request_buffer_len();
         }
@@ -488,19 +777,20 @@ impl Simulation {
     pub(super) fn on_processed(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         let of = exchanges.config;
+        exchanges.unsent -= 1;
         let Some(cost) = exchanges.of(message).map(|of| of.cost) else { return };
         exchanges.mark(Time(self.now.0.saturating_sub(cost.0)), message, Stage::WakeUp);
         exchanges.mark(self.now, message, Stage::Application);
-        if !self.host_sends(message) {
+        if !message.is_of_host() {
             let Some(exchanges) = &mut self.exchanges else { return };
-            if !message.is_response && !of.is_tcp {
+            if !message.is_response && of.carrier == Carrier::Udp {
                 exchanges.socket_len -= exchanges.request_buffer_len();
             }
             if message.is_response || of.response_len == 0 {
                 return self.finish(message);
             }
         }
-        let is_answer = !self.host_sends(message);
+        let is_answer = !message.is_of_host();
         let Some(exchanges) = &mut self.exchanges else { return };
         if let Some(sent) = if is_answer { exchanges.response_to(message) } else { Some(message) } {
             self.transmit_message(sent);
@@ -522,7 +812,7 @@ impl Simulation {
         if !exchanges.completes(message) {
             return;
         }
-        if message.is_response {
+        if message.is_response || exchanges.config.response_len == 0 {
             return self.finish(message);
         }
         if let Some(response) = exchanges.response_to(message) {
@@ -537,33 +827,30 @@ impl Simulation {
         exchanges.latencies.saturating_record(latency.whole_ns());
         exchanges.stages.iter_mut().zip(of.stages).for_each(|(sum, span)| *sum += u128::from(span.0));
         exchanges.done += 1;
-        exchanges.end(self.now, message.slot);
-        self.counts.bytes += exchanges.config.request_len + exchanges.config.response_len;
-        self.next_of_loop(if self.config.workload.exchange.is_some_and(|of| of.host_is_client) {
-            Span::ZERO
-        } else {
-            self.config.peer.turnaround
-        });
+        exchanges.end(self.now, message);
+        self.counts.bytes += exchanges.kinds[of.kind].bytes;
+        let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround };
+        self.next_of_loop(message.from_host, wait);
     }
 
     /// In a closed loop the next exchange begins after `wait`.
-    fn next_of_loop(&mut self, wait: Span) {
+    fn next_of_loop(&mut self, from_host: bool, wait: Span) {
         if self.config.workload.exchange.is_some_and(|of| of.arrivals == Arrivals::Closed) {
-            self.events.schedule(self.now + wait, Event::NextExchange);
+            self.events.schedule(self.now + wait, Event::NextExchange { from_host });
         }
     }
 
     /// A frame is lost; others than those of messages have their own timers.
-    pub(super) fn lose_frame(&mut self, frame: &Frame) {
+    pub(super) fn lose_frame(&mut self, frame: &Frame, place: Place) {
         if let Content::Message(message) = frame.content {
-            self.lose(message);
+            self.lose(message, place);
         }
     }
 
-    fn lose(&mut self, message: Message) {
-        let host_sends = self.host_sends(message);
+    fn lose(&mut self, message: Message, place: Place) {
+        let host_sends = message.is_of_host();
         let Some(exchanges) = &mut self.exchanges else { return };
-        let is_tcp = exchanges.config.is_tcp;
+        let is_tcp = exchanges.config.carrier == Carrier::Tcp;
         let Some(of) = exchanges.of(message) else { return };
         if is_tcp {
             of.message.attempt += 1;
@@ -574,14 +861,14 @@ impl Simulation {
             self.counts.timeouts += 1;
             return self.events.schedule(self.now + sender.rto_min, Event::SendMessage(message));
         }
-        exchanges.lost += 1;
-        exchanges.end(self.now, message.slot);
-        self.next_of_loop(self.config.workload.rpc_timer);
+        exchanges.lost[place as usize] += 1;
+        exchanges.end(self.now, message);
+        self.next_of_loop(message.from_host, self.config.workload.rpc_timer);
     }
 
     /// A response of the peer is there, or a lost message is sent again.
     pub(super) fn on_send_message(&mut self, message: Message) {
-        if self.host_sends(message) && message.is_response {
+        if message.is_of_host() && message.is_response {
             // It was processed before: only the protocol sends it again.
             self.transmit_message(message);
         } else {

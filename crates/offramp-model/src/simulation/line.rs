@@ -1,10 +1,13 @@
 //! Who sends when: the two stations and the line between them.
 
-use super::exchange::Stage;
+use super::exchange::{Place, Stage};
 use super::{Adapter, Event, Frame, HOST, Simulation};
 use crate::link::{Action, Begin, STATIONS, Station};
 use crate::time::{Span, Time};
 use std::collections::VecDeque;
+
+/// Raw frames that wait at their sender at most, or a burst where that is more: Linux' `DEFAULT_TX_QUEUE_LEN`.
+pub(super) const SENDER_FRAMES: u64 = 1000;
 
 /// A station: the frames that it is to send.
 #[derive(Debug)]
@@ -45,6 +48,16 @@ impl Simulation {
         if state.is_idle {
             self.pause(adapter, station);
         }
+    }
+
+    /// Whether so many frames of `len` bytes as `frames` wait at a station of the first adapter's line, or as much time of
+    /// the slower link before it.
+    pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
+        let state = &self.adapters[0].stations[station];
+        let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);
+        state.queue.len() as u64 >= frames
+            || state.ready_at.since(self.now) >= self.config.link.frame_time(len).times(frames)
+            || self.hop_free.since(self.now) >= hop.times(frames)
     }
 
     /// With a way of its own, a station sends each frame as soon as the one before it and its gap are over: the moments
@@ -115,7 +128,7 @@ impl Simulation {
             self.pause(adapter, station);
         }
         if let Some(frame) = given_up {
-            self.lose_frame(&frame);
+            self.lose_frame(&frame, Place::Sender);
             if station == HOST {
                 self.complete(frame);
             }

@@ -42,10 +42,12 @@ pub enum Activity {
     Crypt,
     /// Registers of the adapter.
     Registers,
+    /// Forwarding.
+    Route,
 }
 
 /// Every activity, with a name for people.
-pub const ACTIVITIES: [(Activity, &str); 15] = [
+pub const ACTIVITIES: [(Activity, &str); 16] = [
     (Activity::Interrupt, "interrupts"),
     (Activity::Driver, "driver"),
     (Activity::Bus, "bus, the processor waits"),
@@ -61,6 +63,7 @@ pub const ACTIVITIES: [(Activity, &str); 15] = [
     (Activity::AckReceived, "acknowledgements received"),
     (Activity::Crypt, "encryption"),
     (Activity::Registers, "registers of the adapter"),
+    (Activity::Route, "forwarding"),
 ];
 
 /// Counters, all growing.
@@ -285,6 +288,8 @@ pub struct ProcessorLoad {
 /// One queue pair of the adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct QueueLoad {
+    /// Its adapter, the first is 0: the second one has what is forwarded.
+    pub adapter: u64,
     /// The processor that it interrupts, the first is 0; `None` where interrupts go round.
     pub processor: Option<u64>,
     /// Connections that the hash gave to it.
@@ -300,7 +305,7 @@ pub struct QueueLoad {
 /// The result of a run, over the time that was counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Payload that the process has read, bytes per second.
+    /// Payload that the process has read, or raw frames that came through, bytes per second.
     pub bytes_per_second: f64,
     /// Payload in KiB (1024 bytes) per second, the `KB` of `ttcp`.
     pub kib_per_second: f64,
@@ -373,6 +378,7 @@ impl Outcome {
             .collect();
         let goes_round = config.host.placement == Placement::Balanced && config.host.processors > 1;
         let queue_load = |(at, queue): (usize, &QueueCounts)| QueueLoad {
+            adapter: at as u64 / config.adapter.queues,
             processor: (!goes_round).then_some(at as u64 % config.host.processors),
             flows: queue.flows,
             frames_per_second: per_second(queue.frames),
@@ -387,7 +393,8 @@ impl Outcome {
             busiest_processor_percent: processor_loads.iter().map(|of| of.busy_percent).fold(0.0, f64::max),
             processor_loads,
             queue_loads: parts.queues.iter().enumerate().map(queue_load).collect(),
-            line_is_shared: !config.link.full_duplex,
+            // What is forwarded leaves on another line.
+            line_is_shared: !config.link.full_duplex && workload != Workload::Forward,
             bus_is_shared: matches!(config.adapter.bus, Bus::Pci(_) | Bus::PciX(_)),
             cpu_percent: counts.busy.iter().copied().map(percent).sum::<f64>() / processors,
             cpu_percent_by_priority: counts.busy.map(|span| percent(span) / processors),

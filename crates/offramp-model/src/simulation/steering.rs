@@ -35,6 +35,8 @@ const FIRST: usize = 0;
 pub(super) struct Steering {
     of_flows: Vec<usize>,
     of_replies: usize,
+    /// The first queue through which what is received is forwarded, if it is.
+    of_forwarded: usize,
     /// The processor of the process of each connection, or of each call, where they are spread.
     processes: Vec<usize>,
 }
@@ -48,7 +50,9 @@ impl Steering {
         let (of_flows, of_replies) = queues(config, directions);
         let each = if calls > 0 { vec![of_replies; calls] } else { of_flows.clone() };
         let processes = spread(&each, config.host.processors as usize);
-        Self { of_flows, of_replies, processes }
+        let forwards = config.workload.exchange.is_some_and(|of| of.forwards);
+        let of_forwarded = if forwards { config.adapter.queues as usize } else { 0 };
+        Self { of_flows, of_replies, of_forwarded, processes }
     }
 
     /// The processor of a connection's process, or of a call's, where they are spread.
@@ -72,13 +76,15 @@ impl Steering {
             Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
             Content::Request { .. } | Content::Fragment { .. } => self.of_replies,
             Content::Datagram { .. } => Self::OF_DATAGRAMS,
+            Content::Message(message) if message.is_response => self.of_forwarded + self.of_flow(message.flow),
             Content::Message(message) => self.of_flow(message.flow),
         }
     }
 
     /// How many connections a queue has.
     pub(super) fn flows_of(&self, queue: usize) -> usize {
-        self.of_flows.iter().filter(|&&of| of == queue).count()
+        let is_of = |&&of: &&usize| of == queue || self.of_forwarded > 0 && of + self.of_forwarded == queue;
+        self.of_flows.iter().filter(is_of).count()
     }
 }
 

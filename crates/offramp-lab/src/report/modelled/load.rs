@@ -19,9 +19,8 @@ const DRAWN: [&str; 3] = ["throughput_kib_per_s", "requests_per_s", "latency_p99
 
 /// The parameter that says how much is asked of a system; `None`: as much as it can.
 fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
-    let has_requests = matches!(workload, Workload::UdpReceive | Workload::UdpRr | Workload::TcpRr);
-    let is_closed =
-        ARRIVALS[profile.value("workload.arrivals") as usize] == "closed" && workload != Workload::UdpReceive;
+    let has_requests = workload.is_one_way() || matches!(workload, Workload::UdpRr | Workload::TcpRr);
+    let is_closed = ARRIVALS[profile.value("workload.arrivals") as usize] == "closed" && !workload.is_one_way();
     let name = match (has_requests, is_closed) {
         (true, true) => "workload.outstanding",
         (true, false) => "workload.request_rate",
