@@ -6,7 +6,7 @@ use offramp_model::profile::Profile;
 use offramp_model::simulation::{Latency, Outcome, run};
 use proptest::prelude::*;
 
-/// Preamble, FCS and gap of a frame on the line, bytes.
+/// Preamble and gap of a frame on the wire, bytes.
 const OVERHEAD_LEN: u64 = 8 + 12;
 
 fn outcome(system: &str, workload: Workload, settings: &[(&str, String)]) -> (Outcome, Latency) {
@@ -79,7 +79,8 @@ fn traffic() -> impl Strategy<Value = Traffic> {
         0_u64..400,
         prop::sample::select(vec!["off", "fixed-gap", "coalescing", "net-dim"]),
     );
-    (workload, numbers, host).prop_map(|(workload, numbers, host)| {
+    let processors = (1_u64..4, prop::sample::select(vec!["pinned", "balanced", "spread"]), 1_u64..4);
+    (workload, numbers, host, processors).prop_map(|(workload, numbers, host, (processors, placement, queues))| {
         let (system, is_forwarded, direction, arrivals, mix) = workload;
         let (rate, frame_size, burst, flows, seed) = numbers;
         let (receive, duplex, budget, backlog, output_queue, moderation) = host;
@@ -101,6 +102,9 @@ fn traffic() -> impl Strategy<Value = Traffic> {
             ("host.backlog", backlog.to_string()),
             ("host.output_queue", output_queue.to_string()),
             ("adapter.moderation", moderation.to_owned()),
+            ("host.processors", processors.to_string()),
+            ("host.placement", placement.to_owned()),
+            ("adapter.queues", if is_old || placement == "balanced" { 1 } else { queues }.to_string()),
             // Nothing is under way yet when counting begins.
             ("workload.warmup", "0s".to_owned()),
             ("workload.time", if is_old { "3s" } else { "20ms" }.to_owned()),

@@ -50,8 +50,8 @@ impl Simulation {
         }
     }
 
-    /// Whether so many frames of `len` bytes as `frames` wait at a station of the first adapter's line, or as much time of
-    /// the slower link before it.
+    /// Whether `frames` frames of `len` bytes, or the time that they take, wait at a station of the first adapter's line or
+    /// at the slower link before it.
     pub(super) fn is_behind(&self, station: Station, frames: u64, len: u64) -> bool {
         let state = &self.adapters[0].stations[station];
         let hop = Span::of_bytes_at(len, self.config.peer.hop_bps);
