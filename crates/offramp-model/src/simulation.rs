@@ -518,9 +518,9 @@ impl Simulation {
         }
     }
 
-    /// The adapter that a frame comes or goes through.
+    /// The adapter that a frame comes or goes through: the second one has what is forwarded.
     fn adapter_of(&self, frame: &Frame) -> usize {
-        self.steering.of_frame(&frame.content) / self.config.adapter.queues as usize
+        usize::from(self.steering.is_forwarded(&frame.content))
     }
 
     /// Whether an interrupt's processor has nothing to do.

@@ -76,9 +76,14 @@ impl Steering {
             Content::Segment { flow, .. } | Content::Ack { flow, .. } => self.of_flow(flow),
             Content::Request { .. } | Content::Fragment { .. } => self.of_replies,
             Content::Datagram { .. } => Self::OF_DATAGRAMS,
-            Content::Message(message) if message.is_response => self.of_forwarded + self.of_flow(message.flow),
+            Content::Message(message) if self.is_forwarded(content) => self.of_forwarded + self.of_flow(message.flow),
             Content::Message(message) => self.of_flow(message.flow),
         }
+    }
+
+    /// Whether the host has forwarded a frame.
+    pub(super) fn is_forwarded(&self, content: &Content) -> bool {
+        self.of_forwarded > 0 && matches!(content, Content::Message(message) if message.is_response)
     }
 
     /// How many connections a queue has.
