@@ -9,21 +9,25 @@
 //! | `simulation/steering.rs` | which queue a connection has |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
-//! | `simulation/exchange.rs` | requests, responses and datagrams, and where they wait |
+//! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and where they wait |
+//! | `simulation/frames.rs` | raw frames that are held back, received and forwarded |
+//! | `simulation/latency.rs` | what they say of a run |
 //! | `simulation/peer.rs` | the other machine |
 //! | `simulation/outcome.rs` | what is counted |
 
 mod dma;
 mod driver;
 mod exchange;
+mod frames;
 mod host;
+mod latency;
 mod line;
 mod outcome;
 mod peer;
 mod send;
 mod steering;
 
-pub use exchange::{Latency, LatencyBucket, LatencyPart, QueueMean};
+pub use latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
 pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};

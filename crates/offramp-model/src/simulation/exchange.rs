@@ -8,9 +8,9 @@
 //! message before it. A lost message over TCP is sent again after the sender's shortest timeout. Over UDP an exchange whose
 //! message is lost is lost; in a closed loop the next one begins after `workload.rpc_timer`.
 
-use super::line::SENDER_FRAMES;
-use super::{Activity, Content, Event, Frame, Job, ModelError, PEER, Simulation};
-use crate::config::{Arrivals, Carrier, Config, ExchangeConfig, IMIX, ReceiveIn};
+use super::latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
+use super::{Activity, Content, Event, Frame, Job, ModelError, Simulation};
+use crate::config::{Arrivals, Carrier, Config, ExchangeConfig, IMIX};
 use crate::cpu::Priority;
 use crate::link::{FCS_LEN, FRAME_LEN_MIN};
 use crate::rpc::{datagram_frames, tcp_payloads};
@@ -18,8 +18,6 @@ use crate::time::{PICOSECONDS_PER_SECOND, Span, Time};
 use hdrhistogram::Histogram;
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
-use serde::Serialize;
-use std::fmt::Write as _;
 
 /// Exchanges under way at most. Those due beyond them are lost.
 const UNDER_WAY_MAX: usize = 1 << 16;
@@ -205,7 +203,7 @@ struct Exchange {
 /// All exchanges of a run.
 #[derive(Debug)]
 pub(super) struct Exchanges {
-    config: ExchangeConfig,
+    pub(super) config: ExchangeConfig,
     slots: Vec<Exchange>,
     free: Vec<usize>,
     kinds: Vec<Kind>,
@@ -216,7 +214,7 @@ pub(super) struct Exchanges {
     /// Bytes of requests that wait for the process.
     socket_len: u64,
     /// Raw frames that the host's process has not sent yet.
-    unsent: u64,
+    pub(super) unsent: u64,
     under_way: Occupancy,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
@@ -224,135 +222,6 @@ pub(super) struct Exchanges {
     done: u64,
     offered: u64,
     lost: [u64; PLACES],
-}
-
-/// The results of exchanges, over the time that was counted.
-#[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Latency {
-    /// They are raw frames.
-    #[serde(skip)]
-    pub is_of_frames: bool,
-    /// Requests, datagrams or raw frames that were due, per second.
-    pub offered_per_second: f64,
-    /// Those that were done, per second.
-    pub done_per_second: f64,
-    /// Those that were lost, per second.
-    pub lost_per_second: f64,
-    /// Part of them that were never on the link: their sender had more to send than it could.
-    pub sender_dropped_per_second: f64,
-    /// Part of them for which the adapter's FIFO or receive memory had no room.
-    pub adapter_dropped_per_second: f64,
-    /// Part of them for which the queue between interrupt handler and protocol had no room.
-    pub backlog_dropped_per_second: f64,
-    /// Part of them for which the socket of the process had no room.
-    pub socket_dropped_per_second: f64,
-    /// Part of them for which the queue before the transmit ring had no room.
-    pub output_queue_dropped_per_second: f64,
-    /// Under way, on average over time.
-    pub under_way: f64,
-    /// Under way when counting ended.
-    pub under_way_at_end: u64,
-    /// Raw frames in each queue of the host, on average over time.
-    pub queues: Vec<QueueMean>,
-    /// Mean time from when one is due until it is done, microseconds.
-    pub mean_us: f64,
-    /// Half of them take no longer.
-    pub p50_us: f64,
-    /// 95 % of them take no longer.
-    pub p95_us: f64,
-    /// 99 % of them take no longer.
-    pub p99_us: f64,
-    /// 99.9 % of them take no longer.
-    pub p999_us: f64,
-    /// The longest.
-    pub max_us: f64,
-    /// Parts of the mean, microseconds, by where it is spent.
-    pub parts: Vec<LatencyPart>,
-    /// How many took up to how long, and longer than the entry before.
-    pub histogram: Vec<LatencyBucket>,
-}
-
-impl Latency {
-    /// For people.
-    pub fn text(&self) -> String {
-        const BAR_LEN: u64 = 40;
-        let mut out = String::new();
-        // Writing to a string does not fail.
-        if self.is_of_frames {
-            let _ = write!(out, "{}", self.frames_text());
-        } else {
-            let _ = writeln!(
-                out,
-                "requests or datagrams    {:.0}/s due, {:.0}/s done, {:.0}/s lost ({:.0}/s by the socket), {:.2} under way",
-                self.offered_per_second,
-                self.done_per_second,
-                self.lost_per_second,
-                self.socket_dropped_per_second,
-                self.under_way
-            );
-        }
-        let _ = writeln!(
-            out,
-            "latency, us              p50 {:.2}, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, mean {:.2}, max {:.2}",
-            self.p50_us, self.p95_us, self.p99_us, self.p999_us, self.mean_us, self.max_us
-        );
-        for LatencyPart { name, mean_us } in &self.parts {
-            let _ = writeln!(out, "  {name:22} {mean_us:.3}");
-        }
-        let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(1);
-        for LatencyBucket { up_to_ns, count } in &self.histogram {
-            let bar = "#".repeat((count * BAR_LEN).div_ceil(most) as usize);
-            let _ = writeln!(out, "  up to {:>12.1} us {count:>10} {bar}", *up_to_ns as f64 / 1e3);
-        }
-        out
-    }
-
-    /// What became of raw frames, for people.
-    fn frames_text(&self) -> String {
-        let queues: Vec<_> = self.queues.iter().map(|of| format!("{} {:.2}", of.name, of.mean_frames)).collect();
-        format!(
-            "frames                   {:.0}/s due, {:.0}/s delivered, {:.0}/s lost, {:.2} under way\n\
-             lost where               {:.0}/s at the sender, {:.0}/s in the adapter, {:.0}/s in the backlog, {:.0}/s in the \
-             output queue\n\
-             wait, frames             {}\n",
-            self.offered_per_second,
-            self.done_per_second,
-            self.lost_per_second,
-            self.under_way,
-            self.sender_dropped_per_second,
-            self.adapter_dropped_per_second,
-            self.backlog_dropped_per_second,
-            self.output_queue_dropped_per_second,
-            queues.join(", ")
-        )
-    }
-}
-
-/// A queue of the host.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct QueueMean {
-    /// Which.
-    pub name: &'static str,
-    /// Frames in it, on average over time.
-    pub mean_frames: f64,
-}
-
-/// A part of the mean latency.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct LatencyPart {
-    /// Where it is spent.
-    pub name: &'static str,
-    /// Mean, microseconds.
-    pub mean_us: f64,
-}
-
-/// A bucket of the histogram.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-pub struct LatencyBucket {
-    /// Its end, nanoseconds.
-    pub up_to_ns: u64,
-    /// Exchanges in it.
-    pub count: u64,
 }
 
 impl Exchanges {
@@ -385,7 +254,7 @@ impl Exchanges {
         }))
     }
 
-    fn is_of_frames(&self) -> bool {
+    pub(super) fn is_of_frames(&self) -> bool {
         matches!(self.config.carrier, Carrier::Frame(_))
     }
 
@@ -395,7 +264,7 @@ impl Exchanges {
     }
 
     /// Longest frame of a request.
-    fn frame_len_max(&self) -> u64 {
+    pub(super) fn frame_len_max(&self) -> u64 {
         self.kinds.iter().flat_map(|kind| kind.frames[0].iter().copied()).max().unwrap_or(FRAME_LEN_MIN)
     }
 
@@ -468,7 +337,7 @@ impl Exchanges {
     }
 
     /// A raw frame leaves the queue that it is in, and is in another one, or in none.
-    fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
+    pub(super) fn move_to(&mut self, now: Time, message: Message, queue: Option<Queue>) {
         if !self.is_of_frames() {
             return;
         }
@@ -503,7 +372,7 @@ impl Exchanges {
     }
 
     /// The response to a message, if it is a request.
-    fn response_to(&mut self, request: Message) -> Option<Message> {
+    pub(super) fn response_to(&mut self, request: Message) -> Option<Message> {
         let of = self.of(request)?;
         (of.message.is_response, of.frames) = (true, 0);
         Some(of.message)
@@ -609,16 +478,6 @@ impl Simulation {
         }
     }
 
-    /// A sender of raw frames has as many before the next one as its own queue holds.
-    fn sender_is_late(&self, from_host: bool) -> bool {
-        let Some(exchanges) = self.exchanges.as_ref().filter(|of| of.is_of_frames()) else { return false };
-        let frames_max = SENDER_FRAMES.max(exchanges.config.at_once());
-        if from_host {
-            return exchanges.unsent >= frames_max;
-        }
-        self.is_behind(PEER, frames_max, exchanges.frame_len_max())
-    }
-
     /// The peer sends a message, or a process of the host does when it runs.
     fn send_message(&mut self, message: Message) {
         if message.is_of_host() {
@@ -703,43 +562,6 @@ impl Simulation {
         self.work(Priority::Softirq, Job::Message(message), &costs);
     }
 
-    /// A raw frame waits for the softirq that forwards it, if an interrupt handler has read it out and there is room.
-    fn receive_to_forward(&mut self, message: Message, len: u64) {
-        let job = Job::Message(message);
-        let processor = self.place(Priority::Softirq, &job);
-        let is_full = self.backlogs[processor] >= self.config.host.backlog;
-        if is_full && self.config.host.receive_in == ReceiveIn::Interrupt {
-            return self.lose(message, Place::Backlog);
-        }
-        self.backlogs[processor] += 1;
-        self.exchanges.iter_mut().for_each(|of| of.move_to(self.now, message, Some(Queue::Backlog)));
-        let costs = &self.config.host.costs;
-        let costs = [
-            (Activity::Route, costs.route),
-            (Activity::Registers, costs.register),
-            (Activity::Bus, self.config.adapter.bus.processor_time(len)),
-        ];
-        self.work(Priority::Softirq, job, &costs);
-    }
-
-    /// The host sends a raw frame out of its second adapter.
-    fn forward(&mut self, message: Message) {
-        let processor = self.place(Priority::Softirq, &Job::Message(message));
-        self.backlogs[processor] -= 1;
-        let Some(exchanges) = &mut self.exchanges else { return };
-        exchanges.move_to(self.now, message, None);
-        if let Some(forwarded) = exchanges.response_to(message) {
-            self.transmit_message(forwarded);
-        }
-    }
-
-    /// A raw frame is in a queue, or in none any more.
-    pub(super) fn wait_in(&mut self, frame: &Frame, queue: Option<Queue>) {
-        if let (Content::Message(message), Some(exchanges)) = (frame.content, &mut self.exchanges) {
-            exchanges.move_to(self.now, message, queue);
-        }
-    }
-
     /// The protocol of the host has a frame: the last one of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
@@ -797,7 +619,7 @@ impl Simulation {
         }
     }
 
-    fn transmit_message(&mut self, message: Message) {
+    pub(super) fn transmit_message(&mut self, message: Message) {
         let mut at = 0;
         while let Some(frame) = self.message_frame(message, at) {
             self.transmit(frame);
@@ -847,7 +669,7 @@ impl Simulation {
         }
     }
 
-    fn lose(&mut self, message: Message, place: Place) {
+    pub(super) fn lose(&mut self, message: Message, place: Place) {
         let host_sends = message.is_of_host();
         let Some(exchanges) = &mut self.exchanges else { return };
         let is_tcp = exchanges.config.carrier == Carrier::Tcp;

@@ -2,7 +2,7 @@
 
 use super::Simulation;
 use super::driver::Driver;
-use super::exchange::Latency;
+use super::latency::Latency;
 use crate::bus::Bus;
 use crate::config::{Config, Placement, Workload};
 use crate::cpu::PRIORITIES;

@@ -1,0 +1,133 @@
+//! What requests, datagrams and raw frames say of a run: how long they took, and what became of them.
+
+use serde::Serialize;
+use std::fmt::Write as _;
+
+/// The results of exchanges, over the time that was counted.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Latency {
+    /// They are raw frames.
+    #[serde(skip)]
+    pub is_of_frames: bool,
+    /// Requests, datagrams or raw frames that were due, per second.
+    pub offered_per_second: f64,
+    /// Those that were done, per second.
+    pub done_per_second: f64,
+    /// Those that were lost, per second.
+    pub lost_per_second: f64,
+    /// Part of them that were never on the link: their sender had more to send than it could.
+    pub sender_dropped_per_second: f64,
+    /// Part of them for which the adapter's FIFO or receive memory had no room.
+    pub adapter_dropped_per_second: f64,
+    /// Part of them for which the queue between interrupt handler and protocol had no room.
+    pub backlog_dropped_per_second: f64,
+    /// Part of them for which the socket of the process had no room.
+    pub socket_dropped_per_second: f64,
+    /// Part of them for which the queue before the transmit ring had no room.
+    pub output_queue_dropped_per_second: f64,
+    /// Under way, on average over time.
+    pub under_way: f64,
+    /// Under way when counting ended.
+    pub under_way_at_end: u64,
+    /// Raw frames in each queue of the host, on average over time.
+    pub queues: Vec<QueueMean>,
+    /// Mean time from when one is due until it is done, microseconds.
+    pub mean_us: f64,
+    /// Half of them take no longer.
+    pub p50_us: f64,
+    /// 95 % of them take no longer.
+    pub p95_us: f64,
+    /// 99 % of them take no longer.
+    pub p99_us: f64,
+    /// 99.9 % of them take no longer.
+    pub p999_us: f64,
+    /// The longest.
+    pub max_us: f64,
+    /// Parts of the mean, microseconds, by where it is spent.
+    pub parts: Vec<LatencyPart>,
+    /// How many took up to how long, and longer than the entry before.
+    pub histogram: Vec<LatencyBucket>,
+}
+
+impl Latency {
+    /// For people.
+    pub fn text(&self) -> String {
+        const BAR_LEN: u64 = 40;
+        let mut out = String::new();
+        // Writing to a string does not fail.
+        if self.is_of_frames {
+            let _ = write!(out, "{}", self.frames_text());
+        } else {
+            let _ = writeln!(
+                out,
+                "requests or datagrams    {:.0}/s due, {:.0}/s done, {:.0}/s lost ({:.0}/s by the socket), {:.2} under way",
+                self.offered_per_second,
+                self.done_per_second,
+                self.lost_per_second,
+                self.socket_dropped_per_second,
+                self.under_way
+            );
+        }
+        let _ = writeln!(
+            out,
+            "latency, us              p50 {:.2}, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, mean {:.2}, max {:.2}",
+            self.p50_us, self.p95_us, self.p99_us, self.p999_us, self.mean_us, self.max_us
+        );
+        for LatencyPart { name, mean_us } in &self.parts {
+            let _ = writeln!(out, "  {name:22} {mean_us:.3}");
+        }
+        let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(1);
+        for LatencyBucket { up_to_ns, count } in &self.histogram {
+            let bar = "#".repeat((count * BAR_LEN).div_ceil(most) as usize);
+            let _ = writeln!(out, "  up to {:>12.1} us {count:>10} {bar}", *up_to_ns as f64 / 1e3);
+        }
+        out
+    }
+
+    /// What became of raw frames, for people.
+    fn frames_text(&self) -> String {
+        let queues: Vec<_> = self.queues.iter().map(|of| format!("{} {:.2}", of.name, of.mean_frames)).collect();
+        format!(
+            "frames                   {:.0}/s due, {:.0}/s delivered, {:.0}/s lost, {:.2} under way\n\
+             lost where               {:.0}/s at the sender, {:.0}/s in the adapter, {:.0}/s in the backlog, {:.0}/s in the \
+             output queue\n\
+             wait, frames             {}\n",
+            self.offered_per_second,
+            self.done_per_second,
+            self.lost_per_second,
+            self.under_way,
+            self.sender_dropped_per_second,
+            self.adapter_dropped_per_second,
+            self.backlog_dropped_per_second,
+            self.output_queue_dropped_per_second,
+            queues.join(", ")
+        )
+    }
+}
+
+/// A queue of the host.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct QueueMean {
+    /// Which.
+    pub name: &'static str,
+    /// Frames in it, on average over time.
+    pub mean_frames: f64,
+}
+
+/// A part of the mean latency.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct LatencyPart {
+    /// Where it is spent.
+    pub name: &'static str,
+    /// Mean, microseconds.
+    pub mean_us: f64,
+}
+
+/// A bucket of the histogram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LatencyBucket {
+    /// Its end, nanoseconds.
+    pub up_to_ns: u64,
+    /// Exchanges in it.
+    pub count: u64,
+}
