@@ -307,9 +307,33 @@ fn what_only_the_adapter_and_the_driver_limit_comes_at_the_drivers_rate_or_at_th
             ("workload.request_rate", "20000000".to_owned()),
             ("workload.time", "20ms".to_owned()),
         ];
-        outcome("server-82599", Workload::Source, &settings).1.done_per_second
+        outcome("server-82599", Workload::Source, &settings).1
     };
     // 10 Gbit/s are 14.88 million of the smallest frames a second.
-    assert!((received("20ns") / 14.880_952e6 - 1.0).abs() < 0.001);
-    assert!((received("500ns") / 2e6 - 1.0).abs() < 0.001);
+    let line = received("20ns");
+    assert!((line.done_per_second / 14.880_952e6 - 1.0).abs() < 0.001, "{line:?}");
+    assert!((line.sender_dropped_per_second / 5.119_048e6 - 1.0).abs() < 0.001, "{line:?}");
+    assert!(line.under_way_at_end < 2000, "no more wait at the sender than its queue holds: {line:?}");
+    let driver = received("500ns");
+    assert!((driver.done_per_second / 2e6 - 1.0).abs() < 0.001, "{driver:?}");
+}
+
+#[test]
+fn an_adapter_that_sends_more_slowly_than_frames_come_fills_the_output_queue_and_the_rest_is_lost_there() {
+    let settings = [
+        ("adapter.gap", "10us".to_owned()),
+        ("adapter.moderation", "off".to_owned()),
+        ("adapter.transmit_descriptors", "16".to_owned()),
+        ("host.output_queue", "50".to_owned()),
+        ("workload.request_rate", "200000".to_owned()),
+        ("workload.time", "200ms".to_owned()),
+    ];
+    let (_, frames) = outcome("server-82599", Workload::Forward, &settings);
+    // The smallest frame at 10 Gbit/s without its gap: 72 bytes.
+    let expected = 1e6 / (10.0 + 0.0576);
+    assert!((frames.done_per_second / expected - 1.0).abs() < 0.001, "{frames:?}");
+    let rest = 200_000.0 - frames.done_per_second;
+    assert!((frames.output_queue_dropped_per_second / rest - 1.0).abs() < 0.001, "{frames:?}");
+    let waiting = frames.queues.iter().find(|queue| queue.name == "output queue").unwrap().mean_frames;
+    assert!((40.0..=50.0).contains(&waiting) && frames.under_way_at_end < 200, "{frames:?}");
 }
