@@ -10,7 +10,7 @@
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
 //! | `simulation/exchange.rs` | requests, responses, datagrams and raw frames, and where they wait |
-//! | `simulation/frames.rs` | raw frames that are held back, received and forwarded |
+//! | `simulation/frames.rs` | raw frames: what their sender has no time for, and how they are forwarded |
 //! | `simulation/latency.rs` | what they say of a run |
 //! | `simulation/peer.rs` | the other machine |
 //! | `simulation/outcome.rs` | what is counted |

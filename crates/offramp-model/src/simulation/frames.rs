@@ -1,4 +1,4 @@
-//! Raw frames: what holds them back at their sender, and their way through a host that forwards them.
+//! Raw frames: what their sender has no time for, and their way through a host that forwards them.
 
 use super::exchange::{Message, Place, Queue};
 use super::line::SENDER_FRAMES;
