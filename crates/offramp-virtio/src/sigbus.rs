@@ -18,8 +18,9 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering, fence};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// Mappings that are watched at once in this process: more than the kernel lets a process have (`vm.max_map_count` is
-/// 65530), so that no port can take the last one from the others.
-const WATCHED_MAX: usize = 1 << 16;
+/// 65530), so that no port can take the last one from the others. Miri walks through the whole table each time that it is
+/// used, so there it is short.
+const WATCHED_MAX: usize = if cfg!(miri) { 1 << 9 } else { 1 << 16 };
 /// What an alarm's counter is raised by.
 static RING: u64 = 1;
 
