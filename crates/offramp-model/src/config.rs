@@ -111,6 +111,10 @@ pub struct Costs {
     pub wake: Span,
     /// The driver, per frame read out.
     pub frame: Span,
+    /// Software that coalesces, per frame read out.
+    pub gro: Span,
+    /// A poll of a process that finds nothing.
+    pub poll: Span,
     /// TCP and IP, per segment received.
     pub tcp: Span,
     /// Per acknowledgement sent.
@@ -178,6 +182,23 @@ pub struct SendConfig {
     pub buffer: u64,
 }
 
+/// How a deferred driver polls after an interrupt, as Linux' NAPI does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PollConfig {
+    /// Frames that it takes at once, before it polls on in turn with other queues; `usize::MAX`: as many as the budget says.
+    pub weight: usize,
+    /// Frames that it takes before it polls on in turn with processes; `usize::MAX`: all.
+    pub budget: usize,
+    /// Polls without a frame, each begun by a timer, until interrupts are on again.
+    pub defer_hard_irqs: u64,
+    /// Until the timer begins a poll; zero: there is none.
+    pub flush_timeout: Span,
+    /// A process that has nothing to do polls for so long; zero: it sleeps.
+    pub busy: Span,
+    /// Longest that interrupts are off while a process works on what it has polled; zero: they are on.
+    pub suspend: Span,
+}
+
 /// The host under study.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostConfig {
@@ -191,8 +212,8 @@ pub struct HostConfig {
     pub receive_in: ReceiveIn,
     /// A deferred driver polls for frames by a timer of this interval; zero: when it is interrupted.
     pub poll_interval: Span,
-    /// Frames that a deferred driver takes at once, before it polls on in turn with processes; `usize::MAX`: all.
-    pub poll_budget: usize,
+    /// How a deferred driver polls after an interrupt.
+    pub poll: PollConfig,
     /// Frames that wait on a processor between an interrupt handler and the protocol, at most.
     pub backlog: usize,
     /// Raw frames that wait for a descriptor of a transmit ring, at most.
@@ -220,6 +241,8 @@ pub struct AdapterConfig {
     pub memory: MemoryConfig,
     /// When the host is interrupted, for each queue.
     pub moderation: ModerationConfig,
+    /// The same for completed sends, where they do not count as frames received.
+    pub completion_moderation: Option<ModerationConfig>,
     /// How bytes get to the host.
     pub bus: Bus,
     /// The way of frames through it.
@@ -445,6 +468,14 @@ impl Fields<'_> {
         Span(self.0.value(name))
     }
 
+    /// A number of which 0 stands for no limit.
+    fn limit(&self, name: &str) -> usize {
+        match self.0.value(name) {
+            0 => usize::MAX,
+            limit => limit as usize,
+        }
+    }
+
     fn word(&self, name: &str, words: &'static [&'static str]) -> &'static str {
         words.get(self.0.value(name) as usize).copied().unwrap_or_default()
     }
@@ -477,6 +508,8 @@ impl Fields<'_> {
                 interrupt: self.cost("host.interrupt_time"),
                 wake: self.cost("host.wake_time"),
                 frame: self.cost("host.frame_time"),
+                gro: self.cost("host.gro_time"),
+                poll: self.cost("host.poll_time"),
                 tcp: self.cost("host.tcp_time"),
                 ack: self.cost("host.ack_time"),
                 udp: self.cost("host.udp_time"),
@@ -506,9 +539,13 @@ impl Fields<'_> {
             delayed_ack: self.time("host.delayed_ack_time"),
             receive_in,
             poll_interval: self.time("host.poll_interval"),
-            poll_budget: match self.0.value("host.poll_budget") {
-                0 => usize::MAX,
-                frames => frames as usize,
+            poll: PollConfig {
+                weight: self.limit("host.poll_weight"),
+                budget: self.limit("host.poll_budget"),
+                defer_hard_irqs: self.0.value("host.defer_hard_irqs"),
+                flush_timeout: self.time("host.gro_flush_timeout"),
+                busy: self.time("host.busy_poll"),
+                suspend: self.time("host.irq_suspend_timeout"),
             },
             backlog: self.0.value("host.backlog") as usize,
             output_queue: self.0.value("host.output_queue") as usize,
@@ -576,6 +613,7 @@ impl Fields<'_> {
             queues,
             memory,
             moderation,
+            completion_moderation: self.completion_moderation(),
             bus,
             engine: self.engine(),
             coalescing,
@@ -644,6 +682,18 @@ impl Fields<'_> {
             _ => Policy::Off,
         };
         ModerationConfig { policy, ..ModerationConfig::default() }
+    }
+
+    fn completion_moderation(&self) -> Option<ModerationConfig> {
+        let policy = match self.word("adapter.transmit_moderation", schema::TRANSMIT_MODERATIONS) {
+            "off" => Policy::Off,
+            "coalescing" => Policy::Coalescing(Coalescing {
+                max_usecs: (self.time("adapter.transmit_wait").0 / PICOSECONDS_PER_MICROSECOND) as u32,
+                max_packets: self.0.value("adapter.transmit_frames") as u32,
+            }),
+            _ => return None,
+        };
+        Some(ModerationConfig { policy, ..ModerationConfig::default() })
     }
 
     fn bus(&self) -> Bus {

@@ -105,6 +105,11 @@ impl<J> Cpu<J> {
         self.queues.iter().map(VecDeque::len).sum()
     }
 
+    /// Jobs of a priority that wait or run.
+    pub fn waiting(&self, priority: Priority) -> usize {
+        self.queues[priority as usize].len()
+    }
+
     /// The first job of `priority` runs from now on.
     fn start(&mut self, now: Time, priority: Priority) -> Completion {
         self.running = Some(priority);

@@ -6,6 +6,7 @@
 //! | `simulation/line.rs` | who sends when |
 //! | `simulation/dma.rs` | the way through an adapter that is bus master |
 //! | `simulation/driver.rs` | interrupts, reading frames out |
+//! | `simulation/napi.rs` | when a driver polls instead of being interrupted |
 //! | `simulation/steering.rs` | which queue a connection has |
 //! | `simulation/send.rs` | TCP and UDP of the host, sending |
 //! | `simulation/host.rs` | TCP, UDP and processes of the host |
@@ -22,6 +23,7 @@ mod frames;
 mod host;
 mod latency;
 mod line;
+mod napi;
 mod outcome;
 mod peer;
 mod send;
@@ -158,6 +160,8 @@ enum Event {
     DmaRead(Frame),
     /// The driver's timer.
     Poll { queue: usize },
+    /// A queue that waits with its interrupts off is polled.
+    NapiTimer { queue: usize },
     /// A queue's moderator may want an interrupt.
     Moderation { queue: usize },
     /// The peer's answer to something is there.
@@ -198,6 +202,7 @@ enum Job {
     Segment { flow: usize, start: u64, len: u64 },
     Ack { flow: usize, next: u64, window: u64 },
     Read { flow: usize, bytes: u64 },
+    BusyPoll { flow: usize, until: Time },
     Fragment { slot: usize, number: u64, attempt: u32 },
     Call { slot: usize },
     Reply { slot: usize },
@@ -230,6 +235,7 @@ impl Job {
             Self::Segment { flow, .. }
             | Self::Ack { flow, .. }
             | Self::Read { flow, .. }
+            | Self::BusyPoll { flow, .. }
             | Self::AckIn { flow, .. }
             | Self::Write { flow }
             | Self::Send { flow, .. } => Some(flow),
@@ -428,6 +434,7 @@ impl Simulation {
             Event::DmaWritten(frame) => self.on_dma_written(frame),
             Event::DmaRead(frame) => self.send(HOST, frame),
             Event::Poll { queue } => self.on_poll(queue),
+            Event::NapiTimer { queue } => self.on_napi_timer(queue),
             Event::Ready { adapter, station } => self.on_ready(adapter, station),
             Event::Sent { adapter, station, transmission } => self.on_sent(adapter, station, transmission),
             Event::Begin { adapter, begin } => self.on_begin(adapter, begin),
@@ -462,6 +469,7 @@ impl Simulation {
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
             Job::Ack { flow, next, window } => self.on_ack_built(flow, next, window),
             Job::Read { flow, bytes } => self.on_read(flow, bytes),
+            Job::BusyPoll { flow, until } => self.on_busy_poll(flow, until),
             Job::Fragment { slot, number, attempt } => self.on_fragment(slot, number, attempt),
             Job::Call { slot } => self.on_call_built(slot),
             Job::Reply { slot } => self.on_reply_read(slot),
@@ -483,6 +491,11 @@ impl Simulation {
         let count = self.cpus.len();
         if count == 1 {
             return 0;
+        }
+        if priority == Priority::Softirq
+            && let Some(processor) = self.drivers[self.queue_of(job)].napi.polled_on
+        {
+            return processor;
         }
         match self.config.host.placement {
             // A process that has no connection.
@@ -512,6 +525,7 @@ impl Simulation {
             Job::Segment { flow, .. }
             | Job::Ack { flow, .. }
             | Job::Read { flow, .. }
+            | Job::BusyPoll { flow, .. }
             | Job::AckIn { flow, .. }
             | Job::Write { flow }
             | Job::Send { flow, .. } => self.steering.of_flow(flow),

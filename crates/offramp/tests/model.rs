@@ -257,6 +257,21 @@ fn a_published_result_in_a_file_is_run_and_compared_and_what_is_wrong_in_it_has_
 }
 
 #[test]
+fn the_tutorial_prints_what_its_files_give() {
+    let page = include_str!("../../../docs/model/from-a-paper.md");
+    let scratch = Scratch::new("tutorial");
+    for (name, file) in ["system.toml", "paper.toml"].iter().zip(page.split("```toml\n").skip(1)) {
+        std::fs::write(scratch.path(name), file.split("```").next().unwrap()).unwrap();
+    }
+    let output = run(&["model", "check", &scratch.path("paper.toml")]);
+    let printed = String::from_utf8(output.stdout).unwrap();
+    assert!(printed.lines().count() > 8);
+    for line in printed.lines().filter(|line| !line.starts_with("  bus.")) {
+        assert!(page.contains(line), "{line}");
+    }
+}
+
+#[test]
 fn costs_are_printed_as_the_run_used_them() {
     let args = ["model", "run", "486-wd8003ep", "--workload", "ttcp-receive", "--set", "host.cost_scale=50%"];
     let text = String::from_utf8(run(&[&args[..], &["--set", "host.tcp_time=100us"]].concat()).stdout).unwrap();

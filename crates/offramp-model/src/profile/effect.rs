@@ -35,7 +35,11 @@ const NEEDS: &[Needs] = &[
     (&["workload.encrypted"], "adapter.ipsec", &["host", "adapter"]),
     (&["workload.outstanding"], "workload.arrivals", &["closed"]),
     (&["workload.burst"], "workload.arrivals", &["bursts"]),
-    (&["host.order", "host.poll_interval", "host.poll_budget"], "host.receive", &["deferred"]),
+    (&["host.order", "host.poll_interval", "host.poll_budget", "host.poll_weight"], "host.receive", &["deferred"]),
+    (&["host.defer_hard_irqs", "host.gro_flush_timeout", "host.busy_poll"], "host.receive", &["deferred"]),
+    (&["host.poll_time", "host.irq_suspend_timeout"], "host.receive", &["deferred"]),
+    (&["host.gro_time"], "adapter.coalesce", &["host"]),
+    (&["adapter.transmit_wait", "adapter.transmit_frames"], "adapter.transmit_moderation", &["coalescing"]),
     (&["host.backlog"], "host.receive", &["interrupt"]),
     (&["workload.frame_size"], "workload.frame_mix", &["single"]),
 ];

@@ -42,7 +42,11 @@ impl Key {
     /// Base units from one value to the next.
     pub fn step(&self) -> u64 {
         // Virtio's notification condition has whole microseconds.
-        if self.name == "adapter.interrupt_wait" { PICOSECONDS_PER_MICROSECOND } else { 1 }
+        if ["adapter.interrupt_wait", "adapter.transmit_wait"].contains(&self.name) {
+            PICOSECONDS_PER_MICROSECOND
+        } else {
+            1
+        }
     }
 
     /// A value in base units, if it is one of this parameter.
@@ -102,6 +106,8 @@ pub const DUPLEXES: &[&str] = &["half", "full"];
 pub const VARIANTS: &[&str] = &["go-back-n", "tahoe", "reno", "new-reno", "cubic"];
 /// Policies of interrupt moderation.
 pub const MODERATIONS: &[&str] = &["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"];
+/// The same of completed sends: they count as frames received do, or by a rule of their own.
+pub const TRANSMIT_MODERATIONS: &[&str] = &["shared", "off", "coalescing"];
 /// When the next RPC is sent.
 pub const ISSUES: &[&str] = &["each", "round"];
 /// Who coalesces received segments: nobody, the adapter for its engine's time, or the driver for its own.
@@ -147,6 +153,7 @@ pub static KEYS: &[Key] = &[
     cost("host.interrupt_time", "an interrupt: entry, registers of the adapter, return"),
     cost("host.wake_time", "an interrupt that finds its processor idle: on top, until it is awake and warm"),
     cost("host.frame_time", "the driver, for each frame that it reads out"),
+    cost("host.gro_time", "software that coalesces (`adapter.coalesce` = `host`), for each frame read out"),
     cost("host.tcp_time", "IP and TCP, for each segment received"),
     cost("host.ack_time", "an acknowledgement sent, down to the driver"),
     cost("host.ack_receive_time", "an acknowledgement received"),
@@ -253,6 +260,38 @@ pub static KEYS: &[Key] = &[
         (0, 1 << 20),
         "1000frame",
         "raw frames that wait for room in a transmit ring, at most: txqueuelen",
+    ),
+    key(
+        "host.poll_weight",
+        Count("frame"),
+        (0, 65_536),
+        "0frame",
+        "frames that a deferred driver takes before other queues of its processor have their turn; a poll that finds fewer is \
+         complete. 64 in Linux; 0: as many as the budget says, and the poll is complete when none is left",
+    ),
+    key(
+        "host.defer_hard_irqs",
+        Count("poll"),
+        (0, 1000),
+        "0poll",
+        "polls without a frame, each begun by the timer of `host.gro_flush_timeout`, until interrupts are on again \
+         (`napi_defer_hard_irqs`)",
+    ),
+    key(
+        "host.gro_flush_timeout",
+        Time,
+        (0, SECOND),
+        "0us",
+        "after a poll: until a timer begins the next one; software holds aggregates meanwhile. 0: no timer",
+    ),
+    key("host.busy_poll", Time, (0, SECOND), "0us", "how long a process that has nothing to do polls before it sleeps"),
+    Key { default: "200ns", ..cost("host.poll_time", "a poll of such a process that finds nothing") },
+    key(
+        "host.irq_suspend_timeout",
+        Time,
+        (0, SECOND),
+        "0us",
+        "longest that interrupts are off while a process works on what it has polled; 0: they are on meanwhile",
     ),
     choice("host.order", ORDERS, "in which order a deferred driver hands over a batch"),
     choice("adapter.memory_kind", MEMORIES, "how the receive memory is organised"),
@@ -389,6 +428,21 @@ pub static KEYS: &[Key] = &[
         (1, 1_000_000),
         "32frame",
         "frames that wait at most, where moderation is coalescing",
+    ),
+    choice("adapter.transmit_moderation", TRANSMIT_MODERATIONS, "when the host is interrupted for completed sends"),
+    key(
+        "adapter.transmit_wait",
+        Time,
+        (1_000_000, SECOND),
+        "50us",
+        "longest that the first completed send waits, where `adapter.transmit_moderation` is coalescing; in whole microseconds",
+    ),
+    key(
+        "adapter.transmit_frames",
+        Count("frame"),
+        (1, 1_000_000),
+        "32frame",
+        "completed sends that wait at most, where `adapter.transmit_moderation` is coalescing",
     ),
     key(
         "bus.clock",

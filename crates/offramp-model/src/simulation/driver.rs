@@ -1,6 +1,7 @@
 //! The host's adapter and its driver: the receive memory, interrupts, reading frames out, handing frames down.
 
 use super::exchange::{Place, Queue, Stage};
+use super::napi::Napi;
 use super::{Activity, Content, Event, Frame, HOST, Job, Simulation};
 use crate::bus::Bus;
 use crate::config::{AdapterConfig, CoalescedBy, ReceiveIn};
@@ -19,20 +20,26 @@ pub(super) struct Driver {
     /// The frames that the memory holds.
     frames: VecDeque<Frame>,
     moderator: Moderator,
+    /// Of completed sends, where received frames have one of their own.
+    completion_moderator: Option<Moderator>,
     /// When the moderator is asked again, if it is.
     moderation_at: Option<Time>,
     /// The handler, or what it has deferred, runs: no further interrupt comes.
-    is_active: bool,
+    pub(super) is_active: bool,
     /// A batch that a timer has begun is under way.
     is_polling: bool,
     /// The timer's next tick is scheduled: only those at which something waits are.
     poll_is_scheduled: bool,
     /// When the last interrupt, or the last tick of the timer, came.
-    interrupted_at: Time,
+    pub(super) interrupted_at: Time,
     /// What the interrupt under way has cost so far, if the moderator is to learn of it.
     handling: Option<Handling>,
-    /// Frames of the batch that is handed over, the next one last, and how many each was on the wire.
-    batch: Vec<(Frame, u64)>,
+    /// What is handed over, the next one last.
+    batch: Vec<Aggregate>,
+    /// Aggregates that software holds for further segments (`host.gro_flush_timeout`).
+    pub(super) held: Vec<Aggregate>,
+    /// How the host polls instead of being interrupted.
+    pub(super) napi: Napi,
     transmit_buffers: usize,
     /// Transmit buffers or descriptors in use.
     in_use: usize,
@@ -45,6 +52,48 @@ pub(super) struct Driver {
     pub(super) interrupts: u64,
     /// Which of all interrupts was its last.
     pub(super) turn: usize,
+}
+
+/// A frame to hand over, with the segments that were coalesced into it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aggregate {
+    frame: Frame,
+    /// Payload of the first segment.
+    piece: u64,
+    /// Frames on the wire.
+    segments: u64,
+    /// When the first was read out.
+    since: Time,
+}
+
+impl Aggregate {
+    fn new(frame: Frame, since: Time) -> Self {
+        let piece = if let Content::Segment { len, .. } = frame.content { len } else { 0 };
+        Self { frame, piece, segments: 1, since }
+    }
+
+    /// Whether another segment may follow.
+    fn is_open(&self, segments_max: u64) -> bool {
+        let Content::Segment { len, .. } = self.frame.content else { return false };
+        self.segments < segments_max
+            && len.is_multiple_of(self.piece)
+            && self.frame.len + self.piece <= COALESCED_LEN_MAX
+    }
+
+    /// Appends a segment if it follows, and is no longer than the first.
+    fn append(&mut self, next: &Self, segments_max: u64) -> bool {
+        let Content::Segment { start: next_start, len: next_len, .. } = next.frame.content else { return false };
+        let is_open = self.segments < segments_max && next.segments == 1;
+        let Content::Segment { start, len, .. } = &mut self.frame.content else { return false };
+        let follows = *start + *len == next_start && len.is_multiple_of(self.piece) && next_len <= self.piece;
+        if !is_open || !follows || self.frame.len + next_len > COALESCED_LEN_MAX {
+            return false;
+        }
+        *len += next_len;
+        self.frame.len += next_len;
+        self.segments += 1;
+        true
+    }
 }
 
 /// An interrupt and the batch after it: what the ports measure of theirs, here as it is charged to the processor. What
@@ -70,6 +119,7 @@ impl Driver {
             memory: Memory::new(&config.memory),
             frames: VecDeque::new(),
             moderator: Moderator::new(config.moderation),
+            completion_moderator: config.completion_moderation.map(Moderator::new),
             moderation_at: None,
             is_active: false,
             is_polling: false,
@@ -77,6 +127,8 @@ impl Driver {
             interrupted_at: Time::START,
             handling: None,
             batch: Vec::new(),
+            held: Vec::new(),
+            napi: Napi::default(),
             transmit_buffers: config.memory.transmit_buffers.unwrap_or(usize::MAX),
             in_use: 0,
             waiting: VecDeque::new(),
@@ -91,6 +143,11 @@ impl Driver {
     /// product's own gate, this passes the moderator the room that is left in the receive memory, so that no frame waits
     /// in a full ring. A completed send takes no room there, so the moderator gets the same room again.
     fn note_waiting(&mut self, now_ns: u64, bytes: u64) {
+        if bytes == 0
+            && let Some(moderator) = &mut self.completion_moderator
+        {
+            return moderator.arrived(now_ns, bytes);
+        }
         self.moderator.arrived(now_ns, bytes);
         self.moderator.ring_has(u32::try_from(self.memory.room_frames()).unwrap_or(u32::MAX));
     }
@@ -110,6 +167,30 @@ impl Driver {
         if let Some(Handling { frames: frames @ 1.., took }) = self.handling.take() {
             self.moderator.handled(u32::try_from(frames).unwrap_or(u32::MAX), took.whole_ns());
         }
+    }
+
+    /// The moderators of the queue's interrupt.
+    fn moderators(&mut self) -> impl Iterator<Item = &mut Moderator> {
+        std::iter::once(&mut self.moderator).chain(&mut self.completion_moderator)
+    }
+
+    /// Whether an interrupt is due; it is for all that waits.
+    fn fires(&mut self, now_ns: u64) -> bool {
+        let is_due = self.moderators().any(|moderator| moderator.is_due(now_ns));
+        if is_due {
+            self.moderators().for_each(|moderator| _ = moderator.fired(now_ns));
+        }
+        is_due
+    }
+
+    /// The host polls: what waits needs no interrupt.
+    fn seen(&mut self) {
+        self.moderators().for_each(|moderator| _ = moderator.seen());
+    }
+
+    /// Whether a poll would find something.
+    pub(super) fn has_work(&self) -> bool {
+        self.memory.first().is_some() || self.completed.sends > 0
     }
 
     /// Whether another frame can be handed down without waiting.
@@ -244,21 +325,12 @@ impl Simulation {
             return;
         }
         let now_ns = self.now.ns();
-        if driver.moderator.is_due(now_ns) {
-            driver.moderator.fired(now_ns);
-            driver.is_active = true;
-            driver.interrupted_at = self.now;
+        if driver.fires(now_ns) {
             driver.interrupts += 1;
             self.interrupt_turn += 1;
             driver.turn = self.interrupt_turn;
-            let entry = self.config.host.costs.interrupt;
-            let wake =
-                if self.finds_idle(&Job::InterruptEntry { queue }) { self.config.host.costs.wake } else { Span::ZERO };
-            let took = entry + wake;
-            let driver = &mut self.drivers[queue];
-            driver.handling = driver.moderator.measures_next().then_some(Handling { frames: 0, took });
-            self.work(Priority::Interrupt, Job::InterruptEntry { queue }, &[(Activity::Interrupt, took)]);
-        } else if let Some(due_ns) = driver.moderator.next_due_ns() {
+            self.enter_interrupt(queue);
+        } else if let Some(due_ns) = driver.moderators().filter_map(|moderator| moderator.next_due_ns()).min() {
             let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
             if driver.moderation_at.is_none_or(|at| due < at) {
                 driver.moderation_at = Some(due);
@@ -267,13 +339,30 @@ impl Simulation {
         }
     }
 
+    /// The handler begins. No other interrupt comes until what it has deferred has ended.
+    pub(super) fn enter_interrupt(&mut self, queue: usize) {
+        let costs = self.config.host.costs;
+        let wake = if self.finds_idle(&Job::InterruptEntry { queue }) { costs.wake } else { Span::ZERO };
+        let took = costs.interrupt + wake;
+        let driver = &mut self.drivers[queue];
+        (driver.is_active, driver.interrupted_at) = (true, self.now);
+        driver.handling = driver.moderator.measures_next().then_some(Handling { frames: 0, took });
+        self.work(Priority::Interrupt, Job::InterruptEntry { queue }, &[(Activity::Interrupt, took)]);
+    }
+
+    /// The handler, or what it has deferred, has ended: the adapter may interrupt again.
+    pub(super) fn interrupts_on(&mut self, queue: usize) {
+        self.drivers[queue].ends();
+        self.interrupt_if_due(queue);
+    }
+
     pub(super) fn on_interrupt(&mut self, queue: usize) {
         match self.config.host.receive_in {
             ReceiveIn::Interrupt => self.read_out_next(queue),
             ReceiveIn::Deferred { .. } if self.polls() => {
                 // It has cost time, and that was all.
                 let driver = &mut self.drivers[queue];
-                driver.moderator.seen();
+                driver.seen();
                 driver.is_active = false;
                 if let Some(Handling { took, .. }) = driver.handling.take() {
                     driver.moderator.costed(took.whole_ns());
@@ -308,7 +397,7 @@ impl Simulation {
     fn read_out_next(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         // The handler finds whatever came while it ran without another interrupt.
-        driver.moderator.seen();
+        driver.seen();
         if self.process_completions(queue, Priority::Interrupt) {
             return;
         }
@@ -341,7 +430,7 @@ impl Simulation {
 
     /// A deferred driver processes what is completed, once, and then takes the frames that are there.
     pub(super) fn begin_batch(&mut self, queue: usize) {
-        self.drivers[queue].moderator.seen();
+        self.drivers[queue].seen();
         if !self.process_completions(queue, Priority::Softirq) {
             self.take_batch(queue);
         }
@@ -351,21 +440,29 @@ impl Simulation {
         let driver = &mut self.drivers[queue];
         // What was completed meanwhile still needs an interrupt.
         if driver.completed.sends == 0 {
-            driver.moderator.seen();
+            driver.seen();
         }
         let mut batch = std::mem::take(&mut driver.batch);
-        while batch.len() < self.config.host.poll_budget
+        batch.append(&mut driver.held);
+        let held = batch.len();
+        let len_max = held.saturating_add(self.batch_len_max());
+        while batch.len() < len_max
             && let Some(first) = self.drivers[queue].memory.first()
         {
             self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
-            batch.extend(self.take_frame(queue).map(|frame| (frame, 1)));
+            batch.extend(self.take_frame(queue).map(|frame| Aggregate::new(frame, self.now)));
         }
-        self.counts.batches += u64::from(!batch.is_empty());
+        let found = batch.len() - held;
+        self.counts.batches += u64::from(found > 0);
         // A coalesced frame was several frames, and the moderator has counted each.
-        self.drivers[queue].handles(batch.len() as u64, &[]);
+        self.drivers[queue].handles(found as u64, &[]);
+        let holds = self.batch_holds(queue, found);
         let coalescing = self.config.adapter.coalescing;
         if coalescing.by != CoalescedBy::Nobody {
             coalesce(&mut batch, coalescing.segments_max);
+        }
+        if holds && coalescing.by == CoalescedBy::Host {
+            self.drivers[queue].held = self.hold(&mut batch);
         }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
         // The next one is taken from the end.
@@ -376,25 +473,34 @@ impl Simulation {
         self.next_of_batch(queue);
     }
 
+    /// Takes out of a batch what software holds for further segments: the last aggregate of each connection, if it is open
+    /// and was begun in this tick.
+    fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
+        let segments_max = self.config.adapter.coalescing.segments_max;
+        let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
+        let is_held: Vec<bool> = (batch.iter().enumerate())
+            .map(|(at, of)| of.is_open(segments_max) && !self.is_old(of.since) && last_of(of.frame.flow()) == Some(at))
+            .collect();
+        let mut is_held = is_held.into_iter();
+        batch.extract_if(.., |_| is_held.next() == Some(true)).collect()
+    }
+
     fn next_of_batch(&mut self, queue: usize) {
-        let Some((frame, on_wire)) = self.drivers[queue].batch.pop() else {
-            if self.polls() {
-                let driver = &mut self.drivers[queue];
-                driver.is_polling = false;
-                if driver.memory.first().is_some() || driver.completed.sends > 0 {
-                    self.poll_if_polled(queue);
-                }
-            } else if self.config.host.poll_budget < usize::MAX && self.drivers[queue].memory.first().is_some() {
-                self.work(Priority::User, Job::BatchBegin { queue }, &[]);
-            } else {
-                self.drivers[queue].ends();
-                self.interrupt_if_due(queue);
+        let Some(Aggregate { frame, segments, .. }) = self.drivers[queue].batch.pop() else {
+            if !self.polls() {
+                return self.batch_ends(queue);
+            }
+            self.drivers[queue].is_polling = false;
+            if self.drivers[queue].has_work() {
+                self.poll_if_polled(queue);
             }
             return;
         };
-        let handled = if self.config.adapter.coalescing.by == CoalescedBy::Host { on_wire } else { 1 };
+        let by_host = self.config.adapter.coalescing.by == CoalescedBy::Host;
+        let handled = if by_host { segments } else { 1 };
+        let gro = if by_host { self.config.host.costs.gro } else { Span::ZERO };
         let costs = [
-            (Activity::Driver, self.config.host.costs.frame.times(handled)),
+            (Activity::Driver, (self.config.host.costs.frame + gro).times(handled)),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
         ];
         self.drivers[queue].handles(0, &costs);
@@ -426,31 +532,16 @@ const COALESCED_LEN_MAX: u64 = 65_535 + 14;
 /// Coalesces segments of a connection that follow each other, as the adapter's own code does
 /// ([`offramp_offload::coalesce`]): up to `segments_max` and to what one IP packet holds, all as long as the first, but for
 /// a shorter one that ends it.
-fn coalesce(batch: &mut Vec<(Frame, u64)>, segments_max: u64) {
-    let mut coalesced: Vec<(Frame, u64, u64)> = Vec::with_capacity(batch.len());
-    for &(frame, _) in batch.iter() {
-        let Content::Segment { start, len, .. } = frame.content else {
-            coalesced.push((frame, 0, 1));
-            continue;
-        };
-        let last_of_flow = coalesced.iter_mut().rev().find(|(last, ..)| last.flow() == frame.flow());
-        if let Some((last, piece, segments)) = last_of_flow
-            && let Content::Segment { start: first, len: before, .. } = &mut last.content
-            && *first + *before == start
-            && before.is_multiple_of(*piece)
-            && len <= *piece
-            && last.len + len <= COALESCED_LEN_MAX
-            && *segments < segments_max
-        {
-            *before += len;
-            last.len += len;
-            *segments += 1;
-        } else {
-            coalesced.push((frame, len, 1));
+fn coalesce(batch: &mut Vec<Aggregate>, segments_max: u64) {
+    let mut coalesced: Vec<Aggregate> = Vec::with_capacity(batch.len());
+    for next in batch.drain(..) {
+        let last_of_flow =
+            next.frame.flow().and_then(|flow| coalesced.iter_mut().rev().find(|last| last.frame.flow() == Some(flow)));
+        if !last_of_flow.is_some_and(|last| last.append(&next, segments_max)) {
+            coalesced.push(next);
         }
     }
-    batch.clear();
-    batch.extend(coalesced.into_iter().map(|(frame, _, segments)| (frame, segments)));
+    *batch = coalesced;
 }
 
 #[cfg(test)]
@@ -480,11 +571,12 @@ mod tests {
         let mut batch = Vec::new();
         let mut start = 0;
         for payload in sends.iter().flat_map(|&len| crate::rpc::tcp_payloads(len, MSS)) {
-            batch.push((Frame::new(HEADERS_LEN + payload, Content::Segment { flow: 0, start, len: payload }), 1));
+            let content = Content::Segment { flow: 0, start, len: payload };
+            batch.push(Aggregate::new(Frame::new(HEADERS_LEN + payload, content), Time::START));
             start += payload;
         }
         coalesce(&mut batch, u64::from(CoalesceConfig::default().segments_max));
-        batch.iter().map(|(frame, _)| frame.len).collect()
+        batch.iter().map(|of| of.frame.len).collect()
     }
 
     #[test]

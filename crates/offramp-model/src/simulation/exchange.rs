@@ -597,6 +597,11 @@ impl Simulation {
 
     /// The process of the host has done what a message needs: it has sent it, or received it and answered.
     pub(super) fn on_processed(&mut self, message: Message) {
+        self.process_ends(message);
+        self.process_waits(message.flow);
+    }
+
+    fn process_ends(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         let of = exchanges.config;
         exchanges.unsent -= 1;

@@ -142,6 +142,7 @@ impl Simulation {
             self.acknowledge(flow);
         }
         self.wake_reader(flow);
+        self.process_waits(flow);
     }
 
     /// The next call of a slot.

@@ -1,0 +1,179 @@
+//! When a deferred driver polls on, waits with its interrupts off, or asks for one again, as Linux does
+//! (`Documentation/networking/napi.rst`; `napi_complete_done` and `napi_busy_loop` in `net/core/dev.c`).
+//!
+//! | how a queue is polled | who begins a poll |
+//! |---|---|
+//! | interrupts | the adapter; after the poll it may interrupt again |
+//! | deferral (`host.defer_hard_irqs`) | a timer of `host.gro_flush_timeout`, as often as the setting says after the last poll that found frames |
+//! | busy polling (`host.busy_poll`) | the process that has nothing to read, on its own processor |
+//! | suspension (`host.irq_suspend_timeout`) | the same; interrupts stay off while the process works on what it found |
+
+use super::{Activity, Event, Job, Simulation};
+use crate::cpu::Priority;
+use crate::time::{PICOSECONDS_PER_MICROSECOND, Span, Time};
+
+/// A tick of Linux' clock at `CONFIG_HZ=1000`, ps: what software has coalesced in an earlier one is handed over.
+const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
+
+/// How a queue is polled.
+#[derive(Debug, Default)]
+pub(super) struct Napi {
+    /// Frames that the poll under way has found.
+    found: usize,
+    /// Frames that softirqs have taken since processes had their turn.
+    taken: usize,
+    /// Polls without a frame until interrupts are on again.
+    deferrals_left: u64,
+    /// When the timer begins a poll, with interrupts on or off.
+    timer_at: Option<Time>,
+    /// Interrupts are off, and no poll is under way.
+    is_waiting: bool,
+    /// The processor on which a process polls.
+    pub(super) polled_on: Option<usize>,
+}
+
+impl Simulation {
+    /// Frames that a batch may take.
+    pub(super) fn batch_len_max(&self) -> usize {
+        self.config.host.poll.weight.min(self.config.host.poll.budget)
+    }
+
+    /// A batch of `found` frames was taken. Returns whether what may still grow is held, because a timer will begin another
+    /// poll.
+    pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
+        let poll = self.config.host.poll;
+        let napi = &mut self.drivers[queue].napi;
+        (napi.found, napi.taken) = (found, napi.taken + found);
+        poll.flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
+    }
+
+    /// All frames of a batch are handed over: the driver polls on, or the poll is complete.
+    pub(super) fn batch_ends(&mut self, queue: usize) {
+        let (poll, len_max) = (self.config.host.poll, self.batch_len_max());
+        let driver = &mut self.drivers[queue];
+        let Napi { found, taken, .. } = driver.napi;
+        // With a weight, a poll that found less is complete, whatever has come since.
+        let has_weight = poll.weight < usize::MAX;
+        let goes_on = if has_weight { found == len_max } else { poll.budget < usize::MAX };
+        if goes_on && driver.memory.first().is_some() {
+            let has_budget = has_weight && taken < poll.budget;
+            let priority = if has_budget { Priority::Softirq } else { Priority::User };
+            if !has_budget {
+                driver.napi.taken = 0;
+            }
+            return self.work(priority, Job::BatchBegin { queue }, &[]);
+        }
+        driver.napi.taken = 0;
+        if driver.napi.polled_on.is_some() {
+            driver.napi.is_waiting = true;
+        } else {
+            self.poll_ends(queue);
+        }
+    }
+
+    /// A poll is complete: interrupts are on again, unless a timer is to begin the next poll.
+    fn poll_ends(&mut self, queue: usize) {
+        let poll = self.config.host.poll;
+        let driver = &mut self.drivers[queue];
+        if driver.napi.found > 0 {
+            driver.napi.deferrals_left = poll.defer_hard_irqs;
+        }
+        let is_deferred = driver.napi.deferrals_left > 0 && poll.flush_timeout > Span::ZERO;
+        driver.napi.deferrals_left = driver.napi.deferrals_left.saturating_sub(1);
+        if is_deferred {
+            return self.wait_for_timer(queue, poll.flush_timeout);
+        }
+        if !driver.held.is_empty() {
+            self.start_timer(queue, poll.flush_timeout);
+        }
+        self.interrupts_on(queue);
+    }
+
+    /// Interrupts stay off until a timer begins the next poll.
+    fn wait_for_timer(&mut self, queue: usize, wait: Span) {
+        self.drivers[queue].napi.is_waiting = true;
+        self.start_timer(queue, wait);
+    }
+
+    fn start_timer(&mut self, queue: usize, wait: Span) {
+        let at = self.now + wait;
+        self.drivers[queue].napi.timer_at = Some(at);
+        self.events.schedule(at, Event::NapiTimer { queue });
+    }
+
+    /// The timer of a queue begins a poll, unless one is under way. It costs what an interrupt does.
+    pub(super) fn on_napi_timer(&mut self, queue: usize) {
+        let driver = &mut self.drivers[queue];
+        if driver.napi.timer_at != Some(self.now) || driver.napi.polled_on.is_some() {
+            return;
+        }
+        driver.napi.timer_at = None;
+        if std::mem::take(&mut driver.napi.is_waiting) || !driver.is_active {
+            self.enter_interrupt(queue);
+        }
+    }
+
+    /// The process of a connection has done what there was to do: it polls before it sleeps.
+    pub(super) fn process_waits(&mut self, flow: usize) {
+        let wait = self.config.host.poll.busy;
+        if wait > Span::ZERO && !self.has_process_work() {
+            self.poll_busily(flow, self.now + wait);
+        }
+    }
+
+    /// Whether another process wants the processor that has just done a job.
+    fn has_process_work(&self) -> bool {
+        self.deciding.is_some_and(|processor| self.cpus[processor].waiting(Priority::User) > 0)
+    }
+
+    fn poll_busily(&mut self, flow: usize, until: Time) {
+        let took = self.config.host.costs.poll;
+        self.work(Priority::User, Job::BusyPoll { flow, until }, &[(Activity::Process, took)]);
+    }
+
+    /// A process has looked for frames once.
+    pub(super) fn on_busy_poll(&mut self, flow: usize, until: Time) {
+        let Some(processor) = self.deciding else { return };
+        let queue = self.steering.of_flow(flow);
+        if self.has_process_work() {
+            return self.stop_polling(queue, processor, true);
+        }
+        let driver = &mut self.drivers[queue];
+        if driver.napi.polled_on.is_none() && (!driver.is_active || driver.napi.is_waiting) {
+            driver.is_active = true;
+            (driver.napi.polled_on, driver.napi.is_waiting) = (Some(processor), true);
+        }
+        let is_ours = driver.napi.polled_on == Some(processor);
+        if is_ours && driver.napi.is_waiting && driver.has_work() {
+            driver.napi.is_waiting = false;
+            driver.interrupted_at = self.now;
+            self.work_next(Priority::Softirq, Job::BatchBegin { queue }, &[]);
+        } else if self.now >= until {
+            return self.stop_polling(queue, processor, false);
+        }
+        self.poll_busily(flow, until);
+    }
+
+    /// A process no longer polls a queue, because there is work for processes (`has_found`) or its time is over.
+    fn stop_polling(&mut self, queue: usize, processor: usize, has_found: bool) {
+        let poll = self.config.host.poll;
+        let napi = &mut self.drivers[queue].napi;
+        if napi.polled_on != Some(processor) {
+            return;
+        }
+        napi.polled_on = None;
+        if has_found && poll.suspend > Span::ZERO {
+            self.wait_for_timer(queue, poll.suspend);
+        } else if poll.defer_hard_irqs > 0 && poll.flush_timeout > Span::ZERO {
+            self.wait_for_timer(queue, poll.flush_timeout);
+        } else {
+            napi.is_waiting = false;
+            self.interrupts_on(queue);
+        }
+    }
+
+    /// Whether what software began to coalesce at `since` is too old to be held.
+    pub(super) fn is_old(&self, since: Time) -> bool {
+        since.0 / JIFFY_PS != self.now.0 / JIFFY_PS
+    }
+}
