@@ -8,6 +8,7 @@
 //! | `claims/case.rs` | the file of a case |
 //! | `claims/engine.rs` | its runs, its expressions, and on which parameters a row hangs |
 //! | `claims/functions.rs` | what an expression may call |
+//! | `claims/mechanism.rs` | charts of what is behind the claims, each in a file |
 //! | `claims/live.rs` | what the lab measured of a claim |
 //! | `claims/text.rs` | the table for people |
 
@@ -15,6 +16,7 @@ mod case;
 mod engine;
 mod functions;
 mod live;
+pub mod mechanism;
 mod text;
 
 pub use case::{Case, Comparison, read};

@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// The run of a case that names none: an expression reads its figures without a name in front.
 pub(super) const ONLY_RUN: &str = "run";
 
-type Settings = BTreeMap<String, String>;
+pub(super) type Settings = BTreeMap<String, String>;
 
 /// Two variants of an experiment of the lab.
 #[derive(Debug, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Comparison {
 }
 
 /// One run, or a list of runs over the values that it varies.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RunSpec {
     system: Option<String>,
@@ -82,7 +82,7 @@ pub(super) struct RowSpec {
 }
 
 /// A published result.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Its number, which it keeps for good; of a file without one, the file's name.
@@ -98,10 +98,10 @@ pub struct Case {
     /// What the lab compares for it; nothing where the lab cannot measure it.
     #[serde(default)]
     pub lab: Vec<Comparison>,
-    system: Option<String>,
-    workload: Option<String>,
+    pub(super) system: Option<String>,
+    pub(super) workload: Option<String>,
     #[serde(default)]
-    set: Settings,
+    pub(super) set: Settings,
     #[serde(default)]
     pub(super) run: BTreeMap<String, RunSpec>,
     #[serde(default)]
@@ -248,7 +248,7 @@ fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
 }
 
 /// An error of form; an unknown name is answered with the nearest.
-fn form(file: &Path, error: toml::de::Error) -> ProfileError {
+pub(super) fn form(file: &Path, error: toml::de::Error) -> ProfileError {
     let file = file.display().to_string();
     // "unknown field `withn`, expected one of `part`, `kind`, …"
     let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();

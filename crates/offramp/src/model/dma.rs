@@ -8,6 +8,7 @@ use offramp_model::config;
 use offramp_model::profile::Profile;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::str::FromStr as _;
 
 /// Lengths of transfers that are shown where none is asked for.
 const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
@@ -21,16 +22,11 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = BYTES, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     bytes: Vec<u64>,
     /// What the adapter does: read, write or both; all three without it
-    #[arg(long, value_parser = transfers)]
+    #[arg(long, value_parser = Transfers::from_str)]
     op: Option<Transfers>,
     /// Set a parameter of the bus, with its unit: bus.iommu=on
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
-}
-
-fn transfers(name: &str) -> Result<Transfers, String> {
-    let found = Transfers::NAMES.iter().find(|(of, _)| *of == name);
-    found.map(|(_, transfers)| *transfers).ok_or_else(|| "use one of: read, write, both".to_owned())
 }
 
 pub(super) fn run(args: &Args) -> ExitCode {

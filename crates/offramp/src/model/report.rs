@@ -3,7 +3,7 @@
 use super::{claims_table, command_line, write_page};
 use crate::exit::{FAILED, SETUP, fail};
 use offramp_lab::report::modelled::claims as pages;
-use offramp_model::mechanism;
+use offramp_model::claims::mechanism;
 use std::path::PathBuf;
 use std::process::ExitCode;
 

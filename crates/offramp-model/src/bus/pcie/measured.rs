@@ -45,7 +45,7 @@ pub fn measured() -> Vec<Measured> {
     let sizes: Vec<u64> = lines.next().into_iter().flatten().skip(3).filter_map(|size| size.parse().ok()).collect();
     let curve = |mut fields: std::str::Split<'static, char>| {
         let (host, latency, name) = (fields.next()?, fields.next()?, fields.next()?);
-        let (_, transfers) = *Transfers::NAMES.iter().find(|(of, _)| *of == name)?;
+        let transfers = name.parse().ok()?;
         let rates = sizes.iter().copied().zip(fields.filter_map(|rate| rate.parse().ok())).collect();
         Some(Measured { host, transfers, read_latency_ns: latency.parse().ok()?, rates })
     };
