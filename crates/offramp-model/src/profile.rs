@@ -197,7 +197,7 @@ impl Profile {
             Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
         profile.add("bus", name, Path::new(""), &mut Vec::new())?;
         profile.add_defaults();
-        if profile.shown("bus.kind") != "isa" {
+        if profile.word("bus.kind") != "isa" {
             let master = known(name, "adapter.access")?;
             profile.values.insert(master.name, set_for_this_run(master.parse("master").unwrap_or(master.max)));
         }
@@ -274,7 +274,7 @@ impl Profile {
     }
 
     fn add_defaults(&mut self) {
-        for key in KEYS {
+        for key in KEYS.iter() {
             self.values.entry(key.name).or_insert_with(|| Quantity {
                 value: key.parse(key.default).unwrap_or(key.min),
                 interval: None,
@@ -343,6 +343,17 @@ impl Profile {
     /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn value(&self, name: &str) -> u64 {
         self.quantity(name).value
+    }
+
+    /// The word of a parameter that is one; of a number, nothing.
+    ///
+    /// # Panics
+    /// When there is no such parameter: a mistake in the program, which no input can cause.
+    pub fn word(&self, name: &str) -> &'static str {
+        match schema::find(name).map(|key| key.dimension) {
+            Some(Dimension::Choice(words)) => words.get(self.value(name) as usize).copied().unwrap_or_default(),
+            _ => "",
+        }
     }
 
     /// The same, with source and tag.

@@ -82,6 +82,10 @@ impl Dimension {
         }
     }
 
+    pub(super) fn has_unit(&self, unit: &str) -> bool {
+        self.units().iter().any(|(name, _)| *name == unit)
+    }
+
     /// The units that it may have, for people.
     pub fn unit_names(&self) -> String {
         let names: Vec<_> = self.units().iter().map(|(name, _)| *name).collect();
