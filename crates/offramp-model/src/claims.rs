@@ -40,8 +40,9 @@ const MET_POINTS: f64 = 5.0;
 const POINTS: &str = "points";
 
 /// How a row came about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// Numbers of the profile were fitted to it, or to another row that says the same.
     Fitted,
@@ -54,19 +55,6 @@ pub enum Kind {
     Structural,
     /// It has no figure to compare with; what the model does is shown.
     Shown,
-}
-
-impl Kind {
-    /// Its name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fitted => "fitted",
-            Self::Chosen => "chosen",
-            Self::Predicted => "predicted",
-            Self::Structural => "structural",
-            Self::Shown => "shown",
-        }
-    }
 }
 
 /// A parameter that the figure of a row hangs on.

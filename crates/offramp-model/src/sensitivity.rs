@@ -19,7 +19,7 @@ use crate::profile::Profile;
 use crate::profile::quantity::{Dimension, Quantity};
 use crate::profile::schema::Key;
 use crate::simulation::{ModelError, run};
-use crate::sweep::POINTS_MAX;
+use crate::sweep::{POINTS_MAX, between};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
@@ -70,10 +70,7 @@ impl Factor {
 
     /// The value at a place from 0 to 1 of its range, base units.
     fn at(&self, place: f64) -> u64 {
-        let (low, high) = (self.low as f64, self.high as f64);
-        let value = if self.is_linear { low + (high - low) * place } else { low * (high / low).powf(place) };
-        let step = self.key.step() as f64;
-        (((value / step).round() * step) as u64).clamp(self.low, self.high)
+        between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
     /// Whether there is anything to vary: both ends are values of this profile.

@@ -1,11 +1,11 @@
 //! A number with its unit, its source, and how far it is to be trusted.
 
-use serde::Serialize;
-use std::fmt;
+use serde::{Deserialize, Serialize};
 
 /// How a number came to be known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Tag {
     /// Measured by somebody, who is named.
     Measured,
@@ -21,20 +21,6 @@ pub enum Tag {
     Assumed,
     /// Set by the user.
     Set,
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Measured => "measured",
-            Self::Documented => "documented",
-            Self::Derived => "derived",
-            Self::Fitted => "fitted",
-            Self::Chosen => "chosen",
-            Self::Assumed => "assumed",
-            Self::Set => "set",
-        })
-    }
 }
 
 /// What a number counts, and so which units it may have.

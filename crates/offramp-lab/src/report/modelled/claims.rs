@@ -68,7 +68,7 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
             format!("{}{part}", row.published),
             row.modelled.clone().unwrap_or_else(|| "–".to_owned()),
             error,
-            row.kind.name().to_owned(),
+            row.kind.to_string(),
             row.target.clone(),
             verdict.to_owned(),
             shown.map(|mechanism| mechanism.title.clone()).unwrap_or_default(),
