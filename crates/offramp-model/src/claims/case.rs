@@ -20,7 +20,7 @@ use super::Kind;
 use crate::config::Workload;
 use crate::profile::quantity::nearest;
 use crate::profile::schema::Key;
-use crate::profile::{Profile, ProfileError, key_error, read_text};
+use crate::profile::{Profile, ProfileError, form, key_error, read_text};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -151,7 +151,7 @@ impl Case {
     /// # Errors
     /// When it is no TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
-        let mut case: Self = toml::from_str(text).map_err(|error| form(file, error))?;
+        let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
         file.clone_into(&mut case.file);
         if case.id.is_empty() {
             case.id = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -247,39 +247,31 @@ fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// An error of form; an unknown name is answered with the nearest.
-pub(super) fn form(file: &Path, error: toml::de::Error) -> ProfileError {
-    let file = file.display().to_string();
-    // "unknown field `withn`, expected one of `part`, `kind`, …"
-    let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
-    match names.as_slice() {
-        [unknown, known @ ..] if error.message().starts_with("unknown ") => {
-            let why = format!("it is none of: {}{}", known.join(", "), nearest(unknown, known));
-            key_error(&file, unknown, why)
-        }
-        _ => ProfileError::Form { file, error: Box::new(error) },
-    }
-}
-
 /// Reads cases from files, and from the `.toml` files of directories in the order of their names.
 ///
 /// # Errors
 /// When one cannot be read or is no case.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
-    let mut cases = Vec::new();
+    texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
+}
+
+/// These files, and the `.toml` files of directories in the order of their names, each with its text.
+pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>, ProfileError> {
+    let failed = |file: &Path, error| ProfileError::Read { file: file.display().to_string(), error };
+    let mut files = Vec::new();
     for path in paths {
-        let failed = |error| ProfileError::Read { file: path.display().to_string(), error };
-        let mut files = vec![path.clone()];
+        let mut found = vec![path.clone()];
         if path.is_dir() {
-            let entries = std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map(|entry| entry.path()));
-            files = entries.collect::<Result<_, _>>().map_err(failed)?;
-            files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
-            files.sort();
+            let entries = std::fs::read_dir(path).and_then(|of| of.map(|entry| Ok(entry?.path())).collect());
+            found = entries.map_err(|error| failed(path, error))?;
+            found.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+            found.sort();
         }
-        for file in files {
-            let failed = |error| ProfileError::Read { file: file.display().to_string(), error };
-            cases.push(Case::parse(&read_text(&file).map_err(failed)?, &file)?);
-        }
+        files.extend(found);
     }
-    Ok(cases)
+    let text = |file: PathBuf| match read_text(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(failed(&file, error)),
+    };
+    files.into_iter().map(text).collect()
 }

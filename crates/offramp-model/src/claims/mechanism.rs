@@ -22,10 +22,10 @@
 //! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, which it may
 //! name; the parameter of the axis has this value in every run.
 
-use super::case::{Case, RunSpec, Settings, form};
+use super::case::{Case, RunSpec, Settings, texts};
 use super::engine::Engine;
 use crate::pool;
-use crate::profile::ProfileError;
+use crate::profile::{ProfileError, form, key_error};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -118,7 +118,7 @@ impl Mechanism {
     /// # Errors
     /// When it is no TOML, when a key is unknown, missing or wrong, when a run stands still, or when an expression is none.
     pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
-        let mut mechanism: Self = toml::from_str(text).map_err(|error| form(file, error))?;
+        let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
         file.clone_into(&mut mechanism.file);
         mechanism.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
         let engine = Engine::new();
@@ -145,17 +145,24 @@ impl Mechanism {
             let figure = engine.figure(&case, y, None);
             figure.map(|y| [x, y]).map_err(|why| case.error("panel.curves.y", engine.stalled(&case).unwrap_or(why)))
         };
-        match (&curve.y, &curve.measured) {
-            (Some(y), _) => axis.values.iter().map(|x| point(y, *x)).collect(),
-            (None, Some(text)) => {
-                let case = self.at(axis, 0.0);
-                let points = engine
-                    .evaluate(&case, text, None, false)
-                    .and_then(|of| Vec::deserialize(of).map_err(|error| error.to_string()));
-                points.map_err(|why| case.error("panel.curves.measured", why))
-            }
-            (None, None) => Ok(curve.points.clone()),
+        let measured = |text: &String| {
+            let case = self.at(axis, 0.0);
+            let points = engine.evaluate(&case, text, None, false);
+            let points = points.and_then(|of| Vec::deserialize(of).map_err(|error| error.to_string()));
+            points.map_err(|why| case.error("panel.curves.measured", why))
+        };
+        let points: Vec<[f64; 2]> = match (&curve.y, &curve.measured) {
+            (Some(y), _) => axis.values.iter().map(|x| point(y, *x)).collect::<Result<_, _>>()?,
+            (None, Some(text)) => measured(text)?,
+            (None, None) => curve.points.clone(),
+        };
+        let is_point = |[x, y]: &[f64; 2]| x.is_finite() && y.is_finite() && (*x > 0.0 || !axis.is_log);
+        if points.is_empty() || !points.iter().all(is_point) {
+            let why = "a curve has points, each of two finite numbers, and x above 0 where it is_log";
+            let (file, key) = (self.file.display().to_string(), format!("panel.curves.{}", curve.name));
+            return Err(key_error(&file, &key, why.to_owned()));
         }
+        Ok(points)
     }
 
     /// All that is run at one place of an axis: a case, of which only the runs count.
@@ -196,6 +203,14 @@ static EMBEDDED: &[(&str, &str)] = embedded![
 /// When a file is wrong, or a run stands still.
 pub fn all() -> Result<Vec<Mechanism>, ProfileError> {
     EMBEDDED.iter().map(|(file, text)| Mechanism::draw(text, Path::new(file))).collect()
+}
+
+/// Mechanisms of files, and of the `.toml` files of directories.
+///
+/// # Errors
+/// When one cannot be read or drawn.
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Mechanism>, ProfileError> {
+    texts(paths)?.iter().map(|(file, text)| Mechanism::draw(text, file)).collect()
 }
 
 #[cfg(test)]

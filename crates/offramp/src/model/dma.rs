@@ -1,7 +1,7 @@
 //! `offramp model dma`: what a bus moves.
 
-use super::setting;
-use crate::exit::{FAILED, SETUP, fail, print};
+use super::{Done, OrFail, setting};
+use crate::exit::print;
 use offramp_model::bus::Transfers;
 use offramp_model::bus::pcie::payload_bps;
 use offramp_model::config;
@@ -29,32 +29,23 @@ pub(super) struct Args {
     settings: Vec<(String, String)>,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    let loaded = Profile::load_bus(&args.bus).and_then(|mut profile| {
-        profile.set_all(args.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
-        Ok(profile)
-    });
-    let profile = match loaded {
-        Ok(profile) => profile,
-        Err(error) => return fail(format_args!("model: {error}"), SETUP),
-    };
+pub(super) fn run(args: &Args) -> Done {
+    let mut profile = Profile::load_bus(&args.bus).or_setup()?;
+    profile.set_all(args.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()))).or_setup()?;
     let (bus, command) = config::bus(&profile);
     let mut out = format!("{}: {}\n\n", profile.name, profile.title);
     let _ = writeln!(out, "{:>7} {:5} {:>10} {:>12} {:>10}  limit", "bytes", "op", "Gbit/s", "transfers/s", "ns each");
     for &bytes in &args.bytes {
         let wanted = Transfers::NAMES.iter().filter(|(_, transfers)| args.op.is_none_or(|op| op == *transfers));
         for &(name, transfers) in wanted {
-            let Some((interval, limit)) = bus.transfer(transfers, command, bytes) else {
-                return fail(
-                    format_args!("model: {}: nobody is master of a bus that has limits", profile.name),
-                    FAILED,
-                );
-            };
+            let transfer = bus.transfer(transfers, command, bytes);
+            let unlimited = || format!("{}: nobody is master of a bus that has limits", profile.name);
+            let (interval, limit) = transfer.ok_or_else(unlimited).or_failed()?;
             let (gbps, ns) = (payload_bps(bytes, interval) / 1e9, interval.as_us() * 1000.0);
             let _ = writeln!(out, "{bytes:>7} {name:5} {gbps:>10.2} {:>12.0} {ns:>10.2}  {limit}", 1e9 / ns);
         }
     }
     out += "\nboth: as many of either kind; the rate is that of one of them\n";
     print(out);
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
