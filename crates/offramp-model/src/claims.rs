@@ -71,7 +71,7 @@ pub struct Dependence {
 }
 
 /// One line of the table.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// The case's number or name.
     pub id: String,
@@ -101,20 +101,8 @@ pub struct Row {
 
 impl Row {
     fn new(case: &Case, spec: &RowSpec) -> Self {
-        Self {
-            id: case.id.clone(),
-            part: String::new(),
-            published: case.published.clone(),
-            modelled: None,
-            live: None,
-            error: None,
-            error_unit: "%",
-            kind: spec.kind,
-            target: String::new(),
-            ok: None,
-            assumption: String::new(),
-            hangs_on: None,
-        }
+        let (id, published) = (case.id.clone(), case.published.clone());
+        Self { id, published, error_unit: "%", kind: spec.kind, ..Self::default() }
     }
 
     /// Whether a prediction meets the published figure.
@@ -125,7 +113,7 @@ impl Row {
 }
 
 /// The whole table.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
     /// All rows, in the order of the cases.
     pub rows: Vec<Row>,

@@ -285,11 +285,14 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Self::set`]; then nothing is set.
-    pub fn set_all<'a>(&mut self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), ProfileError> {
+    pub fn set_all(
+        &mut self,
+        settings: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    ) -> Result<(), ProfileError> {
         let mut changed = self.clone();
         for (name, text) in settings {
-            let key = known("--set", name)?;
-            let (value, interval) = parsed(key, text).map_err(|why| key_error("--set", name, why))?;
+            let key = known("--set", name.as_ref())?;
+            let (value, interval) = parsed(key, text.as_ref()).map_err(|why| key_error("--set", key.name, why))?;
             changed.values.insert(key.name, Quantity { interval, ..set_for_this_run(value) });
         }
         changed.check()?;
@@ -325,17 +328,11 @@ impl Profile {
     }
 
     /// The value of a parameter in base units.
-    ///
-    /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn value(&self, name: &str) -> u64 {
         self.quantity(name).value
     }
 
     /// The word of a parameter that is one; of a number, nothing.
-    ///
-    /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn word(&self, name: &str) -> &'static str {
         match schema::find(name).map(|key| key.dimension) {
             Some(Dimension::Choice(words)) => words.get(self.value(name) as usize).copied().unwrap_or_default(),
@@ -343,7 +340,7 @@ impl Profile {
         }
     }
 
-    /// The same, with source and tag.
+    /// The value of a parameter, with source and tag.
     ///
     /// # Panics
     /// When there is no such parameter: a mistake in the program, which no input can cause.
@@ -352,9 +349,6 @@ impl Profile {
     }
 
     /// From where to where a parameter may be, base units; `None`: nobody said, or it was found at one value alone.
-    ///
-    /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
         self.quantity(name).interval.filter(|[low, high]| low < high)
     }

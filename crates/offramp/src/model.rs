@@ -290,7 +290,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
         None => Profile::load(name).map_err(told_of_calibrate)?,
     };
     name.clone_into(&mut profile.name);
-    profile.set_all(settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
+    profile.set_all(settings.iter().cloned())?;
     Ok(profile)
 }
 

@@ -204,9 +204,7 @@ impl Case {
         }
         let planned = |of: &Settings| {
             let mut profile = base.clone();
-            profile
-                .set_all(of.iter().map(|(key, value)| (key.as_str(), value.as_str())))
-                .map_err(|error| self.error("set", error.to_string()))?;
+            profile.set_all(of).map_err(|error| self.error("set", error.to_string()))?;
             let mut fingerprint = format!("{} {workload} {of:?}", base.name);
             if let Some((key, higher)) = raised.and_then(|key| Some((key, raise(&profile, key)?))) {
                 profile = higher;

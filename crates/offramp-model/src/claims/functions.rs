@@ -116,8 +116,7 @@ impl Default for MasterSpec {
 /// Payload in Gbit/s of a bus master that moves nothing but transfers of `bytes`: reads, writes, or each of both.
 fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<ViaDeserialize<Settings>>) -> Result<f64, Error> {
     let mut profile = Profile::load_bus(bus).map_err(wrong)?;
-    let set = set.map(|of| of.0).unwrap_or_default();
-    profile.set_all(set.iter().map(|(key, value)| (key.as_str(), value.as_str()))).map_err(wrong)?;
+    profile.set_all(set.map(|of| of.0).unwrap_or_default()).map_err(wrong)?;
     let (bus, command) = config::bus(&profile);
     let (interval, _) = bus
         .transfer(transfers.parse().map_err(wrong)?, command, bytes.into())

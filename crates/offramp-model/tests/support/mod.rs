@@ -25,6 +25,6 @@ pub fn settings(
 /// A system with these settings.
 pub fn system(name: &str, settings: &Settings) -> Profile {
     let mut profile = Profile::load(name).unwrap();
-    profile.set_all(settings.iter().map(|(key, value)| (*key, value.as_str()))).unwrap();
+    profile.set_all(settings.iter().cloned()).unwrap();
     profile
 }

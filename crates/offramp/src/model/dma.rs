@@ -31,7 +31,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Done {
     let mut profile = Profile::load_bus(&args.bus).or_setup()?;
-    profile.set_all(args.settings.iter().map(|(key, value)| (key.as_str(), value.as_str()))).or_setup()?;
+    profile.set_all(args.settings.iter().cloned()).or_setup()?;
     let (bus, command) = config::bus(&profile);
     let mut out = format!("{}: {}\n\n", profile.name, profile.title);
     let _ = writeln!(out, "{:>7} {:5} {:>10} {:>12} {:>10}  limit", "bytes", "op", "Gbit/s", "transfers/s", "ns each");
