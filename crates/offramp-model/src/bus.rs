@@ -8,6 +8,7 @@ use crate::time::Span;
 use pci::{Command, Pci};
 use pcie::Pcie;
 use pcix::PciX;
+use std::str::FromStr;
 
 /// Parts of a million: the unit of ratios.
 pub const PPM: u64 = 1_000_000;
@@ -66,6 +67,15 @@ pub enum Transfers {
 impl Transfers {
     /// Every kind, with its name.
     pub const NAMES: [(&'static str, Self); 3] = [("read", Self::Read), ("write", Self::Write), ("both", Self::Both)];
+}
+
+impl FromStr for Transfers {
+    type Err = &'static str;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        let found = Self::NAMES.iter().find(|(of, _)| *of == name);
+        found.map(|(_, transfers)| *transfers).ok_or("use one of: read, write, both")
+    }
 }
 
 impl Bus {

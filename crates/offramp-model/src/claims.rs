@@ -8,6 +8,7 @@
 //! | `claims/case.rs` | the file of a case |
 //! | `claims/engine.rs` | its runs, its expressions, and on which parameters a row hangs |
 //! | `claims/functions.rs` | what an expression may call |
+//! | `claims/mechanism.rs` | charts of what is behind the claims, each in a file |
 //! | `claims/live.rs` | what the lab measured of a claim |
 //! | `claims/text.rs` | the table for people |
 
@@ -15,6 +16,7 @@ mod case;
 mod engine;
 mod functions;
 mod live;
+pub mod mechanism;
 mod text;
 
 pub use case::{Case, Comparison, read};
@@ -38,8 +40,9 @@ const MET_POINTS: f64 = 5.0;
 const POINTS: &str = "points";
 
 /// How a row came about.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
+#[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Kind {
     /// Numbers of the profile were fitted to it, or to another row that says the same.
     Fitted,
@@ -52,19 +55,6 @@ pub enum Kind {
     Structural,
     /// It has no figure to compare with; what the model does is shown.
     Shown,
-}
-
-impl Kind {
-    /// Its name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fitted => "fitted",
-            Self::Chosen => "chosen",
-            Self::Predicted => "predicted",
-            Self::Structural => "structural",
-            Self::Shown => "shown",
-        }
-    }
 }
 
 /// A parameter that the figure of a row hangs on.
@@ -81,7 +71,7 @@ pub struct Dependence {
 }
 
 /// One line of the table.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Row {
     /// The case's number or name.
     pub id: String,
@@ -111,20 +101,8 @@ pub struct Row {
 
 impl Row {
     fn new(case: &Case, spec: &RowSpec) -> Self {
-        Self {
-            id: case.id.clone(),
-            part: String::new(),
-            published: case.published.clone(),
-            modelled: None,
-            live: None,
-            error: None,
-            error_unit: "%",
-            kind: spec.kind,
-            target: String::new(),
-            ok: None,
-            assumption: String::new(),
-            hangs_on: None,
-        }
+        let (id, published) = (case.id.clone(), case.published.clone());
+        Self { id, published, error_unit: "%", kind: spec.kind, ..Self::default() }
     }
 
     /// Whether a prediction meets the published figure.
@@ -135,7 +113,7 @@ impl Row {
 }
 
 /// The whole table.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Table {
     /// All rows, in the order of the cases.
     pub rows: Vec<Row>,

@@ -5,7 +5,7 @@ use crate::bus::pcie::{Iommu, Pcie};
 use crate::bus::pcix::PciX;
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
-use crate::profile::{Profile, schema};
+use crate::profile::Profile;
 use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
 use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
@@ -446,7 +446,7 @@ impl Config {
             adapter: AdapterConfig { engine: EngineConfig { crypt_bps, ..adapter.engine }, ..adapter },
             link: LinkConfig {
                 rate_bps: profile.value("link.rate"),
-                full_duplex: fields.word("link.duplex", schema::DUPLEXES) == "full",
+                full_duplex: profile.word("link.duplex") == "full",
                 delay: fields.time("link.delay"),
             },
             peer: fields.peer(),
@@ -476,12 +476,8 @@ impl Fields<'_> {
         }
     }
 
-    fn word(&self, name: &str, words: &'static [&'static str]) -> &'static str {
-        words.get(self.0.value(name) as usize).copied().unwrap_or_default()
-    }
-
     fn is_on(&self, name: &str) -> bool {
-        self.word(name, schema::SWITCHES) == "on"
+        self.0.word(name) == "on"
     }
 
     fn cost(&self, name: &str) -> Span {
@@ -494,13 +490,13 @@ impl Fields<'_> {
     }
 
     fn host(&self) -> HostConfig {
-        let checksum = self.word("adapter.checksum", schema::CHECKSUMS);
+        let checksum = self.0.word("adapter.checksum");
         let captures = self.is_on("host.capture");
         let (path, miss) = (self.cost_per_byte("host.checksum_time"), self.cost_per_byte("host.checksum_miss_time"));
         let receive_sum = path + Span(miss).scaled_ppm(self.0.value("host.receive_miss")).0;
         let is_ours = |by_adapter: &[&str]| !by_adapter.contains(&checksum);
-        let receive_in = match self.word("host.receive", schema::RECEIVES) {
-            "deferred" => ReceiveIn::Deferred { reversed: self.word("host.order", schema::ORDERS) == "reversed" },
+        let receive_in = match self.0.word("host.receive") {
+            "deferred" => ReceiveIn::Deferred { reversed: self.0.word("host.order") == "reversed" },
             _ => ReceiveIn::Interrupt,
         };
         HostConfig {
@@ -552,7 +548,7 @@ impl Fields<'_> {
             mask_interval: self.time("host.mask_interval"),
             mask: self.time("host.mask_time"),
             processors: self.0.value("host.processors"),
-            placement: match self.word("host.placement", schema::PLACEMENTS) {
+            placement: match self.0.word("host.placement") {
                 "balanced" => Placement::Balanced,
                 "spread" => Placement::Spread,
                 _ => Placement::Pinned,
@@ -564,7 +560,7 @@ impl Fields<'_> {
 
     /// Time of the processor per byte for what it encrypts itself.
     fn crypt(&self) -> u64 {
-        if self.word("adapter.ipsec", schema::IPSECS) != "host" {
+        if self.0.word("adapter.ipsec") != "host" {
             return 0;
         }
         Span(self.cost_per_byte("host.crypt_time")).scaled_ppm(self.0.value("workload.encrypted")).0
@@ -587,7 +583,7 @@ impl Fields<'_> {
     }
 
     fn variant(&self, name: &str) -> Variant {
-        match self.word(name, schema::VARIANTS) {
+        match self.0.word(name) {
             "tahoe" => Variant::Tahoe,
             "reno" => Variant::Reno,
             "new-reno" => Variant::NewReno,
@@ -602,7 +598,7 @@ impl Fields<'_> {
         let queues = self.0.value("adapter.queues");
         let (moderation, bus) = (self.moderation(), self.bus());
         let coalescing = CoalescingConfig {
-            by: match self.word("adapter.coalesce", schema::COALESCES) {
+            by: match self.0.word("adapter.coalesce") {
                 "on" => CoalescedBy::Adapter,
                 "host" => CoalescedBy::Host,
                 _ => CoalescedBy::Nobody,
@@ -622,13 +618,13 @@ impl Fields<'_> {
     }
 
     fn engine(&self) -> EngineConfig {
-        let encrypts = self.word("adapter.ipsec", schema::IPSECS) == "adapter";
+        let encrypts = self.0.word("adapter.ipsec") == "adapter";
         EngineConfig {
             segment: self.time("adapter.segment_time"),
             receive: self.time("adapter.receive_time"),
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
             encrypted_ppm: self.0.value("workload.encrypted"),
-            read_command: match self.word("adapter.read_command", schema::READ_COMMANDS) {
+            read_command: match self.0.word("adapter.read_command") {
                 "mr" => Command::Read,
                 "mrl" => Command::ReadLine,
                 _ => Command::ReadMultiple,
@@ -645,7 +641,7 @@ impl Fields<'_> {
     }
 
     fn memory(&self) -> Result<MemoryConfig, OutOfRange> {
-        if self.word("adapter.memory_kind", schema::MEMORIES) == "dp8390" {
+        if self.0.word("adapter.memory_kind") == "dp8390" {
             return MemoryConfig::dp8390(self.0.value("adapter.memory") as usize);
         }
         Ok(MemoryConfig {
@@ -657,7 +653,7 @@ impl Fields<'_> {
     }
 
     fn overflow(&self) -> OverflowPolicy {
-        match self.word("adapter.overflow", schema::OVERFLOWS) {
+        match self.0.word("adapter.overflow") {
             "overrun" => OverflowPolicy::Overrun,
             "stop-and-recover" => OverflowPolicy::StopAndRecover {
                 recover_ns: self.time("adapter.recover_time").0 / PICOSECONDS_PER_NANOSECOND,
@@ -667,7 +663,7 @@ impl Fields<'_> {
     }
 
     fn moderation(&self) -> ModerationConfig {
-        let policy = match self.word("adapter.moderation", schema::MODERATIONS) {
+        let policy = match self.0.word("adapter.moderation") {
             "fixed-gap" => {
                 Policy::FixedGap { max_interrupts_per_second: self.0.value("adapter.interrupt_rate") as u32 }
             }
@@ -685,7 +681,7 @@ impl Fields<'_> {
     }
 
     fn completion_moderation(&self) -> Option<ModerationConfig> {
-        let policy = match self.word("adapter.transmit_moderation", schema::TRANSMIT_MODERATIONS) {
+        let policy = match self.0.word("adapter.transmit_moderation") {
             "off" => Policy::Off,
             "coalescing" => Policy::Coalescing(Coalescing {
                 max_usecs: (self.time("adapter.transmit_wait").0 / PICOSECONDS_PER_MICROSECOND) as u32,
@@ -697,8 +693,8 @@ impl Fields<'_> {
     }
 
     fn bus(&self) -> Bus {
-        let access = self.word("adapter.access", schema::ACCESSES);
-        if self.word("bus.kind", schema::BUSES) != "isa" {
+        let access = self.0.word("adapter.access");
+        if self.0.word("bus.kind") != "isa" {
             return self.master();
         }
         // Memory needs no recovery between two accesses.
@@ -714,7 +710,7 @@ impl Fields<'_> {
 
     /// What a bus master is master of.
     fn master(&self) -> Bus {
-        match self.word("bus.kind", schema::BUSES) {
+        match self.0.word("bus.kind") {
             "pci" => Bus::Pci(Pci {
                 clock_hz: self.0.value("bus.clock"),
                 width: self.0.value("bus.width"),
@@ -789,13 +785,12 @@ impl Fields<'_> {
         }
         let flows = self.0.value("workload.flows");
         let direction = match workload {
-            Workload::Source => self.word("workload.direction", schema::DIRECTIONS),
-            Workload::UdpRr | Workload::TcpRr if self.word("workload.role", schema::ROLES) == "client" => "from-host",
+            Workload::Source => self.0.word("workload.direction"),
+            Workload::UdpRr | Workload::TcpRr if self.0.word("workload.role") == "client" => "from-host",
             _ => "to-host",
         };
-        let frame_len =
-            (self.word("workload.frame_mix", schema::MIXES) == "single").then(|| self.0.value("workload.frame_size"));
-        let arrivals = match self.word("workload.arrivals", schema::ARRIVALS) {
+        let frame_len = (self.0.word("workload.frame_mix") == "single").then(|| self.0.value("workload.frame_size"));
+        let arrivals = match self.0.word("workload.arrivals") {
             "poisson" => Arrivals::Poisson,
             "bursts" => Arrivals::Bursts,
             // Nothing comes back that could close a loop.
@@ -816,7 +811,7 @@ impl Fields<'_> {
             rate_per_second: self.0.value("workload.request_rate"),
             burst: self.0.value("workload.burst"),
             outstanding: self.0.value("workload.outstanding"),
-            service_is_exponential: self.word("workload.service", schema::SERVICES) == "exponential",
+            service_is_exponential: self.0.word("workload.service") == "exponential",
         })
     }
 
@@ -830,7 +825,7 @@ impl Fields<'_> {
             rate_bps: self.0.value("workload.rate"),
             rpc_size: self.0.value("workload.rpc_size"),
             rpc_outstanding: self.0.value("workload.rpc_outstanding"),
-            rpc_in_rounds: self.word("workload.rpc_issue", schema::ISSUES) == "round",
+            rpc_in_rounds: self.0.word("workload.rpc_issue") == "round",
             rpc_timer: self.time("workload.rpc_timer"),
             exchange: self.exchange(workload),
             warmup: self.time("workload.warmup"),
@@ -844,7 +839,7 @@ impl Fields<'_> {
 mod tests {
     use super::*;
     use crate::profile::effect::parameters_of;
-    use crate::profile::schema::KEYS;
+    use crate::profile::schema::{self, KEYS};
     use crate::simulation::run;
 
     #[test]

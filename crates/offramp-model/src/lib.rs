@@ -20,8 +20,7 @@
 //! | [`sweep`], [`sensitivity`] | many runs: over ranges of parameters, and what hangs on which |
 //! | [`uncertainty`] | what an outcome may be, where numbers are intervals |
 //! | [`pool`] | many runs at once |
-//! | [`mechanism`] | the curves that show why |
-//! | [`claims`] | published results, each in a file, beside what the model says |
+//! | [`claims`] | published results, each in a file, beside what the model says; the curves that show why |
 
 #![forbid(unsafe_code)]
 
@@ -33,7 +32,6 @@ pub mod cpu;
 pub mod events;
 pub mod explain;
 pub mod link;
-pub mod mechanism;
 pub mod metrics;
 pub mod pool;
 pub mod profile;

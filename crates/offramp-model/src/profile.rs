@@ -22,7 +22,6 @@
 pub mod effect;
 mod embedded;
 mod fit;
-mod names;
 pub mod parameters;
 pub mod quantity;
 pub mod schema;
@@ -94,8 +93,8 @@ pub enum ProfileError {
 }
 
 /// A number as a file has it.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields, expecting = "expected { value = 8, unit = \"MHz\", tag = \"assumed\", source = \"why\" }")]
 struct RawQuantity {
     value: toml::Value,
     #[serde(default)]
@@ -107,41 +106,18 @@ struct RawQuantity {
     fitted_to: Vec<String>,
 }
 
-/// A file.
-#[derive(Clone, Debug, Deserialize)]
-#[serde(deny_unknown_fields)]
+/// A file, whose numbers are not read yet.
+#[derive(Deserialize)]
 struct RawProfile {
+    #[serde(default)]
     kind: String,
+    #[serde(default)]
     title: String,
     extends: Option<String>,
     #[serde(default)]
     parts: BTreeMap<String, String>,
-    #[serde(default)]
-    host: BTreeMap<String, RawQuantity>,
-    #[serde(default)]
-    adapter: BTreeMap<String, RawQuantity>,
-    #[serde(default)]
-    bus: BTreeMap<String, RawQuantity>,
-    #[serde(default)]
-    link: BTreeMap<String, RawQuantity>,
-    #[serde(default)]
-    peer: BTreeMap<String, RawQuantity>,
-    #[serde(default)]
-    workload: BTreeMap<String, RawQuantity>,
-}
-
-impl RawProfile {
-    fn sections(&self) -> [(&'static str, &BTreeMap<String, RawQuantity>); SECTIONS.len()] {
-        let [host, adapter, bus, link, peer, workload] = SECTIONS;
-        [
-            (host, &self.host),
-            (adapter, &self.adapter),
-            (bus, &self.bus),
-            (link, &self.link),
-            (peer, &self.peer),
-            (workload, &self.workload),
-        ]
-    }
+    #[serde(flatten)]
+    sections: toml::Table,
 }
 
 /// A system with all its parts: a value for every parameter.
@@ -197,7 +173,7 @@ impl Profile {
             Self { name: name.to_owned(), title: String::new(), parts: BTreeMap::new(), values: BTreeMap::new() };
         profile.add("bus", name, Path::new(""), &mut Vec::new())?;
         profile.add_defaults();
-        if profile.shown("bus.kind") != "isa" {
+        if profile.word("bus.kind") != "isa" {
             let master = known(name, "adapter.access")?;
             profile.values.insert(master.name, set_for_this_run(master.parse("master").unwrap_or(master.max)));
         }
@@ -213,10 +189,11 @@ impl Profile {
         if names_itself {
             return Err(ProfileError::Circle { file, chain: chain.join(", ") });
         }
-        let form = |error| ProfileError::Form { file: file.clone(), error: Box::new(error) };
-        let table: toml::Table = toml::from_str(&text).map_err(form)?;
-        names::check(&file, &table)?;
-        let raw: RawProfile = toml::from_str(&text).map_err(form)?;
+        let raw: RawProfile = toml::from_str(&text).map_err(|error| form(&file, error))?;
+        if let Some((name, _)) = [("kind", &raw.kind), ("title", &raw.title)].into_iter().find(|(_, of)| of.is_empty())
+        {
+            return Err(key_error(&file, name, "it is missing".to_owned()));
+        }
         if raw.kind != kind {
             return Err(key_error(&file, "kind", format!("it is {:?}; a {kind} is wanted here", raw.kind)));
         }
@@ -245,15 +222,25 @@ impl Profile {
     }
 
     fn add_values(&mut self, raw: &RawProfile, file: &str) -> Result<(), ProfileError> {
-        for (section, values) in raw.sections() {
-            for (name, value) in values {
+        for (section, values) in &raw.sections {
+            if !SECTIONS.contains(&section.as_str()) {
+                let known = [&["kind", "title", "extends", "parts"], &SECTIONS[..]].concat();
+                return Err(key_error(file, section, format!("there is no such key{}", nearest(section, &known))));
+            }
+            let values =
+                values.as_table().ok_or_else(|| key_error(file, section, "it is a section: [name]".to_owned()));
+            for (name, value) in values? {
                 let full = format!("{section}.{name}");
-                if raw.kind != SYSTEM && raw.kind != section {
+                if raw.kind != SYSTEM && raw.kind != *section {
                     let why = format!("a profile of kind {:?} says nothing of the {section}", raw.kind);
                     return Err(key_error(file, &full, why));
                 }
                 let key = known(file, &full)?;
-                self.values.insert(key.name, quantity(file, key, value)?);
+                let value = RawQuantity::deserialize(value.clone()).map_err(|error| {
+                    let named = wrong_name(&error).map(|(name, why)| format!("its {name} {why}"));
+                    key_error(file, &full, named.unwrap_or_else(|| error.message().to_owned()))
+                })?;
+                self.values.insert(key.name, quantity(file, key, &value)?);
             }
         }
         Ok(())
@@ -274,7 +261,7 @@ impl Profile {
     }
 
     fn add_defaults(&mut self) {
-        for key in KEYS {
+        for key in KEYS.iter() {
             self.values.entry(key.name).or_insert_with(|| Quantity {
                 value: key.parse(key.default).unwrap_or(key.min),
                 interval: None,
@@ -298,11 +285,14 @@ impl Profile {
     ///
     /// # Errors
     /// As [`Self::set`]; then nothing is set.
-    pub fn set_all<'a>(&mut self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<(), ProfileError> {
+    pub fn set_all(
+        &mut self,
+        settings: impl IntoIterator<Item = (impl AsRef<str>, impl AsRef<str>)>,
+    ) -> Result<(), ProfileError> {
         let mut changed = self.clone();
         for (name, text) in settings {
-            let key = known("--set", name)?;
-            let (value, interval) = parsed(key, text).map_err(|why| key_error("--set", name, why))?;
+            let key = known("--set", name.as_ref())?;
+            let (value, interval) = parsed(key, text.as_ref()).map_err(|why| key_error("--set", key.name, why))?;
             changed.values.insert(key.name, Quantity { interval, ..set_for_this_run(value) });
         }
         changed.check()?;
@@ -338,14 +328,19 @@ impl Profile {
     }
 
     /// The value of a parameter in base units.
-    ///
-    /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn value(&self, name: &str) -> u64 {
         self.quantity(name).value
     }
 
-    /// The same, with source and tag.
+    /// The word of a parameter that is one; of a number, nothing.
+    pub fn word(&self, name: &str) -> &'static str {
+        match schema::find(name).map(|key| key.dimension) {
+            Some(Dimension::Choice(words)) => words.get(self.value(name) as usize).copied().unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// The value of a parameter, with source and tag.
     ///
     /// # Panics
     /// When there is no such parameter: a mistake in the program, which no input can cause.
@@ -354,9 +349,6 @@ impl Profile {
     }
 
     /// From where to where a parameter may be, base units; `None`: nobody said, or it was found at one value alone.
-    ///
-    /// # Panics
-    /// When there is no such parameter: a mistake in the program, which no input can cause.
     pub fn interval(&self, name: &str) -> Option<[u64; 2]> {
         self.quantity(name).interval.filter(|[low, high]| low < high)
     }
@@ -483,6 +475,27 @@ fn interval(key: &Key, ends: &toml::Value, unit: &str, value: u64) -> Result<[u6
         return Err(format!("its interval of {shown} does not hold its value of {value}; write the smaller end first"));
     }
     Ok([low, high])
+}
+
+/// A name that is unknown or missing, and why it is wrong.
+fn wrong_name(error: &toml::de::Error) -> Option<(&str, String)> {
+    // "unknown field `withn`, expected one of `part`, `kind`, …", "missing field `source`"
+    let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
+    match (error.message().split(' ').next(), names.as_slice()) {
+        (Some("unknown"), [name, known @ ..]) => {
+            Some((name, format!("is none of: {}{}", known.join(", "), nearest(name, known))))
+        }
+        (Some("missing"), [name]) => Some((name, "is missing".to_owned())),
+        _ => None,
+    }
+}
+
+/// An error of form; an unknown name is the key, and is answered with the nearest.
+pub(crate) fn form(file: &str, error: toml::de::Error) -> ProfileError {
+    match wrong_name(&error) {
+        Some((name, why)) if error.message().starts_with("unknown") => key_error(file, name, format!("it {why}")),
+        _ => ProfileError::Form { file: file.to_owned(), error: Box::new(error) },
+    }
 }
 
 pub(crate) fn key_error(file: &str, key: &str, why: String) -> ProfileError {

@@ -30,13 +30,19 @@ pub fn reply_frames(size: usize) -> Result<Vec<u64>, Refused> {
 }
 
 fn fragment_lens(datagram_len: usize) -> Result<Vec<u64>, Refused> {
-    let mut segmenter = segmenter(&udp_frame(&mut datagram(datagram_len)))?;
-    let mut lens = Vec::with_capacity(segmenter.frames_left());
-    while segmenter.frames_left() > 0 {
-        lens.push(segmenter.next_len() as u64);
+    frame_lens(&udp_frame(&mut datagram(datagram_len)))
+}
+
+/// The lengths of the frames into which the adapter's own segmenter divides one.
+fn frame_lens(frame: &Frame<'_>) -> Result<Vec<u64>, Refused> {
+    let mut segmenter = segmenter(frame)?;
+    let frames = 0..segmenter.frames_left();
+    let next = |_| {
+        let len = segmenter.next_len() as u64;
         segmenter.skip_next();
-    }
-    Ok(lens)
+        len
+    };
+    Ok(frames.map(next).collect())
 }
 
 /// The adapter's own segmenter.
@@ -58,21 +64,27 @@ fn udp_frame(bytes: &mut [u8]) -> Frame<'_> {
 
 /// An Ethernet frame with a UDP datagram of that length, headers and all.
 fn datagram(datagram_len: usize) -> Vec<u8> {
+    const NFS_PORT: u16 = 2049;
+    let mut frame = ipv4_frame(PROTOCOL_UDP, datagram_len);
+    let udp = &mut frame[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN..];
+    udp[0..2].copy_from_slice(&NFS_PORT.to_be_bytes());
+    udp[2..4].copy_from_slice(&NFS_PORT.to_be_bytes());
+    udp[4..6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
+    frame
+}
+
+/// An Ethernet frame with an IPv4 packet whose payload of that length is zeros.
+fn ipv4_frame(protocol: u8, payload_len: usize) -> Vec<u8> {
     const VERSION_AND_HEADER_WORDS: u8 = 0x45;
     const TIME_TO_LIVE: u8 = 64;
-    const NFS_PORT: u16 = 2049;
-    let mut frame = vec![0; ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + datagram_len];
-    let total_len = u16::try_from(IPV4_HEADER_LEN + datagram_len).unwrap_or(0);
+    let mut frame = vec![0; ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + payload_len];
+    let total_len = u16::try_from(IPV4_HEADER_LEN + payload_len).unwrap_or(0);
     frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
     let ip = &mut frame[ETHERNET_HEADER_LEN..];
     ip[0] = VERSION_AND_HEADER_WORDS;
     ip[2..4].copy_from_slice(&total_len.to_be_bytes());
     ip[8] = TIME_TO_LIVE;
-    ip[9] = PROTOCOL_UDP;
-    let udp = &mut ip[IPV4_HEADER_LEN..];
-    udp[0..2].copy_from_slice(&NFS_PORT.to_be_bytes());
-    udp[2..4].copy_from_slice(&NFS_PORT.to_be_bytes());
-    udp[4..6].copy_from_slice(&u16::try_from(datagram_len).unwrap_or(0).to_be_bytes());
+    ip[9] = protocol;
     frame
 }
 
@@ -122,19 +134,10 @@ const TCP_HEADERS_LEN: usize = ETHERNET_HEADER_LEN + IPV4_HEADER_LEN + TCP_HEADE
 
 /// An Ethernet frame with this number of bytes of a TCP stream, from the byte `sequence` on, as a host hands it down.
 fn large_send(sequence: u64, len: u64) -> Vec<u8> {
-    const VERSION_AND_HEADER_WORDS: u8 = 0x45;
-    const TIME_TO_LIVE: u8 = 64;
     const DATA_OFFSET_WORDS: u8 = 0x50;
     const ACK: u8 = 0x10;
-    let mut frame = vec![0; TCP_HEADERS_LEN + len as usize];
-    let total_len = u16::try_from(frame.len() - ETHERNET_HEADER_LEN).unwrap_or(0);
-    frame[ETHERNET_HEADER_LEN - 2..ETHERNET_HEADER_LEN].copy_from_slice(&ETHERTYPE_IPV4.to_be_bytes());
-    let ip = &mut frame[ETHERNET_HEADER_LEN..];
-    ip[0] = VERSION_AND_HEADER_WORDS;
-    ip[2..4].copy_from_slice(&total_len.to_be_bytes());
-    ip[8] = TIME_TO_LIVE;
-    ip[9] = PROTOCOL_TCP;
-    let tcp = &mut ip[IPV4_HEADER_LEN..];
+    let mut frame = ipv4_frame(PROTOCOL_TCP, TCP_HEADER_LEN + len as usize);
+    let tcp = &mut frame[ETHERNET_HEADER_LEN + IPV4_HEADER_LEN..];
     tcp[4..8].copy_from_slice(&(sequence as u32).to_be_bytes());
     tcp[12] = DATA_OFFSET_WORDS;
     tcp[13] = ACK;
@@ -158,14 +161,10 @@ fn tcp_super_frame(bytes: &mut [u8], mss: u64) -> Frame<'_> {
 ///
 /// The frame is a real one, and the adapter's own code segments it.
 pub fn tcp_payloads(len: u64, mss: u64) -> Vec<u64> {
+    let lens = frame_lens(&tcp_super_frame(&mut large_send(0, len), mss));
+    let payloads = |lens: Vec<u64>| lens.into_iter().map(|len| len - TCP_HEADERS_LEN as u64).collect();
     // What the adapter refuses goes out in one piece, as it came.
-    let Ok(mut segmenter) = segmenter(&tcp_super_frame(&mut large_send(0, len), mss)) else { return vec![len] };
-    let mut lens = Vec::with_capacity(segmenter.frames_left());
-    while segmenter.frames_left() > 0 {
-        lens.push((segmenter.next_len() - TCP_HEADERS_LEN) as u64);
-        segmenter.skip_next();
-    }
-    lens
+    lens.map_or_else(|_| vec![len], payloads)
 }
 
 /// The frames of a stream whose large sends have the lengths `sends`, with checksums.
@@ -194,17 +193,12 @@ pub(crate) fn tcp_segments(sends: &[u64], mss: u64) -> Vec<Vec<u8>> {
 /// Writes the checksums of a host that leaves the rest to its adapter: the IP header's, and the pseudo-header's.
 #[cfg(test)]
 fn sum_headers(frame: &mut [u8]) {
-    let fold = |mut sum: u32| {
-        while sum > 0xffff {
-            sum = (sum & 0xffff) + (sum >> 16);
-        }
-        sum as u16
-    };
-    let words = |bytes: &[u8]| bytes.chunks(2).map(|word| u32::from(word[0]) << 8 | u32::from(word[1])).sum::<u32>();
+    use offramp_offload::checksum::sum;
     let (ip, tcp) = frame[ETHERNET_HEADER_LEN..].split_at_mut(IPV4_HEADER_LEN);
-    let header = !fold(words(ip));
+    let header = sum(ip).checksum();
     ip[10..12].copy_from_slice(&header.to_be_bytes());
-    let pseudo = fold(words(&ip[12..20]) + u32::from(PROTOCOL_TCP) + tcp.len() as u32);
+    let [high, low] = (tcp.len() as u16).to_be_bytes();
+    let pseudo = sum(&ip[12..20]).plus(sum(&[0, PROTOCOL_TCP, high, low])).fold();
     tcp[16..18].copy_from_slice(&pseudo.to_be_bytes());
 }
 

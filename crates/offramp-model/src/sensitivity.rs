@@ -19,7 +19,7 @@ use crate::profile::Profile;
 use crate::profile::quantity::{Dimension, Quantity};
 use crate::profile::schema::Key;
 use crate::simulation::{ModelError, run};
-use crate::sweep::POINTS_MAX;
+use crate::sweep::{POINTS_MAX, between};
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
@@ -70,10 +70,7 @@ impl Factor {
 
     /// The value at a place from 0 to 1 of its range, base units.
     fn at(&self, place: f64) -> u64 {
-        let (low, high) = (self.low as f64, self.high as f64);
-        let value = if self.is_linear { low + (high - low) * place } else { low * (high / low).powf(place) };
-        let step = self.key.step() as f64;
-        (((value / step).round() * step) as u64).clamp(self.low, self.high)
+        between(self.key, [self.low, self.high], !self.is_linear, place)
     }
 
     /// Whether there is anything to vary: both ends are values of this profile.
@@ -186,6 +183,20 @@ pub struct Sensitivity {
     pub effects: Vec<Effect>,
 }
 
+/// A method with its source, and what the columns of its indices are.
+type Method = (&'static str, [&'static str; 2]);
+
+const ELASTICITY: Method = (
+    "elasticity: the logarithm of the outcome's ratio over that of the parameter's, one at a time",
+    ["elasticity", ""],
+);
+const MORRIS: Method =
+    ("Morris 1991, with the mean of absolute effects of Campolongo et al. 2007", ["mean |effect|", "spread"]);
+const SOBOL: Method = (
+    "Sobol: first order by Saltelli et al. 2010, total by Jansen 1999, plain random samples",
+    ["first order", "total"],
+);
+
 /// Percent of the outcome for one percent of each parameter: over its range, all others as they are.
 ///
 /// # Errors
@@ -198,15 +209,7 @@ pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, Mo
         let elasticity = (ends[1] / ends[0]).ln() / (factor.high as f64 / factor.low as f64).ln();
         (elasticity, None)
     };
-    let indices = factors.iter().zip(values.chunks_exact(2)).map(of).collect();
-    Ok(ranked(
-        study,
-        factors,
-        indices,
-        "elasticity: the logarithm of the outcome's ratio over that of the parameter's, one at a time",
-        ["elasticity", ""],
-        points.len(),
-    ))
+    Ok(ranked(study, factors, points.len(), ELASTICITY, factors.iter().zip(values.chunks_exact(2)).map(of)))
 }
 
 /// Elementary effects along random paths, in the outcome's own unit over the whole range of a parameter.
@@ -216,16 +219,9 @@ pub fn elasticities(study: &Study, factors: &[Factor]) -> Result<Sensitivity, Mo
 pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Result<Sensitivity, ModelError> {
     let points = morris::design(factors.len(), paths, seed);
     let values = study.values_at(factors, &points)?;
-    let indices = morris::effects(&points, &values, factors.len());
-    let indices = indices.into_iter().map(|effect| (effect.mean_absolute, Some(effect.spread))).collect();
-    Ok(ranked(
-        study,
-        factors,
-        indices,
-        "Morris 1991, with the mean of absolute effects of Campolongo et al. 2007",
-        ["mean |effect|", "spread"],
-        points.len(),
-    ))
+    let effects = morris::effects(&points, &values, factors.len()).into_iter();
+    let indices = effects.map(|effect| (effect.mean_absolute, Some(effect.spread)));
+    Ok(ranked(study, factors, points.len(), MORRIS, indices))
 }
 
 /// Shares of the outcome's variance over all ranges at once.
@@ -235,25 +231,16 @@ pub fn morris(study: &Study, factors: &[Factor], paths: usize, seed: u64) -> Res
 pub fn sobol(study: &Study, factors: &[Factor], samples: usize, seed: u64) -> Result<Sensitivity, ModelError> {
     let points = sobol::design(factors.len(), samples, seed);
     let values = study.values_at(factors, &points)?;
-    let indices = sobol::indices(&values, factors.len(), samples);
-    let indices = indices.into_iter().map(|index| (index.first, Some(index.total))).collect();
-    Ok(ranked(
-        study,
-        factors,
-        indices,
-        "Sobol: first order by Saltelli et al. 2010, total by Jansen 1999, plain random samples",
-        ["first order", "total"],
-        points.len(),
-    ))
+    let indices = sobol::indices(&values, factors.len(), samples).into_iter();
+    Ok(ranked(study, factors, points.len(), SOBOL, indices.map(|index| (index.first, Some(index.total)))))
 }
 
 fn ranked(
     study: &Study,
     factors: &[Factor],
-    indices: Vec<(f64, Option<f64>)>,
-    method: &'static str,
-    columns: [&'static str; 2],
     runs: usize,
+    (method, columns): Method,
+    indices: impl Iterator<Item = (f64, Option<f64>)>,
 ) -> Sensitivity {
     let show = |factor: &Factor, value| factor.key.dimension.show(value);
     let effect = |(factor, (main, other)): (&Factor, (f64, Option<f64>))| Effect {

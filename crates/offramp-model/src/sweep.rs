@@ -14,6 +14,7 @@ mod axis;
 mod journal;
 mod table;
 
+pub(crate) use axis::between;
 pub use axis::{Axis, Values};
 pub use journal::Journal;
 pub use table::{Cells, Column, columns, csv};

@@ -8,5 +8,3 @@ pub use sender::{Segment, Sender, SenderConfig, Variant};
 
 /// Bytes of an Ethernet, an IPv4 and a TCP header without options.
 pub const HEADERS_LEN: u64 = 54;
-/// Payload of a full segment at an MTU of 1500, without options.
-pub const MSS_ETHERNET: u64 = 1460;

@@ -1,85 +1,41 @@
 //! What arithmetic says of any system holds for every run: bounds of throughput, interrupts and processor time, and
 //! the conservation of frames.
 
+mod support;
+
 use offramp_model::config::{Config, Workload};
 use offramp_model::profile::Profile;
 use offramp_model::simulation::{Activity, Outcome, run};
 use offramp_model::time::Span;
 use proptest::prelude::*;
+use support::{Settings, settings, system};
 
 const MSS: u64 = 1460;
 const FULL_FRAME_LEN: u64 = 1514;
 /// What is under way when counting begins and ends: a window at most, and its work.
 const SIMULATED_S: u64 = 4;
 
-#[derive(Clone, Debug)]
-struct System {
-    clock_khz: u64,
-    cycles: u64,
-    width: u64,
-    card_kib: u64,
-    scale_percent: u64,
-    window: u64,
-    gap_us: u64,
-    overflow: &'static str,
-    tcp: &'static str,
-    duplex: &'static str,
-    receive: &'static str,
-    order: &'static str,
-    moderation: &'static str,
-    rate_kbps: u64,
-}
-
-fn systems() -> impl Strategy<Value = System> {
-    let machine = (4_000u64..30_000, 2u64..8, 1u64..3, prop::sample::select(vec![8u64, 16, 32]), 10u64..400);
-    let stream = (1460u64..65_536, 10u64..300, prop::sample::select(vec![0u64, 500, 4_000]));
-    let rules = (
-        prop::sample::select(vec!["drop", "overrun", "stop-and-recover"]),
-        prop::sample::select(vec!["go-back-n", "tahoe", "reno"]),
-        prop::sample::select(vec!["half", "full"]),
-        prop::sample::select(vec!["interrupt", "deferred"]),
-        prop::sample::select(vec!["forward", "reversed"]),
-        prop::sample::select(vec!["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"]),
-    );
-    (machine, stream, rules).prop_map(|(machine, stream, rules)| System {
-        clock_khz: machine.0,
-        cycles: machine.1,
-        width: machine.2,
-        card_kib: machine.3,
-        scale_percent: machine.4,
-        window: stream.0,
-        gap_us: stream.1,
-        rate_kbps: stream.2,
-        overflow: rules.0,
-        tcp: rules.1,
-        duplex: rules.2,
-        receive: rules.3,
-        order: rules.4,
-        moderation: rules.5,
-    })
-}
-
-impl System {
-    fn profile(&self) -> Profile {
-        Profile::load("486-wd8003ep")
-            .unwrap()
-            .with("bus.clock", &format!("{}kHz", self.clock_khz))
-            .with("adapter.transfer_cycles", &self.cycles.to_string())
-            .with("adapter.transfer_width", &format!("{}byte", self.width))
-            .with("adapter.memory", &format!("{}KiB", self.card_kib))
-            .with("host.cost_scale", &format!("{}%", self.scale_percent))
-            .with("host.receive_window", &format!("{}byte", self.window))
-            .with("peer.gap", &format!("{}us", self.gap_us))
-            .with("adapter.overflow", self.overflow)
-            .with("peer.tcp", self.tcp)
-            .with("link.duplex", self.duplex)
-            .with("host.receive", self.receive)
-            .with("host.order", self.order)
-            .with("adapter.moderation", self.moderation)
-            .with("workload.rate", &format!("{}kbit/s", self.rate_kbps))
-            .with("workload.warmup", "0s")
-            .with("workload.time", &format!("{SIMULATED_S}s"))
-    }
+fn systems() -> impl Strategy<Value = Settings> {
+    settings(
+        &[
+            ("bus.clock", 4_000..30_000, "kHz"),
+            ("adapter.transfer_cycles", 2..8, ""),
+            ("adapter.transfer_width", 1..3, "byte"),
+            ("host.cost_scale", 10..400, "%"),
+            ("host.receive_window", 1460..65_536, "byte"),
+            ("peer.gap", 10..300, "us"),
+        ],
+        &[
+            ("adapter.memory", &["8KiB", "16KiB", "32KiB"]),
+            ("workload.rate", &["0kbit/s", "500kbit/s", "4000kbit/s"]),
+            ("adapter.overflow", &["drop", "overrun", "stop-and-recover"]),
+            ("peer.tcp", &["go-back-n", "tahoe", "reno"]),
+            ("link.duplex", &["half", "full"]),
+            ("host.receive", &["interrupt", "deferred"]),
+            ("host.order", &["forward", "reversed"]),
+            ("adapter.moderation", &["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"]),
+        ],
+    )
 }
 
 /// Time of the processor that every full segment takes at least, whatever is done together for several.
@@ -127,8 +83,9 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn no_system_does_more_than_its_closed_forms_allow(system in systems()) {
-        let profile = system.profile();
+    fn no_system_does_more_than_its_closed_forms_allow(settings in systems()) {
+        let profile = system("486-wd8003ep", &settings).with("workload.warmup", "0s");
+        let profile = profile.with("workload.time", &format!("{SIMULATED_S}s"));
         let config = Config::new(&profile, Workload::TtcpReceive).unwrap();
         let outcome = run(&profile, Workload::TtcpReceive).unwrap();
         assert_bounds(&config, &outcome);

@@ -11,15 +11,8 @@ const LOAD: f64 = 0.7;
 
 /// A host that takes no time but for its application, on a link and a bus that hardly take any.
 fn server(service: &str) -> Latency {
-    let base = Profile::load("server-82599").unwrap();
-    let costs = KEYS.iter().filter(|key| key.is_scaled).map(|key| (key.name, "0ns"));
-    let costs = costs.map(|(name, zero)| (name, if name.ends_with("miss_time") { "0ns/byte" } else { zero }));
-    let mut profile = base;
-    for (name, zero) in costs {
-        if profile.set(name, zero).is_err() {
-            profile.set(name, "0ns/byte").unwrap();
-        }
-    }
+    let mut profile = Profile::load("server-82599").unwrap();
+    profile.set_base_units(KEYS.iter().filter(|key| key.is_scaled).map(|key| (key, 0))).unwrap();
     let rate = format!("{}request/s", (LOAD / SERVICE_US * 1e6) as u64);
     for (key, value) in [
         ("bus.kind", "unlimited"),

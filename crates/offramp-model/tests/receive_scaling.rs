@@ -1,9 +1,12 @@
 //! Several queues: each has its ring, its moderation and its processor, and a connection has one of them.
 
-use offramp_model::config::Workload::{self, NfsRead, TtcpBoth, TtcpReceive, TtcpSend};
+mod support;
+
+use offramp_model::config::Workload::{NfsRead, TtcpBoth, TtcpReceive, TtcpSend};
 use offramp_model::profile::Profile;
 use offramp_model::simulation::{Outcome, run};
 use proptest::prelude::*;
+use support::{Settings, settings, system};
 
 /// A host of four processors at 100 Gbit/s, for a short time.
 fn server(settings: &[(&str, &str)]) -> Profile {
@@ -89,69 +92,41 @@ fn what_several_queues_cannot_be_combined_with_is_refused() {
     assert!(profile.set("host.placement", "balanced").is_err(), "in whichever order they are set");
 }
 
-#[derive(Clone, Copy, Debug)]
-struct System {
-    queues: u64,
-    processors: u64,
-    flows: u64,
-    placement: &'static str,
-    moderation: &'static str,
-    receive: &'static str,
-    descriptors: u64,
-    workload: Workload,
-    seed: u64,
-}
-
-fn systems() -> impl Strategy<Value = System> {
-    let sizes = (1u64..9, 1u64..6, 1u64..12, 8u64..512, 0u64..1000);
-    let rules = (
-        prop::sample::select(vec!["pinned", "spread"]),
-        prop::sample::select(vec!["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"]),
-        prop::sample::select(vec!["interrupt", "deferred"]),
-        prop::sample::select(vec![TtcpReceive, TtcpSend, TtcpBoth, NfsRead]),
-    );
-    (sizes, rules).prop_map(|((queues, processors, flows, descriptors, seed), rules)| System {
-        queues,
-        processors,
-        flows,
-        descriptors,
-        seed,
-        placement: rules.0,
-        moderation: rules.1,
-        receive: rules.2,
-        workload: rules.3,
-    })
-}
-
-impl System {
-    fn profile(&self) -> Profile {
-        Profile::load("server-82599")
-            .unwrap()
-            .with("adapter.coalesce", "off")
-            .with("host.receive", self.receive)
-            .with("host.processors", &self.processors.to_string())
-            .with("host.placement", self.placement)
-            .with("adapter.queues", &self.queues.to_string())
-            .with("adapter.receive_descriptors", &self.descriptors.to_string())
-            .with("adapter.moderation", self.moderation)
-            .with("workload.flows", &self.flows.to_string())
-            .with("workload.seed", &self.seed.to_string())
-            .with("host.receive_window", "64KiB")
-            .with("workload.warmup", "0s")
-            .with("workload.time", "4ms")
-    }
+fn systems() -> impl Strategy<Value = Settings> {
+    settings(
+        &[
+            ("adapter.queues", 1..9, ""),
+            ("host.processors", 1..6, ""),
+            ("workload.flows", 1..12, ""),
+            ("adapter.receive_descriptors", 8..512, ""),
+            ("workload.seed", 0..1000, ""),
+        ],
+        &[
+            ("host.placement", &["pinned", "spread"]),
+            ("adapter.moderation", &["off", "fixed-gap", "coalescing", "e1000", "net-dim", "area", "quiet-or-area"]),
+            ("host.receive", &["interrupt", "deferred"]),
+            ("adapter.coalesce", &["off"]),
+            ("host.receive_window", &["64KiB"]),
+            ("workload.warmup", &["0s"]),
+            ("workload.time", &["4ms"]),
+        ],
+    )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 100, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn every_frame_and_interrupt_is_of_one_queue_and_every_load_of_one_processor(system in systems()) {
-        let outcome = run(&system.profile(), system.workload).unwrap();
+    fn every_frame_and_interrupt_is_of_one_queue_and_every_load_of_one_processor(
+        settings in systems(), workload in prop::sample::select(vec![TtcpReceive, TtcpSend, TtcpBoth, NfsRead]),
+    ) {
+        let profile = system("server-82599", &settings);
+        let queue_count = profile.value("adapter.queues");
+        let outcome = run(&profile, workload).unwrap();
         let counts = &outcome.counts;
         let per_second = |count: u64| count as f64 / outcome.seconds;
         let queues = &outcome.queue_loads;
-        prop_assert_eq!(queues.len() as u64, system.queues);
+        prop_assert_eq!(queues.len() as u64, queue_count);
         let frames: f64 = queues.iter().map(|queue| queue.frames_per_second).sum();
         let interrupts: f64 = queues.iter().map(|queue| queue.interrupts_per_second).sum();
         prop_assert!((frames - per_second(counts.frames_received)).abs() < 1.0);
@@ -159,12 +134,13 @@ proptest! {
         prop_assert!(queues.iter().map(|queue| queue.lost_frames).sum::<u64>() <= outcome.lost());
         let gone = counts.frames_received + outcome.lost();
         let held = counts.frames_arrived.checked_sub(gone).expect("no frame is counted twice");
-        prop_assert!(held <= system.queues * system.descriptors + 512, "{} frames held", held);
-        prop_assert!(counts.interrupts <= counts.frames_arrived + counts.sends_completed + system.queues);
+        let descriptors = queue_count * profile.value("adapter.receive_descriptors");
+        prop_assert!(held <= descriptors + 512, "{} frames held", held);
+        prop_assert!(counts.interrupts <= counts.frames_arrived + counts.sends_completed + queue_count);
 
         let busy: f64 = outcome.processor_loads.iter().map(|of| of.busy_percent).sum();
-        prop_assert!((busy - outcome.cpu_percent * system.processors as f64).abs() < 1e-6);
+        prop_assert!((busy - outcome.cpu_percent * profile.value("host.processors") as f64).abs() < 1e-6);
         prop_assert!(outcome.processor_loads.iter().all(|of| of.busy_percent <= 100.000_001));
-        prop_assert_eq!(run(&system.profile(), system.workload).unwrap(), outcome, "the same input gives the same bytes");
+        prop_assert_eq!(run(&profile, workload).unwrap(), outcome, "the same input gives the same bytes");
     }
 }

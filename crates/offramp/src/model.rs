@@ -13,7 +13,6 @@ use crate::exit::{FAILED, SETUP, fail, print};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args as ClapArgs, Subcommand};
 use offramp_lab::report::document::Document;
-use offramp_lab::report::figure::Figure;
 use offramp_lab::report::modelled::{explanation, live, load};
 use offramp_model::claims;
 use offramp_model::config::Workload;
@@ -22,11 +21,10 @@ use offramp_model::profile::quantity::{Quantity, Tag};
 use offramp_model::profile::schema::Key;
 use offramp_model::profile::{self, Profile};
 use offramp_model::simulation::{Outcome, run as simulate};
-use offramp_model::sweep::SweepError;
 use offramp_model::uncertainty::{self, Samples, Spread};
 use progress::Progress;
 use serde::Serialize;
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -126,11 +124,11 @@ struct SampleArgs {
 
 impl SampleArgs {
     /// Runs the samples, and shows on a terminal how far they are.
-    fn run(&self, systems: &[&Profile], workload: Workload) -> Result<Option<Samples>, SweepError> {
+    fn run(&self, systems: &[&Profile], workload: Workload) -> Result<Option<Samples>, Failure> {
         let mut progress = Progress::new(0, self.samples * systems.len(), "runs");
         let samples = uncertainty::sample(systems, workload, self.samples, || progress.step());
         progress.clear();
-        samples
+        samples.map_err(|error| format!("--samples: {error}")).or_setup()
     }
 }
 
@@ -181,10 +179,40 @@ fn setting(text: &str) -> Result<(String, String), String> {
     Ok((key.trim().to_owned(), value.trim().to_owned()))
 }
 
+/// Why there is no result, and the exit status that says so.
+struct Failure {
+    why: String,
+    status: u8,
+}
+
+/// What a subcommand ends with.
+type Done = Result<ExitCode, Failure>;
+
+trait OrFail<T> {
+    /// An error is one of options, profiles or files that are read.
+    fn or_setup(self) -> Result<T, Failure>;
+    /// An error is one of a run, or of a file that is written.
+    fn or_failed(self) -> Result<T, Failure>;
+}
+
+impl<T, E: Display> OrFail<T> for Result<T, E> {
+    fn or_setup(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure { why: error.to_string(), status: SETUP })
+    }
+
+    fn or_failed(self) -> Result<T, Failure> {
+        self.map_err(|error| Failure { why: error.to_string(), status: FAILED })
+    }
+}
+
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
+    run_command(args).unwrap_or_else(|Failure { why, status }| fail(format_args!("model: {why}"), status))
+}
+
+fn run_command(args: &Args) -> Done {
     match &args.command {
-        Command::List => list(),
+        Command::List => Ok(list()),
         Command::Params(args) => params::run(args),
         Command::Dma(args) => dma::run(args),
         Command::Check(args) => check(args),
@@ -195,7 +223,7 @@ pub fn run(args: &Args) -> ExitCode {
         Command::Sweep(args) => sweep::run(args),
         Command::Sensitivity(args) => sensitivity::run(args),
         Command::Report(args) => report::run(args),
-        Command::Claims(args) => show_claims(&args.ledger, claims_table(args.live.as_deref(), args.ledger.tags())),
+        Command::Claims(args) => show_claims(&args.ledger, &claims_table(args.live.as_deref(), args.ledger.tags())?),
     }
 }
 
@@ -215,56 +243,44 @@ fn list() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// The system and its outcome, what is strange about it told; else the exit status.
-fn simulated(args: &RunArgs) -> Result<(Profile, Outcome), ExitCode> {
-    let profile =
-        load_with(&args.profile, &args.settings).map_err(|error| fail(format_args!("model: {error}"), SETUP))?;
-    warn(&profile, args.workload);
-    let outcome = simulate(&profile, args.workload)
-        .map_err(|error| fail(format_args!("model: {}: {error}", profile.name), FAILED))?;
+/// The system and its outcome, what is strange about it told.
+fn simulated(profile: Profile, workload: Workload) -> Result<(Profile, Outcome), Failure> {
+    warn(&profile, workload);
+    let outcome = simulate(&profile, workload).map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
     Ok((profile, outcome))
 }
 
-fn show(args: &RunArgs, profile: &Profile, outcome: &Outcome, spread: Option<Spread>, text: &str) -> ExitCode {
+impl RunArgs {
+    fn simulated(&self) -> Result<(Profile, Outcome), Failure> {
+        simulated(load_with(&self.profile, &self.settings).or_setup()?, self.workload)
+    }
+}
+
+fn show(args: &RunArgs, profile: &Profile, outcome: &Outcome, spread: Option<Spread>, text: &str) -> Done {
     if args.json {
         return print_json(&JsonRun::new(profile, args.workload, outcome, spread));
     }
     print(format_args!("{}: {}, {}\n\n{text}", profile.name, profile.title, outcome.workload));
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
-fn explain_workload(args: &RunArgs) -> ExitCode {
-    match simulated(args) {
-        Ok((profile, outcome)) => show(args, &profile, &outcome, None, &explain::text(&profile, &outcome)),
-        Err(status) => status,
-    }
+fn explain_workload(args: &RunArgs) -> Done {
+    let (profile, outcome) = args.simulated()?;
+    show(args, &profile, &outcome, None, &explain::text(&profile, &outcome))
 }
 
-fn run_workload(args: &RunArgs, samples: &SampleArgs, html: Option<&Path>) -> ExitCode {
-    let (profile, outcome) = match simulated(args) {
-        Ok(simulated) => simulated,
-        Err(status) => return status,
-    };
-    let samples = match samples.run(&[&profile], args.workload) {
-        Ok(samples) => samples,
-        Err(error) => return fail(format_args!("model: --samples: {error}"), SETUP),
-    };
-    let spread = samples.map(|samples| samples.spread(0, &outcome));
+fn run_workload(args: &RunArgs, samples: &SampleArgs, html: Option<&Path>) -> Done {
+    let (profile, outcome) = args.simulated()?;
+    let spread = samples.run(&[&profile], args.workload)?.map(|samples| samples.spread(0, &outcome));
     let written = html.map(|path| {
-        let page = load_charts(&[&profile], args.workload)
-            .map(|load| explanation::page(&profile, &outcome, spread.as_ref(), load, &command_line()));
-        page.map_or_else(|status| status, |page| write_page(&page, path))
+        let load = load::charts(&[&profile], args.workload).or_failed()?;
+        write_page(&explanation::page(&profile, &outcome, spread.as_ref(), load, &command_line()), path)
     });
     let mut text = run_text(&profile, &outcome);
     if let Some(spread) = &spread {
         let _ = write!(text, "\n{}", uncertainty::text(spread));
     }
-    let shown = show(args, &profile, &outcome, spread, &text);
-    written.filter(|status| *status != ExitCode::SUCCESS).unwrap_or(shown)
-}
-
-fn load_charts(systems: &[&Profile], workload: Workload) -> Result<Vec<Figure>, ExitCode> {
-    load::charts(systems, workload).map_err(|error| fail(format_args!("model: {error}"), FAILED))
+    show(args, &profile, &outcome, spread, &text).and(written.unwrap_or(Ok(ExitCode::SUCCESS)))
 }
 
 fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profile::ProfileError> {
@@ -274,7 +290,7 @@ fn load_with(name: &str, settings: &[(String, String)]) -> Result<Profile, profi
         None => Profile::load(name).map_err(told_of_calibrate)?,
     };
     name.clone_into(&mut profile.name);
-    profile.set_all(settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
+    profile.set_all(settings.iter().cloned())?;
     Ok(profile)
 }
 
@@ -296,14 +312,10 @@ fn command_line() -> String {
 }
 
 /// Writes a page, and says where it is.
-fn write_page(page: &Document, path: &Path) -> ExitCode {
-    match page.write(path) {
-        Ok(()) => {
-            eprintln!("model: wrote {}", path.display());
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(format_args!("model: {error}"), FAILED),
-    }
+fn write_page(page: &Document, path: &Path) -> Done {
+    page.write(path).or_failed()?;
+    eprintln!("model: wrote {}", path.display());
+    Ok(ExitCode::SUCCESS)
 }
 
 /// What hardware would not do, although the model does; and what the user has set in vain.
@@ -370,44 +382,33 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
     out
 }
 
-/// The table of claims, with what the lab measured beside it if there is a report of it; else the exit status, its
-/// reason told.
-fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool) -> Result<claims::Table, ExitCode> {
-    let report = live.map(live::read).transpose().map_err(|error| fail(format_args!("model: {error}"), SETUP))?;
-    let mut table =
-        claims::check(claims::all(), hangs_on).map_err(|error| fail(format_args!("model: {error}"), FAILED))?;
+/// The table of claims, with what the lab measured beside it if there is a report of it.
+fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool) -> Result<claims::Table, Failure> {
+    let report = live.map(live::read).transpose().or_setup()?;
+    let mut table = claims::check(claims::all(), hangs_on).or_failed()?;
     if let Some(report) = &report {
         live::fill(&mut table, report);
     }
     Ok(table)
 }
 
-fn check(args: &CheckArgs) -> ExitCode {
+fn check(args: &CheckArgs) -> Done {
     let table = claims::read(&args.files).and_then(|cases| claims::check(&cases, args.ledger.tags()));
-    show_claims(&args.ledger, table.map_err(|error| fail(format_args!("model: {error}"), SETUP)))
+    show_claims(&args.ledger, &table.or_setup()?)
 }
 
-fn show_claims(args: &LedgerArgs, table: Result<claims::Table, ExitCode>) -> ExitCode {
-    let table = match table {
-        Ok(table) => table,
-        Err(status) => return status,
-    };
+fn show_claims(args: &LedgerArgs, table: &claims::Table) -> Done {
     if args.json {
-        print_json(&table);
+        print_json(table)?;
     } else {
-        print(claims::text(&table));
+        print(claims::text(table));
     }
-    if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+    Ok(if table.is_ok() { ExitCode::SUCCESS } else { ExitCode::from(FAILED) })
 }
 
-fn print_json(value: &impl Serialize) -> ExitCode {
-    match serde_json::to_string_pretty(value) {
-        Ok(text) => {
-            print(format_args!("{text}\n"));
-            ExitCode::SUCCESS
-        }
-        Err(error) => fail(format_args!("model: {error}"), FAILED),
-    }
+fn print_json(value: &impl Serialize) -> Done {
+    print(format_args!("{}\n", serde_json::to_string_pretty(value).or_failed()?));
+    Ok(ExitCode::SUCCESS)
 }
 
 /// A run as JSON: what came of it, and what it was made with.

@@ -272,6 +272,38 @@ fn the_tutorial_prints_what_its_files_give() {
 }
 
 #[test]
+fn a_chart_in_a_file_is_drawn_and_what_is_wrong_in_it_is_refused() {
+    let scratch = Scratch::new("chart");
+    let file = scratch.path("clock.toml");
+    let draw = |change: (&str, &str)| {
+        let text = "title = \"Clock\"\nsays = \"It bends.\"\ncommand = \"-\"\nsystem = \"486-wd8003ep\"\n\
+            workload = \"ttcp-receive\"\nset = { \"workload.time\" = \"1s\" }\nrun = { fast = {} }\n\
+            x = { title = \"MHz\", parameter = \"bus.clock\", unit = \"MHz\", values = [6.7, 20] }\n\
+            [[panel]]\ntitle = \"Throughput\"\ny_title = \"KiB/s\"\n\
+            curves = [{ name = \"modelled\", y = \"fast.lost_frames / x\" }, { name = \"published\", points = [[6.7, 740]] }]\n";
+        assert!(text.contains(change.0), "{change:?}");
+        std::fs::write(&file, text.replace(change.0, change.1)).unwrap();
+        let output = run(&["model", "report", &file, "--charts", &scratch.path("")]);
+        (output.status.code().unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (code, text) = draw(("-", "-"));
+    assert!(code == 0 && text.contains("wrote 1 charts"), "{text}");
+    assert!(std::fs::read_to_string(scratch.path("clock.svg")).unwrap().contains("published"));
+    for (from, to, why) in [
+        ("y_title", "y_titel", "did you mean \"y_title\"?"),
+        ("fast.lost", "fst.lost", "did you mean \"fast\"?"),
+        ("lost_frames", "lost_frame", "did you mean \"lost_frames\"?"),
+        ("bus.clock", "bus.clok", "did you mean \"bus.clock\"?"),
+        ("[6.7, 20]", "[6.7, 0]", "bus.clock: 0 Hz is out of range"),
+        ("/ x", "/ 0", "panel.curves.modelled: a curve has points"),
+        ("[[6.7, 740]]", "[]", "panel.curves.published: a curve has points"),
+    ] {
+        let (code, text) = draw((from, to));
+        assert!(code == 2 && text.contains("clock.toml: ") && text.contains(why), "{to}: {text}");
+    }
+}
+
+#[test]
 fn costs_are_printed_as_the_run_used_them() {
     let args = ["model", "run", "486-wd8003ep", "--workload", "ttcp-receive", "--set", "host.cost_scale=50%"];
     let text = String::from_utf8(run(&[&args[..], &["--set", "host.tcp_time=100us"]].concat()).stdout).unwrap();

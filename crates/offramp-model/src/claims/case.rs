@@ -20,7 +20,7 @@ use super::Kind;
 use crate::config::Workload;
 use crate::profile::quantity::nearest;
 use crate::profile::schema::Key;
-use crate::profile::{Profile, ProfileError, key_error, read_text};
+use crate::profile::{Profile, ProfileError, form, key_error, read_text};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ use std::path::{Path, PathBuf};
 /// The run of a case that names none: an expression reads its figures without a name in front.
 pub(super) const ONLY_RUN: &str = "run";
 
-type Settings = BTreeMap<String, String>;
+pub(super) type Settings = BTreeMap<String, String>;
 
 /// Two variants of an experiment of the lab.
 #[derive(Debug, Deserialize)]
@@ -49,7 +49,7 @@ pub struct Comparison {
 }
 
 /// One run, or a list of runs over the values that it varies.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(super) struct RunSpec {
     system: Option<String>,
@@ -82,7 +82,7 @@ pub(super) struct RowSpec {
 }
 
 /// A published result.
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Case {
     /// Its number, which it keeps for good; of a file without one, the file's name.
@@ -98,10 +98,10 @@ pub struct Case {
     /// What the lab compares for it; nothing where the lab cannot measure it.
     #[serde(default)]
     pub lab: Vec<Comparison>,
-    system: Option<String>,
-    workload: Option<String>,
+    pub(super) system: Option<String>,
+    pub(super) workload: Option<String>,
     #[serde(default)]
-    set: Settings,
+    pub(super) set: Settings,
     #[serde(default)]
     pub(super) run: BTreeMap<String, RunSpec>,
     #[serde(default)]
@@ -151,7 +151,7 @@ impl Case {
     /// # Errors
     /// When it is no TOML, or a key is unknown, missing or wrong: the file, the key, and the nearest name.
     pub fn parse(text: &str, file: &Path) -> Result<Self, ProfileError> {
-        let mut case: Self = toml::from_str(text).map_err(|error| form(file, error))?;
+        let mut case: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
         file.clone_into(&mut case.file);
         if case.id.is_empty() {
             case.id = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
@@ -204,9 +204,7 @@ impl Case {
         }
         let planned = |of: &Settings| {
             let mut profile = base.clone();
-            profile
-                .set_all(of.iter().map(|(key, value)| (key.as_str(), value.as_str())))
-                .map_err(|error| self.error("set", error.to_string()))?;
+            profile.set_all(of).map_err(|error| self.error("set", error.to_string()))?;
             let mut fingerprint = format!("{} {workload} {of:?}", base.name);
             if let Some((key, higher)) = raised.and_then(|key| Some((key, raise(&profile, key)?))) {
                 profile = higher;
@@ -247,39 +245,31 @@ fn wrong(row: &RowSpec) -> Option<(&'static str, &'static str)> {
     }
 }
 
-/// An error of form; an unknown name is answered with the nearest.
-fn form(file: &Path, error: toml::de::Error) -> ProfileError {
-    let file = file.display().to_string();
-    // "unknown field `withn`, expected one of `part`, `kind`, …"
-    let names: Vec<&str> = error.message().split('`').skip(1).step_by(2).collect();
-    match names.as_slice() {
-        [unknown, known @ ..] if error.message().starts_with("unknown ") => {
-            let why = format!("it is none of: {}{}", known.join(", "), nearest(unknown, known));
-            key_error(&file, unknown, why)
-        }
-        _ => ProfileError::Form { file, error: Box::new(error) },
-    }
-}
-
 /// Reads cases from files, and from the `.toml` files of directories in the order of their names.
 ///
 /// # Errors
 /// When one cannot be read or is no case.
 pub fn read(paths: &[PathBuf]) -> Result<Vec<Case>, ProfileError> {
-    let mut cases = Vec::new();
+    texts(paths)?.iter().map(|(file, text)| Case::parse(text, file)).collect()
+}
+
+/// These files, and the `.toml` files of directories in the order of their names, each with its text.
+pub(super) fn texts(paths: &[PathBuf]) -> Result<Vec<(PathBuf, String)>, ProfileError> {
+    let failed = |file: &Path, error| ProfileError::Read { file: file.display().to_string(), error };
+    let mut files = Vec::new();
     for path in paths {
-        let failed = |error| ProfileError::Read { file: path.display().to_string(), error };
-        let mut files = vec![path.clone()];
+        let mut found = vec![path.clone()];
         if path.is_dir() {
-            let entries = std::fs::read_dir(path).map_err(failed)?.map(|entry| entry.map(|entry| entry.path()));
-            files = entries.collect::<Result<_, _>>().map_err(failed)?;
-            files.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
-            files.sort();
+            let entries = std::fs::read_dir(path).and_then(|of| of.map(|entry| Ok(entry?.path())).collect());
+            found = entries.map_err(|error| failed(path, error))?;
+            found.retain(|file| file.extension().is_some_and(|extension| extension == "toml"));
+            found.sort();
         }
-        for file in files {
-            let failed = |error| ProfileError::Read { file: file.display().to_string(), error };
-            cases.push(Case::parse(&read_text(&file).map_err(failed)?, &file)?);
-        }
+        files.extend(found);
     }
-    Ok(cases)
+    let text = |file: PathBuf| match read_text(&file) {
+        Ok(text) => Ok((file, text)),
+        Err(error) => Err(failed(&file, error)),
+    };
+    files.into_iter().map(text).collect()
 }

@@ -91,11 +91,11 @@ impl Engine {
         depends.then_some(Dependence { name: key.name, elasticity, tag, fitted_to })
     }
 
-    fn figure(&self, case: &Case, text: &str, raised: Raised) -> Result<f64, String> {
+    pub(super) fn figure(&self, case: &Case, text: &str, raised: Raised) -> Result<f64, String> {
         f64::try_from(self.evaluate(case, text, raised, false)?).map_err(|error| error.to_string())
     }
 
-    fn evaluate(&self, case: &Case, text: &str, raised: Raised, is_figure: bool) -> Result<Value, String> {
+    pub(super) fn evaluate(&self, case: &Case, text: &str, raised: Raised, is_figure: bool) -> Result<Value, String> {
         let expression = self.environment.compile_expression(text).map_err(|error| error.to_string())?;
         let names = self.names(case, expression.undeclared_variables(true), raised, is_figure)?;
         expression.eval(names).map_err(|error| error.to_string())
@@ -134,7 +134,7 @@ impl Engine {
 
     /// The figures of a run by name; of one that is varied, a list of them.
     fn run(&self, case: &Case, name: &str, raised: Raised) -> Value {
-        let key = format!("{} {name} {}", case.file.display(), raised.map_or("", |key| key.name));
+        let key = format!("{} {name} {:?} {}", case.file.display(), case.set, raised.map_or("", |key| key.name));
         self.once(key, || {
             // Whether they can be planned was checked before.
             let planned = case.planned(name, raised).unwrap_or_default();
@@ -155,7 +155,7 @@ impl Engine {
     }
 
     /// Why a run of a case has no outcome.
-    fn stalled(&self, case: &Case) -> Option<String> {
+    pub(super) fn stalled(&self, case: &Case) -> Option<String> {
         let planned = case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten();
         planned.map(|of| self.outcome(&of)).find_map(|of| of.get_attr(STALLED).ok()?.as_str().map(str::to_owned))
     }

@@ -1,9 +1,13 @@
 //! What the expressions of a case may call: comparisons of runs, and what the adapter's own code and the buses say without a
 //! run.
 
+use super::case::Settings;
+use crate::bus::Transfers;
 use crate::bus::pci::shared::{Master, PACKET_LEN, SHARED_33_32, SharedBus, WRITER};
 use crate::bus::pci::{Command, PCI_33_32};
-use crate::config::{Config, Workload};
+use crate::bus::pcie::measured::{self, E5, IOMMU_READS};
+use crate::bus::pcie::payload_bps;
+use crate::config::{self, Config, Workload};
 use crate::profile::{Profile, schema};
 use crate::rpc::{reply_frames, tcp_payloads};
 use crate::simulation::FULL_FRAME_LEN;
@@ -15,6 +19,7 @@ use offramp_adapter::port::Arrival;
 use offramp_impair::memory::{Fate, Memory, MemoryConfig};
 use serde::Deserialize;
 
+const KIB: u64 = 1024;
 /// Clocks for which masters are run against each other.
 const CYCLES: u64 = 1_000_000;
 
@@ -45,6 +50,14 @@ pub(super) fn environment() -> Environment<'static> {
     });
     environment.add_function("pci_tail_clocks", |is_padded: bool| PCI_33_32.clocks_of_tail(PACKET_LEN, 32, is_padded));
     environment.add_function("shared_pci", shared_pci);
+    environment.add_function("dma_gbps", dma_gbps);
+    environment.add_function("pcie_bench", |transfers: &str| {
+        let transfers: Transfers = transfers.parse().map_err(wrong)?;
+        let of = measured::measured().into_iter().find(|of| of.host == E5 && of.transfers == transfers);
+        Ok::<_, Error>(Value::from_serialize(of.map(|of| of.rates)))
+    });
+    environment
+        .add_function("pcie_bench_iommu", || Value::from_serialize(IOMMU_READS.map(|(len, gbps)| (len / KIB, gbps))));
     environment
 }
 
@@ -100,8 +113,19 @@ impl Default for MasterSpec {
     }
 }
 
+/// Payload in Gbit/s of a bus master that moves nothing but transfers of `bytes`: reads, writes, or each of both.
+fn dma_gbps(bus: &str, transfers: &str, bytes: u32, set: Option<ViaDeserialize<Settings>>) -> Result<f64, Error> {
+    let mut profile = Profile::load_bus(bus).map_err(wrong)?;
+    profile.set_all(set.map(|of| of.0).unwrap_or_default()).map_err(wrong)?;
+    let (bus, command) = config::bus(&profile);
+    let (interval, _) = bus
+        .transfer(transfers.parse().map_err(wrong)?, command, bytes.into())
+        .ok_or_else(|| wrong("the bus has no limit"))?;
+    Ok(payload_bps(bytes.into(), interval) / 1e9)
+}
+
 /// What each of these masters does on one PCI bus at 33 MHz and 32 bits.
-fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16>) -> Value {
+fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16>, is_split: Option<bool>) -> Value {
     let master = |spec: MasterSpec| Master {
         command: spec.command,
         burst_len: spec.burst_len.max(4).into(),
@@ -112,5 +136,6 @@ fn shared_pci(masters: ViaDeserialize<Vec<MasterSpec>>, fetch_cycles: Option<u16
     };
     let masters: Vec<_> = masters.0.into_iter().map(master).collect();
     let fetch_cycles = fetch_cycles.map_or(SHARED_33_32.fetch_cycles, u64::from);
-    Value::from_serialize(SharedBus { fetch_cycles, ..SHARED_33_32 }.run(&masters, CYCLES))
+    let bus = SharedBus { fetch_cycles, is_split: is_split.unwrap_or_default(), ..SHARED_33_32 };
+    Value::from_serialize(bus.run(&masters, CYCLES))
 }

@@ -48,7 +48,7 @@ fn write_row(out: &mut String, row: &Row) {
     let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
     let error = row.error.map(|error| format!(", {error:+.1} {}", row.error_unit)).unwrap_or_default();
     let modelled = row.modelled.as_deref().unwrap_or("-");
-    let _ = writeln!(out, "{:4} {verdict} {:10} {}{part}", row.id, row.kind.name(), row.published);
+    let _ = writeln!(out, "{:4} {verdict} {:10} {}{part}", row.id, row.kind, row.published);
     let _ = writeln!(out, "     modelled: {modelled}{error}; target: {}", row.target);
     if !row.assumption.is_empty() {
         let _ = writeln!(out, "     assumed: {}", row.assumption);

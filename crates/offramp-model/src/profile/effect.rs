@@ -105,8 +105,8 @@ impl Profile {
         let is_set = |name: &&&str| self.quantity(name).tag == Tag::Set;
         let mut found = Vec::new();
         for (names, other, needed) in NEEDS {
-            let is = self.shown(other);
-            if !needed.contains(&is.as_str()) {
+            let is = self.word(other);
+            if !needed.contains(&is) {
                 found
                     .extend(names.iter().filter(is_set).map(|name| format!("{name} has no effect: {other} is {is:?}")));
             }

@@ -30,11 +30,6 @@ const FEW: [(&str, &[&str], &[u64]); 8] = [
 ];
 
 impl Profile {
-    /// The value of a parameter, as it is shown; for a choice, its word.
-    pub(super) fn shown(&self, name: &str) -> String {
-        schema::find(name).map_or_else(String::new, |key| key.dimension.show(self.value(name)))
-    }
-
     fn refuse(&self, name: &str, why: String) -> ProfileError {
         key_error(&self.name, name, why)
     }
@@ -68,16 +63,17 @@ impl Profile {
 
     /// A card that the processor reads is on ISA, a bus master is not, and neither is of a width that does not exist.
     fn check_bus(&self) -> Result<(), ProfileError> {
-        let (access, kind) = (self.shown("adapter.access"), self.shown("bus.kind"));
+        let (access, kind) = (self.word("adapter.access"), self.word("bus.kind"));
         if (access == "master") == (kind == "isa") {
             let needed = if access == "master" { "other than \"isa\"" } else { "\"isa\"" };
             return Err(self.refuse("adapter.access", format!("{access:?} needs a bus.kind {needed}; it is {kind:?}")));
         }
         for (name, kinds, values) in FEW {
-            if kinds.contains(&kind.as_str()) && !values.contains(&self.value(name)) {
+            if kinds.contains(&kind) && !values.contains(&self.value(name)) {
                 let show = |value| schema::find(name).map_or_else(String::new, |key| key.dimension.show(value));
                 let values: Vec<_> = values.iter().map(|&value| show(value)).collect();
-                let why = format!("there is no {kind} bus of {}; use one of: {}", self.shown(name), values.join(", "));
+                let why =
+                    format!("there is no {kind} bus of {}; use one of: {}", show(self.value(name)), values.join(", "));
                 return Err(self.refuse(name, why));
             }
         }
@@ -88,7 +84,7 @@ impl Profile {
     fn check_link(&self) -> Result<(), ProfileError> {
         let link = LinkConfig {
             rate_bps: self.value("link.rate"),
-            full_duplex: self.shown("link.duplex") == "full",
+            full_duplex: self.word("link.duplex") == "full",
             delay: Span(self.value("link.delay")),
         };
         match link.check() {
@@ -107,8 +103,8 @@ impl Profile {
             ("adapter.coalesce", "host", "host.receive", "deferred"),
         ];
         for (name, set, needed, to_be) in needs {
-            if self.shown(name) == set && self.shown(needed) != to_be {
-                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", self.shown(needed));
+            if self.word(name) == set && self.word(needed) != to_be {
+                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", self.word(needed));
                 return Err(self.refuse(name, why));
             }
         }
@@ -123,12 +119,12 @@ impl Profile {
         }
         let refuse = |why: String| Err(self.refuse("adapter.queues", why));
         for (name, needed) in [("adapter.access", "master"), ("adapter.memory_kind", "descriptors")] {
-            let is = self.shown(name);
+            let is = self.word(name);
             if is != needed {
                 return refuse(format!("{queues} queues need {name} to be {needed:?}; it is {is:?}"));
             }
         }
-        if self.shown("host.placement") == "balanced" {
+        if self.word("host.placement") == "balanced" {
             return refuse(format!(
                 "{queues} queues have a processor each for their interrupts; use host.placement \"pinned\" or \"spread\", \
                  not \"balanced\""

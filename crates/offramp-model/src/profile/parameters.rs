@@ -61,8 +61,8 @@ fn set_by() -> BTreeMap<String, Vec<String>> {
     let mut set_by: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (kind, profile, text) in embedded::PROFILES {
         let Ok(raw) = toml::from_str::<RawProfile>(text) else { continue };
-        for (section, values) in raw.sections() {
-            for name in values.keys() {
+        for (section, values) in &raw.sections {
+            for name in values.as_table().into_iter().flat_map(toml::Table::keys) {
                 set_by.entry(format!("{section}.{name}")).or_default().push(format!("{kind}/{profile}"));
             }
         }

@@ -1,11 +1,11 @@
 //! A number with its unit, its source, and how far it is to be trusted.
 
-use serde::Serialize;
-use std::fmt;
+use serde::{Deserialize, Serialize};
 
 /// How a number came to be known.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, serde::Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, strum::Display)]
 #[serde(rename_all = "lowercase")]
+#[strum(serialize_all = "lowercase")]
 pub enum Tag {
     /// Measured by somebody, who is named.
     Measured,
@@ -21,20 +21,6 @@ pub enum Tag {
     Assumed,
     /// Set by the user.
     Set,
-}
-
-impl fmt::Display for Tag {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Measured => "measured",
-            Self::Documented => "documented",
-            Self::Derived => "derived",
-            Self::Fitted => "fitted",
-            Self::Chosen => "chosen",
-            Self::Assumed => "assumed",
-            Self::Set => "set",
-        })
-    }
 }
 
 /// What a number counts, and so which units it may have.
@@ -80,6 +66,10 @@ impl Dimension {
             Self::Count(unit) => vec![(*unit, 1)],
             Self::Choice(_) => Vec::new(),
         }
+    }
+
+    pub(super) fn has_unit(&self, unit: &str) -> bool {
+        self.units().iter().any(|(name, _)| *name == unit)
     }
 
     /// The units that it may have, for people.
@@ -150,49 +140,20 @@ pub(crate) fn nearest(word: &str, names: &[&str]) -> String {
 }
 
 /// Units as others write them, in small letters and with u for micro, and the one that is meant.
-const USUAL: &[(&str, &str)] = &[
-    ("b", "byte"),
-    ("bytes", "byte"),
-    ("octets", "byte"),
-    ("k", "KiB"),
-    ("kb", "KiB"),
-    ("kbyte", "KiB"),
-    ("m", "MiB"),
-    ("mb", "MiB"),
-    ("mbyte", "MiB"),
-    ("gb", "MiB"),
-    ("gib", "MiB"),
-    ("nsec", "ns"),
-    ("usec", "us"),
-    ("usecs", "us"),
-    ("microseconds", "us"),
-    ("msec", "ms"),
-    ("sec", "s"),
-    ("seconds", "s"),
-    ("ps/b", "ps/byte"),
-    ("ns/b", "ns/byte"),
-    ("us/b", "us/byte"),
-    ("bps", "bit/s"),
-    ("b/s", "bit/s"),
-    ("kbps", "kbit/s"),
-    ("kb/s", "kbit/s"),
-    ("kbit", "kbit/s"),
-    ("mbps", "Mbit/s"),
-    ("mb/s", "Mbit/s"),
-    ("mbit", "Mbit/s"),
-    ("gbps", "Gbit/s"),
-    ("gb/s", "Gbit/s"),
-    ("gbit", "Gbit/s"),
-    ("mt/s", "MHz"),
-    ("gt/s", "GHz"),
-    ("percent", "%"),
-    ("pct", "%"),
-];
+const USUAL: &str = "b=byte bytes=byte octets=byte k=KiB kb=KiB kbyte=KiB m=MiB mb=MiB mbyte=MiB gb=MiB gib=MiB nsec=ns \
+    usec=us usecs=us microseconds=us msec=ms sec=s seconds=s ps/b=ps/byte ns/b=ns/byte us/b=us/byte \
+    bps=bit/s b/s=bit/s kbps=kbit/s kb/s=kbit/s kbit=kbit/s mbps=Mbit/s mb/s=Mbit/s mbit=Mbit/s gbps=Gbit/s \
+    gb/s=Gbit/s gbit=Gbit/s mt/s=MHz gt/s=GHz percent=% pct=%";
+
+fn usual_units() -> impl Iterator<Item = (&'static str, &'static str)> {
+    USUAL.split(' ').filter_map(|pair| pair.split_once('='))
+}
 
 /// A hint at the unit of some that is meant.
 fn usual(unit: &str, names: &[&str]) -> String {
     let small = unit.replace(['µ', 'μ'], "u").to_lowercase();
-    let is_meant = |name: &&&str| name.to_lowercase() == small || USUAL.contains(&(small.as_str(), **name));
+    let is_meant =
+        |name: &&&str| name.to_lowercase() == small || usual_units().any(|pair| pair == (small.as_str(), **name));
     match names.iter().find(is_meant) {
         Some(name @ (&"KiB" | &"MiB")) => {
             let bytes = BYTES.iter().find(|(of, _)| of == name).map_or(1, |(_, bytes)| *bytes);
@@ -299,9 +260,9 @@ mod tests {
             let error = hint(dimension, unit);
             assert!(error.ends_with(&format!("did you mean {meant}")), "{unit}: {error}");
         }
-        for (unit, meant) in USUAL {
+        for (unit, meant) in usual_units() {
             let all = [TIME, TIME_PER_BYTE, BYTES, FREQUENCY, BIT_RATE, RATIO].concat();
-            assert!(unit.to_lowercase() == *unit && all.iter().any(|(name, _)| name == meant), "{unit}");
+            assert!(unit.to_lowercase() == unit && all.iter().any(|(name, _)| *name == meant), "{unit}");
         }
         assert!(!hint(Dimension::Time, "KB").contains("did you mean"), "no time is meant");
     }

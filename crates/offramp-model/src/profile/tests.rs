@@ -62,69 +62,65 @@ fn a_file_of_a_user_starts_from_another_one_and_says_what_differs() {
 
 #[test]
 fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
-    let line = |text: &str| format!("kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\n{text}\n");
-    let rest = "tag = \"assumed\", source = \"a test\"";
-    let cases = [
-        (line(&format!("clok = {{ value = 8, unit = \"MHz\", {rest} }}")), ["bus.clok", "did you mean \"bus.clock\""]),
-        (line(&format!("clock = {{ value = 8, {rest} }}")), ["bus.clock", "the unit is missing"]),
-        (line(&format!("clock = {{ value = 8, unit = \"us\", {rest} }}")), ["bus.clock", "does not fit"]),
-        (line(&format!("clock = {{ value = 0, unit = \"Hz\", {rest} }}")), ["bus.clock", "out of range"]),
-        (line(&format!("clock = {{ value = -8, unit = \"MHz\", {rest} }}")), ["bus.clock", "not a number"]),
-        (line(&format!("clock = {{ value = true, unit = \"MHz\", {rest} }}")), ["bus.clock", "no value"]),
+    // Lines behind a system's [bus]; REST is a tag and a source.
+    let lines = [
+        (r#"clok = { value = 8, unit = "MHz", REST }"#, "bus.clok", r#"did you mean "bus.clock""#),
+        ("clock = { value = 8, REST }", "bus.clock", "the unit is missing"),
+        (r#"clock = { value = 8, unit = "us", REST }"#, "bus.clock", "does not fit"),
+        (r#"clock = { value = 0, unit = "Hz", REST }"#, "bus.clock", "out of range"),
+        (r#"clock = { value = -8, unit = "MHz", REST }"#, "bus.clock", "not a number"),
+        (r#"clock = { value = true, unit = "MHz", REST }"#, "bus.clock", "no value"),
+        (r#"clock = { value = 8, unit = "MHz", tag = "assumed", source = " " }"#, "bus.clock", "source is empty"),
+        (r#"clock = { value = 8, unit = "MHz", tag = "fitted", source = "x" }"#, "bus.clock", "fitted_to"),
+        (r#"clock = { value = 8, unit = "MHz", tag = "guessed", source = "x" }"#, "bad.toml", "guessed"),
+        ("clock = 8", "bad.toml: bus.clock", "expected"),
+        (r#"clock = { value = 8, units = "MHz", REST }"#, "bus.clock", r#"did you mean "unit""#),
+        (r#"clock = { value = 8, unit = "MHz", tag = "assumed" }"#, "bus.clock", "source is missing"),
+        (r#"clock = { value = 8, unit = "MHz", interval = 8, REST }"#, "bus.clock", "[low, high]"),
+        (r#"clock = { value = 8, unit = "MHz", interval = [8], REST }"#, "bus.clock", "[low, high]"),
         (
-            line("clock = { value = 8, unit = \"MHz\", tag = \"assumed\", source = \" \" }"),
-            ["bus.clock", "source is empty"],
+            r#"clock = { value = 8, unit = "MHz", interval = [9, 10], REST }"#,
+            "bus.clock",
+            "9 MHz to 10 MHz does not hold its value of 8 MHz",
         ),
-        (line("clock = { value = 8, unit = \"MHz\", tag = \"fitted\", source = \"x\" }"), ["bus.clock", "fitted_to"]),
-        (line("clock = { value = 8, unit = \"MHz\", tag = \"guessed\", source = \"x\" }"), ["bad.toml", "guessed"]),
-        (line("clock = 8"), ["bad.toml: bus.clock", "expected"]),
-        (line(&format!("clock = {{ value = 8, units = \"MHz\", {rest} }}")), ["bus.clock", "did you mean \"unit\""]),
-        (line("clock = { value = 8, unit = \"MHz\", tag = \"assumed\" }"), ["bus.clock", "source is missing"]),
-        (line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = 8, {rest} }}")), ["bus.clock", "[low, high]"]),
+        (r#"clock = { value = 8, unit = "MHz", interval = [9, 7], REST }"#, "bus.clock", "the smaller end first"),
         (
-            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [8], {rest} }}")),
-            ["bus.clock", "[low, high]"],
-        ),
-        (
-            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [9, 10], {rest} }}")),
-            ["bus.clock", "9 MHz to 10 MHz does not hold its value of 8 MHz"],
-        ),
-        (
-            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [9, 7], {rest} }}")),
-            ["bus.clock", "the smaller end first"],
+            r#"clock = { value = 8, unit = "MHz", interval = [0, 9], REST }"#,
+            "bus.clock",
+            "its interval: 0 Hz is out of range",
         ),
         (
-            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [0, 9], {rest} }}")),
-            ["bus.clock", "its interval: 0 Hz is out of range"],
+            r#"clock = { value = 8, unit = "MHz", interval = ["7", 9], REST }"#,
+            "bus.clock",
+            r#"its interval: "7" is no value"#,
+        ),
+        ("[adapter]\noverflow = { value = \"drop\", interval = [0, 1], REST }", "adapter.overflow", "it is a word"),
+        ("clock = { value = 8, intervall = [7, 9], REST }", "bus.clock", r#"did you mean "interval""#),
+        ("[adaptor]", "bad.toml: adaptor", r#"did you mean "adapter""#),
+        (
+            "[adapter]\nreceive_descriptors = { value = 0, unit = \"frame\", REST }",
+            "adapter.receive_descriptors",
+            "out of range",
         ),
         (
-            line(&format!("clock = {{ value = 8, unit = \"MHz\", interval = [\"7\", 9], {rest} }}")),
-            ["bus.clock", "its interval: \"7\" is no value"],
+            "[workload]\nmss = { value = 60000, unit = \"byte\", REST }",
+            "host.receive_window",
+            "does not take one segment",
         ),
-        (
-            line(&format!("[adapter]\noverflow = {{ value = \"drop\", interval = [0, 1], {rest} }}")),
-            ["adapter.overflow", "it is a word"],
-        ),
-        (
-            line(&format!("clock = {{ value = 8, intervall = [7, 9], {rest} }}")),
-            ["bus.clock", "did you mean \"interval\""],
-        ),
-        (line("[adaptor]"), ["bad.toml: adaptor", "did you mean \"adapter\""]),
-        (
-            line(&format!("[adapter]\nreceive_descriptors = {{ value = 0, unit = \"frame\", {rest} }}")),
-            ["adapter.receive_descriptors", "out of range"],
-        ),
-        (
-            line(&format!("[workload]\nmss = {{ value = 60000, unit = \"byte\", {rest} }}")),
-            ["host.receive_window", "does not take one segment"],
-        ),
-        ("kind = \"system\"\n".to_owned(), ["bad.toml: title", "missing"]),
-        ("kind = \"bus\"\ntitle = \"x\"\n".to_owned(), ["bad.toml: kind", "a system is wanted"]),
-        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhots = \"486dx-40\"\n".to_owned(), ["parts.hots", "\"host\""]),
-        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhost = \"486dx40\"\n".to_owned(), ["486dx40", "\"486dx-40\""]),
-        ("no profile".to_owned(), ["bad.toml", ""]),
     ];
-    for (text, expected) in cases {
+    let files = [
+        ("kind = \"system\"\n", "bad.toml: title", "missing"),
+        ("kind = \"bus\"\ntitle = \"x\"\n", "bad.toml: kind", "a system is wanted"),
+        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhots = \"486dx-40\"\n", "parts.hots", r#""host""#),
+        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhost = \"486dx40\"\n", "486dx40", r#""486dx-40""#),
+        ("no profile", "bad.toml", ""),
+    ];
+    let line = |(text, key, why): (&str, _, _)| {
+        let text = text.replace("REST", "tag = \"assumed\", source = \"a test\"");
+        (format!("kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\n{text}\n"), [key, why])
+    };
+    let files = files.map(|(text, key, why)| (text.to_owned(), [key, why]));
+    for (text, expected) in lines.map(line).into_iter().chain(files) {
         let files = Files::new("wrong", &[("bad.toml", &text)]);
         let error = files.error("bad.toml");
         assert!(expected.iter().all(|part| error.contains(part)), "{text}\n{error}");

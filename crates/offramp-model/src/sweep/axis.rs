@@ -92,12 +92,7 @@ impl Axis {
                 let at = (place * values.len() as f64) as usize;
                 values[at.min(values.len() - 1)]
             }
-            Values::Range { from, to, is_log, .. } => {
-                let (low, high) = (*from as f64, *to as f64);
-                let value = if *is_log { low * (high / low).powf(place) } else { low + (high - low) * place };
-                let step = self.key.step() as f64;
-                (((value / step).round() * step) as u64).clamp(*from, *to)
-            }
+            Values::Range { from, to, is_log, .. } => between(self.key, [*from, *to], *is_log, place),
         }
     }
 
@@ -105,6 +100,14 @@ impl Axis {
     pub(super) fn text(&self) -> String {
         format!("{}={:?}", self.key.name, self.values)
     }
+}
+
+/// The value of a parameter at a place from 0 to 1 of a range, in equal ratios or equal differences, base units.
+pub(crate) fn between(key: &Key, [from, to]: [u64; 2], is_log: bool, place: f64) -> u64 {
+    let (low, high) = (from as f64, to as f64);
+    let value = if is_log { low * (high / low).powf(place) } else { low + (high - low) * place };
+    let step = key.step() as f64;
+    (((value / step).round() * step) as u64).clamp(from, to)
 }
 
 fn listed(key: &Key, text: &str) -> Result<Values, String> {

@@ -67,11 +67,6 @@ impl Receiver {
         self.unread
     }
 
-    /// Whether something is not acknowledged.
-    pub fn owes_ack(&self) -> bool {
-        self.unacknowledged > 0
-    }
-
     /// A segment has arrived.
     pub fn receive(&mut self, start: u64, len: u64) -> Received {
         let end = start + len;

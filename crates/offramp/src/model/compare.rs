@@ -1,12 +1,11 @@
 //! `offramp model compare`: two systems side by side.
 
-use super::{SampleArgs, command_line, load_charts, load_with, print_json, setting, warn, workload, write_page};
-use crate::exit::{FAILED, SETUP, fail, print};
-use offramp_lab::report::modelled::explanation;
+use super::{Done, OrFail, SampleArgs, command_line, load_with, print_json, setting, simulated, workload, write_page};
+use crate::exit::print;
+use offramp_lab::report::modelled::{explanation, load};
 use offramp_model::compare;
 use offramp_model::config::Workload;
 use offramp_model::profile::{Profile, ProfileError};
-use offramp_model::simulation::run as simulate;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -50,36 +49,21 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    let profiles = match args.profiles() {
-        Ok(profiles) => profiles,
-        Err(error) => return fail(format_args!("model: {error}"), SETUP),
-    };
-    for profile in &profiles {
-        warn(profile, args.workload);
-    }
-    let mut outcomes = Vec::new();
-    for profile in &profiles {
-        match simulate(profile, args.workload) {
-            Ok(outcome) => outcomes.push(outcome),
-            Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
-        }
-    }
-    let [first, second] = &profiles;
-    let samples = match args.samples.run(&[first, second], args.workload) {
-        Ok(samples) => samples,
-        Err(error) => return fail(format_args!("model: --samples: {error}"), SETUP),
-    };
-    let comparison = compare::compare([first, second], [&outcomes[0], &outcomes[1]], samples.as_ref());
+pub(super) fn run(args: &Args) -> Done {
+    let [first, second] = args.profiles().or_setup()?;
+    let ((first, of_first), (second, of_second)) =
+        (simulated(first, args.workload)?, simulated(second, args.workload)?);
+    let (systems, outcomes) = ([&first, &second], [&of_first, &of_second]);
+    let samples = args.samples.run(&systems, args.workload)?;
+    let comparison = compare::compare(systems, outcomes, samples.as_ref());
     let written = args.html.as_ref().map(|path| {
-        let page = load_charts(&[first, second], args.workload)
-            .map(|load| explanation::comparison_page(&comparison, [&outcomes[0], &outcomes[1]], load, &command_line()));
-        page.map_or_else(|status| status, |page| write_page(&page, path))
+        let load = load::charts(&systems, args.workload).or_failed()?;
+        write_page(&explanation::comparison_page(&comparison, outcomes, load, &command_line()), path)
     });
     if args.json {
-        print_json(&comparison);
+        print_json(&comparison)?;
     } else {
         print(compare::text(&comparison));
     }
-    written.unwrap_or(ExitCode::SUCCESS)
+    written.unwrap_or(Ok(ExitCode::SUCCESS))
 }

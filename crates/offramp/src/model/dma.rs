@@ -1,13 +1,14 @@
 //! `offramp model dma`: what a bus moves.
 
-use super::setting;
-use crate::exit::{FAILED, SETUP, fail, print};
+use super::{Done, OrFail, setting};
+use crate::exit::print;
 use offramp_model::bus::Transfers;
 use offramp_model::bus::pcie::payload_bps;
 use offramp_model::config;
 use offramp_model::profile::Profile;
 use std::fmt::Write as _;
 use std::process::ExitCode;
+use std::str::FromStr as _;
 
 /// Lengths of transfers that are shown where none is asked for.
 const BYTES: [u64; 8] = [64, 128, 256, 512, 1024, 1514, 2048, 4096];
@@ -21,44 +22,30 @@ pub(super) struct Args {
     #[arg(long, value_delimiter = ',', default_values_t = BYTES, value_parser = clap::value_parser!(u64).range(1..=1 << 20))]
     bytes: Vec<u64>,
     /// What the adapter does: read, write or both; all three without it
-    #[arg(long, value_parser = transfers)]
+    #[arg(long, value_parser = Transfers::from_str)]
     op: Option<Transfers>,
     /// Set a parameter of the bus, with its unit: bus.iommu=on
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = setting)]
     settings: Vec<(String, String)>,
 }
 
-fn transfers(name: &str) -> Result<Transfers, String> {
-    let found = Transfers::NAMES.iter().find(|(of, _)| *of == name);
-    found.map(|(_, transfers)| *transfers).ok_or_else(|| "use one of: read, write, both".to_owned())
-}
-
-pub(super) fn run(args: &Args) -> ExitCode {
-    let loaded = Profile::load_bus(&args.bus).and_then(|mut profile| {
-        profile.set_all(args.settings.iter().map(|(key, value)| (key.as_str(), value.as_str())))?;
-        Ok(profile)
-    });
-    let profile = match loaded {
-        Ok(profile) => profile,
-        Err(error) => return fail(format_args!("model: {error}"), SETUP),
-    };
+pub(super) fn run(args: &Args) -> Done {
+    let mut profile = Profile::load_bus(&args.bus).or_setup()?;
+    profile.set_all(args.settings.iter().cloned()).or_setup()?;
     let (bus, command) = config::bus(&profile);
     let mut out = format!("{}: {}\n\n", profile.name, profile.title);
     let _ = writeln!(out, "{:>7} {:5} {:>10} {:>12} {:>10}  limit", "bytes", "op", "Gbit/s", "transfers/s", "ns each");
     for &bytes in &args.bytes {
         let wanted = Transfers::NAMES.iter().filter(|(_, transfers)| args.op.is_none_or(|op| op == *transfers));
         for &(name, transfers) in wanted {
-            let Some((interval, limit)) = bus.transfer(transfers, command, bytes) else {
-                return fail(
-                    format_args!("model: {}: nobody is master of a bus that has limits", profile.name),
-                    FAILED,
-                );
-            };
+            let transfer = bus.transfer(transfers, command, bytes);
+            let unlimited = || format!("{}: nobody is master of a bus that has limits", profile.name);
+            let (interval, limit) = transfer.ok_or_else(unlimited).or_failed()?;
             let (gbps, ns) = (payload_bps(bytes, interval) / 1e9, interval.as_us() * 1000.0);
             let _ = writeln!(out, "{bytes:>7} {name:5} {gbps:>10.2} {:>12.0} {ns:>10.2}  {limit}", 1e9 / ns);
         }
     }
     out += "\nboth: as many of either kind; the rate is that of one of them\n";
     print(out);
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,7 +1,7 @@
 //! `offramp model params` and `offramp model workloads`: what can be set, and what can be run.
 
-use super::print_json;
-use crate::exit::{SETUP, fail, print};
+use super::{Done, OrFail, print_json};
+use crate::exit::print;
 use offramp_model::config::Workload;
 use offramp_model::profile::effect::parameters_of;
 use offramp_model::profile::parameters::{Parameter, parameters};
@@ -19,11 +19,8 @@ pub(super) struct Args {
     json: bool,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    let found = match parameters(&args.pattern) {
-        Ok(found) => found,
-        Err(why) => return fail(format_args!("model: {why}"), SETUP),
-    };
+pub(super) fn run(args: &Args) -> Done {
+    let found = parameters(&args.pattern).or_setup()?;
     if args.json {
         return print_json(&found);
     }
@@ -35,7 +32,7 @@ pub(super) fn run(args: &Args) -> ExitCode {
             print(format_args!("    set by {}\n", set_by.join(", ")));
         }
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }
 
 #[derive(Serialize)]
@@ -45,7 +42,7 @@ struct About {
     parameters: Vec<&'static str>,
 }
 
-pub(super) fn workloads(json: bool) -> ExitCode {
+pub(super) fn workloads(json: bool) -> Done {
     let about = |(name, workload): (&'static str, Workload)| About {
         name,
         meaning: workload.meaning(),
@@ -58,5 +55,5 @@ pub(super) fn workloads(json: bool) -> ExitCode {
     for About { name, meaning, parameters } in all {
         print(format_args!("{name:14} {meaning}\n    {}\n", parameters.join(" ")));
     }
-    ExitCode::SUCCESS
+    Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,8 @@
 //! `offramp model report`: the claims, and a chart of each mechanism.
 
-use super::{claims_table, command_line, write_page};
-use crate::exit::{FAILED, SETUP, fail};
+use super::{Done, OrFail, claims_table, command_line, write_page};
 use offramp_lab::report::modelled::claims as pages;
-use offramp_model::mechanism;
+use offramp_model::claims::mechanism;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -11,6 +10,9 @@ use std::process::ExitCode;
 #[derive(clap::Args)]
 #[command(group(clap::ArgGroup::new("what").args(["html", "charts"]).required(true).multiple(true)))]
 pub(super) struct Args {
+    /// Draw these charts instead of those that come with offramp: files that end in .toml, or directories of them
+    #[arg(value_name = "FILE")]
+    files: Vec<PathBuf>,
     /// Where the page goes
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -22,24 +24,19 @@ pub(super) struct Args {
     live: Option<PathBuf>,
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
+pub(super) fn run(args: &Args) -> Done {
     // Before the charts, which take longer: a file that cannot be read is reported at once.
-    let table = match args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false)).transpose() {
-        Ok(table) => table,
-        Err(status) => return status,
-    };
-    let mechanisms = match mechanism::all() {
-        Ok(mechanisms) => mechanisms,
-        Err(error) => return fail(format_args!("model: {error}"), FAILED),
+    let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false)).transpose()?;
+    let mechanisms = match args.files.as_slice() {
+        [] => mechanism::all().or_failed()?,
+        files => mechanism::read(files).or_setup()?,
     };
     if let Some(directory) = &args.charts {
-        match pages::write_charts(&mechanisms, directory) {
-            Ok(charts) => eprintln!("model: wrote {charts} charts to {}", directory.display()),
-            Err(error) => return fail(format_args!("model: {error}"), SETUP),
-        }
+        let charts = pages::write_charts(&mechanisms, directory).or_setup()?;
+        eprintln!("model: wrote {charts} charts to {}", directory.display());
     }
     match args.html.as_ref().zip(table) {
         Some((path, table)) => write_page(&pages::page(&table, &mechanisms, &command_line()), path),
-        None => ExitCode::SUCCESS,
+        None => Ok(ExitCode::SUCCESS),
     }
 }

@@ -1,7 +1,7 @@
 //! `offramp model sensitivity`: which parameters an outcome hangs on.
 
-use super::{command_line, load_with, print_json, setting, workload, write_page};
-use crate::exit::{FAILED, SETUP, fail, print};
+use super::{Done, OrFail, command_line, load_with, print_json, setting, workload, write_page};
+use crate::exit::print;
 use clap::ValueEnum;
 use offramp_lab::report::modelled;
 use offramp_model::config::Workload;
@@ -78,25 +78,20 @@ fn metric(name: &str) -> Result<&'static Metric, String> {
     })
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    let (profile, factors, not_varied) = match chosen(args) {
-        Ok(chosen) => chosen,
-        Err(why) => return fail(format_args!("model: {why}"), SETUP),
-    };
-    let found = match study(args, &profile, &factors, &not_varied) {
-        Ok(found) => found,
-        Err(error) => return fail(format_args!("model: {}: {error}", profile.name), FAILED),
-    };
+pub(super) fn run(args: &Args) -> Done {
+    let (profile, factors, not_varied) = chosen(args).or_setup()?;
+    let found = study(args, &profile, &factors, &not_varied);
+    let found = found.map_err(|error| format!("{}: {error}", profile.name)).or_failed()?;
     let written = args.html.as_ref().map(|path| {
         let page = modelled::sensitivity::page(&profile, args.workload.name(), &found, &command_line());
         write_page(&page, path)
     });
     if args.json {
-        print_json(&found);
+        print_json(&found)?;
     } else {
         print(format_args!("{}: {}, {}\n\n{}", profile.name, profile.title, args.workload.name(), text(&found)));
     }
-    written.unwrap_or(ExitCode::SUCCESS)
+    written.unwrap_or(Ok(ExitCode::SUCCESS))
 }
 
 fn chosen(args: &Args) -> Result<(Profile, Vec<Factor>, Vec<&'static str>), String> {

@@ -1,8 +1,8 @@
 //! `offramp model sweep`: a workload over ranges of parameters.
 
 use super::progress::Progress;
-use super::{command_line, load_with, setting, workload, write_page};
-use crate::exit::{self, FAILED, SETUP, fail};
+use super::{Done, Failure, OrFail, command_line, load_with, setting, workload, write_page};
+use crate::exit::{self, FAILED, SETUP};
 use offramp_lab::report::{modelled, parquet};
 use offramp_model::config::Workload;
 use offramp_model::pool;
@@ -65,25 +65,16 @@ pub(super) struct Args {
     threads: Option<NonZeroUsize>,
 }
 
-/// Why there is no result.
-enum Failure {
-    Setup(String),
-    Failed(String),
-    Stopped { done: usize, of: usize },
-}
-
 impl From<SweepError> for Failure {
     fn from(error: SweepError) -> Self {
-        match error {
-            SweepError::File { .. } => Self::Failed(error.to_string()),
-            _ => Self::Setup(error.to_string()),
-        }
+        let status = if matches!(error, SweepError::File { .. }) { FAILED } else { SETUP };
+        Self { why: error.to_string(), status }
     }
 }
 
 impl Args {
     fn sweep(&self) -> Result<Sweep, Failure> {
-        let profile = load_with(&self.profile, &self.settings).map_err(|error| Failure::Setup(error.to_string()))?;
+        let profile = load_with(&self.profile, &self.settings).or_setup()?;
         let axes: Vec<Axis> = self.vary.iter().map(|axis| Axis::parse_for(axis, &profile)).collect::<Result<_, _>>()?;
         let design = self.latin.map_or(Design::Grid, |points| Design::Latin { points, seed: self.seed });
         Ok(Sweep { profile, workload: self.workload, axes, design })
@@ -96,24 +87,10 @@ impl Args {
     }
 }
 
-pub(super) fn run(args: &Args) -> ExitCode {
-    match sweep(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(Failure::Setup(why)) => fail(format_args!("model: {why}"), SETUP),
-        Err(Failure::Failed(why)) => fail(format_args!("model: {why}"), FAILED),
-        Err(Failure::Stopped { done, of }) => {
-            let kept = args.journal();
-            let why =
-                format!("stopped; {done} of {of} points are kept in {}, and the same command goes on", kept.display());
-            fail(format_args!("model: {why}"), exit::STOPPED)
-        }
-    }
-}
-
-fn sweep(args: &Args) -> Result<(), Failure> {
+pub(super) fn run(args: &Args) -> Done {
     let sweep = args.sweep()?;
     let of = sweep.points()?.len();
-    let stop = stop_flag().map_err(|error| Failure::Setup(format!("cannot watch for signals: {error}")))?;
+    let stop = stop_flag().map_err(|error| format!("cannot watch for signals: {error}")).or_setup()?;
     let (mut journal, done) = Journal::open(&args.journal(), &sweep)?;
     let threads = args.threads.unwrap_or_else(pool::threads);
     if !done.is_empty() {
@@ -131,16 +108,19 @@ fn sweep(args: &Args) -> Result<(), Failure> {
         return Err(error.into());
     }
     if rows.len() < of {
-        return Err(Failure::Stopped { done: rows.len(), of });
+        let (done, kept) = (rows.len(), args.journal());
+        let why =
+            format!("stopped; {done} of {of} points are kept in {}, and the same command goes on", kept.display());
+        return Err(Failure { why, status: exit::STOPPED });
     }
     eprintln!("model: {of} points on {threads} threads in {:.2} s", progress.seconds());
     write(args, &sweep, &rows)?;
     journal.remove()?;
     match rows.iter().filter(|row| row.result.is_err()).count() {
-        0 => Ok(()),
+        0 => Ok(ExitCode::SUCCESS),
         failed => {
             let why = format!("{failed} of {of} points failed; the column `error` of {} says why", args.out.display());
-            Err(Failure::Failed(why))
+            Err(Failure { why, status: FAILED })
         }
     }
 }
@@ -157,16 +137,13 @@ fn stop_flag() -> io::Result<Arc<AtomicBool>> {
 
 fn write(args: &Args, sweep: &Sweep, rows: &[Row]) -> Result<(), Failure> {
     let columns = columns(sweep, rows)?;
-    let failed = |error: io::Error| Failure::Failed(error.to_string());
-    replace(&args.out, &csv(&columns)).map_err(failed)?;
+    replace(&args.out, &csv(&columns)).or_failed()?;
     if let Some(path) = &args.parquet {
-        parquet::write(&columns, path).map_err(failed)?;
+        parquet::write(&columns, path).or_failed()?;
     }
     if let Some(path) = &args.html {
         let page = modelled::sweep::page(sweep, rows, &command_line())?;
-        if write_page(&page, path) != ExitCode::SUCCESS {
-            return Err(Failure::Failed("the page is missing".to_owned()));
-        }
+        write_page(&page, path)?;
     }
     Ok(())
 }

@@ -3,8 +3,8 @@
 use std::io;
 use std::path::Path;
 
+use offramp_model::claims::mechanism::{Curve, Mechanism, Panel};
 use offramp_model::claims::{Row, Table as ClaimTable};
-use offramp_model::mechanism::{Curve, Mechanism, Panel};
 
 use crate::report::document::{Document, Section, Table};
 use crate::report::figure::{Figure, Mark, Plot, Series};
@@ -62,16 +62,16 @@ fn rows(table: &ClaimTable, mechanisms: &[Mechanism]) -> Table {
         };
         let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
         let error = row.error.map(|error| format!("{error:+.1} {}", row.error_unit)).unwrap_or_default();
-        let shown = mechanisms.iter().find(|mechanism| mechanism.claims.contains(&row.id.as_str()));
+        let shown = mechanisms.iter().find(|mechanism| mechanism.claims.contains(&row.id));
         let cells = [
             row.id.clone(),
             format!("{}{part}", row.published),
             row.modelled.clone().unwrap_or_else(|| "–".to_owned()),
             error,
-            row.kind.name().to_owned(),
+            row.kind.to_string(),
             row.target.clone(),
             verdict.to_owned(),
-            shown.map(|mechanism| mechanism.title.to_owned()).unwrap_or_default(),
+            shown.map(|mechanism| mechanism.title.clone()).unwrap_or_default(),
         ];
         cells.to_vec()
     };
@@ -100,25 +100,26 @@ fn fitted(table: &ClaimTable) -> Table {
 
 fn section(mechanism: &Mechanism) -> Section {
     Section {
-        heading: mechanism.title.to_owned(),
-        paragraphs: vec![format!("Claims: {}.", mechanism.claims.join(", ")), mechanism.says.to_owned()],
-        command: Some(mechanism.command.to_owned()),
-        figures: mechanism.panels.iter().map(figure).collect(),
+        heading: mechanism.title.clone(),
+        paragraphs: vec![format!("Claims: {}.", mechanism.claims.join(", ")), mechanism.says.clone()],
+        command: Some(mechanism.command.clone()),
+        figures: mechanism.panels.iter().map(|panel| figure(mechanism, panel)).collect(),
         tables: Vec::new(),
     }
 }
 
-fn figure(panel: &Panel) -> Figure {
+fn figure(mechanism: &Mechanism, panel: &Panel) -> Figure {
+    let axis = mechanism.axis(panel);
     let series = |curve: &Curve| Series {
         name: curve.name.clone(),
-        mark: if curve.is_published { Mark::Points } else { Mark::Line },
+        mark: if curve.is_published() { Mark::Points } else { Mark::Line },
         points: curve.points.clone(),
     };
     Figure::Plot(Plot {
-        title: panel.title.to_owned(),
-        x_title: panel.x_title.to_owned(),
-        y_title: panel.y_title.to_owned(),
-        x_is_log: panel.x_is_log,
+        title: panel.title.clone(),
+        x_title: axis.title.clone(),
+        y_title: panel.y_title.clone(),
+        x_is_log: axis.is_log,
         y_is_log: false,
         series: panel.curves.iter().map(series).collect(),
     })
@@ -139,7 +140,7 @@ pub fn write_charts(mechanisms: &[Mechanism], directory: &Path) -> io::Result<us
         for (at, panel) in mechanism.panels.iter().enumerate() {
             let suffix = if at == 0 { String::new() } else { format!("-{}", at + 1) };
             let path = directory.join(format!("{}{suffix}.svg", mechanism.name));
-            std::fs::write(&path, figure(panel).svg()).map_err(|error| named(&path, error))?;
+            std::fs::write(&path, figure(mechanism, panel).svg()).map_err(|error| named(&path, error))?;
             written += 1;
         }
     }
@@ -149,55 +150,37 @@ pub fn write_charts(mechanisms: &[Mechanism], directory: &Path) -> io::Result<us
 #[cfg(test)]
 mod tests {
     use super::*;
-    use offramp_model::claims::Kind;
 
     fn mechanism() -> Mechanism {
-        let curve = |name: &str, is_published| Curve { name: name.to_owned(), is_published, points: vec![[1.0, 2.0]] };
-        let panel = || Panel {
-            title: "speed",
-            x_title: "MHz",
-            y_title: "KiB/s",
-            x_is_log: false,
-            curves: vec![curve("modelled", false), curve("published", true)],
-        };
-        Mechanism {
-            name: "isa-clock",
-            title: "The clock",
-            claims: &["I7"],
-            says: "It bends.",
-            command: "offramp model sweep",
-            panels: vec![panel(), panel()],
-        }
+        let panel = r#"
+            [[panel]]
+            title = "speed"
+            y_title = "KiB/s"
+            curves = [{ name = "modelled", y = "2 * x" }, { name = "published", points = [[1, 2]] }]
+        "#;
+        let head = r#"
+            title = "The clock"
+            claims = ["I7"]
+            says = "It bends."
+            command = "offramp model sweep"
+            x = { title = "MHz", values = [1] }
+        "#;
+        Mechanism::draw(&[head, panel, panel].concat(), Path::new("isa-clock.toml")).unwrap()
     }
 
     #[test]
     fn the_page_has_every_row_with_its_verdict_and_the_chart_that_shows_it() {
         let row = |id: &str, ok| Row {
             id: id.to_owned(),
-            part: String::new(),
             published: "970 KiB/s".to_owned(),
             modelled: Some("994 KiB/s".to_owned()),
-            live: None,
             error: Some(2.5),
             error_unit: "%",
-            kind: Kind::Predicted,
-            target: "within 5 %".to_owned(),
             ok: Some(ok),
             assumption: if ok { "no wait states".to_owned() } else { String::new() },
-            hangs_on: None,
+            ..Row::default()
         };
-        let table = ClaimTable {
-            rows: vec![row("I7", true), row("R4", false)],
-            fitted_numbers: Vec::new(),
-            chosen_numbers: Vec::new(),
-            fitted_rows: 0,
-            chosen_rows: 0,
-            predicted_rows: 2,
-            predicted_figures: 2,
-            predicted_figures_met: 1,
-            missed_rows: 1,
-            live_run: None,
-        };
+        let table = ClaimTable { rows: vec![row("I7", true), row("R4", false)], ..ClaimTable::default() };
         // The template writes a slash as its number.
         let html =
             |table: &ClaimTable| page(table, &[mechanism()], "offramp model report").html().replace("&#x2f;", "/");

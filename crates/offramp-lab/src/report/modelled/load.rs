@@ -4,7 +4,7 @@ use offramp_model::config::Workload;
 use offramp_model::metrics::METRICS;
 use offramp_model::pool;
 use offramp_model::profile::Profile;
-use offramp_model::profile::schema::{self, ARRIVALS, Key};
+use offramp_model::profile::schema::{self, Key};
 use offramp_model::sweep::{Axis, Design, Sweep, SweepError, Values};
 
 use crate::report::figure::{Figure, Mark, Plot, Series};
@@ -20,7 +20,7 @@ const DRAWN: [&str; 3] = ["throughput_kib_per_s", "requests_per_s", "latency_p99
 /// The parameter that says how much is asked of a system; `None`: as much as it can.
 fn load(profile: &Profile, workload: Workload) -> Option<&'static Key> {
     let has_requests = workload.is_one_way() || matches!(workload, Workload::UdpRr | Workload::TcpRr);
-    let is_closed = ARRIVALS[profile.value("workload.arrivals") as usize] == "closed" && !workload.is_one_way();
+    let is_closed = profile.word("workload.arrivals") == "closed" && !workload.is_one_way();
     let name = match (has_requests, is_closed) {
         (true, true) => "workload.outstanding",
         (true, false) => "workload.request_rate",

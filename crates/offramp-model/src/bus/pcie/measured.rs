@@ -6,8 +6,9 @@
 //! has a latency of its own, which was measured apart. All else is predicted.
 
 use super::{Pcie, payload_bps};
-use crate::bus::Transfers;
-use crate::time::Span;
+use crate::bus::{Bus, Transfers};
+use crate::config;
+use crate::profile::Profile;
 
 /// The table, a line for each curve.
 const TABLE: &str = include_str!("pcie-bench.csv");
@@ -45,36 +46,22 @@ pub fn measured() -> Vec<Measured> {
     let sizes: Vec<u64> = lines.next().into_iter().flatten().skip(3).filter_map(|size| size.parse().ok()).collect();
     let curve = |mut fields: std::str::Split<'static, char>| {
         let (host, latency, name) = (fields.next()?, fields.next()?, fields.next()?);
-        let (_, transfers) = *Transfers::NAMES.iter().find(|(of, _)| *of == name)?;
+        let transfers = name.parse().ok()?;
         let rates = sizes.iter().copied().zip(fields.filter_map(|rate| rate.parse().ok())).collect();
         Some(Measured { host, transfers, read_latency_ns: latency.parse().ok()?, rates })
     };
     lines.filter_map(curve).collect()
 }
 
-/// The adapter's link in a host with that latency.
-pub const fn link(read_latency_ns: u64) -> Pcie {
-    Pcie {
-        transfers_per_second: 8_000_000_000,
-        lanes: 8,
-        payload_len_max: 256,
-        read_request_len_max: 512,
-        completion_len_max: 256,
-        has_ecrc: false,
-        read_latency: Span::ns(read_latency_ns),
-        write_latency: Span::ns(200),
-        // 28.7 Gbit/s in 64 bytes are 56 million reads per second, times 600 ns.
-        outstanding_reads: 34,
-        // 24.3 Gbit/s in 64 bytes are 47.5 million writes per second.
-        write_interval: Span(21_070),
-        // 43.0 Gbit/s in 128 bytes are 23.8 ns for each read, 3.4 more than its bytes take.
-        read_engine: Span(3_400),
-        // 42.4 Gbit/s in 128 bytes are 24.15 ns for each write, 3.15 more than its bytes take.
-        write_engine: Span(3_150),
-        line_len: 64,
-        posted_credit_len: 0,
-        credit_latency: Span::ZERO,
-        iommu: None,
+/// The adapter's link in a host with that latency: the profile `pcie-3x8`.
+///
+/// # Panics
+/// Never: the profile is part of the program, and tests read it.
+pub fn link(read_latency_ns: u64) -> Pcie {
+    let profile = Profile::load_bus("pcie-3x8").unwrap_or_else(|error| panic!("{error}"));
+    match config::bus(&profile.with("bus.read_latency", &format!("{read_latency_ns}ns"))).0 {
+        Bus::Pcie(pcie) => pcie,
+        other => panic!("pcie-3x8 is {other:?}"),
     }
 }
 

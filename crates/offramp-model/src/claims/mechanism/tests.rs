@@ -1,5 +1,10 @@
 use super::*;
 
+fn drawn(name: &str) -> Mechanism {
+    let (file, text) = EMBEDDED.iter().find(|(file, _)| *file == format!("charts/{name}.toml")).unwrap();
+    Mechanism::draw(text, Path::new(file)).unwrap()
+}
+
 fn curve<'a>(mechanism: &'a Mechanism, panel: usize, name: &str) -> &'a [[f64; 2]] {
     let curve = mechanism.panels[panel].curves.iter().find(|curve| curve.name.starts_with(name));
     &curve.unwrap_or_else(|| panic!("{} has no curve {name}", mechanism.name)).points
@@ -11,7 +16,7 @@ fn at(points: &[[f64; 2]], x: f64) -> f64 {
 
 #[test]
 fn a_faster_bus_is_never_slower_and_the_published_points_lie_on_the_curve() {
-    let mechanism = isa::clock().unwrap();
+    let mechanism = drawn("isa-clock");
     let modelled = curve(&mechanism, 0, "WD8003EP");
     assert!(modelled.windows(2).all(|pair| pair[1][1] >= pair[0][1] * 0.999));
     for [clock, published] in curve(&mechanism, 0, "published") {
@@ -23,7 +28,7 @@ fn a_faster_bus_is_never_slower_and_the_published_points_lie_on_the_curve() {
 
 #[test]
 fn a_window_that_fits_is_never_lost_and_a_large_one_is_by_the_old_sender() {
-    let mechanism = isa::window().unwrap();
+    let mechanism = drawn("window");
     for panel in &mechanism.panels[1].curves {
         assert!(at(&panel.points, 4.0) < 0.5, "{}", panel.name);
     }
@@ -33,7 +38,7 @@ fn a_window_that_fits_is_never_lost_and_a_large_one_is_by_the_old_sender() {
 
 #[test]
 fn longer_batches_in_the_wrong_order_leave_fewer_segments_under_way() {
-    let mechanism = driver::order().unwrap();
+    let mechanism = drawn("order");
     let (forward, reversed) = (curve(&mechanism, 0, "in order"), curve(&mechanism, 0, "last frame first"));
     let offloaded = curve(&mechanism, 0, "in order, checksums");
     assert!(at(forward, 1000.0) > 2.0 * at(reversed, 1000.0), "{forward:?} {reversed:?}");
@@ -45,7 +50,7 @@ fn longer_batches_in_the_wrong_order_leave_fewer_segments_under_way() {
 
 #[test]
 fn moderation_spares_more_under_load_and_its_wait_is_paid_at_every_load() {
-    let mechanism = driver::moderation().unwrap();
+    let mechanism = drawn("moderation");
     let spared = |name: &str| {
         let load = curve(&mechanism, 0, name);
         at(load, 32_000.0) - at(load, 1000.0)
@@ -58,7 +63,7 @@ fn moderation_spares_more_under_load_and_its_wait_is_paid_at_every_load() {
 
 #[test]
 fn the_knee_of_pci_bursts_is_near_256_bytes() {
-    let mechanism = master::bursts();
+    let mechanism = drawn("pci-bursts");
     let points = curve(&mechanism, 0, "20 clocks");
     // Half of the gain from doubling is gone there: below it doubles nearly, above it hardly grows.
     assert!(at(points, 64.0) / at(points, 32.0) > 1.5);
@@ -68,7 +73,7 @@ fn the_knee_of_pci_bursts_is_near_256_bytes() {
 
 #[test]
 fn large_sends_spare_processor_time_at_the_limit_of_the_line_and_bring_throughput_below_it() {
-    let mechanism = frames::large_send().unwrap();
+    let mechanism = drawn("large-send");
     let of = |panel, name, scale| at(curve(&mechanism, panel, name), scale);
     let (off, on) = (of(0, "segment", 100.0), of(0, "large", 100.0));
     assert!((off - 40.0).abs() < 5.0 && (on - 19.0).abs() < 5.0, "{off} {on}");
@@ -78,7 +83,7 @@ fn large_sends_spare_processor_time_at_the_limit_of_the_line_and_bring_throughpu
 
 #[test]
 fn jumbo_frames_spare_time_for_each_byte_and_bring_throughput_where_the_processor_is_the_limit() {
-    let mechanism = frames::jumbo().unwrap();
+    let mechanism = drawn("jumbo");
     for cost in &mechanism.panels[1].curves {
         assert!(cost.points.windows(2).all(|pair| pair[1][1] < pair[0][1]), "{cost:?}");
     }
@@ -89,7 +94,7 @@ fn jumbo_frames_spare_time_for_each_byte_and_bring_throughput_where_the_processo
 
 #[test]
 fn pcie_has_less_than_its_bytes_below_256_and_the_measured_ends_lie_on_the_curves() {
-    let mechanism = express::express();
+    let mechanism = drawn("pcie");
     let (bytes, reading) = (curve(&mechanism, 0, "bytes alone, reading"), curve(&mechanism, 0, "reading"));
     assert!(
         at(reading, 64.0) < 0.7 * at(bytes, 64.0) && (0.94..0.97).contains(&(at(reading, 512.0) / at(bytes, 512.0)))
@@ -110,7 +115,7 @@ fn pcie_has_less_than_its_bytes_below_256_and_the_measured_ends_lie_on_the_curve
 
 #[test]
 fn on_a_shared_bus_who_waits_takes_it_from_the_other_and_who_asks_again_at_once_does_too() {
-    let mechanism = master::shared();
+    let mechanism = drawn("pci-shared");
     let (waiting, leaving) =
         (curve(&mechanism, 0, "both, the second waits"), curve(&mechanism, 0, "both, the second dis"));
     assert!(at(waiting, 8.0) < 0.6 * at(waiting, 0.0) && at(leaving, 8.0) > 2.0 * at(waiting, 8.0), "{mechanism:?}");
@@ -122,7 +127,7 @@ fn on_a_shared_bus_who_waits_takes_it_from_the_other_and_who_asks_again_at_once_
 
 #[test]
 fn an_adapter_that_sums_brings_nothing_at_the_limit_of_the_line_and_as_much_at_every_speed_below_it() {
-    let mechanism = work::checksum().unwrap();
+    let mechanism = drawn("checksum");
     for gain in &mechanism.panels[1].curves {
         assert!(at(&gain.points, 12.5).abs() < 1.0, "{gain:?}");
         let slow = [100.0, 200.0, 400.0].map(|scale| at(&gain.points, scale));
@@ -132,7 +137,7 @@ fn an_adapter_that_sums_brings_nothing_at_the_limit_of_the_line_and_as_much_at_e
 
 #[test]
 fn what_a_cipher_in_the_adapter_is_worth_grows_with_what_is_encrypted_until_its_rate_is_the_limit() {
-    let mechanism = work::ipsec().unwrap();
+    let mechanism = drawn("ipsec");
     let (host, free) = (curve(&mechanism, 0, "the host"), curve(&mechanism, 0, "the adapter encrypts, without"));
     let gain = |share| at(free, share) / at(host, share);
     assert!(gain(0.1) < 1.1 && gain(4.0) > 1.4 && gain(100.0) > 10.0, "{mechanism:?}");
@@ -144,7 +149,7 @@ fn what_a_cipher_in_the_adapter_is_worth_grows_with_what_is_encrypted_until_its_
 
 #[test]
 fn queues_bring_one_connection_nothing_and_many_as_much_as_there_are_processors() {
-    let mechanism = queues::queues().unwrap();
+    let mechanism = drawn("queues");
     let speed = |queues, flows| at(curve(&mechanism, 0, queues), flows);
     for queues in ["2 queues", "4 queues"] {
         assert!(speed(queues, 1.0) < 1.001 * speed("1 queue", 1.0), "{mechanism:?}");

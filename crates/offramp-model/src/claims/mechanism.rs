@@ -1,0 +1,217 @@
+//! The curves that show why: for each mechanism behind the claims, what the model says over the parameter that governs
+//! it, with what was published beside it. Each is a file in `charts/`:
+//!
+//! ```toml
+//! title = "The clock of an ISA bus"
+//! says = "The processor waits for every byte that it copies."
+//! command = "offramp model sweep 486-wd8003ep --workload ttcp-receive --vary bus.clock=4MHz..30MHz/14 --out isa.csv"
+//! system = "486-wd8003ep"
+//! workload = "ttcp-receive"
+//! run = { fast = {}, slow = { set = { "adapter.transfer_cycles" = "6" } } }
+//! x = { title = "clock of the bus, MHz", parameter = "bus.clock", unit = "MHz", values = [6.7, 13.4, 20] }
+//!
+//! [[panel]]
+//! title = "Throughput"
+//! y_title = "KiB/s"
+//! curves = [
+//!     { name = "no wait states", y = "fast.throughput_kib_per_s" },
+//!     { name = "published", points = [[6.7, 740], [13.4, 970]] },
+//! ]
+//! ```
+//!
+//! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, which it may
+//! name; the parameter of the axis has this value in every run.
+
+use super::case::{Case, RunSpec, Settings, texts};
+use super::engine::Engine;
+use crate::pool;
+use crate::profile::{ProfileError, form, key_error};
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// A mechanism, and the charts that show it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Mechanism {
+    /// Short name, for files and links: that of its file.
+    #[serde(skip)]
+    pub name: String,
+    /// What it is.
+    pub title: String,
+    /// The claims that rest on it.
+    #[serde(default)]
+    pub claims: Vec<String>,
+    /// What the charts show and why, in a few sentences.
+    pub says: String,
+    /// A command that makes the same figures, or some of them.
+    pub command: String,
+    system: Option<String>,
+    workload: Option<String>,
+    #[serde(default)]
+    set: Settings,
+    #[serde(default)]
+    run: BTreeMap<String, RunSpec>,
+    x: Axis,
+    /// The charts.
+    #[serde(rename = "panel")]
+    pub panels: Vec<Panel>,
+    #[serde(skip)]
+    file: PathBuf,
+}
+
+/// What lies to the right.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Axis {
+    /// What it is, with its unit.
+    pub title: String,
+    /// Equal steps to the right are equal ratios.
+    #[serde(default)]
+    pub is_log: bool,
+    parameter: Option<String>,
+    /// Unit of the values of the parameter.
+    #[serde(default)]
+    unit: String,
+    values: Vec<f64>,
+}
+
+/// One chart.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Panel {
+    /// What it shows.
+    pub title: String,
+    /// Its own axis, where it is not that of the mechanism.
+    x: Option<Axis>,
+    /// What lies upwards, with its unit.
+    pub y_title: String,
+    /// The curves.
+    pub curves: Vec<Curve>,
+}
+
+/// Points of one system, or of a publication.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Curve {
+    /// Whose they are.
+    pub name: String,
+    /// x and y of each point.
+    #[serde(default)]
+    pub points: Vec<[f64; 2]>,
+    /// What is modelled, at each x.
+    y: Option<String>,
+    /// What was published, where an expression has its points.
+    measured: Option<String>,
+}
+
+impl Curve {
+    /// They were published, not modelled.
+    pub fn is_published(&self) -> bool {
+        self.y.is_none()
+    }
+}
+
+impl Mechanism {
+    /// Reads a mechanism from the text of a file, and runs all that its charts show.
+    ///
+    /// # Errors
+    /// When it is no TOML, when a key is unknown, missing or wrong, when a run stands still, or when an expression is none.
+    pub fn draw(text: &str, file: &Path) -> Result<Self, ProfileError> {
+        let mut mechanism: Self = toml::from_str(text).map_err(|error| form(&file.display().to_string(), error))?;
+        file.clone_into(&mut mechanism.file);
+        mechanism.name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let engine = Engine::new();
+        let curves: Vec<_> =
+            mechanism.panels.iter().flat_map(|panel| panel.curves.iter().map(move |curve| (panel, curve))).collect();
+        let draw = |(panel, curve): &(&Panel, &Curve)| mechanism.points(&engine, mechanism.axis(panel), curve);
+        let drawn = pool::map(&curves, pool::threads(), draw, |_, points| points.is_ok());
+        let drawn = drawn.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+        for (curve, points) in mechanism.panels.iter_mut().flat_map(|panel| &mut panel.curves).zip(drawn) {
+            curve.points = points;
+        }
+        Ok(mechanism)
+    }
+
+    /// What lies to the right in one of its charts.
+    pub fn axis<'a>(&'a self, panel: &'a Panel) -> &'a Axis {
+        panel.x.as_ref().unwrap_or(&self.x)
+    }
+
+    fn points(&self, engine: &Engine, axis: &Axis, curve: &Curve) -> Result<Vec<[f64; 2]>, ProfileError> {
+        let point = |y: &String, x: f64| {
+            let case = self.at(axis, x);
+            case.run.keys().try_for_each(|name| case.planned(name, None).map(drop))?;
+            let figure = engine.figure(&case, y, None);
+            figure.map(|y| [x, y]).map_err(|why| case.error("panel.curves.y", engine.stalled(&case).unwrap_or(why)))
+        };
+        let measured = |text: &String| {
+            let case = self.at(axis, 0.0);
+            let points = engine.evaluate(&case, text, None, false);
+            let points = points.and_then(|of| Vec::deserialize(of).map_err(|error| error.to_string()));
+            points.map_err(|why| case.error("panel.curves.measured", why))
+        };
+        let points: Vec<[f64; 2]> = match (&curve.y, &curve.measured) {
+            (Some(y), _) => axis.values.iter().map(|x| point(y, *x)).collect::<Result<_, _>>()?,
+            (None, Some(text)) => measured(text)?,
+            (None, None) => curve.points.clone(),
+        };
+        let is_point = |[x, y]: &[f64; 2]| x.is_finite() && y.is_finite() && (*x > 0.0 || !axis.is_log);
+        if points.is_empty() || !points.iter().all(is_point) {
+            let why = "a curve has points, each of two finite numbers, and x above 0 where it is_log";
+            let (file, key) = (self.file.display().to_string(), format!("panel.curves.{}", curve.name));
+            return Err(key_error(&file, &key, why.to_owned()));
+        }
+        Ok(points)
+    }
+
+    /// All that is run at one place of an axis: a case, of which only the runs count.
+    fn at(&self, axis: &Axis, x: f64) -> Case {
+        let (mut set, parameter) = (self.set.clone(), axis.parameter.clone());
+        set.extend(parameter.map(|name| (name, format!("{x}{}", axis.unit))));
+        let (system, workload, run) = (self.system.clone(), self.workload.clone(), self.run.clone());
+        let figure = BTreeMap::from([("x".to_owned(), x.to_string())]);
+        Case { system, workload, set, run, figure, file: self.file.clone(), ..Case::default() }
+    }
+}
+
+macro_rules! embedded {
+    ($($name:literal),* $(,)?) => {
+        &[$((concat!("charts/", $name, ".toml"), include_str!(concat!("../../charts/", $name, ".toml"))),)*]
+    };
+}
+
+static EMBEDDED: &[(&str, &str)] = embedded![
+    "isa-clock",
+    "window",
+    "nfs",
+    "order",
+    "moderation",
+    "queues",
+    "pci-bursts",
+    "pci-shared",
+    "pcie",
+    "large-send",
+    "jumbo",
+    "checksum",
+    "ipsec",
+];
+
+/// Every mechanism that comes with offramp.
+///
+/// # Errors
+/// When a file is wrong, or a run stands still.
+pub fn all() -> Result<Vec<Mechanism>, ProfileError> {
+    EMBEDDED.iter().map(|(file, text)| Mechanism::draw(text, Path::new(file))).collect()
+}
+
+/// Mechanisms of files, and of the `.toml` files of directories.
+///
+/// # Errors
+/// When one cannot be read or drawn.
+pub fn read(paths: &[PathBuf]) -> Result<Vec<Mechanism>, ProfileError> {
+    texts(paths)?.iter().map(|(file, text)| Mechanism::draw(text, file)).collect()
+}
+
+#[cfg(test)]
+mod tests;
