@@ -26,8 +26,8 @@ pub use text::text;
 use crate::pool;
 use crate::profile::ProfileError;
 use crate::profile::quantity::Tag;
-use case::RowSpec;
-use engine::{Engine, parameters};
+use case::{RowSpec, Variation};
+use engine::{Engine, has_intervals, parameters};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -81,6 +81,9 @@ pub struct Row {
     pub published: String,
     /// What the model says; `None` where its run stands still.
     pub modelled: Option<String>,
+    /// The lowest and the highest that the model says over all numbers that are intervals, and the nominal one; `None` where
+    /// none is.
+    pub interval: Option<[String; 2]>,
     /// What the lab measured of the claim, by one comparison after the other; `None` where it measured nothing.
     pub live: Option<Vec<Live>>,
     /// By how much that is above what was published.
@@ -173,19 +176,22 @@ impl Table {
     }
 }
 
-/// Runs all that the cases need. A row names the parameters that it hangs on, as far as `hangs_on` wants
+/// Runs all that the cases need, and again at `samples` places of the numbers that are intervals. A row names the parameters that it hangs on, as far as `hangs_on` wants
 /// numbers with their tag: each such number takes one more of each run of the row.
 ///
 /// # Errors
 /// When a case names what there is not, or an expression of it is none.
-pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool) -> Result<Table, ProfileError> {
+pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool, samples: usize) -> Result<Table, ProfileError> {
     let engine = Engine::new();
     for case in cases {
-        case.run.keys().try_for_each(|name| case.planned(name, None).map(drop))?;
+        case.run.keys().try_for_each(|name| case.planned(name, Variation::None).map(drop))?;
     }
     let specs: Vec<_> = cases.iter().flat_map(|case| case.rows.iter().map(move |spec| (case, spec))).collect();
     let rows = pool::map(&specs, pool::threads(), |(case, spec)| engine.row(case, spec), |_, row| row.is_ok());
     let mut rows = rows.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
+    for (row, interval) in rows.iter_mut().zip(intervals(&engine, &specs, samples)) {
+        row.interval = interval;
+    }
     let has_figure = |spec: &RowSpec| spec.metric.is_some() && !matches!(spec.kind, Kind::Structural | Kind::Shown);
     let varied = specs.iter().enumerate().filter(|(_, (_, spec))| has_figure(spec));
     let varied: Vec<_> =
@@ -199,6 +205,29 @@ pub fn check(cases: &[Case], hangs_on: fn(Tag) -> bool) -> Result<Table, Profile
         hangs_on.sort_by(|a, b| b.elasticity.abs().total_cmp(&a.elasticity.abs()));
     }
     Ok(Table::new(rows, cases))
+}
+
+/// The lowest and the highest figure of each row over all samples and the nominal one; `None` of a row whose runs have no
+/// interval.
+fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Vec<Option<[String; 2]>> {
+    let rows = specs.iter().enumerate().filter(|(_, (case, spec))| spec.metric.is_some() && has_intervals(case));
+    // The nominal figure is the last one.
+    let places: Vec<_> = rows.flat_map(|(at, _)| (0..=samples).map(move |sample| (at, sample))).collect();
+    let one = |&(at, sample): &(usize, usize)| {
+        let variation = if sample < samples { Variation::Sample(sample, samples) } else { Variation::None };
+        engine.figure(specs[at].0, specs[at].1.metric.as_ref()?, variation).ok()
+    };
+    let found = pool::map(&places, pool::threads(), one, |_, _| true);
+    let mut ends = vec![None; specs.len()];
+    for ((at, _), value) in places.iter().zip(found) {
+        let Some(value) = value.flatten().filter(|_| samples > 0) else { continue };
+        let [low, high] = ends[*at].unwrap_or([value; 2]);
+        ends[*at] = Some([value.min(low), value.max(high)]);
+    }
+    let shown = |(ends, (_, spec)): (Option<[f64; 2]>, &(&Case, &RowSpec))| {
+        ends.map(|ends| ends.map(|value| engine::shown(spec, value)))
+    };
+    ends.into_iter().zip(specs).map(shown).collect()
 }
 
 /// Every number with this tag on which a run of the cases rests, once.

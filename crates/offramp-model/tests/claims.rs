@@ -2,9 +2,10 @@
 
 use offramp_model::claims::{self, Dependence, FittedNumber, Kind, Row, Table};
 use offramp_model::profile::quantity::Tag;
+use offramp_model::uncertainty::SAMPLES;
 use std::sync::LazyLock;
 
-static TABLE: LazyLock<Table> = LazyLock::new(|| claims::check(claims::all(), |_| false).unwrap());
+static TABLE: LazyLock<Table> = LazyLock::new(|| claims::check(claims::all(), |_| false, SAMPLES).unwrap());
 
 #[test]
 fn each_of_the_sixty_claims_stands_once_says_something_and_has_its_rows() {
@@ -84,7 +85,7 @@ fn the_rows_are_counted_by_kind_and_each_figure_that_is_met_once() {
 
 #[test]
 fn no_figure_that_is_called_predicted_hangs_on_a_number_that_was_fitted_to_it_or_chosen() {
-    let table = claims::check(claims::all(), |tag| matches!(tag, Tag::Fitted | Tag::Chosen)).unwrap();
+    let table = claims::check(claims::all(), |tag| matches!(tag, Tag::Fitted | Tag::Chosen), 0).unwrap();
     let found = |row: &Row| {
         let is_own = |of: &&Dependence| of.tag == Tag::Chosen || of.fitted_to.iter().any(|name| is_named(row, name));
         row.hangs_on.iter().flatten().find(is_own).map(|of| of.name)
@@ -107,4 +108,25 @@ fn the_table_is_the_one_that_was_reviewed() {
         std::fs::write(path, &text).unwrap();
     }
     assert_eq!(std::fs::read_to_string(path).unwrap_or_default(), text);
+}
+
+#[test]
+fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
+    let case = |set: &str| {
+        let text = format!(
+            "published = \"nobody\"\nsource = \"nobody\"\nsystem = \"486-wd8003ep\"\nworkload = \"ttcp-receive\"\n\
+             set = {{ \"workload.time\" = \"2s\", \"bus.clock\" = \"{set}\" }}\n[[row]]\nmetric = \"throughput_kib_per_s\"\n"
+        );
+        claims::Case::parse(&text, "case.toml".as_ref()).unwrap()
+    };
+    let row = |set| claims::check(&[case(set)], |_| false, 8).unwrap().rows.remove(0);
+    let (plain, varied) = (row("8MHz"), row("6.7MHz..20MHz"));
+    assert_eq!(plain.interval, None);
+    let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
+    let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
+    let at = |set| number(row(set).modelled.as_deref().unwrap());
+    // Each eighth of the interval has a sample.
+    assert!(low >= at("6.7MHz") && low < at("8.4MHz") && high <= at("20MHz") && high > at("18.3MHz"), "{varied:?}");
+    assert!((low..=high).contains(&number(varied.modelled.as_deref().unwrap())));
+    assert_eq!(row("6.7MHz..20MHz"), varied, "the samples are the same each time");
 }

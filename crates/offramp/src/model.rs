@@ -138,6 +138,8 @@ struct LedgerArgs {
     /// Say on which parameters each figure hangs
     #[arg(long)]
     hangs_on: bool,
+    #[command(flatten)]
+    samples: SampleArgs,
     /// Print one JSON object instead of text
     #[arg(long)]
     json: bool,
@@ -223,7 +225,9 @@ fn run_command(args: &Args) -> Done {
         Command::Sweep(args) => sweep::run(args),
         Command::Sensitivity(args) => sensitivity::run(args),
         Command::Report(args) => report::run(args),
-        Command::Claims(args) => show_claims(&args.ledger, &claims_table(args.live.as_deref(), args.ledger.tags())?),
+        Command::Claims(ClaimsArgs { ledger, live }) => {
+            show_claims(ledger, &claims_table(live.as_deref(), ledger.tags(), ledger.samples.samples)?)
+        }
     }
 }
 
@@ -383,9 +387,9 @@ fn run_text(profile: &Profile, outcome: &Outcome) -> String {
 }
 
 /// The table of claims, with what the lab measured beside it if there is a report of it.
-fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool) -> Result<claims::Table, Failure> {
+fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool, samples: usize) -> Result<claims::Table, Failure> {
     let report = live.map(live::read).transpose().or_setup()?;
-    let mut table = claims::check(claims::all(), hangs_on).or_failed()?;
+    let mut table = claims::check(claims::all(), hangs_on, samples).or_failed()?;
     if let Some(report) = &report {
         live::fill(&mut table, report);
     }
@@ -393,8 +397,9 @@ fn claims_table(live: Option<&Path>, hangs_on: fn(Tag) -> bool) -> Result<claims
 }
 
 fn check(args: &CheckArgs) -> Done {
-    let table = claims::read(&args.files).and_then(|cases| claims::check(&cases, args.ledger.tags()));
-    show_claims(&args.ledger, &table.or_setup()?)
+    let CheckArgs { files, ledger } = args;
+    let table = claims::read(files).and_then(|cases| claims::check(&cases, ledger.tags(), ledger.samples.samples));
+    show_claims(ledger, &table.or_setup()?)
 }
 
 fn show_claims(args: &LedgerArgs, table: &claims::Table) -> Done {

@@ -19,8 +19,12 @@
 use super::Kind;
 use crate::config::Workload;
 use crate::profile::quantity::nearest;
-use crate::profile::schema::Key;
+use crate::profile::schema::{KEYS, Key};
 use crate::profile::{Profile, ProfileError, form, key_error, read_text};
+use crate::sweep::between;
+use rand::seq::SliceRandom;
+use rand::{RngExt, SeedableRng};
+use rand_chacha::ChaCha8Rng;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -176,12 +180,11 @@ impl Case {
         key_error(&self.file.display().to_string(), key, why)
     }
 
-    /// All that one of its runs stands for: one, or one for each combination of the values that it varies. In each the
-    /// parameter `raised` is higher, if there is a higher value of it.
+    /// All that one of its runs stands for: one, or one for each combination of the values that it varies.
     ///
     /// # Errors
     /// When a system, a workload, a parameter or a value is wrong.
-    pub(super) fn planned(&self, name: &str, raised: Option<&'static Key>) -> Result<Vec<Planned>, ProfileError> {
+    pub(super) fn planned(&self, name: &str, variation: Variation) -> Result<Vec<Planned>, ProfileError> {
         let run = &self.run[name];
         let missing = |key: &str| self.error(&format!("run.{name}.{key}"), format!("the {key} is missing"));
         let system = run.system.as_ref().or(self.system.as_ref()).ok_or_else(|| missing("system"))?;
@@ -206,14 +209,56 @@ impl Case {
             let mut profile = base.clone();
             profile.set_all(of).map_err(|error| self.error("set", error.to_string()))?;
             let mut fingerprint = format!("{} {workload} {of:?}", base.name);
-            if let Some((key, higher)) = raised.and_then(|key| Some((key, raise(&profile, key)?))) {
-                profile = higher;
-                fingerprint += key.name;
+            if let Some((varied, how)) = variation.of(&profile) {
+                profile = varied;
+                fingerprint += &how;
             }
             Ok(Planned { profile, workload: *found, fingerprint })
         };
         settings.iter().map(planned).collect()
     }
+}
+
+/// How all runs of a figure differ from what their case says.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Variation {
+    /// Not at all.
+    None,
+    /// This parameter is higher, if there is a higher value of it.
+    Raised(&'static Key),
+    /// Each number that is an interval stands where this one of so many samples has it.
+    Sample(usize, usize),
+}
+
+impl Variation {
+    /// A profile varied, and how; `None` where nothing changes.
+    fn of(self, profile: &Profile) -> Option<(Profile, String)> {
+        match self {
+            Self::None => None,
+            Self::Raised(key) => Some((raise(profile, key)?, key.name.to_owned())),
+            Self::Sample(sample, samples) => {
+                let intervals: Vec<_> =
+                    KEYS.iter().filter_map(|key| Some((key, profile.interval(key.name)?))).collect();
+                let at = |&(key, interval): &(&'static Key, _)| {
+                    (key, between(key, interval, false, place(key, sample, samples)))
+                };
+                let mut varied = profile.clone();
+                let is_varied = !intervals.is_empty() && varied.set_base_units(intervals.iter().map(at)).is_ok();
+                is_varied.then(|| (varied, format!("sample {sample} of {samples}")))
+            }
+        }
+    }
+}
+
+/// Where a sample has a number in its interval, from 0 to 1: as in a Latin hypercube, each of as many parts as there are
+/// samples has one. In all runs the same number stands at the same place.
+fn place(key: &Key, sample: usize, samples: usize) -> f64 {
+    let seed = KEYS.iter().position(|other| other.name == key.name).unwrap_or_default() as u64;
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    let mut parts: Vec<usize> = (0..samples).collect();
+    parts.shuffle(&mut rng);
+    let within = (0..=sample).map(|_| rng.random_range(0.0..1.0)).last().unwrap_or(0.5);
+    (parts[sample] as f64 + within) / samples as f64
 }
 
 /// The next value by which the influence of a parameter shows: a tenth more, and at least one step.

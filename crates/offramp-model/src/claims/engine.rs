@@ -1,12 +1,12 @@
 //! Evaluates the rows of cases. A run is made when an expression first names it, and once.
 
-use super::case::{Case, ONLY_RUN, Planned, RowSpec, Within, raised};
+use super::case::{Case, ONLY_RUN, Planned, RowSpec, Variation, Within, raised};
 use super::functions::environment;
 use super::{Dependence, POINTS, Row};
 use crate::metrics::{self, METRICS};
 use crate::profile::ProfileError;
 use crate::profile::quantity::{Dimension, Quantity, Tag, nearest};
-use crate::profile::schema::Key;
+use crate::profile::schema::{KEYS, Key};
 use crate::sensitivity::OF_THE_RUN;
 use crate::simulation::{ModelError, Outcome, run};
 use minijinja::value::{ValueKind, merge_maps};
@@ -21,9 +21,6 @@ const STALLED: &str = "stalled";
 
 /// The figures of one run, once it has ended.
 type Cell = Arc<OnceLock<Value>>;
-
-/// The parameter that is higher in every run.
-type Raised = Option<&'static Key>;
 
 pub(super) struct Engine {
     environment: Environment<'static>,
@@ -45,17 +42,13 @@ impl Engine {
 
     fn judged(&self, case: &Case, spec: &RowSpec) -> Result<Row, (&'static str, String)> {
         let render = |key, text: &str| self.render(case, text).map_err(|why| (key, why));
-        let metric = spec.metric.as_ref().map(|text| self.figure(case, text, None)).transpose();
+        let metric = spec.metric.as_ref().map(|text| self.figure(case, text, Variation::None)).transpose();
         let modelled = metric.map_err(|why| ("metric", why))?;
-        let holds = spec.holds.as_ref().map(|text| self.evaluate(case, text, None, false)).transpose();
+        let holds = spec.holds.as_ref().map(|text| self.evaluate(case, text, Variation::None, false)).transpose();
         let holds = holds.map_err(|why| ("holds", why))?.map(|value| value.is_true());
         let part = render("part", &spec.part)?;
         let mut row = Row { part, ok: holds, assumption: render("assumed", &spec.assumed)?, ..Row::new(case, spec) };
-        let show = |value: f64| {
-            // As many digits as were published.
-            let digits = spec.value.map_or(1, |value| value.to_string().split_once('.').map_or(0, |(_, of)| of.len()));
-            format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
-        };
+        let show = |value: f64| shown(spec, value);
         row.modelled = modelled.map(show);
         if let (Some(published), Some(modelled), Some(within)) = (spec.value, modelled, spec.within) {
             let (points, percent) = (modelled - published, 100.0 * (modelled / published - 1.0));
@@ -83,46 +76,58 @@ impl Engine {
     /// What a percent more of a parameter does to the figure of a row; `None` where that is next to nothing.
     pub(super) fn dependence(&self, case: &Case, spec: &RowSpec, of: &(&'static Key, Quantity)) -> Option<Dependence> {
         let (metric, (key, quantity)) = (spec.metric.as_ref()?, of);
-        let here = self.figure(case, metric, None).ok()?;
-        let change = (self.figure(case, metric, Some(*key)).ok()? - here) / here.abs();
+        let here = self.figure(case, metric, Variation::None).ok()?;
+        let change = (self.figure(case, metric, Variation::Raised(key)).ok()? - here) / here.abs();
         let elasticity = change / (raised(key, quantity.value) as f64 / quantity.value as f64).ln();
         let (tag, fitted_to) = (quantity.tag, quantity.fitted_to.clone());
         let depends = elasticity.is_finite() && elasticity.abs() >= DEPENDS_FROM;
         depends.then_some(Dependence { name: key.name, elasticity, tag, fitted_to })
     }
 
-    pub(super) fn figure(&self, case: &Case, text: &str, raised: Raised) -> Result<f64, String> {
-        f64::try_from(self.evaluate(case, text, raised, false)?).map_err(|error| error.to_string())
+    pub(super) fn figure(&self, case: &Case, text: &str, variation: Variation) -> Result<f64, String> {
+        f64::try_from(self.evaluate(case, text, variation, false)?).map_err(|error| error.to_string())
     }
 
-    pub(super) fn evaluate(&self, case: &Case, text: &str, raised: Raised, is_figure: bool) -> Result<Value, String> {
+    pub(super) fn evaluate(
+        &self,
+        case: &Case,
+        text: &str,
+        variation: Variation,
+        is_figure: bool,
+    ) -> Result<Value, String> {
         let expression = self.environment.compile_expression(text).map_err(|error| error.to_string())?;
-        let names = self.names(case, expression.undeclared_variables(true), raised, is_figure)?;
+        let names = self.names(case, expression.undeclared_variables(true), variation, is_figure)?;
         expression.eval(names).map_err(|error| error.to_string())
     }
 
     fn render(&self, case: &Case, text: &str) -> Result<String, String> {
         let template = self.environment.template_from_str(text).map_err(|error| error.to_string())?;
-        let names = self.names(case, template.undeclared_variables(true), None, false)?;
+        let names = self.names(case, template.undeclared_variables(true), Variation::None, false)?;
         template.render(names).map_err(|error| error.to_string())
     }
 
     /// The values of the names of an expression. A figure names runs alone, so that none hangs on itself.
-    fn names(&self, case: &Case, paths: HashSet<String>, raised: Raised, is_figure: bool) -> Result<Value, String> {
+    fn names(
+        &self,
+        case: &Case,
+        paths: HashSet<String>,
+        variation: Variation,
+        is_figure: bool,
+    ) -> Result<Value, String> {
         let mut names = BTreeMap::new();
         for path in paths {
             let mut parts = path.split('.');
             let (name, field) = (parts.next().unwrap_or_default(), parts.next());
             let value = if case.run.contains_key(name) {
-                let run = self.run(case, name, raised);
+                let run = self.run(case, name, variation);
                 field.map_or(Ok(()), |field| read(&run, field).map(drop))?;
                 run
             } else if let Some(text) = case.figure.get(name).filter(|_| !is_figure) {
-                self.evaluate(case, text, raised, true)?
+                self.evaluate(case, text, variation, true)?
             } else if self.environment.globals().any(|(global, _)| global == name) {
                 continue;
             } else if case.run.contains_key(ONLY_RUN) {
-                read(&self.run(case, ONLY_RUN, raised), name)?
+                read(&self.run(case, ONLY_RUN, variation), name)?
             } else {
                 let known: Vec<&str> = case.run.keys().chain(case.figure.keys()).map(String::as_str).collect();
                 return Err(format!("there is no run or figure {name:?}{}", nearest(name, &known)));
@@ -133,11 +138,11 @@ impl Engine {
     }
 
     /// The figures of a run by name; of one that is varied, a list of them.
-    fn run(&self, case: &Case, name: &str, raised: Raised) -> Value {
-        let key = format!("{} {name} {:?} {}", case.file.display(), case.set, raised.map_or("", |key| key.name));
+    fn run(&self, case: &Case, name: &str, variation: Variation) -> Value {
+        let key = format!("{} {name} {:?} {variation:?}", case.file.display(), case.set);
         self.once(key, || {
             // Whether they can be planned was checked before.
-            let planned = case.planned(name, raised).unwrap_or_default();
+            let planned = case.planned(name, variation).unwrap_or_default();
             let mut all: Vec<Value> = planned.iter().map(|planned| self.outcome(planned)).collect();
             if case.run[name].vary.is_empty() { all.pop().unwrap_or_default() } else { Value::from(all) }
         })
@@ -156,9 +161,15 @@ impl Engine {
 
     /// Why a run of a case has no outcome.
     pub(super) fn stalled(&self, case: &Case) -> Option<String> {
-        let planned = case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten();
+        let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
         planned.map(|of| self.outcome(&of)).find_map(|of| of.get_attr(STALLED).ok()?.as_str().map(str::to_owned))
     }
+}
+
+/// A figure of a row, with as many digits as were published.
+pub(super) fn shown(spec: &RowSpec, value: f64) -> String {
+    let digits = spec.value.map_or(1, |value| value.to_string().split_once('.').map_or(0, |(_, of)| of.len()));
+    format!("{value:.digits$} {}", unit(spec)).trim_end().to_owned()
 }
 
 /// The unit that a row gives, or that of the metric that it is about.
@@ -197,10 +208,16 @@ fn fields(result: Result<Outcome, ModelError>) -> Value {
     merge_maps([metrics.chain(of_run).collect(), Value::from_serialize(outcome.counts)])
 }
 
+/// Whether a number of the case's runs is an interval.
+pub(super) fn has_intervals(case: &Case) -> bool {
+    let planned = case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten();
+    planned.into_iter().any(|of| KEYS.iter().any(|key| of.profile.interval(key.name).is_some()))
+}
+
 /// The parameters of a case's runs that have a number, a tag that is wanted, and a say in what is modelled.
 pub(super) fn parameters(case: &Case, is_wanted: impl Fn(Tag) -> bool) -> Vec<(&'static Key, Quantity)> {
     let mut found: BTreeMap<_, (&'static Key, Quantity)> = BTreeMap::new();
-    for planned in case.run.keys().filter_map(|name| case.planned(name, None).ok()).flatten() {
+    for planned in case.run.keys().filter_map(|name| case.planned(name, Variation::None).ok()).flatten() {
         for (key, quantity) in planned.profile.said() {
             let is_number = !matches!(key.dimension, Dimension::Choice(_)) && quantity.value > 0;
             // Another run of the case may leave the number as the profile has it, and that one has a source.

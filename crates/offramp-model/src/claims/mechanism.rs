@@ -22,7 +22,7 @@
 //! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, which it may
 //! name; the parameter of the axis has this value in every run.
 
-use super::case::{Case, RunSpec, Settings, texts};
+use super::case::{Case, RunSpec, Settings, Variation, texts};
 use super::engine::Engine;
 use crate::pool;
 use crate::profile::{ProfileError, form, key_error};
@@ -141,13 +141,13 @@ impl Mechanism {
     fn points(&self, engine: &Engine, axis: &Axis, curve: &Curve) -> Result<Vec<[f64; 2]>, ProfileError> {
         let point = |y: &String, x: f64| {
             let case = self.at(axis, x);
-            case.run.keys().try_for_each(|name| case.planned(name, None).map(drop))?;
-            let figure = engine.figure(&case, y, None);
+            case.run.keys().try_for_each(|name| case.planned(name, Variation::None).map(drop))?;
+            let figure = engine.figure(&case, y, Variation::None);
             figure.map(|y| [x, y]).map_err(|why| case.error("panel.curves.y", engine.stalled(&case).unwrap_or(why)))
         };
         let measured = |text: &String| {
             let case = self.at(axis, 0.0);
-            let points = engine.evaluate(&case, text, None, false);
+            let points = engine.evaluate(&case, text, Variation::None, false);
             let points = points.and_then(|of| Vec::deserialize(of).map_err(|error| error.to_string()));
             points.map_err(|why| case.error("panel.curves.measured", why))
         };

@@ -48,8 +48,9 @@ fn write_row(out: &mut String, row: &Row) {
     let part = if row.part.is_empty() { String::new() } else { format!(" ({})", row.part) };
     let error = row.error.map(|error| format!(", {error:+.1} {}", row.error_unit)).unwrap_or_default();
     let modelled = row.modelled.as_deref().unwrap_or("-");
+    let interval = row.interval.as_ref().map(|[low, high]| format!(" ({low} to {high})")).unwrap_or_default();
     let _ = writeln!(out, "{:4} {verdict} {:10} {}{part}", row.id, row.kind, row.published);
-    let _ = writeln!(out, "     modelled: {modelled}{error}; target: {}", row.target);
+    let _ = writeln!(out, "     modelled: {modelled}{interval}{error}; target: {}", row.target);
     if !row.assumption.is_empty() {
         let _ = writeln!(out, "     assumed: {}", row.assumption);
     }

@@ -26,7 +26,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Done {
     // Before the charts, which take longer: a file that cannot be read is reported at once.
-    let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false)).transpose()?;
+    let table = args.html.as_ref().map(|_| claims_table(args.live.as_deref(), |_| false, 0)).transpose()?;
     let mechanisms = match args.files.as_slice() {
         [] => mechanism::all().or_failed()?,
         files => mechanism::read(files).or_setup()?,
