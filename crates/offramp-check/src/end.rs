@@ -20,6 +20,8 @@ use crate::oracle::Captured;
 const NAMESPACES: &str = "/run/netns";
 /// Bytes that the kernel may hold for a capture: a batch of super-frames that arrive as small frames.
 const BUFFER_LEN: usize = 64 << 20;
+/// Longest frame that is captured, in bytes: an aggregate that is too long must be seen.
+const FRAME_LEN_MAX: usize = 128 << 10;
 /// How long a sender waits for room in its queue.
 const SEND_PATIENCE: Duration = Duration::from_secs(1);
 /// Pause between two attempts to send.
@@ -161,7 +163,8 @@ impl LocalEnd {
         progress: &mut (dyn FnMut(&str) + Send),
     ) -> Result<Self, CheckError> {
         let (guard, features, packet, mac) = namespace.run(|| -> Result<_, CheckError> {
-            let config = PacketConfig { buffer_len: BUFFER_LEN, ..PacketConfig::new(interface) };
+            let config =
+                PacketConfig { buffer_len: BUFFER_LEN, frame_len_max: FRAME_LEN_MAX, ..PacketConfig::new(interface) };
             let packet = Packet::open(&config)?;
             if !packet.link()?.has_carrier {
                 return Err(CheckError::Down(name.to_owned()));

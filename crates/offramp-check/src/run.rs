@@ -202,7 +202,10 @@ impl Direction<'_> {
     fn probe(&mut self) -> Result<(), CheckError> {
         self.apply(&Setting::default())?;
         for _ in 0..PROBES_MAX {
-            if matches!(self.exchange.one(&plan::probe(), Allowed::default())?, Outcome::Right) {
+            let outcome = self.exchange.one(&plan::probe(), Allowed::default())?;
+            if matches!(&outcome, Outcome::Right)
+                || matches!(&outcome, Outcome::Wrong(wrong) if !wrong.captured.is_empty())
+            {
                 return Ok(());
             }
         }

@@ -1,9 +1,11 @@
 //! Beds for tests: two namespaces and what lies between them.
 #![allow(dead_code, reason = "each test program uses a part")]
 
+pub mod rig;
+
 use std::fs;
 use std::path::PathBuf;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
@@ -21,6 +23,9 @@ pub fn quick() -> Config {
     Config { depth: Depth::Quick, only: Vec::new(), seed: 1 }
 }
 
+/// How many beds this process has made: each has a directory of its own.
+static BEDS: AtomicUsize = AtomicUsize::new(0);
+
 /// Two namespaces with an interface each.
 pub struct Bed {
     pub namespaces: [NetNs; 2],
@@ -31,7 +36,8 @@ impl Bed {
     pub fn new(name: &str) -> Self {
         let namespace =
             || NetNs::new().unwrap_or_else(|e| panic!("this test needs network namespaces: {e}; run as root"));
-        let state_dir = std::env::temp_dir().join(format!("offramp-check-{name}-{}", std::process::id()));
+        let number = BEDS.fetch_add(1, Ordering::Relaxed);
+        let state_dir = std::env::temp_dir().join(format!("offramp-check-{name}-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&state_dir);
         Self { namespaces: [namespace(), namespace()], state_dir }
     }
