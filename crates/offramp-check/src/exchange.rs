@@ -18,21 +18,27 @@ use crate::packet::Identity;
 const BATCH_FRAMES_MAX: usize = 512;
 /// Bytes of one batch, at most, if it is more than one case.
 const BATCH_BYTES_MAX: usize = 512 << 10;
-/// How long the next frame of a batch may take.
-const ARRIVAL_PATIENCE: Duration = Duration::from_millis(250);
+/// How long the next frame of a batch may take, where nothing is known of the path.
+pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
+/// The same of a path that is fast: a processor may be busy that long.
+const PATIENCE_MIN: Duration = Duration::from_millis(50);
+/// A frame may take as many times as long as the first did.
+const PATIENCE_FACTOR: u32 = 50;
 /// The same where only frames are missing that may be lost: those with a wrong checksum.
 const BAD_PATIENCE: Duration = Duration::from_millis(30);
 /// How long frames are waited for that must not come.
 const LINGER: Duration = Duration::from_millis(1);
-/// How often a case is sent again of which frames are missing: other traffic may have cost them.
-const ATTEMPTS_MAX: usize = 3;
+/// How often a case is sent of which frames are missing: other traffic may have cost them.
+const ATTEMPTS_MAX: u32 = 6;
+/// Pause before a case is sent again; it grows with each attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(3);
 
 /// What became of a case.
 #[derive(Debug)]
 pub(crate) enum Outcome {
     Right,
-    /// The kernel refused a frame, with that error number.
-    Refused(i32),
+    /// The kernel refused a frame.
+    Refused,
     Wrong(Box<Wrong>),
 }
 
@@ -53,6 +59,15 @@ pub(crate) struct Outcomes {
     pub coalesced: usize,
     pub refused: Vec<i32>,
     pub wrong: Vec<(Case, Wrong)>,
+    /// Cases of which frames were missing, and that were right when they were sent again.
+    pub lost: usize,
+}
+
+impl Wrong {
+    /// Whether other traffic may have done it.
+    pub(crate) fn may_be_loss(&self) -> bool {
+        matches!(self.difference.fault, Fault::NothingArrives | Fault::FrameMissing)
+    }
 }
 
 /// The way from one end to the other.
@@ -64,6 +79,8 @@ pub(crate) struct Exchange<'a> {
     /// Number of the next case.
     pub next_case: &'a mut u16,
     pub stop: &'a AtomicBool,
+    /// How long the next frame of a batch may take.
+    pub patience: Duration,
 }
 
 impl Exchange<'_> {
@@ -105,53 +122,46 @@ impl Exchange<'_> {
         (identity, case.build(&self.addressing, identity))
     }
 
+    /// Sends a batch; the cases of which frames are missing are sent again.
     fn batch(
         &mut self,
-        batch: Vec<(Identity, Built)>,
+        mut batch: Vec<(Identity, Built)>,
         allowed: Allowed,
         outcomes: &mut Outcomes,
     ) -> Result<(), CheckError> {
-        let (refused, mut captured) = self.send(&batch)?;
-        for (identity, built) in batch {
-            outcomes.sent += 1;
-            let frames = captured.remove(&identity.case).unwrap_or_default();
-            outcomes.coalesced += usize::from(frames.iter().any(|frame| frame.meta.segmentation.is_some()));
-            let case = built.case;
-            let outcome = match refused.get(&identity.case) {
-                Some(errno) => Outcome::Refused(*errno),
-                None => self.judged(built, frames, allowed)?,
-            };
-            match outcome {
-                Outcome::Right => {}
-                Outcome::Refused(errno) => outcomes.refused.push(errno),
-                Outcome::Wrong(wrong) => outcomes.wrong.push((case, *wrong)),
+        outcomes.sent += batch.len();
+        for attempt in 1.. {
+            let (refused, mut captured) = self.send(&batch)?;
+            let mut lost = Vec::new();
+            for (identity, built) in batch {
+                let frames = captured.remove(&identity.case).unwrap_or_default();
+                outcomes.coalesced += usize::from(frames.iter().any(|frame| frame.meta.segmentation.is_some()));
+                if let Some(errno) = refused.get(&identity.case) {
+                    outcomes.refused.push(*errno);
+                    continue;
+                }
+                match oracle::compare(&built, &frames, allowed) {
+                    None => outcomes.lost += usize::from(attempt > 1),
+                    Some(difference) => {
+                        let (case, wrong) = (built.case, Wrong { difference, built, captured: frames });
+                        let wrongs = if wrong.may_be_loss() { &mut lost } else { &mut outcomes.wrong };
+                        wrongs.push((case, wrong));
+                    }
+                }
             }
+            if lost.is_empty() || attempt == ATTEMPTS_MAX {
+                outcomes.wrong.append(&mut lost);
+                break;
+            }
+            std::thread::sleep(RETRY_PAUSE * attempt);
+            batch = lost.iter().map(|(case, _)| self.build(case)).collect();
         }
         Ok(())
     }
 
-    /// Compares; a case of which frames are missing is sent again.
-    fn judged(
-        &mut self,
-        mut built: Built,
-        mut captured: Vec<Captured>,
-        allowed: Allowed,
-    ) -> Result<Outcome, CheckError> {
-        for attempt in 1.. {
-            let Some(difference) = oracle::compare(&built, &captured, allowed) else { break };
-            let may_be_loss = matches!(difference.fault, Fault::NothingArrives | Fault::FrameMissing);
-            if !may_be_loss || attempt == ATTEMPTS_MAX {
-                return Ok(Outcome::Wrong(Box::new(Wrong { difference, built, captured })));
-            }
-            let again = self.build(&built.case);
-            let (refused, mut frames) = self.send(std::slice::from_ref(&again))?;
-            if let Some(errno) = refused.get(&again.0.case) {
-                return Ok(Outcome::Refused(*errno));
-            }
-            captured = frames.remove(&again.0.case).unwrap_or_default();
-            built = again.1;
-        }
-        Ok(Outcome::Right)
+    /// Learns from the time that a case took how long to wait for the next.
+    pub(crate) fn learn_patience(&mut self, took: Duration) {
+        self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
     }
 
     /// Sends one case and says what became of it.
@@ -160,12 +170,12 @@ impl Exchange<'_> {
         let batch = vec![self.build(case)];
         self.batch(batch, allowed, &mut outcomes)?;
         let wrong = outcomes.wrong.pop().map(|(_, wrong)| Outcome::Wrong(Box::new(wrong)));
-        Ok(wrong.or_else(|| outcomes.refused.pop().map(Outcome::Refused)).unwrap_or(Outcome::Right))
+        Ok(wrong.or_else(|| outcomes.refused.pop().map(|_| Outcome::Refused)).unwrap_or(Outcome::Right))
     }
 
     /// Sends a batch and captures until all has arrived, or nothing more does. Returns refusals and frames by case.
     fn send(&mut self, batch: &[(Identity, Built)]) -> Result<(BTreeMap<u16, i32>, oracle::ByCase), CheckError> {
-        let mut capture = Capture::new(batch, self.run);
+        let mut capture = Capture::new(batch, self.run, self.patience);
         let mut refused = BTreeMap::new();
         for (identity, built) in batch {
             for sent in &built.sent {
@@ -205,16 +215,17 @@ struct Capture {
     /// Frames of the wire that are missing by case: good ones, and those with a wrong checksum.
     missing: BTreeMap<u16, [usize; 2]>,
     last: Instant,
+    patience: Duration,
 }
 
 impl Capture {
-    fn new(batch: &[(Identity, Built)], run: u16) -> Self {
+    fn new(batch: &[(Identity, Built)], run: u16, patience: Duration) -> Self {
         let count = |built: &Built| {
             let bad = built.expected.iter().filter(|frame| frame.is_bad).count();
             [built.expected.len() - bad, bad]
         };
         let missing = batch.iter().map(|(identity, built)| (identity.case, count(built))).collect();
-        Self { run, frames: BTreeMap::new(), missing, last: Instant::now() }
+        Self { run, frames: BTreeMap::new(), missing, last: Instant::now(), patience }
     }
 
     /// Takes a frame; whether it is one of the batch.
@@ -243,7 +254,7 @@ impl Capture {
     fn wait(&self) -> Option<Duration> {
         let is_missing = |which: usize| self.missing.values().any(|left| left[which] > 0);
         let patience = match () {
-            () if is_missing(0) => ARRIVAL_PATIENCE,
+            () if is_missing(0) => self.patience,
             () if is_missing(1) => BAD_PATIENCE,
             () => return None,
         };

@@ -88,10 +88,13 @@ fn verdict_word(verdict: &Verdict) -> &'static str {
 
 /// What stands beside a verdict.
 fn remark(row: &Row) -> String {
-    let cases = match (row.cases, row.coalesced) {
-        (cases, 0) => format!("{cases} cases"),
-        (cases, coalesced) => format!("{cases} cases, {coalesced} arrived as super-frames"),
-    };
+    let mut cases = format!("{} cases", row.cases);
+    if row.coalesced > 0 {
+        let _ = write!(cases, ", {} arrived as super-frames", row.coalesced);
+    }
+    if row.lost > 0 {
+        let _ = write!(cases, ", {} lost frames and were right when sent again", row.lost);
+    }
     match &row.verdict {
         Verdict::Right => cases,
         Verdict::Wrong(finding) => finding.what.to_owned(),
@@ -147,6 +150,7 @@ mod tests {
             features: vec!["tx-udp-segmentation"],
             cases: 7,
             coalesced: 0,
+            lost: 0,
             verdict,
         };
         let finding = Finding {

@@ -60,6 +60,8 @@ pub struct Row {
     pub cases: usize,
     /// Cases that arrived as super-frames.
     pub coalesced: usize,
+    /// Cases of which frames were lost, and that were right when they were sent again.
+    pub lost: usize,
     /// The verdict.
     #[serde(flatten)]
     pub verdict: Verdict,

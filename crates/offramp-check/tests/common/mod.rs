@@ -29,6 +29,8 @@ static BEDS: AtomicUsize = AtomicUsize::new(0);
 /// Two namespaces with an interface each.
 pub struct Bed {
     pub namespaces: [NetNs; 2],
+    /// What lies between them, where that is a namespace.
+    middle: Option<NetNs>,
     pub state_dir: PathBuf,
 }
 
@@ -39,7 +41,7 @@ impl Bed {
         let number = BEDS.fetch_add(1, Ordering::Relaxed);
         let state_dir = std::env::temp_dir().join(format!("offramp-check-{name}-{}-{number}", std::process::id()));
         let _ = fs::remove_dir_all(&state_dir);
-        Self { namespaces: [namespace(), namespace()], state_dir }
+        Self { namespaces: [namespace(), namespace()], middle: None, state_dir }
     }
 
     pub fn veth(name: &str, mtu: u32) -> Self {
@@ -51,6 +53,31 @@ impl Bed {
         })
         .unwrap();
         bed.set_up(mtu);
+        bed
+    }
+
+    /// Two veth pairs with a bridge between them, in a third namespace.
+    pub fn bridged(name: &str, mtu: u32) -> Self {
+        let mut bed = Self::new(name);
+        let middle = NetNs::new().unwrap();
+        middle
+            .run(|| {
+                link::create_bridge("br").unwrap();
+                link::disable_ipv6("br").unwrap();
+                for (n, (namespace, name)) in bed.namespaces.iter().zip(NAMES).enumerate() {
+                    let port = format!("port{n}");
+                    link::create_veth(&port, name).unwrap();
+                    link::move_to(name, namespace).unwrap();
+                    link::disable_ipv6(&port).unwrap();
+                    link::set_mtu(&port, mtu).unwrap();
+                    link::set_master(&port, "br").unwrap();
+                    link::set_up(&port).unwrap();
+                }
+                link::set_up("br").unwrap();
+            })
+            .unwrap();
+        bed.set_up(mtu);
+        bed.middle = Some(middle);
         bed
     }
 
