@@ -12,6 +12,7 @@ use offramp_offload::meta::RxMeta;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::ethtool::Features;
 use offramp_ports::sys::{NetNs, link};
+use serde::{Deserialize, Serialize};
 
 use crate::error::CheckError;
 use crate::oracle::Captured;
@@ -47,8 +48,8 @@ pub struct Description {
     pub name: String,
     /// The interface.
     pub interface: String,
-    /// The namespace's name for `ip netns exec`, where it has one.
-    pub namespace: Option<String>,
+    /// What stands before a command that is to run there: `ip netns exec NS `, `ssh HOST `, or nothing.
+    pub shell_prefix: String,
     /// Its driver.
     pub driver: String,
     /// Bytes of IP in a frame.
@@ -58,7 +59,8 @@ pub struct Description {
 }
 
 /// What a feature of an end can be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Offered {
     /// It can be switched.
     Switchable,
@@ -101,7 +103,7 @@ pub trait End {
     ///
     /// # Errors
     /// When it is down, gone, or has another MTU.
-    fn check_link(&self) -> Result<(), CheckError>;
+    fn check_link(&mut self) -> Result<(), CheckError>;
 
     /// Puts every setting back. Returns what is on or off although it was not.
     ///
@@ -145,9 +147,13 @@ impl LocalEnd {
                 cause,
             })?,
         };
-        let of_ip_netns = file.as_ref().filter(|file| file.parent() == Some(Path::new(NAMESPACES)));
-        let named = of_ip_netns.and_then(|file| file.file_name()).map(|name| name.to_string_lossy().into_owned());
-        Self::open_in(namespace, named, name, interface, state_dir, progress)
+        let shell_prefix = match file.as_ref().filter(|file| file.parent() == Some(Path::new(NAMESPACES))) {
+            Some(file) => format!("ip netns exec {} ", file.file_name().unwrap_or_default().display()),
+            None => file.map_or_else(String::new, |file| format!("nsenter --net={} ", file.display())),
+        };
+        let mut end = Self::open_in(namespace, name, interface, state_dir, progress)?;
+        end.description.shell_prefix = shell_prefix;
+        Ok(end)
     }
 
     /// Opens an interface of a namespace. `name` is what it is called in reports.
@@ -156,7 +162,6 @@ impl LocalEnd {
     /// As [`LocalEnd::open`].
     pub fn open_in(
         namespace: NetNs,
-        namespace_name: Option<String>,
         name: &str,
         interface: &str,
         state_dir: &Path,
@@ -178,7 +183,7 @@ impl LocalEnd {
         let description = Description {
             name: name.to_owned(),
             interface: interface.to_owned(),
-            namespace: namespace_name,
+            shell_prefix: String::new(),
             driver: guard.driver().to_owned(),
             mtu: packet.link()?.mtu,
             mac,
@@ -276,7 +281,7 @@ impl End for LocalEnd {
         }
     }
 
-    fn check_link(&self) -> Result<(), CheckError> {
+    fn check_link(&mut self) -> Result<(), CheckError> {
         let Description { name, mtu, .. } = &self.description;
         let state = self.packet.link().map_err(|_| CheckError::WentDown(name.clone()))?;
         if !state.has_carrier {

@@ -67,6 +67,17 @@ pub enum CheckError {
         /// The receiver.
         to: String,
     },
+    /// The other machine does not do what it should.
+    #[error("peer {peer}: {reason}")]
+    Peer {
+        /// The other machine.
+        peer: String,
+        /// What it did.
+        reason: String,
+    },
+    /// A client of a server does not do what it should.
+    #[error("{0}")]
+    Client(String),
     /// No offload of that name.
     #[error("no offload \"{name}\"; there are: {known}")]
     UnknownOffload {

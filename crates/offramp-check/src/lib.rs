@@ -5,6 +5,7 @@
 //! | [`plan`] | which offloads are checked, with which cases: data |
 //! | [`case`] | one case: what is sent, and the frames that must arrive for it |
 //! | [`end`] | an interface: its features are switched, frames are sent and captured |
+//! | [`peer`] | the same on another machine |
 //! | [`run`] | the whole: every offload alone and together, and whose fault it is |
 //! | [`fault`] | what may be wrong, by name |
 //! | [`verdict`] | what was found |
@@ -21,6 +22,7 @@ mod exchange;
 pub mod fault;
 mod oracle;
 mod packet;
+pub mod peer;
 pub mod plan;
 pub mod report;
 pub mod run;

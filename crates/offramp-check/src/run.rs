@@ -18,7 +18,7 @@ const PROBES_MAX: usize = 8;
 /// Least MTU: the smallest of IPv6 (RFC 8200 5).
 const MTU_MIN: u32 = 1280;
 /// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
-const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
+pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 /// Feature that lets segments have any ID.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
@@ -431,8 +431,7 @@ fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
         features.sort_unstable();
         features.dedup();
         let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
-        let within = about.namespace.as_ref().map_or_else(String::new, |name| format!("ip netns exec {name} "));
-        (!off.is_empty()).then(|| format!("{within}ethtool -K {} {}", about.interface, off.join(" ")))
+        (!off.is_empty()).then(|| format!("{}ethtool -K {} {}", about.shell_prefix, about.interface, off.join(" ")))
     };
     ends.iter().filter_map(|end| of_end(end.as_ref())).collect()
 }

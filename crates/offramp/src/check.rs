@@ -3,12 +3,14 @@
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
+use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
 use offramp_lab::device;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -20,6 +22,8 @@ Examples:
   offramp check --pair va blue/vb                 the other one in the network namespace blue of `ip netns`
   offramp check --pair va vb --quick              a few cases of each kind
   offramp check --pair va vb --only tso4,rx-gro   two offloads
+  offramp check --serve eth1                      the other end of a cable, on another machine
+  offramp check --device eth0 --peer 10.0.0.2     here, against that one
   offramp check --list                            what there is
 
 Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
@@ -30,11 +34,23 @@ Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 s
 
 /// Check whether each offload of an interface is right: known frames in, what arrives compared to the byte
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "list"]).required(true)))]
+#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "list"]).required(true)))]
 pub struct Args {
     /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
     #[arg(long, num_args = 2, value_names = ["IF", "IF"])]
     pair: Vec<String>,
+    /// An interface of this machine, against that of a peer
+    #[arg(long, value_name = "IF", requires = "peer")]
+    device: Option<String>,
+    /// Where `offramp check --serve` runs, at the other end of the path
+    #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
+    peer: Option<String>,
+    /// Let peers check against this interface, one after the other
+    #[arg(long, value_name = "IF")]
+    serve: Option<String>,
+    /// Where the server listens [default: every address, and public ones refuse]
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "serve")]
+    bind: Option<String>,
     /// List the offloads
     #[arg(long)]
     list: bool,
@@ -64,6 +80,12 @@ pub struct Args {
     state_dir: Option<PathBuf>,
 }
 
+impl Args {
+    fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(device::default_state_dir)
+    }
+}
+
 /// Runs `offramp check`.
 pub fn run(args: &Args) -> ExitCode {
     if args.list {
@@ -80,21 +102,57 @@ pub fn run(args: &Args) -> ExitCode {
             return fail(format!("check: cannot watch for signal {signal}: {error}"), SETUP);
         }
     }
-    match check_pair(args, &stop) {
+    if let Some(interface) = &args.serve {
+        return serve_peers(args, interface, &stop);
+    }
+    match check_path(args, &stop) {
         Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", exit::STOPPED),
         Err(error) => fail(format!("check: {error}"), SETUP),
         Ok(found) => show(args, &found),
     }
 }
 
-fn check_pair(args: &Args, stop: &AtomicBool) -> Result<Report, CheckError> {
+/// The two ends that the options name.
+fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
+    let state_dir = args.state_dir();
+    let open = |name: &str| LocalEnd::open(name, &state_dir, &mut |line| eprintln!("{line}"));
+    if let (Some(device), Some(peer)) = (&args.device, &args.peer) {
+        let peer = with_port(peer);
+        return Ok([Box::new(open(device)?), Box::new(RemoteEnd::connect(&peer, stop)?)]);
+    }
     let [a, b] = args.pair.as_slice() else { unreachable!("the command line takes two") };
     if a == b {
         return Err(CheckError::SameInterface(a.clone()));
     }
-    let state_dir = args.state_dir.clone().unwrap_or_else(device::default_state_dir);
-    let open = |name: &str| LocalEnd::open(name, &state_dir, &mut |line| eprintln!("{line}"));
-    let mut ends: [Box<dyn End>; 2] = [Box::new(open(a)?), Box::new(open(b)?)];
+    Ok([Box::new(open(a)?), Box::new(open(b)?)])
+}
+
+/// A host, or an address, with the server's port if it has none.
+fn with_port(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(address) => SocketAddr::new(address, PORT_DEFAULT).to_string(),
+        Err(_) if host.contains(':') => host.to_owned(),
+        Err(_) => format!("{host}:{PORT_DEFAULT}"),
+    }
+}
+
+fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
+    let bind = args.bind.as_deref().map_or_else(|| format!("[::]:{PORT_DEFAULT}"), with_port);
+    let config =
+        Serve { interface: interface.to_owned(), state_dir: args.state_dir(), allows_public: args.bind.is_some() };
+    let listener = match TcpListener::bind(&bind) {
+        Ok(listener) => listener,
+        Err(error) => return fail(format!("check: cannot listen on {bind}: {error}; name another with --bind"), SETUP),
+    };
+    eprintln!("serving {interface} on {bind}");
+    match peer::serve(&listener, &config, stop, &mut |line| eprintln!("{line}")) {
+        Ok(()) => ExitCode::from(exit::STOPPED),
+        Err(error) => fail(format!("check: {error}"), SETUP),
+    }
+}
+
+fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError> {
+    let mut ends = ends(args, stop)?;
     let config = check::Config {
         depth: if args.quick { Depth::Quick } else { Depth::Full },
         only: args.only.clone(),

@@ -95,7 +95,7 @@ impl Bed {
 
     pub fn end(&self, side: usize) -> Result<LocalEnd, CheckError> {
         let namespace = self.namespaces[side].try_clone().unwrap();
-        LocalEnd::open_in(namespace, None, NAMES[side], NAMES[side], &self.state_dir, &mut |_| ())
+        LocalEnd::open_in(namespace, NAMES[side], NAMES[side], &self.state_dir, &mut |_| ())
     }
 
     /// What both interfaces are set to.

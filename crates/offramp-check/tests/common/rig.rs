@@ -150,7 +150,7 @@ impl End for RigEnd {
         self.tap.receive(wait)
     }
 
-    fn check_link(&self) -> Result<(), CheckError> {
+    fn check_link(&mut self) -> Result<(), CheckError> {
         self.tap.check_link()
     }
 
