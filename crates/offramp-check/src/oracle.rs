@@ -681,3 +681,6 @@ fn be16(bytes: &[u8], at: usize) -> u16 {
 
 /// Captured frames by the case that they belong to.
 pub(crate) type ByCase = BTreeMap<u16, Vec<Captured>>;
+
+#[cfg(test)]
+mod tests;
