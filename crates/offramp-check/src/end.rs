@@ -194,13 +194,17 @@ impl LocalEnd {
     /// Waits until the link is back.
     fn settle(&self) -> Result<(), CheckError> {
         let begun = Instant::now();
-        while !self.packet.link()?.has_carrier {
-            if begun.elapsed() > SETTLE_MAX {
+        loop {
+            let state = self.packet.link()?;
+            if state.has_carrier {
+                return Ok(());
+            }
+            // A driver takes the carrier away, a user takes the interface down.
+            if !state.is_up || begun.elapsed() > SETTLE_MAX {
                 return Err(CheckError::WentDown(self.description.name.clone()));
             }
             std::thread::sleep(SETTLE_PAUSE);
         }
-        Ok(())
     }
 
     /// What a failed call of the queue means for the check; `None` when it concerns one frame alone.

@@ -95,9 +95,14 @@ impl Exchange<'_> {
             let batch = self.next_batch(&mut rest);
             self.batch(batch, allowed, &mut outcomes)?;
         }
-        self.sender.check_link()?;
-        self.receiver.check_link()?;
+        self.check_links()?;
         Ok(outcomes)
+    }
+
+    /// An interface that is not as it was explains all that is missing.
+    fn check_links(&mut self) -> Result<(), CheckError> {
+        self.sender.check_link()?;
+        self.receiver.check_link()
     }
 
     /// Builds cases from the front of `rest`.
@@ -169,6 +174,7 @@ impl Exchange<'_> {
         let mut outcomes = Outcomes::default();
         let batch = vec![self.build(case)];
         self.batch(batch, allowed, &mut outcomes)?;
+        self.check_links()?;
         let wrong = outcomes.wrong.pop().map(|(_, wrong)| Outcome::Wrong(Box::new(wrong)));
         Ok(wrong.or_else(|| outcomes.refused.pop().map(|_| Outcome::Refused)).unwrap_or(Outcome::Right))
     }

@@ -60,6 +60,7 @@ pub fn run(
     let begun = Instant::now();
     check_names(&config.only)?;
     let outcome = check(ends, config, stop, progress);
+    let commands = outcome.as_ref().map(|rows| commands(ends, rows)).unwrap_or_default();
     for end in ends.iter_mut() {
         let name = end.description().name.clone();
         for line in end.finish()? {
@@ -79,7 +80,7 @@ pub fn run(
             let about = ends[n].description();
             Interface { name: about.name.clone(), driver: about.driver.clone(), mtu: about.mtu }
         }),
-        commands: commands(ends, &rows),
+        commands,
         rows,
     })
 }
@@ -368,16 +369,20 @@ impl Direction<'_> {
         Ok(row)
     }
 
-    /// Everything on at both ends, with the cases of all offloads that are right alone.
+    /// Everything on at both ends but what is wrong alone, with the cases of the others.
     fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
         let is_wrong = |offload: &&Offload| {
             self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))
         };
-        let right = OFFLOADS.iter().filter(|offload| !is_wrong(offload));
-        let mut kinds: Vec<Cases> = right.map(|offload| offload.cases).collect();
+        let (wrong, right): (Vec<&Offload>, Vec<&Offload>) = OFFLOADS.iter().partition(is_wrong);
+        let off: Vec<&str> = wrong.iter().flat_map(|offload| offload.features).copied().collect();
+        let mut setting = Setting::everything();
+        setting.transmit.retain(|feature| !off.contains(feature));
+        setting.receive.retain(|feature| !off.contains(feature));
+        let mut kinds: Vec<Cases> = right.iter().map(|offload| offload.cases).collect();
         kinds.dedup();
         let cases: Vec<Case> = kinds.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
-        self.judge(TOGETHER, interface, &Setting::everything(), &cases)
+        self.judge(TOGETHER, interface, &setting, &cases)
     }
 }
 

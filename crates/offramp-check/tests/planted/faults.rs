@@ -117,7 +117,7 @@ fn transmit_segments() -> Vec<Row> {
             "uso4",
             |frames, whole| {
                 let len = whole.bytes.len() - layout(&frames[0]).unwrap().transport_start;
-                for_each(frames, |bytes, at| put16(bytes, at + 4, len as u16));
+                for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, len as u16));
             },
             Fault::UdpLengthOfSuperFrame,
         ),
@@ -126,7 +126,7 @@ fn transmit_segments() -> Vec<Row> {
             "uso6",
             |frames, whole| {
                 let len = whole.bytes.len() - layout(&frames[0]).unwrap().transport_start;
-                for_each(frames, |bytes, at| put16(bytes, at + 4, len as u16));
+                for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, len as u16));
             },
             Fault::UdpLengthOfSuperFrame,
         ),
@@ -134,7 +134,7 @@ fn transmit_segments() -> Vec<Row> {
             "the UDP length is one too much",
             "uso4",
             |frames, _| {
-                for_each(frames, |bytes, at| put16(bytes, at + 4, get16(bytes, at + 4) + 1));
+                for_each_datagram(frames, |bytes, at| put16(bytes, at + 4, get16(bytes, at + 4) + 1));
             },
             Fault::UdpLength,
         ),
@@ -463,7 +463,16 @@ fn checksum_of(frame: &mut [u8], value: impl Fn(Sum, Sum) -> u16) {
     put16(frame, field, value);
 }
 
-/// Changes each UDP or TCP header; `at` is where it starts. Checksums stay as they are.
+/// Changes each UDP header; `at` is where it starts. Checksums stay as they are.
+fn for_each_datagram(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
+    for frame in frames {
+        if let Some(at) = layout(frame).filter(|at| at.transport == Transport::Udp) {
+            change(frame, at.transport_start);
+        }
+    }
+}
+
+/// Changes each frame; `at` is where TCP or UDP starts. Checksums stay as they are.
 fn for_each(frames: &mut [Vec<u8>], change: impl Fn(&mut [u8], usize)) {
     for frame in frames {
         if let Some(at) = layout(frame) {

@@ -46,7 +46,14 @@ fn mistake(row: &Row) -> Option<String> {
             other => return Some(format!("{}: {} to {}: {other:?}\n", row.name, verdict.from, verdict.to)),
         }
     }
-    (!found).then(|| format!("{}: not found\n", row.name))
+    // What turns it off is known where it can be turned off.
+    let has_command =
+        report.commands.iter().any(|line| line.starts_with(&format!("ethtool -K {name} ")) && line.ends_with(" off"));
+    match found {
+        true if has_command == (row.blame != Blame::Path) => None,
+        true => Some(format!("{}: {:?}\n", row.name, report.commands)),
+        false => Some(format!("{}: not found\n", row.name)),
+    }
 }
 
 #[test]
@@ -66,6 +73,19 @@ fn each_planted_fault_is_found_named_and_blamed_on_the_right_side() {
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
     assert_eq!(mistakes, "");
+}
+
+#[test]
+fn what_is_wrong_alone_is_off_when_all_others_are_together() {
+    let rows = rows();
+    let uso = rows.iter().find(|row| row.offload == "uso4").unwrap();
+    let rig = Rig::new("together", 1500, |side, tap, settings| {
+        Stage::new(tap, settings, if side == FAULTY { uso.planted } else { Planted::None })
+    });
+    let report = run(&mut rig.ends(), &common::quick(), &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let wrong: Vec<_> = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).collect();
+    assert_eq!(wrong.iter().map(|row| row.offload).collect::<Vec<_>>(), ["uso4", "uso6"]);
+    assert_eq!(report.commands, ["ethtool -K cka tx-udp-segmentation off"]);
 }
 
 #[test]
