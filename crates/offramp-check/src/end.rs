@@ -105,6 +105,13 @@ pub trait End {
     /// When it is down, gone, or has another MTU.
     fn check_link(&mut self) -> Result<(), CheckError>;
 
+    /// The command by which a user turns features off here.
+    fn command_off(&self, features: &[&str]) -> String {
+        let Description { shell_prefix, interface, .. } = self.description();
+        let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
+        format!("{shell_prefix}ethtool -K {interface} {}", off.join(" "))
+    }
+
     /// Puts every setting back. Returns what is on or off although it was not.
     ///
     /// # Errors
@@ -156,7 +163,7 @@ impl LocalEnd {
         Ok(end)
     }
 
-    /// Opens an interface of a namespace. `name` is what it is called in reports.
+    /// Opens an interface of a namespace. Reports name it `name`.
     ///
     /// # Errors
     /// As [`LocalEnd::open`].

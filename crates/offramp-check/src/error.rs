@@ -75,6 +75,9 @@ pub enum CheckError {
         /// What it did.
         reason: String,
     },
+    /// The daemon whose ports are to be checked does not do what it should.
+    #[error("daemon: {0}")]
+    Daemon(String),
     /// A client of a server does not do what it should.
     #[error("{0}")]
     Client(String),

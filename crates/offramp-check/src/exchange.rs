@@ -20,7 +20,7 @@ const BATCH_FRAMES_MAX: usize = 512;
 const BATCH_BYTES_MAX: usize = 512 << 10;
 /// How long the next frame of a batch may take, where nothing is known of the path.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
-/// The same of a path that is fast: a processor may be busy that long.
+/// The shortest patience, of a fast path: a processor may be busy that long.
 const PATIENCE_MIN: Duration = Duration::from_millis(50);
 /// A frame may take as many times as long as the first did.
 const PATIENCE_FACTOR: u32 = 50;

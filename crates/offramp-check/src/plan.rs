@@ -52,8 +52,14 @@ pub(crate) struct Offload {
 const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
 const FOR_SEGMENTATION: &[&str] =
     &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-scatter-gather"];
-const FOR_VARIANTS: &[&str] =
-    &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-scatter-gather", "tx-tcp-segmentation"];
+const FOR_VARIANTS: &[&str] = &[
+    "tx-checksum-ip-generic",
+    "tx-checksum-ipv4",
+    "tx-checksum-ipv6",
+    "tx-scatter-gather",
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+];
 
 /// Every offload, in the order in which they are checked.
 pub(crate) const OFFLOADS: &[Offload] = &[
@@ -230,7 +236,7 @@ fn one(len: usize, checksum: Checksum) -> Load {
     Load::One { len: len as u16, checksum }
 }
 
-/// The same with so much payload that `less` bytes are left of the MTU.
+/// The case with payload that leaves `less` bytes of the MTU.
 fn filling(case: Case, mtu: usize, less: usize) -> Case {
     let len = mtu.min(PACKET_LEN_MAX) - case.packet_header_len() - less;
     let load = match case.load {

@@ -204,6 +204,21 @@ mod tests {
         assert_eq!(xml.matches("<testcase ").count(), 4);
     }
 
+    /// The page that describes the object.
+    const PAGE: &str = include_str!("../../../docs/check.md");
+
+    #[test]
+    fn the_page_describes_every_field_of_the_object_and_every_offload() {
+        let object: serde_json::Value = serde_json::from_str(&json(&report())).unwrap();
+        let rows = object["rows"].as_array().unwrap().iter().filter_map(serde_json::Value::as_object);
+        let fields = object.as_object().into_iter().chain(rows).flat_map(serde_json::Map::keys).map(String::as_str);
+        // Those that no row may need, and those whose verdict is always another.
+        let reachable = crate::run::names().into_iter().filter(|name| *name != "tx-vlan");
+        for name in fields.chain(reachable) {
+            assert!(PAGE.contains(&format!("`{name}`")), "{name} is not in docs/check.md");
+        }
+    }
+
     #[test]
     fn the_object_says_its_version_and_each_verdict_by_name() {
         let object: serde_json::Value = serde_json::from_str(&json(&report())).unwrap();

@@ -22,11 +22,11 @@ pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 /// Feature that lets segments have any ID.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
-/// What the path itself is called, with every offload off.
+/// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
-/// What frames of the MTU are called.
+/// Name of frames of the MTU.
 pub const MTU: &str = "mtu";
-/// What all offloads together are called.
+/// Name of all offloads together.
 pub const TOGETHER: &str = "together";
 
 /// How to check.
@@ -435,8 +435,7 @@ fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
         }
         features.sort_unstable();
         features.dedup();
-        let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
-        (!off.is_empty()).then(|| format!("{}ethtool -K {} {}", about.shell_prefix, about.interface, off.join(" ")))
+        (!features.is_empty()).then(|| end.command_off(&features))
     };
     ends.iter().filter_map(|end| of_end(end.as_ref())).collect()
 }

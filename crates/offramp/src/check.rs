@@ -1,6 +1,9 @@
 //! `offramp check`: whether each offload of an interface is right.
 
+mod port_end;
+
 use crate::exit::{self, FAILED, SETUP, fail, print};
+use crate::up::config::CONTROL_DEFAULT;
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
@@ -8,6 +11,7 @@ use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
 use offramp_lab::device;
+use port_end::PortEnd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
 use std::net::{IpAddr, SocketAddr, TcpListener};
@@ -24,6 +28,7 @@ Examples:
   offramp check --pair va vb --only tso4,rx-gro   two offloads
   offramp check --serve eth1                      the other end of a cable, on another machine
   offramp check --device eth0 --peer 10.0.0.2     here, against that one
+  offramp check --self a b                        two ports of a running daemon
   offramp check --list                            what there is
 
 Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
@@ -34,7 +39,7 @@ Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 s
 
 /// Check whether each offload of an interface is right: known frames in, what arrives compared to the byte
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "list"]).required(true)))]
+#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "list"]).required(true)))]
 pub struct Args {
     /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
     #[arg(long, num_args = 2, value_names = ["IF", "IF"])]
@@ -51,6 +56,12 @@ pub struct Args {
     /// Where the server listens [default: every address, and public ones refuse]
     #[arg(long, value_name = "ADDR[:PORT]", requires = "serve")]
     bind: Option<String>,
+    /// Two ports of a running daemon whose hosts are TAPs; none where only two can be meant
+    #[arg(long = "self", num_args = 0..=2, value_names = ["PORT", "PORT"])]
+    ports: Option<Vec<String>>,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, requires = "ports")]
+    control: PathBuf,
     /// List the offloads
     #[arg(long)]
     list: bool,
@@ -115,6 +126,11 @@ pub fn run(args: &Args) -> ExitCode {
 /// The two ends that the options name.
 fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
     let state_dir = args.state_dir();
+    if let Some(ports) = &args.ports {
+        let [a, b] = port_end::two_of(&args.control, ports)?;
+        let open = |status| PortEnd::open(&args.control, status, &state_dir, &mut |line| eprintln!("{line}"));
+        return Ok([Box::new(open(a)?), Box::new(open(b)?)]);
+    }
     let open = |name: &str| LocalEnd::open(name, &state_dir, &mut |line| eprintln!("{line}"));
     if let (Some(device), Some(peer)) = (&args.device, &args.peer) {
         let peer = with_port(peer);

@@ -111,6 +111,35 @@ fn two_taps_of_a_daemon_are_right() {
 }
 
 #[test]
+fn two_ports_of_a_daemon_are_right_and_its_features_are_as_they_were() {
+    let bed = Bed::start("check-self", "");
+    let directory = Directory::new("check-self-state");
+    let (state_dir, control) = (directory.path("state").display().to_string(), bed.control().display().to_string());
+    let check = |more: &[&str]| {
+        offramp(&[&["check", "--quick", "--json", "--state-dir", &state_dir, "--control", &control], more].concat())
+    };
+    offramp(&["set", "--control", &control, "b", "rsc-udp", "off"]);
+    let before =
+        bed.show()["ports"].as_array().unwrap().iter().map(|port| port["features"].clone()).collect::<Vec<_>>();
+    let output = check(&["--self"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let of = |offload: &str| {
+        let rows = report["rows"].as_array().unwrap().iter().filter(move |row| row["offload"] == offload);
+        rows.map(|row| (row["interface"].as_str().unwrap(), row["verdict"].as_str().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(of("tso4"), [("a", "right"), ("b", "right")]);
+    assert_eq!(of("rx-checksum"), [("b", "right"), ("a", "right")]);
+    assert_eq!(of("rx-gro-hw"), [("b", "right"), ("a", "right")]);
+    assert_eq!(of("rx-udp-gro"), [("b", "not-offered"), ("a", "right")]);
+    let after = bed.show()["ports"].as_array().unwrap().iter().map(|port| port["features"].clone()).collect::<Vec<_>>();
+    assert_eq!(after, before);
+    refused(&check(&["--self", "a", "c"]), "no port \"c\" with a TAP; there are: a, b");
+    refused(&check(&["--self", "a"]), "name two ports after --self, such as: a b");
+}
+
+#[test]
 fn an_adapter_that_marks_bad_frames_as_good_ends_with_status_1() {
     let mut bed = Bed::unstarted("check-bad", "");
     let text = fs::read_to_string(bed.file()).unwrap();

@@ -58,7 +58,7 @@ fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
         _ => Vec::new(),
     };
     let table = Table {
-        head: ["offload", "verdict", "interface", "", "features that were on"].map(str::to_owned).to_vec(),
+        head: ["offload", "verdict", "interface", "found", "features that were on"].map(str::to_owned).to_vec(),
         rows: rows.iter().map(cells).collect(),
         notes: rows.iter().map(notes).collect(),
         ..Table::default()
