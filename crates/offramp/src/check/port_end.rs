@@ -32,7 +32,7 @@ pub struct PortEnd {
 /// # Errors
 /// When there is no daemon, no such port, or there are several pairs.
 pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
-    let status = ask_status(control, None).map_err(failed)?;
+    let status = ask_status(control, None).map_err(|error| failed(&error))?;
     let taps: Vec<&PortStatus> =
         status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap { .. })).collect();
     let find = |name: &str| {
@@ -67,7 +67,7 @@ fn pairs(ports: &[&PortStatus]) -> Vec<[String; 2]> {
     (0..ports.len()).filter_map(pair).collect()
 }
 
-fn failed(error: ClientError) -> CheckError {
+fn failed(error: &ClientError) -> CheckError {
     CheckError::Daemon(error.to_string())
 }
 
@@ -97,12 +97,12 @@ impl PortEnd {
         let port = self.description.name.clone();
         let (control, moderation, limit) = (self.control.clone(), None, None);
         let request = Request::Set { version: VERSION, port, features, moderation, limit };
-        match ask(&control, &request).map_err(failed)? {
+        match ask(&control, &request).map_err(|error| failed(&error))? {
             Outcome::Changed(changed) => {
                 self.now.extend(changed.features.into_iter().map(|feature| (feature.name, feature.allowed)));
                 Ok(())
             }
-            _ => Err(failed(ClientError::Unexpected(control))),
+            _ => Err(failed(&ClientError::Unexpected(control))),
         }
     }
 
