@@ -8,6 +8,7 @@ use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use offramp_adapter::port::{HostPort, PortError};
 use offramp_lab::device::{Change, Guard};
+use offramp_offload::caps::Offloads;
 use offramp_offload::meta::RxMeta;
 use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
 use offramp_ports::sys::ethtool::Features;
@@ -31,6 +32,9 @@ const SEND_PAUSE: Duration = Duration::from_micros(200);
 const SETTLE_MAX: Duration = Duration::from_secs(15);
 /// Pause between two looks at a link.
 const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+
+/// The feature that makes super-frames of received UDP.
+const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
 
 /// A frame to be sent, and what is asked for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -68,6 +72,9 @@ pub enum Offered {
     Fixed,
     /// It is off, and stays so, or there is none.
     No,
+    /// It can be switched, but a packet socket of this kernel cannot hand over what it makes (UDP super-frames before
+    /// Linux 6.2).
+    Unseen,
 }
 
 /// One end of the path.
@@ -247,6 +254,9 @@ impl End for LocalEnd {
     fn offered(&self, feature: &str) -> Offered {
         let Some(guard) = &self.guard else { return Offered::No };
         match guard.was_active(feature) {
+            Some(_) if feature == COALESCES_UDP && !self.packet.accepts().contains(Offloads::RSC_UDP) => {
+                Offered::Unseen
+            }
             Some(_) if guard.is_changeable(feature) => Offered::Switchable,
             Some(true) => Offered::Fixed,
             _ => Offered::No,

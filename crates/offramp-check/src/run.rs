@@ -22,6 +22,9 @@ pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
 /// Feature that lets segments have any ID.
 const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
 
+/// Why an offload is not reachable that makes what the kernel cannot hand over.
+const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
+
 /// Name of the path itself, with every offload off.
 pub const PATH: &str = "path";
 /// Name of frames of the MTU.
@@ -327,7 +330,12 @@ impl Direction<'_> {
         if offload.features.iter().all(|feature| end.offered(feature) == Offered::No) {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
         }
-        if let Cases::Unreachable(why) = offload.cases {
+        let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
+        let unreachable = match offload.cases {
+            Cases::Unreachable(why) => Some(why),
+            _ => is_unseen.then_some(UNSEEN),
+        };
+        if let Some(why) = unreachable {
             return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why: why.to_owned() }));
         }
         let cases = plan::cases(offload.cases, mtu, self.config.depth);
