@@ -18,6 +18,8 @@ use crate::packet::Identity;
 const BATCH_FRAMES_MAX: usize = 512;
 /// Bytes of one batch, at most, if it is more than one case.
 const BATCH_BYTES_MAX: usize = 512 << 10;
+/// Smallest part of a batch to which it shrinks where frames are lost: the capture may be small (`net.core.rmem_max`).
+const BATCH_PARTS_MAX: usize = 16;
 /// How long the next frame of a batch may take, where nothing is known of the path.
 pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
 /// The shortest patience, of a fast path: a processor may be busy that long.
@@ -81,6 +83,8 @@ pub(crate) struct Exchange<'a> {
     pub stop: &'a AtomicBool,
     /// How long the next frame of a batch may take.
     pub patience: Duration,
+    /// Into how many parts a batch is divided.
+    pub batch_parts: usize,
 }
 
 impl Exchange<'_> {
@@ -107,12 +111,13 @@ impl Exchange<'_> {
 
     /// Builds cases from the front of `rest`.
     fn next_batch(&mut self, rest: &mut &[Case]) -> Vec<(Identity, Built)> {
+        let (frames_max, bytes_max) = (BATCH_FRAMES_MAX / self.batch_parts, BATCH_BYTES_MAX / self.batch_parts);
         let (mut batch, mut frames, mut bytes) = (Vec::new(), 0, 0);
         while let Some((case, others)) = rest.split_first() {
             let built = self.build(case);
             frames += built.1.expected.len();
             bytes += built.1.sent.iter().map(|sent| sent.bytes.len()).sum::<usize>();
-            if !batch.is_empty() && (frames > BATCH_FRAMES_MAX || bytes > BATCH_BYTES_MAX) {
+            if !batch.is_empty() && (frames > frames_max || bytes > bytes_max) {
                 break;
             }
             batch.push(built);
@@ -158,6 +163,7 @@ impl Exchange<'_> {
                 outcomes.wrong.append(&mut lost);
                 break;
             }
+            self.batch_parts = (self.batch_parts * 2).min(BATCH_PARTS_MAX);
             std::thread::sleep(RETRY_PAUSE * attempt);
             batch = lost.iter().map(|(case, _)| self.build(case)).collect();
         }

@@ -13,6 +13,8 @@ use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Ver
 
 /// Wrong cases after which the check of an offload ends.
 const WRONG_MAX: usize = 3;
+/// How often a case is sent to see whose fault it is: coalescing needs frames that arrive together.
+const REPEATS: usize = 5;
 /// How often a first frame is sent until one arrives: switches learn, links come up.
 const PROBES_MAX: usize = 8;
 /// Least MTU: the smallest of IPv6 (RFC 8200 5).
@@ -125,6 +127,7 @@ fn check(
             next_case: &mut next_case,
             stop,
             patience: PATIENCE_MAX,
+            batch_parts: 1,
         };
         let mut direction = Direction { exchange, config, rows: Vec::new(), setting: None };
         direction.check(progress)?;
@@ -277,9 +280,11 @@ impl Direction<'_> {
     fn verdict(&mut self, setting: &Setting, outcomes: Outcomes, lost: &mut usize) -> Result<Verdict, CheckError> {
         let wrong_cases = outcomes.wrong.len();
         for (case, wrong) in outcomes.wrong {
-            let blame = self.blame(&case, setting)?;
+            // A frame that is lost may be lost to other traffic; one that arrives changed shows a fault that may need luck.
+            let repeats = if wrong.may_be_loss() { 1 } else { REPEATS };
+            let blame = self.blame(&case, setting, repeats)?;
             // Before and after the others: a path that loses frames now and then is no offload's fault.
-            if wrong.may_be_loss() && (blame == Blame::Unrepeatable || self.is_right(&case, setting)?) {
+            if wrong.may_be_loss() && (blame == Blame::Unrepeatable || self.is_right(&case, setting, repeats)?) {
                 *lost += 1;
                 continue;
             }
@@ -296,28 +301,34 @@ impl Direction<'_> {
     }
 
     /// Repeats a wrong case with the software path on one side.
-    fn blame(&mut self, case: &Case, setting: &Setting) -> Result<Blame, CheckError> {
+    fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
         let in_software = Setting::default();
         let sender_off = Setting { transmit: Vec::new(), ..setting.clone() };
         let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
-        if self.is_right(case, setting)? {
+        if self.is_right(case, setting, repeats)? {
             return Ok(Blame::Unrepeatable);
         }
-        let without_sender = self.is_right(case, &sender_off)?;
-        let without_receiver = self.is_right(case, &receiver_off)?;
+        let without_sender = self.is_right(case, &sender_off, repeats)?;
+        let without_receiver = self.is_right(case, &receiver_off, repeats)?;
         Ok(match (without_sender, without_receiver) {
             (true, false) => Blame::Sender,
             (false, true) => Blame::Receiver,
             (true, true) => Blame::Both,
-            (false, false) if self.is_right(case, &in_software)? => Blame::Both,
+            (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
             (false, false) => Blame::Path,
         })
     }
 
-    fn is_right(&mut self, case: &Case, setting: &Setting) -> Result<bool, CheckError> {
+    /// Whether a case is right each time that it is sent.
+    fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
         self.apply(setting)?;
         let allowed = self.allowed();
-        Ok(matches!(self.exchange.one(case, allowed)?, Outcome::Right))
+        for _ in 0..repeats {
+            if !matches!(self.exchange.one(case, allowed)?, Outcome::Right) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// One offload alone, at the end that has it.
