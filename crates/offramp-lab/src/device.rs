@@ -23,13 +23,13 @@ mod restore;
 mod state;
 
 pub use error::DeviceError;
-pub use matrix::experiments;
-pub use restore::restore;
+pub use matrix::{Change, experiments};
+pub use restore::{Guard, restore};
 pub use state::default_state_dir;
 
 use matrix::{Plan, VariantPlan};
 use measure::{Bench, other_work};
-use restore::{Guard, explained, on_off, switch};
+use restore::{check_permission, explained, on_off};
 use state::State;
 
 /// The metric of every main verdict. The line may be the limit of an adapter, so that throughput stays
@@ -124,12 +124,6 @@ fn plans(config: &DeviceConfig, found: &State) -> Result<Vec<Plan>, LabError> {
     let has_gso_limit = found.gso_segs_max.is_some_and(|segs| link::set_gso_segs_max(&found.interface, segs).is_ok());
     let changeable = |feature: &str| found.is_changeable(feature);
     matrix::plans(&found.interface, &found.identity.driver, &changeable, has_gso_limit, &config.only)
-}
-
-/// Asks the kernel for a state that a feature has already: it refuses who may not change it.
-fn check_permission(found: &State) -> Result<(), LabError> {
-    let setting = found.requested.iter().next();
-    setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
 }
 
 fn names(plans: &[Plan]) -> String {

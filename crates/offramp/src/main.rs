@@ -4,6 +4,8 @@
 
 #[cfg(feature = "lab")]
 mod calibrate;
+#[cfg(feature = "lab")]
+mod check;
 mod control;
 mod exit;
 mod ipsec;
@@ -38,6 +40,9 @@ enum Command {
     /// Measure this machine, and write a host of the model that is like it
     Calibrate(calibrate::Args),
     #[cfg(feature = "lab")]
+    /// Check whether each offload of an interface is right
+    Check(Box<check::Args>),
+    #[cfg(feature = "lab")]
     /// Measure what each offload is worth on this machine
     Lab(Box<lab::Args>),
     #[cfg(feature = "lab")]
@@ -64,6 +69,8 @@ fn main() -> ExitCode {
     match Cli::parse().command {
         #[cfg(feature = "lab")]
         Command::Calibrate(args) => calibrate::run(&args),
+        #[cfg(feature = "lab")]
+        Command::Check(args) => check::run(&args),
         #[cfg(feature = "lab")]
         Command::Lab(args) => lab::run(&args),
         #[cfg(feature = "lab")]

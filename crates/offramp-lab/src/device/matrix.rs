@@ -47,7 +47,7 @@ impl Traffic {
 
 /// What a variant changes; all else is as it was found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Change {
+pub struct Change {
     /// Features and the state that they are to have.
     pub features: Vec<(&'static str, bool)>,
     /// The host's own segmentation limit.

@@ -13,12 +13,40 @@ use crate::error::LabError;
 /// An interface that is being changed. Dropping it puts everything back, and so does the state file
 /// when nobody is left to drop it.
 #[derive(Debug)]
-pub(super) struct Guard {
+pub struct Guard {
     // `None` when all has been put back.
     file: Option<StateFile>,
 }
 
 impl Guard {
+    /// Writes down how an interface of the calling thread's network namespace is, and makes sure that it may be changed.
+    /// What an earlier run left changed is put back first; `progress` gets a line for that.
+    ///
+    /// # Errors
+    /// When there is no such interface, it may not be changed, another run uses it, or the state file cannot be written.
+    pub fn take(dir: &Path, interface: &str, progress: &mut dyn FnMut(&str)) -> Result<Self, LabError> {
+        Features::read(interface).map_err(|e| explained(interface, e))?;
+        restore_one(&state::path_of(dir, interface, state::net_namespace()?), progress)?;
+        let found = State::read(interface)?;
+        check_permission(&found)?;
+        Ok(Self::new(dir, found)?)
+    }
+
+    /// The interface's driver.
+    pub fn driver(&self) -> &str {
+        &self.found().identity.driver
+    }
+
+    /// Whether the user may switch the feature.
+    pub fn is_changeable(&self, feature: &str) -> bool {
+        self.found().is_changeable(feature)
+    }
+
+    /// Whether the feature was on; `None` when the kernel does not know it.
+    pub fn was_active(&self, feature: &str) -> Option<bool> {
+        self.found().active.get(feature).copied()
+    }
+
     /// Writes down how the interface is; it may be changed from now on.
     ///
     /// # Errors
@@ -36,7 +64,7 @@ impl Guard {
     ///
     /// # Errors
     /// When the interface is gone or may not be changed.
-    pub(super) fn apply(&self, change: &Change) -> Result<Features, LabError> {
+    pub fn apply(&self, change: &Change) -> Result<Features, LabError> {
         let mut wanted = self.found().clone();
         for (feature, on) in &change.features {
             wanted.requested.insert((*feature).to_owned(), *on);
@@ -50,7 +78,7 @@ impl Guard {
     ///
     /// # Errors
     /// When something could not be put back; the state file stays then.
-    pub(super) fn finish(mut self) -> Result<Vec<String>, LabError> {
+    pub fn finish(mut self) -> Result<Vec<String>, LabError> {
         self.file.take().map_or(Ok(Vec::new()), put_back)
     }
 }
@@ -62,6 +90,12 @@ impl Drop for Guard {
             let _ = put_back(file);
         }
     }
+}
+
+/// Asks the kernel for a state that a feature has already: it refuses who may not change it.
+pub(super) fn check_permission(found: &State) -> Result<(), LabError> {
+    let setting = found.requested.iter().next();
+    setting.map_or(Ok(()), |(feature, on)| switch(&found.interface, &[(feature, *on)]))
 }
 
 /// Puts back what a state file says and removes it.

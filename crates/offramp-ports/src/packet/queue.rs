@@ -7,12 +7,12 @@ use offramp_adapter::port::{HostPort, PortError};
 use offramp_offload::caps::Offloads;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::layout::VLAN_TAG_LEN;
-use offramp_offload::meta::{PartialChecksum, RxMeta};
+use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta};
 use offramp_offload::vlan::{TAG_AT, TagChange};
 
 use super::Shared;
 use super::socket::{self, Received};
-use crate::vnet_hdr::{HEADER_LEN, decode_tx, encode_rx};
+use crate::vnet_hdr::{DATA_VALID, HEADER_LEN, decode_tx, encode_rx};
 use crate::worker::HostIo;
 
 /// Alignment of a frame in memory, in bytes: one cache line, the widest vector load.
@@ -27,6 +27,8 @@ pub struct PacketQueue {
     /// Where a frame is received, with room in front of it for a VLAN tag.
     receive_at: usize,
     frame_len_max: usize,
+    /// What the interface reported of the frame that was received last.
+    checksum: ChecksumState,
     /// The interface was found down; nothing says when it is deleted then.
     is_down: bool,
 }
@@ -37,7 +39,8 @@ impl PacketQueue {
         // The box is never replaced, so its address, and with it the alignment, stays.
         let aligned = (buffer.as_ptr() as usize).next_multiple_of(FRAME_ALIGN) - buffer.as_ptr() as usize;
         let receive_at = if aligned < VLAN_TAG_LEN { aligned + FRAME_ALIGN } else { aligned };
-        Self { shared, index, frame: FrameBuffer::new(buffer), receive_at, frame_len_max, is_down: false }
+        let (frame, checksum) = (FrameBuffer::new(buffer), ChecksumState::Unknown);
+        Self { shared, index, frame, receive_at, frame_len_max, checksum, is_down: false }
     }
 
     /// The queue's number.
@@ -48,6 +51,12 @@ impl PacketQueue {
     /// The interface's name.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// What the interface reported of the checksum of the frame that was received last. A request for a checksum is
+    /// [`ChecksumState::Partial`].
+    pub fn reported_checksum(&self) -> ChecksumState {
+        self.checksum
     }
 
     #[cfg(test)]
@@ -69,6 +78,11 @@ impl PacketQueue {
             memory[start + TAG_AT..][..VLAN_TAG_LEN].copy_from_slice(&tag);
             request.checksum = request.checksum.map(after_tag).transpose()?;
         }
+        self.checksum = match request.checksum {
+            Some(partial) => ChecksumState::Partial(partial),
+            None if header[0] & DATA_VALID != 0 => ChecksumState::Good,
+            None => ChecksumState::Unknown,
+        };
         self.frame.set(start..end, request);
         Ok(())
     }

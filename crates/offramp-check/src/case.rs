@@ -1,0 +1,519 @@
+//! One case of a check: what is sent, as data, and the frames that must arrive for it.
+//!
+//! What must arrive is built field by field from the same data, segment by segment: slow and obvious. Its rules are
+//! those of Linux' software segmentation.
+
+use std::fmt;
+
+use offramp_offload::meta::{PartialChecksum, Segmentation, SegmentationKind, TxMeta};
+
+use crate::packet::{self, ACK, CWR, ECE, FIN, Field, Headers, Identity, Ip, PSH, Protocol};
+
+/// Bytes of an Ethernet header without a tag.
+const ETHERNET_LEN: usize = 14;
+/// Frames of a [`Load::Train`].
+const TRAIN_FRAMES: u16 = 8;
+/// The frame of a train that differs from the others.
+const TRAIN_ODD_ONE: u16 = 3;
+/// Frames of [`Train::Long`]: with the usual payload more than 64 KiB.
+const TRAIN_LONG_FRAMES: u16 = 60;
+/// Bytes of the headers between the UDP header and a checksum deep inside: a VXLAN header (RFC 7348) stands there.
+const DEEP_LEN: usize = 8;
+
+/// TCP options of every frame of a case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TcpOptions {
+    /// None.
+    None,
+    /// Timestamps (RFC 7323), as Linux sends them: 12 bytes.
+    Timestamps,
+    /// The most that a header holds, timestamps first: 40 bytes.
+    Full,
+}
+
+impl TcpOptions {
+    /// Bytes in the header.
+    pub(crate) fn len(self) -> usize {
+        match self {
+            Self::None => 0,
+            Self::Timestamps => 12,
+            Self::Full => 40,
+        }
+    }
+
+    fn bytes(self, timestamp: u32) -> Vec<u8> {
+        let mut bytes = [&[1, 1, 8, 10][..], &timestamp.to_be_bytes(), &[0, 0, 0x12, 0x34]].concat();
+        bytes.resize(self.len().max(bytes.len()), 1);
+        bytes.truncate(self.len());
+        bytes
+    }
+}
+
+/// The checksum of a frame that is not segmented.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Checksum {
+    /// Asked for: the field holds the pseudo-header's.
+    Asked,
+    /// Complete.
+    Complete,
+    /// Absent (UDP over IPv4).
+    Absent,
+    /// Complete, but wrong.
+    Wrong,
+    /// Right for another payload.
+    WrongPayload,
+    /// That of the IPv4 header is wrong.
+    WrongIpHeader,
+}
+
+impl Checksum {
+    fn is_bad(self) -> bool {
+        matches!(self, Self::Wrong | Self::WrongPayload | Self::WrongIpHeader)
+    }
+}
+
+/// How one frame of a train differs from the others, so that coalescing must keep them apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Train {
+    /// It does not: all may be coalesced.
+    Even,
+    /// The last is shorter.
+    ShortLast,
+    /// One in the middle is shorter.
+    Short,
+    /// PSH.
+    Push,
+    /// FIN on the last.
+    FinLast,
+    /// CWR.
+    Cwr,
+    /// ECE.
+    Ece,
+    /// Congestion experienced in the IP header.
+    Congestion,
+    /// Another window.
+    Window,
+    /// Another timestamp from there on.
+    Timestamp,
+    /// Another TTL or hop limit.
+    Hops,
+    /// The ID counts on by 2.
+    IdGap,
+    /// A gap in the sequence numbers.
+    SequenceGap,
+    /// A wrong checksum.
+    Bad,
+    /// More bytes than one packet holds.
+    Long,
+}
+
+/// What is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Load {
+    /// A super-frame and the request to segment it.
+    Super {
+        /// Payload bytes of each segment but the last.
+        size: u16,
+        /// Segments.
+        segments: u16,
+        /// Payload bytes of the last.
+        last: u16,
+    },
+    /// A frame with that much payload.
+    One {
+        /// Payload bytes.
+        len: u16,
+        /// What its checksum is.
+        checksum: Checksum,
+    },
+    /// A UDP packet without checksum; the requested checksum lies in a packet inside.
+    Deep {
+        /// Payload bytes of the packet inside.
+        len: u16,
+    },
+    /// Frames of one flow, one after the other.
+    Train {
+        /// Payload bytes of each.
+        len: u16,
+        /// Which differs, and how.
+        kind: Train,
+    },
+}
+
+/// A case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(clippy::struct_excessive_bools, reason = "each is a property of its own")]
+pub struct Case {
+    /// IP version.
+    pub ip: Ip,
+    /// TCP or UDP.
+    pub protocol: Protocol,
+    /// VLAN tag control information.
+    pub vlan: Option<u16>,
+    /// IPv4 options in words, an IPv6 extension header in units of 8 bytes.
+    pub ip_options: u8,
+    /// TCP options.
+    pub tcp_options: TcpOptions,
+    /// Congestion window reduced: TSO with ECN.
+    pub cwr: bool,
+    /// PSH on the last segment.
+    pub push: bool,
+    /// FIN on the last segment.
+    pub fin: bool,
+    /// ID of the first packet.
+    pub ip_id: u16,
+    /// Sequence number of the first byte.
+    pub sequence: u32,
+    /// The checksum of the first frame becomes 0.
+    pub folds_to_zero: bool,
+    /// The vnet header says that the Ethernet header alone is contiguous: the others may lie in other pages.
+    pub scattered: bool,
+    /// What is sent.
+    pub load: Load,
+}
+
+/// A frame and what is asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Sent {
+    pub bytes: Vec<u8>,
+    pub request: TxMeta,
+    /// Bytes that the vnet header says are contiguous.
+    pub header_len: u16,
+}
+
+/// A frame that must arrive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Expected {
+    pub bytes: Vec<u8>,
+    /// Its checksum is wrong. It may be lost, must not change, and must not be marked good.
+    pub is_bad: bool,
+}
+
+/// A case in bytes.
+#[derive(Clone, Debug)]
+pub(crate) struct Built {
+    pub case: Case,
+    pub sent: Vec<Sent>,
+    pub expected: Vec<Expected>,
+}
+
+/// Ethernet addresses, and where the payload comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Addressing {
+    pub destination: [u8; 6],
+    pub source: [u8; 6],
+    pub seed: u64,
+}
+
+impl Case {
+    /// TCP or UDP over that IP with nothing special.
+    pub(crate) fn new(ip: Ip, protocol: Protocol, load: Load) -> Self {
+        Self {
+            ip,
+            protocol,
+            vlan: None,
+            ip_options: 0,
+            tcp_options: TcpOptions::None,
+            cwr: false,
+            push: true,
+            fin: false,
+            ip_id: 0x1234,
+            sequence: 0x0102_0304,
+            folds_to_zero: false,
+            scattered: false,
+            load,
+        }
+    }
+
+    /// Bytes of IP and transport headers.
+    pub(crate) fn packet_header_len(&self) -> usize {
+        let headers = self.headers(&Addressing { destination: [0; 6], source: [0; 6], seed: 0 }, NOBODY);
+        headers.len() - headers.link_len()
+    }
+
+    fn headers(&self, addressing: &Addressing, identity: Identity) -> Headers {
+        Headers {
+            destination: addressing.destination,
+            source: addressing.source,
+            vlan: self.vlan,
+            ip: self.ip,
+            protocol: self.protocol,
+            identity,
+            class: 0,
+            hops: 64,
+            ip_id: self.ip_id,
+            ip_options: self.ip_options,
+            sequence: self.sequence,
+            flags: ACK,
+            window: 0x2000,
+            tcp_options: self.tcp_options.bytes(FIRST_TIMESTAMP),
+        }
+    }
+
+    /// The frames of the case.
+    pub(crate) fn build(&self, addressing: &Addressing, identity: Identity) -> Built {
+        let headers = self.headers(addressing, identity);
+        let mut bytes = Bytes::new(addressing.seed, identity.case);
+        let (sent, expected) = match self.load {
+            Load::Super { size, segments, last } => {
+                let len = usize::from(size) * (usize::from(segments) - 1) + usize::from(last);
+                self.super_frame(&headers, bytes.take(len), usize::from(size))
+            }
+            Load::One { len, checksum } => self.one(&headers, bytes.take(len.into()), checksum),
+            Load::Deep { len } => self.deep(&headers, &bytes.take(len.into())),
+            Load::Train { len, kind } => self.train(&headers, len, kind, &mut bytes),
+        };
+        Built { case: *self, sent, expected }
+    }
+
+    fn sent(&self, headers: &Headers, bytes: Vec<u8>, segmentation: Option<Segmentation>) -> Sent {
+        let start = headers.transport_start() as u16;
+        let checksum = Some(PartialChecksum { start, offset: headers.checksum_offset() as u16 });
+        let header_len = if self.scattered { ETHERNET_LEN } else { headers.len() } as u16;
+        Sent { bytes, request: TxMeta { checksum, segmentation }, header_len }
+    }
+
+    fn super_frame(&self, headers: &Headers, mut payload: Vec<u8>, size: usize) -> (Vec<Sent>, Vec<Expected>) {
+        if self.folds_to_zero && size >= 2 && payload.len() >= 2 {
+            payload[..2].fill(0);
+            let first = self.segments(headers, &payload, size).swap_remove(0);
+            payload[..2].copy_from_slice(&checksum_of(headers, &first));
+        }
+        let kind = match (self.protocol, self.ip) {
+            (Protocol::Tcp, Ip::V4) => SegmentationKind::Tcp4,
+            (Protocol::Tcp, Ip::V6) => SegmentationKind::Tcp6,
+            (Protocol::Udp, _) => SegmentationKind::Udp,
+        };
+        let mut whole = headers.clone();
+        whole.flags |= self.last_flags() | if self.cwr { CWR } else { 0 };
+        let segmentation = Segmentation { kind, size: size as u16, ecn: self.cwr };
+        let bytes = whole.frame(&payload, Field::PseudoHeader);
+        let segments = self.segments(headers, &payload, size);
+        let expected = segments.into_iter().map(|bytes| Expected { bytes, is_bad: false }).collect();
+        (vec![self.sent(headers, bytes, Some(segmentation))], expected)
+    }
+
+    /// Flags that the last segment alone has.
+    fn last_flags(&self) -> u8 {
+        (if self.push { PSH } else { 0 }) | if self.fin { FIN } else { 0 }
+    }
+
+    /// Lengths and IDs of their own, sequence numbers, PSH and FIN on the last, CWR on the first.
+    fn segments(&self, headers: &Headers, payload: &[u8], size: usize) -> Vec<Vec<u8>> {
+        let pieces: Vec<&[u8]> = payload.chunks(size).collect();
+        let segment = |(n, piece): (usize, &&[u8])| {
+            let mut headers = headers.clone();
+            headers.ip_id = self.ip_id.wrapping_add(n as u16);
+            headers.sequence = self.sequence.wrapping_add((n * size) as u32);
+            if n + 1 == pieces.len() {
+                headers.flags |= self.last_flags();
+            }
+            if n == 0 && self.cwr {
+                headers.flags |= CWR;
+            }
+            headers.frame(piece, Field::Right)
+        };
+        pieces.iter().enumerate().map(segment).collect()
+    }
+
+    fn one(&self, headers: &Headers, mut payload: Vec<u8>, checksum: Checksum) -> (Vec<Sent>, Vec<Expected>) {
+        let mut headers = headers.clone();
+        headers.flags |= PSH;
+        if self.folds_to_zero && payload.len() >= 2 {
+            payload[..2].fill(0);
+            let value = checksum_of(&headers, &headers.frame(&payload, Field::Right));
+            payload[..2].copy_from_slice(&value);
+        }
+        let mut expected = headers.frame(&payload, Field::Right);
+        let mut sent = self.sent(&headers, expected.clone(), None);
+        match checksum {
+            Checksum::Asked => sent.bytes = headers.frame(&payload, Field::PseudoHeader),
+            Checksum::Complete => sent.request.checksum = None,
+            other => {
+                sent.request.checksum = None;
+                sent.bytes = spoiled(&headers, &payload, other);
+                expected.clone_from(&sent.bytes);
+            }
+        }
+        (vec![sent], vec![Expected { bytes: expected, is_bad: checksum.is_bad() }])
+    }
+
+    fn deep(&self, headers: &Headers, payload: &[u8]) -> (Vec<Sent>, Vec<Expected>) {
+        let inner = |field| {
+            // A UDP packet inside that one, over the same addresses, as the kernel's own self-test `csum` builds it.
+            let whole = headers.frame(payload, field);
+            [&[8, 0, 0, 0, 0, 0, 7, 0][..DEEP_LEN], &whole[headers.transport_start()..]].concat()
+        };
+        let mut sent = self.sent(headers, headers.frame(&inner(Field::PseudoHeader), Field::Absent), None);
+        let start = headers.len() + DEEP_LEN;
+        sent.request.checksum = Some(PartialChecksum { start: start as u16, offset: headers.checksum_offset() as u16 });
+        let expected = headers.frame(&inner(Field::Right), Field::Absent);
+        (vec![sent], vec![Expected { bytes: expected, is_bad: false }])
+    }
+
+    fn train(&self, headers: &Headers, len: u16, kind: Train, bytes: &mut Bytes) -> (Vec<Sent>, Vec<Expected>) {
+        let count = if kind == Train::Long { TRAIN_LONG_FRAMES } else { TRAIN_FRAMES };
+        let (mut sent, mut expected) = (Vec::new(), Vec::new());
+        let (mut ip_id, mut sequence) = (self.ip_id, self.sequence);
+        for n in 0..count {
+            let (is_odd_one, is_last) = (n == TRAIN_ODD_ONE, n + 1 == count);
+            let is_short = is_odd_one && kind == Train::Short || is_last && kind == Train::ShortLast;
+            if is_odd_one && kind == Train::IdGap {
+                ip_id = ip_id.wrapping_add(1);
+            }
+            if is_odd_one && kind == Train::SequenceGap {
+                sequence = sequence.wrapping_add(u32::from(len));
+            }
+            let mut headers = Headers { ip_id, sequence, ..headers.clone() };
+            match kind {
+                Train::Push if is_odd_one => headers.flags |= PSH,
+                Train::FinLast if is_last => headers.flags |= PSH | FIN,
+                Train::Cwr if is_odd_one => headers.flags |= CWR,
+                Train::Ece if is_odd_one => headers.flags |= ECE,
+                Train::Congestion if is_odd_one => headers.class |= 3,
+                Train::Window if is_odd_one => headers.window += 1,
+                Train::Hops if is_odd_one => headers.hops -= 1,
+                Train::Timestamp if n >= TRAIN_ODD_ONE => {
+                    headers.tcp_options = self.tcp_options.bytes(FIRST_TIMESTAMP + 1);
+                }
+                _ => {}
+            }
+            let payload = bytes.take(if is_short { len / 2 } else { len }.into());
+            let is_bad = is_odd_one && kind == Train::Bad;
+            let frame = headers.frame(&payload, if is_bad { Field::Wrong } else { Field::Right });
+            let mut one = self.sent(&headers, frame.clone(), None);
+            one.request.checksum = None;
+            sent.push(one);
+            expected.push(Expected { bytes: frame, is_bad });
+            ip_id = ip_id.wrapping_add(1);
+            sequence = sequence.wrapping_add(payload.len() as u32);
+        }
+        (sent, expected)
+    }
+}
+
+/// Timestamp of the first frame of a case.
+const FIRST_TIMESTAMP: u32 = 0x0070_0001;
+/// No case.
+const NOBODY: Identity = Identity { run: 0, case: 0 };
+
+/// A frame whose checksum is absent or wrong.
+fn spoiled(headers: &Headers, payload: &[u8], checksum: Checksum) -> Vec<u8> {
+    match checksum {
+        Checksum::Absent => headers.frame(payload, Field::Absent),
+        Checksum::Wrong => headers.frame(payload, Field::Wrong),
+        Checksum::WrongPayload => {
+            let mut frame = headers.frame(payload, Field::Right);
+            if let Some(last) = frame.last_mut() {
+                *last ^= 0x10;
+            }
+            frame
+        }
+        _ => {
+            let mut frame = headers.frame(payload, Field::Right);
+            frame[headers.link_len() + 10] ^= 0x40;
+            frame
+        }
+    }
+}
+
+/// The checksum that a frame has.
+fn checksum_of(headers: &Headers, frame: &[u8]) -> [u8; 2] {
+    let at = headers.transport_start() + packet::checksum_offset(headers.protocol);
+    // 0xffff stands for 0 in the field of UDP, and added it changes nothing.
+    [frame[at], frame[at + 1]]
+}
+
+/// Payload that is drawn from a seed, so that no two places of a run hold the same bytes.
+struct Bytes {
+    state: u64,
+}
+
+impl Bytes {
+    fn new(seed: u64, case: u16) -> Self {
+        Self { state: seed ^ u64::from(case) << 48 }
+    }
+
+    /// The next `len` bytes, by `SplitMix64` (Steele, Lea and Flood, OOPSLA 2014).
+    fn take(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(len + 8);
+        while bytes.len() < len {
+            self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+            let mut z = self.state;
+            z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+            z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+            bytes.extend((z ^ (z >> 31)).to_le_bytes());
+        }
+        bytes.truncate(len);
+        bytes
+    }
+}
+
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let protocol = if self.protocol == Protocol::Tcp { "TCP" } else { "UDP" };
+        let version = if self.ip == Ip::V4 { 4 } else { 6 };
+        write!(f, "{protocol} over IPv{version}")?;
+        match self.load {
+            Load::Super { size, segments, last } => {
+                write!(f, ", {segments} segments of {size} bytes, the last of {last}")?;
+            }
+            Load::One { len, checksum } => write!(f, ", {len} bytes, checksum {}", checksum_text(checksum))?,
+            Load::Deep { len } => write!(f, ", checksum inside of {len} bytes in UDP")?,
+            Load::Train { len, kind } => write!(f, ", frames of {len} bytes, {}", train_text(kind))?,
+        }
+        match self.tcp_options {
+            TcpOptions::None => {}
+            TcpOptions::Timestamps => write!(f, ", timestamps")?,
+            TcpOptions::Full => write!(f, ", 40 bytes of TCP options")?,
+        }
+        match (self.ip_options, self.ip) {
+            (0, _) => {}
+            (words, Ip::V4) => write!(f, ", {} bytes of IP options", 4 * words)?,
+            (units, Ip::V6) => write!(f, ", an extension header of {} bytes", 8 * units)?,
+        }
+        let notes = [
+            (self.cwr, "CWR"),
+            (self.fin, "FIN"),
+            (self.ip_id > u16::MAX - 64 && self.ip == Ip::V4, "the ID wraps"),
+            (self.sequence > u32::MAX - 65_536, "the sequence number wraps"),
+            (self.folds_to_zero, "a checksum of 0"),
+            (self.scattered, "headers not contiguous"),
+        ];
+        for (_, note) in notes.iter().filter(|(is_so, _)| *is_so) {
+            write!(f, ", {note}")?;
+        }
+        self.vlan.map_or(Ok(()), |tag| write!(f, ", VLAN {}", tag & 0xfff))
+    }
+}
+
+fn checksum_text(checksum: Checksum) -> &'static str {
+    match checksum {
+        Checksum::Asked => "asked for",
+        Checksum::Complete => "complete",
+        Checksum::Absent => "absent",
+        Checksum::Wrong => "wrong on purpose",
+        Checksum::WrongPayload => "of another payload",
+        Checksum::WrongIpHeader => "of the IP header wrong on purpose",
+    }
+}
+
+fn train_text(kind: Train) -> &'static str {
+    match kind {
+        Train::Even => "all alike",
+        Train::ShortLast => "the last shorter",
+        Train::Short => "one shorter",
+        Train::Push => "one with PSH",
+        Train::FinLast => "the last with FIN",
+        Train::Cwr => "one with CWR",
+        Train::Ece => "one with ECE",
+        Train::Congestion => "one with congestion experienced",
+        Train::Window => "one with another window",
+        Train::Timestamp => "two timestamps",
+        Train::Hops => "one with another hop count",
+        Train::IdGap => "a gap in the IDs",
+        Train::SequenceGap => "a gap in the sequence numbers",
+        Train::Bad => "one with a wrong checksum",
+        Train::Long => "more than 64 KiB",
+    }
+}

@@ -1,0 +1,340 @@
+//! One end of the path that is checked: an interface whose features are switched, where frames are sent and captured.
+
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_lab::device::{Change, Guard};
+use offramp_offload::caps::Offloads;
+use offramp_offload::meta::RxMeta;
+use offramp_ports::packet::{Packet, PacketConfig, PacketQueue};
+use offramp_ports::sys::ethtool::Features;
+use offramp_ports::sys::{NetNs, link};
+use serde::{Deserialize, Serialize};
+
+use crate::error::CheckError;
+use crate::oracle::Captured;
+
+/// Where `ip netns` keeps its namespaces.
+const NAMESPACES: &str = "/run/netns";
+/// Bytes that the kernel may hold for a capture: a batch of super-frames that arrive as small frames.
+const BUFFER_LEN: usize = 64 << 20;
+/// Longest frame that is captured, in bytes: an aggregate that is too long must be seen.
+const FRAME_LEN_MAX: usize = 128 << 10;
+/// How long a sender waits for room in its queue.
+const SEND_PATIENCE: Duration = Duration::from_secs(1);
+/// Pause between two attempts to send.
+const SEND_PAUSE: Duration = Duration::from_micros(200);
+/// How long a link may need to come back after a feature was switched: some drivers reset the adapter.
+const SETTLE_MAX: Duration = Duration::from_secs(15);
+/// Pause between two looks at a link.
+const SETTLE_PAUSE: Duration = Duration::from_millis(20);
+
+/// The feature that makes super-frames of received UDP.
+const COALESCES_UDP: &str = "rx-udp-gro-forwarding";
+
+/// A frame to be sent, and what is asked for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outgoing {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What is asked, as an adapter would report it: a partial checksum, a segmentation, and how many bytes are contiguous.
+    pub meta: RxMeta,
+}
+
+/// What is known of an end before anything is sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Description {
+    /// As the user named it.
+    pub name: String,
+    /// The interface.
+    pub interface: String,
+    /// What stands before a command that is to run there: `ip netns exec NS `, `ssh HOST `, or nothing.
+    pub shell_prefix: String,
+    /// Its driver.
+    pub driver: String,
+    /// Bytes of IP in a frame.
+    pub mtu: u32,
+    /// Its Ethernet address.
+    pub mac: [u8; 6],
+}
+
+/// What a feature of an end can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Offered {
+    /// It can be switched.
+    Switchable,
+    /// It is on, and stays so.
+    Fixed,
+    /// It is off, and stays so, or there is none.
+    No,
+    /// It can be switched, but a packet socket of this kernel cannot hand over what it makes (UDP super-frames before
+    /// Linux 6.2).
+    Unseen,
+}
+
+/// One end of the path.
+pub trait End {
+    /// What is known of it.
+    fn description(&self) -> &Description;
+
+    /// What a feature, as ethtool names it, can be.
+    fn offered(&self, feature: &str) -> Offered;
+
+    /// Switches these features; all others are as they were found.
+    ///
+    /// # Errors
+    /// When the interface is gone, may not be changed, or does not come up again.
+    fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError>;
+
+    /// Whether a feature is on, as of the last [`End::apply`].
+    fn is_on(&self, feature: &str) -> bool;
+
+    /// Sends a frame. The inner result is the kernel's refusal of this frame (its error number).
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError>;
+
+    /// Takes the next frame that was captured; waits for at most `wait`.
+    ///
+    /// # Errors
+    /// When the interface is gone.
+    fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError>;
+
+    /// Checks that the interface is still as it was.
+    ///
+    /// # Errors
+    /// When it is down, gone, or has another MTU.
+    fn check_link(&mut self) -> Result<(), CheckError>;
+
+    /// The command by which a user turns features off here.
+    fn command_off(&self, features: &[&str]) -> String {
+        let Description { shell_prefix, interface, .. } = self.description();
+        let off: Vec<String> = features.iter().map(|feature| format!("{feature} off")).collect();
+        format!("{shell_prefix}ethtool -K {interface} {}", off.join(" "))
+    }
+
+    /// Puts every setting back. Returns what is on or off although it was not.
+    ///
+    /// # Errors
+    /// When something could not be put back.
+    fn finish(&mut self) -> Result<Vec<String>, CheckError>;
+}
+
+/// An interface of this machine.
+#[derive(Debug)]
+pub struct LocalEnd {
+    description: Description,
+    namespace: NetNs,
+    packet: Packet,
+    queue: PacketQueue,
+    guard: Option<Guard>,
+    features: Features,
+}
+
+/// The interface and the file of its namespace that `NS/IF` names: NS is a name of `ip netns`, or a path.
+fn split_name(name: &str) -> (Option<PathBuf>, &str) {
+    match name.rsplit_once('/') {
+        None => (None, name),
+        Some((namespace, interface)) if namespace.contains('/') => (Some(namespace.into()), interface),
+        Some((namespace, interface)) => (Some(Path::new(NAMESPACES).join(namespace)), interface),
+    }
+}
+
+impl LocalEnd {
+    /// Opens `IF`, or `NS/IF` in another network namespace, and writes down how it is.
+    ///
+    /// # Errors
+    /// When there is no such interface, it is not Ethernet, down, or may not be changed.
+    pub fn open(name: &str, state_dir: &Path, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Self, CheckError> {
+        let (file, interface) = split_name(name);
+        let namespace = match &file {
+            None => NetNs::current()?,
+            Some(file) => NetNs::open(file).map_err(|cause| CheckError::Namespace {
+                interface: name.to_owned(),
+                namespace: file.display().to_string(),
+                cause,
+            })?,
+        };
+        let shell_prefix = match file.as_ref().filter(|file| file.parent() == Some(Path::new(NAMESPACES))) {
+            Some(file) => format!("ip netns exec {} ", file.file_name().unwrap_or_default().display()),
+            None => file.map_or_else(String::new, |file| format!("nsenter --net={} ", file.display())),
+        };
+        let mut end = Self::open_in(namespace, name, interface, state_dir, progress)?;
+        end.description.shell_prefix = shell_prefix;
+        Ok(end)
+    }
+
+    /// Opens an interface of a namespace. Reports name it `name`.
+    ///
+    /// # Errors
+    /// As [`LocalEnd::open`].
+    pub fn open_in(
+        namespace: NetNs,
+        name: &str,
+        interface: &str,
+        state_dir: &Path,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Self, CheckError> {
+        let (guard, features, packet, mac) = namespace.run(|| -> Result<_, CheckError> {
+            let config =
+                PacketConfig { buffer_len: BUFFER_LEN, frame_len_max: FRAME_LEN_MAX, ..PacketConfig::new(interface) };
+            let packet = Packet::open(&config)?;
+            if !packet.link()?.has_carrier {
+                return Err(CheckError::Down(name.to_owned()));
+            }
+            let guard = Guard::take(state_dir, interface, progress)?;
+            let mac = link::mac(interface).map_err(std::io::Error::from)?;
+            let features = Features::read(interface).map_err(std::io::Error::from)?;
+            Ok((guard, features, packet, mac))
+        })??;
+        let queue = packet.queue(0).ok_or_else(|| CheckError::Down(name.to_owned()))?;
+        let description = Description {
+            name: name.to_owned(),
+            interface: interface.to_owned(),
+            shell_prefix: String::new(),
+            driver: guard.driver().to_owned(),
+            mtu: packet.link()?.mtu,
+            mac,
+        };
+        Ok(Self { description, namespace, packet, queue, guard: Some(guard), features })
+    }
+
+    /// Waits until the link is back.
+    fn settle(&self) -> Result<(), CheckError> {
+        let begun = Instant::now();
+        loop {
+            let state = self.packet.link()?;
+            if state.has_carrier {
+                return Ok(());
+            }
+            // A driver takes the carrier away, a user takes the interface down.
+            if !state.is_up || begun.elapsed() > SETTLE_MAX {
+                return Err(CheckError::WentDown(self.description.name.clone()));
+            }
+            std::thread::sleep(SETTLE_PAUSE);
+        }
+    }
+
+    /// What a failed call of the queue means for the check; `None` when it concerns one frame alone.
+    fn gone(&self, error: PortError) -> Option<CheckError> {
+        match error {
+            PortError::Closed(_) => Some(CheckError::WentDown(self.description.name.clone())),
+            PortError::Full | PortError::Refused(_) => None,
+        }
+    }
+
+    fn take(&mut self) -> Result<Option<Captured>, CheckError> {
+        loop {
+            match self.queue.tx_next(0) {
+                Ok(false) => return Ok(None),
+                Ok(true) => {
+                    let checksum = self.queue.reported_checksum();
+                    let frame = self.queue.tx_frame();
+                    let meta = RxMeta { checksum, segmentation: frame.request().segmentation, ..RxMeta::default() };
+                    return Ok(Some(Captured { bytes: frame.bytes().to_vec(), meta }));
+                }
+                // One that this socket cannot express is not one of ours.
+                Err(error) => self.gone(error).map_or(Ok(()), Err)?,
+            }
+        }
+    }
+}
+
+impl End for LocalEnd {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn offered(&self, feature: &str) -> Offered {
+        let Some(guard) = &self.guard else { return Offered::No };
+        match guard.was_active(feature) {
+            Some(_) if feature == COALESCES_UDP && !self.packet.accepts().contains(Offloads::RSC_UDP) => {
+                Offered::Unseen
+            }
+            Some(_) if guard.is_changeable(feature) => Offered::Switchable,
+            Some(true) => Offered::Fixed,
+            _ => Offered::No,
+        }
+    }
+
+    fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
+        let Some(guard) = &self.guard else { return Ok(()) };
+        let change = Change { features: features.to_vec(), gso_segs_max: None };
+        self.features = self.namespace.run(|| guard.apply(&change))??;
+        self.settle()
+    }
+
+    fn is_on(&self, feature: &str) -> bool {
+        self.features.active(feature) == Some(true)
+    }
+
+    fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        let begun = Instant::now();
+        loop {
+            match self.queue.rx_deliver(&frame.meta, &frame.bytes) {
+                Ok(()) => return Ok(Ok(())),
+                Err(PortError::Full) if begun.elapsed() < SEND_PATIENCE => std::thread::sleep(SEND_PAUSE),
+                Err(PortError::Full) => return Ok(Err(Errno::ENOBUFS as i32)),
+                Err(PortError::Refused(errno)) if errno == Errno::ENETDOWN as i32 => {
+                    return Err(CheckError::WentDown(self.description.name.clone()));
+                }
+                Err(PortError::Refused(errno)) => return Ok(Err(errno)),
+                Err(error) => self.gone(error).map_or(Ok(()), Err)?,
+            }
+        }
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError> {
+        if let Some(captured) = self.take()? {
+            return Ok(Some(captured));
+        }
+        let wait = PollTimeout::try_from(wait).unwrap_or(PollTimeout::MAX);
+        match poll(&mut [PollFd::new(self.queue.as_fd(), PollFlags::POLLIN)], wait) {
+            Ok(0) | Err(Errno::EINTR) => Ok(None),
+            Ok(_) => self.take(),
+            Err(errno) => Err(std::io::Error::from(errno).into()),
+        }
+    }
+
+    fn check_link(&mut self) -> Result<(), CheckError> {
+        let Description { name, mtu, .. } = &self.description;
+        let state = self.packet.link().map_err(|_| CheckError::WentDown(name.clone()))?;
+        if !state.has_carrier {
+            return Err(CheckError::WentDown(name.clone()));
+        }
+        if state.mtu != *mtu {
+            return Err(CheckError::MtuChanged { interface: name.clone(), before: *mtu, now: state.mtu });
+        }
+        Ok(())
+    }
+
+    fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        let Some(guard) = self.guard.take() else { return Ok(Vec::new()) };
+        Ok(self.namespace.run(|| guard.finish())??)
+    }
+}
+
+impl Drop for LocalEnd {
+    fn drop(&mut self) {
+        // In its namespace, or it would look for the interface in another. The state file stays if this fails.
+        let _ = self.finish();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_namespace_is_a_name_of_ip_netns_or_a_path() {
+        assert_eq!(split_name("eth0"), (None, "eth0"));
+        assert_eq!(split_name("blue/eth0"), (Some("/run/netns/blue".into()), "eth0"));
+        assert_eq!(split_name("/proc/7/ns/net/eth0"), (Some("/proc/7/ns/net".into()), "eth0"));
+    }
+}

@@ -1,0 +1,95 @@
+//! Why a check could not be made.
+
+use std::io;
+
+use offramp_lab::error::LabError;
+use offramp_ports::packet::PacketError;
+
+/// Why a check could not be made, or not be undone. Each is one line that says what was wrong, where, and what to do.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    /// An interface could not be changed or put back.
+    #[error(transparent)]
+    Settings(#[from] LabError),
+    /// Frames cannot be sent or captured on an interface.
+    #[error(transparent)]
+    Packet(#[from] PacketError),
+    /// The system refuses something else.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// There is no such namespace.
+    #[error("interface \"{interface}\": network namespace {namespace}: {cause}; see `ip netns list`")]
+    Namespace {
+        /// The interface as it was named.
+        interface: String,
+        /// The file of the namespace.
+        namespace: String,
+        /// The kernel's answer.
+        cause: io::Error,
+    },
+    /// Both ends are the same interface.
+    #[error("\"{0}\" is named twice; name the two ends of a path")]
+    SameInterface(String),
+    /// An interface is down.
+    #[error("interface \"{0}\" is down or has no carrier; bring it up (`ip link set … up`) and connect it")]
+    Down(String),
+    /// An interface went down while it was checked.
+    #[error("interface \"{0}\" went down during the check; every setting that could be was put back")]
+    WentDown(String),
+    /// An interface's MTU changed while it was checked.
+    #[error("the MTU of interface \"{interface}\" changed from {before} to {now} during the check; run it again")]
+    MtuChanged {
+        /// The interface.
+        interface: String,
+        /// Bytes of IP at the beginning.
+        before: u32,
+        /// Bytes of IP now.
+        now: u32,
+    },
+    /// The MTU is too small for any check.
+    #[error("interface \"{interface}\" has an MTU of {mtu} bytes; a check needs {least}")]
+    MtuTooSmall {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: u32,
+        /// The smallest with which anything is checked.
+        least: u32,
+    },
+    /// No frame arrives, so nothing can be judged.
+    #[error(
+        "no frame of \"{from}\" arrives at \"{to}\" with every offload off; are they the two ends of one path, and does \
+         nothing in between filter frames (198.18.0.0/15, fd00::/8, Ethernet addresses)?"
+    )]
+    NothingArrives {
+        /// The sender.
+        from: String,
+        /// The receiver.
+        to: String,
+    },
+    /// The other machine does not do what it should.
+    #[error("peer {peer}: {reason}")]
+    Peer {
+        /// The other machine.
+        peer: String,
+        /// What it did.
+        reason: String,
+    },
+    /// The daemon whose ports are to be checked does not do what it should.
+    #[error("daemon: {0}")]
+    Daemon(String),
+    /// A client of a server does not do what it should.
+    #[error("{0}")]
+    Client(String),
+    /// No offload of that name.
+    #[error("no offload \"{name}\"; there are: {known}")]
+    UnknownOffload {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// The check was stopped from outside.
+    #[error("stopped")]
+    Stopped,
+}

@@ -1,0 +1,286 @@
+//! Sends cases from one end to the other and compares what arrives. Cases go in batches; frames find their case by their
+//! addresses.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use offramp_offload::meta::{ChecksumState, RxMeta};
+
+use crate::case::{Addressing, Built, Case, Sent};
+use crate::end::{End, Outgoing};
+use crate::error::CheckError;
+use crate::fault::Fault;
+use crate::oracle::{self, Allowed, Captured, Difference};
+use crate::packet::Identity;
+
+/// Frames of the wire in one batch, at most: the capture must hold them.
+const BATCH_FRAMES_MAX: usize = 512;
+/// Bytes of one batch, at most, if it is more than one case.
+const BATCH_BYTES_MAX: usize = 512 << 10;
+/// Smallest part of a batch to which it shrinks where frames are lost: the capture may be small (`net.core.rmem_max`).
+const BATCH_PARTS_MAX: usize = 16;
+/// How long the next frame of a batch may take, where nothing is known of the path.
+pub(crate) const PATIENCE_MAX: Duration = Duration::from_millis(250);
+/// The shortest patience, of a fast path: a processor may be busy that long.
+const PATIENCE_MIN: Duration = Duration::from_millis(50);
+/// A frame may take as many times as long as the first did.
+const PATIENCE_FACTOR: u32 = 50;
+/// The same where only frames are missing that may be lost: those with a wrong checksum.
+const BAD_PATIENCE: Duration = Duration::from_millis(30);
+/// How long frames are waited for that must not come.
+const LINGER: Duration = Duration::from_millis(1);
+/// How often a case is sent of which frames are missing: other traffic may have cost them.
+const ATTEMPTS_MAX: u32 = 6;
+/// Pause before a case is sent again; it grows with each attempt.
+const RETRY_PAUSE: Duration = Duration::from_millis(3);
+
+/// What became of a case.
+#[derive(Debug)]
+pub(crate) enum Outcome {
+    Right,
+    /// The kernel refused a frame.
+    Refused,
+    Wrong(Box<Wrong>),
+}
+
+/// A case that was wrong.
+#[derive(Debug)]
+pub(crate) struct Wrong {
+    pub difference: Difference,
+    pub built: Built,
+    pub captured: Vec<Captured>,
+}
+
+/// All outcomes of a list of cases.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// Cases that were sent.
+    pub sent: usize,
+    /// Cases of which a super-frame arrived.
+    pub coalesced: usize,
+    pub refused: Vec<i32>,
+    pub wrong: Vec<(Case, Wrong)>,
+    /// Cases of which frames were missing, and that were right when they were sent again.
+    pub lost: usize,
+}
+
+impl Wrong {
+    /// Whether other traffic may have done it.
+    pub(crate) fn may_be_loss(&self) -> bool {
+        matches!(self.difference.fault, Fault::NothingArrives | Fault::FrameMissing)
+    }
+}
+
+/// The way from one end to the other.
+pub(crate) struct Exchange<'a> {
+    pub sender: &'a mut dyn End,
+    pub receiver: &'a mut dyn End,
+    pub addressing: Addressing,
+    pub run: u16,
+    /// Number of the next case.
+    pub next_case: &'a mut u16,
+    pub stop: &'a AtomicBool,
+    /// How long the next frame of a batch may take.
+    pub patience: Duration,
+    /// Into how many parts a batch is divided.
+    pub batch_parts: usize,
+}
+
+impl Exchange<'_> {
+    /// Sends cases until all are sent or `wrong_max` were wrong.
+    pub(crate) fn all(&mut self, cases: &[Case], allowed: Allowed, wrong_max: usize) -> Result<Outcomes, CheckError> {
+        let mut outcomes = Outcomes::default();
+        let mut rest = cases;
+        while !rest.is_empty() && outcomes.wrong.len() < wrong_max {
+            if self.stop.load(Ordering::Relaxed) {
+                return Err(CheckError::Stopped);
+            }
+            let batch = self.next_batch(&mut rest);
+            self.batch(batch, allowed, &mut outcomes)?;
+        }
+        self.check_links()?;
+        Ok(outcomes)
+    }
+
+    /// An interface that is not as it was explains all that is missing.
+    fn check_links(&mut self) -> Result<(), CheckError> {
+        self.sender.check_link()?;
+        self.receiver.check_link()
+    }
+
+    /// Builds cases from the front of `rest`.
+    fn next_batch(&mut self, rest: &mut &[Case]) -> Vec<(Identity, Built)> {
+        let (frames_max, bytes_max) = (BATCH_FRAMES_MAX / self.batch_parts, BATCH_BYTES_MAX / self.batch_parts);
+        let (mut batch, mut frames, mut bytes) = (Vec::new(), 0, 0);
+        while let Some((case, others)) = rest.split_first() {
+            let built = self.build(case);
+            frames += built.1.expected.len();
+            bytes += built.1.sent.iter().map(|sent| sent.bytes.len()).sum::<usize>();
+            if !batch.is_empty() && (frames > frames_max || bytes > bytes_max) {
+                break;
+            }
+            batch.push(built);
+            *rest = others;
+        }
+        batch
+    }
+
+    fn build(&mut self, case: &Case) -> (Identity, Built) {
+        let identity = Identity { run: self.run, case: *self.next_case };
+        *self.next_case = self.next_case.wrapping_add(1);
+        (identity, case.build(&self.addressing, identity))
+    }
+
+    /// Sends a batch; the cases of which frames are missing are sent again.
+    fn batch(
+        &mut self,
+        mut batch: Vec<(Identity, Built)>,
+        allowed: Allowed,
+        outcomes: &mut Outcomes,
+    ) -> Result<(), CheckError> {
+        outcomes.sent += batch.len();
+        for attempt in 1.. {
+            let (refused, mut captured) = self.send(&batch)?;
+            let mut lost = Vec::new();
+            for (identity, built) in batch {
+                let frames = captured.remove(&identity.case).unwrap_or_default();
+                outcomes.coalesced += usize::from(frames.iter().any(|frame| frame.meta.segmentation.is_some()));
+                if let Some(errno) = refused.get(&identity.case) {
+                    outcomes.refused.push(*errno);
+                    continue;
+                }
+                match oracle::compare(&built, &frames, allowed) {
+                    None => outcomes.lost += usize::from(attempt > 1),
+                    Some(difference) => {
+                        let (case, wrong) = (built.case, Wrong { difference, built, captured: frames });
+                        let wrongs = if wrong.may_be_loss() { &mut lost } else { &mut outcomes.wrong };
+                        wrongs.push((case, wrong));
+                    }
+                }
+            }
+            if lost.is_empty() || attempt == ATTEMPTS_MAX {
+                outcomes.wrong.append(&mut lost);
+                break;
+            }
+            self.batch_parts = (self.batch_parts * 2).min(BATCH_PARTS_MAX);
+            std::thread::sleep(RETRY_PAUSE * attempt);
+            batch = lost.iter().map(|(case, _)| self.build(case)).collect();
+        }
+        Ok(())
+    }
+
+    /// Learns from the time that a case took how long to wait for the next.
+    pub(crate) fn learn_patience(&mut self, took: Duration) {
+        self.patience = (took * PATIENCE_FACTOR).clamp(PATIENCE_MIN, PATIENCE_MAX);
+    }
+
+    /// Sends one case and says what became of it.
+    pub(crate) fn one(&mut self, case: &Case, allowed: Allowed) -> Result<Outcome, CheckError> {
+        let mut outcomes = Outcomes::default();
+        let batch = vec![self.build(case)];
+        self.batch(batch, allowed, &mut outcomes)?;
+        self.check_links()?;
+        let wrong = outcomes.wrong.pop().map(|(_, wrong)| Outcome::Wrong(Box::new(wrong)));
+        Ok(wrong.or_else(|| outcomes.refused.pop().map(|_| Outcome::Refused)).unwrap_or(Outcome::Right))
+    }
+
+    /// Sends a batch and captures until all has arrived, or nothing more does. Returns refusals and frames by case.
+    fn send(&mut self, batch: &[(Identity, Built)]) -> Result<(BTreeMap<u16, i32>, oracle::ByCase), CheckError> {
+        let mut capture = Capture::new(batch, self.run, self.patience);
+        let mut refused = BTreeMap::new();
+        for (identity, built) in batch {
+            for sent in &built.sent {
+                if let Err(errno) = self.sender.send(&outgoing(sent))? {
+                    refused.insert(identity.case, errno);
+                    capture.give_up(identity.case);
+                    break;
+                }
+            }
+            // What has arrived must not fill the capture.
+            while let Some(frame) = self.receiver.receive(Duration::ZERO)? {
+                capture.take(frame);
+            }
+        }
+        while let Some(wait) = capture.wait() {
+            match self.receiver.receive(wait)? {
+                Some(frame) => {
+                    capture.take(frame);
+                }
+                None if capture.wait().is_some_and(|left| left.is_zero()) => break,
+                None => {}
+            }
+        }
+        while let Some(frame) = self.receiver.receive(LINGER)? {
+            if !capture.take(frame) && capture.lingered() {
+                break;
+            }
+        }
+        Ok((refused, capture.frames))
+    }
+}
+
+/// Frames of a batch as they arrive.
+struct Capture {
+    run: u16,
+    frames: oracle::ByCase,
+    /// Frames of the wire that are missing by case: good ones, and those with a wrong checksum.
+    missing: BTreeMap<u16, [usize; 2]>,
+    last: Instant,
+    patience: Duration,
+}
+
+impl Capture {
+    fn new(batch: &[(Identity, Built)], run: u16, patience: Duration) -> Self {
+        let count = |built: &Built| {
+            let bad = built.expected.iter().filter(|frame| frame.is_bad).count();
+            [built.expected.len() - bad, bad]
+        };
+        let missing = batch.iter().map(|(identity, built)| (identity.case, count(built))).collect();
+        Self { run, frames: BTreeMap::new(), missing, last: Instant::now(), patience }
+    }
+
+    /// Takes a frame; whether it is one of the batch.
+    fn take(&mut self, frame: Captured) -> bool {
+        let Some(identity) = Identity::of(&frame.bytes).filter(|identity| identity.run == self.run) else {
+            return false;
+        };
+        let Some([good, bad]) = self.missing.get_mut(&identity.case) else { return false };
+        let mut count = oracle::wire_frames(&frame);
+        for left in [good, bad] {
+            let taken = count.min(*left);
+            *left -= taken;
+            count -= taken;
+        }
+        self.frames.entry(identity.case).or_default().push(frame);
+        self.last = Instant::now();
+        true
+    }
+
+    /// Nothing more of a case is waited for.
+    fn give_up(&mut self, case: u16) {
+        self.missing.insert(case, [0, 0]);
+    }
+
+    /// How much longer the next frame may take; `None` when nothing is missing.
+    fn wait(&self) -> Option<Duration> {
+        let is_missing = |which: usize| self.missing.values().any(|left| left[which] > 0);
+        let patience = match () {
+            () if is_missing(0) => self.patience,
+            () if is_missing(1) => BAD_PATIENCE,
+            () => return None,
+        };
+        Some(patience.saturating_sub(self.last.elapsed()))
+    }
+
+    /// Whether other traffic has kept the capture busy for longer than it lingers.
+    fn lingered(&self) -> bool {
+        self.last.elapsed() > LINGER
+    }
+}
+
+fn outgoing(sent: &Sent) -> Outgoing {
+    let checksum = sent.request.checksum.map_or(ChecksumState::Unknown, ChecksumState::Partial);
+    let meta = RxMeta { segmentation: sent.request.segmentation, header_len: sent.header_len, ..RxMeta::default() };
+    Outgoing { bytes: sent.bytes.clone(), meta: RxMeta { checksum, ..meta } }
+}

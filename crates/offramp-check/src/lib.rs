@@ -1,0 +1,33 @@
+//! Says of each offload of an interface whether it is right, on this path, with this kernel and driver.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | [`plan`] | which offloads are checked, with which cases: data |
+//! | [`case`] | one case: what is sent, and the frames that must arrive for it |
+//! | [`end`] | an interface: its features are switched, frames are sent and captured |
+//! | [`peer`] | the same on another machine |
+//! | [`run`] | the whole: every offload alone and together, and whose fault it is |
+//! | [`fault`] | what may be wrong, by name |
+//! | [`verdict`] | what was found |
+//! | [`report`] | the same as text, `JSON`, `XML`, a page and a capture |
+//!
+//! Frames are known to the byte. They go out of a packet socket with the request that the kernel's own stack would make
+//! (a partial checksum, a segmentation), and are captured by another before the receiver's stack sees them. The IP addresses
+//! come from `198.18.0.0/15` and `fd00::/8`, the destination's Ethernet address is nobody's: no host answers.
+
+pub mod case;
+pub mod end;
+pub mod error;
+mod exchange;
+pub mod fault;
+mod oracle;
+mod packet;
+pub mod peer;
+pub mod plan;
+pub mod report;
+pub mod run;
+pub mod verdict;
+
+pub use case::Case;
+pub use oracle::Captured;
+pub use packet::{Ip, Protocol};

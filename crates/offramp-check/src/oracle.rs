@@ -1,0 +1,686 @@
+//! Whether what arrived is what had to arrive: to the byte, and if not, the first field that differs and a name for it.
+//!
+//! An interface may hand over super-frames and partial checksums, its metadata says how they are to be completed. They
+//! are completed here first, so that all that is compared is frames of a wire.
+
+use std::collections::BTreeMap;
+
+use offramp_offload::frame::Frame;
+use offramp_offload::layout::{FrameLayout, Network, Transport, link_header_len};
+use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter, UDP_SEGMENTS_MAX};
+
+use crate::case::{Built, Expected};
+use crate::fault::Fault;
+use crate::packet::{self, ones_complement_sum};
+
+/// Most bytes of a packet.
+const PACKET_LEN_MAX: usize = 65_535;
+/// Shortest frame of Ethernet without FCS (IEEE 802.3, 4A.4.2): shorter ones may be padded to it, and some adapters pad
+/// tagged ones by four bytes more.
+const PADDED_LEN_MAX: usize = 64;
+/// TCP's timestamps option (RFC 7323).
+const TIMESTAMPS: u8 = 8;
+
+/// A frame as it was captured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Captured {
+    /// Its bytes, with the VLAN tag that the kernel took out put back.
+    pub bytes: Vec<u8>,
+    /// What the interface reported of it.
+    pub meta: RxMeta,
+}
+
+/// What need not be the same.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Allowed {
+    /// IPv4 IDs of segments (`tx-tcp-mangleid-segmentation`).
+    pub any_id: bool,
+}
+
+/// A difference between what had to arrive and what did.
+#[derive(Clone, Debug)]
+pub(crate) struct Difference {
+    pub fault: Fault,
+    /// Which frame, and in which field.
+    pub place: String,
+    pub expected: String,
+    pub got: String,
+}
+
+/// A frame of the wire that was made of what was captured.
+#[derive(Clone, Debug)]
+struct Wire {
+    bytes: Vec<u8>,
+    /// The interface vouched for its checksum.
+    is_marked: bool,
+    /// It comes out of a super-frame.
+    of_aggregate: bool,
+}
+
+/// How many frames of the wire were captured; super-frames count as what they hold.
+pub(crate) fn wire_frames(captured: &Captured) -> usize {
+    let mut bytes = captured.bytes.clone();
+    let frame = Frame::new(&mut bytes, request(captured));
+    Segmenter::new(&frame, &SegmentPolicy::default()).map_or(1, |segmenter| segmenter.frames_left())
+}
+
+fn request(captured: &Captured) -> TxMeta {
+    let checksum = match captured.meta.checksum {
+        ChecksumState::Partial(partial) => Some(partial),
+        _ => None,
+    };
+    TxMeta { checksum, segmentation: captured.meta.segmentation }
+}
+
+/// Completes what was captured: segments super-frames, computes partial checksums.
+fn complete(captured: &Captured) -> Result<Vec<Wire>, Difference> {
+    check_aggregate(captured)?;
+    let mut bytes = captured.bytes.clone();
+    let frame = Frame::new(&mut bytes, request(captured));
+    let mut segmenter = Segmenter::new(&frame, &SegmentPolicy::default()).map_err(|refused| Difference {
+        fault: Fault::Metadata,
+        place: "metadata of a frame".to_owned(),
+        expected: "a request that fits the frame".to_owned(),
+        got: refused.to_string(),
+    })?;
+    let of_aggregate = segmenter.frames_left() > 1;
+    let is_marked = captured.meta.checksum != ChecksumState::Unknown && captured.meta.checksum != ChecksumState::Bad;
+    let mut frames = Vec::new();
+    while segmenter.frames_left() > 0 {
+        let mut out = vec![0; segmenter.next_len()];
+        segmenter.write_next(&frame, &mut out);
+        frames.push(Wire { bytes: out, is_marked, of_aggregate });
+    }
+    Ok(frames)
+}
+
+/// Refuses a super-frame that is longer than a packet, or whose length field says another length.
+fn check_aggregate(captured: &Captured) -> Result<(), Difference> {
+    let Some(Segmentation { kind, size, .. }) = captured.meta.segmentation else { return Ok(()) };
+    let Ok(start) = link_header_len(&captured.bytes) else { return Ok(()) };
+    let packet = &captured.bytes[start..];
+    let (len_max, field) = match packet.first().map(|first| first >> 4) {
+        Some(4) if packet.len() >= 20 => (PACKET_LEN_MAX, usize::from(be16(packet, 2))),
+        Some(6) if packet.len() >= 40 => (PACKET_LEN_MAX + 40, usize::from(be16(packet, 4)) + 40),
+        _ => return Ok(()),
+    };
+    let datagrams = packet.len() / usize::from(size.max(1));
+    let is_too_long = packet.len() > len_max || kind == SegmentationKind::Udp && datagrams > UDP_SEGMENTS_MAX;
+    if is_too_long || field != packet.len() {
+        return Err(Difference {
+            fault: if is_too_long { Fault::AggregateTooLong } else { Fault::Metadata },
+            place: "length of a coalesced packet".to_owned(),
+            expected: format!("at most {len_max} bytes, and as many as its header says"),
+            got: format!("{} bytes; its header says {field}", packet.len()),
+        });
+    }
+    Ok(())
+}
+
+/// Compares what was captured with what had to arrive; `None` when it is right.
+pub(crate) fn compare(built: &Built, captured: &[Captured], allowed: Allowed) -> Option<Difference> {
+    let mut got = Vec::new();
+    for one in captured {
+        match complete(one) {
+            Ok(frames) => got.extend(frames),
+            Err(difference) => return Some(difference),
+        }
+    }
+    Comparison::new(built, &got, allowed).difference()
+}
+
+/// Which frame that arrived is which that had to.
+struct Comparison<'a> {
+    built: &'a Built,
+    got: &'a [Wire],
+    allowed: Allowed,
+    /// For each that had to arrive: the index of the one that did.
+    matched: Vec<Option<usize>>,
+    is_used: Vec<bool>,
+}
+
+impl<'a> Comparison<'a> {
+    fn new(built: &'a Built, got: &'a [Wire], allowed: Allowed) -> Self {
+        let mut comparison =
+            Self { built, got, allowed, matched: vec![None; built.expected.len()], is_used: vec![false; got.len()] };
+        comparison.match_equal();
+        comparison
+    }
+
+    /// Finds for each frame the one that equals it. Usually they stand side by side.
+    fn match_equal(&mut self) {
+        let mut next = 0;
+        for (n, expected) in self.built.expected.iter().enumerate() {
+            let order = (next..self.got.len()).chain(0..next);
+            let found = order
+                .filter(|&at| !self.is_used[at])
+                .find(|&at| first_difference(&expected.bytes, &self.got[at].bytes, self.allowed).is_none());
+            if let Some(at) = found {
+                self.matched[n] = Some(at);
+                self.is_used[at] = true;
+                next = at + 1;
+            }
+        }
+    }
+
+    fn difference(&self) -> Option<Difference> {
+        let frames = self.built.expected.iter().enumerate();
+        if let Some(difference) =
+            frames.clone().filter(|(_, frame)| frame.is_bad).find_map(|(n, frame)| self.bad(n, frame))
+        {
+            return Some(difference);
+        }
+        let missing: Vec<usize> =
+            frames.filter(|(n, frame)| !frame.is_bad && self.matched[*n].is_none()).map(|(n, _)| n).collect();
+        let unknown: Vec<usize> = (0..self.got.len()).filter(|at| !self.is_used[*at]).collect();
+        match (missing.first(), unknown.first()) {
+            (None, None) => self.reordered(),
+            (Some(_), None) => Some(self.lost(&missing)),
+            (None, Some(&at)) => Some(self.additional(at)),
+            (Some(_), Some(_)) => Some(self.changed(&missing, &unknown)),
+        }
+    }
+
+    /// A frame whose checksum is wrong may be lost; it must neither change nor be vouched for.
+    fn bad(&self, n: usize, frame: &Expected) -> Option<Difference> {
+        if let Some(at) = self.matched[n] {
+            return self.got[at]
+                .is_marked
+                .then(|| self.of_frame(Fault::BadMarkedGood, n, "checksum", "not marked", "marked as good"));
+        }
+        let repaired = (0..self.got.len()).filter(|at| !self.is_used[*at]).find(|&at| {
+            let difference = first_difference(&frame.bytes, &self.got[at].bytes, self.allowed);
+            difference.is_some_and(|found| matches!(found.name, Name::Checksum | Name::IpChecksum))
+        })?;
+        let fault = match &self.got[repaired] {
+            Wire { of_aggregate: true, .. } => Fault::BadCoalesced,
+            Wire { is_marked: true, .. } => Fault::BadMarkedGood,
+            _ => Fault::ChecksumRepaired,
+        };
+        Some(self.of_frame(fault, n, "checksum", "as it was sent, wrong", "right"))
+    }
+
+    fn reordered(&self) -> Option<Difference> {
+        let good = self.built.expected.iter().zip(&self.matched).filter(|(frame, _)| !frame.is_bad);
+        let places: Vec<usize> = good.filter_map(|(_, at)| *at).collect();
+        let n = places.windows(2).position(|pair| pair[0] > pair[1])?;
+        Some(self.of_frame(
+            Fault::Reordered,
+            n + 1,
+            "order",
+            &format!("after frame {}", n + 1),
+            &format!("before frame {}", n + 1),
+        ))
+    }
+
+    fn lost(&self, missing: &[usize]) -> Difference {
+        let total = self.built.expected.len();
+        let fault = if missing.len() == total { Fault::NothingArrives } else { Fault::FrameMissing };
+        let numbers: Vec<String> = missing.iter().take(5).map(|n| (n + 1).to_string()).collect();
+        let more = if missing.len() > numbers.len() { ", …" } else { "" };
+        Difference {
+            fault,
+            place: format!("frame {}{more} of {total}", numbers.join(", ")),
+            expected: format!("{total} frames"),
+            got: format!("{}", self.got.len()),
+        }
+    }
+
+    fn additional(&self, at: usize) -> Difference {
+        let same = self
+            .built
+            .expected
+            .iter()
+            .position(|frame| first_difference(&frame.bytes, &self.got[at].bytes, self.allowed).is_none());
+        Difference {
+            fault: if same.is_some() { Fault::Duplicate } else { Fault::UnexpectedFrame },
+            place: same.map_or_else(|| format!("frame {} of what arrived", at + 1), |n| format!("frame {}", n + 1)),
+            expected: format!("{} frames", self.built.expected.len()),
+            got: format!("{}", self.got.len()),
+        }
+    }
+
+    /// Frames are missing, and there are others in their place.
+    fn changed(&self, missing: &[usize], unknown: &[usize]) -> Difference {
+        let whole = self.built.sent.iter().find(|sent| sent.request.segmentation.is_some());
+        if let Some(&at) =
+            unknown.iter().find(|&&at| whole.is_some_and(|whole| whole.bytes.len() == self.got[at].bytes.len()))
+        {
+            let expected = format!("frames of at most {} bytes", self.built.expected[0].bytes.len());
+            let got = format!("{} bytes", self.got[at].bytes.len());
+            return self.of_frame(Fault::NotSegmented, missing[0], "length", &expected, &got);
+        }
+        let n = missing[0];
+        let alike = |at: &&usize| differences(&self.built.expected[n].bytes, &self.got[**at].bytes, self.allowed).len();
+        let at = *unknown.iter().min_by_key(alike).expect("there is one");
+        if self.is_segmented_elsewhere() {
+            let [expected, got] =
+                [&self.built.expected[n].bytes, &self.got[at].bytes].map(|bytes| format!("{} bytes", bytes.len()));
+            return self.of_frame(Fault::SegmentSize, n, "length", &expected, &got);
+        }
+        let found = first_difference(&self.built.expected[n].bytes, &self.got[at].bytes, self.allowed)
+            .expect("they were not matched");
+        let fault = self.name_of(&found, n, at);
+        Difference {
+            fault,
+            place: format!("{} of frame {} of {}", found.name.text(), n + 1, self.built.expected.len()),
+            expected: found.name.decode(&found.expected),
+            got: found.name.decode(&found.got),
+        }
+    }
+
+    /// Whether the payload is complete and in order, but not in the frames in which it should be.
+    fn is_segmented_elsewhere(&self) -> bool {
+        let payload = |bytes: &[u8]| {
+            Parsed::of(bytes).map(|parsed| bytes[parsed.layout.payload_start..parsed.layout.packet_end].to_vec())
+        };
+        let expected: Option<Vec<Vec<u8>>> = self.built.expected.iter().map(|frame| payload(&frame.bytes)).collect();
+        let got: Option<Vec<Vec<u8>>> = self.got.iter().map(|wire| payload(&wire.bytes)).collect();
+        let (Some(expected), Some(got)) = (expected, got) else { return false };
+        let lengths = |pieces: &[Vec<u8>]| pieces.iter().map(Vec::len).collect::<Vec<_>>();
+        lengths(&expected) != lengths(&got) && expected.concat() == got.concat()
+    }
+
+    fn of_frame(&self, fault: Fault, n: usize, what: &str, expected: &str, got: &str) -> Difference {
+        Difference {
+            fault,
+            place: format!("{what} of frame {} of {}", n + 1, self.built.expected.len()),
+            expected: expected.to_owned(),
+            got: got.to_owned(),
+        }
+    }
+
+    /// The name of what is wrong with one frame.
+    fn name_of(&self, found: &FieldDifference, n: usize, at: usize) -> Fault {
+        let (expected, got) = (&self.built.expected[n].bytes, &self.got[at].bytes);
+        if self.got[at].of_aggregate && self.differs_between_frames(found.name) {
+            let is_gap = matches!(found.name, Name::Sequence | Name::IpId);
+            return if is_gap { Fault::CoalescedOverGap } else { Fault::CoalescedUnequal };
+        }
+        if let Some(fault) = resized(expected, got, found) {
+            return fault;
+        }
+        let whole = self.built.sent.iter().find(|sent| sent.request.segmentation.is_some());
+        let of_whole = whole.and_then(|whole| value_of(&whole.bytes, found.name));
+        let is_of_whole = of_whole.is_some_and(|value| value == found.got);
+        let is_of_first =
+            n > 0 && value_of(&self.built.expected[0].bytes, found.name).is_some_and(|value| value == found.got);
+        match found.name {
+            Name::Ethernet => Fault::EthernetHeader,
+            Name::VlanTag if found.got.is_empty() => Fault::VlanTagLost,
+            Name::VlanTag if found.expected.is_empty() => Fault::VlanTagAdded,
+            Name::VlanTag => Fault::VlanTagChanged,
+            Name::TrafficClass => Fault::TrafficClass,
+            Name::Ipv4Length if is_of_whole => Fault::Ipv4LengthOfSuperFrame,
+            Name::Ipv4Length => Fault::Ipv4Length,
+            Name::Ipv6Length if is_of_whole => Fault::Ipv6LengthOfSuperFrame,
+            Name::Ipv6Length => Fault::Ipv6Length,
+            Name::IpId if is_of_first => Fault::Ipv4IdNotCounted,
+            Name::IpId => Fault::Ipv4Id,
+            Name::HopLimit => Fault::HopLimit,
+            Name::IpHeader => Fault::IpHeader,
+            Name::IpOptions => Fault::IpOptions,
+            Name::IpChecksum => Fault::Ipv4Checksum,
+            Name::Ports => Fault::Ports,
+            Name::Sequence if is_of_first => Fault::SequenceNotAdvanced,
+            Name::Sequence => Fault::Sequence,
+            Name::Flags => flag_fault(found.expected[0], found.got[0]),
+            Name::TcpHeader => Fault::TcpHeader,
+            Name::Window => Fault::TcpWindow,
+            Name::TcpOptions => options_fault(&found.expected, &found.got),
+            Name::UdpLength if is_of_whole => Fault::UdpLengthOfSuperFrame,
+            Name::UdpLength => Fault::UdpLength,
+            Name::Checksum => checksum_fault(expected, got, whole.map(|whole| whole.bytes.as_slice())),
+            Name::Payload if found.expected.len() == found.got.len() => Fault::Payload,
+            Name::Payload => Fault::FrameLength,
+        }
+    }
+
+    /// Whether the frames of the case differ in that field otherwise than by counting: a train's odd one.
+    fn differs_between_frames(&self, name: Name) -> bool {
+        if self.built.sent.len() < 2 {
+            return false;
+        }
+        let values: Vec<_> = self.built.expected.iter().filter_map(|frame| value_of(&frame.bytes, name)).collect();
+        match name {
+            Name::Sequence => {
+                let lens = self
+                    .built
+                    .expected
+                    .iter()
+                    .filter_map(|frame| value_of(&frame.bytes, Name::Payload))
+                    .map(|p| p.len());
+                let number = |value: &Vec<u8>| u32::from_be_bytes([value[0], value[1], value[2], value[3]]);
+                values
+                    .windows(2)
+                    .zip(lens)
+                    .any(|(pair, len)| number(&pair[1]).wrapping_sub(number(&pair[0])) != len as u32)
+            }
+            Name::IpId => {
+                let number = |value: &Vec<u8>| be16(value, 0);
+                values.windows(2).any(|pair| number(&pair[1]).wrapping_sub(number(&pair[0])) != 1)
+            }
+            Name::Payload
+            | Name::Checksum
+            | Name::IpChecksum
+            | Name::Ipv4Length
+            | Name::Ipv6Length
+            | Name::UdpLength => false,
+            _ => values.windows(2).any(|pair| pair[0] != pair[1]),
+        }
+    }
+}
+
+/// A frame that has another length than it should, and whose length fields agree with that.
+fn resized(expected: &[u8], got: &[u8], found: &FieldDifference) -> Option<Fault> {
+    if !matches!(found.name, Name::Ipv4Length | Name::Ipv6Length) || expected.len() == got.len() {
+        return None;
+    }
+    let parsed = Parsed::of(got)?;
+    (parsed.layout.packet_end == got.len()).then_some(if got.len() < expected.len() {
+        Fault::SegmentShort
+    } else {
+        Fault::SegmentLong
+    })
+}
+
+fn flag_fault(expected: u8, got: u8) -> Fault {
+    let is_added = |flag: u8| got & !expected & flag != 0;
+    let is_lost = |flag: u8| expected & !got & flag != 0;
+    match () {
+        () if is_added(packet::PSH) => Fault::PshAdded,
+        () if is_added(packet::FIN) => Fault::FinAdded,
+        () if is_added(packet::CWR) => Fault::CwrAdded,
+        () if is_lost(packet::PSH) => Fault::PshLost,
+        () if is_lost(packet::FIN) => Fault::FinLost,
+        () if is_lost(packet::CWR) => Fault::CwrLost,
+        () => Fault::TcpFlags,
+    }
+}
+
+fn options_fault(expected: &[u8], got: &[u8]) -> Fault {
+    let has_timestamps = |options: &[u8]| options.get(2..4) == Some(&[TIMESTAMPS, 10]);
+    match (has_timestamps(expected), has_timestamps(got)) {
+        (true, false) => Fault::TimestampLost,
+        (true, true) if expected[4..12] != got[4..12] => Fault::TimestampChanged,
+        _ => Fault::TcpOptions,
+    }
+}
+
+/// How a checksum came to be wrong. All else in the frame is right.
+fn checksum_fault(expected: &[u8], got: &[u8], whole: Option<&[u8]>) -> Fault {
+    let Some(parsed) = Parsed::of(expected) else { return Fault::Checksum };
+    let layout = &parsed.layout;
+    let at = parsed.checksum_at();
+    let (right, found) = (be16(expected, at), be16(got, at));
+    let transport_len = layout.packet_end - layout.transport_start;
+    let pseudo = parsed.pseudo_header(expected, transport_len);
+    let mut transport = expected[layout.transport_start..layout.packet_end].to_vec();
+    let offset = at - layout.transport_start;
+    transport[offset..offset + 2].fill(0);
+    let sum = |parts: &[&[u8]]| ones_complement_sum(parts);
+    let is_asked = |frame: &[u8]| sum(&[&parsed.pseudo_header(frame, frame.len() - layout.transport_start)]) == found;
+    let without_last = &transport[..transport.len() - transport.len() % 2];
+    match () {
+        () if is_asked(&expected[..layout.packet_end]) || whole.is_some_and(is_asked) => Fault::ChecksumNotWritten,
+        () if found == 0 && right == u16::MAX => Fault::ChecksumZero,
+        () if found == !sum(&[&pseudo, &pseudo, &transport]) => Fault::ChecksumPseudoHeaderTwice,
+        () if found == !sum(&[&transport]) => Fault::ChecksumWithoutPseudoHeader,
+        () if found == right.swap_bytes() => Fault::ChecksumByteOrder,
+        () if transport.len() % 2 == 1 && found == !sum(&[&pseudo, without_last]) => Fault::ChecksumOddByte,
+        () => Fault::Checksum,
+    }
+}
+
+/// A field of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Name {
+    Ethernet,
+    VlanTag,
+    TrafficClass,
+    Ipv4Length,
+    Ipv6Length,
+    IpId,
+    HopLimit,
+    IpHeader,
+    IpOptions,
+    Ports,
+    Sequence,
+    Flags,
+    TcpHeader,
+    Window,
+    TcpOptions,
+    UdpLength,
+    Payload,
+    IpChecksum,
+    Checksum,
+}
+
+impl Name {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Ethernet => "Ethernet header",
+            Self::VlanTag => "VLAN tag",
+            Self::TrafficClass => "type of service or traffic class",
+            Self::Ipv4Length => "IPv4 length",
+            Self::Ipv6Length => "IPv6 payload length",
+            Self::IpId => "IPv4 ID",
+            Self::HopLimit => "TTL or hop limit",
+            Self::IpHeader => "IP header",
+            Self::IpOptions => "IP options",
+            Self::Ports => "ports",
+            Self::Sequence => "sequence number",
+            Self::Flags => "TCP flags",
+            Self::TcpHeader => "TCP header",
+            Self::Window => "TCP window",
+            Self::TcpOptions => "TCP options",
+            Self::UdpLength => "UDP length",
+            Self::Payload => "payload",
+            Self::IpChecksum => "IPv4 header checksum",
+            Self::Checksum => "checksum",
+        }
+    }
+
+    /// The bytes of a field as a reader wants them.
+    fn decode(self, bytes: &[u8]) -> String {
+        const SHOWN: usize = 16;
+        match self {
+            _ if bytes.is_empty() => "nothing".to_owned(),
+            Self::Ipv4Length | Self::Ipv6Length | Self::UdpLength | Self::Window | Self::IpId if bytes.len() == 2 => {
+                be16(bytes, 0).to_string()
+            }
+            Self::HopLimit => bytes[0].to_string(),
+            Self::Sequence if bytes.len() == 4 => {
+                u32::from_be_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]).to_string()
+            }
+            Self::Flags => flags_text(bytes[0]),
+            Self::VlanTag if bytes.len() == 4 => {
+                let tag = be16(bytes, 2);
+                format!("VLAN {} priority {}", tag & 0xfff, tag >> 13)
+            }
+            Self::Payload => {
+                let more = if bytes.len() > SHOWN { "…" } else { "" };
+                format!("{} bytes: {}{more}", bytes.len(), hex(&bytes[..bytes.len().min(SHOWN)]))
+            }
+            _ => format!("0x{}", hex(bytes)),
+        }
+    }
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes
+        .iter()
+        .flat_map(|byte| [byte >> 4, byte & 15])
+        .filter_map(|digit| char::from_digit(digit.into(), 16))
+        .collect()
+}
+
+fn flags_text(flags: u8) -> String {
+    const NAMES: [&str; 8] = ["FIN", "SYN", "RST", "PSH", "ACK", "URG", "ECE", "CWR"];
+    let set: Vec<&str> =
+        NAMES.iter().enumerate().filter(|(bit, _)| flags & (1 << bit) != 0).map(|(_, name)| *name).collect();
+    if set.is_empty() { "none".to_owned() } else { set.join(" ") }
+}
+
+/// A field that differs.
+#[derive(Clone, Debug)]
+struct FieldDifference {
+    name: Name,
+    expected: Vec<u8>,
+    got: Vec<u8>,
+}
+
+/// Where everything lies in a frame that was sent.
+struct Parsed {
+    layout: FrameLayout,
+}
+
+impl Parsed {
+    fn of(frame: &[u8]) -> Option<Self> {
+        let mut bytes = frame.to_vec();
+        let layout = *Frame::received(&mut bytes).layout().ok()?;
+        Some(Self { layout })
+    }
+
+    /// Of a super-frame, too, whose length fields count it whole.
+    fn checksum_at(&self) -> usize {
+        let offset = if self.layout.transport == Transport::Udp { 6 } else { 16 };
+        self.layout.transport_start + offset
+    }
+
+    fn pseudo_header(&self, frame: &[u8], transport_len: usize) -> Vec<u8> {
+        let start = self.layout.network_start;
+        let addresses = match self.layout.network {
+            Network::Ipv4 => &frame[start + 12..start + 20],
+            _ => &frame[start + 8..start + 40],
+        };
+        [addresses, &(transport_len as u32).to_be_bytes(), &[0, self.layout.protocol]].concat()
+    }
+
+    /// Every field but the checksums, in their order in the frame; then these.
+    fn fields(&self) -> Vec<(Name, std::ops::Range<usize>)> {
+        let FrameLayout { network_start: ip, transport_start: at, payload_start, packet_end, .. } = self.layout;
+        let mut fields = vec![(Name::Ethernet, 0..12), (Name::Ethernet, ip - 2..ip)];
+        match self.layout.network {
+            Network::Ipv4 => fields.extend([
+                (Name::IpHeader, ip..ip + 1),
+                (Name::TrafficClass, ip + 1..ip + 2),
+                (Name::Ipv4Length, ip + 2..ip + 4),
+                (Name::IpId, ip + 4..ip + 6),
+                (Name::IpHeader, ip + 6..ip + 8),
+                (Name::HopLimit, ip + 8..ip + 9),
+                (Name::IpHeader, ip + 9..ip + 10),
+                (Name::IpHeader, ip + 12..ip + 20),
+                (Name::IpOptions, ip + 20..at),
+                (Name::IpChecksum, ip + 10..ip + 12),
+            ]),
+            Network::Ipv6 => fields.extend([
+                (Name::TrafficClass, ip..ip + 2),
+                (Name::IpHeader, ip + 2..ip + 4),
+                (Name::Ipv6Length, ip + 4..ip + 6),
+                (Name::IpHeader, ip + 6..ip + 7),
+                (Name::HopLimit, ip + 7..ip + 8),
+                (Name::IpHeader, ip + 8..ip + 40),
+                (Name::IpOptions, ip + 40..at),
+            ]),
+            Network::Opaque => {}
+        }
+        match self.layout.transport {
+            Transport::Tcp => fields.extend([
+                (Name::Ports, at..at + 4),
+                (Name::Sequence, at + 4..at + 8),
+                (Name::TcpHeader, at + 8..at + 13),
+                (Name::Flags, at + 13..at + 14),
+                (Name::Window, at + 14..at + 16),
+                (Name::TcpHeader, at + 18..at + 20),
+                (Name::TcpOptions, at + 20..payload_start),
+            ]),
+            Transport::Udp => fields.extend([(Name::Ports, at..at + 4), (Name::UdpLength, at + 4..at + 6)]),
+            Transport::Opaque => {}
+        }
+        fields.push((Name::Payload, payload_start..packet_end));
+        if self.layout.transport != Transport::Opaque {
+            fields.push((Name::Checksum, self.checksum_at()..self.checksum_at() + 2));
+        }
+        // Checksums last: they differ wherever something else does. The sort keeps the order of the others.
+        fields.sort_by_key(|(name, _)| matches!(name, Name::IpChecksum | Name::Checksum));
+        fields
+    }
+}
+
+/// The bytes of a field of a frame that was sent.
+fn value_of(frame: &[u8], name: Name) -> Option<Vec<u8>> {
+    let parsed = Parsed::of(frame)?;
+    let range = parsed.fields().into_iter().find(|(found, _)| *found == name)?.1;
+    Some(frame[range].to_vec())
+}
+
+/// The bytes of the VLAN tags.
+fn tags(frame: &[u8]) -> &[u8] {
+    let end = link_header_len(frame).unwrap_or(14);
+    frame.get(12..end - 2).unwrap_or(&[])
+}
+
+fn first_difference(expected: &[u8], got: &[u8], allowed: Allowed) -> Option<FieldDifference> {
+    if expected == got {
+        return None;
+    }
+    differences(expected, got, allowed).into_iter().next()
+}
+
+/// The fields in which two frames differ, as far as that is not allowed.
+fn differences(expected: &[u8], got: &[u8], allowed: Allowed) -> Vec<FieldDifference> {
+    let (tags_expected, tags_got) = (tags(expected), tags(got));
+    if tags_expected != tags_got {
+        return vec![FieldDifference { name: Name::VlanTag, expected: tags_expected.to_vec(), got: tags_got.to_vec() }];
+    }
+    let Some(parsed) = Parsed::of(expected) else {
+        return vec![FieldDifference { name: Name::Ethernet, expected: expected.to_vec(), got: got.to_vec() }];
+    };
+    let got = without_padding(expected, got);
+    let mut found = Vec::new();
+    for (name, range) in parsed.fields() {
+        // Whatever is longer than it should be is payload.
+        let end = if name == Name::Payload { got.len().max(range.start) } else { range.end };
+        let bytes = got.get(range.start.min(got.len())..end.min(got.len())).unwrap_or_default();
+        let expected = &expected[range];
+        if expected != bytes && !is_allowed(name, got, bytes, &parsed, allowed) {
+            found.push(FieldDifference { name, expected: expected.to_vec(), got: bytes.to_vec() });
+        }
+    }
+    found
+}
+
+fn without_padding<'a>(expected: &[u8], got: &'a [u8]) -> &'a [u8] {
+    let is_padded = got.len() > expected.len() && got.len() <= PADDED_LEN_MAX;
+    if is_padded { &got[..expected.len()] } else { got }
+}
+
+fn is_allowed(name: Name, got: &[u8], bytes: &[u8], parsed: &Parsed, allowed: Allowed) -> bool {
+    let layout = &parsed.layout;
+    match name {
+        Name::IpId => allowed.any_id,
+        Name::IpChecksum if allowed.any_id => {
+            let header = got.get(layout.network_start..layout.transport_start).unwrap_or_default();
+            ones_complement_sum(&[header]) == u16::MAX
+        }
+        // 0 and 0xffff are the same number, and TCP has no other meaning for 0.
+        Name::Checksum if layout.transport == Transport::Tcp && matches!(bytes, [0, 0] | [0xff, 0xff]) => {
+            let len = layout.packet_end - layout.transport_start;
+            let transport = got.get(layout.transport_start..layout.packet_end).unwrap_or_default();
+            transport.len() == len && ones_complement_sum(&[&parsed.pseudo_header(got, len), transport]) == u16::MAX
+        }
+        _ => false,
+    }
+}
+
+fn be16(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+/// Captured frames by the case that they belong to.
+pub(crate) type ByCase = BTreeMap<u16, Vec<Captured>>;
+
+#[cfg(test)]
+mod tests;

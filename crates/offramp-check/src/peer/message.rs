@@ -1,0 +1,300 @@
+//! Requests and answers, and their bytes: a length, a kind, a body. All that comes from the other side is bounded and checked
+//! here.
+
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use offramp_ports::vnet_hdr::{HEADER_LEN, decode_rx, encode_rx};
+use serde::{Deserialize, Serialize};
+
+use crate::end::{Offered, Outgoing};
+use crate::oracle::Captured;
+use crate::plan::{self, Side};
+
+/// Version of the protocol; both ends must have the same.
+pub(super) const VERSION: u16 = 1;
+/// Longest message, in bytes: a frame of 128 KiB and others beside it.
+pub(super) const LEN_MAX: usize = 320 << 10;
+/// Bytes of frames after which an answer is full.
+pub(super) const FRAMES_LEN: usize = 128 << 10;
+/// Longest time that a capture is asked to wait.
+pub(super) const WAIT_MAX: Duration = Duration::from_secs(1);
+/// How often a reader looks whether it should stop.
+pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(200);
+
+/// What the client asks for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Request {
+    Hello { version: u16 },
+    Apply(Vec<(&'static str, bool)>),
+    Send(Outgoing),
+    Receive(Duration),
+    CheckLink,
+    Finish,
+}
+
+/// What the server says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Welcome(Welcome),
+    /// The features that are on.
+    Applied(Vec<String>),
+    /// The kernel's error number, 0 for none.
+    Sent(i32),
+    Frames(Vec<Captured>),
+    Done(Vec<String>),
+    Refused(String),
+}
+
+/// What a server says of its interface.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Welcome {
+    pub interface: String,
+    pub driver: String,
+    pub mtu: u32,
+    pub mac: [u8; 6],
+    /// Features by name.
+    pub offered: BTreeMap<String, Offered>,
+}
+
+/// Bytes that are no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Malformed(&'static str);
+
+const HELLO: u8 = 1;
+const APPLY: u8 = 2;
+const SEND: u8 = 3;
+const RECEIVE: u8 = 4;
+const CHECK_LINK: u8 = 5;
+const FINISH: u8 = 6;
+const WELCOME: u8 = 0x81;
+const APPLIED: u8 = 0x82;
+const SENT: u8 = 0x83;
+const FRAMES: u8 = 0x84;
+const DONE: u8 = 0x85;
+const REFUSED: u8 = 0xff;
+
+impl Request {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Hello { version } => message(HELLO, &version.to_be_bytes()),
+            Self::Apply(features) => message(APPLY, &json(features)),
+            Self::Send(frame) => message(SEND, &[&encode_rx(&frame.meta)[..], &frame.bytes].concat()),
+            Self::Receive(wait) => message(RECEIVE, &(wait.as_micros().min(u128::from(u32::MAX)) as u32).to_be_bytes()),
+            Self::CheckLink => message(CHECK_LINK, &[]),
+            Self::Finish => message(FINISH, &[]),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (kind, body) = bytes.split_first().ok_or(Malformed("an empty message"))?;
+        match *kind {
+            HELLO => {
+                let version = <[u8; 2]>::try_from(body).map_err(|_| Malformed("a greeting without a version"))?;
+                Ok(Self::Hello { version: u16::from_be_bytes(version) })
+            }
+            APPLY => {
+                let named: Vec<(String, bool)> = from_json(body)?;
+                let known = |(name, on): (String, bool)| Some((known_feature(&name)?, on));
+                let features: Option<Vec<_>> = named.into_iter().map(known).collect();
+                features.map(Self::Apply).ok_or(Malformed("a feature that is not checked"))
+            }
+            SEND => captured(body).map(|frame| Self::Send(Outgoing { bytes: frame.bytes, meta: frame.meta })),
+            RECEIVE => {
+                let usecs = <[u8; 4]>::try_from(body).map_err(|_| Malformed("a capture without a time"))?;
+                Ok(Self::Receive(Duration::from_micros(u32::from_be_bytes(usecs).into()).min(WAIT_MAX)))
+            }
+            CHECK_LINK => Ok(Self::CheckLink),
+            FINISH => Ok(Self::Finish),
+            _ => Err(Malformed("a request of an unknown kind")),
+        }
+    }
+}
+
+impl Answer {
+    pub(super) fn encode(&self) -> Vec<u8> {
+        match self {
+            Self::Welcome(welcome) => message(WELCOME, &json(welcome)),
+            Self::Applied(features) => message(APPLIED, &json(features)),
+            Self::Sent(errno) => message(SENT, &errno.to_be_bytes()),
+            Self::Frames(frames) => {
+                let one = |frame: &Captured| {
+                    let len = (frame.bytes.len() as u32).to_be_bytes();
+                    [&len[..], &encode_rx(&frame.meta), &frame.bytes].concat()
+                };
+                message(FRAMES, &frames.iter().flat_map(one).collect::<Vec<u8>>())
+            }
+            Self::Done(lines) => message(DONE, &json(lines)),
+            Self::Refused(reason) => message(REFUSED, reason.as_bytes()),
+        }
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Malformed> {
+        let (kind, body) = bytes.split_first().ok_or(Malformed("an empty message"))?;
+        match *kind {
+            WELCOME => from_json(body).map(Self::Welcome),
+            APPLIED => from_json(body).map(Self::Applied),
+            SENT => {
+                let errno = <[u8; 4]>::try_from(body).map_err(|_| Malformed("an outcome without a number"))?;
+                Ok(Self::Sent(i32::from_be_bytes(errno)))
+            }
+            FRAMES => frames(body).map(Self::Frames),
+            DONE => from_json(body).map(Self::Done),
+            REFUSED => Ok(Self::Refused(String::from_utf8_lossy(body).replace(char::is_control, " "))),
+            _ => Err(Malformed("an answer of an unknown kind")),
+        }
+    }
+}
+
+fn known_feature(name: &str) -> Option<&'static str> {
+    let features = [Side::Transmit, Side::Receive].into_iter().flat_map(plan::features_of);
+    features.into_iter().find(|feature| *feature == name)
+}
+
+fn message(kind: u8, body: &[u8]) -> Vec<u8> {
+    [&[kind][..], body].concat()
+}
+
+fn json(value: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+fn from_json<'a, T: Deserialize<'a>>(bytes: &'a [u8]) -> Result<T, Malformed> {
+    serde_json::from_slice(bytes).map_err(|_| Malformed("a message whose object cannot be read"))
+}
+
+/// A vnet header and a frame.
+fn captured(bytes: &[u8]) -> Result<Captured, Malformed> {
+    let (header, frame) = bytes.split_first_chunk::<HEADER_LEN>().ok_or(Malformed("a frame without a header"))?;
+    let meta = decode_rx(header).map_err(|_| Malformed("a frame with an unknown segmentation"))?;
+    Ok(Captured { bytes: frame.to_vec(), meta })
+}
+
+fn frames(mut bytes: &[u8]) -> Result<Vec<Captured>, Malformed> {
+    const CUT_OFF: Malformed = Malformed("a frame that is cut off");
+    let mut frames = Vec::new();
+    while !bytes.is_empty() {
+        let (len, rest) = bytes.split_first_chunk::<4>().ok_or(CUT_OFF)?;
+        let len = usize::try_from(u32::from_be_bytes(*len)).map_err(|_| CUT_OFF)?;
+        let end = len.checked_add(HEADER_LEN).filter(|end| *end <= rest.len()).ok_or(CUT_OFF)?;
+        frames.push(captured(&rest[..end])?);
+        bytes = &rest[end..];
+    }
+    Ok(frames)
+}
+
+/// Writes a message with its length in front.
+pub(super) fn write(stream: &mut TcpStream, message: &[u8]) -> io::Result<()> {
+    let len = (message.len() as u32).to_be_bytes();
+    stream.write_all(&[&len[..], message].concat())
+}
+
+/// Reads a message; `None` when the other side has closed the connection. The stream's read timeout must be
+/// [`STOP_INTERVAL`].
+pub(super) fn read(stream: &mut TcpStream, patience: Duration, stop: &AtomicBool) -> io::Result<Option<Vec<u8>>> {
+    let begun = Instant::now();
+    let mut is_over = || stop.load(Ordering::Relaxed) || begun.elapsed() > patience;
+    let mut len = [0; 4];
+    if !fill(stream, &mut len, &mut is_over)? {
+        return Ok(None);
+    }
+    let len = u32::from_be_bytes(len) as usize;
+    if len > LEN_MAX {
+        return Err(io::Error::new(ErrorKind::InvalidData, format!("a message of {len} bytes; {LEN_MAX} are allowed")));
+    }
+    let mut message = vec![0; len];
+    if !fill(stream, &mut message, &mut is_over)? {
+        return Err(ErrorKind::UnexpectedEof.into());
+    }
+    Ok(Some(message))
+}
+
+/// Reads until `bytes` is full; `false` when the stream ends before the first byte.
+fn fill(stream: &mut TcpStream, bytes: &mut [u8], is_over: &mut impl FnMut() -> bool) -> io::Result<bool> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match stream.read(&mut bytes[done..]) {
+            Ok(0) if done == 0 => return Ok(false),
+            Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
+            Ok(len) => done += len,
+            Err(error)
+                if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::Interrupted) =>
+            {
+                if is_over() {
+                    return Err(ErrorKind::TimedOut.into());
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use offramp_offload::meta::{ChecksumState, PartialChecksum, RxMeta, Segmentation, SegmentationKind};
+    use proptest::prelude::*;
+
+    fn frame(checksum: ChecksumState) -> Captured {
+        let segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1448, ecn: true });
+        Captured { bytes: vec![7; 100], meta: RxMeta { checksum, segmentation, ..RxMeta::default() } }
+    }
+
+    #[test]
+    fn what_is_written_is_read_again() {
+        let partial = frame(ChecksumState::Partial(PartialChecksum { start: 34, offset: 16 }));
+        let good = frame(ChecksumState::Good);
+        for request in [
+            Request::Hello { version: VERSION },
+            Request::Apply(vec![("rx-gro", true), ("tx-udp-segmentation", false)]),
+            Request::Send(Outgoing { bytes: partial.bytes.clone(), meta: partial.meta }),
+            Request::Receive(Duration::from_millis(250)),
+            Request::CheckLink,
+            Request::Finish,
+        ] {
+            assert_eq!(Request::decode(&request.encode()), Ok(request));
+        }
+        let welcome = Welcome {
+            interface: "eth0".to_owned(),
+            driver: "veth".to_owned(),
+            mtu: 1500,
+            mac: [2; 6],
+            offered: [("rx-gro".to_owned(), Offered::Switchable)].into(),
+        };
+        for answer in [
+            Answer::Welcome(welcome),
+            Answer::Applied(vec!["rx-gro".to_owned()]),
+            Answer::Sent(90),
+            Answer::Frames(vec![partial, good]),
+            Answer::Done(vec!["a".to_owned()]),
+            Answer::Refused("no".to_owned()),
+        ] {
+            assert_eq!(Answer::decode(&answer.encode()), Ok(answer));
+        }
+    }
+
+    #[test]
+    fn a_feature_that_is_not_checked_is_refused() {
+        let request = message(APPLY, &json(&[("loopback", true)]));
+        assert_eq!(Request::decode(&request), Err(Malformed("a feature that is not checked")));
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_or_refused(kind in prop_oneof![any::<u8>(), 1..7u8, 0x81..0x86u8], body: Vec<u8>) {
+            let message = message(kind, &body);
+            let _ = (Request::decode(&message), Answer::decode(&message));
+        }
+
+        #[test]
+        fn any_frames_that_are_cut_off_are_refused(len in 0..140usize) {
+            let whole = Answer::Frames(vec![frame(ChecksumState::Good)]).encode();
+            prop_assert_eq!(Answer::decode(&whole[..len.min(whole.len())]).is_ok(), len == 1 || len >= whole.len());
+        }
+    }
+}

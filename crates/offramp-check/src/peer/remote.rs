@@ -1,0 +1,163 @@
+//! The end that another machine serves.
+
+use std::collections::{BTreeSet, VecDeque};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use super::message::{self, Answer, Request, STOP_INTERVAL, VERSION, Welcome};
+use crate::end::{Description, End, Offered, Outgoing};
+use crate::error::CheckError;
+use crate::oracle::Captured;
+
+/// How long a connection may take.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long an answer may take: a driver may reset its adapter before.
+const ANSWER_PATIENCE: Duration = Duration::from_secs(30);
+
+/// An interface of another machine, where `offramp check --serve` runs.
+#[derive(Debug)]
+pub struct RemoteEnd {
+    peer: String,
+    stream: TcpStream,
+    description: Description,
+    welcome: Welcome,
+    is_on: BTreeSet<String>,
+    /// Frames that were handed over and not taken.
+    captured: VecDeque<Captured>,
+    is_finished: bool,
+    stop: Arc<AtomicBool>,
+}
+
+impl RemoteEnd {
+    /// Connects to a server; `peer` is `host:port`.
+    ///
+    /// # Errors
+    /// When there is no server, it has another version, or it cannot open its interface.
+    pub fn connect(peer: &str, stop: &Arc<AtomicBool>) -> Result<Self, CheckError> {
+        let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
+        let addresses = peer.to_socket_addrs().map_err(|error| failed(error.to_string()))?;
+        let mut reason = "no address".to_owned();
+        let mut connected = None;
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT_PATIENCE) {
+                Ok(stream) => {
+                    connected = Some(stream);
+                    break;
+                }
+                Err(error) => reason = format!("{error}; does `offramp check --serve` run there?"),
+            }
+        }
+        let mut stream = connected.ok_or_else(|| failed(reason))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STOP_INTERVAL))?;
+        stream.set_write_timeout(Some(ANSWER_PATIENCE))?;
+        let answer = ask(&mut stream, &Request::Hello { version: VERSION }, peer, stop)?;
+        let Answer::Welcome(welcome) = answer else { return Err(failed("an unexpected answer".to_owned())) };
+        let host = peer.rsplit_once(':').map_or(peer, |(host, _)| host);
+        let description = Description {
+            name: format!("{host}:{}", welcome.interface),
+            interface: welcome.interface.clone(),
+            shell_prefix: format!("ssh {host} "),
+            driver: welcome.driver.clone(),
+            mtu: welcome.mtu,
+            mac: welcome.mac,
+        };
+        Ok(Self {
+            peer: peer.to_owned(),
+            stream,
+            description,
+            welcome,
+            is_on: BTreeSet::new(),
+            captured: VecDeque::new(),
+            is_finished: false,
+            stop: Arc::clone(stop),
+        })
+    }
+
+    fn ask(&mut self, request: &Request) -> Result<Answer, CheckError> {
+        ask(&mut self.stream, request, &self.peer, &self.stop)
+    }
+
+    fn unexpected(&self) -> CheckError {
+        CheckError::Peer { peer: self.peer.clone(), reason: "an unexpected answer".to_owned() }
+    }
+}
+
+fn ask(stream: &mut TcpStream, request: &Request, peer: &str, stop: &AtomicBool) -> Result<Answer, CheckError> {
+    let failed = |reason: String| CheckError::Peer { peer: peer.to_owned(), reason };
+    message::write(stream, &request.encode()).map_err(|error| failed(error.to_string()))?;
+    let answer = match message::read(stream, ANSWER_PATIENCE, stop) {
+        Ok(Some(answer)) => answer,
+        Ok(None) => return Err(failed("it closed the connection".to_owned())),
+        Err(_) if stop.load(std::sync::atomic::Ordering::Relaxed) => return Err(CheckError::Stopped),
+        Err(error) => return Err(failed(error.to_string())),
+    };
+    match Answer::decode(&answer) {
+        Ok(Answer::Refused(reason)) => Err(failed(reason)),
+        Ok(answer) => Ok(answer),
+        Err(error) => Err(failed(format!("it sent {error}; use the same version of offramp at both ends"))),
+    }
+}
+
+impl End for RemoteEnd {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn offered(&self, feature: &str) -> Offered {
+        self.welcome.offered.get(feature).copied().unwrap_or(Offered::No)
+    }
+
+    fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
+        match self.ask(&Request::Apply(features.to_vec()))? {
+            Answer::Applied(on) => {
+                self.is_on = on.into_iter().collect();
+                Ok(())
+            }
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn is_on(&self, feature: &str) -> bool {
+        self.is_on.contains(feature)
+    }
+
+    fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        match self.ask(&Request::Send(frame.clone()))? {
+            Answer::Sent(0) => Ok(Ok(())),
+            Answer::Sent(errno) => Ok(Err(errno)),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError> {
+        if self.captured.is_empty() {
+            match self.ask(&Request::Receive(wait))? {
+                Answer::Frames(frames) => self.captured.extend(frames),
+                _ => return Err(self.unexpected()),
+            }
+        }
+        Ok(self.captured.pop_front())
+    }
+
+    fn check_link(&mut self) -> Result<(), CheckError> {
+        match self.ask(&Request::CheckLink)? {
+            Answer::Done(_) => Ok(()),
+            _ => Err(self.unexpected()),
+        }
+    }
+
+    fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        if std::mem::replace(&mut self.is_finished, true) {
+            return Ok(Vec::new());
+        }
+        // A check that was stopped ends here all the same.
+        let stop = AtomicBool::new(false);
+        match ask(&mut self.stream, &Request::Finish, &self.peer, &stop)? {
+            Answer::Done(lines) => Ok(lines),
+            _ => Err(self.unexpected()),
+        }
+    }
+}

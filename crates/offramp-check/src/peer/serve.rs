@@ -1,0 +1,253 @@
+//! The server: one client after the other, each with the interface to itself.
+
+use std::io;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use super::message::{self, Answer, FRAMES_LEN, Request, STOP_INTERVAL, VERSION, Welcome};
+use crate::end::{End, LocalEnd, Outgoing};
+use crate::error::CheckError;
+use crate::packet::Identity;
+use crate::plan::{self, Side};
+use crate::run::DESTINATION;
+
+/// A client that says nothing for that long is gone.
+const IDLE_MAX: Duration = Duration::from_mins(1);
+/// A client has the interface for that long at most.
+const SESSION_MAX: Duration = Duration::from_mins(15);
+/// Smallest segments that a client may ask for: headers are repeated, so smaller ones would send many times what came in.
+const SEGMENT_LEN_MIN: u16 = 60;
+
+/// What a server does.
+#[derive(Clone, Debug)]
+pub struct Serve {
+    /// The interface that it opens for its clients, `IF` or `NS/IF`.
+    pub interface: String,
+    /// Where it notes what is to be put back.
+    pub state_dir: PathBuf,
+    /// Whether clients may connect to a public address of this machine.
+    pub allows_public: bool,
+}
+
+/// Serves clients until `stop`. `progress` gets a line for each of them.
+///
+/// # Errors
+/// When connections cannot be accepted.
+pub fn serve(
+    listener: &TcpListener,
+    config: &Serve,
+    stop: &AtomicBool,
+    progress: &mut (dyn FnMut(&str) + Send),
+) -> io::Result<()> {
+    listener.set_nonblocking(true)?;
+    while !stop.load(Ordering::Relaxed) {
+        match listener.accept() {
+            Ok((stream, client)) => {
+                progress(&format!("{client}: connected"));
+                let outcome = Session::new(stream, config, stop).and_then(|mut session| session.run(progress));
+                match outcome {
+                    Ok(()) => progress(&format!("{client}: done; every setting is back")),
+                    Err(error) => progress(&format!("{client}: {error}")),
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::sleep(STOP_INTERVAL),
+            // What one client does wrong (a connection that was reset) is not the end of the others.
+            Err(error) => progress(&format!("a connection failed: {error}")),
+        }
+    }
+    Ok(())
+}
+
+/// One client. When it is dropped, every setting is back.
+struct Session<'a> {
+    stream: TcpStream,
+    config: &'a Serve,
+    stop: &'a AtomicBool,
+    end: Option<LocalEnd>,
+}
+
+impl<'a> Session<'a> {
+    fn new(stream: TcpStream, config: &'a Serve, stop: &'a AtomicBool) -> Result<Self, CheckError> {
+        stream.set_nonblocking(false)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(STOP_INTERVAL))?;
+        stream.set_write_timeout(Some(IDLE_MAX))?;
+        Ok(Self { stream, config, stop, end: None })
+    }
+
+    fn run(&mut self, progress: &mut (dyn FnMut(&str) + Send)) -> Result<(), CheckError> {
+        if is_public(self.stream.local_addr()?.ip()) && !self.config.allows_public {
+            let reason = "this address is public; the server takes clients there if --bind names it";
+            message::write(&mut self.stream, &Answer::Refused(reason.to_owned()).encode())?;
+            return Err(CheckError::Client(reason.to_owned()));
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < SESSION_MAX {
+            let Some(request) = message::read(&mut self.stream, IDLE_MAX, self.stop)? else { return Ok(()) };
+            let answer = Request::decode(&request)
+                .map_err(|error| CheckError::Client(format!("it sent {error}")))
+                .and_then(|request| self.answer(request, progress));
+            match answer {
+                Ok(answer) => message::write(&mut self.stream, &answer.encode())?,
+                Err(error) => {
+                    message::write(&mut self.stream, &Answer::Refused(error.to_string()).encode())?;
+                    return Err(error);
+                }
+            }
+        }
+        Err(CheckError::Client("it took longer than a check may".to_owned()))
+    }
+
+    fn answer(&mut self, request: Request, progress: &mut (dyn FnMut(&str) + Send)) -> Result<Answer, CheckError> {
+        match request {
+            Request::Hello { version: VERSION } => {
+                // Only one: the interface that is open must be put back before it is opened again.
+                self.end = None;
+                let end = LocalEnd::open(&self.config.interface, &self.config.state_dir, progress)?;
+                let welcome = welcome(&end);
+                self.end = Some(end);
+                Ok(Answer::Welcome(welcome))
+            }
+            Request::Hello { version } => Err(CheckError::Client(format!(
+                "the peer speaks version {version} of the protocol, this offramp {VERSION}; use the same at both ends"
+            ))),
+            request => {
+                let end = self.end.as_mut().ok_or_else(|| CheckError::Client("it did not greet".to_owned()))?;
+                answer_of(end, request)
+            }
+        }
+    }
+}
+
+fn welcome(end: &LocalEnd) -> Welcome {
+    let about = end.description();
+    let features = [Side::Transmit, Side::Receive].into_iter().flat_map(plan::features_of);
+    Welcome {
+        interface: about.interface.clone(),
+        driver: about.driver.clone(),
+        mtu: about.mtu,
+        mac: about.mac,
+        offered: features.map(|feature| (feature.to_owned(), end.offered(feature))).collect(),
+    }
+}
+
+fn answer_of(end: &mut LocalEnd, request: Request) -> Result<Answer, CheckError> {
+    match request {
+        Request::Hello { .. } => Err(CheckError::Client("it greeted twice".to_owned())),
+        Request::Apply(features) => {
+            end.apply(&features)?;
+            let names = [Side::Transmit, Side::Receive].into_iter().flat_map(plan::features_of);
+            Ok(Answer::Applied(names.filter(|name| end.is_on(name)).map(str::to_owned).collect()))
+        }
+        Request::Send(frame) => {
+            check_frame(&frame, end.description().mac)?;
+            Ok(Answer::Sent(end.send(&frame)?.err().unwrap_or(0)))
+        }
+        Request::Receive(wait) => {
+            let (mut frames, mut bytes, mut wait) = (Vec::new(), 0, wait);
+            while bytes < FRAMES_LEN
+                && let Some(frame) = end.receive(wait)?
+            {
+                if is_of_a_check(&frame.bytes) {
+                    bytes += frame.bytes.len();
+                    frames.push(frame);
+                }
+                wait = Duration::ZERO;
+            }
+            Ok(Answer::Frames(frames))
+        }
+        Request::CheckLink => end.check_link().map(|()| Answer::Done(Vec::new())),
+        Request::Finish => end.finish().map(Answer::Done),
+    }
+}
+
+/// A frame of a check: to nobody's Ethernet address, between the addresses of the ranges for measurements.
+fn is_of_a_check(frame: &[u8]) -> bool {
+    frame.starts_with(&DESTINATION) && Identity::of(frame).is_some()
+}
+
+/// Refuses what is no frame of a check: the server must not send anything else for a stranger.
+fn check_frame(frame: &Outgoing, own: [u8; 6]) -> Result<(), CheckError> {
+    let is_small = frame.meta.segmentation.is_some_and(|segmentation| segmentation.size < SEGMENT_LEN_MIN);
+    let reason = match () {
+        () if !is_of_a_check(&frame.bytes) => "a frame that is not one of a check",
+        () if frame.bytes[6..12] != own => "a frame with another source than the interface's address",
+        () if is_small => "a request for segments that are too small",
+        () => return Ok(()),
+    };
+    Err(CheckError::Client(format!("it handed over {reason}")))
+}
+
+/// Whether an address is reachable from everywhere: neither loopback, private (RFC 1918, RFC 4193), link-local nor for
+/// measurements.
+fn is_public(address: IpAddr) -> bool {
+    match address {
+        IpAddr::V4(v4) => {
+            let [a, b, ..] = v4.octets();
+            let is_shared = a == 100 && b & 0xc0 == 64 || a == 198 && b & 0xfe == 18;
+            !(v4.is_loopback() || v4.is_private() || v4.is_link_local() || is_shared)
+        }
+        IpAddr::V6(v6) => match v6.to_ipv4_mapped() {
+            Some(v4) => is_public(IpAddr::V4(v4)),
+            None => !(v6.is_loopback() || v6.is_unique_local() || v6.is_unicast_link_local()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Addressing;
+    use crate::plan::probe;
+    use offramp_offload::meta::{RxMeta, Segmentation, SegmentationKind};
+
+    const OWN: [u8; 6] = [2, 0, 0, 0, 0, 7];
+
+    fn frame() -> Outgoing {
+        let addressing = Addressing { destination: DESTINATION, source: OWN, seed: 0 };
+        let built = probe().build(&addressing, Identity { run: 1, case: 2 });
+        Outgoing { bytes: built.sent[0].bytes.clone(), meta: RxMeta::default() }
+    }
+
+    #[test]
+    fn a_server_sends_frames_of_a_check_and_no_others() {
+        assert!(check_frame(&frame(), OWN).is_ok());
+        let changed = |change: fn(&mut Outgoing)| {
+            let mut frame = frame();
+            change(&mut frame);
+            check_frame(&frame, OWN).unwrap_err().to_string()
+        };
+        assert!(changed(|frame| frame.bytes[0] = 0xff).contains("not one of a check"));
+        assert!(changed(|frame| frame.bytes[30] = 8).contains("not one of a check"), "another destination");
+        assert!(changed(|frame| frame.bytes.clear()).contains("not one of a check"));
+        assert!(changed(|frame| frame.bytes[11] = 8).contains("another source"));
+        let small = |frame: &mut Outgoing| {
+            frame.meta.segmentation = Some(Segmentation { kind: SegmentationKind::Tcp4, size: 1, ecn: false });
+        };
+        assert!(changed(small).contains("too small"));
+    }
+
+    #[test]
+    fn an_address_is_public_unless_it_is_of_a_range_that_is_not() {
+        let is_public = |text: &str| is_public(text.parse().unwrap());
+        for private in [
+            "127.0.0.1",
+            "10.1.2.3",
+            "172.16.0.1",
+            "192.168.1.1",
+            "169.254.1.1",
+            "198.18.0.1",
+            "100.64.0.1",
+            "::1",
+            "fd00::1",
+            "fe80::1",
+        ] {
+            assert!(!is_public(private), "{private}");
+        }
+        for public in ["8.8.8.8", "198.20.0.1", "2001:4860::1", "::ffff:9.9.9.9"] {
+            assert!(is_public(public), "{public}");
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Which offloads are checked, with which cases, and which features of the two interfaces are on meanwhile. Data alone.
+
+use crate::case::{Case, Checksum, Load, TcpOptions, Train};
+use crate::packet::{Ip, Protocol};
+
+/// How many cases are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Depth {
+    /// A few of each kind.
+    Quick,
+    /// Every boundary: segment size × options × segments × payload of the last.
+    Full,
+}
+
+/// Which way an offload works.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Side {
+    /// On frames that the interface sends.
+    Transmit,
+    /// On frames that it receives.
+    Receive,
+}
+
+/// Which cases an offload is checked with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cases {
+    Checksum,
+    Segmentation(Ip, Protocol),
+    /// As `Segmentation`, with CWR.
+    Ecn,
+    Scatter,
+    Verdict,
+    Coalescing(Protocol),
+    Tags,
+    /// None can be sent by a packet socket; why.
+    Unreachable(&'static str),
+}
+
+/// An offload.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Offload {
+    /// Short name, as `--only` takes it.
+    pub name: &'static str,
+    pub side: Side,
+    /// Features as ethtool knows them: each of them that is offered is switched. One is enough.
+    pub features: &'static [&'static str],
+    /// Features that must be on for these to be.
+    pub needs: &'static [&'static str],
+    pub cases: Cases,
+}
+
+const TX_CHECKSUM: &[&str] = &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6"];
+const FOR_SEGMENTATION: &[&str] =
+    &["tx-checksum-ip-generic", "tx-checksum-ipv4", "tx-checksum-ipv6", "tx-scatter-gather"];
+const FOR_VARIANTS: &[&str] = &[
+    "tx-checksum-ip-generic",
+    "tx-checksum-ipv4",
+    "tx-checksum-ipv6",
+    "tx-scatter-gather",
+    "tx-tcp-segmentation",
+    "tx-tcp6-segmentation",
+];
+
+/// Every offload, in the order in which they are checked.
+pub(crate) const OFFLOADS: &[Offload] = &[
+    Offload { name: "tx-checksum", side: Side::Transmit, features: TX_CHECKSUM, needs: &[], cases: Cases::Checksum },
+    Offload {
+        name: "tx-scatter-gather",
+        side: Side::Transmit,
+        features: &["tx-scatter-gather", "tx-scatter-gather-fraglist"],
+        needs: TX_CHECKSUM,
+        cases: Cases::Scatter,
+    },
+    Offload {
+        name: "tso4",
+        side: Side::Transmit,
+        features: &["tx-tcp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Segmentation(Ip::V4, Protocol::Tcp),
+    },
+    Offload {
+        name: "tso-ecn",
+        side: Side::Transmit,
+        features: &["tx-tcp-ecn-segmentation"],
+        needs: FOR_VARIANTS,
+        cases: Cases::Ecn,
+    },
+    Offload {
+        name: "tso-mangleid",
+        side: Side::Transmit,
+        features: &["tx-tcp-mangleid-segmentation"],
+        needs: FOR_VARIANTS,
+        cases: Cases::Segmentation(Ip::V4, Protocol::Tcp),
+    },
+    Offload {
+        name: "tso6",
+        side: Side::Transmit,
+        features: &["tx-tcp6-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Segmentation(Ip::V6, Protocol::Tcp),
+    },
+    Offload {
+        name: "uso4",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Segmentation(Ip::V4, Protocol::Udp),
+    },
+    Offload {
+        name: "uso6",
+        side: Side::Transmit,
+        features: &["tx-udp-segmentation"],
+        needs: FOR_SEGMENTATION,
+        cases: Cases::Segmentation(Ip::V6, Protocol::Udp),
+    },
+    Offload {
+        name: "tx-vlan",
+        side: Side::Transmit,
+        features: &["tx-vlan-hw-insert"],
+        needs: &[],
+        cases: Cases::Unreachable(
+            "a packet socket hands tags over inside of the frame; only a VLAN interface asks for it",
+        ),
+    },
+    Offload { name: "rx-checksum", side: Side::Receive, features: &["rx-checksum"], needs: &[], cases: Cases::Verdict },
+    Offload {
+        name: "rx-gro",
+        side: Side::Receive,
+        features: &["rx-gro"],
+        needs: &["rx-checksum"],
+        cases: Cases::Coalescing(Protocol::Tcp),
+    },
+    Offload {
+        name: "rx-gro-hw",
+        side: Side::Receive,
+        features: &["rx-gro-hw"],
+        needs: &["rx-checksum", "rx-gro"],
+        cases: Cases::Coalescing(Protocol::Tcp),
+    },
+    Offload {
+        name: "rx-lro",
+        side: Side::Receive,
+        features: &["rx-lro"],
+        needs: &["rx-checksum"],
+        cases: Cases::Coalescing(Protocol::Tcp),
+    },
+    Offload {
+        name: "rx-udp-gro",
+        side: Side::Receive,
+        features: &["rx-udp-gro-forwarding"],
+        needs: &["rx-checksum", "rx-gro"],
+        cases: Cases::Coalescing(Protocol::Udp),
+    },
+    Offload { name: "rx-vlan", side: Side::Receive, features: &["rx-vlan-hw-parse"], needs: &[], cases: Cases::Tags },
+];
+
+/// The features of all offloads of a side, each once.
+pub(crate) fn features_of(side: Side) -> Vec<&'static str> {
+    let mut features: Vec<&str> =
+        OFFLOADS.iter().filter(|offload| offload.side == side).flat_map(|offload| offload.features).copied().collect();
+    features.sort_unstable();
+    features.dedup();
+    features
+}
+
+/// Tag of the frames that have one: priority 5, VLAN 1005.
+const TAG: u16 = 5 << 13 | TAG_VLAN;
+const TAG_VLAN: u16 = 1005;
+/// Most bytes of an IP packet.
+const PACKET_LEN_MAX: usize = 65_535;
+/// Segments of a super-frame: around powers of two, around the 17 fragments of an skb, and the most that UDP GRO makes.
+const SEGMENTS: [u16; 13] = [2, 3, 4, 7, 8, 15, 16, 17, 18, 32, 45, 63, 64];
+const SEGMENTS_QUICK: [u16; 3] = [2, 17, 44];
+/// Small segment sizes besides those that fill the MTU: an even and an odd one.
+const SIZES_SMALL: [usize; 2] = [536, 61];
+/// Payloads of a frame that is not segmented, besides those that fill the MTU.
+const LENGTHS: [usize; 9] = [0, 1, 2, 3, 17, 18, 63, 64, 535];
+/// Payload of the frames of a train; an odd number.
+const TRAIN_LEN: usize = 1201;
+
+const BOTH: [Ip; 2] = [Ip::V4, Ip::V6];
+const TAGS: [Option<u16>; 2] = [None, Some(TAG)];
+
+/// The cases of an offload, where both interfaces have at least `mtu`.
+pub(crate) fn cases(cases: Cases, mtu: usize, depth: Depth) -> Vec<Case> {
+    match cases {
+        Cases::Checksum => checksums(mtu, depth),
+        Cases::Segmentation(ip, protocol) => super_frames(ip, protocol, mtu, depth),
+        Cases::Ecn => ecn(mtu),
+        Cases::Scatter => scattered(mtu, depth),
+        Cases::Verdict => verdicts(mtu, depth),
+        Cases::Coalescing(protocol) => trains(protocol, mtu, depth),
+        Cases::Tags => tagged(mtu),
+        Cases::Unreachable(_) => Vec::new(),
+    }
+}
+
+/// All that is sent where no offload is on: the path itself.
+pub(crate) fn path(mtu: usize, depth: Depth) -> Vec<Case> {
+    let each = [
+        Cases::Checksum,
+        Cases::Segmentation(Ip::V4, Protocol::Tcp),
+        Cases::Segmentation(Ip::V6, Protocol::Tcp),
+        Cases::Segmentation(Ip::V4, Protocol::Udp),
+        Cases::Segmentation(Ip::V6, Protocol::Udp),
+        Cases::Ecn,
+        Cases::Verdict,
+        Cases::Coalescing(Protocol::Tcp),
+        Cases::Coalescing(Protocol::Udp),
+        Cases::Tags,
+    ];
+    each.into_iter().flat_map(|which| cases(which, mtu, depth)).collect()
+}
+
+/// A frame that fills the MTU, of each kind.
+pub(crate) fn longest(mtu: usize) -> Vec<Case> {
+    let of = |ip| filling(Case::new(ip, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
+    BOTH.into_iter().flat_map(|ip| TAGS.map(|vlan| Case { vlan, ..of(ip) })).collect()
+}
+
+/// A frame one byte longer than the MTU.
+pub(crate) fn too_long(mtu: usize) -> Case {
+    let case = filling(Case::new(Ip::V4, Protocol::Udp, one(0, Checksum::Complete)), mtu, 0);
+    match case.load {
+        Load::One { len, checksum } => Case { load: one(usize::from(len) + 1, checksum), ..case },
+        _ => case,
+    }
+}
+
+/// A frame without anything special, to see whether any arrives.
+pub(crate) fn probe() -> Case {
+    Case::new(Ip::V4, Protocol::Udp, one(64, Checksum::Complete))
+}
+
+fn one(len: usize, checksum: Checksum) -> Load {
+    Load::One { len: len as u16, checksum }
+}
+
+/// The case with payload that leaves `less` bytes of the MTU.
+fn filling(case: Case, mtu: usize, less: usize) -> Case {
+    let len = mtu.min(PACKET_LEN_MAX) - case.packet_header_len() - less;
+    let load = match case.load {
+        Load::One { checksum, .. } => one(len, checksum),
+        other => other,
+    };
+    Case { load, ..case }
+}
+
+/// Payload that a packet of the MTU holds.
+fn room(case: &Case, mtu: usize) -> usize {
+    mtu.min(PACKET_LEN_MAX) - case.packet_header_len()
+}
+
+/// A super-frame if it fits into 64 KiB.
+fn super_frame(case: Case, size: usize, segments: u16, last: usize) -> Option<Case> {
+    let payload = size * (usize::from(segments) - 1) + last;
+    let fits = case.packet_header_len() + payload <= PACKET_LEN_MAX && (1..=size).contains(&last);
+    fits.then_some(Case { load: Load::Super { size: size as u16, segments, last: last as u16 }, ..case })
+}
+
+fn super_frames(ip: Ip, protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
+    let plain = Case::new(ip, protocol, one(0, Checksum::Asked));
+    let options = match (protocol, depth) {
+        (Protocol::Udp, _) => &[TcpOptions::None][..],
+        (Protocol::Tcp, Depth::Quick) => &[TcpOptions::None, TcpOptions::Timestamps],
+        (Protocol::Tcp, Depth::Full) => &[TcpOptions::None, TcpOptions::Timestamps, TcpOptions::Full],
+    };
+    let segments = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
+    let mut cases = Vec::new();
+    for &tcp_options in options {
+        let case = Case { tcp_options, ..plain };
+        let full = room(&case, mtu);
+        let mut sizes = vec![full];
+        sizes.extend(SIZES_SMALL.into_iter().filter(|size| *size < full));
+        if depth == Depth::Full {
+            sizes.push(full - 1);
+        }
+        for (size, &count) in sizes.iter().flat_map(|size| segments.iter().map(move |count| (*size, count))) {
+            let lasts = if depth == Depth::Full { vec![size, 1, size - 1, (size / 2) | 1] } else { vec![size, 1] };
+            cases.extend(lasts.into_iter().filter_map(|last| super_frame(case, size, count, last)));
+        }
+    }
+    cases.extend(special_super_frames(&plain, mtu));
+    if depth == Depth::Quick {
+        // With a tag in turn.
+        return cases.into_iter().enumerate().map(|(n, case)| Case { vlan: TAGS[n % 2], ..case }).collect();
+    }
+    cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
+}
+
+/// What goes wrong besides lengths.
+fn special_super_frames(plain: &Case, mtu: usize) -> Vec<Case> {
+    let timestamps = if plain.protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
+    let usual = Case { tcp_options: timestamps, ..*plain };
+    let variants = [
+        Case { ip_id: u16::MAX - 1, ..usual },
+        Case { ip_id: 0x7ffe, ..usual },
+        Case { sequence: u32::MAX - 3000, ..usual },
+        Case { fin: plain.protocol == Protocol::Tcp, ..usual },
+        Case { folds_to_zero: true, ..usual },
+        Case { scattered: true, ..usual },
+        Case { ip_options: 1, ..usual },
+        Case { ip_options: if plain.ip == Ip::V4 { 10 } else { 3 }, ..usual },
+    ];
+    variants.into_iter().filter_map(|case| super_frame(case, room(&case, mtu), 5, 101)).collect()
+}
+
+fn ecn(mtu: usize) -> Vec<Case> {
+    let of = |ip| Case { cwr: true, ..Case::new(ip, Protocol::Tcp, one(0, Checksum::Asked)) };
+    let counts = [2, 3, 17, 40];
+    let each = BOTH.into_iter().flat_map(|ip| counts.map(|count| (of(ip), count)));
+    each.filter_map(|(case, count)| super_frame(case, room(&case, mtu), count, 99)).collect()
+}
+
+fn checksums(mtu: usize, depth: Depth) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (ip, protocol) in BOTH.into_iter().flat_map(|ip| [(ip, Protocol::Tcp), (ip, Protocol::Udp)]) {
+        let plain = Case::new(ip, protocol, one(0, Checksum::Asked));
+        let lengths = if depth == Depth::Full { &LENGTHS[..] } else { &[0, 1, 64] };
+        cases.extend(lengths.iter().map(|len| Case { load: one(*len, Checksum::Asked), ..plain }));
+        cases.extend([0, 1].map(|less| filling(plain, mtu, less)));
+        cases.push(Case { folds_to_zero: true, load: one(100, Checksum::Asked), ..plain });
+        cases.push(Case { ip_options: 2, load: one(101, Checksum::Asked), ..plain });
+        // What is complete stays as it is, right or wrong.
+        cases.push(Case { load: one(99, Checksum::Complete), ..plain });
+        cases.push(Case { load: one(99, Checksum::Wrong), ..plain });
+        cases.push(Case { load: one(98, Checksum::WrongPayload), ..plain });
+    }
+    cases.push(Case { load: one(97, Checksum::Absent), ..Case::new(Ip::V4, Protocol::Udp, one(0, Checksum::Absent)) });
+    cases.extend(BOTH.map(|ip| Case::new(ip, Protocol::Udp, Load::Deep { len: 201 })));
+    cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
+}
+
+fn scattered(mtu: usize, depth: Depth) -> Vec<Case> {
+    let all = [Protocol::Tcp, Protocol::Udp].into_iter().flat_map(|protocol| {
+        let of = move |ip| Case { scattered: true, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
+        BOTH.into_iter().flat_map(move |ip| {
+            let lengths = if depth == Depth::Full { &LENGTHS[..] } else { &[0, 64, 535] };
+            lengths.iter().map(move |len| Case { load: one(*len, Checksum::Asked), ..of(ip) }).chain([filling(
+                of(ip),
+                mtu,
+                0,
+            )])
+        })
+    });
+    all.collect()
+}
+
+fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
+    let mut cases = Vec::new();
+    for (ip, protocol) in BOTH.into_iter().flat_map(|ip| [(ip, Protocol::Tcp), (ip, Protocol::Udp)]) {
+        let plain = Case::new(ip, protocol, one(0, Checksum::Complete));
+        let lengths = if depth == Depth::Full { &LENGTHS[..] } else { &[0, 1, 64] };
+        cases.extend(lengths.iter().map(|len| Case { load: one(*len, Checksum::Complete), ..plain }));
+        cases.push(filling(plain, mtu, 0));
+        cases.push(Case { folds_to_zero: true, load: one(100, Checksum::Complete), ..plain });
+        for len in [33, 34, 500] {
+            cases.push(Case { load: one(len, Checksum::Wrong), ..plain });
+            cases.push(Case { load: one(len, Checksum::WrongPayload), ..plain });
+        }
+        if ip == Ip::V4 {
+            cases.push(Case { load: one(70, Checksum::WrongIpHeader), ..plain });
+        }
+    }
+    cases.push(Case::new(Ip::V4, Protocol::Udp, one(97, Checksum::Absent)));
+    cases.into_iter().flat_map(|case| TAGS.map(|vlan| Case { vlan, ..case })).collect()
+}
+
+/// Super-frames, which the sender's kernel segments and hands over at once, and frames that differ in one field.
+fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
+    use Train::{
+        Bad, Congestion, Cwr, Ece, Even, FinLast, Hops, IdGap, Long, Push, SequenceGap, Short, ShortLast, Timestamp,
+        Window,
+    };
+    let kinds = match protocol {
+        Protocol::Tcp => &[
+            Even,
+            ShortLast,
+            Short,
+            Push,
+            FinLast,
+            Cwr,
+            Ece,
+            Congestion,
+            Window,
+            Timestamp,
+            Hops,
+            IdGap,
+            SequenceGap,
+            Bad,
+            Long,
+        ][..],
+        Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long],
+    };
+    let tcp_options = if protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };
+    let mut cases = Vec::new();
+    for ip in BOTH {
+        let plain = Case { tcp_options, ..Case::new(ip, protocol, one(0, Checksum::Asked)) };
+        let counts = if depth == Depth::Full { &SEGMENTS[..] } else { &SEGMENTS_QUICK };
+        // All segments alike: between two namespaces of one machine the last one still belongs to the sender's socket, so that
+        // Linux' GRO takes it for another flow, and it would overtake the others if it ended its flow.
+        let (size, burst) = (room(&plain, mtu), Case { push: false, ..plain });
+        cases.extend(counts.iter().filter_map(|count| super_frame(burst, size, *count, size)));
+        let len = TRAIN_LEN.min(room(&plain, mtu)) as u16;
+        cases.extend(kinds.iter().map(|kind| Case { load: Load::Train { len, kind: *kind }, ..plain }));
+        cases.push(Case { ip_id: u16::MAX - 3, load: Load::Train { len, kind: Even }, ..plain });
+        cases.push(Case { vlan: Some(TAG), load: Load::Train { len, kind: Even }, ..plain });
+    }
+    cases
+}
+
+fn tagged(mtu: usize) -> Vec<Case> {
+    let tags = [Some(1), Some(TAG), Some(0xfffe), None];
+    let of = |ip, protocol| filling(Case::new(ip, protocol, one(0, Checksum::Complete)), mtu, 0);
+    let plain = BOTH.into_iter().flat_map(|ip| [of(ip, Protocol::Tcp), of(ip, Protocol::Udp)]);
+    plain.flat_map(|case| tags.map(|vlan| Case { vlan, ..case })).collect()
+}

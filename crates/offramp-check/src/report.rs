@@ -1,0 +1,231 @@
+//! The report as text, JSON, `JUnit`'s XML, a page, and the frames of what is wrong as a capture.
+
+mod page;
+mod pcapng;
+
+use std::fmt::Write;
+
+use crate::verdict::{Blame, Finding, Report, Row, Verdict};
+
+pub use page::document;
+pub use pcapng::pcapng;
+
+/// The report for a terminal.
+pub fn text(report: &Report) -> String {
+    let mut out = String::new();
+    let [a, b] = &report.ends;
+    let end = |end: &crate::verdict::Interface| format!("{} ({}, MTU {})", end.name, end.driver, end.mtu);
+    let _ = writeln!(out, "{} and {}, kernel {}, seed {}", end(a), end(b), report.kernel, report.seed);
+    for (from, to) in [(a, b), (b, a)] {
+        let rows: Vec<&Row> = report.rows.iter().filter(|row| row.from == from.name && row.to == to.name).collect();
+        if rows.is_empty() {
+            continue;
+        }
+        let _ = writeln!(out, "\n{} to {}", from.name, to.name);
+        for row in rows {
+            let _ = writeln!(out, "  {:<18} {:<14} {}", row.offload, verdict_word(&row.verdict), remark(row));
+            if let Verdict::Wrong(finding) = &row.verdict {
+                for line in details(finding) {
+                    let _ = writeln!(out, "      {line}");
+                }
+            }
+        }
+    }
+    let _ = writeln!(out, "\n{} ({:.1} s)", summary(report), report.elapsed_s);
+    for command in &report.commands {
+        let _ = writeln!(out, "  {command}");
+    }
+    out
+}
+
+/// The report as one JSON object.
+///
+/// # Panics
+/// Never: every key is a string.
+pub fn json(report: &Report) -> String {
+    serde_json::to_string_pretty(report).expect("a report has no map with other keys")
+}
+
+/// The report as a test suite for a CI: a verdict is a test case.
+pub fn junit(report: &Report) -> String {
+    let count = |of: fn(&Verdict) -> bool| report.rows.iter().filter(|row| of(&row.verdict)).count();
+    let failures = count(|verdict| matches!(verdict, Verdict::Wrong(_)));
+    let skipped = count(|verdict| matches!(verdict, Verdict::NotOffered | Verdict::NotReachable { .. }));
+    let mut out = format!(
+        "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<testsuite name=\"offramp check\" tests=\"{}\" failures=\"{failures}\" \
+         skipped=\"{skipped}\" time=\"{:.3}\">\n",
+        report.rows.len(),
+        report.elapsed_s
+    );
+    for row in &report.rows {
+        let class = escaped(&format!("{} to {}", row.from, row.to));
+        let _ = write!(out, "  <testcase classname=\"{class}\" name=\"{}\"", row.offload);
+        let _ = match &row.verdict {
+            Verdict::Right => writeln!(out, "/>"),
+            Verdict::Wrong(finding) => {
+                let lines = escaped(&details(finding).join("\n"));
+                writeln!(out, "><failure message=\"{}\">{lines}</failure></testcase>", escaped(finding.what))
+            }
+            _ => writeln!(out, "><skipped message=\"{}\"/></testcase>", escaped(&remark(row))),
+        };
+    }
+    out + "</testsuite>\n"
+}
+
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// A verdict in a word or two.
+fn verdict_word(verdict: &Verdict) -> &'static str {
+    match verdict {
+        Verdict::Right => "right",
+        Verdict::Wrong(_) => "WRONG",
+        Verdict::NotOffered => "not offered",
+        Verdict::NotReachable { .. } => "not reachable",
+    }
+}
+
+/// What stands beside a verdict.
+fn remark(row: &Row) -> String {
+    let mut cases = format!("{} cases", row.cases);
+    if row.coalesced > 0 {
+        let _ = write!(cases, ", {} arrived as super-frames", row.coalesced);
+    }
+    if row.lost > 0 {
+        let _ = write!(cases, ", {} lost frames and were right when sent again", row.lost);
+    }
+    match &row.verdict {
+        Verdict::Right => cases,
+        Verdict::Wrong(finding) => finding.what.to_owned(),
+        Verdict::NotOffered => format!("{} does not have it", row.interface),
+        Verdict::NotReachable { why } => why.clone(),
+    }
+}
+
+/// What is known of something wrong, in lines.
+fn details(finding: &Finding) -> Vec<String> {
+    vec![
+        format!("{}: expected {}, got {}", finding.place, finding.expected, finding.got),
+        format!("case: {}", finding.case),
+        format!("blame: {}", blame(finding.blame)),
+    ]
+}
+
+fn blame(blame: Blame) -> &'static str {
+    match blame {
+        Blame::Sender => "the sender; with its offloads off it is right",
+        Blame::Receiver => "the receiver; with its offloads off it is right",
+        Blame::Both => "both ends together; with the offloads of one of them off, or of both, it is right",
+        Blame::Path => "the path between, or what cannot be turned off: it is wrong with every offload off",
+        Blame::Unrepeatable => "unknown: it did not happen again",
+    }
+}
+
+/// The whole in a sentence.
+fn summary(report: &Report) -> String {
+    let wrong = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).count();
+    match (wrong, report.commands.is_empty()) {
+        (0, _) => "Nothing is wrong.".to_owned(),
+        (1, true) => "One verdict is wrong.".to_owned(),
+        (1, false) => "One verdict is wrong. This turns it off:".to_owned(),
+        (wrong, true) => format!("{wrong} verdicts are wrong."),
+        (wrong, false) => format!("{wrong} verdicts are wrong. This turns off what can be:"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fault::Fault;
+    use crate::verdict::{Evidence, Interface, VERSION};
+
+    pub(super) fn report() -> Report {
+        let interface = |name: &str| Interface { name: name.to_owned(), driver: "veth".to_owned(), mtu: 1500 };
+        let row = |offload, verdict| Row {
+            offload,
+            interface: "a".to_owned(),
+            from: "a".to_owned(),
+            to: "ns/b".to_owned(),
+            features: vec!["tx-udp-segmentation"],
+            cases: 7,
+            coalesced: 0,
+            lost: 0,
+            verdict,
+        };
+        let finding = Finding {
+            fault: Fault::UdpLengthOfSuperFrame,
+            what: Fault::UdpLengthOfSuperFrame.text(),
+            blame: Blame::Sender,
+            case: "UDP over IPv4, 2 segments of 100 bytes, the last of 1".to_owned(),
+            wrong_cases: 3,
+            place: "UDP length of frame 1 of 2".to_owned(),
+            expected: "108".to_owned(),
+            got: "<109>".to_owned(),
+            evidence: Evidence { sent: vec![vec![1; 60]], expected: vec![vec![2; 61]], captured: vec![vec![3; 62]; 2] },
+        };
+        Report {
+            version: VERSION,
+            offramp: "0.1.0".to_owned(),
+            kernel: "6.18".to_owned(),
+            seed: 1,
+            depth: "quick",
+            elapsed_s: 1.5,
+            ends: [interface("a"), interface("ns/b")],
+            rows: vec![
+                row("tso4", Verdict::Right),
+                row("uso4", Verdict::Wrong(Box::new(finding))),
+                row("tso6", Verdict::NotOffered),
+                row("tx-vlan", Verdict::NotReachable { why: "no".to_owned() }),
+            ],
+            commands: vec!["ethtool -K a tx-udp-segmentation off".to_owned()],
+        }
+    }
+
+    #[test]
+    fn the_text_names_what_is_wrong_where_and_what_to_do() {
+        let text = text(&report());
+        for part in [
+            "a to ns/b\n",
+            "uso4               WRONG          each datagram has the UDP length of the super-frame",
+            "UDP length of frame 1 of 2: expected 108, got <109>",
+            "blame: the sender",
+            "  ethtool -K a tx-udp-segmentation off\n",
+        ] {
+            assert!(text.contains(part), "{part} is not in:\n{text}");
+        }
+    }
+
+    #[test]
+    fn the_test_suite_counts_and_escapes() {
+        let xml = junit(&report());
+        assert!(xml.contains("tests=\"4\" failures=\"1\" skipped=\"2\""), "{xml}");
+        assert!(xml.contains("got &lt;109&gt;") && xml.ends_with("</testsuite>\n"), "{xml}");
+        assert_eq!(xml.matches("<testcase ").count(), 4);
+    }
+
+    /// The page that describes the object.
+    const PAGE: &str = include_str!("../../../docs/check.md");
+
+    #[test]
+    fn the_page_describes_every_field_of_the_object_and_every_offload() {
+        let object: serde_json::Value = serde_json::from_str(&json(&report())).unwrap();
+        let rows = object["rows"].as_array().unwrap().iter().filter_map(serde_json::Value::as_object);
+        let fields = object.as_object().into_iter().chain(rows).flat_map(serde_json::Map::keys).map(String::as_str);
+        // Those that no row may need, and those whose verdict is always another.
+        let reachable = crate::run::names().into_iter().filter(|name| *name != "tx-vlan");
+        for name in fields.chain(reachable) {
+            assert!(PAGE.contains(&format!("`{name}`")), "{name} is not in docs/check.md");
+        }
+    }
+
+    #[test]
+    fn the_object_says_its_version_and_each_verdict_by_name() {
+        let object: serde_json::Value = serde_json::from_str(&json(&report())).unwrap();
+        assert_eq!(object["version"], VERSION);
+        let verdicts: Vec<_> = object["rows"].as_array().unwrap().iter().map(|row| row["verdict"].clone()).collect();
+        assert_eq!(verdicts, ["right", "wrong", "not-offered", "not-reachable"]);
+        assert_eq!(object["rows"][1]["fault"], "udp-length-of-super-frame");
+        assert_eq!(object["rows"][1]["blame"], "sender");
+    }
+}

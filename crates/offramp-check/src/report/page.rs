@@ -1,0 +1,85 @@
+//! The report as a page, in the style of the lab's.
+
+use offramp_lab::report::document::{Document, Section, Table};
+
+use super::{details, remark, summary, verdict_word};
+use crate::verdict::{Report, Row, Verdict};
+
+/// The page.
+pub fn document(report: &Report) -> Document {
+    let [a, b] = &report.ends;
+    let mut sections: Vec<Section> =
+        [(a, b), (b, a)].into_iter().filter_map(|(from, to)| section(report, &from.name, &to.name)).collect();
+    if !report.commands.is_empty() {
+        sections.insert(
+            0,
+            Section {
+                heading: "What turns off what is wrong?".to_owned(),
+                command: Some(report.commands.join("\n")),
+                ..Section::default()
+            },
+        );
+    }
+    Document {
+        title: format!("Are the offloads of {} and {} right?", a.name, b.name),
+        lead: vec![
+            summary(report),
+            format!(
+                "{} (driver {}, MTU {}) and {} (driver {}, MTU {}), Linux {}, offramp {}, {:.1} s, seed {}.",
+                a.name,
+                a.driver,
+                a.mtu,
+                b.name,
+                b.driver,
+                b.mtu,
+                report.kernel,
+                report.offramp,
+                report.elapsed_s,
+                report.seed
+            ),
+        ],
+        sections,
+    }
+}
+
+fn section(report: &Report, from: &str, to: &str) -> Option<Section> {
+    let rows: Vec<&Row> = report.rows.iter().filter(|row| row.from == from && row.to == to).collect();
+    let cells = |row: &&Row| {
+        vec![
+            row.offload.to_owned(),
+            verdict_word(&row.verdict).to_owned(),
+            row.interface.clone(),
+            remark(row),
+            row.features.join(", "),
+        ]
+    };
+    let notes = |row: &&Row| match &row.verdict {
+        Verdict::Wrong(finding) => details(finding),
+        _ => Vec::new(),
+    };
+    let table = Table {
+        head: ["offload", "verdict", "interface", "found", "features that were on"].map(str::to_owned).to_vec(),
+        rows: rows.iter().map(cells).collect(),
+        notes: rows.iter().map(notes).collect(),
+        ..Table::default()
+    };
+    (!rows.is_empty()).then(|| Section {
+        heading: format!("{from} to {to}"),
+        tables: vec![table],
+        ..Section::default()
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::report;
+    use super::*;
+
+    #[test]
+    fn the_page_has_every_verdict_and_escapes_what_was_captured() {
+        let page = document(&report()).html();
+        for part in ["WRONG", "not offered", "got &lt;109&gt;", "ethtool -K a tx-udp-segmentation off", "ns&#x2f;b"] {
+            assert!(page.contains(part), "{part} is not in {page}");
+        }
+    }
+}

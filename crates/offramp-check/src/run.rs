@@ -1,0 +1,460 @@
+//! The whole check of a path: every offload of both ends, alone and together, in both directions.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use crate::case::{Addressing, Case};
+use crate::end::{End, Offered};
+use crate::error::CheckError;
+use crate::exchange::{Exchange, Outcome, Outcomes, PATIENCE_MAX, Wrong};
+use crate::oracle::Allowed;
+use crate::plan::{self, Cases, Depth, OFFLOADS, Offload, Side};
+use crate::verdict::{self, Blame, Evidence, Finding, Interface, Report, Row, Verdict};
+
+/// Wrong cases after which the check of an offload ends.
+const WRONG_MAX: usize = 3;
+/// How often a case is sent to see whose fault it is: coalescing needs frames that arrive together.
+const REPEATS: usize = 5;
+/// How often a first frame is sent until one arrives: switches learn, links come up.
+const PROBES_MAX: usize = 8;
+/// Least MTU: the smallest of IPv6 (RFC 8200 5).
+const MTU_MIN: u32 = 1280;
+/// Destination of every frame, of the range that is administered locally: no host's own, so no host answers.
+pub(crate) const DESTINATION: [u8; 6] = [0x02, 0x6f, 0x66, 0x72, 0x61, 0x6d];
+/// Feature that lets segments have any ID.
+const MANGLE_ID: &str = "tx-tcp-mangleid-segmentation";
+
+/// Why an offload is not reachable that makes what the kernel cannot hand over.
+const UNSEEN: &str = "a packet socket of this kernel cannot hand over coalesced UDP (since Linux 6.2 it can)";
+
+/// Name of the path itself, with every offload off.
+pub const PATH: &str = "path";
+/// Name of frames of the MTU.
+pub const MTU: &str = "mtu";
+/// Name of all offloads together.
+pub const TOGETHER: &str = "together";
+
+/// How to check.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// How many cases.
+    pub depth: Depth,
+    /// Offloads to check, by name; all when empty.
+    pub only: Vec<String>,
+    /// Seed of the payloads.
+    pub seed: u64,
+}
+
+/// Names that [`Config::only`] takes, in the order in which they are checked.
+pub fn names() -> Vec<&'static str> {
+    [PATH, MTU].into_iter().chain(OFFLOADS.iter().map(|offload| offload.name)).chain([TOGETHER]).collect()
+}
+
+/// Checks the path between two ends, both ways. `stop` ends it after the batch that is under way; `progress` gets a line
+/// for each thing that happens. Every setting is back when this returns.
+///
+/// # Errors
+/// When nothing arrives, an interface goes down, changes or may not be changed, the check was stopped, or something could
+/// not be put back.
+pub fn run(
+    ends: &mut [Box<dyn End>; 2],
+    config: &Config,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Report, CheckError> {
+    let begun = Instant::now();
+    check_names(&config.only)?;
+    let outcome = check(ends, config, stop, progress);
+    let commands = outcome.as_ref().map(|rows| commands(ends, rows)).unwrap_or_default();
+    for end in ends.iter_mut() {
+        let name = end.description().name.clone();
+        for line in end.finish()? {
+            progress(&format!("{name}: every setting is back, yet {line}"));
+        }
+    }
+    let rows = outcome?;
+    Ok(Report {
+        version: verdict::VERSION,
+        offramp: env!("CARGO_PKG_VERSION").to_owned(),
+        kernel: nix::sys::utsname::uname()
+            .map_or_else(|_| String::new(), |name| name.release().to_string_lossy().into()),
+        seed: config.seed,
+        depth: if config.depth == Depth::Quick { "quick" } else { "full" },
+        elapsed_s: begun.elapsed().as_secs_f64(),
+        ends: [0, 1].map(|n: usize| {
+            let about = ends[n].description();
+            Interface { name: about.name.clone(), driver: about.driver.clone(), mtu: about.mtu }
+        }),
+        commands,
+        rows,
+    })
+}
+
+fn check_names(only: &[String]) -> Result<(), CheckError> {
+    let known = names();
+    match only.iter().find(|name| !known.contains(&name.as_str())) {
+        None => Ok(()),
+        Some(name) => Err(CheckError::UnknownOffload { name: name.clone(), known: known.join(", ") }),
+    }
+}
+
+fn check(
+    ends: &mut [Box<dyn End>; 2],
+    config: &Config,
+    stop: &AtomicBool,
+    progress: &mut dyn FnMut(&str),
+) -> Result<Vec<Row>, CheckError> {
+    for end in ends.iter() {
+        let about = end.description();
+        if about.mtu < MTU_MIN {
+            return Err(CheckError::MtuTooSmall { interface: about.name.clone(), mtu: about.mtu, least: MTU_MIN });
+        }
+    }
+    let mut rows = Vec::new();
+    // Frames of the same run must not be taken for each other's.
+    let run = (std::process::id() as u16).wrapping_mul(0x9e37) ^ config.seed as u16;
+    let mut next_case = 0;
+    for from in [0, 1] {
+        let (first, second) = ends.split_at_mut(1);
+        let (sender, receiver) =
+            if from == 0 { (&mut first[0], &mut second[0]) } else { (&mut second[0], &mut first[0]) };
+        let addressing = Addressing { destination: DESTINATION, source: sender.description().mac, seed: config.seed };
+        let exchange = Exchange {
+            sender: sender.as_mut(),
+            receiver: receiver.as_mut(),
+            addressing,
+            run,
+            next_case: &mut next_case,
+            stop,
+            patience: PATIENCE_MAX,
+            batch_parts: 1,
+        };
+        let mut direction = Direction { exchange, config, rows: Vec::new(), setting: None };
+        direction.check(progress)?;
+        rows.append(&mut direction.rows);
+    }
+    Ok(rows)
+}
+
+/// Which features are on: of the sender's transmit offloads, and of the receiver's receive offloads. All others are off.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Setting {
+    transmit: Vec<&'static str>,
+    receive: Vec<&'static str>,
+}
+
+impl Setting {
+    /// The offload alone, with what it needs.
+    fn alone(offload: &Offload) -> Self {
+        let features = [offload.features, offload.needs].concat();
+        match offload.side {
+            Side::Transmit => Self { transmit: features, receive: Vec::new() },
+            Side::Receive => Self { transmit: Vec::new(), receive: features },
+        }
+    }
+
+    fn everything() -> Self {
+        Self { transmit: plan::features_of(Side::Transmit), receive: plan::features_of(Side::Receive) }
+    }
+}
+
+/// The check in one direction.
+struct Direction<'a> {
+    exchange: Exchange<'a>,
+    config: &'a Config,
+    rows: Vec<Row>,
+    /// As it was applied last.
+    setting: Option<Setting>,
+}
+
+impl Direction<'_> {
+    fn check(&mut self, progress: &mut dyn FnMut(&str)) -> Result<(), CheckError> {
+        self.probe()?;
+        let mtu = self.mtu();
+        let names =
+            [self.exchange.sender.description().name.clone(), self.exchange.receiver.description().name.clone()];
+        let way = format!("{} to {}", names[0], names[1]);
+        if self.is_wanted(PATH) {
+            progress(&format!("{way}: {PATH}, every offload off"));
+            let cases = plan::path(mtu, self.config.depth);
+            let row = self.judge(PATH, &names[1], &Setting::default(), &cases)?;
+            self.rows.push(row);
+        }
+        if self.is_wanted(MTU) {
+            let row = self.frames_of_the_mtu(mtu, &names[1])?;
+            self.rows.push(row);
+        }
+        let wanted: Vec<&Offload> = OFFLOADS.iter().filter(|offload| self.is_wanted(offload.name)).collect();
+        for offload in wanted {
+            progress(&format!("{way}: {}", offload.name));
+            let row = self.offload(offload, mtu)?;
+            self.rows.push(row);
+        }
+        if self.is_wanted(TOGETHER) {
+            progress(&format!("{way}: {TOGETHER}"));
+            let row = self.together(mtu, &names[1])?;
+            self.rows.push(row);
+        }
+        Ok(())
+    }
+
+    fn is_wanted(&self, name: &str) -> bool {
+        self.config.only.is_empty() || self.config.only.iter().any(|only| only == name)
+    }
+
+    /// Bytes of IP that both ends take.
+    fn mtu(&self) -> usize {
+        self.exchange.sender.description().mtu.min(self.exchange.receiver.description().mtu) as usize
+    }
+
+    fn probe(&mut self) -> Result<(), CheckError> {
+        self.apply(&Setting::default())?;
+        for _ in 0..PROBES_MAX {
+            let begun = Instant::now();
+            let outcome = self.exchange.one(&plan::probe(), Allowed::default())?;
+            self.exchange.learn_patience(begun.elapsed());
+            if matches!(&outcome, Outcome::Right)
+                || matches!(&outcome, Outcome::Wrong(wrong) if !wrong.captured.is_empty())
+            {
+                return Ok(());
+            }
+        }
+        let name = |end: &dyn End| end.description().name.clone();
+        Err(CheckError::NothingArrives { from: name(self.exchange.sender), to: name(self.exchange.receiver) })
+    }
+
+    /// Switches both ends, where they are not as they should be.
+    fn apply(&mut self, setting: &Setting) -> Result<(), CheckError> {
+        if self.setting.as_ref() == Some(setting) {
+            return Ok(());
+        }
+        switch(self.exchange.sender, Side::Transmit, &setting.transmit)?;
+        switch(self.exchange.receiver, Side::Receive, &setting.receive)?;
+        self.setting = Some(setting.clone());
+        Ok(())
+    }
+
+    fn allowed(&self) -> Allowed {
+        Allowed { any_id: self.exchange.sender.is_on(MANGLE_ID) }
+    }
+
+    fn row(&self, offload: &'static str, interface: &str, features: Vec<&'static str>, verdict: Verdict) -> Row {
+        Row {
+            offload,
+            interface: interface.to_owned(),
+            from: self.exchange.sender.description().name.clone(),
+            to: self.exchange.receiver.description().name.clone(),
+            features,
+            cases: 0,
+            coalesced: 0,
+            lost: 0,
+            verdict,
+        }
+    }
+
+    /// The verdict on a list of cases under one setting.
+    fn judge(
+        &mut self,
+        name: &'static str,
+        interface: &str,
+        setting: &Setting,
+        cases: &[Case],
+    ) -> Result<Row, CheckError> {
+        self.apply(setting)?;
+        let allowed = self.allowed();
+        let outcomes = self.exchange.all(cases, allowed, WRONG_MAX)?;
+        let features = self.features_on(setting);
+        let (sent, coalesced, mut lost) = (outcomes.sent, outcomes.coalesced, outcomes.lost);
+        let verdict = self.verdict(setting, outcomes, &mut lost)?;
+        Ok(Row { cases: sent, coalesced, lost, ..self.row(name, interface, features, verdict) })
+    }
+
+    /// Those of a setting's features that are on.
+    fn features_on(&self, setting: &Setting) -> Vec<&'static str> {
+        let of = |end: &dyn End, features: &[&'static str]| {
+            features.iter().copied().filter(|feature| end.is_on(feature)).collect::<Vec<_>>()
+        };
+        [of(self.exchange.sender, &setting.transmit), of(self.exchange.receiver, &setting.receive)].concat()
+    }
+
+    fn verdict(&mut self, setting: &Setting, outcomes: Outcomes, lost: &mut usize) -> Result<Verdict, CheckError> {
+        let wrong_cases = outcomes.wrong.len();
+        for (case, wrong) in outcomes.wrong {
+            // A frame that is lost may be lost to other traffic; one that arrives changed shows a fault that may need luck.
+            let repeats = if wrong.may_be_loss() { 1 } else { REPEATS };
+            let blame = self.blame(&case, setting, repeats)?;
+            // Before and after the others: a path that loses frames now and then is no offload's fault.
+            if wrong.may_be_loss() && (blame == Blame::Unrepeatable || self.is_right(&case, setting, repeats)?) {
+                *lost += 1;
+                continue;
+            }
+            return Ok(Verdict::Wrong(Box::new(finding(&case, wrong, wrong_cases, blame))));
+        }
+        let is_refused = outcomes.sent > 0 && outcomes.refused.len() == outcomes.sent;
+        Ok(match outcomes.refused.first() {
+            Some(errno) if is_refused => {
+                let why = nix::errno::Errno::from_raw(*errno).desc();
+                Verdict::NotReachable { why: format!("the kernel refuses such frames from a packet socket ({why})") }
+            }
+            _ => Verdict::Right,
+        })
+    }
+
+    /// Repeats a wrong case with the software path on one side.
+    fn blame(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<Blame, CheckError> {
+        let in_software = Setting::default();
+        let sender_off = Setting { transmit: Vec::new(), ..setting.clone() };
+        let receiver_off = Setting { receive: Vec::new(), ..setting.clone() };
+        if self.is_right(case, setting, repeats)? {
+            return Ok(Blame::Unrepeatable);
+        }
+        let without_sender = self.is_right(case, &sender_off, repeats)?;
+        let without_receiver = self.is_right(case, &receiver_off, repeats)?;
+        Ok(match (without_sender, without_receiver) {
+            (true, false) => Blame::Sender,
+            (false, true) => Blame::Receiver,
+            (true, true) => Blame::Both,
+            (false, false) if self.is_right(case, &in_software, repeats)? => Blame::Both,
+            (false, false) => Blame::Path,
+        })
+    }
+
+    /// Whether a case is right each time that it is sent.
+    fn is_right(&mut self, case: &Case, setting: &Setting, repeats: usize) -> Result<bool, CheckError> {
+        self.apply(setting)?;
+        let allowed = self.allowed();
+        for _ in 0..repeats {
+            if !matches!(self.exchange.one(case, allowed)?, Outcome::Right) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
+    }
+
+    /// One offload alone, at the end that has it.
+    fn offload(&mut self, offload: &Offload, mtu: usize) -> Result<Row, CheckError> {
+        let end: &dyn End = match offload.side {
+            Side::Transmit => self.exchange.sender,
+            Side::Receive => self.exchange.receiver,
+        };
+        let interface = end.description().name.clone();
+        if offload.features.iter().all(|feature| end.offered(feature) == Offered::No) {
+            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotOffered));
+        }
+        let is_unseen = offload.features.iter().any(|feature| end.offered(feature) == Offered::Unseen);
+        let unreachable = match offload.cases {
+            Cases::Unreachable(why) => Some(why),
+            _ => is_unseen.then_some(UNSEEN),
+        };
+        if let Some(why) = unreachable {
+            return Ok(self.row(offload.name, &interface, Vec::new(), Verdict::NotReachable { why: why.to_owned() }));
+        }
+        let cases = plan::cases(offload.cases, mtu, self.config.depth);
+        let mut row = self.judge(offload.name, &interface, &Setting::alone(offload), &cases)?;
+        let is_on = offload.features.iter().any(|feature| row.features.contains(feature));
+        if !is_on {
+            row.verdict = Verdict::NotReachable { why: "the driver does not turn it on".to_owned() };
+        } else if matches!((offload.cases, &row.verdict), (Cases::Coalescing(_), Verdict::Right)) && row.coalesced == 0
+        {
+            row.verdict =
+                Verdict::NotReachable { why: "nothing arrived coalesced; all that arrived was right".to_owned() };
+        }
+        Ok(row)
+    }
+
+    /// Frames of exactly the MTU arrive, and the kernel sends none that is longer.
+    fn frames_of_the_mtu(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
+        let mut row = self.judge(MTU, interface, &Setting::default(), &plan::longest(mtu))?;
+        let own_mtu = self.exchange.sender.description().mtu as usize;
+        let case = plan::too_long(own_mtu);
+        if !matches!(row.verdict, Verdict::Right) {
+            return Ok(row);
+        }
+        row.cases += 1;
+        if let Outcome::Right = self.exchange.one(&case, Allowed::default())? {
+            let fault = crate::fault::Fault::LongerThanMtu;
+            row.verdict = Verdict::Wrong(Box::new(Finding {
+                fault,
+                what: fault.text(),
+                blame: Blame::Path,
+                case: case.to_string(),
+                wrong_cases: 1,
+                place: "length of a frame".to_owned(),
+                expected: format!("a refusal: the MTU is {own_mtu}"),
+                got: "it arrives".to_owned(),
+                evidence: Evidence::default(),
+            }));
+        }
+        Ok(row)
+    }
+
+    /// Everything on at both ends but what is wrong alone, with the cases of the others.
+    fn together(&mut self, mtu: usize, interface: &str) -> Result<Row, CheckError> {
+        let is_wrong = |offload: &&Offload| {
+            self.rows.iter().any(|row| row.offload == offload.name && matches!(row.verdict, Verdict::Wrong(_)))
+        };
+        let (wrong, right): (Vec<&Offload>, Vec<&Offload>) = OFFLOADS.iter().partition(is_wrong);
+        let off: Vec<&str> = wrong.iter().flat_map(|offload| offload.features).copied().collect();
+        let mut setting = Setting::everything();
+        setting.transmit.retain(|feature| !off.contains(feature));
+        setting.receive.retain(|feature| !off.contains(feature));
+        let mut kinds: Vec<Cases> = right.iter().map(|offload| offload.cases).collect();
+        kinds.dedup();
+        let cases: Vec<Case> = kinds.into_iter().flat_map(|kind| plan::cases(kind, mtu, self.config.depth)).collect();
+        self.judge(TOGETHER, interface, &setting, &cases)
+    }
+}
+
+/// Turns on those features of a side that are named, as far as they can be switched, and off all others.
+fn switch(end: &mut dyn End, side: Side, on: &[&'static str]) -> Result<(), CheckError> {
+    let is_switchable = |feature: &&str| end.offered(feature) == Offered::Switchable;
+    let features: Vec<(&'static str, bool)> = plan::features_of(side)
+        .into_iter()
+        .filter(is_switchable)
+        .map(|feature| (feature, on.contains(&feature)))
+        .collect();
+    end.apply(&features)
+}
+
+fn finding(case: &Case, wrong: Wrong, wrong_cases: usize, blame: Blame) -> Finding {
+    let Wrong { difference, built, captured } = wrong;
+    let evidence = Evidence {
+        sent: built.sent.into_iter().map(|sent| sent.bytes).collect(),
+        expected: built.expected.into_iter().map(|expected| expected.bytes).collect(),
+        captured: captured.into_iter().map(|frame| frame.bytes).collect(),
+    };
+    Finding {
+        fault: difference.fault,
+        what: difference.fault.text(),
+        blame,
+        case: case.to_string(),
+        wrong_cases,
+        place: difference.place,
+        expected: difference.expected,
+        got: difference.got,
+        evidence,
+    }
+}
+
+/// One `ethtool` line for each interface that has something wrong.
+fn commands(ends: &[Box<dyn End>; 2], rows: &[Row]) -> Vec<String> {
+    let of_end = |end: &dyn End| {
+        let about = end.description();
+        let mut features: Vec<&str> = Vec::new();
+        for row in rows {
+            let Verdict::Wrong(finding) = &row.verdict else { continue };
+            let side = match finding.blame {
+                Blame::Sender if row.from == about.name => Side::Transmit,
+                Blame::Receiver if row.to == about.name => Side::Receive,
+                _ => continue,
+            };
+            let named = OFFLOADS.iter().find(|offload| offload.name == row.offload);
+            let of_row = named.map_or_else(|| plan::features_of(side), |offload| offload.features.to_vec());
+            features.extend(of_row.into_iter().filter(|feature| end.offered(feature) == Offered::Switchable));
+        }
+        features.sort_unstable();
+        features.dedup();
+        (!features.is_empty()).then(|| end.command_off(&features))
+    };
+    ends.iter().filter_map(|end| of_end(end.as_ref())).collect()
+}

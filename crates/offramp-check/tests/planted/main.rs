@@ -1,0 +1,98 @@
+//! Faults planted in offramp's own adapter: each is found, named as what it is, and blamed on the right side.
+
+#[path = "../common/mod.rs"]
+mod common;
+mod faults;
+mod stage;
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use common::rig::Rig;
+use faults::{Row, rows};
+use offramp_check::run::{Config, run};
+use offramp_check::verdict::{Blame, Report, Verdict};
+use stage::{Planted, Stage};
+
+/// The side whose adapter has the fault, as the one that sends or that receives.
+const FAULTY: usize = 0;
+
+/// Faults that are looked for side by side.
+const THREADS: usize = 6;
+
+fn report_with(planted: Planted, offload: &str) -> Report {
+    let rig = Rig::new(offload, 1500, |side, tap, settings| {
+        Stage::new(tap, settings, if side == FAULTY { planted } else { Planted::None })
+    });
+    let config = Config { only: vec![offload.to_owned()], ..common::quick() };
+    run(&mut rig.ends(), &config, &AtomicBool::new(false), &mut |_| ()).unwrap()
+}
+
+/// What is wrong with the verdict on a fault; `None` when it is what it must be.
+fn mistake(row: &Row) -> Option<String> {
+    let report = report_with(row.planted, row.offload);
+    let name = common::NAMES[FAULTY];
+    let mut found = false;
+    for verdict in &report.rows {
+        let is_judged = match row.blame {
+            Blame::Receiver => verdict.to == name,
+            _ => verdict.from == name,
+        };
+        match &verdict.verdict {
+            Verdict::Wrong(finding) if is_judged && finding.fault == row.fault && finding.blame == row.blame => {
+                found = true;
+            }
+            Verdict::Right if !is_judged => {}
+            other => return Some(format!("{}: {} to {}: {other:?}\n", row.name, verdict.from, verdict.to)),
+        }
+    }
+    // What turns it off is known where it can be turned off.
+    let has_command =
+        report.commands.iter().any(|line| line.starts_with(&format!("ethtool -K {name} ")) && line.ends_with(" off"));
+    match found {
+        true if has_command == (row.blame != Blame::Path) => None,
+        true => Some(format!("{}: {:?}\n", row.name, report.commands)),
+        false => Some(format!("{}: not found\n", row.name)),
+    }
+}
+
+#[test]
+fn each_planted_fault_is_found_named_and_blamed_on_the_right_side() {
+    let rows = rows();
+    let names: BTreeSet<&str> = rows.iter().map(|row| row.name).collect();
+    assert_eq!(names.len(), rows.len());
+    assert!(rows.len() >= 30);
+    // Mostly they wait for frames that never come.
+    let next = AtomicUsize::new(0);
+    let work = || {
+        let rows = std::iter::from_fn(|| rows.get(next.fetch_add(1, Ordering::Relaxed)));
+        rows.filter_map(mistake).collect::<String>()
+    };
+    let mistakes: String = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(mistakes, "");
+}
+
+#[test]
+fn what_is_wrong_alone_is_off_when_all_others_are_together() {
+    let rows = rows();
+    let uso = rows.iter().find(|row| row.offload == "uso4").unwrap();
+    let rig = Rig::new("together", 1500, |side, tap, settings| {
+        Stage::new(tap, settings, if side == FAULTY { uso.planted } else { Planted::None })
+    });
+    let report = run(&mut rig.ends(), &common::quick(), &AtomicBool::new(false), &mut |_| ()).unwrap();
+    let wrong: Vec<_> = report.rows.iter().filter(|row| matches!(row.verdict, Verdict::Wrong(_))).collect();
+    assert_eq!(wrong.iter().map(|row| row.offload).collect::<Vec<_>>(), ["uso4", "uso6"]);
+    assert_eq!(report.commands, ["ethtool -K cka tx-udp-segmentation off"]);
+}
+
+#[test]
+fn an_adapter_without_a_fault_is_right() {
+    let rig = Rig::new("right", 1500, |_, tap, _| tap);
+    let report = run(&mut rig.ends(), &common::quick(), &AtomicBool::new(false), &mut |_| ()).unwrap();
+    assert_eq!(common::wrong(&report), "");
+    let coalesced = |row: &&offramp_check::verdict::Row| row.offload == "rx-gro-hw" && row.coalesced > 0;
+    assert_eq!(report.rows.iter().filter(coalesced).count(), 2, "{report:?}");
+}

@@ -1,0 +1,306 @@
+//! An adapter with a fault: a stage before its host.
+//!
+//! On the way out it does what the host asks for as it should be done, and then changes the frames. On the way in it
+//! changes what the adapter hands over, or coalesces by a wrong rule.
+
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use offramp_adapter::port::{HostPort, PortError};
+use offramp_offload::caps::Offloads;
+use offramp_offload::frame::{Frame, FrameBuffer};
+use offramp_offload::layout::{FrameLayout, Network, Transport};
+use offramp_offload::meta::{ChecksumState, RxMeta, Segmentation, SegmentationKind, TxMeta};
+use offramp_offload::segment::{SegmentPolicy, Segmenter};
+use offramp_ports::tap::TapQueue;
+use offramp_ports::worker::HostIo;
+
+use crate::common::rig::Settings;
+
+/// What the sender's adapter does to the frames that it made: `whole` is what the host asked it for.
+pub type Transmit = fn(frames: &mut Vec<Vec<u8>>, whole: &Whole);
+/// What the receiver's adapter does to a frame: how often it is handed over.
+pub type Receive = fn(meta: &mut RxMeta, frame: &mut Vec<u8>) -> usize;
+
+/// A frame with a request.
+pub struct Whole {
+    pub bytes: Vec<u8>,
+    pub request: TxMeta,
+}
+
+/// Why frames are coalesced that must not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ignored {
+    Push,
+    Timestamp,
+    Congestion,
+    HopLimit,
+    Gap,
+    BadChecksum,
+    PacketLength,
+}
+
+/// A fault, and the offload in which it is.
+#[derive(Clone, Copy)]
+pub enum Planted {
+    None,
+    Transmit(Transmit),
+    /// In what the adapter hands over while this offload is on.
+    Receive(Offloads, Receive),
+    /// In the VLAN unit of the receive side.
+    Strips(Receive),
+    Coalesces(Ignored),
+    /// Batches are handed over backwards while coalescing is on.
+    Reverses,
+    /// In what leaves the adapter, whatever is on.
+    Always(fn(&mut Vec<u8>)),
+}
+
+/// A host behind an adapter with a fault.
+pub struct Stage {
+    tap: TapQueue,
+    settings: Arc<Settings>,
+    planted: Planted,
+    /// Frames that were made of one, the next one last.
+    made: Vec<Vec<u8>>,
+    current: Option<FrameBuffer<Vec<u8>>>,
+    gathered: Vec<(RxMeta, Vec<u8>)>,
+}
+
+impl Stage {
+    pub fn new(tap: TapQueue, settings: &Arc<Settings>, planted: Planted) -> Self {
+        Self { tap, settings: Arc::clone(settings), planted, made: Vec::new(), current: None, gathered: Vec::new() }
+    }
+
+    fn lend(&mut self, bytes: Vec<u8>) {
+        let len = bytes.len();
+        let mut buffer = FrameBuffer::new(bytes);
+        buffer.set(0..len, TxMeta::default());
+        self.current = Some(buffer);
+    }
+
+    fn hand_over(&mut self, mut meta: RxMeta, mut frame: Vec<u8>) {
+        let copies = match self.planted {
+            Planted::Receive(offload, change) if self.settings.has(offload) => change(&mut meta, &mut frame),
+            Planted::Strips(change) if self.settings.strips.load(Ordering::Relaxed) => change(&mut meta, &mut frame),
+            _ => 1,
+        };
+        for _ in 0..copies {
+            // Lost where the host has no room, as with any adapter.
+            let _ = self.tap.rx_deliver(&meta, &frame);
+        }
+    }
+}
+
+/// What the request asks for, done right.
+pub fn done_right(whole: &Whole) -> Vec<Vec<u8>> {
+    let mut bytes = whole.bytes.clone();
+    let frame = Frame::new(&mut bytes, whole.request);
+    let Ok(mut segmenter) = Segmenter::new(&frame, &SegmentPolicy::default()) else { return Vec::new() };
+    let mut frames = Vec::new();
+    while segmenter.frames_left() > 0 {
+        let mut out = vec![0; segmenter.next_len()];
+        segmenter.write_next(&frame, &mut out);
+        frames.push(out);
+    }
+    frames
+}
+
+impl HostPort for Stage {
+    fn tx_next(&mut self, now_ns: u64) -> Result<bool, PortError> {
+        if let Some(frame) = self.made.pop() {
+            self.lend(frame);
+            return Ok(true);
+        }
+        self.current = None;
+        if !self.tap.tx_next(now_ns)? {
+            return Ok(false);
+        }
+        let frame = self.tap.tx_frame();
+        let whole = Whole { bytes: frame.bytes().to_vec(), request: frame.request() };
+        match self.planted {
+            Planted::Transmit(change) if whole.request != TxMeta::default() => {
+                self.made = done_right(&whole);
+                change(&mut self.made, &whole);
+                self.made.reverse();
+            }
+            Planted::Always(change) => {
+                self.made = done_right(&whole);
+                self.made.iter_mut().for_each(change);
+                self.made.reverse();
+            }
+            _ => return Ok(true),
+        }
+        match self.made.pop() {
+            Some(frame) => {
+                self.lend(frame);
+                Ok(true)
+            }
+            None => self.tx_next(now_ns),
+        }
+    }
+
+    fn tx_frame(&mut self) -> Frame<'_> {
+        match &mut self.current {
+            Some(buffer) => buffer.frame(),
+            None => self.tap.tx_frame(),
+        }
+    }
+
+    fn rx_deliver(&mut self, meta: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        self.gathered.push((*meta, frame.to_vec()));
+        Ok(())
+    }
+
+    fn rx_flush(&mut self, now_ns: u64) {
+        let mut frames = std::mem::take(&mut self.gathered);
+        match self.planted {
+            Planted::Coalesces(ignored) if self.settings.has(Offloads::RSC4) => frames = coalesced(frames, ignored),
+            Planted::Reverses if self.settings.has(Offloads::RSC4) => frames.reverse(),
+            _ => {}
+        }
+        for (meta, frame) in frames {
+            self.hand_over(meta, frame);
+        }
+        self.tap.rx_flush(now_ns);
+    }
+
+    fn accepts(&self) -> Offloads {
+        self.tap.accepts()
+    }
+
+    fn honours_data_valid(&self) -> bool {
+        self.tap.honours_data_valid()
+    }
+}
+
+impl HostIo for Stage {
+    fn arm(&mut self) {
+        self.tap.arm();
+    }
+
+    fn disarm(&mut self) {
+        self.tap.disarm();
+    }
+
+    fn watch<'a>(&'a self, is_held: bool, watch: &mut dyn FnMut(BorrowedFd<'a>)) {
+        self.tap.watch(is_held, watch);
+    }
+}
+
+/// Where everything lies in a frame.
+pub fn layout(frame: &[u8]) -> Option<FrameLayout> {
+    let mut bytes = frame.to_vec();
+    Frame::received(&mut bytes).layout().ok().copied()
+}
+
+/// Changes a frame and makes its checksums right again.
+pub fn edit(frame: &mut Vec<u8>, change: impl FnOnce(&mut Vec<u8>, FrameLayout)) {
+    let Some(at) = layout(frame) else { return };
+    change(frame, at);
+    write_ip_checksum(frame, at);
+    Frame::received(frame).write_checksum();
+}
+
+/// Writes the checksum of an IPv4 header.
+pub fn write_ip_checksum(frame: &mut [u8], at: FrameLayout) {
+    if at.network == Network::Ipv4 {
+        let header = at.network_start..at.transport_start;
+        frame[at.network_start + 10..at.network_start + 12].fill(0);
+        let sum = offramp_offload::checksum::sum(&frame[header]);
+        frame[at.network_start + 10..at.network_start + 12].copy_from_slice(&sum.checksum().to_be_bytes());
+    }
+}
+
+/// Coalesces the frames of each flow, and ignores one difference.
+fn coalesced(frames: Vec<(RxMeta, Vec<u8>)>, ignored: Ignored) -> Vec<(RxMeta, Vec<u8>)> {
+    let mut out: Vec<(RxMeta, Vec<u8>)> = Vec::new();
+    for (meta, frame) in frames {
+        let last_of_flow = out.iter_mut().rfind(|(_, earlier)| flow_of(earlier) == flow_of(&frame));
+        match last_of_flow.filter(|earlier| belongs(earlier, &meta, &frame, ignored)) {
+            Some(earlier) => append(earlier, &frame),
+            None => out.push((meta, frame)),
+        }
+    }
+    out
+}
+
+/// Whether a frame goes on where an aggregate ends, and differs at most in what is ignored.
+fn belongs((meta, last): &(RxMeta, Vec<u8>), next_meta: &RxMeta, next: &[u8], ignored: Ignored) -> bool {
+    let (Some(a), Some(b)) = (layout(last), layout(next)) else { return false };
+    if a.transport != Transport::Tcp || a.transport != b.transport || a.payload_start != b.payload_start {
+        return false;
+    }
+    let is_bad = [meta, next_meta].iter().any(|meta| meta.checksum == ChecksumState::Bad);
+    let size = meta.segmentation.map_or(a.payload_len(), |segmentation| segmentation.size.into());
+    let next_size = next_meta.segmentation.map_or(b.payload_len(), |segmentation| segmentation.size.into());
+    let is_long = last.len() + b.payload_len() > 65_535;
+    if is_bad && ignored != Ignored::BadChecksum
+        || is_long && ignored != Ignored::PacketLength
+        || !a.payload_len().is_multiple_of(size.max(1))
+        || next_size > size
+    {
+        return false;
+    }
+    headers_of(last, a, ignored) == headers_of(next, b, ignored)
+        && (goes_on(last, a, a.payload_len() / size.max(1), next) || ignored == Ignored::Gap)
+}
+
+/// Both addresses: each case has its own.
+fn flow_of(frame: &[u8]) -> Vec<u8> {
+    let mut bytes = frame.to_vec();
+    Frame::received(&mut bytes).addresses().to_vec()
+}
+
+/// Whether the next frame has the next sequence number, and over IPv4 the next ID.
+fn goes_on(last: &[u8], at: FrameLayout, frames: usize, next: &[u8]) -> bool {
+    let sequence = |frame: &[u8]| u32::from_be_bytes(frame[at.transport_start + 4..][..4].try_into().unwrap());
+    let id = |frame: &[u8]| u16::from_be_bytes(frame[at.network_start + 4..][..2].try_into().unwrap());
+    let has_next_id = at.network != Network::Ipv4 || id(last).wrapping_add(frames as u16) == id(next);
+    has_next_id && sequence(last).wrapping_add(at.payload_len() as u32) == sequence(next)
+}
+
+/// The headers without what counts from frame to frame, and without what is ignored.
+fn headers_of(frame: &[u8], at: FrameLayout, ignored: Ignored) -> Vec<u8> {
+    let mut headers = frame[..at.payload_start].to_vec();
+    let (ip, tcp) = (at.network_start, at.transport_start);
+    let is_ipv4 = at.network == Network::Ipv4;
+    if is_ipv4 {
+        headers[ip + 2..ip + 6].fill(0);
+        headers[ip + 10..ip + 12].fill(0);
+    } else {
+        headers[ip + 4..ip + 6].fill(0);
+    }
+    headers[tcp + 4..tcp + 8].fill(0);
+    headers[tcp + 16..tcp + 18].fill(0);
+    match ignored {
+        Ignored::Push => headers[tcp + 13] &= !8,
+        Ignored::Timestamp => headers[tcp + 24..tcp + 28].fill(0),
+        Ignored::Congestion if is_ipv4 => headers[ip + 1] = 0,
+        Ignored::Congestion => headers[ip + 1] &= 0xf,
+        Ignored::HopLimit => headers[ip + if is_ipv4 { 8 } else { 7 }] = 0,
+        Ignored::Gap | Ignored::BadChecksum | Ignored::PacketLength => {}
+    }
+    headers
+}
+
+fn append((meta, last): &mut (RxMeta, Vec<u8>), next: &[u8]) {
+    let (Some(a), Some(b)) = (layout(last), layout(next)) else { return };
+    let size = meta.segmentation.map_or(a.payload_len() as u16, |segmentation| segmentation.size);
+    last.truncate(a.packet_end);
+    last.extend_from_slice(&next[b.payload_start..b.packet_end]);
+    let (ip, is_ipv4) = (a.network_start, a.network == Network::Ipv4);
+    let packet_len = last.len() - ip - if is_ipv4 { 0 } else { 40 };
+    let len_at = ip + if is_ipv4 { 2 } else { 4 };
+    last[len_at..len_at + 2].copy_from_slice(&(packet_len as u16).to_be_bytes());
+    write_ip_checksum(last, a);
+    let kind = if is_ipv4 { SegmentationKind::Tcp4 } else { SegmentationKind::Tcp6 };
+    let partial = Frame::received(last).make_partial();
+    *meta = RxMeta {
+        checksum: partial.map_or(meta.checksum, ChecksumState::Partial),
+        segmentation: Some(Segmentation { kind, size, ecn: false }),
+        header_len: a.payload_start as u16,
+        ..*meta
+    };
+}

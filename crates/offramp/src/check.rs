@@ -1,0 +1,199 @@
+//! `offramp check`: whether each offload of an interface is right.
+
+mod port_end;
+
+use crate::exit::{self, FAILED, SETUP, fail, print};
+use crate::up::config::CONTROL_DEFAULT;
+use offramp_check::end::{End, LocalEnd};
+use offramp_check::error::CheckError;
+use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
+use offramp_check::plan::Depth;
+use offramp_check::verdict::Report;
+use offramp_check::{report, run as check};
+use offramp_lab::device;
+use port_end::PortEnd;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use std::io::IsTerminal;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+const EXAMPLES: &str = "\
+Examples:
+  offramp check --pair eth0 eth1                  two interfaces of this machine with a cable between them
+  offramp check --pair va blue/vb                 the other one in the network namespace blue of `ip netns`
+  offramp check --pair va vb --quick              a few cases of each kind
+  offramp check --pair va vb --only tso4,rx-gro   two offloads
+  offramp check --serve eth1                      the other end of a cable, on another machine
+  offramp check --device eth0 --peer 10.0.0.2     here, against that one
+  offramp check --self a b                        two ports of a running daemon
+  offramp check --list                            what there is
+
+Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
+`offramp lab --restore` does that, as the next check of the interface does. Frames have addresses from 198.18.0.0/15 and
+fd00::/8 and an Ethernet address that is nobody's, so that other traffic can go on.
+
+Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 stopped.";
+
+/// Check whether each offload of an interface is right: known frames in, what arrives compared to the byte
+#[derive(clap::Args)]
+#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "list"]).required(true)))]
+pub struct Args {
+    /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
+    #[arg(long, num_args = 2, value_names = ["IF", "IF"])]
+    pair: Vec<String>,
+    /// An interface of this machine, against that of a peer
+    #[arg(long, value_name = "IF", requires = "peer")]
+    device: Option<String>,
+    /// Where `offramp check --serve` runs, at the other end of the path
+    #[arg(long, value_name = "HOST[:PORT]", requires = "device")]
+    peer: Option<String>,
+    /// Let peers check against this interface, one after the other
+    #[arg(long, value_name = "IF")]
+    serve: Option<String>,
+    /// Where the server listens [default: every address, and public ones refuse]
+    #[arg(long, value_name = "ADDR[:PORT]", requires = "serve")]
+    bind: Option<String>,
+    /// Two ports of a running daemon whose hosts are TAPs; none where only two can be meant
+    #[arg(long = "self", num_args = 0..=2, value_names = ["PORT", "PORT"])]
+    ports: Option<Vec<String>>,
+    /// The daemon's control socket
+    #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, requires = "ports")]
+    control: PathBuf,
+    /// List the offloads
+    #[arg(long)]
+    list: bool,
+    /// A few cases of each kind instead of every boundary
+    #[arg(long)]
+    quick: bool,
+    /// Check only these offloads
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
+    only: Vec<String>,
+    /// Seed of the payloads
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+    /// Print one JSON object instead of tables
+    #[arg(long)]
+    json: bool,
+    /// Write the verdicts as a test suite, for a CI
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+    /// Write a page
+    #[arg(long, value_name = "FILE")]
+    html: Option<PathBuf>,
+    /// Write the frames of what is wrong: sent, expected and captured
+    #[arg(long, value_name = "FILE")]
+    pcapng: Option<PathBuf>,
+    /// Where a check notes what is to be put back
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+impl Args {
+    fn state_dir(&self) -> PathBuf {
+        self.state_dir.clone().unwrap_or_else(device::default_state_dir)
+    }
+}
+
+/// Runs `offramp check`.
+pub fn run(args: &Args) -> ExitCode {
+    if args.list {
+        print(check::names().join("\n") + "\n");
+        return ExitCode::SUCCESS;
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in [SIGHUP, SIGINT, SIGTERM] {
+        // A second signal ends the process at once; the next check, or `lab --restore`, puts the settings back.
+        let registered =
+            signal_hook::flag::register_conditional_shutdown(signal, exit::STOPPED.into(), Arc::clone(&stop))
+                .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
+        if let Err(error) = registered {
+            return fail(format!("check: cannot watch for signal {signal}: {error}"), SETUP);
+        }
+    }
+    if let Some(interface) = &args.serve {
+        return serve_peers(args, interface, &stop);
+    }
+    match check_path(args, &stop) {
+        Err(CheckError::Stopped) => fail("check: stopped; every setting was put back", exit::STOPPED),
+        Err(error) => fail(format!("check: {error}"), SETUP),
+        Ok(found) => show(args, &found),
+    }
+}
+
+/// The two ends that the options name.
+fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
+    let state_dir = args.state_dir();
+    if let Some(ports) = &args.ports {
+        let [a, b] = port_end::two_of(&args.control, ports)?;
+        let open = |status| PortEnd::open(&args.control, status, &state_dir, &mut |line| eprintln!("{line}"));
+        return Ok([Box::new(open(a)?), Box::new(open(b)?)]);
+    }
+    let open = |name: &str| LocalEnd::open(name, &state_dir, &mut |line| eprintln!("{line}"));
+    if let (Some(device), Some(peer)) = (&args.device, &args.peer) {
+        let peer = with_port(peer);
+        return Ok([Box::new(open(device)?), Box::new(RemoteEnd::connect(&peer, stop)?)]);
+    }
+    let [a, b] = args.pair.as_slice() else { unreachable!("the command line takes two") };
+    if a == b {
+        return Err(CheckError::SameInterface(a.clone()));
+    }
+    Ok([Box::new(open(a)?), Box::new(open(b)?)])
+}
+
+/// A host, or an address, with the server's port if it has none.
+fn with_port(host: &str) -> String {
+    match host.parse::<IpAddr>() {
+        Ok(address) => SocketAddr::new(address, PORT_DEFAULT).to_string(),
+        Err(_) if host.contains(':') => host.to_owned(),
+        Err(_) => format!("{host}:{PORT_DEFAULT}"),
+    }
+}
+
+fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
+    let bind = args.bind.as_deref().map_or_else(|| format!("[::]:{PORT_DEFAULT}"), with_port);
+    let config =
+        Serve { interface: interface.to_owned(), state_dir: args.state_dir(), allows_public: args.bind.is_some() };
+    let listener = match TcpListener::bind(&bind) {
+        Ok(listener) => listener,
+        Err(error) => return fail(format!("check: cannot listen on {bind}: {error}; name another with --bind"), SETUP),
+    };
+    eprintln!("serving {interface} on {bind}");
+    match peer::serve(&listener, &config, stop, &mut |line| eprintln!("{line}")) {
+        Ok(()) => ExitCode::from(exit::STOPPED),
+        Err(error) => fail(format!("check: {error}"), SETUP),
+    }
+}
+
+fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError> {
+    let mut ends = ends(args, stop)?;
+    let config = check::Config {
+        depth: if args.quick { Depth::Quick } else { Depth::Full },
+        only: args.only.clone(),
+        seed: args.seed,
+    };
+    let shows_progress = std::io::stderr().is_terminal();
+    let mut progress = |line: &str| {
+        if shows_progress {
+            eprintln!("{line}");
+        }
+    };
+    check::run(&mut ends, &config, stop, &mut progress)
+}
+
+fn show(args: &Args, found: &Report) -> ExitCode {
+    print(if args.json { report::json(found) + "\n" } else { report::text(found) });
+    let files = [
+        (&args.junit, report::junit(found).into_bytes()),
+        (&args.html, report::document(found).html().into_bytes()),
+        (&args.pcapng, report::pcapng(found).expect("memory takes every write")),
+    ];
+    for (path, bytes) in files.iter().filter_map(|(path, bytes)| path.as_deref().map(|path: &Path| (path, bytes))) {
+        if let Err(error) = std::fs::write(path, bytes) {
+            return fail(format!("check: {} cannot be written: {error}", path.display()), SETUP);
+        }
+    }
+    ExitCode::from(if found.is_wrong() { FAILED } else { 0 })
+}

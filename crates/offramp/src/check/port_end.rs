@@ -1,0 +1,185 @@
+//! A port of a running daemon as an end: a TAP, and the receive offloads of its adapter, which the control socket switches.
+
+use crate::control::client::{ClientError, ask};
+use crate::control::{HostStatus, Outcome, PortStatus, Request, VERSION, WireStatus};
+use crate::show::ask_status;
+use offramp_check::Captured;
+use offramp_check::end::{Description, End, LocalEnd, Offered, Outgoing};
+use offramp_check::error::CheckError;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Receive offloads of an adapter: the name that ethtool has for one of a card, and the adapter's features.
+const RECEIVE: [(&str, &[&str]); 3] =
+    [("rx-checksum", &["rx-checksum"]), ("rx-gro-hw", &["rsc4", "rsc6"]), ("rx-udp-gro-forwarding", &["rsc-udp"])];
+/// Linux coalesces nothing that comes from a TAP.
+const NOT_OF_A_TAP: &str = "rx-gro";
+
+/// A port of a running daemon.
+pub struct PortEnd {
+    tap: LocalEnd,
+    description: Description,
+    control: PathBuf,
+    /// The features as they were found.
+    found: BTreeMap<String, bool>,
+    /// The features as they are.
+    now: BTreeMap<String, bool>,
+}
+
+/// The two ports that are named, or the only two that there can be.
+///
+/// # Errors
+/// When there is no daemon, no such port, or there are several pairs.
+pub fn two_of(control: &Path, names: &[String]) -> Result<[PortStatus; 2], CheckError> {
+    let status = ask_status(control, None).map_err(|error| failed(&error))?;
+    let taps: Vec<&PortStatus> =
+        status.ports.iter().filter(|port| matches!(port.host, HostStatus::Tap { .. })).collect();
+    let find = |name: &str| {
+        let known = || taps.iter().map(|port| port.name.as_str()).collect::<Vec<_>>().join(", ");
+        let port = taps.iter().find(|port| port.name == name);
+        port.map(|port| (*port).clone())
+            .ok_or_else(|| CheckError::Daemon(format!("no port \"{name}\" with a TAP; there are: {}", known())))
+    };
+    if let [a, b] = names {
+        return Ok([find(a)?, find(b)?]);
+    }
+    let pairs = pairs(&taps);
+    match pairs.as_slice() {
+        [[a, b]] if names.is_empty() => Ok([find(a)?, find(b)?]),
+        [] => Err(CheckError::Daemon("no two ports with TAPs on one cable or switch".to_owned())),
+        _ => {
+            let known: Vec<String> = pairs.iter().map(|pair| pair.join(" ")).collect();
+            Err(CheckError::Daemon(format!("name two ports after --self, such as: {}", known.join("; "))))
+        }
+    }
+}
+
+/// Names of ports that frames go between: both ends of a cable, and neighbours on a switch.
+fn pairs(ports: &[&PortStatus]) -> Vec<[String; 2]> {
+    let are_joined = |a: &PortStatus, b: &PortStatus| match (&a.wire, &b.wire) {
+        (WireStatus::Cable { port }, _) => *port == b.name,
+        (WireStatus::Switch { name }, WireStatus::Switch { name: other }) => name == other,
+        _ => false,
+    };
+    let first_after = |at: usize| ports[at + 1..].iter().find(|other| are_joined(ports[at], other));
+    let pair = |at: usize| first_after(at).map(|other| [ports[at].name.clone(), other.name.clone()]);
+    (0..ports.len()).filter_map(pair).collect()
+}
+
+fn failed(error: &ClientError) -> CheckError {
+    CheckError::Daemon(error.to_string())
+}
+
+impl PortEnd {
+    /// Opens the TAP of a port, and notes which features the daemon allows there.
+    ///
+    /// # Errors
+    /// As [`LocalEnd::open`].
+    pub fn open(
+        control: &Path,
+        port: PortStatus,
+        state_dir: &Path,
+        progress: &mut (dyn FnMut(&str) + Send),
+    ) -> Result<Self, CheckError> {
+        let HostStatus::Tap { interface, namespace } = port.host else {
+            return Err(CheckError::Daemon(format!("port \"{}\" has no TAP", port.name)));
+        };
+        let within = namespace.map_or_else(String::new, |namespace| format!("{}/", namespace.display()));
+        let tap = LocalEnd::open(&format!("{within}{interface}"), state_dir, progress)?;
+        let description = Description { name: port.name, ..tap.description().clone() };
+        let found: BTreeMap<String, bool> =
+            port.features.into_iter().map(|feature| (feature.name, feature.allowed)).collect();
+        Ok(Self { tap, description, control: control.to_owned(), now: found.clone(), found })
+    }
+
+    fn set(&mut self, features: BTreeMap<String, bool>) -> Result<(), CheckError> {
+        let port = self.description.name.clone();
+        let (control, moderation, limit) = (self.control.clone(), None, None);
+        let request = Request::Set { version: VERSION, port, features, moderation, limit };
+        match ask(&control, &request).map_err(|error| failed(&error))? {
+            Outcome::Changed(changed) => {
+                self.now.extend(changed.features.into_iter().map(|feature| (feature.name, feature.allowed)));
+                Ok(())
+            }
+            _ => Err(failed(&ClientError::Unexpected(control))),
+        }
+    }
+
+    /// The adapter's features that stand for one of a card.
+    fn of_adapter(feature: &str) -> Option<&'static [&'static str]> {
+        RECEIVE.iter().find(|(name, _)| *name == feature).map(|(_, features)| *features)
+    }
+}
+
+impl End for PortEnd {
+    fn description(&self) -> &Description {
+        &self.description
+    }
+
+    fn offered(&self, feature: &str) -> Offered {
+        match Self::of_adapter(feature) {
+            // What the user has turned off stays so.
+            Some(features) if features.iter().any(|name| self.found.get(*name) == Some(&true)) => Offered::Switchable,
+            Some(_) => Offered::No,
+            None if feature == NOT_OF_A_TAP => Offered::No,
+            None => self.tap.offered(feature),
+        }
+    }
+
+    fn apply(&mut self, features: &[(&'static str, bool)]) -> Result<(), CheckError> {
+        let mut wanted = self.found.clone();
+        wanted.retain(|name, _| RECEIVE.iter().any(|(_, features)| features.contains(&name.as_str())));
+        for (feature, on) in features {
+            for name in Self::of_adapter(feature).unwrap_or_default() {
+                wanted.entry((*name).to_owned()).and_modify(|allowed| *allowed &= on);
+            }
+        }
+        wanted.retain(|name, on| self.now.get(name) != Some(on));
+        if !wanted.is_empty() {
+            self.set(wanted)?;
+        }
+        let of_tap: Vec<_> = features.iter().filter(|(name, _)| Self::of_adapter(name).is_none()).copied().collect();
+        self.tap.apply(&of_tap)
+    }
+
+    fn is_on(&self, feature: &str) -> bool {
+        match Self::of_adapter(feature) {
+            Some(features) => features.iter().any(|name| self.now.get(*name) == Some(&true)),
+            None => self.tap.is_on(feature),
+        }
+    }
+
+    fn send(&mut self, frame: &Outgoing) -> Result<Result<(), i32>, CheckError> {
+        self.tap.send(frame)
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<Option<Captured>, CheckError> {
+        self.tap.receive(wait)
+    }
+
+    fn check_link(&mut self) -> Result<(), CheckError> {
+        self.tap.check_link()
+    }
+
+    fn command_off(&self, features: &[&str]) -> String {
+        let of_adapter: Vec<&str> = features.iter().copied().filter_map(Self::of_adapter).flatten().copied().collect();
+        if of_adapter.is_empty() {
+            return self.tap.command_off(features);
+        }
+        let off: Vec<String> = of_adapter.iter().map(|name| format!("{name} off")).collect();
+        format!("offramp set {} {}", self.description.name, off.join(" "))
+    }
+
+    fn finish(&mut self) -> Result<Vec<String>, CheckError> {
+        self.apply(&[])?;
+        self.tap.finish()
+    }
+}
+
+impl Drop for PortEnd {
+    fn drop(&mut self) {
+        // The daemon may be gone; then there is nothing to put back.
+        let _ = self.finish();
+    }
+}

@@ -1,0 +1,206 @@
+//! `offramp check` as a user meets it: verdicts, files, exit status, and what goes wrong.
+
+#[allow(dead_code, reason = "shared with the tests of the daemon")]
+#[path = "up/bed.rs"]
+mod bed;
+
+use bed::{Bed, Directory, INTERFACE, offramp};
+use offramp_ports::sys::ethtool::{Features, set_features};
+use offramp_ports::sys::{NetNs, link};
+use serde_json::Value;
+use std::fs;
+use std::os::fd::AsRawFd;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The two ends of the veth pair of a test.
+const NAMES: [&str; 2] = ["cva", "cvb"];
+
+/// A veth pair between two namespaces.
+struct Pair {
+    namespaces: [NetNs; 2],
+    directory: Directory,
+}
+
+impl Pair {
+    fn new(name: &str) -> Self {
+        let namespaces = [(); 2].map(|()| NetNs::new().expect("this test needs network namespaces; run as root"));
+        namespaces[0]
+            .run(|| {
+                link::create_veth(NAMES[0], NAMES[1]).unwrap();
+                link::move_to(NAMES[1], &namespaces[1]).unwrap();
+            })
+            .unwrap();
+        for (namespace, name) in namespaces.iter().zip(NAMES) {
+            namespace.run(|| link::set_up(name).unwrap()).unwrap();
+        }
+        Self { namespaces, directory: Directory::new(&format!("check-{name}")) }
+    }
+
+    /// What a user calls an end.
+    fn end(&self, side: usize) -> String {
+        name_in(&self.namespaces[side], NAMES[side])
+    }
+
+    fn settings(&self) -> [Features; 2] {
+        [0, 1].map(|side| self.namespaces[side].run(|| Features::read(NAMES[side]).unwrap()).unwrap())
+    }
+
+    fn state_dir(&self) -> String {
+        self.directory.path("state").display().to_string()
+    }
+
+    fn file(&self, name: &str) -> String {
+        self.directory.path(name).display().to_string()
+    }
+
+    fn check(&self, more: &[&str]) -> Output {
+        let (a, b, state_dir) = (self.end(0), self.end(1), self.state_dir());
+        offramp(&[&["check", "--pair", &a, &b, "--state-dir", &state_dir], more].concat())
+    }
+}
+
+/// An interface in a namespace that has no name.
+fn name_in(namespace: &NetNs, interface: &str) -> String {
+    format!("/proc/{}/fd/{}/{interface}", std::process::id(), namespace.as_raw_fd())
+}
+
+fn refused(output: &Output, text: &str) {
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert_eq!(message.lines().count(), 1, "{message}");
+    assert!(message.contains(text), "{text:?} in {message}");
+}
+
+fn verdicts(report: &Value) -> Vec<(&str, &str)> {
+    let text = |row: &'_ Value, key: &str| row[key].as_str().unwrap().to_owned().leak() as &str;
+    report["rows"].as_array().unwrap().iter().map(|row| (text(row, "offload"), text(row, "verdict"))).collect()
+}
+
+#[test]
+fn a_veth_pair_is_right_in_text_json_and_files_and_its_settings_are_back() {
+    let pair = Pair::new("right");
+    let before = pair.settings();
+    let (html, junit, pcapng) = (pair.file("page.html"), pair.file("suite.xml"), pair.file("wrong.pcapng"));
+    let files = ["--html", &html, "--junit", &junit, "--pcapng", &pcapng];
+    let output = pair.check(&[&["--quick", "--json"][..], &files].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(report["version"], 1);
+    assert!(verdicts(&report).contains(&("tso4", "right")) && verdicts(&report).contains(&("rx-lro", "not-offered")));
+    assert!(fs::read_to_string(&html).unwrap().contains("Nothing is wrong."));
+    assert!(fs::read_to_string(&junit).unwrap().contains("failures=\"0\""));
+    assert!(fs::metadata(&pcapng).unwrap().len() > 0);
+    let only = pair.check(&["--quick", "--only", "uso4,mtu"]);
+    let text = String::from_utf8_lossy(&only.stdout);
+    assert_eq!((only.status.code(), text.matches(" right ").count()), (Some(0), 4), "{text}");
+    assert_eq!(pair.settings(), before);
+}
+
+#[test]
+fn two_taps_of_a_daemon_are_right() {
+    let bed = Bed::start("check", "");
+    let directory = Directory::new("check-daemon");
+    let state_dir = directory.path("state").display().to_string();
+    let ends = [0, 1].map(|side| name_in(bed.host(side), INTERFACE));
+    let output = offramp(&["check", "--pair", &ends[0], &ends[1], "--quick", "--state-dir", &state_dir]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn two_ports_of_a_daemon_are_right_and_its_features_are_as_they_were() {
+    let bed = Bed::start("check-self", "");
+    let directory = Directory::new("check-self-state");
+    let (state_dir, control) = (directory.path("state").display().to_string(), bed.control().display().to_string());
+    let check = |more: &[&str]| {
+        offramp(&[&["check", "--quick", "--json", "--state-dir", &state_dir, "--control", &control], more].concat())
+    };
+    offramp(&["set", "--control", &control, "b", "rsc-udp", "off"]);
+    let before =
+        bed.show()["ports"].as_array().unwrap().iter().map(|port| port["features"].clone()).collect::<Vec<_>>();
+    let output = check(&["--self"]);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let of = |offload: &str| {
+        let rows = report["rows"].as_array().unwrap().iter().filter(move |row| row["offload"] == offload);
+        rows.map(|row| (row["interface"].as_str().unwrap(), row["verdict"].as_str().unwrap())).collect::<Vec<_>>()
+    };
+    assert_eq!(of("tso4"), [("a", "right"), ("b", "right")]);
+    assert_eq!(of("rx-checksum"), [("b", "right"), ("a", "right")]);
+    assert_eq!(of("rx-gro-hw"), [("b", "right"), ("a", "right")]);
+    assert_eq!(of("rx-udp-gro"), [("b", "not-offered"), ("a", "right")]);
+    let after = bed.show()["ports"].as_array().unwrap().iter().map(|port| port["features"].clone()).collect::<Vec<_>>();
+    assert_eq!(after, before);
+    refused(&check(&["--self", "a", "c"]), "no port \"c\" with a TAP; there are: a, b");
+    refused(&check(&["--self", "a"]), "name two ports after --self, such as: a b");
+}
+
+#[test]
+fn an_adapter_that_marks_bad_frames_as_good_ends_with_status_1() {
+    let mut bed = Bed::unstarted("check-bad", "");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let faults = "faults = { verdict = \"bad-is-good\", verdict_one_in = 2 }\n# changes of b";
+    fs::write(bed.file(), format!("faults = true\n{}", text.replace("# changes of b", faults))).unwrap();
+    bed.start_again();
+    let directory = Directory::new("check-bad-state");
+    let state_dir = directory.path("state").display().to_string();
+    let ends = [0, 1].map(|side| name_in(bed.host(side), INTERFACE));
+    let only = ["--quick", "--json", "--only", "path", "--state-dir", &state_dir];
+    let output = offramp(&[&["check", "--pair", &ends[0], &ends[1]], &only[..]].concat());
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}{}", String::from_utf8_lossy(&output.stderr));
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let rows = report["rows"].as_array().unwrap();
+    assert_eq!((&rows[0]["fault"], &rows[0]["blame"]), (&"bad-marked-good".into(), &"path".into()), "{text}");
+    assert_eq!(rows[1]["verdict"], "right", "{text}");
+}
+
+#[test]
+fn what_cannot_be_checked_is_refused_in_one_line_and_nothing_is_changed() {
+    let pair = Pair::new("refused");
+    let before = pair.settings();
+    let (a, b, state_dir) = (pair.end(0), pair.end(1), pair.state_dir());
+    let check = |one: &str, other: &str| offramp(&["check", "--pair", one, other, "--state-dir", &state_dir]);
+    refused(&check(&a, &a), "is named twice");
+    refused(&check(&a, "nowhere/cvb"), "network namespace /run/netns/nowhere");
+    refused(&check(&a, &b.replace("cvb", "none")), "interface \"none\": there is none of that name");
+    refused(&pair.check(&["--only", "tso5"]), "no offload \"tso5\"; there are: path, mtu, tx-checksum");
+    pair.namespaces[1].run(|| link::create_veth("other", "peer").unwrap()).unwrap();
+    let other = b.replace("cvb", "other");
+    refused(&check(&a, &other), "is down or has no carrier");
+    let both_up = || ["other", "peer"].map(|name| link::set_up(name).unwrap());
+    pair.namespaces[1].run(both_up).unwrap();
+    refused(&check(&a, &other), "with every offload off; are they the two ends of one path");
+    assert_eq!(pair.settings(), before);
+    assert!(!Path::new(&state_dir).exists() || fs::read_dir(&state_dir).unwrap().next().is_none());
+}
+
+#[test]
+fn a_check_that_was_killed_is_put_back_by_the_next_one() {
+    let pair = Pair::new("killed");
+    let off = || set_features(NAMES[1], &[("rx-gro", false)]).unwrap();
+    pair.namespaces[1].run(off).unwrap();
+    let before = pair.settings();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_offramp"))
+        .args(["check", "--pair", &pair.end(0), &pair.end(1), "--state-dir", &pair.state_dir()])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    while pair.settings() == before {
+        assert!(begun.elapsed() < Duration::from_mins(1), "the check never switched anything");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert_ne!(pair.settings(), before, "nobody has put anything back");
+    let next = pair.check(&["--quick", "--only", "mtu"]);
+    let message = String::from_utf8_lossy(&next.stderr);
+    assert_eq!(next.status.code(), Some(0), "{message}");
+    assert!(message.contains("every setting is back as process"), "{message}");
+    assert_eq!(pair.settings(), before);
+}
