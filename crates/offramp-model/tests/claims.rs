@@ -125,8 +125,9 @@ fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
     let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
     let at = |set| number(row(set).modelled.as_deref().unwrap());
-    // Each eighth of the interval has a sample.
-    assert!(low >= at("6.7MHz") && low < at("8.4MHz") && high <= at("20MHz") && high > at("18.3MHz"), "{varied:?}");
+    // Each eighth of the interval has a sample. A faster bus is faster, but for a thousandth.
+    let is_within = |value: f64, from: &str, to: &str| value > 0.999 * at(from) && value < 1.001 * at(to);
+    assert!(is_within(low, "6.7MHz", "8.4MHz") && is_within(high, "18.3MHz", "20MHz"), "{varied:?}");
     assert!((low..=high).contains(&number(varied.modelled.as_deref().unwrap())));
     assert_eq!(row("6.7MHz..20MHz"), varied, "the samples are the same each time");
 }
