@@ -5,13 +5,13 @@ mod port_end;
 
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use crate::up::config::CONTROL_DEFAULT;
+use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
 use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
-use guest::GuestPath;
 use offramp_lab::device;
 use offramp_lab::error::LabError;
 use offramp_lab::guest::machine::{Choice, GuestSpec};

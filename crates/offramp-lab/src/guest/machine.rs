@@ -519,8 +519,7 @@ fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, co
     let device = format!(
         "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
          rx_queue_size={RING_ENTRIES}{}",
-        config.mtu,
-        backend_options
+        config.mtu, backend_options
     );
     command.args(["-netdev", &backend, "-device", &device]);
 }

@@ -1,9 +1,9 @@
 //! A guest, a namespace, and what lies between them.
 
-use super::scratch::Scratch;
-use super::{GuestError, agent};
 use super::machine::{Accelerator, CPUS, Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
 use super::protocol::{Command, Network, Switches};
+use super::scratch::Scratch;
+use super::{GuestError, agent};
 use crate::error::LabError;
 use crate::model;
 use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};

@@ -37,9 +37,8 @@ impl TapGuest {
         stop: &AtomicBool,
     ) -> Result<Self, LabError> {
         let host = NetNs::new()?;
-        let (machine, ..) = boot_first(&spec.runners, |runner| {
-            boot(runner, &spec.program, argument, modules, &host, stop)
-        })?;
+        let (machine, ..) =
+            boot_first(&spec.runners, |runner| boot(runner, &spec.program, argument, modules, &host, stop))?;
         host.run(|| -> io::Result<()> {
             link::add_address(Self::TAP, address.0, address.1)?;
             Ok(link::set_up(Self::TAP)?)

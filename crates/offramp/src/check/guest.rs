@@ -13,6 +13,7 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
 
 /// The argument by which the program knows that it is the first one of such a guest.
 pub const ARGUMENT: &str = "check-guest";
@@ -25,6 +26,9 @@ const MODULES: [&str; 1] = ["veth"];
 const VETH: [&str; 2] = ["va", "vb"];
 /// What the guest serves, each on the port after the one before.
 const SERVED: [&str; 3] = [INTERFACE, VETH[0], VETH[1]];
+/// How long the card may take to have a carrier: Linux tells of it at most once a second.
+const CARRIER_PATIENCE: Duration = Duration::from_secs(10);
+const CARRIER_POLL: Duration = Duration::from_millis(20);
 /// The guest's file system is gone when it ends, and so are its interfaces.
 const STATE_DIR: &str = "/tmp";
 
@@ -53,7 +57,8 @@ pub fn ends(
         GuestPath::Veth => [Box::new(served(1)?), Box::new(served(2)?)],
         GuestPath::VirtioNet => {
             let host = guest.host().try_clone()?;
-            let tap = LocalEnd::open_in(host, TapGuest::TAP, TapGuest::TAP, state_dir, &mut |line| eprintln!("{line}"))?;
+            let tap =
+                LocalEnd::open_in(host, TapGuest::TAP, TapGuest::TAP, state_dir, &mut |line| eprintln!("{line}"))?;
             [Box::new(served(0)?), Box::new(tap)]
         }
     };
@@ -83,12 +88,24 @@ fn set_up() -> io::Result<()> {
         let _ = link::disable_ipv6(interface);
         link::set_up(interface)?;
     }
-    Ok(link::add_address(INTERFACE, GUEST, PREFIX_LEN)?)
+    link::add_address(INTERFACE, GUEST, PREFIX_LEN)?;
+    wait_for_carrier(INTERFACE)
+}
+
+fn wait_for_carrier(interface: &str) -> io::Result<()> {
+    let state = format!("/sys/class/net/{interface}/operstate");
+    let begun = Instant::now();
+    while std::fs::read_to_string(&state)?.trim_end() != "up" {
+        if begun.elapsed() > CARRIER_PATIENCE {
+            return Err(io::Error::other(format!("{interface} has no carrier")));
+        }
+        std::thread::sleep(CARRIER_POLL);
+    }
+    Ok(())
 }
 
 fn serve(listener: &TcpListener, interface: &str) {
-    let config =
-        Serve { interface: interface.to_owned(), state_dir: PathBuf::from(STATE_DIR), allows_public: true };
+    let config = Serve { interface: interface.to_owned(), state_dir: PathBuf::from(STATE_DIR), allows_public: true };
     if let Err(error) = peer::serve(listener, &config, &AtomicBool::new(false), &mut |line| eprintln!("{line}")) {
         eprintln!("guest: {interface}: {error}");
     }
