@@ -1,9 +1,11 @@
 //! `offramp check`: whether each offload of an interface is right.
 
+pub mod guest;
 mod port_end;
 
 use crate::exit::{self, FAILED, SETUP, fail, print};
 use crate::up::config::CONTROL_DEFAULT;
+use guest::GuestPath;
 use offramp_check::end::{End, LocalEnd};
 use offramp_check::error::CheckError;
 use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
@@ -11,6 +13,8 @@ use offramp_check::plan::Depth;
 use offramp_check::verdict::Report;
 use offramp_check::{report, run as check};
 use offramp_lab::device;
+use offramp_lab::error::LabError;
+use offramp_lab::guest::machine::{Choice, GuestSpec};
 use port_end::PortEnd;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::IsTerminal;
@@ -29,6 +33,7 @@ Examples:
   offramp check --serve eth1                      the other end of a cable, on another machine
   offramp check --device eth0 --peer 10.0.0.2     here, against that one
   offramp check --self a b                        two ports of a running daemon
+  offramp check --guest-kernel vmlinuz            a kernel's virtio-net driver, in QEMU against a TAP
   offramp check --list                            what there is
 
 Both interfaces are switched through ethtool's kernel interface, and every setting is put back; after a crash,
@@ -39,7 +44,7 @@ Exit status: 0 all right; 1 something is wrong; 2 it could not be checked; 130 s
 
 /// Check whether each offload of an interface is right: known frames in, what arrives compared to the byte
 #[derive(clap::Args)]
-#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "list"]).required(true)))]
+#[command(after_help = EXAMPLES, group(clap::ArgGroup::new("what").args(["pair", "device", "serve", "ports", "guest_kernel", "list"]).required(true)))]
 pub struct Args {
     /// The two ends of a path: interfaces, or NS/IF in another network namespace (a name of `ip netns`, or a path)
     #[arg(long, num_args = 2, value_names = ["IF", "IF"])]
@@ -62,6 +67,15 @@ pub struct Args {
     /// The daemon's control socket
     #[arg(long, value_name = "SOCKET", default_value = CONTROL_DEFAULT, requires = "ports")]
     control: PathBuf,
+    /// Boot this kernel (vmlinuz) in QEMU and check an interface there
+    #[arg(long, value_name = "FILE")]
+    guest_kernel: Option<PathBuf>,
+    /// The kernel's modules [default: lib/modules beside its directory, else /lib/modules]
+    #[arg(long, value_name = "DIR", requires = "guest_kernel")]
+    guest_modules: Option<PathBuf>,
+    /// What is checked in the guest
+    #[arg(long, value_enum, default_value = "virtio-net", requires = "guest_kernel")]
+    guest_path: GuestPath,
     /// List the offloads
     #[arg(long)]
     list: bool,
@@ -123,6 +137,13 @@ pub fn run(args: &Args) -> ExitCode {
     }
 }
 
+/// The guest that the options name.
+fn guest_spec(args: &Args, kernel: &Path) -> Result<GuestSpec, CheckError> {
+    let program = std::env::current_exe()?;
+    let spec = GuestSpec::find(Choice::Qemu(None), Some(kernel), args.guest_modules.as_deref(), program);
+    Ok(spec.map_err(LabError::from)?)
+}
+
 /// The two ends that the options name.
 fn ends(args: &Args, stop: &Arc<AtomicBool>) -> Result<[Box<dyn End>; 2], CheckError> {
     let state_dir = args.state_dir();
@@ -168,7 +189,6 @@ fn serve_peers(args: &Args, interface: &str, stop: &AtomicBool) -> ExitCode {
 }
 
 fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError> {
-    let mut ends = ends(args, stop)?;
     let config = check::Config {
         depth: if args.quick { Depth::Quick } else { Depth::Full },
         only: args.only.clone(),
@@ -180,7 +200,12 @@ fn check_path(args: &Args, stop: &Arc<AtomicBool>) -> Result<Report, CheckError>
             eprintln!("{line}");
         }
     };
-    check::run(&mut ends, &config, stop, &mut progress)
+    if let Some(kernel) = &args.guest_kernel {
+        let (guest, mut ends) = guest::ends(&guest_spec(args, kernel)?, args.guest_path, &args.state_dir(), stop)?;
+        let report = check::run(&mut ends, &config, stop, &mut progress)?;
+        return Ok(Report { kernel: guest.kernel().to_owned(), ..report });
+    }
+    check::run(&mut ends(args, stop)?, &config, stop, &mut progress)
 }
 
 fn show(args: &Args, found: &Report) -> ExitCode {

@@ -50,6 +50,10 @@ enum Command {
     #[command(hide = true, name = offramp_lab::guest::agent::ARGUMENT)]
     GuestAgent,
     #[cfg(feature = "lab")]
+    /// The program of the guest of `check --guest-kernel`
+    #[command(hide = true, name = check::guest::ARGUMENT)]
+    CheckGuest,
+    #[cfg(feature = "lab")]
     /// Predict adapters, buses and hosts that are not here
     Model(model::Args),
     #[cfg(feature = "lab")]
@@ -77,6 +81,11 @@ fn main() -> ExitCode {
         Command::GuestAgent => match offramp_lab::guest::agent::run() {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => exit::fail(format_args!("guest-agent: {error}"), exit::SETUP),
+        },
+        #[cfg(feature = "lab")]
+        Command::CheckGuest => match check::guest::run() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => exit::fail(format_args!("check-guest: {error}"), exit::SETUP),
         },
         #[cfg(feature = "lab")]
         Command::Model(args) => model::run(&args),

@@ -204,3 +204,37 @@ fn a_check_that_was_killed_is_put_back_by_the_next_one() {
     assert!(message.contains("every setting is back as process"), "{message}");
     assert_eq!(pair.settings(), before);
 }
+
+#[test]
+#[ignore = "needs QEMU and a guest kernel"]
+fn nothing_is_wrong_in_a_guest() {
+    for path in ["veth", "virtio-net"] {
+        let kernel = std::env::var("OFFRAMP_GUEST_KERNEL").expect("OFFRAMP_GUEST_KERNEL names a kernel");
+        let directory = Directory::new(&format!("check-guest-{path}"));
+        let state_dir = directory.path("state").display().to_string();
+        let guest = ["check", "--guest-kernel", &kernel, "--guest-path", path, "--state-dir", &state_dir];
+        let output = offramp(&[&guest[..], &["--quick", "--json"]].concat());
+        let message = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{message}");
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let rows = report["rows"].as_array().unwrap();
+        let is_right = |offload: &str| {
+            let of_offload: Vec<_> = rows.iter().filter(|row| row["offload"] == offload).collect();
+            of_offload.len() == 2 && of_offload.iter().all(|row| row["verdict"] == "right")
+        };
+        assert!(["path", "tx-checksum", "tso4", "tso6"].into_iter().all(is_right), "{report}");
+        let ends = report["ends"].as_array().unwrap();
+        assert!(ends.iter().any(|end| end["driver"] == if path == "veth" { "veth" } else { "virtio_net" }), "{ends:?}");
+    }
+}
+
+#[test]
+fn a_guest_that_cannot_be_booted_is_refused() {
+    let output = offramp(&["check", "--guest-kernel", "/dev/null"]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{message}");
+    assert!(message.starts_with("check: ") && message.lines().count() == 1, "{message}");
+    let agent = offramp(&["check-guest"]);
+    let message = String::from_utf8_lossy(&agent.stderr);
+    assert!(message.contains("runs only inside the guest"), "{message}");
+}

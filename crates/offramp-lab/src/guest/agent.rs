@@ -30,10 +30,19 @@ const FIRST_PROCESS: u32 = 1;
 /// # Errors
 /// When this is not the first program of a system, or the system cannot be made usable.
 pub fn run() -> io::Result<()> {
+    first_program(|commands, port| Agent { port, began: Instant::now() }.serve(commands))
+}
+
+/// Runs `agent` as the first program of a guest, with the port that commands come from and answers go to. Then it
+/// switches the guest off.
+///
+/// # Errors
+/// As [`run`].
+pub fn first_program(agent: impl FnOnce(File, File) -> io::Result<()>) -> io::Result<()> {
     if std::process::id() != FIRST_PROCESS {
-        return Err(io::Error::other("it runs only inside the guest of `offramp lab --port vhost-user`"));
+        return Err(io::Error::other("it runs only inside the guest of offramp"));
     }
-    let ran = prepare().and_then(|(commands, port)| Agent { port, began: Instant::now() }.serve(commands));
+    let ran = prepare().and_then(|(commands, port)| agent(commands, port));
     if let Err(error) = &ran {
         // The first serial port's: the lab shows it when the guest does not answer.
         eprintln!("guest: {error}");
@@ -57,6 +66,23 @@ fn prepare() -> io::Result<(File, File)> {
     Ok((port.try_clone()?, port))
 }
 
+/// The first answer of a guest.
+///
+/// # Errors
+/// When the kernel does not say its version.
+pub fn ready() -> io::Result<Answer> {
+    Ok(Answer::Ready { kernel: nix::sys::utsname::uname()?.release().to_string_lossy().into_owned() })
+}
+
+/// Writes an answer to the port.
+///
+/// # Errors
+/// When it is gone.
+pub fn say(port: &mut File, answer: &Answer) -> io::Result<()> {
+    let line = serde_json::to_string(answer).map_err(io::Error::other)? + "\n";
+    port.write_all(line.as_bytes())
+}
+
 fn saying(what: &str, cause: impl Into<io::Error>) -> io::Error {
     let cause: io::Error = cause.into();
     io::Error::new(cause.kind(), format!("{what}: {cause}"))
@@ -69,8 +95,7 @@ struct Agent {
 
 impl Agent {
     fn serve(&mut self, commands: File) -> io::Result<()> {
-        let kernel = nix::sys::utsname::uname()?.release().to_string_lossy().into_owned();
-        self.say(&Answer::Ready { kernel })?;
+        self.say(&ready()?)?;
         for line in BufReader::new(commands).lines() {
             let answer = match serde_json::from_str(&line?) {
                 Ok(command) => self.obey(command).map_or_else(Answer::Failed, |()| Answer::Done),
@@ -82,8 +107,7 @@ impl Agent {
     }
 
     fn say(&mut self, answer: &Answer) -> io::Result<()> {
-        let line = serde_json::to_string(answer).map_err(io::Error::other)? + "\n";
-        self.port.write_all(line.as_bytes())
+        say(&mut self.port, answer)
     }
 
     fn obey(&mut self, command: Command) -> Result<(), String> {

@@ -17,14 +17,14 @@ const CONSOLE: (u32, u32) = (5, 1);
 /// runs, and prints its version.
 const TRACE: (&str, &str) = ("LD_TRACE_LOADED_OBJECTS", "1");
 
-/// An archive in which `program` is the first program of a guest with that kernel.
+/// An archive in which `program` is the first program of a guest with that kernel, and `more` modules besides its card's.
 ///
 /// # Errors
 /// When a file or a module cannot be had.
-pub fn build(program: &Path, kernel: &Kernel) -> Result<Vec<u8>, GuestError> {
+pub fn build(program: &Path, kernel: &Kernel, more: &[&str]) -> Result<Vec<u8>, GuestError> {
     let mut archive = skeleton();
     add_program(&mut archive, "init", program)?;
-    add_modules(&mut archive, kernel, &[])?;
+    add_modules(&mut archive, kernel, more)?;
     Ok(archive.finish())
 }
 

@@ -38,8 +38,8 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel at `path`, or the newest in `/boot`; its modules in `modules`, or where `lib/modules/VERSION`
-    /// stands beside the kernel's directory, or in `/lib/modules/VERSION`.
+    /// The kernel at `path`, or the newest in `/boot`; its modules in `modules`, or beside the kernel, or where
+    /// `lib/modules/VERSION` or `usr/lib/modules/VERSION` stands beside its directory, or in `/lib/modules/VERSION`.
     ///
     /// # Errors
     /// When there is no kernel, it is not one, or it has no modules.
@@ -49,12 +49,7 @@ impl Kernel {
             None => newest(Path::new(BOOT)).ok_or_else(|| GuestError::NoKernel(Path::new(BOOT).join("vmlinuz-*")))?,
         };
         let version = read_version(&path)?;
-        let beside = || Some(path.parent()?.parent()?.join("lib/modules").join(&version));
-        let system = || Path::new("/lib/modules").join(&version);
-        let directory = match modules {
-            Some(modules) => modules.to_owned(),
-            None => beside().filter(|directory| directory.is_dir()).unwrap_or_else(system),
-        };
+        let directory = modules.map_or_else(|| modules_of(&path, &version), Path::to_owned);
         if !directory.join("kernel").is_dir() {
             return Err(GuestError::NoModules { directory, version });
         }
@@ -94,6 +89,16 @@ impl Kernel {
         }
         Ok(loader.loaded)
     }
+}
+
+/// Where the modules of a kernel are: Debian's packages have had it in `boot`, and have it beside its modules since Linux 7.2.
+fn modules_of(kernel: &Path, version: &str) -> PathBuf {
+    let directory = kernel.parent().unwrap_or(kernel);
+    let root = directory.parent().unwrap_or(directory);
+    let beside = ["lib/modules", "usr/lib/modules"].map(|modules| root.join(modules).join(version));
+    let mut known = [directory.to_owned()].into_iter().chain(beside);
+    let system = || Path::new("/lib/modules").join(version);
+    known.find(|directory| directory.join("kernel").is_dir()).unwrap_or_else(system)
 }
 
 /// The newest kernel of a directory.
@@ -254,6 +259,21 @@ mod tests {
             versions,
             ["5.10.0-30-amd64", "6.1.0-9-amd64", "6.1.0-56-amd64", "6.1.0-56-cloud-amd64", "6.12.1+deb13-amd64"]
         );
+    }
+
+    #[test]
+    fn modules_are_found_where_a_package_puts_them() {
+        let root = std::env::temp_dir().join(format!("offramp-packages-{}", std::process::id()));
+        let found = ["lib/modules/1", "usr/lib/modules/2"].map(|place| {
+            fs::create_dir_all(root.join(place).join("kernel")).unwrap();
+            let version = &place[place.len() - 1..];
+            let from = |kernel: &str| modules_of(&root.join(kernel), version) == root.join(place);
+            from("boot/vmlinuz") && from(&format!("{place}/vmlinuz"))
+        });
+        let elsewhere = modules_of(&root.join("boot/vmlinuz"), "3");
+        fs::remove_dir_all(&root).unwrap();
+        assert_eq!(found, [true, true]);
+        assert_eq!(elsewhere, Path::new("/lib/modules/3"));
     }
 
     #[test]

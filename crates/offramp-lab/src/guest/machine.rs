@@ -1,13 +1,12 @@
 //! A guest that runs, and the talk with it.
 
 use super::GuestError;
-use super::agent;
 use super::image;
 use super::kernel::Kernel;
 use super::protocol::{Answer, Command};
 use super::vmm::{self, Hardware};
 use crate::error::LabError;
-use offramp_ports::sys::{confine, cpu};
+use offramp_ports::sys::{NetNs, confine, cpu};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
 use std::os::unix::fs::FileExt;
@@ -184,20 +183,66 @@ fn version(said: &str) -> &str {
     line.split_once("version ").map_or(line, |(_, version)| version).trim()
 }
 
-/// What differs between the guests of a run.
+/// What the guest's virtio-net card is connected to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Card<'a> {
+    /// A vhost-user port that listens there.
+    VhostUser(&'a Path),
+    /// A TAP that QEMU makes.
+    Tap {
+        /// Where it is.
+        namespace: &'a NetNs,
+        /// Its name.
+        name: &'a str,
+    },
+}
+
+impl<'a> Card<'a> {
+    /// The namespace that QEMU must run in.
+    fn namespace(self) -> Option<&'a NetNs> {
+        match self {
+            Self::VhostUser(_) => None,
+            Self::Tap { namespace, .. } => Some(namespace),
+        }
+    }
+}
+
+/// What differs between guests.
 #[derive(Debug)]
 pub(super) struct MachineConfig<'a> {
     pub runner: &'a Runner,
     /// This program, which is also the guest's.
     pub program: &'a Path,
+    /// The program's first argument.
+    pub argument: &'a str,
+    /// Modules besides the card's.
+    pub modules: &'a [&'a str],
     /// A directory for the file system, the socket and the console.
     pub directory: &'a Path,
-    /// Where our port listens.
-    pub socket: &'a Path,
+    pub card: Card<'a>,
     pub mac: [u8; 6],
     pub mtu: usize,
     /// Processors for the guest's threads.
     pub cpus: &'a [usize],
+}
+
+/// Boots with the first runner that does. Returns what `boot` made, the runner, and why KVM was not it.
+pub(super) fn boot_first<T>(
+    runners: &[Runner],
+    mut boot: impl FnMut(&Runner) -> Result<T, LabError>,
+) -> Result<(T, Runner, Option<GuestError>), LabError> {
+    let (mut last, mut kvm) = (None, None);
+    for runner in runners {
+        match boot(runner) {
+            Ok(booted) => return Ok((booted, runner.clone(), kvm)),
+            Err(LabError::Guest(error @ GuestError::Boot { .. })) if runner.accelerator == Accelerator::Kvm => {
+                kvm = Some(error);
+            }
+            Err(LabError::Guest(error @ GuestError::Boot { .. })) => last = Some(error),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(last.or(kvm).unwrap_or(GuestError::Unsupported("no accelerator")).into())
 }
 
 /// A guest that runs. Dropping it ends it.
@@ -217,7 +262,7 @@ pub struct Machine {
 impl Machine {
     /// Boots a guest, and waits until it answers. It is killed when the calling thread ends.
     pub(super) fn boot(config: &MachineConfig, stop: &AtomicBool) -> Result<Self, LabError> {
-        let archive = image::build(config.program, &config.runner.kernel)?;
+        let archive = image::build(config.program, &config.runner.kernel, config.modules)?;
         let initramfs = config.directory.join("initramfs");
         fs::write(&initramfs, &archive).map_err(GuestError::at(&initramfs))?;
         let log = config.directory.join("console");
@@ -228,7 +273,7 @@ impl Machine {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(console.try_clone().map_err(GuestError::at(&log))?);
         // Ctrl-C is for the lab, which ends the guest in its turn.
         command.process_group(0);
-        confine(&mut command, None, Some(config.cpus))?;
+        confine(&mut command, config.card.namespace(), Some(config.cpus))?;
         let began = Instant::now();
         let spawned = command.spawn();
         let program = || config.runner.program.clone();
@@ -438,11 +483,14 @@ fn last_words(text: &str) -> String {
 
 fn command(config: &MachineConfig, initramfs: &Path, console: &Path, memory_mib: u64) -> std::process::Command {
     let Runner { accelerator, program, kernel, .. } = config.runner;
-    let arguments = format!("-- {}", agent::ARGUMENT);
+    let arguments = format!("-- {}", config.argument);
     let hardware = Hardware { kernel, initramfs, memory_mib, cpus: CPUS, arguments: &arguments };
     match accelerator {
         // The kernel's console is standard error, which goes to the same file as QEMU's.
-        Accelerator::Uml => vmm::uml(&hardware, config.socket, config.directory, &["con0=null,fd:2", "ssl1=fd:0,fd:1"]),
+        Accelerator::Uml => {
+            let Card::VhostUser(socket) = config.card else { unreachable!("only QEMU is given a TAP") };
+            vmm::uml(&hardware, socket, config.directory, &["con0=null,fd:2", "ssl1=fd:0,fd:1"])
+        }
         Accelerator::Kvm | Accelerator::Tcg => {
             let mut command = vmm::qemu(program, &[accelerator.name().to_owned()], &hardware);
             add_devices(&mut command, *accelerator, config, console);
@@ -456,15 +504,24 @@ fn add_devices(command: &mut std::process::Command, accelerator: Accelerator, co
     // The first serial port is the kernel's, the second ours.
     let file = format!("file,id=console,append=on,path={}", quoted(console));
     command.args(["-chardev", &file, "-serial", "chardev:console", "-serial", "stdio"]);
-    command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(config.socket))]);
+    let (backend, backend_options) = match config.card {
+        Card::VhostUser(socket) => {
+            command.args(["-chardev", &format!("socket,id=vhost0,path={}", quoted(socket))]);
+            // More than 256 entries to send with, QEMU allows only here.
+            let options = format!(",tx_queue_size={RING_ENTRIES}{}", accelerator.interrupts());
+            ("vhost-user,id=net0,chardev=vhost0".to_owned(), options)
+        }
+        Card::Tap { name, .. } => {
+            (format!("tap,id=net0,ifname={name},script=no,downscript=no,vhost=off"), String::new())
+        }
+    };
     let mac = config.mac.map(|byte| format!("{byte:02x}")).join(":");
     let device = format!(
         "virtio-net-pci,netdev=net0,romfile=,mac={mac},host_mtu={},\
-         rx_queue_size={RING_ENTRIES},tx_queue_size={RING_ENTRIES}{}",
-        config.mtu,
-        accelerator.interrupts()
+         rx_queue_size={RING_ENTRIES}{}",
+        config.mtu, backend_options
     );
-    command.args(["-netdev", "vhost-user,id=net0,chardev=vhost0", "-device", &device]);
+    command.args(["-netdev", &backend, "-device", &device]);
 }
 
 /// A path in one of QEMU's option lists, where a comma stands for itself when it is doubled.
@@ -496,8 +553,10 @@ mod tests {
         let config = MachineConfig {
             runner: &runner,
             program: Path::new("/p"),
+            argument: "guest-agent",
+            modules: &[],
             directory: Path::new("/t"),
-            socket: Path::new("/t,u/s"),
+            card: Card::VhostUser(Path::new("/t,u/s")),
             mac: [2, 0, 0, 0, 0x18, 1],
             mtu: 9000,
             cpus: &[0],

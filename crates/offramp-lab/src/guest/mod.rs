@@ -18,7 +18,10 @@ pub mod kernel;
 pub mod machine;
 pub mod protocol;
 mod rig;
+mod scratch;
+mod tap;
 pub mod vmm;
 
 pub use error::GuestError;
 pub use rig::{GuestRig, Guests};
+pub use tap::TapGuest;

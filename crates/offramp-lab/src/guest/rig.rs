@@ -1,8 +1,9 @@
 //! A guest, a namespace, and what lies between them.
 
-use super::GuestError;
-use super::machine::{Accelerator, CPUS, GuestSpec, Machine, MachineConfig, Runner};
+use super::machine::{Accelerator, CPUS, Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
 use super::protocol::{Command, Network, Switches};
+use super::scratch::Scratch;
+use super::{GuestError, agent};
 use crate::error::LabError;
 use crate::model;
 use crate::rig::{self, ADDRESSES, Between, Counts, INTERFACE, MACS, PREFIX_LEN, RigConfig, Threads};
@@ -14,7 +15,7 @@ use offramp_ports::sys::{NetNs, rps};
 use offramp_ports::tap::Tap;
 use offramp_ports::vhost_user::{ControlQueue, VhostUser, VhostUserConfig};
 use offramp_ports::worker::{HostIo, Task, Worker};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
@@ -57,23 +58,13 @@ impl<'a> Guests<'a> {
 
     /// Boots a guest with the first runner that does; the next one begins with that.
     fn boot(&mut self, config: &RigConfig) -> Result<GuestRig<'a>, LabError> {
-        let mut refused = None;
-        for runner in self.spec.runners.clone() {
-            match GuestRig::start(&runner, &self.spec.program, config, self.stop) {
-                Err(LabError::Guest(error @ GuestError::Boot { .. })) => {
-                    if runner.accelerator == Accelerator::Kvm {
-                        self.note = Some(format!("KVM is there, but {error}"));
-                    }
-                    refused = Some(error);
-                }
-                Ok(rig) => {
-                    self.spec.runners = vec![runner];
-                    return Ok(rig);
-                }
-                Err(error) => return Err(error),
-            }
+        let start = |runner: &Runner| GuestRig::start(runner, &self.spec.program, config, self.stop);
+        let (rig, runner, refused) = boot_first(&self.spec.runners, start)?;
+        if let Some(error) = refused {
+            self.note = Some(format!("KVM is there, but {error}"));
         }
-        Err(refused.unwrap_or(GuestError::Unsupported("no accelerator")).into())
+        self.spec.runners = vec![runner];
+        Ok(rig)
     }
 
     /// What the report says of host A; `None` before the first guest has booted.
@@ -129,7 +120,7 @@ impl<'a> GuestRig<'a> {
         let rps = config.placement.is_apart() && rps::set(&host, INTERFACE, cpus).is_ok();
         let controls = [PortControl::new(&adapter), PortControl::new(&adapter)];
         let scratch = Scratch::new()?;
-        let socket = scratch.0.join("port");
+        let socket = scratch.path().join("port");
         let control_queue = match runner.accelerator {
             Accelerator::Kvm | Accelerator::Tcg => ControlQueue::Frontend,
             Accelerator::Uml => ControlQueue::None,
@@ -141,8 +132,10 @@ impl<'a> GuestRig<'a> {
         let machine = MachineConfig {
             runner,
             program,
-            directory: &scratch.0,
-            socket: &socket,
+            argument: agent::ARGUMENT,
+            modules: &[],
+            directory: scratch.path(),
+            card: Card::VhostUser(&socket),
             mac: MACS[GUEST],
             mtu: config.mtu,
             cpus,
@@ -247,38 +240,5 @@ impl Hosts for GuestRig<'_> {
 
     fn guest(&mut self) -> Option<&mut Machine> {
         Some(&mut self.machine)
-    }
-}
-
-/// A directory that is removed with all that is in it.
-#[derive(Debug)]
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new() -> Result<Self, LabError> {
-        let template = std::env::temp_dir().join("offramp-lab-XXXXXX");
-        let made = nix::unistd::mkdtemp(&template).map_err(|e| GuestError::at(template)(e.into()))?;
-        Ok(Self(made))
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        // Somebody else may have removed it.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_scratch_directory_goes_with_what_is_in_it() {
-        let scratch = Scratch::new().unwrap();
-        let path = scratch.0.clone();
-        std::fs::write(path.join("file"), "text").unwrap();
-        drop(scratch);
-        assert!(!path.exists());
     }
 }

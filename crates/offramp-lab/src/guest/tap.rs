@@ -1,0 +1,81 @@
+//! A guest whose card is connected to a TAP of a namespace, with nothing of ours in between.
+
+use super::machine::{Card, GuestSpec, Machine, MachineConfig, Runner, boot_first};
+use super::scratch::Scratch;
+use crate::error::LabError;
+use crate::rig::MACS;
+use offramp_ports::sys::{NetNs, cpu, link};
+use std::io;
+use std::net::IpAddr;
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+
+/// Bytes of IP in a frame: a TAP's, unless it is changed.
+const MTU: usize = 1500;
+
+/// A guest that runs in QEMU, and the namespace with the other end of its card. Dropping it ends both.
+#[derive(Debug)]
+pub struct TapGuest {
+    machine: Machine,
+    host: NetNs,
+}
+
+impl TapGuest {
+    /// The TAP's name.
+    pub const TAP: &str = "tap0";
+
+    /// Boots a guest with those modules besides its card's. `argument` tells the program what to be in the guest.
+    /// The TAP gets that address.
+    ///
+    /// # Errors
+    /// When the guest does not start, or the run is stopped.
+    pub fn boot(
+        spec: &GuestSpec,
+        argument: &str,
+        modules: &[&str],
+        address: (IpAddr, u8),
+        stop: &AtomicBool,
+    ) -> Result<Self, LabError> {
+        let host = NetNs::new()?;
+        let (machine, ..) =
+            boot_first(&spec.runners, |runner| boot(runner, &spec.program, argument, modules, &host, stop))?;
+        host.run(|| -> io::Result<()> {
+            link::add_address(Self::TAP, address.0, address.1)?;
+            Ok(link::set_up(Self::TAP)?)
+        })??;
+        Ok(Self { machine, host })
+    }
+
+    /// The namespace of the TAP.
+    pub fn host(&self) -> &NetNs {
+        &self.host
+    }
+
+    /// `uname -r` in the guest.
+    pub fn kernel(&self) -> &str {
+        self.machine.kernel()
+    }
+}
+
+fn boot(
+    runner: &Runner,
+    program: &Path,
+    argument: &str,
+    modules: &[&str],
+    host: &NetNs,
+    stop: &AtomicBool,
+) -> Result<Machine, LabError> {
+    let scratch = Scratch::new()?;
+    let config = MachineConfig {
+        runner,
+        program,
+        argument,
+        modules,
+        directory: scratch.path(),
+        card: Card::Tap { namespace: host, name: TapGuest::TAP },
+        mac: MACS[0],
+        mtu: MTU,
+        cpus: &cpu::online(),
+    };
+    Machine::boot(&config, stop)
+}

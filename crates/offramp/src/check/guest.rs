@@ -1,0 +1,117 @@
+//! A kernel that is booted for the check: a veth pair inside of the guest, and its virtio-net card.
+
+use offramp_check::end::{End, LocalEnd};
+use offramp_check::error::CheckError;
+use offramp_check::peer::{self, PORT_DEFAULT, RemoteEnd, Serve};
+use offramp_lab::guest::machine::GuestSpec;
+use offramp_lab::guest::protocol::INTERFACE;
+use offramp_lab::guest::{TapGuest, agent};
+use offramp_ports::sys::link;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader};
+use std::net::{IpAddr, Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::{Duration, Instant};
+
+/// The argument by which the program knows that it is the first one of such a guest.
+pub const ARGUMENT: &str = "check-guest";
+/// Addresses for documentation (RFC 5737), in a namespace of their own: the TAP's and the guest's.
+const HOST: (IpAddr, u8) = (IpAddr::V4(Ipv4Addr::new(192, 0, 2, 1)), PREFIX_LEN);
+const GUEST: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 2));
+const PREFIX_LEN: u8 = 24;
+/// Modules that the guest has besides its card's. Linux has packet sockets inside.
+const MODULES: [&str; 1] = ["veth"];
+const VETH: [&str; 2] = ["va", "vb"];
+/// What the guest serves, each on the port after the one before.
+const SERVED: [&str; 3] = [INTERFACE, VETH[0], VETH[1]];
+/// How long the card may take to have a carrier: Linux tells of it at most once a second.
+const CARRIER_PATIENCE: Duration = Duration::from_secs(10);
+const CARRIER_POLL: Duration = Duration::from_millis(20);
+/// The guest's file system is gone when it ends, and so are its interfaces.
+const STATE_DIR: &str = "/tmp";
+
+/// Which path of the guest is checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum GuestPath {
+    /// The guest's virtio-net card, against a TAP of this machine
+    VirtioNet,
+    /// A veth pair inside of the guest
+    Veth,
+}
+
+/// Boots the guest and opens the two ends of the path. The guest must outlive them.
+pub fn ends(
+    spec: &GuestSpec,
+    path: GuestPath,
+    state_dir: &Path,
+    stop: &Arc<AtomicBool>,
+) -> Result<(TapGuest, [Box<dyn End>; 2]), CheckError> {
+    let guest = TapGuest::boot(spec, ARGUMENT, &MODULES, HOST, stop)?;
+    let served = |at: usize| {
+        let peer = format!("{GUEST}:{}", PORT_DEFAULT + at as u16);
+        guest.host().run(|| RemoteEnd::connect(&peer, stop))?
+    };
+    let ends: [Box<dyn End>; 2] = match path {
+        GuestPath::Veth => [Box::new(served(1)?), Box::new(served(2)?)],
+        GuestPath::VirtioNet => {
+            let host = guest.host().try_clone()?;
+            let tap =
+                LocalEnd::open_in(host, TapGuest::TAP, TapGuest::TAP, state_dir, &mut |line| eprintln!("{line}"))?;
+            [Box::new(served(0)?), Box::new(tap)]
+        }
+    };
+    Ok((guest, ends))
+}
+
+/// Serves the interfaces of the guest until the machine is switched off.
+///
+/// # Errors
+/// When this is not the first program of a guest, or its interfaces cannot be set up.
+pub fn run() -> io::Result<()> {
+    agent::first_program(|commands, mut port| {
+        set_up()?;
+        for (interface, number) in SERVED.into_iter().zip(PORT_DEFAULT..) {
+            let listener = TcpListener::bind((GUEST, number))?;
+            std::thread::Builder::new().name("server".to_owned()).spawn(move || serve(&listener, interface))?;
+        }
+        agent::say(&mut port, &agent::ready()?)?;
+        wait_for_end(commands)
+    })
+}
+
+fn set_up() -> io::Result<()> {
+    link::create_veth(VETH[0], VETH[1])?;
+    for interface in SERVED {
+        // Its neighbour and router messages would be other traffic. A kernel without IPv6 has none.
+        let _ = link::disable_ipv6(interface);
+        link::set_up(interface)?;
+    }
+    link::add_address(INTERFACE, GUEST, PREFIX_LEN)?;
+    wait_for_carrier(INTERFACE)
+}
+
+fn wait_for_carrier(interface: &str) -> io::Result<()> {
+    let state = format!("/sys/class/net/{interface}/operstate");
+    let begun = Instant::now();
+    while std::fs::read_to_string(&state)?.trim_end() != "up" {
+        if begun.elapsed() > CARRIER_PATIENCE {
+            return Err(io::Error::other(format!("{interface} has no carrier")));
+        }
+        std::thread::sleep(CARRIER_POLL);
+    }
+    Ok(())
+}
+
+fn serve(listener: &TcpListener, interface: &str) {
+    let config = Serve { interface: interface.to_owned(), state_dir: PathBuf::from(STATE_DIR), allows_public: true };
+    if let Err(error) = peer::serve(listener, &config, &AtomicBool::new(false), &mut |line| eprintln!("{line}")) {
+        eprintln!("guest: {interface}: {error}");
+    }
+}
+
+/// The other side closes the port, or ends the machine.
+fn wait_for_end(commands: File) -> io::Result<()> {
+    BufReader::new(commands).lines().try_for_each(|line| line.map(drop))
+}
