@@ -119,14 +119,15 @@ fn a_row_whose_runs_have_intervals_says_from_where_to_where_its_figure_goes() {
         );
         claims::Case::parse(&text, "case.toml".as_ref()).unwrap()
     };
-    let row = |set| claims::check(&[case(set)], |_| false, 8).unwrap().rows.remove(0);
+    let row = |set: &'static str| claims::check(&[case(set)], |_| false, 8).unwrap().rows.remove(0);
     let (plain, varied) = (row("8MHz"), row("6.7MHz..20MHz"));
     assert_eq!(plain.interval, None);
     let number = |text: &str| text.split(' ').next().unwrap().parse::<f64>().unwrap();
     let [low, high] = varied.interval.clone().unwrap().map(|text| number(&text));
-    let at = |set| number(row(set).modelled.as_deref().unwrap());
+    let at = |set: &'static str| number(row(set).modelled.as_deref().unwrap());
     // Each eighth of the interval has a sample. A faster bus is faster, but for a thousandth.
-    let is_within = |value: f64, from: &str, to: &str| value > 0.999 * at(from) && value < 1.001 * at(to);
+    let is_within =
+        |value: f64, from: &'static str, to: &'static str| value > 0.999 * at(from) && value < 1.001 * at(to);
     assert!(is_within(low, "6.7MHz", "8.4MHz") && is_within(high, "18.3MHz", "20MHz"), "{varied:?}");
     assert!((low..=high).contains(&number(varied.modelled.as_deref().unwrap())));
     assert_eq!(row("6.7MHz..20MHz"), varied, "the samples are the same each time");

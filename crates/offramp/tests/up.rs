@@ -10,8 +10,8 @@ use offramp_ports::sys::{NetNs, link};
 use offramp_testkit::process::StoppedThread;
 use offramp_testkit::{Guest, VnetHeader};
 use std::fs;
-use std::io::Write;
-use std::net::UdpSocket;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -901,4 +901,49 @@ fn a_second_control_socket_shows_and_changes_nothing() {
     bed.signal(Signal::SIGTERM);
     assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
     assert!(!socket.exists());
+}
+
+/// What a scrape of a stream answers, without its head.
+fn scraped(mut stream: impl Read + Write) -> String {
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: offramp\r\n\r\n").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split_once("\r\n\r\n").unwrap().1.to_owned()
+}
+
+#[test]
+fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
+    let mut bed = Bed::unstarted("metrics", "");
+    let socket = bed.file().with_file_name("metrics.sock");
+    let text = fs::read_to_string(bed.file()).unwrap();
+    let with = |address: &str| text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1);
+    fs::write(bed.file(), with(socket.to_str().unwrap())).unwrap();
+    bed.start_again();
+    bed.carry_tcp();
+    bed.until(|| {
+        let (shown, text) = (bed.show(), scraped(UnixStream::connect(&socket).unwrap()));
+        assert!(text.contains("offramp_build_info{") && text.ends_with("# EOF\n"), "{text}");
+        ["a", "b"].iter().enumerate().all(|(at, name)| {
+            let transmit = &shown["ports"][at]["queues"][0]["transmit"];
+            let labels = format!("{{port=\"{name}\",direction=\"transmit\",queue=\"0\"");
+            text.contains(&format!("\nofframp_bytes_out_total{labels}}} {}\n", transmit["bytes_out"]))
+                && text.contains(&format!("\nofframp_lost_frames_total{labels},reason=\"drop\"}} "))
+        })
+    });
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(bed.wait().code(), Some(0), "{}", bed.stderr());
+    assert!(!socket.exists());
+}
+
+#[test]
+fn counters_are_served_on_an_address_of_the_machine_too() {
+    let mut bed = Bed::unstarted("metrics-tcp", "");
+    // Free a moment ago.
+    let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let text = fs::read_to_string(bed.file()).unwrap();
+    fs::write(bed.file(), text.replacen("[daemon]\n", &format!("[daemon]\nmetrics = \"{address}\"\n"), 1)).unwrap();
+    bed.start_without_hosts();
+    assert!(scraped(TcpStream::connect(address).unwrap()).contains("offramp_feature_in_use{"));
+    let second = offramp(&["up", bed.file().to_str().unwrap()]);
+    refused(&second, &["daemon.control"]);
 }

@@ -19,7 +19,8 @@ pub enum SocketError {
 }
 
 impl SocketError {
-    fn new(key: &'static str, path: &Path, error: MakeError) -> Self {
+    /// Why the socket of `key` was not made.
+    pub fn new(key: &'static str, path: &Path, error: MakeError) -> Self {
         let path = path.to_owned();
         match error {
             MakeError::InUse => Self::InUse { key, path },

@@ -32,6 +32,7 @@ use offramp_ports::vhost_user::{ControlQueue, MEMORY_BYTES_MAX, Mode, QUEUE_PAIR
 use offramp_ports::worker::Polling;
 use place::Place;
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -98,6 +99,8 @@ pub struct DaemonConfig {
     pub control_group: Option<String>,
     /// A socket for those who may only look, and its permission bits.
     pub control_read_only: Option<(PathBuf, u32)>,
+    /// Where counters are served to Prometheus.
+    pub metrics: Option<MetricsAddress>,
     /// The user to become when the devices are open.
     pub user: Option<String>,
     /// Where the sequence numbers of keys outlive the daemon.
@@ -112,6 +115,23 @@ impl DaemonConfig {
         let read_only = self.control_read_only.iter().map(|(path, _)| ("daemon.control_read_only", path));
         [("daemon.control", &self.control)].into_iter().chain(read_only)
     }
+
+    /// All its sockets that are files, each with its key.
+    pub fn sockets(&self) -> impl Iterator<Item = (&'static str, &PathBuf)> {
+        let metrics = self.metrics.iter().filter_map(|address| match address {
+            MetricsAddress::Unix(path) => Some(("daemon.metrics", path)),
+            MetricsAddress::Tcp(_) => None,
+        });
+        self.control_sockets().chain(metrics)
+    }
+}
+
+/// Where counters are served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MetricsAddress {
+    Tcp(SocketAddr),
+    /// A socket for everybody: it shows, and changes nothing.
+    Unix(PathBuf),
 }
 
 /// One adapter: a host on one side, a wire on the other.
@@ -286,7 +306,7 @@ impl Config {
             HostConfig::VhostUser(host) if host.mode == Mode::Server => Some(&host.socket),
             HostConfig::VhostUser(_) | HostConfig::Tap(_) => None,
         });
-        self.daemon.control_sockets().map(|(_, path)| path).chain(of_guests)
+        self.daemon.sockets().map(|(_, path)| path).chain(of_guests)
     }
 }
 
@@ -316,6 +336,7 @@ impl Check<'_> {
             control_mode: self.permissions("daemon.control_mode", &written.control_mode, SOCKET_MODE_DEFAULT)?,
             control_group: text(&written.control_group),
             control_read_only: self.control_read_only(written)?,
+            metrics: self.metrics(&written.metrics)?,
             user: text(&written.user),
             state_directory: self.state_directory(&written.state_directory)?,
             sandbox: self.one_of("daemon", "sandbox", &written.sandbox, &levels)?.unwrap_or_default(),
@@ -332,6 +353,21 @@ impl Check<'_> {
             }
             (None, None) => Ok(None),
         }
+    }
+
+    #[allow(clippy::ref_option, reason = "a key as it stands in the file")]
+    fn metrics(&self, written: &Key<String>) -> Result<Option<MetricsAddress>, ConfigError> {
+        let Some(text) = written else { return Ok(None) };
+        if text.as_ref().starts_with('/') {
+            return self.socket("daemon.metrics", text).map(|path| Some(MetricsAddress::Unix(path)));
+        }
+        text.as_ref().parse().map(|address| Some(MetricsAddress::Tcp(address))).map_err(|_| {
+            let message = format!(
+                "daemon.metrics {:?}: use an address with a port, as \"127.0.0.1:9099\" or \"[::1]:9099\", or an absolute path",
+                text.as_ref()
+            );
+            self.0.wrong(text.span(), message)
+        })
     }
 
     /// The service manager names one, unless the file does.

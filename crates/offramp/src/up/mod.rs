@@ -9,6 +9,7 @@ mod daemon;
 mod drain;
 mod host;
 mod ipsec;
+mod metrics;
 mod notify;
 pub mod privilege;
 mod process;
@@ -25,6 +26,7 @@ use build::{BuildError, Threads};
 use config::{Config, ConfigError, DaemonConfig};
 use daemon::Daemon;
 use drain::Rest;
+use metrics::MetricsSocket;
 use offramp_ports::sys::sandbox::ThreadKind;
 use privilege::{Groups, Identity, PrivilegeError};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -97,6 +99,7 @@ fn say(sandbox: &SandboxStatus) {
 struct Running {
     daemon: Arc<Daemon>,
     controls: Vec<(Access, ControlSocket)>,
+    metrics: Option<MetricsSocket>,
     signals: Signals,
 }
 
@@ -112,7 +115,7 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let signals = Signals::new([SIGHUP, SIGINT, SIGTERM]).map_err(system("watching for signals"))?;
     let file = std::path::absolute(&args.file).map_err(system("finding the file"))?;
     let identity = Identity::find(&config)?;
-    config.daemon.control_sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
+    config.daemon.sockets().try_for_each(|(key, path)| socket::check_free(key, path))?;
     let devices = build::open_devices(&config)?;
     identity.make_directory(config.daemon.control.parent().unwrap_or(Path::new("/")), CONTROL_DIRECTORY_MODE)?;
     if let Some(directory) = &config.daemon.state_directory {
@@ -121,9 +124,11 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     identity.assume()?;
     process::leave_no_core().map_err(system("keeping the process from being dumped"))?;
     let (keys, keeper) = state::open_keys(config.daemon.state_directory.as_deref())?;
+    let groups = identity.groups();
+    // A thread in the sandbox makes no socket of the Internet.
+    let metrics = config.daemon.metrics.as_ref().map(|address| MetricsSocket::listen(address, groups)).transpose()?;
     let (sandbox, sandbox_status) =
         sandbox::enter(&config, &file, std::env::var(notify::SOCKET_VARIABLE).ok().as_deref());
-    let groups = identity.groups();
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
@@ -133,10 +138,13 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
         let listener = control.listener().map_err(system("listening for clients"))?;
         server::serve(listener, *access, Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
     }
+    if let Some(metrics) = &metrics {
+        metrics.serve(Arc::clone(&daemon), sandbox.clone()).map_err(system("starting a thread"))?;
+    }
     watchdog::start(&daemon, sandbox.clone()).map_err(system("starting a thread"))?;
     say(&sandbox_status);
     sandbox.enter_thread(ThreadKind::Main);
-    Ok(Some(Running { daemon, controls, signals }))
+    Ok(Some(Running { daemon, controls, metrics, signals }))
 }
 
 fn listen_for_clients(config: &DaemonConfig, groups: &Groups) -> Result<Vec<(Access, ControlSocket)>, SocketError> {
@@ -161,7 +169,7 @@ impl Running {
         }
         notify::notify(notify::STOPPING);
         // Nobody new gets in while the last frames go out.
-        drop(self.controls);
+        drop((self.controls, self.metrics));
         let is_at_rest = self.daemon.rest();
         self.daemon.remove_sockets();
         if is_at_rest {

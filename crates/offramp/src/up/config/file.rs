@@ -35,6 +35,7 @@ pub struct Daemon {
     pub control_group: Key<String>,
     pub control_read_only: Key<String>,
     pub control_read_only_mode: Key<i64>,
+    pub metrics: Key<String>,
     pub user: Key<String>,
     pub state_directory: Key<String>,
     pub sandbox: Key<String>,

@@ -56,13 +56,14 @@ impl Check<'_> {
         ports: &[PortConfig],
         written: &[Spanned<file::Port>],
     ) -> Result<(), ConfigError> {
-        if let Some((path, _)) = daemon.control_read_only.as_ref().filter(|(path, _)| *path == daemon.control) {
-            let message =
-                format!("daemon.control_read_only {} is daemon.control already; choose another", path.display());
-            return Err(self.0.wrong(0..0, message));
+        for (at, (key, path)) in daemon.sockets().enumerate() {
+            if let Some((other, _)) = daemon.sockets().take(at).find(|(_, before)| *before == path) {
+                let message = format!("{key} {} is {other} already; choose another", path.display());
+                return Err(self.0.wrong(0..0, message));
+            }
         }
-        let control = |(_, path): (_, &'a PathBuf)| (Made::Socket(path), "the daemon's control socket".to_owned());
-        let mut all: Vec<_> = daemon.control_sockets().map(control).collect();
+        let of_daemon = |(key, path): (&str, &'a PathBuf)| (Made::Socket(path), key.to_owned());
+        let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
         for (port, written) in ports.iter().zip(written) {
             for (made, place) in made(port, written) {
                 if let Some((_, other)) = all.iter().find(|(known, _)| *known == made) {

@@ -54,9 +54,17 @@ fn refused(file: &str, line: usize, text: &str) {
 #[test]
 fn a_short_file_gets_the_defaults() {
     let config = parse(&format!("{PEER}[[port]]\nname = \"a\"\nhost.tap = \"t0\"\nwire.cable = \"b\"\n")).unwrap();
-    let DaemonConfig { control, control_mode, control_group, control_read_only, user, state_directory, sandbox } =
-        config.daemon;
-    assert_eq!(control_read_only, None);
+    let DaemonConfig {
+        control,
+        control_mode,
+        control_group,
+        control_read_only,
+        metrics,
+        user,
+        state_directory,
+        sandbox,
+    } = config.daemon;
+    assert_eq!((control_read_only, metrics), (None, None));
     assert_eq!((control.to_str().unwrap(), control_mode), (CONTROL_DEFAULT, 0o600));
     assert_eq!((control_group, user, state_directory, sandbox), (None, None, None, SandboxLevel::Full));
     let host = TapHost { interface: "t0".into(), queue_pairs: 1, namespace: None, mac: None };
@@ -396,6 +404,8 @@ fn a_value_out_of_range_is_refused_with_its_range() {
         "[daemon]\ncontrol_read_only = \"{CONTROL_DEFAULT}\"\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n"
     );
     assert!(parse(&twice).unwrap_err().contains("is daemon.control already"), "{twice}");
+    refused("[daemon]\nmetrics = \"localhost\"\n[[port]]\n", 2, "use an address with a port");
+    refused(&format!("[daemon]\nmetrics = \"{CONTROL_DEFAULT}\"\n{PEER}"), 1, "is daemon.control already");
     refused("[daemon]\ncontrol_read_only_mode = 0o644\n[[port]]\n", 2, "belongs to daemon.control_read_only");
     refused("[daemon]\ncontrol = \"sock\"\n[[port]]\n", 2, "daemon.control \"sock\": use an absolute path");
     refused(
