@@ -193,7 +193,7 @@ pub struct PollConfig {
     pub defer_hard_irqs: u64,
     /// Until the timer begins a poll; zero: there is none.
     pub flush_timeout: Span,
-    /// A process that has nothing to do polls for so long; zero: it sleeps.
+    /// A process that has nothing to do polls for this time; zero: it sleeps.
     pub busy: Span,
     /// Longest that interrupts are off while a process works on what it has polled; zero: they are on.
     pub suspend: Span,

@@ -78,7 +78,7 @@ proptest! {
     }
 
     #[test]
-    fn completions_with_a_rule_of_their_own_interrupt_once_for_so_many(frames in 2_u64..64) {
+    fn completions_with_a_rule_of_their_own_interrupt_once_for_that_number(frames in 2_u64..64) {
         let frames_text = frames.to_string();
         let settings = [
             ("workload.rate", "500Mbit/s"),

@@ -226,7 +226,7 @@ pub(super) enum Variation {
     None,
     /// This parameter is higher, if there is a higher value of it.
     Raised(&'static Key),
-    /// Each number that is an interval stands where this one of so many samples has it.
+    /// Each number that is an interval stands where this sample has it: its number, and the number of all.
     Sample(usize, usize),
 }
 

@@ -38,7 +38,7 @@ impl Simulation {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
     }
 
-    /// A batch of `found` frames was taken. Returns whether what may still grow is held, because a timer will begin another
+    /// A batch of `found` frames was taken. Returns whether to hold what may still grow, because a timer will begin another
     /// poll.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
@@ -172,7 +172,7 @@ impl Simulation {
         }
     }
 
-    /// Whether what software began to coalesce at `since` is too old to be held.
+    /// Whether what software began to coalesce at `since` is too old to hold.
     pub(super) fn is_old(&self, since: Time) -> bool {
         since.0 / JIFFY_PS != self.now.0 / JIFFY_PS
     }

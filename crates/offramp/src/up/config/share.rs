@@ -62,7 +62,10 @@ impl Check<'_> {
                 return Err(self.0.wrong(0..0, message));
             }
         }
-        let of_daemon = |(key, path): (&str, &'a PathBuf)| (Made::Socket(path), key.to_owned());
+        let of_daemon = |(key, path): (&str, &'a PathBuf)| {
+            let what = if key == "daemon.metrics" { "socket for metrics" } else { "control socket" };
+            (Made::Socket(path), format!("the daemon's {what}"))
+        };
         let mut all: Vec<_> = daemon.sockets().map(of_daemon).collect();
         for (port, written) in ports.iter().zip(written) {
             for (made, place) in made(port, written) {

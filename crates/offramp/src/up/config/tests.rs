@@ -400,12 +400,13 @@ fn a_value_out_of_range_is_refused_with_its_range() {
     wrong("host.tap = \"t\"\nwire = { }", 2, "exactly one of");
     refused("[[port]]\nname = \"a\"\nwire.cable = \"b\"\n", 1, "port \"a\" has no host");
     refused("[daemon]\ncontrol_mode = 0o1777\n[[port]]\n", 2, "daemon.control_mode 0o1777 is out of range");
-    let twice = format!(
-        "[daemon]\ncontrol_read_only = \"{CONTROL_DEFAULT}\"\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n"
-    );
-    assert!(parse(&twice).unwrap_err().contains("is daemon.control already"), "{twice}");
+    for key in ["control_read_only", "metrics"] {
+        let twice = format!(
+            "[daemon]\n{key} = \"{CONTROL_DEFAULT}\"\n[[port]]\nname = \"a\"\nhost.tap = \"t\"\nwire.tap = \"u\"\n"
+        );
+        assert!(parse(&twice).unwrap_err().contains("is daemon.control already"), "{twice}");
+    }
     refused("[daemon]\nmetrics = \"localhost\"\n[[port]]\n", 2, "use an address with a port");
-    refused(&format!("[daemon]\nmetrics = \"{CONTROL_DEFAULT}\"\n{PEER}"), 1, "is daemon.control already");
     refused("[daemon]\ncontrol_read_only_mode = 0o644\n[[port]]\n", 2, "belongs to daemon.control_read_only");
     refused("[daemon]\ncontrol = \"sock\"\n[[port]]\n", 2, "daemon.control \"sock\": use an absolute path");
     refused(
