@@ -920,9 +920,11 @@ fn prometheus_reads_what_show_says_of_a_daemon_in_its_sandbox() {
     fs::write(bed.file(), with(socket.to_str().unwrap())).unwrap();
     bed.start_again();
     bed.carry_tcp();
+    let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
+    let release = release.trim_end();
     bed.until(|| {
         let (shown, text) = (bed.show(), scraped(UnixStream::connect(&socket).unwrap()));
-        assert!(text.contains("offramp_build_info{") && text.ends_with("# EOF\n"), "{text}");
+        assert!(text.contains(&format!(",kernel=\"{release}\"}} 1\n")) && text.ends_with("# EOF\n"), "{text}");
         ["a", "b"].iter().enumerate().all(|(at, name)| {
             let transmit = &shown["ports"][at]["queues"][0]["transmit"];
             let labels = format!("{{port=\"{name}\",direction=\"transmit\",queue=\"0\"");

@@ -10,6 +10,7 @@ use crate::control::socket::SocketError;
 use crate::control::{Answer, DirectionStatus, GuestCounters, HostStatus, LINE_TIME_MAX, Outcome, PortStatus, Request};
 use crate::control::{Status, VERSION};
 use crate::ipsec::AssociationStatus;
+use nix::sys::utsname::uname;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::sys::socket_file::{self, MakeError, SocketFile};
 use prometheus_client::collector::Collector;
@@ -21,8 +22,8 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +57,8 @@ impl MetricsSocket {
     /// When the place is taken, or the system refuses it.
     pub fn listen(address: &MetricsAddress, groups: &Groups) -> Result<Self, SocketError> {
         const KEY: &str = "daemon.metrics";
+        // A thread in the sandbox may not ask.
+        kernel();
         match address {
             MetricsAddress::Tcp(address) => TcpListener::bind(address).map(Self::Tcp).map_err(|cause| {
                 let error = MakeError::System { doing: "listening", cause };
@@ -77,6 +80,12 @@ impl MetricsSocket {
             Self::Unix { listener, .. } => serve(listener.try_clone()?, handler, sandbox),
         }
     }
+}
+
+/// Release of the kernel, as it was when this was first asked.
+fn kernel() -> &'static str {
+    static KERNEL: OnceLock<String> = OnceLock::new();
+    KERNEL.get_or_init(|| uname().map(|of| of.release().to_string_lossy().into_owned()).unwrap_or_default())
 }
 
 /// Accepts clients.
@@ -403,9 +412,7 @@ impl Metrics {
 
 impl Collector for Metrics {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let kernel =
-            nix::sys::utsname::uname().map(|of| of.release().to_string_lossy().into_owned()).unwrap_or_default();
-        let labels = [("version", self.0.offramp.as_str()), ("kernel", kernel.as_str())];
+        let labels = [("version", self.0.offramp.as_str()), ("kernel", kernel())];
         let help = "The program and the kernel that it runs on";
         encoder.encode_descriptor("build", help, None, MetricType::Info)?.encode_info(&labels)?;
         let uptime = Duration::from_nanos(self.0.uptime_ns).as_secs_f64();
