@@ -73,7 +73,7 @@ impl Checksum {
 }
 
 /// How one frame of a train differs from the others, so that coalescing must keep them apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::VariantArray)]
 pub enum Train {
     /// It does not: all may be coalesced.
     Even,

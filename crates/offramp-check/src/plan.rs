@@ -2,6 +2,7 @@
 
 use crate::case::{Case, Checksum, Load, TcpOptions, Train};
 use crate::packet::{Ip, Protocol};
+use strum::VariantArray;
 
 /// How many cases are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -368,28 +369,9 @@ fn verdicts(mtu: usize, depth: Depth) -> Vec<Case> {
 
 /// Super-frames, which the sender's kernel segments and hands over at once, and frames that differ in one field.
 fn trains(protocol: Protocol, mtu: usize, depth: Depth) -> Vec<Case> {
-    use Train::{
-        Bad, Congestion, Cwr, Ece, Even, FinLast, Hops, IdGap, Long, Push, SequenceGap, Short, ShortLast, Timestamp,
-        Window,
-    };
+    use Train::{Bad, Congestion, Even, Hops, IdGap, Long, Short, ShortLast};
     let kinds = match protocol {
-        Protocol::Tcp => &[
-            Even,
-            ShortLast,
-            Short,
-            Push,
-            FinLast,
-            Cwr,
-            Ece,
-            Congestion,
-            Window,
-            Timestamp,
-            Hops,
-            IdGap,
-            SequenceGap,
-            Bad,
-            Long,
-        ][..],
+        Protocol::Tcp => Train::VARIANTS,
         Protocol::Udp => &[Even, ShortLast, Short, Congestion, Hops, IdGap, Bad, Long],
     };
     let tcp_options = if protocol == Protocol::Tcp { TcpOptions::Timestamps } else { TcpOptions::None };

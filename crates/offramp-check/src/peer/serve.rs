@@ -17,7 +17,8 @@ use crate::run::DESTINATION;
 const IDLE_MAX: Duration = Duration::from_mins(1);
 /// A client has the interface for that long at most.
 const SESSION_MAX: Duration = Duration::from_mins(15);
-/// Smallest segments that a client may ask for: headers are repeated, so smaller ones would send many times what came in.
+/// Smallest segments that a client may ask for. Each repeats the headers, so smaller ones would send a multiple of what was
+/// received.
 const SEGMENT_LEN_MIN: u16 = 60;
 
 /// What a server does.

@@ -97,7 +97,10 @@ impl Drop for Lines {
 }
 
 /// Time that is left, never 0: that would mean no limit.
-fn left(until: Instant) -> io::Result<Duration> {
+///
+/// # Errors
+/// `TimedOut` when none is.
+pub fn left(until: Instant) -> io::Result<Duration> {
     let left = until.saturating_duration_since(Instant::now());
     if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }

@@ -4,7 +4,7 @@
 //! that says nothing wrong.
 
 pub mod client;
-mod line;
+pub mod line;
 pub mod server;
 pub mod socket;
 

@@ -7,6 +7,7 @@ use offramp_offload::sync::lock;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -37,17 +38,101 @@ pub enum Access {
 /// # Errors
 /// When no thread can be started.
 pub fn serve(listener: UnixListener, access: Access, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
-    thread::Builder::new().name("ofr-control".into()).spawn(move || {
+    let busy = |stream| {
+        // A few bytes into an empty buffer: this does not wait.
+        let message =
+            format!("{CLIENTS_MAX} clients, or {CLIENTS_OF_USER_MAX} of this user, are served already; try again");
+        let busy = Answer::refuse(RefusalCode::Busy, message);
+        say(&mut Lines::new(stream, REQUEST_LEN_MAX), &busy).unwrap_or(());
+    };
+    let converse = move |stream| converse(Lines::new(stream, REQUEST_LEN_MAX), access, handler.as_ref());
+    serve_each("ofr-control", listener, converse, busy, sandbox)
+}
+
+/// A listening socket.
+pub trait Listener: Send + 'static {
+    /// A client's connection.
+    type Stream: Send + 'static;
+
+    /// The next client.
+    ///
+    /// # Errors
+    /// When the process has no descriptor left, or the client has gone.
+    fn next(&self) -> io::Result<Self::Stream>;
+
+    /// The user of a client, by number; `None`: one whom the kernel does not name.
+    fn user(stream: &Self::Stream) -> Option<u32>;
+}
+
+impl Listener for UnixListener {
+    type Stream = UnixStream;
+
+    fn next(&self) -> io::Result<UnixStream> {
+        self.accept().map(|(stream, _)| stream)
+    }
+
+    fn user(stream: &UnixStream) -> Option<u32> {
+        getsockopt(stream, PeerCredentials).ok().map(|peer| peer.uid())
+    }
+}
+
+impl Listener for TcpListener {
+    type Stream = TcpStream;
+
+    fn next(&self) -> io::Result<TcpStream> {
+        self.accept().map(|(stream, _)| stream)
+    }
+
+    fn user(_: &TcpStream) -> Option<u32> {
+        None
+    }
+}
+
+/// Accepts clients on a thread of this name, and calls `converse` for each on a thread of its own; `busy` is for those
+/// beyond [`CLIENTS_MAX`], or [`CLIENTS_OF_USER_MAX`] of a user.
+///
+/// # Errors
+/// When no thread can be started.
+pub fn serve_each<L: Listener>(
+    name: &str,
+    listener: L,
+    converse: impl Fn(L::Stream) -> io::Result<()> + Send + Sync + 'static,
+    busy: impl Fn(L::Stream) + Send + 'static,
+    sandbox: Sandbox,
+) -> io::Result<()> {
+    let converse = Arc::new(converse);
+    thread::Builder::new().name(name.into()).spawn(move || {
         sandbox.enter_thread(ThreadKind::Control);
         let clients = Arc::new(Clients::default());
         loop {
-            match listener.accept() {
-                Ok((stream, _)) => welcome(stream, access, &handler, &clients, &sandbox),
-                Err(_) => thread::sleep(ACCEPT_PAUSE),
+            let Ok(stream) = listener.next() else {
+                thread::sleep(ACCEPT_PAUSE);
+                continue;
+            };
+            match Client::count(&clients, L::user(&stream)) {
+                Some(client) => serve_one(stream, client, &converse, &sandbox),
+                None => busy(stream),
             }
         }
     })?;
     Ok(())
+}
+
+fn serve_one<S: Send + 'static>(
+    stream: S,
+    client: Client,
+    converse: &Arc<impl Fn(S) -> io::Result<()> + Send + Sync + 'static>,
+    sandbox: &Sandbox,
+) {
+    let (converse, sandbox) = (Arc::clone(converse), sandbox.clone());
+    let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
+        sandbox.enter_thread(ThreadKind::Client);
+        // One that is too slow, or has gone, is parted with; nobody else has to know.
+        let _ = converse(stream);
+        drop(client);
+    });
+    // Without a thread the stream was dropped: the client sees the end, and others go on.
+    drop(started);
 }
 
 /// How many clients each user has, by number; `None`: a user whom the kernel does not name.
@@ -81,26 +166,6 @@ impl Drop for Client {
         }
         counts.retain(|_, of_user| *of_user > 0);
     }
-}
-
-fn welcome(stream: UnixStream, access: Access, handler: &Arc<impl Handler>, clients: &Arc<Clients>, sandbox: &Sandbox) {
-    let user = getsockopt(&stream, PeerCredentials).ok().map(|peer| peer.uid());
-    let Some(client) = Client::count(clients, user) else {
-        // A few bytes into an empty buffer: this does not wait.
-        let message =
-            format!("{CLIENTS_MAX} clients, or {CLIENTS_OF_USER_MAX} of this user, are served already; try again");
-        let busy = Answer::refuse(RefusalCode::Busy, message);
-        return say(&mut Lines::new(stream, REQUEST_LEN_MAX), &busy).unwrap_or(());
-    };
-    let (handler, sandbox) = (Arc::clone(handler), sandbox.clone());
-    let started = thread::Builder::new().name(CLIENT_THREAD.into()).spawn(move || {
-        sandbox.enter_thread(ThreadKind::Client);
-        // One that is too slow, or has gone, is parted with; nobody else has to know.
-        let _ = converse(Lines::new(stream, REQUEST_LEN_MAX), access, handler.as_ref());
-        drop(client);
-    });
-    // Without a thread the stream was dropped: the client sees the end, and others go on.
-    drop(started);
 }
 
 fn converse(mut lines: Lines, access: Access, handler: &impl Handler) -> io::Result<()> {

@@ -5,13 +5,14 @@
 
 use super::config::MetricsAddress;
 use super::privilege::Groups;
-use crate::control::server::Handler;
+use crate::control::line::left;
+use crate::control::server::{Handler, Listener, serve_each};
 use crate::control::socket::SocketError;
 use crate::control::{Answer, DirectionStatus, GuestCounters, HostStatus, LINE_TIME_MAX, Outcome, PortStatus, Request};
 use crate::control::{Status, VERSION};
 use crate::ipsec::AssociationStatus;
 use nix::sys::utsname::uname;
-use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
+use offramp_ports::sys::sandbox::Sandbox;
 use offramp_ports::sys::socket_file::{self, MakeError, SocketFile};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::text::encode;
@@ -22,17 +23,11 @@ use std::fmt;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::thread;
 use std::time::{Duration, Instant};
 
 /// Permissions of a socket that is a file: it shows what the read-only control socket does.
 const SOCKET_MODE: u32 = 0o666;
-/// Clients at once; the next one is disconnected.
-const CLIENTS_MAX: usize = 8;
-/// Pause when no client can be accepted, as when the process has no descriptor left.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest head of a request, bytes, and most of its fields.
 const HEAD_LEN_MAX: usize = 8192;
 const HEAD_FIELDS_MAX: usize = 64;
@@ -88,30 +83,10 @@ fn kernel() -> &'static str {
     KERNEL.get_or_init(|| uname().map(|of| of.release().to_string_lossy().into_owned()).unwrap_or_default())
 }
 
-/// Accepts clients.
-trait Listener: Send + 'static {
-    type Stream: Stream;
-    fn accept(&self) -> io::Result<Self::Stream>;
-}
-
 /// A client's connection.
 trait Stream: Read + Write + Send + 'static {
     /// The time that one read or write may take.
     fn limit(&self, time: Duration) -> io::Result<()>;
-}
-
-impl Listener for TcpListener {
-    type Stream = TcpStream;
-    fn accept(&self) -> io::Result<TcpStream> {
-        self.accept().map(|(stream, _)| stream)
-    }
-}
-
-impl Listener for UnixListener {
-    type Stream = UnixStream;
-    fn accept(&self) -> io::Result<UnixStream> {
-        self.accept().map(|(stream, _)| stream)
-    }
 }
 
 impl Stream for TcpStream {
@@ -126,43 +101,9 @@ impl Stream for UnixStream {
     }
 }
 
-fn serve(listener: impl Listener, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
-    thread::Builder::new().name("ofr-metrics".into()).spawn(move || {
-        sandbox.enter_thread(ThreadKind::Control);
-        let clients = Arc::new(AtomicUsize::new(0));
-        loop {
-            match listener.accept() {
-                Ok(stream) => welcome(stream, &handler, &clients, &sandbox),
-                Err(_) => thread::sleep(ACCEPT_PAUSE),
-            }
-        }
-    })?;
-    Ok(())
-}
-
-/// Counts a client for as long as it lives.
-struct Client(Arc<AtomicUsize>);
-
-impl Drop for Client {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
-fn welcome(stream: impl Stream, handler: &Arc<impl Handler>, clients: &Arc<AtomicUsize>, sandbox: &Sandbox) {
-    let client = Client(Arc::clone(clients));
-    if clients.fetch_add(1, Ordering::Relaxed) >= CLIENTS_MAX {
-        return;
-    }
-    let (handler, sandbox) = (Arc::clone(handler), sandbox.clone());
-    let started = thread::Builder::new().name(crate::control::server::CLIENT_THREAD.into()).spawn(move || {
-        sandbox.enter_thread(ThreadKind::Client);
-        // One that is too slow, or has gone, is parted with; nobody else has to know.
-        let _ = answer(stream, handler.as_ref());
-        drop(client);
-    });
-    // Without a thread the stream was dropped: the client sees the end, and others go on.
-    drop(started);
+fn serve<L: Listener<Stream: Stream>>(listener: L, handler: Arc<impl Handler>, sandbox: Sandbox) -> io::Result<()> {
+    // One too many sees the end of its connection.
+    serve_each("ofr-metrics", listener, move |stream| answer(stream, handler.as_ref()), drop, sandbox)
 }
 
 /// Answers one request; the connection ends with it.
@@ -226,11 +167,6 @@ fn write_before(stream: &mut impl Stream, bytes: &[u8], until: Instant) -> io::R
         };
     }
     Ok(())
-}
-
-fn left(until: Instant) -> io::Result<Duration> {
-    let left = until.saturating_duration_since(Instant::now());
-    if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 
 fn metrics(handler: &impl Handler) -> io::Result<String> {
@@ -429,8 +365,11 @@ impl Collector for Metrics {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::control::CLIENTS_OF_USER_MAX;
     use std::os::linux::net::SocketAddrExt;
     use std::os::unix::net::SocketAddr;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::thread;
 
     /// A daemon without ports.
     struct Empty;
@@ -500,7 +439,7 @@ mod tests {
     #[test]
     fn silent_clients_delay_no_other_and_too_many_are_disconnected() {
         let address = served();
-        let silent: Vec<_> = (1..CLIENTS_MAX).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
+        let silent: Vec<_> = (1..CLIENTS_OF_USER_MAX).map(|_| UnixStream::connect_addr(&address).unwrap()).collect();
         assert!(ask(&address, GET).contains("# EOF"));
         let last = UnixStream::connect_addr(&address).unwrap();
         while !ask(&address, "").is_empty() {}
