@@ -1,18 +1,23 @@
-//! What a limit and port security cost a frame that they let pass.
+//! What a limit, port security and a VLAN cost a frame that they let pass.
 //!
 //! `cargo bench -p offramp-adapter --bench per_frame` sends frames through a queue pair without any, with a limit that is
-//! not reached, and with bound addresses, one sample of each in turn. It prints medians, and what each costs beyond
-//! none. `--test` does it with hardly any work, and its figures mean nothing.
+//! not reached, with bound addresses and in an access VLAN, one sample of each in turn: to a line that swallows them, and
+//! round a line that brings them back. It prints medians, and what each costs beyond none. `--test` does it with hardly any
+//! work, and its figures mean nothing.
 
 use offramp_adapter::config::AdapterConfig;
 use offramp_adapter::limit::{BITS_PER_SECOND, FRAMES_PER_SECOND, PortLimits, RateLimit};
 use offramp_adapter::pair::{PortControl, QueuePair};
 use offramp_adapter::port::{Arrival, HostPort, Loan, PortError, WirePort};
 use offramp_adapter::port_security::PortSecurity;
+use offramp_adapter::vlan::PortVlans;
 use offramp_offload::caps::Offloads;
+use offramp_offload::esp::Prefix;
 use offramp_offload::frame::{Frame, FrameBuffer};
 use offramp_offload::meta::{PartialChecksum, RxMeta, TxMeta};
+use offramp_offload::vlan::TagChange;
 use std::hint::black_box;
+use std::net::Ipv4Addr;
 use std::time::Instant;
 
 /// Frames of one sample: a millisecond or so.
@@ -21,11 +26,22 @@ const SAMPLES: usize = 301;
 const FRAME_LEN: usize = 60;
 const MAC: [u8; 6] = [2, 0, 0, 0, 0, 1];
 
+/// Where the frame begins in its buffer: on a line of the caches, with room for a tag before it.
+const FRAME_AT: usize = 64;
+/// A host's header of a received frame (virtio 1.3, 5.1.6).
+const HEADER_LEN: usize = 12;
+/// Buffers of a host and of a line, of this length each.
+const SLOTS: usize = 64;
+const SLOT_LEN: usize = 256;
+const VID: u16 = 7;
+
 /// A host with `left` equal frames.
 struct Source {
     frame: FrameBuffer<Vec<u8>>,
     request: TxMeta,
     left: u64,
+    received: Vec<u8>,
+    next: usize,
 }
 
 impl Source {
@@ -37,13 +53,21 @@ impl Source {
         frame[14..34].copy_from_slice(&[0x45, 0, 0, 46, 0, 0, 0x40, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
         frame[38..40].copy_from_slice(&26_u16.to_be_bytes());
         let checksum = is_partial.then_some(PartialChecksum { start: 34, offset: 6 });
-        Self { frame: FrameBuffer::new(frame), request: TxMeta { checksum, segmentation: None }, left: 0 }
+        let mut memory = vec![0; FRAME_AT];
+        memory.extend(frame);
+        Self {
+            frame: FrameBuffer::new(memory),
+            request: TxMeta { checksum, segmentation: None },
+            left: 0,
+            received: vec![0; SLOTS * SLOT_LEN],
+            next: 0,
+        }
     }
 }
 
 impl HostPort for Source {
     fn tx_next(&mut self, _: u64) -> Result<bool, PortError> {
-        self.frame.set(0..FRAME_LEN, self.request);
+        self.frame.set(FRAME_AT..FRAME_AT + FRAME_LEN, self.request);
         let has_frame = self.left > 0;
         self.left -= u64::from(has_frame);
         Ok(has_frame)
@@ -53,11 +77,19 @@ impl HostPort for Source {
         self.frame.frame()
     }
 
+    fn tx_frame_with_tag(&mut self, change: TagChange) -> Option<Frame<'_>> {
+        self.frame.frame_with_tag(change)
+    }
+
     fn tx_unasked(&self) -> Option<&[u8]> {
         self.frame.unasked()
     }
 
-    fn rx_deliver(&mut self, _: &RxMeta, _: &[u8]) -> Result<(), PortError> {
+    fn rx_deliver(&mut self, _: &RxMeta, frame: &[u8]) -> Result<(), PortError> {
+        let at = self.next * SLOT_LEN + HEADER_LEN;
+        self.received[at..at + frame.len()].copy_from_slice(frame);
+        black_box(&self.received[at..at + frame.len()]);
+        self.next = (self.next + 1) % SLOTS;
         Ok(())
     }
 
@@ -72,49 +104,69 @@ impl HostPort for Source {
     }
 }
 
-/// A wire on which frames vanish.
-struct Sink(Vec<u8>);
+/// A line on which frames vanish, or come back.
+struct Line {
+    bytes: Vec<u8>,
+    lens: [usize; SLOTS],
+    comes_back: bool,
+    put: usize,
+    taken: usize,
+}
 
-impl WirePort for Sink {
+impl Line {
+    fn new(comes_back: bool) -> Self {
+        Self { bytes: vec![0; SLOTS * SLOT_LEN], lens: [0; SLOTS], comes_back, put: 0, taken: 0 }
+    }
+}
+
+impl WirePort for Line {
     fn room(&mut self, _: u64) -> usize {
-        usize::MAX
+        SLOTS - (self.put - self.taken)
     }
 
-    fn lend(&mut self, len: usize, count: usize) -> Option<Loan<'_>> {
-        Some(Loan { bytes: self.0.get_mut(..len * count)?, stride: len })
+    fn lend(&mut self, len: usize, _: usize) -> Option<Loan<'_>> {
+        let at = self.put % SLOTS * SLOT_LEN;
+        Some(Loan { bytes: self.bytes.get_mut(at..at + len)?, stride: SLOT_LEN })
     }
 
     fn put(&mut self, len: usize, _: usize, _: u64) {
-        black_box(&self.0[..len]);
+        let slot = self.put % SLOTS;
+        black_box(&self.bytes[slot * SLOT_LEN..][..len]);
+        self.lens[slot] = len;
+        self.put += 1;
+        self.taken += usize::from(!self.comes_back);
     }
 
     fn flush(&mut self) {}
 
     fn take(&mut self, _: u64) -> Option<&mut [u8]> {
-        None
+        let slot = (self.taken < self.put).then_some(self.taken % SLOTS)?;
+        self.taken += 1;
+        Some(&mut self.bytes[slot * SLOT_LEN..][..self.lens[slot]])
     }
 
     fn next_arrival_ns(&self) -> Option<u64> {
-        None
+        (self.taken < self.put).then_some(0)
     }
 
-    fn arrivals(&self, _: usize, _: u64, _: impl FnMut(Arrival)) -> u32 {
+    fn arrivals(&self, skip: usize, _: u64, mut note: impl FnMut(Arrival)) -> u32 {
+        (self.taken..self.put).skip(skip).for_each(|frame| note(Arrival { at_ns: 0, len: self.lens[frame % SLOTS] }));
         u32::MAX
     }
 }
 
 struct Stream {
     name: &'static str,
-    pair: QueuePair<Source, Sink>,
+    pair: QueuePair<Source, Line>,
     samples_ns: Vec<f64>,
 }
 
 impl Stream {
-    fn new(name: &'static str, is_partial: bool, limits: PortLimits, security: PortSecurity) -> Self {
+    fn new(name: &'static str, line: Line, is_partial: bool, limits: PortLimits, security: PortSecurity) -> Self {
         let config = AdapterConfig::default();
         let control = PortControl::secured(&config, security);
         control.set_limits(limits);
-        let pair = QueuePair::new(&config, &control, 0, Source::new(is_partial), Sink(vec![0; 2048]));
+        let pair = QueuePair::new(&config, &control, 0, Source::new(is_partial), line);
         Self { name, pair, samples_ns: Vec::new() }
     }
 
@@ -142,13 +194,28 @@ fn main() {
         ..RateLimit::default()
     };
     let limits = PortLimits { tx: rate, rx: rate };
-    let security = PortSecurity { mac_addresses: vec![MAC], ..PortSecurity::default() };
-    for (asked, is_partial) in [("nothing", false), ("a checksum", true)] {
-        let stream = |name, limits, security| Stream::new(name, is_partial, limits, security);
+    let of_mac = PortSecurity { mac_addresses: vec![MAC], ..PortSecurity::default() };
+    let of_ip = PortSecurity {
+        ip_addresses: Prefix::new(Ipv4Addr::new(10, 0, 0, 0).into(), 8).into_iter().collect(),
+        ..of_mac.clone()
+    };
+    let vlans = PortVlans::new(Some(VID), &[]).expect("a VLAN's number");
+    let of_vlan = PortSecurity { vlans, ..PortSecurity::default() };
+    let all = PortSecurity { vlans: of_vlan.vlans.clone(), ..of_ip.clone() };
+    for (way, asked, comes_back, is_partial) in [
+        ("to a line", "nothing", false, false),
+        ("to a line", "a checksum", false, true),
+        ("round a line", "nothing", true, false),
+    ] {
+        let none = PortLimits::default();
+        let stream = |name, limits, security| Stream::new(name, Line::new(comes_back), is_partial, limits, security);
         let mut streams = [
-            stream("none", PortLimits::default(), PortSecurity::default()),
+            stream("none", none, PortSecurity::default()),
             stream("limit of bits and frames", limits, PortSecurity::default()),
-            stream("bound Ethernet address", PortLimits::default(), security.clone()),
+            stream("bound Ethernet address", none, of_mac.clone()),
+            stream("and bound IPv4 network", none, of_ip.clone()),
+            stream("access VLAN", none, of_vlan.clone()),
+            stream("all of these", limits, all.clone()),
         ];
         // A sample apart, so that the bucket is full again.
         for now_ns in (1..=samples as u64).map(|sample| sample * 1_000_000_000) {
@@ -156,7 +223,7 @@ fn main() {
                 stream.sample(frames, now_ns);
             }
         }
-        println!("transmit of frames of {FRAME_LEN} bytes that ask for {asked}, median of {samples} samples");
+        println!("{way}, frames of {FRAME_LEN} bytes that ask for {asked}, median of {samples} samples");
         println!("  {:<28} {:>10} {:>18}", "", "ns a frame", "beyond none, ns");
         let none_ns = streams[0].median_ns();
         for stream in &mut streams {

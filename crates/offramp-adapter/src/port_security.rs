@@ -16,7 +16,7 @@ use crate::vlan::PortVlans;
 use offramp_offload::esp::Prefix;
 use offramp_offload::frame::Frame;
 use offramp_offload::layout::{ETHERNET_HEADER_LEN, FrameLayout, Malformed, Network, Transport, plain_ipv4_source};
-use offramp_offload::vlan::TAG_PROTOCOLS;
+use offramp_offload::vlan::begins_tag;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const MAC_LEN: usize = 6;
@@ -114,10 +114,16 @@ impl PortSecurity {
     /// Whether the host may have that Ethernet address.
     #[inline]
     fn may_be(&self, mac: &[u8]) -> bool {
-        self.mac_addresses.is_empty() || mac.try_into().is_ok_and(|mac| self.mac_addresses.contains(mac))
+        // Most often it is one: a loop costs more than the comparison.
+        match &*self.mac_addresses {
+            [] => true,
+            [only] => only == mac,
+            several => several.iter().any(|own| own == mac),
+        }
     }
 
     /// Whether the host may have that IP address.
+    #[inline]
     fn may_have(&self, address: IpAddr) -> bool {
         self.ip_addresses.is_empty() || self.ip_addresses.iter().any(|known| known.contains(address))
     }
@@ -130,7 +136,7 @@ impl PortSecurity {
             Network::Ipv6 => self.passes_ipv6(layout, transport, addresses),
             Network::Opaque => match bytes[..layout.network_start].last_chunk() {
                 Some(&(ETHERTYPE_ARP | ETHERTYPE_RARP)) => self.passes_arp(packet),
-                Some(ethertype) => !TAG_PROTOCOLS.contains(ethertype),
+                Some(ethertype) => !begins_tag(*ethertype),
                 None => false,
             },
         }

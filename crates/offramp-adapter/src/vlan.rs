@@ -13,14 +13,14 @@
 //! that VLAN. On a trunk, tags inside of a permitted one are payload.
 
 use crate::stats::Loss;
-use offramp_offload::layout::ETHERNET_HEADER_LEN;
-use offramp_offload::vlan::{CUSTOMER_TAG, SERVICE_TAG, TAG_AT, TAG_PROTOCOLS, TagChange, VID_MASK, pop_tag};
+use offramp_offload::layout::{ETHERNET_HEADER_LEN, VLAN_TAG_LEN};
+use offramp_offload::vlan::{CUSTOMER_TAG, SERVICE_TAG, TagChange, VID_MASK, begins_tag, pop_tag};
 use std::ops::RangeInclusive;
 
 /// The numbers of VLANs; 0 says priority alone, and 4095 is reserved (IEEE 802.1Q 9.6).
 pub const VIDS: RangeInclusive<u16> = 1..=4094;
-/// Where the type after the outer tag stands.
-const INNER_TYPE_AT: usize = TAG_AT + 4;
+/// Bytes up to the type after the outer tag.
+const TAGGED_HEADER_LEN: usize = ETHERNET_HEADER_LEN + VLAN_TAG_LEN;
 
 /// Why VLANs are refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -97,12 +97,12 @@ impl PortVlans {
     ///
     /// # Errors
     /// [`Loss::Vlan`] when it may not send that, [`Loss::Malformed`] when there is no Ethernet header.
-    #[inline]
     pub(crate) fn of_sent(&self, frame: &[u8]) -> Result<FrameVlan, Loss> {
         let vlan = FrameVlan::of(frame);
         if self.is_off() { Ok(vlan) } else { self.admit(vlan, frame.len()) }
     }
 
+    #[inline]
     fn admit(&self, vlan: FrameVlan, frame_len: usize) -> Result<FrameVlan, Loss> {
         if frame_len < ETHERNET_HEADER_LEN {
             return Err(Loss::Malformed);
@@ -137,7 +137,12 @@ impl PortVlans {
     /// As [`PortVlans::of_sent`].
     #[inline]
     pub(crate) fn change_to_wire(&self, frame: &[u8]) -> Result<TagChange, Loss> {
-        if self.is_off() { Ok(TagChange::Keep) } else { self.of_sent(frame).map(FrameVlan::tagged) }
+        match (self.untagged, frame.first_chunk::<ETHERNET_HEADER_LEN>()) {
+            (None, _) if self.tagged.is_empty() => Ok(TagChange::Keep),
+            // Almost every frame of an access port.
+            (Some(vid), Some(&[.., a, b])) if !begins_tag([a, b]) => Ok(TagChange::Push(vid)),
+            _ => self.of_sent(frame).map(FrameVlan::tagged),
+        }
     }
 
     /// A frame of the wire as the host gets it.
@@ -146,10 +151,22 @@ impl PortVlans {
     /// [`Loss::Vlan`] when it is in none of the port's VLANs.
     #[inline]
     pub(crate) fn take_from_wire<'a>(&self, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
-        if self.is_off() {
-            return Ok(frame);
+        match (self.untagged, frame.first_chunk::<TAGGED_HEADER_LEN>()) {
+            (None, _) if self.tagged.is_empty() => Ok(frame),
+            // Almost every frame for an access port.
+            (Some(vid), Some(&[.., t, p, high, low, a, b]))
+                if [t, p] == CUSTOMER_TAG
+                    && u16::from_be_bytes([high, low]) & VID_MASK == vid
+                    && !begins_tag([a, b]) =>
+            {
+                Ok(pop_tag(frame))
+            }
+            _ => self.take_of(FrameVlan::of(frame), frame),
         }
-        let vlan = FrameVlan::of(frame);
+    }
+
+    /// A frame of the wire, which is in `vlan`, as the host gets it.
+    fn take_of<'a>(&self, vlan: FrameVlan, frame: &'a mut [u8]) -> Result<&'a mut [u8], Loss> {
         if !self.takes(vlan) {
             return Err(Loss::Vlan);
         }
@@ -184,22 +201,24 @@ impl FrameVlan {
     /// As the frame says it itself.
     #[inline]
     pub(crate) fn of(frame: &[u8]) -> Self {
-        let none = Self { vid: 0, tag: Tag::None, is_stacked: false };
-        let Some(&[a, b]) = frame.get(TAG_AT..).and_then(<[u8]>::first_chunk) else { return none };
-        if !TAG_PROTOCOLS.contains(&[a, b]) {
-            return none;
+        match frame.first_chunk::<ETHERNET_HEADER_LEN>() {
+            Some(&[.., a, b]) if begins_tag([a, b]) => Self::of_tagged(frame, [a, b]),
+            _ => Self { vid: 0, tag: Tag::None, is_stacked: false },
         }
-        let inner = frame.get(INNER_TYPE_AT..).and_then(<[u8]>::first_chunk::<2>);
-        let (Some(&[_, _, high, low]), Some(inner)) = (frame[TAG_AT..].first_chunk(), inner) else {
-            return Self { tag: Tag::Other, ..none };
+    }
+
+    /// As a frame says that has a tag of that protocol, or the beginning of one.
+    fn of_tagged(frame: &[u8], protocol: [u8; 2]) -> Self {
+        let Some(&[.., high, low, a, b]) = frame.first_chunk::<TAGGED_HEADER_LEN>() else {
+            return Self { vid: 0, tag: Tag::Other, is_stacked: false };
         };
         let tci = u16::from_be_bytes([high, low]);
-        let (vid, tag) = match [a, b] {
+        let (vid, tag) = match protocol {
             CUSTOMER_TAG => (tci & VID_MASK, Tag::Customer(tci)),
             SERVICE_TAG => (tci & VID_MASK, Tag::Other),
             _ => (0, Tag::Other),
         };
-        Self { vid, tag, is_stacked: TAG_PROTOCOLS.contains(inner) }
+        Self { vid, tag, is_stacked: begins_tag([a, b]) }
     }
 
     /// Whether it is in a VLAN of customer tags.
@@ -208,6 +227,7 @@ impl FrameVlan {
     }
 
     /// The change after which its bytes say the VLAN that it is in.
+    #[inline]
     fn tagged(self) -> TagChange {
         match self.tag {
             Tag::None if self.vid != 0 => TagChange::Push(self.vid),

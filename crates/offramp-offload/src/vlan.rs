@@ -8,10 +8,16 @@ pub const TAG_AT: usize = 12;
 pub const CUSTOMER_TAG: [u8; 2] = [0x81, 0x00];
 /// Protocol identifier of a service VLAN tag (802.1ad).
 pub const SERVICE_TAG: [u8; 2] = [0x88, 0xa8];
-/// Types after which a receiver may find another tag: the standard's two, and the usual one before 802.1ad.
-pub const TAG_PROTOCOLS: [[u8; 2]; 3] = [CUSTOMER_TAG, SERVICE_TAG, [0x91, 0x00]];
+/// The usual one of service tags before 802.1ad.
+const OLD_SERVICE_TAG: [u8; 2] = [0x91, 0x00];
 /// Bits of the tag control information that are the VLAN identifier (IEEE 802.1Q 9.6); the others are the priority.
 pub const VID_MASK: u16 = 0x0fff;
+
+/// Whether a receiver may find a tag after that type.
+#[inline]
+pub fn begins_tag(ethertype: [u8; 2]) -> bool {
+    matches!(ethertype, CUSTOMER_TAG | SERVICE_TAG | OLD_SERVICE_TAG)
+}
 
 /// What is done to the outer tag of a frame. The frame begins with a whole tag where one is taken out or changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

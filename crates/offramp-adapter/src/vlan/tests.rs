@@ -1,6 +1,7 @@
 //! The rules of a port's VLANs, frame by frame.
 
 use super::*;
+use proptest::prelude::*;
 
 /// A frame with `tail` after its addresses.
 fn frame(tail: &[u8]) -> Vec<u8> {
@@ -86,5 +87,23 @@ fn a_host_gets_the_frames_of_its_vlans_with_the_tag_that_it_expects() {
             assert_eq!(got, expected.cloned().ok_or(Loss::Vlan), "{name}");
         }
         assert_eq!(PortVlans::default().take_from_wire(&mut frame.clone()), Ok(&mut frame.clone()[..]), "{name}");
+    }
+}
+
+proptest! {
+    /// What is decided at a glance, by the rules for every frame.
+    #[test]
+    fn a_port_treats_common_frames_by_the_rules_for_all(
+        types in prop::collection::vec(prop::sample::select(vec![IP, CUSTOMER_TAG, SERVICE_TAG, [0x91, 0], [0, 7], [0xe0, 8]]), 0..5),
+        untagged in prop::sample::select(vec![None, Some(7), Some(8)]),
+        tagged in prop::sample::select(vec![vec![], vec![8..=9]]),
+        len in 0_usize..24,
+    ) {
+        let mut bytes = frame(&types.concat());
+        bytes.truncate(len);
+        let vlans = vlans(untagged, &tagged);
+        prop_assert_eq!(vlans.change_to_wire(&bytes), vlans.of_sent(&bytes).map(FrameVlan::tagged));
+        let by_rules = vlans.take_of(FrameVlan::of(&bytes), &mut bytes.clone()).map(|frame| frame.to_vec());
+        prop_assert_eq!(vlans.take_from_wire(&mut bytes).map(|frame| frame.to_vec()), by_rules);
     }
 }

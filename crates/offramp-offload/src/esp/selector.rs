@@ -41,6 +41,7 @@ impl Prefix {
     }
 
     /// Whether the address lies in this network.
+    #[inline]
     pub fn contains(&self, address: IpAddr) -> bool {
         let (differing, bits) = match (self.address, address) {
             (IpAddr::V4(a), IpAddr::V4(b)) => ((a.to_bits() ^ b.to_bits()).leading_zeros(), u32::BITS),
