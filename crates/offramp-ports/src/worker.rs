@@ -18,7 +18,6 @@ use offramp_impair::fault::{Reverse, VerdictFault};
 use offramp_offload::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::io;
 use std::os::fd::BorrowedFd;
-use std::os::unix::thread::JoinHandleExt;
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::{Arc, Once, OnceLock};
 use std::task::Waker;
@@ -335,10 +334,11 @@ impl Worker {
     /// Interrupts a system call in which the thread waits (`EINTR`), if it waits in one. It goes on in any case.
     pub fn interrupt(&self) {
         handle_interrupts();
-        if let Some(thread) = &self.thread {
-            // SAFETY: nobody has waited for the end of the thread, so that the system still knows it.
-            unsafe { libc::pthread_kill(thread.as_pthread_t(), INTERRUPT as libc::c_int) };
-        }
+        let (process, thread) = (nix::unistd::getpid().as_raw(), self.thread_id());
+        // By its number among this process' threads, which is all that the sandbox lets through; a thread that has ended has
+        // none, and before it begins it is 0, which the kernel refuses.
+        // SAFETY: the call takes its arguments by value, and the signal's handler does nothing.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, INTERRUPT as libc::c_int) };
     }
 
     /// Whether the thread still runs; it ends by itself when all its tasks have ended.

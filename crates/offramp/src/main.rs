@@ -15,6 +15,7 @@ mod limit;
 #[cfg(feature = "lab")]
 mod model;
 mod moderation;
+mod pages;
 mod sa;
 mod set;
 mod show;
@@ -24,11 +25,14 @@ mod up;
 
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// The version with the commit, where `tools/release` has built the program.
+const VERSION: Option<&str> = option_env!("OFFRAMP_VERSION");
 
 /// A network adapter in software for Linux, and the honest answer to what each offload is worth.
 #[derive(Parser)]
-#[command(version, propagate_version = true, max_term_width = 100)]
+#[command(version = VERSION.unwrap_or(env!("CARGO_PKG_VERSION")), propagate_version = true, max_term_width = 100)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -67,6 +71,9 @@ enum Command {
     Set(set::Args),
     /// Add, remove, replace and show security associations of a running adapter
     Sa(Box<sa::Args>),
+    /// Write the man pages and shell completions that packages bring
+    #[command(hide = true)]
+    Pages(pages::Args),
 }
 
 fn main() -> ExitCode {
@@ -95,5 +102,6 @@ fn main() -> ExitCode {
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
         Command::Sa(args) => sa::run(&args),
+        Command::Pages(args) => pages::run(&args, Cli::command()),
     }
 }

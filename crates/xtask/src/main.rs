@@ -6,6 +6,7 @@ mod compare;
 mod compare_qemu;
 mod compare_tunnels;
 mod daemon;
+mod dist;
 mod failure;
 mod frames;
 mod guest;
@@ -48,6 +49,8 @@ enum Command {
     CompareTunnels(compare_tunnels::Args),
     /// Throughput and backend time per packet of DPDK's and of offramp's vhost-user backend
     CompareVhost(compare::Args),
+    /// Everything that a release consists of: package, static program, image of a container, checksums
+    Dist(dist::Args),
     /// DPDK's virtio driver against a backend, in every ring path, judged by captures
     DpdkInterop(interop::Args),
     /// The path of the kernel that guests boot, downloaded if it is not there
@@ -79,6 +82,7 @@ fn run(command: &Command) -> Result<bool> {
         Command::CompareVhost(args) => compare::run(args),
         Command::VhostBackend(args) => vhost_backend::run(args).map(|()| true),
         Command::VhostRelay(args) => vhost_relay::run(args).map(|()| true),
+        Command::Dist(args) => dist::run(args).map(|()| true),
         Command::GuestKernel(args) => guest::kernel::run(args).map(|()| true),
         Command::GuestMatrix(args) => guest::run(args),
         Command::GuestAttack(args) => hostile_guest::attack::run(args).map(|()| true),

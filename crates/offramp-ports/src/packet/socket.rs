@@ -148,7 +148,7 @@ fn version_of(release: &str) -> Option<(u32, u32)> {
 
 /// Whether the interface's frames are Ethernet's (`ARPHRD_ETHER`).
 pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
-    let request = interface_ioctl(fd, libc::SIOCGIFHWADDR, name)?;
+    let request = interface_ioctl(fd, libc::SIOCGIFHWADDR as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFHWADDR filled this member of the union; it holds integers alone.
     let family = unsafe { request.ifr_ifru.ifru_hwaddr.sa_family };
     Ok(family == libc::ARPHRD_ETHER)
@@ -156,10 +156,10 @@ pub(super) fn is_ethernet(fd: BorrowedFd<'_>, name: &str) -> io::Result<bool> {
 
 /// MTU and state of the interface, in the socket's namespace.
 pub(super) fn link_state(fd: BorrowedFd<'_>, name: &str) -> io::Result<LinkState> {
-    let request = interface_ioctl(fd, libc::SIOCGIFMTU, name)?;
+    let request = interface_ioctl(fd, libc::SIOCGIFMTU as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFMTU filled this member of the union; every bit pattern is an int.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    let request = interface_ioctl(fd, libc::SIOCGIFFLAGS, name)?;
+    let request = interface_ioctl(fd, libc::SIOCGIFFLAGS as libc::Ioctl, name)?;
     // SAFETY: SIOCGIFFLAGS filled this member of the union; every bit pattern is a short.
     let flags = libc::c_int::from(unsafe { request.ifr_ifru.ifru_flags });
     Ok(LinkState {

@@ -279,8 +279,8 @@ const PORT: &[Call] = &[
     any(libc::SYS_sendmsg),
     any(libc::SYS_setsockopt),
     any(libc::SYS_shutdown),
-    equal(libc::SYS_ioctl, 1, libc::FIONBIO),
-    equal(libc::SYS_ioctl, 1, libc::FIONREAD),
+    equal(libc::SYS_ioctl, 1, FIONBIO),
+    equal(libc::SYS_ioctl, 1, FIONREAD),
     // The carrier of an interface.
     equal(libc::SYS_socket, 0, libc::AF_NETLINK as u64),
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
@@ -299,10 +299,13 @@ const CLIENT: &[Call] = &[
     any(libc::SYS_sendmsg),
     any(libc::SYS_setsockopt),
     any(libc::SYS_shutdown),
-    equal(libc::SYS_ioctl, 1, libc::FIONBIO),
+    equal(libc::SYS_ioctl, 1, FIONBIO),
     equal(libc::SYS_ioctl, 1, TUNSETOFFLOAD),
 ];
 
+/// Linux `include/uapi/asm-generic/ioctls.h`; libraries of C give them different types.
+const FIONREAD: u64 = 0x541b;
+const FIONBIO: u64 = 0x5421;
 /// Linux `include/uapi/linux/if_tun.h`: `_IOW('T', 208, unsigned int)`.
 const TUNSETOFFLOAD: u64 = 0x4004_54d0;
 
@@ -342,6 +345,13 @@ const MAIN: &[Call] = &[
     equal(libc::SYS_socket, 0, libc::AF_UNIX as u64),
     #[cfg(target_arch = "x86_64")]
     any(libc::SYS_unlink),
+    // What another library of C makes of the same functions.
+    #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+    any(libc::SYS_lstat),
+    #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+    any(libc::SYS_open),
+    #[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+    any(libc::SYS_stat),
 ];
 
 /// What is made before the process is ready: sockets with their owners and permissions.

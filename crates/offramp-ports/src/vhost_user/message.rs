@@ -193,6 +193,8 @@ unsafe fn take_fds(message: &libc::msghdr) -> Vec<OwnedFd> {
         // SAFETY: the kernel has written this header.
         let (level, kind, len) =
             unsafe { (header.as_ref().cmsg_level, header.as_ref().cmsg_type, header.as_ref().cmsg_len) };
+        #[allow(clippy::unnecessary_cast, reason = "libraries of C give it different types")]
+        let len = len as usize;
         if (level, kind) == (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
             // SAFETY: as above; the data begins after the header.
             let data = unsafe { libc::CMSG_DATA(control) };

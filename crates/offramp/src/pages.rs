@@ -1,0 +1,40 @@
+//! `offramp pages`: man pages and shell completions, made of the options themselves.
+
+use crate::exit::{self, fail};
+use clap::Command;
+use clap_complete::Shell;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Shells whose completions are written: those that Debian has.
+const SHELLS: [Shell; 3] = [Shell::Bash, Shell::Fish, Shell::Zsh];
+const NAME: &str = "offramp";
+
+/// Write the man pages and shell completions that packages bring.
+#[derive(clap::Args)]
+pub struct Args {
+    /// The directory, made if need be: pages go to `man` in it, completions to `completions`
+    directory: PathBuf,
+}
+
+/// Runs `offramp pages`.
+pub fn run(args: &Args, command: Command) -> ExitCode {
+    match write(&args.directory, command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => fail(format_args!("pages: writing to {}: {error}", args.directory.display()), exit::FAILED),
+    }
+}
+
+fn write(directory: &Path, command: Command) -> io::Result<()> {
+    // `offramp help model` says what `offramp model --help` says.
+    let mut command = command.disable_help_subcommand(true).mut_subcommands(|one| one.disable_help_subcommand(true));
+    let (man, completions) = (directory.join("man"), directory.join("completions"));
+    fs::create_dir_all(&man)?;
+    fs::create_dir_all(&completions)?;
+    for shell in SHELLS {
+        clap_complete::generate_to(shell, &mut command, NAME, &completions)?;
+    }
+    clap_mangen::generate_to(command, man)
+}

@@ -1,0 +1,101 @@
+//! What a release consists of: the program with its parts list, a Debian package, a static program, the image of a
+//! container, and the checksums of all of them.
+
+mod image;
+
+use crate::cargo::ROOT;
+use crate::failure::{Doing, Result, failed};
+use crate::packages::{self, Needed};
+use crate::program::shown;
+use sha2::{Digest, Sha256};
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Where Cargo puts what it builds; the package's list of files names it, too.
+const TARGET: &str = "target";
+/// Man pages and completions, in [`TARGET`].
+const PAGES: &str = "dist/pages";
+/// Of the program that needs no library.
+const STATIC_TRIPLE: &str = "x86_64-unknown-linux-musl";
+const CARGO_DEB: Needed = Needed { program: "cargo-deb", packages: &[] };
+/// The compiler for C with the static library, and what finds the libraries that a package depends on.
+const MUSL: Needed = Needed { program: "musl-gcc", packages: &["musl-tools"] };
+const SHLIBDEPS: Needed = Needed { program: "dpkg-shlibdeps", packages: &["dpkg-dev"] };
+
+/// Make everything that a release consists of.
+#[derive(clap::Args)]
+pub struct Args {
+    /// Where it goes; what is there already is removed
+    #[arg(long, value_name = "DIR", default_value = "target/dist/release")]
+    out: PathBuf,
+}
+
+/// Makes it and prints the checksums.
+///
+/// # Errors
+/// When something cannot be built.
+pub fn run(args: &Args) -> Result<()> {
+    for needed in [MUSL, SHLIBDEPS] {
+        packages::need(needed)?;
+    }
+    if packages::find(CARGO_DEB.program).is_none() {
+        succeed(Command::new("cargo").args(["install", "--locked", CARGO_DEB.program]))?;
+    }
+    succeed(Command::new("rustup").args(["target", "add", STATIC_TRIPLE]))?;
+    let (root, target) = (Path::new(ROOT), Path::new(ROOT).join(TARGET));
+    let out = std::path::absolute(&args.out).doing("--out")?;
+    if out.exists() {
+        fs::remove_dir_all(&out).doing(format!("removing {}", out.display()))?;
+    }
+    fs::create_dir_all(&out).doing(format!("making {}", out.display()))?;
+
+    succeed(&mut release(root))?;
+    succeed(release(root).arg(STATIC_TRIPLE))?;
+    let program = target.join("release/offramp");
+    succeed(Command::new(&program).arg("pages").arg(target.join(PAGES)))?;
+    let deb = ["deb", "--locked", "--no-build", "--package", "offramp", "--output"];
+    succeed(Command::new("cargo").args(deb).arg(out.join("offramp.deb")).current_dir(root))?;
+    let bare = out.join("offramp");
+    succeed(Command::new("strip").arg("-o").arg(&bare).arg(target.join(STATIC_TRIPLE).join("release/offramp")))?;
+    image::write(&bare, &out.join("offramp-oci.tar"))?;
+    let parts = out.join("offramp.cdx.json");
+    fs::copy(target.join("release/offramp.cdx.json"), &parts).doing(format!("writing {}", parts.display()))?;
+    sums(&out)
+}
+
+fn release(root: &Path) -> Command {
+    let mut command = Command::new(root.join("tools/release"));
+    // Not those of the run that built this program.
+    command.env_remove("CARGO_TARGET_DIR").current_dir(root);
+    command
+}
+
+/// Writes `SHA256SUMS` as `sha256sum --check` reads it, and prints it.
+fn sums(out: &Path) -> Result<()> {
+    let entries = fs::read_dir(out).doing(format!("reading {}", out.display()))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.sort();
+    let mut text = String::new();
+    for file in &files {
+        let bytes = fs::read(file).doing(format!("reading {}", file.display()))?;
+        let name = file.file_name().unwrap_or_default().display();
+        let _ = writeln!(text, "{}  {name}", hex(&bytes));
+    }
+    print!("{text}");
+    fs::write(out.join("SHA256SUMS"), text).doing("writing SHA256SUMS")
+}
+
+/// SHA-256 in hexadecimal digits.
+fn hex(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}
+
+fn succeed(command: &mut Command) -> Result<()> {
+    let status = command.status().doing(shown(command))?;
+    if status.success() { Ok(()) } else { failed(format!("{}: {status}", shown(command))) }
+}
