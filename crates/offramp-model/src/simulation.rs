@@ -30,7 +30,7 @@ mod send;
 mod steering;
 
 pub use latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
-pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
+pub use outcome::{Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
@@ -46,9 +46,11 @@ use exchange::{Exchanges, Message};
 use line::StationState;
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
+use outcome::Since;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use steering::Steering;
+use strum::EnumCount;
 
 /// The host under study.
 const HOST: Station = 0;
@@ -291,7 +293,7 @@ struct Simulation {
     rng: ChaCha8Rng,
     cpus: Vec<Cpu<Job>>,
     /// Work given to each processor by what it is for.
-    activities: Vec<[Span; ACTIVITIES.len()]>,
+    activities: Vec<[Span; Activity::COUNT]>,
     /// The processor whose job is just done, and decides what follows.
     deciding: Option<usize>,
     /// Interrupts so far that were given to processors in turn.
@@ -345,7 +347,7 @@ impl Simulation {
             now: Time::START,
             rng: ChaCha8Rng::seed_from_u64(config.workload.seed),
             cpus: (0..config.host.processors).map(|_| Cpu::default()).collect(),
-            activities: vec![[Span::ZERO; ACTIVITIES.len()]; config.host.processors as usize],
+            activities: vec![[Span::ZERO; Activity::COUNT]; config.host.processors as usize],
             deciding: None,
             interrupt_turn: 0,
             adapters: (0..adapters).map(|_| Adapter::new(config)).collect(),

@@ -93,13 +93,3 @@ proptest! {
         prop_assert!((all / latency.offered_per_second - 1.0).abs() < 0.02, "{all} of {}", latency.offered_per_second);
     }
 }
-
-#[test]
-fn a_host_that_receives_before_all_else_delivers_nothing_in_the_end() {
-    let costs = Costs { interrupt: 5, frame: 5, protocol: 10, application: 20 };
-    let done = |receive, rate| outcome(costs, rate, &[("host.receive", receive)]).1.done_per_second;
-    for receive in ["interrupt", "deferred"] {
-        let curve = [20_000, 40_000, 60_000, 200_000].map(|rate| done(receive, rate));
-        assert!(curve[0] > 19_000.0 && curve[1] < curve[0] && curve[3] < 100.0, "{receive}: {curve:?}");
-    }
-}

@@ -440,13 +440,13 @@ impl Simulation {
 
     fn schedule_arrival(&mut self, from_host: bool) {
         let Some(exchanges) = &self.exchanges else { return };
-        let ExchangeConfig { arrivals, rate_per_second, burst, .. } = exchanges.config;
+        let ExchangeConfig { arrivals, request_rate, burst, .. } = exchanges.config;
         let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
-            Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / rate_per_second)),
+            Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / request_rate)),
             // By the clock, so that no rounding adds up.
-            Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, rate_per_second),
-            Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, rate_per_second),
+            Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, request_rate),
+            Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, request_rate),
         };
         self.events.schedule(at, Event::RequestDue { from_host });
     }
@@ -511,15 +511,15 @@ impl Simulation {
         let len = if message.is_response { of.response_len } else { of.request_len };
         let frames = exchanges.frames(message);
         let (write, (protocol, each)) = match of.carrier {
-            Carrier::Tcp => (costs.write, (Activity::Segment, costs.segment)),
-            Carrier::Udp => (costs.write, (Activity::Udp, costs.udp)),
+            Carrier::Tcp => (costs.write_time, (Activity::Segment, costs.segment_time)),
+            Carrier::Udp => (costs.write_time, (Activity::Udp, costs.udp_time)),
             // Nothing but the driver sends it.
             Carrier::Frame(_) => (Span::ZERO, (Activity::Driver, Span::ZERO)),
         };
         [
             (Activity::Process, write),
             (protocol, each.times(frames.len() as u64)),
-            (Activity::Registers, costs.register.times(frames.len() as u64)),
+            (Activity::Registers, costs.register_time.times(frames.len() as u64)),
             (Activity::Copy, Span::of_bytes(len, costs.write_copy_fs_per_byte)),
             (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
@@ -547,8 +547,8 @@ impl Simulation {
         let costs = self.config.host.costs;
         let Some(of) = self.config.workload.exchange else { return };
         let protocol = match of.carrier {
-            Carrier::Tcp => (Activity::Tcp, costs.tcp),
-            Carrier::Udp => (Activity::Udp, costs.udp),
+            Carrier::Tcp => (Activity::Tcp, costs.tcp_time),
+            Carrier::Udp => (Activity::Udp, costs.udp_time),
             Carrier::Frame(_) if of.forwards => return self.receive_to_forward(message, len),
             // No protocol takes it.
             Carrier::Frame(_) => return self.finish(message),
@@ -581,7 +581,7 @@ impl Simulation {
             }
             exchanges.socket_len += exchanges.request_buffer_len();
         }
-        let service = self.config.host.costs.rpc;
+        let service = self.config.host.costs.rpc_time;
         let service = if of.service_is_exponential { self.exponential(service) } else { service };
         let [read, copy] = self.read_costs(len);
         let mut costs = vec![read, copy, (Activity::Rpc, service)];
@@ -643,7 +643,7 @@ impl Simulation {
             return self.finish(message);
         }
         if let Some(response) = exchanges.response_to(message) {
-            self.events.schedule(self.now + self.config.peer.service, Event::SendMessage(response));
+            self.events.schedule(self.now + self.config.peer.service_time, Event::SendMessage(response));
         }
     }
 
@@ -656,7 +656,7 @@ impl Simulation {
         exchanges.done += 1;
         exchanges.end(self.now, message);
         self.counts.bytes += exchanges.kinds[of.kind].bytes;
-        let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround };
+        let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround_time };
         self.next_of_loop(message.from_host, wait);
     }
 

@@ -30,8 +30,8 @@ impl Simulation {
         self.exchanges.iter_mut().for_each(|of| of.move_to(self.now, message, Some(Queue::Backlog)));
         let costs = &self.config.host.costs;
         let costs = [
-            (Activity::Route, costs.route),
-            (Activity::Registers, costs.register),
+            (Activity::Route, costs.route_time),
+            (Activity::Registers, costs.register_time),
             (Activity::Bus, self.config.adapter.bus.processor_time(len)),
         ];
         self.work(Priority::Softirq, job, &costs);

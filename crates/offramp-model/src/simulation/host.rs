@@ -18,7 +18,7 @@ impl Simulation {
             Content::Segment { flow, start, len } => {
                 let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
                 let costs = [
-                    (Activity::Tcp, costs.tcp),
+                    (Activity::Tcp, costs.tcp_time),
                     (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
                     (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
                 ];
@@ -26,11 +26,11 @@ impl Simulation {
             }
             Content::Fragment { slot, number, attempt } => {
                 let checksum = Span::of_bytes(frame.len, costs.checksum_fs_per_byte);
-                let costs = [(Activity::Udp, costs.udp), (Activity::Checksum, checksum)];
+                let costs = [(Activity::Udp, costs.udp_time), (Activity::Checksum, checksum)];
                 self.work_of_protocol(Job::Fragment { slot, number, attempt }, &costs);
             }
             Content::Ack { flow, next, window } => {
-                let costs = [(Activity::AckReceived, costs.ack_receive)];
+                let costs = [(Activity::AckReceived, costs.ack_receive_time)];
                 self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
             }
             Content::Message(message) => self.receive_message(message, frame.len),
@@ -74,7 +74,7 @@ impl Simulation {
 
     fn ack_costs(&self) -> [(Activity, Span); 2] {
         let bus = self.config.adapter.bus.processor_time(self.ack_frame_len());
-        [(Activity::Ack, self.config.host.costs.ack), (Activity::Bus, bus)]
+        [(Activity::Ack, self.config.host.costs.ack_time), (Activity::Bus, bus)]
     }
 
     pub(super) fn on_ack_built(&mut self, flow: usize, next: u64, window: u64) {
@@ -88,7 +88,7 @@ impl Simulation {
 
     pub(super) fn delay_ack(&mut self, flow: usize, from: Time) {
         let is_ours = self.flows[flow].is_to_host;
-        let wait = if is_ours { self.config.host.delayed_ack } else { self.config.peer.delayed_ack };
+        let wait = if is_ours { self.config.host.delayed_ack_time } else { self.config.peer.delayed_ack_time };
         let due = from + wait;
         let state = &mut self.flows[flow];
         state.ack_due = Some(due);
@@ -129,7 +129,7 @@ impl Simulation {
 
     pub(super) fn read_costs(&self, bytes: u64) -> [(Activity, Span); 2] {
         let costs = &self.config.host.costs;
-        let reads = costs.read.times(bytes.div_ceil(costs.read_chunk));
+        let reads = costs.read_time.times(bytes.div_ceil(costs.read_chunk));
         [(Activity::Process, reads), (Activity::Copy, Span::of_bytes(bytes, costs.copy_fs_per_byte))]
     }
 
@@ -158,7 +158,7 @@ impl Simulation {
         self.calls[slot].deadline = deadline;
         self.watch_call(slot);
         let bus = self.config.adapter.bus.processor_time(REQUEST_FRAME_LEN);
-        let costs = [(Activity::Udp, self.config.host.costs.udp), (Activity::Bus, bus)];
+        let costs = [(Activity::Udp, self.config.host.costs.udp_time), (Activity::Bus, bus)];
         self.work(Priority::User, Job::Call { slot }, &costs);
     }
 
@@ -203,7 +203,7 @@ impl Simulation {
             call.is_answered = true;
             call.deadline = Time::NEVER;
             let [process, copy] = self.read_costs(self.config.workload.rpc_size);
-            let costs = [process, copy, (Activity::Rpc, self.config.host.costs.rpc)];
+            let costs = [process, copy, (Activity::Rpc, self.config.host.costs.rpc_time)];
             self.work(Priority::User, Job::Reply { slot }, &costs);
         }
     }

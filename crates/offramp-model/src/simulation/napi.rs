@@ -44,7 +44,7 @@ impl Simulation {
         let poll = self.config.host.poll;
         let napi = &mut self.drivers[queue].napi;
         (napi.found, napi.taken) = (found, napi.taken + found);
-        poll.flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
+        poll.gro_flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
     }
 
     /// All frames of a batch are handed over: the driver polls on, or the poll is complete.
@@ -78,13 +78,13 @@ impl Simulation {
         if driver.napi.found > 0 {
             driver.napi.deferrals_left = poll.defer_hard_irqs;
         }
-        let is_deferred = driver.napi.deferrals_left > 0 && poll.flush_timeout > Span::ZERO;
+        let is_deferred = driver.napi.deferrals_left > 0 && poll.gro_flush_timeout > Span::ZERO;
         driver.napi.deferrals_left = driver.napi.deferrals_left.saturating_sub(1);
         if is_deferred {
-            return self.wait_for_timer(queue, poll.flush_timeout);
+            return self.wait_for_timer(queue, poll.gro_flush_timeout);
         }
         if !driver.held.is_empty() {
-            self.start_timer(queue, poll.flush_timeout);
+            self.start_timer(queue, poll.gro_flush_timeout);
         }
         self.interrupts_on(queue);
     }
@@ -115,7 +115,7 @@ impl Simulation {
 
     /// The process of a connection has done what there was to do: it polls before it sleeps.
     pub(super) fn process_waits(&mut self, flow: usize) {
-        let wait = self.config.host.poll.busy;
+        let wait = self.config.host.poll.busy_poll;
         if wait > Span::ZERO && !self.has_process_work() {
             self.poll_busily(flow, self.now + wait);
         }
@@ -127,7 +127,7 @@ impl Simulation {
     }
 
     fn poll_busily(&mut self, flow: usize, until: Time) {
-        let took = self.config.host.costs.poll;
+        let took = self.config.host.costs.poll_time;
         self.work(Priority::User, Job::BusyPoll { flow, until }, &[(Activity::Process, took)]);
     }
 
@@ -162,10 +162,10 @@ impl Simulation {
             return;
         }
         napi.polled_on = None;
-        if has_found && poll.suspend > Span::ZERO {
-            self.wait_for_timer(queue, poll.suspend);
-        } else if poll.defer_hard_irqs > 0 && poll.flush_timeout > Span::ZERO {
-            self.wait_for_timer(queue, poll.flush_timeout);
+        if has_found && poll.irq_suspend_timeout > Span::ZERO {
+            self.wait_for_timer(queue, poll.irq_suspend_timeout);
+        } else if poll.defer_hard_irqs > 0 && poll.gro_flush_timeout > Span::ZERO {
+            self.wait_for_timer(queue, poll.gro_flush_timeout);
         } else {
             napi.is_waiting = false;
             self.interrupts_on(queue);
