@@ -389,6 +389,8 @@ impl Exchanges {
             count: bucket.count_since_last_iteration(),
         });
         let is_of_frames = self.is_of_frames();
+        let begun = self.slots.iter().filter(|of| of.message.number > 0).map(|of| of.due);
+        let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
         let lost = |place| per_second(self.lost[place as usize]);
         let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
         let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);
@@ -404,6 +406,7 @@ impl Exchanges {
             output_queue_dropped_per_second: lost(Place::OutputQueue),
             under_way: self.under_way.mean(now, counted),
             under_way_at_end: self.under_way.count,
+            under_way_at_end_us: waited.as_us() / self.under_way.count.max(1) as f64,
             queues: queues.filter(|_| is_of_frames).collect(),
             mean_us: self.latencies.mean() / 1e3,
             p50_us: us(0.5),

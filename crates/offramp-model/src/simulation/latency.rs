@@ -30,6 +30,8 @@ pub struct Latency {
     pub under_way: f64,
     /// Under way when counting ended.
     pub under_way_at_end: u64,
+    /// Mean time, of that which was counted, that these had been under way by then, microseconds.
+    pub under_way_at_end_us: f64,
     /// Raw frames in each queue of the host, on average over time.
     pub queues: Vec<QueueMean>,
     /// Mean time from when one is due until it is done, microseconds.
