@@ -44,6 +44,7 @@ use dma::{Dma, Master};
 use driver::{Completed, Driver};
 use exchange::{Exchanges, Message};
 use line::StationState;
+use napi::Polls;
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
 use outcome::Since;
@@ -201,6 +202,7 @@ enum Job {
     ReadOut { queue: usize },
     BatchFrame { queue: usize, frame: Frame },
     BatchBegin { queue: usize },
+    PollTurn { queue: usize },
     Segment { flow: usize, start: u64, len: u64 },
     Ack { flow: usize, next: u64, window: u64 },
     Read { flow: usize, bytes: u64 },
@@ -219,6 +221,11 @@ enum Job {
 }
 
 impl Job {
+    /// A protocol takes a frame.
+    fn is_of_protocol(&self) -> bool {
+        matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
+    }
+
     /// The queue of a job of the driver.
     fn queue(&self) -> Option<usize> {
         match *self {
@@ -226,6 +233,7 @@ impl Job {
             | Self::ReadOut { queue }
             | Self::BatchFrame { queue, .. }
             | Self::BatchBegin { queue }
+            | Self::PollTurn { queue }
             | Self::Completions { queue, .. } => Some(queue),
             _ => None,
         }
@@ -248,6 +256,7 @@ impl Job {
             | Self::ReadOut { .. }
             | Self::BatchFrame { .. }
             | Self::BatchBegin { .. }
+            | Self::PollTurn { .. }
             | Self::Completions { .. }
             | Self::Mask => None,
         }
@@ -315,8 +324,10 @@ struct Simulation {
     /// Payload of datagrams whose completion the host has not processed.
     datagram_bytes: u64,
     exchanges: Option<Exchanges>,
-    /// Frames on each processor that wait to be forwarded.
+    /// Frames on each processor that an interrupt handler has read out and that wait for their protocol.
     backlogs: Vec<usize>,
+    /// What softirqs of each processor poll.
+    polls: Vec<Polls>,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -353,6 +364,7 @@ impl Simulation {
             adapters: (0..adapters).map(|_| Adapter::new(config)).collect(),
             masters: Master::buses(&config.adapter, adapters),
             backlogs: vec![0; config.host.processors as usize],
+            polls: vec![Polls::default(); config.host.processors as usize],
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..adapters as u64 * config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             // The connections of exchanges have no stream.
@@ -462,10 +474,14 @@ impl Simulation {
     fn on_cpu(&mut self, processor: usize, generation: u64) {
         let Some(job) = self.cpus[processor].complete(self.now, generation) else { return };
         self.deciding = Some(processor);
+        if self.has_backlogs() && job.is_of_protocol() {
+            self.backlogs[processor] -= 1;
+        }
         match job {
             Job::InterruptEntry { queue } => self.on_interrupt(queue),
             Job::ReadOut { queue } => self.on_read_out(queue),
             Job::BatchBegin { queue } => self.begin_batch(queue),
+            Job::PollTurn { .. } => self.poll_on(processor),
             Job::Completions { queue, completed } => self.on_completions(queue, completed),
             Job::BatchFrame { queue, frame } => self.on_batch_frame(queue, frame),
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
@@ -504,7 +520,7 @@ impl Simulation {
             _ if matches!(job, Job::Datagram) => count - 1,
             Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
             Placement::Pinned | Placement::Spread
-                if priority != Priority::User || matches!(job, Job::BatchBegin { .. }) =>
+                if priority != Priority::User || matches!(job, Job::PollTurn { .. }) =>
             {
                 self.queue_of(job) % count
             }

@@ -74,6 +74,29 @@ proptest! {
     }
 
     #[test]
+    fn queues_of_one_processor_share_its_budget(queues in 1_u64..6, weight in 1_u64..64, budget in 64_u64..300) {
+        // A socket that takes what comes between two turns of the process: the budget, what the last poll goes beyond it, and
+        // what the protocol has not handed over when the turn begins.
+        const DATAGRAM_LEN: u64 = 60 + 256;
+        let numbers = [queues, weight, budget].map(|number| number.to_string());
+        let window = format!("{}byte", DATAGRAM_LEN * (budget + weight * (queues + 1)));
+        let settings = [
+            ("workload.arrivals", "periodic"),
+            ("workload.request_rate", "3000000"),
+            ("workload.flows", "16"),
+            ("workload.time", "50ms"),
+            ("host.processors", "1"),
+            ("host.receive_window", &window),
+            ("adapter.queues", &numbers[0]),
+            ("host.poll_weight", &numbers[1]),
+            ("host.poll_budget", &numbers[2]),
+        ];
+        let latency = outcome(UdpReceive, &settings).latency.unwrap();
+        prop_assert!(latency.done_per_second > 0.0 && latency.adapter_dropped_per_second > 0.0, "{latency:?}");
+        prop_assert_eq!(latency.socket_dropped_per_second.to_bits(), 0.0_f64.to_bits());
+    }
+
+    #[test]
     fn completions_with_a_rule_of_their_own_interrupt_once_for_that_number(frames in 2_u64..64) {
         let frames_text = frames.to_string();
         let settings = [

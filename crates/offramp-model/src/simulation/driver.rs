@@ -368,11 +368,11 @@ impl Simulation {
                     driver.moderator.costed(took.whole_ns());
                 }
             }
-            ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]),
+            ReceiveIn::Deferred { .. } => self.begin_poll(queue),
         }
     }
 
-    fn polls(&self) -> bool {
+    pub(super) fn polls(&self) -> bool {
         let is_deferred = matches!(self.config.host.receive_in, ReceiveIn::Deferred { .. });
         is_deferred && self.config.host.poll_interval > Span::ZERO
     }
@@ -390,7 +390,7 @@ impl Simulation {
     pub(super) fn on_poll(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         (driver.poll_is_scheduled, driver.is_polling, driver.interrupted_at) = (false, true, self.now);
-        self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
+        self.begin_poll(queue);
     }
 
     /// The handler reads the next frame out, or ends.
@@ -430,6 +430,9 @@ impl Simulation {
 
     /// A deferred driver processes what is completed, once, and then takes the frames that are there.
     pub(super) fn begin_batch(&mut self, queue: usize) {
+        if self.is_out_of_budget(queue) {
+            return self.wait_for_turn(queue);
+        }
         self.drivers[queue].seen();
         if !self.process_completions(queue, Priority::Softirq) {
             self.take_batch(queue);

@@ -27,6 +27,8 @@ const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 /// What a frame in a socket's buffer counts beside its bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;
+/// Part of those due by which those under way have to grow, so that it is said.
+const GROWTH_PARTS: u64 = 100;
 /// Buckets of the printed histogram: the first one's end in ns, and the ratio of an end to the one before it.
 const BUCKETS: (u64, f64) = (1000, std::f64::consts::SQRT_2);
 
@@ -216,6 +218,8 @@ pub(super) struct Exchanges {
     /// Raw frames that the host's process has not sent yet.
     pub(super) unsent: u64,
     under_way: Occupancy,
+    /// How many were under way when counting began.
+    under_way_at_start: u64,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
     stages: [u128; STAGES.len()],
@@ -245,6 +249,7 @@ impl Exchanges {
             socket_len: 0,
             unsent: 0,
             under_way: Occupancy::default(),
+            under_way_at_start: 0,
             queues: Default::default(),
             latencies,
             stages: [0; STAGES.len()],
@@ -294,6 +299,7 @@ impl Exchanges {
     /// Counting begins.
     pub(super) fn count_from(&mut self, now: Time) {
         self.under_way.count_from(now);
+        self.under_way_at_start = self.under_way.count;
         self.queues.iter_mut().for_each(|queue| queue.count_from(now));
         (self.done, self.offered, self.lost) = (0, 0, [0; PLACES]);
         self.stages = [0; STAGES.len()];
@@ -378,6 +384,12 @@ impl Exchanges {
         Some(of.message)
     }
 
+    /// Whether more were due than were done or lost: by more than a part of those due, and than come at once.
+    fn grows(&self) -> bool {
+        let more = self.under_way.count.saturating_sub(self.under_way_at_start);
+        more > self.config.at_once() && more * GROWTH_PARTS > self.offered
+    }
+
     /// Their results by `now`, over the time that was counted.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
@@ -388,7 +400,7 @@ impl Exchanges {
             up_to_ns: bucket.value_iterated_to(),
             count: bucket.count_since_last_iteration(),
         });
-        let is_of_frames = self.is_of_frames();
+        let (is_of_frames, grows) = (self.is_of_frames(), self.grows());
         let begun = self.slots.iter().filter(|of| of.message.number > 0).map(|of| of.due);
         let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
         let lost = |place| per_second(self.lost[place as usize]);
@@ -405,8 +417,10 @@ impl Exchanges {
             socket_dropped_per_second: lost(Place::Socket),
             output_queue_dropped_per_second: lost(Place::OutputQueue),
             under_way: self.under_way.mean(now, counted),
+            under_way_at_start: self.under_way_at_start,
             under_way_at_end: self.under_way.count,
             under_way_at_end_us: waited.as_us() / self.under_way.count.max(1) as f64,
+            grows,
             queues: queues.filter(|_| is_of_frames).collect(),
             mean_us: self.latencies.mean() / 1e3,
             p50_us: us(0.5),
@@ -562,13 +576,14 @@ impl Simulation {
             (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
         ];
-        self.work(Priority::Softirq, Job::Message(message), &costs);
+        self.work_of_protocol(Job::Message(message), &costs);
     }
 
     /// The protocol of the host has a frame: the last one of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);
+        exchanges.move_to(self.now, message, None);
         let of = exchanges.config;
         if of.forwards {
             return self.forward(message);

@@ -1,6 +1,8 @@
 //! TCP, UDP and the processes of the host under study.
 
+use super::exchange::{Place, Queue};
 use super::{Activity, Content, Event, Frame, Job, Simulation};
+use crate::config::ReceiveIn;
 use crate::cpu::Priority;
 use crate::link::FRAME_LEN_MIN;
 use crate::rpc::{Call, REQUEST_FRAME_LEN};
@@ -39,7 +41,28 @@ impl Simulation {
         }
     }
 
-    fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
+    /// An interrupt handler leaves frames to softirqs.
+    pub(super) fn has_backlogs(&self) -> bool {
+        self.config.host.receive_in == ReceiveIn::Interrupt
+    }
+
+    /// A frame waits for the softirq of its protocol. One that an interrupt handler has read out is lost where the backlog is
+    /// full.
+    pub(super) fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
+        if self.has_backlogs() {
+            let processor = self.place(Priority::Softirq, &job);
+            if self.backlogs[processor] >= self.config.host.backlog {
+                self.counts.backlog_dropped += 1;
+                if let Job::Message(message) = job {
+                    self.lose(message, Place::Backlog);
+                }
+                return;
+            }
+            self.backlogs[processor] += 1;
+        }
+        if let (Job::Message(message), Some(exchanges)) = (job, &mut self.exchanges) {
+            exchanges.move_to(self.now, message, Some(Queue::Backlog));
+        }
         self.work(Priority::Softirq, job, costs);
     }
 

@@ -28,10 +28,14 @@ pub struct Latency {
     pub output_queue_dropped_per_second: f64,
     /// Under way, on average over time.
     pub under_way: f64,
+    /// Under way when counting began.
+    pub under_way_at_start: u64,
     /// Under way when counting ended.
     pub under_way_at_end: u64,
     /// Mean time, of that which was counted, that these had been under way by then, microseconds.
     pub under_way_at_end_us: f64,
+    /// More were due than were done or lost: they wait ever longer, and each latency hangs on how long the run is.
+    pub grows: bool,
     /// Raw frames in each queue of the host, on average over time.
     pub queues: Vec<QueueMean>,
     /// Mean time from when one is due until it is done, microseconds.

@@ -115,6 +115,8 @@ growing! {
         pub dropped: u64,
         /// Frames that the memory had stored, overwritten by newer ones.
         pub overrun: u64,
+        /// Frames for which the queue between interrupt handler and protocol had no room.
+        pub backlog_dropped: u64,
         /// Frames that the host has sent.
         pub frames_sent: u64,
         /// Interrupts.
