@@ -206,6 +206,8 @@ pub struct HostConfig {
     #[serde(skip)]
     pub captures: bool,
     pub delayed_ack_time: Span,
+    pub wake_up_time: Span,
+    pub wake_up_tail: Span,
     pub poll_interval: Span,
     pub backlog: usize,
     pub output_queue: usize,
@@ -236,6 +238,8 @@ pub struct AdapterConfig {
     pub segments_max: u64,
     /// Between two of its frames, where that is longer than the link's gap.
     pub gap: Span,
+    /// From when an interrupt is due until it comes, if no frame comes meanwhile.
+    pub timer_latency: Span,
 }
 
 /// Who coalesces segments of a connection that wait together, and so pays for each frame of the wire.
@@ -527,6 +531,7 @@ impl Fields<'_> {
             },
             segments_max: self.0.value("adapter.coalesce_segments"),
             gap: self.time("adapter.gap"),
+            timer_latency: self.time("adapter.timer_latency"),
         })
     }
 

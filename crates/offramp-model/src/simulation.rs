@@ -179,6 +179,8 @@ enum Event {
     NextDatagram,
     /// A request, a datagram or a raw frame is due.
     RequestDue { from_host: bool },
+    /// A process runs that has waited for a message.
+    WakeUp(Message),
     /// A closed loop goes on.
     NextExchange { from_host: bool },
     /// A message is to be sent: the peer has it ready, or it was lost.
@@ -461,6 +463,7 @@ impl Simulation {
             Event::Write { flow } => self.on_write(flow),
             Event::NextDatagram => self.on_next_datagram(),
             Event::RequestDue { from_host } => self.on_request_due(from_host),
+            Event::WakeUp(message) => self.serve(message),
             Event::NextExchange { from_host } => self.begin_exchange(from_host),
             Event::SendMessage(message) => self.on_send_message(message),
             Event::Retransmission { flow } => self.on_retransmission(flow),

@@ -10,7 +10,7 @@ const SERVICE_US: f64 = 10.0;
 const LOAD: f64 = 0.7;
 
 /// A host that takes no time but for its application, on a link and a bus that hardly take any.
-fn server(service: &str) -> Latency {
+fn server(service: &str, settings: &[(&str, &str)]) -> Latency {
     let mut profile = Profile::load("server-82599").unwrap();
     profile.set_base_units(KEYS.iter().filter(|key| key.is_scaled).map(|key| (key, 0))).unwrap();
     let rate = format!("{}request/s", (LOAD / SERVICE_US * 1e6) as u64);
@@ -31,6 +31,7 @@ fn server(service: &str) -> Latency {
     ] {
         profile.set(key, value).unwrap_or_else(|error| panic!("{error}"));
     }
+    profile.set_all(settings.iter().copied()).unwrap();
     run(&profile, Workload::UdpRr).unwrap().latency.unwrap()
 }
 
@@ -64,12 +65,40 @@ fn random_requests_of_equal_work_wait_as_in_m_d_1() {
         });
         (1.0 - LOAD) * terms.sum::<f64>()
     };
-    assert_quantiles(&server("fixed"), |us| if us < SERVICE_US { 0.0 } else { wait(us / SERVICE_US - 1.0) });
+    assert_quantiles(&server("fixed", &[]), |us| if us < SERVICE_US { 0.0 } else { wait(us / SERVICE_US - 1.0) });
 }
 
 #[test]
 fn random_requests_of_exponential_work_wait_as_in_m_m_1() {
-    assert_quantiles(&server("exponential"), |us| 1.0 - (-(1.0 - LOAD) * us / SERVICE_US).exp());
+    assert_quantiles(&server("exponential", &[]), |us| 1.0 - (-(1.0 - LOAD) * us / SERVICE_US).exp());
+}
+
+#[test]
+fn a_process_that_sleeps_runs_after_a_least_time_and_an_exponentially_distributed_one() {
+    let settings = [
+        ("workload.arrivals", "closed"),
+        ("host.rpc_time", "0us"),
+        ("host.wake_up_time", "30us"),
+        ("host.wake_up_tail", "6us"),
+    ];
+    assert_quantiles(&server("fixed", &settings), |us| 1.0 - (-(us - 30.0).max(0.0) / 6.0).exp());
+}
+
+#[test]
+fn a_lone_request_is_as_late_as_the_timer_that_ends_the_gap_between_interrupts() {
+    let settings = [
+        ("workload.arrivals", "closed"),
+        ("workload.time", "1s"),
+        ("adapter.moderation", "fixed-gap"),
+        ("adapter.interrupt_rate", "8000"),
+        ("adapter.timer_latency", "15us"),
+        // What is sent needs no interrupt.
+        ("adapter.transmit_moderation", "coalescing"),
+        ("adapter.transmit_wait", "1s"),
+        ("adapter.transmit_frames", "1000000"),
+    ];
+    let latency = server("fixed", &settings);
+    assert!((latency.p50_us - 140.0).abs() < 1.0, "{} us", latency.p50_us);
 }
 
 /// What is under way, on average, is rate times latency; and the parts make up the latency.

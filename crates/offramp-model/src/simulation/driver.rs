@@ -331,7 +331,7 @@ impl Simulation {
             driver.turn = self.interrupt_turn;
             self.enter_interrupt(queue);
         } else if let Some(due_ns) = driver.moderators().filter_map(|moderator| moderator.next_due_ns()).min() {
-            let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
+            let due = Time::START + Span::ns(due_ns.max(now_ns + 1)) + self.config.adapter.timer_latency;
             if driver.moderation_at.is_none_or(|at| due < at) {
                 driver.moderation_at = Some(due);
                 self.events.schedule(due, Event::Moderation { queue });

@@ -591,14 +591,32 @@ impl Simulation {
         if !exchanges.completes(message) {
             return;
         }
-        let is_tcp = of.carrier == Carrier::Tcp;
-        let len = if message.is_response { of.response_len } else { of.request_len };
-        if !message.is_response && !is_tcp {
+        if !message.is_response && of.carrier != Carrier::Tcp {
             if exchanges.socket_len + exchanges.request_buffer_len() > self.config.host.ack_policy.window {
                 return self.lose(message, Place::Socket);
             }
             exchanges.socket_len += exchanges.request_buffer_len();
         }
+        match self.wake_up(message) {
+            Span::ZERO => self.serve(message),
+            wait => self.events.schedule(self.now + wait, Event::WakeUp(message)),
+        }
+    }
+
+    /// How long a process sleeps on that a message wakes; nothing of one that has work.
+    fn wake_up(&mut self, message: Message) -> Span {
+        let (least, tail) = (self.config.host.wake_up_time, self.config.host.wake_up_tail);
+        let processor = self.place(Priority::User, &Job::Process(message));
+        if least + tail == Span::ZERO || self.cpus[processor].waiting(Priority::User) > 0 {
+            return Span::ZERO;
+        }
+        least + self.exponential(tail)
+    }
+
+    /// The process of the host has work with a message.
+    pub(super) fn serve(&mut self, message: Message) {
+        let Some(of) = self.config.workload.exchange else { return };
+        let len = if message.is_response { of.response_len } else { of.request_len };
         let service = self.config.host.costs.rpc_time;
         let service = if of.service_is_exponential { self.exponential(service) } else { service };
         let [read, copy] = self.read_costs(len);
