@@ -228,41 +228,42 @@ impl Job {
         matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
     }
 
-    /// The queue of a job of the driver.
-    fn queue(&self) -> Option<usize> {
+    fn owner(&self) -> Owner {
         match *self {
             Self::InterruptEntry { queue }
             | Self::ReadOut { queue }
             | Self::BatchFrame { queue, .. }
             | Self::BatchBegin { queue }
             | Self::PollTurn { queue }
-            | Self::Completions { queue, .. } => Some(queue),
-            _ => None,
-        }
-    }
-
-    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
-    fn connection(&self) -> Option<usize> {
-        match *self {
+            | Self::Completions { queue, .. } => Owner::Queue(queue),
             Self::Segment { flow, .. }
             | Self::Ack { flow, .. }
             | Self::Read { flow, .. }
             | Self::BusyPoll { flow, .. }
             | Self::AckIn { flow, .. }
             | Self::Write { flow }
-            | Self::Send { flow, .. } => Some(flow),
-            Self::Message(message) | Self::Process(message) => Some(message.flow),
-            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Some(slot),
-            Self::Datagram
-            | Self::InterruptEntry { .. }
-            | Self::ReadOut { .. }
-            | Self::BatchFrame { .. }
-            | Self::BatchBegin { .. }
-            | Self::PollTurn { .. }
-            | Self::Completions { .. }
-            | Self::Mask => None,
+            | Self::Send { flow, .. } => Owner::Flow(flow),
+            Self::Message(message) | Self::Process(message) => Owner::Flow(message.flow),
+            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Owner::Call(slot),
+            Self::Datagram | Self::Mask => Owner::None,
         }
     }
+
+    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
+    fn connection(&self) -> Option<usize> {
+        match self.owner() {
+            Owner::Flow(number) | Owner::Call(number) => Some(number),
+            Owner::Queue(_) | Owner::None => None,
+        }
+    }
+}
+
+/// Whose a job is: the driver's of a queue, a connection's, or a call's.
+enum Owner {
+    Queue(usize),
+    Flow(usize),
+    Call(usize),
+    None,
 }
 
 /// A TCP connection with data in one direction.
@@ -534,26 +535,16 @@ impl Simulation {
 
     /// Which of all interrupts a job of the driver follows from.
     fn turn_of(&self, job: &Job) -> usize {
-        job.queue().map_or(self.interrupt_turn, |queue| self.drivers[queue].turn)
+        if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
     /// The queue whose interrupts a job follows from. Interrupts are shut out on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
-        if let Some(queue) = job.queue() {
-            return queue;
-        }
-        match *job {
-            Job::Segment { flow, .. }
-            | Job::Ack { flow, .. }
-            | Job::Read { flow, .. }
-            | Job::BusyPoll { flow, .. }
-            | Job::AckIn { flow, .. }
-            | Job::Write { flow }
-            | Job::Send { flow, .. } => self.steering.of_flow(flow),
-            Job::Message(message) | Job::Process(message) => self.steering.of_flow(message.flow),
-            Job::Fragment { .. } | Job::Call { .. } | Job::Reply { .. } => self.steering.of_replies(),
-            Job::Datagram => Steering::OF_DATAGRAMS,
-            _ => 0,
+        match job.owner() {
+            Owner::Queue(queue) => queue,
+            Owner::Flow(flow) => self.steering.of_flow(flow),
+            Owner::Call(_) => self.steering.of_replies(),
+            Owner::None => Steering::OF_DATAGRAMS,
         }
     }
 
