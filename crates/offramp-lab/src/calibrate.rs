@@ -25,6 +25,10 @@
 //! by least squares from three variants, and the checksum from `rx-checksum`; two more variants are predicted. The other
 //! processor limits the speed there, so its work for a byte is the time that the byte takes. That work is split like the
 //! adapters' work.
+//!
+//! A request waits for more than that work: until processes run, and until the adapters' thread notices that an interrupt is
+//! due. One small request at a time without moderation gives the first, as a least time and an exponentially distributed one;
+//! with a gap between interrupts, the second. Latencies and interrupts under other moderation are predicted.
 
 mod costs;
 mod experiments;
@@ -32,6 +36,7 @@ mod least_squares;
 mod predictions;
 mod profile;
 mod receiver;
+mod responses;
 mod samples;
 mod setup;
 #[cfg(test)]
@@ -50,6 +55,7 @@ pub use self::costs::Costs;
 pub use self::experiments::plans;
 pub use self::predictions::{CPU_PERCENT, Prediction, THROUGHPUT_PERCENT, Verdict, predict, predictions_text};
 pub use self::receiver::ReceiverCosts;
+pub use self::responses::{Figure, Waits, figures_text, predict_responses};
 
 const NANOSECONDS_PER_SECOND: f64 = 1e9;
 const BITS_PER_BYTE: f64 = 8.0;
@@ -73,6 +79,10 @@ pub enum CalibrateError {
     /// A run of the model failed.
     #[error(transparent)]
     Model(#[from] ModelError),
+}
+
+fn missing((experiment, variant): (&str, &str)) -> CalibrateError {
+    CalibrateError::Missing { experiment: experiment.to_owned(), variant: variant.to_owned() }
 }
 
 /// Costs with the range that the rounds of the run give them.

@@ -10,24 +10,23 @@
 //! | `claims/functions.rs` | what an expression may call |
 //! | `claims/mechanism.rs` | charts of what is behind the claims, each in a file |
 //! | `claims/live.rs` | what the lab measured of a claim |
-//! | `claims/text.rs` | the table for people |
 
 mod case;
 mod engine;
 mod functions;
 mod live;
 pub mod mechanism;
-mod text;
 
 pub use case::{Case, Comparison, read};
 pub use live::{Live, LiveFigure, LiveRun};
-pub use text::text;
 
 use crate::pool;
 use crate::profile::ProfileError;
 use crate::profile::quantity::Tag;
+use crate::text::render;
 use case::{RowSpec, Variation};
 use engine::{Engine, has_intervals, parameters};
+use minijinja::context;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -228,6 +227,12 @@ fn intervals(engine: &Engine, specs: &[(&Case, &RowSpec)], samples: usize) -> Ve
         ends.map(|ends| ends.map(|value| engine::shown(spec, value)))
     };
     ends.into_iter().zip(specs).map(shown).collect()
+}
+
+/// The table for people: a line for each row, what was assumed below it, and at the end how much was fitted. What the lab
+/// measured of a claim stands below the first of its rows.
+pub fn text(table: &Table) -> String {
+    render("claims.txt", context! { table, met_percent => MET_PERCENT, met_points => MET_POINTS })
 }
 
 /// Every number with this tag on which a run of the cases rests, once.

@@ -4,9 +4,10 @@ use crate::explain::{Explanation, Part, explain};
 use crate::metrics::METRICS;
 use crate::profile::Profile;
 use crate::simulation::Outcome;
-use crate::uncertainty::{Joint, JointFigure, Samples, intervals};
+use crate::text::render;
+use crate::uncertainty::{Joint, Samples};
+use minijinja::Value;
 use serde::Serialize;
-use std::fmt::Write;
 
 /// A figure of both.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -115,54 +116,7 @@ fn differences(profiles: [&Profile; 2]) -> Vec<Difference> {
 
 /// The comparison for people.
 pub fn text(comparison: &Comparison) -> String {
-    let mut out = String::new();
-    let [first, second] = &comparison.systems;
-    // Writing to a string does not fail.
-    let _ = writeln!(out, "{:36} {:>16} {:>16} {:>8}", comparison.workload, cut(first), cut(second), "ratio");
-    write_rows(&mut out, &comparison.metrics);
-    let _ = writeln!(out, "\nthe line, us for each KiB");
-    write_rows(&mut out, &comparison.line_us_per_kib);
-    if !comparison.bus_us_per_kib.is_empty() {
-        let _ = writeln!(out, "\nthe bus, us for each KiB");
-        write_rows(&mut out, &comparison.bus_us_per_kib);
-    }
-    let _ = writeln!(out, "\nthe processor, us for each KiB");
-    write_rows(&mut out, &comparison.processor_us_per_kib);
-    let _ = writeln!(out);
-    for (system, limit) in comparison.systems.iter().zip(comparison.limits) {
-        let _ = writeln!(out, "limit of {system}: {limit}");
-    }
-    let _ = writeln!(out, "\nwhat differs");
-    for Difference { name, values: [a, b], tags: [of_a, of_b] } in &comparison.differences {
-        let _ = writeln!(out, "  {name:34} {a:>16} {b:>16}   {of_a}, {of_b}");
-    }
-    if let Some(joint) = &comparison.joint {
-        write_joint(&mut out, joint);
-    }
-    out
-}
-
-fn write_joint(out: &mut String, joint: &Joint) {
-    let _ = writeln!(out, "\nwhat it may be, in {} runs over {}", joint.samples, intervals(&joint.varied));
-    let shown = |[low, high]: [f64; 2]| format!("{} to {}", number(low), number(high));
-    for JointFigure { heading, intervals: [a, b], pairs, second_is_higher, .. } in &joint.figures {
-        let _ = writeln!(
-            out,
-            "  {heading:34} {:>20} {:>20}   the second higher in {second_is_higher} of {pairs}",
-            shown(*a),
-            shown(*b)
-        );
-    }
-    if joint.failed != [0, 0] {
-        let _ = writeln!(out, "  runs without an outcome: {} and {}", joint.failed[0], joint.failed[1]);
-    }
-}
-
-fn write_rows(out: &mut String, rows: &[Compared]) {
-    for Compared { name, values: [a, b], ratio } in rows {
-        let ratio = ratio.map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.3}"));
-        let _ = writeln!(out, "  {name:34} {:>16} {:>16} {ratio:>8}", number(*a), number(*b));
-    }
+    render("compare.txt", Value::from_serialize(comparison))
 }
 
 /// Four digits at least, and no more behind the point than they need.
@@ -177,13 +131,6 @@ pub(crate) fn number(value: f64) -> String {
         _ => 3,
     };
     format!("{value:.decimals$}")
-}
-
-/// The end of a name that is too long for its column: paths begin alike and end differently.
-fn cut(name: &str) -> String {
-    const LETTERS: usize = 16;
-    let letters = name.chars().count();
-    name.chars().skip(letters.saturating_sub(LETTERS)).collect()
 }
 
 #[cfg(test)]

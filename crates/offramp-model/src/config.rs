@@ -1,77 +1,79 @@
 //! A profile with its types: what a run is made with.
+//!
+//! A field whose name is that of a parameter is this parameter, and `parameters.toml` says what it means.
 
 use crate::bus::pci::{Command, Pci};
 use crate::bus::pcie::{Iommu, Pcie};
 use crate::bus::pcix::PciX;
 use crate::bus::{Bus, IsaTransfers};
 use crate::link::LinkConfig;
-use crate::profile::Profile;
-use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig, Variant};
+use crate::profile::quantity::Dimension;
+use crate::profile::{Profile, schema};
+use crate::tcp::{AckPolicy, HEADERS_LEN, SenderConfig};
 use crate::time::{PICOSECONDS_PER_MICROSECOND, PICOSECONDS_PER_NANOSECOND, Span};
 use offramp_adapter::moderation::{AreaConfig, Coalescing, DimProfiles, E1000Mode, ModerationConfig, Policy};
 use offramp_impair::OutOfRange;
 use offramp_impair::memory::{MemoryConfig, OverflowPolicy, ReceiveMemory};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use strum::{EnumMessage, VariantArray};
 
 /// What is sent.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(
+    Clone,
+    Copy,
+    Debug,
+    Default,
+    PartialEq,
+    Eq,
+    strum::EnumString,
+    strum::EnumMessage,
+    strum::VariantArray,
+    strum::IntoStaticStr,
+    Deserialize,
+)]
+#[serde(rename_all = "kebab-case")]
+#[strum(serialize_all = "kebab-case")]
 pub enum Workload {
     #[default]
-    /// The peer sends a stream over TCP, and a process of the host reads it (`ttcp -r`).
+    /// the peer sends a stream over TCP, and a process of the host reads it
     TtcpReceive,
-    /// The host reads files of the peer by NFS over UDP.
-    NfsRead,
-    /// A process of the host sends a stream over TCP (`ttcp -t`).
+    /// a process of the host sends a stream over TCP
+    #[strum(serialize = "ttcp", to_string = "ttcp-send")]
     TtcpSend,
-    /// Both at once.
+    /// a stream over TCP in each direction at once
     TtcpBoth,
-    /// A process of the host sends datagrams over UDP, which the host fragments.
+    /// the host reads files of the peer by NFS over UDP
+    NfsRead,
+    /// a process of the host sends datagrams over UDP, which the host fragments
     UdpSend,
-    /// Datagrams come to the host at a rate, and a process reads them.
+    /// datagrams come to the host at `workload.request_rate`, and a process reads them
     UdpReceive,
-    /// Requests and responses over UDP.
+    /// requests and responses over UDP, with the host as server or client
     UdpRr,
-    /// Requests and responses over TCP.
+    /// requests and responses over TCP, with the host as server or client
     TcpRr,
-    /// Raw frames at a rate, which no protocol of the host takes.
+    /// raw frames at `workload.request_rate`, in one direction or both, which no protocol of the host takes
     Source,
-    /// Raw frames at a rate, which the host forwards from one adapter to a second one.
+    /// raw frames at `workload.request_rate`, which the host forwards to a second adapter like the first
     Forward,
 }
 
 impl Workload {
-    /// Every workload, with the name that a user gives.
-    pub const NAMES: [(&'static str, Self); 11] = [
-        ("ttcp-receive", Self::TtcpReceive),
-        ("ttcp-send", Self::TtcpSend),
-        ("ttcp", Self::TtcpSend),
-        ("ttcp-both", Self::TtcpBoth),
-        ("nfs-read", Self::NfsRead),
-        ("udp-send", Self::UdpSend),
-        ("udp-receive", Self::UdpReceive),
-        ("udp-rr", Self::UdpRr),
-        ("tcp-rr", Self::TcpRr),
-        ("source", Self::Source),
-        ("forward", Self::Forward),
-    ];
+    /// Every workload by each name that a user may give.
+    pub fn names() -> impl Iterator<Item = (&'static str, Self)> {
+        Self::VARIANTS.iter().flat_map(|of| of.get_serializations().iter().rev().map(|name| (*name, *of)))
+    }
 
     /// What happens in it.
     pub fn meaning(self) -> &'static str {
-        match self {
-            Self::TtcpReceive => "the peer sends a stream over TCP, and a process of the host reads it",
-            Self::TtcpSend => "a process of the host sends a stream over TCP",
-            Self::TtcpBoth => "a stream over TCP in each direction at once",
-            Self::NfsRead => "the host reads files of the peer by NFS over UDP",
-            Self::UdpSend => "a process of the host sends datagrams over UDP, which the host fragments",
-            Self::UdpReceive => "datagrams come to the host at workload.request_rate, and a process reads them",
-            Self::UdpRr => "requests and responses over UDP, with the host as server or client",
-            Self::TcpRr => "requests and responses over TCP, with the host as server or client",
-            Self::Source => {
-                "raw frames at workload.request_rate, in one direction or both, which no protocol of the host takes"
-            }
-            Self::Forward => {
-                "raw frames at workload.request_rate, which the host forwards to a second adapter like the first"
-            }
-        }
+        self.get_documentation().unwrap_or_default()
+    }
+
+    /// The parameters of the section `workload` that it has.
+    pub fn parameters(self) -> Vec<&'static str> {
+        let own = schema::KEYS.iter().filter(|key| key.name.starts_with("workload.") && key.is_of(self));
+        own.map(|key| key.name).collect()
     }
 
     /// It is of raw frames.
@@ -86,14 +88,15 @@ impl Workload {
 
     /// Its name.
     pub fn name(self) -> &'static str {
-        Self::NAMES.iter().find(|(_, workload)| *workload == self).map_or("", |(name, _)| name)
+        self.into()
     }
 }
 
 /// Where a driver reads frames out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ReceiveIn {
     /// The interrupt handler, frame by frame until none is left.
+    #[default]
     Interrupt,
     /// A deferred procedure or softirq, batch by batch; the handler only schedules it.
     Deferred {
@@ -103,62 +106,49 @@ pub enum ReceiveIn {
 }
 
 /// Times of the processor, scaled.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the host")]
 pub struct Costs {
-    /// An interrupt.
-    pub interrupt: Span,
-    /// Added to an interrupt where the processor was idle.
-    pub wake: Span,
-    /// The driver, per frame read out.
-    pub frame: Span,
-    /// Software that coalesces, per frame read out.
-    pub gro: Span,
-    /// A poll of a process that finds nothing.
-    pub poll: Span,
-    /// TCP and IP, per segment received.
-    pub tcp: Span,
-    /// Per acknowledgement sent.
-    pub ack: Span,
-    /// UDP and IP, per frame.
-    pub udp: Span,
-    /// A remote procedure call.
-    pub rpc: Span,
-    /// A process that reads, per piece.
-    pub read: Span,
-    /// Bytes of such a piece.
+    pub interrupt_time: Span,
+    pub wake_time: Span,
+    pub frame_time: Span,
+    pub gro_time: Span,
+    pub poll_time: Span,
+    pub tcp_time: Span,
+    pub ack_time: Span,
+    pub udp_time: Span,
+    pub rpc_time: Span,
+    pub read_time: Span,
     pub read_chunk: u64,
-    /// Femtoseconds per byte copied to a process.
+    #[serde(rename = "copy_time")]
     pub copy_fs_per_byte: u64,
-    /// Femtoseconds per byte received whose checksum the host verifies; 0 where the adapter does it.
-    pub checksum_fs_per_byte: u64,
-    /// Femtoseconds per byte received where a capture makes the stack verify every checksum itself.
-    pub capture_fs_per_byte: u64,
-    /// Femtoseconds per byte sent whose checksum the host computes; 0 where the adapter does it.
-    pub send_checksum_fs_per_byte: u64,
-    /// Femtoseconds per byte of a process copied to be sent.
+    #[serde(rename = "write_copy_time")]
     pub write_copy_fs_per_byte: u64,
-    /// Femtoseconds per byte encrypted or decrypted by the processor, over all bytes.
+    /// Per byte received whose checksum the host verifies; 0 where the adapter does it.
+    #[serde(skip)]
+    pub checksum_fs_per_byte: u64,
+    /// Per byte received where a capture makes the stack verify every checksum itself.
+    #[serde(skip)]
+    pub capture_fs_per_byte: u64,
+    /// Per byte sent whose checksum the host computes; 0 where the adapter does it.
+    #[serde(skip)]
+    pub send_checksum_fs_per_byte: u64,
+    /// Per byte encrypted or decrypted by the processor, over all bytes.
+    #[serde(skip)]
     pub crypt_fs_per_byte: u64,
-    /// A write of a process.
-    pub write: Span,
-    /// Per segment sent without the adapter's segmentation.
-    pub segment: Span,
-    /// Per large send that the adapter segments.
-    pub chunk: Span,
-    /// Per page of a large send.
-    pub page: Span,
-    /// An acknowledgement received.
-    pub ack_receive: Span,
-    /// Per send completed.
-    pub completion: Span,
-    /// A register of the adapter, for each frame handed down.
-    pub register: Span,
-    /// Per frame forwarded.
-    pub route: Span,
+    pub write_time: Span,
+    pub segment_time: Span,
+    pub chunk_time: Span,
+    pub page_time: Span,
+    pub ack_receive_time: Span,
+    pub completion_time: Span,
+    pub register_time: Span,
+    pub route_time: Span,
 }
 
 /// Which processor does what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Placement {
     /// Interrupts, softirqs and protocols of a queue are on the processor of its number, counted from the first, and round
     /// again where there are fewer; processes, and what they send, are on the last. The queues of a second adapter are
@@ -172,7 +162,7 @@ pub enum Placement {
 }
 
 /// A TCP that sends: of the host or of the peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SendConfig {
     /// Its window and its answer to loss.
     pub sender: SenderConfig,
@@ -183,53 +173,48 @@ pub struct SendConfig {
 }
 
 /// How a deferred driver polls after an interrupt, as Linux' NAPI does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the host")]
 pub struct PollConfig {
     /// Frames that it takes at once, before it polls on in turn with other queues; `usize::MAX`: as many as the budget says.
+    #[serde(skip)]
     pub weight: usize,
     /// Frames that it takes before it polls on in turn with processes; `usize::MAX`: all.
+    #[serde(skip)]
     pub budget: usize,
-    /// Polls without a frame, each begun by a timer, until interrupts are on again.
     pub defer_hard_irqs: u64,
-    /// Until the timer begins a poll; zero: there is none.
-    pub flush_timeout: Span,
-    /// A process that has nothing to do polls for this time; zero: it sleeps.
-    pub busy: Span,
-    /// Longest that interrupts are off while a process works on what it has polled; zero: they are on.
-    pub suspend: Span,
+    pub gro_flush_timeout: Span,
+    pub busy_poll: Span,
+    pub irq_suspend_timeout: Span,
 }
 
 /// The host under study.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the host")]
 pub struct HostConfig {
-    /// What its work costs.
+    #[serde(skip)]
     pub costs: Costs,
-    /// Its TCP's acknowledgements and window.
+    #[serde(skip)]
     pub ack_policy: AckPolicy,
-    /// Longest that an acknowledgement waits.
-    pub delayed_ack: Span,
-    /// Where frames are read out.
+    #[serde(skip)]
     pub receive_in: ReceiveIn,
-    /// A deferred driver polls for frames by a timer of this interval; zero: when it is interrupted.
-    pub poll_interval: Span,
-    /// How a deferred driver polls after an interrupt.
+    #[serde(skip)]
     pub poll: PollConfig,
-    /// Frames that wait on a processor between an interrupt handler and the protocol, at most.
-    pub backlog: usize,
-    /// Raw frames that wait for a descriptor of a transmit ring, at most.
-    pub output_queue: usize,
-    /// Mean time between moments at which interrupts are shut out; zero: never.
-    pub mask_interval: Span,
-    /// How long they are shut out.
-    pub mask: Span,
-    /// Processors.
-    pub processors: u64,
-    /// Which does what.
-    pub placement: Placement,
-    /// Its TCP, as it sends.
+    #[serde(skip)]
     pub send: SendConfig,
     /// A capture runs.
+    #[serde(skip)]
     pub captures: bool,
+    pub delayed_ack_time: Span,
+    pub wake_up_time: Span,
+    pub wake_up_tail: Span,
+    pub poll_interval: Span,
+    pub backlog: usize,
+    pub output_queue: usize,
+    pub mask_interval: Span,
+    pub mask_time: Span,
+    pub processors: u64,
+    pub placement: Placement,
 }
 
 /// Its adapter.
@@ -247,10 +232,14 @@ pub struct AdapterConfig {
     pub bus: Bus,
     /// The way of frames through it.
     pub engine: EngineConfig,
-    /// Of segments that wait together.
-    pub coalescing: CoalescingConfig,
+    /// Who coalesces segments that wait together.
+    pub coalesced_by: CoalescedBy,
+    /// Segments of an aggregate at most; an IP packet's length is a bound of its own.
+    pub segments_max: u64,
     /// Between two of its frames, where that is longer than the link's gap.
     pub gap: Span,
+    /// From when an interrupt is due until it comes, if no frame comes meanwhile.
+    pub timer_latency: Span,
 }
 
 /// Who coalesces segments of a connection that wait together, and so pays for each frame of the wire.
@@ -264,67 +253,49 @@ pub enum CoalescedBy {
     Host,
 }
 
-/// How segments are coalesced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CoalescingConfig {
-    /// Who does it.
-    pub by: CoalescedBy,
-    /// Segments of an aggregate at most; an IP packet's length is a bound of its own.
-    pub segments_max: u64,
-}
-
 /// How frames go through an adapter that is bus master.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the adapter")]
 pub struct EngineConfig {
-    /// Time of its engine for each frame sent.
-    pub segment: Span,
-    /// Time of its engine for each frame received.
-    pub receive: Span,
+    pub segment_time: Span,
+    pub receive_time: Span,
     /// Bits per second that it encrypts or decrypts; 0: it does not.
+    #[serde(skip)]
     pub crypt_bps: u64,
     /// Share of the bytes that this concerns, parts of a million.
+    #[serde(skip)]
     pub encrypted_ppm: u64,
-    /// How it reads over PCI.
     pub read_command: Command,
-    /// Bytes that may wait for the bus.
     pub receive_fifo: u64,
-    /// Bytes that may wait for the link.
     pub transmit_fifo: u64,
-    /// Bytes of a frame that must have come before it goes over the bus; 0: all.
     pub cut_through: u64,
-    /// Bytes of a receive buffer.
     pub buffer: u64,
-    /// Bytes of a descriptor.
     pub descriptor: u64,
-    /// Descriptors read at once.
     pub descriptor_fetch: u64,
-    /// Descriptors written back at once.
     pub descriptor_write_back: u64,
-    /// Segments for each one whose checksum the adapter reports as bad; 0: none.
     pub verdict_fault: u64,
 }
 
 /// The machine at the other end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the peer")]
 pub struct PeerConfig {
-    /// Between two of its frames.
     pub gap: Span,
-    /// From a frame that comes until its answer.
-    pub turnaround: Span,
-    /// Its TCP.
+    pub turnaround_time: Span,
+    #[serde(skip)]
     pub sender: SenderConfig,
-    /// Until a reply is there.
-    pub service: Span,
+    pub service_time: Span,
     /// Bits per second of the slower link that its frames cross first; 0: none.
+    #[serde(skip)]
     pub hop_bps: u64,
-    /// Its TCP's acknowledgements and window.
+    #[serde(skip)]
     pub ack_policy: AckPolicy,
-    /// Longest that an acknowledgement waits.
-    pub delayed_ack: Span,
+    pub delayed_ack_time: Span,
 }
 
 /// When requests are sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Arrivals {
     /// A number of them is under way: each response lets the next request go.
     Closed,
@@ -337,9 +308,10 @@ pub enum Arrivals {
 }
 
 /// What a message is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Carrier {
     /// A datagram.
+    #[default]
     Udp,
     /// Segments of a connection.
     Tcp,
@@ -352,27 +324,29 @@ pub enum Carrier {
 pub const IMIX: [(u64, u64); 3] = [(7, 64), (4, 594), (1, 1518)];
 
 /// Requests and responses, datagrams that are received, or raw frames.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the workload")]
 pub struct ExchangeConfig {
-    /// What a message is.
+    #[serde(skip)]
     pub carrier: Carrier,
     /// Connections on which the peer begins, and those on which the host does, each in turn.
+    #[serde(skip)]
     pub flows: [u64; 2],
     /// Bytes of a request or of a datagram that a process sends or reads; 0: of a raw frame none does.
+    #[serde(skip)]
     pub request_len: u64,
     /// Bytes of a response; 0: there is none, or it is what was received.
+    #[serde(skip)]
     pub response_len: u64,
     /// The host sends what it receives on through a second adapter.
+    #[serde(skip)]
     pub forwards: bool,
-    /// When they are sent.
     pub arrivals: Arrivals,
-    /// How many per second, where they are not closed.
-    pub rate_per_second: u64,
-    /// How many at once in a burst.
+    pub request_rate: u64,
     pub burst: u64,
-    /// How many of a connection are under way, where they are closed.
     pub outstanding: u64,
     /// The time of the application is exponentially distributed.
+    #[serde(skip)]
     pub service_is_exponential: bool,
 }
 
@@ -384,35 +358,31 @@ impl ExchangeConfig {
 }
 
 /// What is sent, and for how long.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[expect(missing_docs, reason = "parameters of the workload")]
 pub struct WorkloadConfig {
-    /// What.
+    #[serde(skip)]
     pub workload: Workload,
-    /// TCP connections.
     pub flows: u64,
     /// Bytes of Ethernet, IP and TCP headers with options.
+    #[serde(skip)]
     pub headers_len: u64,
-    /// Bytes that a process writes at once, or of a datagram.
     pub write_size: u64,
-    /// Bytes that the receiving process asks for at once.
     pub read_size: u64,
-    /// Payload bits per second that the application writes; 0: no limit.
+    #[serde(rename = "rate")]
     pub rate_bps: u64,
-    /// Data of one RPC, bytes.
     pub rpc_size: u64,
-    /// RPCs under way at once.
     pub rpc_outstanding: u64,
     /// All of them are sent at once, when all are answered; else each as the one before it is.
+    #[serde(skip)]
     pub rpc_in_rounds: bool,
-    /// Until a request is sent again.
     pub rpc_timer: Span,
     /// Requests and responses, where the workload is of them.
+    #[serde(skip)]
     pub exchange: Option<ExchangeConfig>,
-    /// Before anything is counted.
     pub warmup: Span,
-    /// What is counted.
     pub time: Span,
-    /// Of the random numbers.
+    #[serde(skip)]
     pub seed: u64,
 }
 
@@ -444,11 +414,7 @@ impl Config {
         Ok(Self {
             host: fields.host(),
             adapter: AdapterConfig { engine: EngineConfig { crypt_bps, ..adapter.engine }, ..adapter },
-            link: LinkConfig {
-                rate_bps: profile.value("link.rate"),
-                full_duplex: profile.word("link.duplex") == "full",
-                delay: fields.time("link.delay"),
-            },
+            link: link(profile),
             peer: fields.peer(),
             workload: fields.workload(workload),
         })
@@ -461,9 +427,31 @@ pub fn bus(profile: &Profile) -> (Bus, Command) {
     (fields.bus(), fields.engine().read_command)
 }
 
+/// The line of a profile.
+pub(crate) fn link(profile: &Profile) -> LinkConfig {
+    LinkConfig {
+        rate_bps: profile.value("link.rate"),
+        full_duplex: profile.word("link.duplex") == "full",
+        delay: Span(profile.value("link.delay")),
+    }
+}
+
 struct Fields<'a>(&'a Profile);
 
 impl Fields<'_> {
+    /// The parameters of a section, as a run uses them, by the fields of a type.
+    fn section<T: DeserializeOwned>(&self, section: &str) -> T {
+        let own = |name: &str| name.strip_prefix(section)?.strip_prefix('.').map(str::to_owned);
+        let value = |key: &schema::Key| match (key.dimension, self.0.value(key.name)) {
+            (Dimension::Choice(words), at) => toml::Value::String(words[at as usize].to_owned()),
+            _ if key.is_scaled => toml::Value::Integer(self.cost(key.name).0 as i64),
+            (_, value) => toml::Value::Integer(value as i64),
+        };
+        let table: toml::Table = schema::KEYS.iter().filter_map(|key| Some((own(key.name)?, value(key)))).collect();
+        // The types are those of `parameters.toml`, and tests read them.
+        table.try_into().unwrap_or_else(|error| panic!("{section}: {error}"))
+    }
+
     fn time(&self, name: &str) -> Span {
         Span(self.0.value(name))
     }
@@ -480,163 +468,79 @@ impl Fields<'_> {
         self.0.word(name) == "on"
     }
 
+    /// A time of the processor; the arithmetic of picoseconds serves femtoseconds per byte, too.
     fn cost(&self, name: &str) -> Span {
         self.time(name).scaled_ppm(self.0.value("host.cost_scale"))
     }
 
-    /// Femtoseconds per byte; the arithmetic of picoseconds serves.
-    fn cost_per_byte(&self, name: &str) -> u64 {
-        self.cost(name).0
-    }
-
     fn host(&self) -> HostConfig {
-        let checksum = self.0.word("adapter.checksum");
-        let captures = self.is_on("host.capture");
-        let (path, miss) = (self.cost_per_byte("host.checksum_time"), self.cost_per_byte("host.checksum_miss_time"));
-        let receive_sum = path + Span(miss).scaled_ppm(self.0.value("host.receive_miss")).0;
-        let is_ours = |by_adapter: &[&str]| !by_adapter.contains(&checksum);
-        let receive_in = match self.0.word("host.receive") {
-            "deferred" => ReceiveIn::Deferred { reversed: self.0.word("host.order") == "reversed" },
-            _ => ReceiveIn::Interrupt,
-        };
+        let reversed = self.0.word("host.order") == "reversed";
+        let is_deferred = self.0.word("host.receive") == "deferred";
         HostConfig {
-            costs: Costs {
-                interrupt: self.cost("host.interrupt_time"),
-                wake: self.cost("host.wake_time"),
-                frame: self.cost("host.frame_time"),
-                gro: self.cost("host.gro_time"),
-                poll: self.cost("host.poll_time"),
-                tcp: self.cost("host.tcp_time"),
-                ack: self.cost("host.ack_time"),
-                udp: self.cost("host.udp_time"),
-                rpc: self.cost("host.rpc_time"),
-                read: self.cost("host.read_time"),
-                read_chunk: self.0.value("host.read_chunk"),
-                copy_fs_per_byte: self.cost_per_byte("host.copy_time"),
-                checksum_fs_per_byte: if is_ours(&["on", "receive"]) { receive_sum } else { 0 },
-                capture_fs_per_byte: if captures { receive_sum } else { 0 },
-                send_checksum_fs_per_byte: if is_ours(&["on", "transmit"]) { path + miss } else { 0 },
-                write_copy_fs_per_byte: self.cost_per_byte("host.write_copy_time"),
-                crypt_fs_per_byte: self.crypt(),
-                write: self.cost("host.write_time"),
-                segment: self.cost("host.segment_time"),
-                chunk: self.cost("host.chunk_time"),
-                page: self.cost("host.page_time"),
-                ack_receive: self.cost("host.ack_receive_time"),
-                completion: self.cost("host.completion_time"),
-                register: self.cost("host.register_time"),
-                route: self.cost("host.route_time"),
-            },
-            ack_policy: AckPolicy {
-                segments_per_ack: self.0.value("host.segments_per_ack") as u32,
-                mss: self.0.value("workload.mss"),
-                window: self.0.value("host.receive_window"),
-            },
-            delayed_ack: self.time("host.delayed_ack_time"),
-            receive_in,
-            poll_interval: self.time("host.poll_interval"),
+            costs: self.costs(),
+            ack_policy: AckPolicy { mss: self.0.value("workload.mss"), ..self.section("host") },
+            receive_in: if is_deferred { ReceiveIn::Deferred { reversed } } else { ReceiveIn::Interrupt },
             poll: PollConfig {
                 weight: self.limit("host.poll_weight"),
                 budget: self.limit("host.poll_budget"),
-                defer_hard_irqs: self.0.value("host.defer_hard_irqs"),
-                flush_timeout: self.time("host.gro_flush_timeout"),
-                busy: self.time("host.busy_poll"),
-                suspend: self.time("host.irq_suspend_timeout"),
-            },
-            backlog: self.0.value("host.backlog") as usize,
-            output_queue: self.0.value("host.output_queue") as usize,
-            mask_interval: self.time("host.mask_interval"),
-            mask: self.time("host.mask_time"),
-            processors: self.0.value("host.processors"),
-            placement: match self.0.word("host.placement") {
-                "balanced" => Placement::Balanced,
-                "spread" => Placement::Spread,
-                _ => Placement::Pinned,
+                ..self.section("host")
             },
             send: self.host_send(),
-            captures,
+            captures: self.is_on("host.capture"),
+            ..self.section("host")
         }
     }
 
-    /// Time of the processor per byte for what it encrypts itself.
-    fn crypt(&self) -> u64 {
-        if self.0.word("adapter.ipsec") != "host" {
-            return 0;
+    fn costs(&self) -> Costs {
+        let (path, miss) = (self.cost("host.checksum_time"), self.cost("host.checksum_miss_time"));
+        let receive = (path + miss.scaled_ppm(self.0.value("host.receive_miss"))).0;
+        let adapter = self.0.word("adapter.checksum");
+        let crypt = self.cost("host.crypt_time").scaled_ppm(self.0.value("workload.encrypted")).0;
+        Costs {
+            checksum_fs_per_byte: if ["on", "receive"].contains(&adapter) { 0 } else { receive },
+            capture_fs_per_byte: if self.is_on("host.capture") { receive } else { 0 },
+            send_checksum_fs_per_byte: if ["on", "transmit"].contains(&adapter) { 0 } else { (path + miss).0 },
+            crypt_fs_per_byte: if self.0.word("adapter.ipsec") == "host" { crypt } else { 0 },
+            ..self.section("host")
         }
-        Span(self.cost_per_byte("host.crypt_time")).scaled_ppm(self.0.value("workload.encrypted")).0
     }
 
     fn host_send(&self) -> SendConfig {
-        let mss = self.0.value("workload.mss");
-        let largest = self.0.value("adapter.segment_chunk");
+        let (mss, largest) = (self.0.value("workload.mss"), self.0.value("adapter.segment_chunk"));
         SendConfig {
-            sender: SenderConfig {
-                mss,
-                variant: self.variant("host.tcp"),
-                rto_min: self.time("host.rto_min"),
-                initial_window_segments: self.0.value("host.initial_window"),
-                window: self.0.value("peer.receive_window"),
-            },
+            sender: SenderConfig { mss, window: self.0.value("peer.receive_window"), ..self.section("host") },
             chunk_len: if self.is_on("adapter.lso") { (largest - largest % mss).max(mss) } else { mss },
             buffer: self.0.value("host.send_buffer"),
-        }
-    }
-
-    fn variant(&self, name: &str) -> Variant {
-        match self.0.word(name) {
-            "tahoe" => Variant::Tahoe,
-            "reno" => Variant::Reno,
-            "new-reno" => Variant::NewReno,
-            "cubic" => Variant::Cubic,
-            _ => Variant::GoBackN,
         }
     }
 
     fn adapter(&self) -> Result<AdapterConfig, OutOfRange> {
         let memory = MemoryConfig { policy: self.overflow(), ..self.memory()? };
         memory.check()?;
-        let queues = self.0.value("adapter.queues");
-        let (moderation, bus) = (self.moderation(), self.bus());
-        let coalescing = CoalescingConfig {
-            by: match self.0.word("adapter.coalesce") {
+        Ok(AdapterConfig {
+            queues: self.0.value("adapter.queues"),
+            memory,
+            moderation: self.moderation(),
+            completion_moderation: self.completion_moderation(),
+            bus: self.bus(),
+            engine: self.engine(),
+            coalesced_by: match self.0.word("adapter.coalesce") {
                 "on" => CoalescedBy::Adapter,
                 "host" => CoalescedBy::Host,
                 _ => CoalescedBy::Nobody,
             },
             segments_max: self.0.value("adapter.coalesce_segments"),
-        };
-        Ok(AdapterConfig {
-            queues,
-            memory,
-            moderation,
-            completion_moderation: self.completion_moderation(),
-            bus,
-            engine: self.engine(),
-            coalescing,
             gap: self.time("adapter.gap"),
+            timer_latency: self.time("adapter.timer_latency"),
         })
     }
 
     fn engine(&self) -> EngineConfig {
         let encrypts = self.0.word("adapter.ipsec") == "adapter";
         EngineConfig {
-            segment: self.time("adapter.segment_time"),
-            receive: self.time("adapter.receive_time"),
             crypt_bps: if encrypts { self.0.value("adapter.crypt_rate") } else { 0 },
             encrypted_ppm: self.0.value("workload.encrypted"),
-            read_command: match self.0.word("adapter.read_command") {
-                "mr" => Command::Read,
-                "mrl" => Command::ReadLine,
-                _ => Command::ReadMultiple,
-            },
-            receive_fifo: self.0.value("adapter.receive_fifo"),
-            transmit_fifo: self.0.value("adapter.transmit_fifo"),
-            cut_through: self.0.value("adapter.cut_through"),
-            buffer: self.0.value("adapter.buffer"),
-            descriptor: self.0.value("adapter.descriptor"),
-            descriptor_fetch: self.0.value("adapter.descriptor_fetch"),
-            descriptor_write_back: self.0.value("adapter.descriptor_write_back"),
-            verdict_fault: self.0.value("adapter.verdict_fault"),
+            ..self.section("adapter")
         }
     }
 
@@ -757,24 +661,12 @@ impl Fields<'_> {
     }
 
     fn peer(&self) -> PeerConfig {
+        let (mss, window) = (self.0.value("workload.mss"), self.0.value("host.receive_window"));
         PeerConfig {
-            gap: self.time("peer.gap"),
-            turnaround: self.time("peer.turnaround_time"),
-            sender: SenderConfig {
-                mss: self.0.value("workload.mss"),
-                variant: self.variant("peer.tcp"),
-                rto_min: self.time("peer.rto_min"),
-                initial_window_segments: self.0.value("peer.initial_window"),
-                window: self.0.value("host.receive_window"),
-            },
-            service: self.time("peer.service_time"),
+            sender: SenderConfig { mss, window, ..self.section("peer") },
             hop_bps: self.0.value("link.hop_rate"),
-            ack_policy: AckPolicy {
-                segments_per_ack: self.0.value("peer.segments_per_ack") as u32,
-                mss: self.0.value("workload.mss"),
-                window: self.0.value("peer.receive_window"),
-            },
-            delayed_ack: self.time("peer.delayed_ack_time"),
+            ack_policy: AckPolicy { mss, ..self.section("peer") },
+            ..self.section("peer")
         }
     }
 
@@ -790,13 +682,9 @@ impl Fields<'_> {
             _ => "to-host",
         };
         let frame_len = (self.0.word("workload.frame_mix") == "single").then(|| self.0.value("workload.frame_size"));
-        let arrivals = match self.0.word("workload.arrivals") {
-            "poisson" => Arrivals::Poisson,
-            "bursts" => Arrivals::Bursts,
-            // Nothing comes back that could close a loop.
-            "closed" if !is_one_way => Arrivals::Closed,
-            _ => Arrivals::Periodic,
-        };
+        let of: ExchangeConfig = self.section("workload");
+        // Where nothing comes back, nothing could close a loop.
+        let is_paced = is_one_way && of.arrivals == Arrivals::Closed;
         Some(ExchangeConfig {
             carrier: match workload {
                 Workload::TcpRr => Carrier::Tcp,
@@ -807,30 +695,20 @@ impl Fields<'_> {
             forwards: workload == Workload::Forward,
             request_len: if workload.is_of_frames() { 0 } else { self.0.value("workload.request_size") },
             response_len: if is_one_way { 0 } else { self.0.value("workload.response_size") },
-            arrivals,
-            rate_per_second: self.0.value("workload.request_rate"),
-            burst: self.0.value("workload.burst"),
-            outstanding: self.0.value("workload.outstanding"),
+            arrivals: if is_paced { Arrivals::Periodic } else { of.arrivals },
             service_is_exponential: self.0.word("workload.service") == "exponential",
+            ..of
         })
     }
 
     fn workload(&self, workload: Workload) -> WorkloadConfig {
         WorkloadConfig {
             workload,
-            flows: self.0.value("workload.flows"),
             headers_len: HEADERS_LEN + self.0.value("workload.tcp_options"),
-            write_size: self.0.value("workload.write_size"),
-            read_size: self.0.value("workload.read_size"),
-            rate_bps: self.0.value("workload.rate"),
-            rpc_size: self.0.value("workload.rpc_size"),
-            rpc_outstanding: self.0.value("workload.rpc_outstanding"),
             rpc_in_rounds: self.0.word("workload.rpc_issue") == "round",
-            rpc_timer: self.time("workload.rpc_timer"),
             exchange: self.exchange(workload),
-            warmup: self.time("workload.warmup"),
-            time: self.time("workload.time"),
             seed: self.0.value("workload.seed"),
+            ..self.section("workload")
         }
     }
 }
@@ -838,7 +716,6 @@ impl Fields<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::profile::effect::parameters_of;
     use crate::profile::schema::{self, KEYS};
     use crate::simulation::run;
 
@@ -863,7 +740,7 @@ mod tests {
         let base = base.with("host.crypt_time", "5ns/byte").with("host.rpc_time", "5us");
         let base = base.with("workload.request_size", "4000byte").with("workload.arrivals", "poisson");
         let mut wrong = Vec::new();
-        for (name, workload) in Workload::NAMES {
+        for (name, workload) in Workload::names() {
             let plain = run(&base, workload).unwrap();
             for key in schema::names_of("workload") {
                 let own = key.split_once('.').unwrap().1;
@@ -888,7 +765,7 @@ mod tests {
                     _ => format!("{}byte", base.value(key) / 2),
                 };
                 let outcome = run(&base.clone().with(key, &other), workload).unwrap();
-                if (outcome != plain) != parameters_of(workload).contains(&key) {
+                if (outcome != plain) != workload.parameters().contains(&key) {
                     wrong.push(format!("{name} {key}={other}"));
                 }
             }

@@ -1,16 +1,16 @@
 //! Where each microsecond of a frame goes: the line, the adapter's memory, the processor, and idleness.
 
-use crate::config::Workload;
-use crate::cpu::PRIORITIES;
 use crate::link::{FCS_LEN, INTERFRAME_GAP_LEN, PREAMBLE_LEN};
 use crate::metrics;
 use crate::pool;
 use crate::profile::Profile;
 use crate::sensitivity::{Ranges, Study, elasticities, factors};
-use crate::simulation::{ACTIVITIES, FULL_FRAME_LEN, Outcome};
+use crate::simulation::{Activity, FULL_FRAME_LEN, Latency, Outcome};
+use crate::text::render;
 use crate::time::Span;
+use minijinja::context;
 use serde::Serialize;
-use std::fmt::Write;
+use strum::VariantArray;
 
 /// Share from which a resource counts as fully used: the limit of a run.
 const FULL_PERCENT: f64 = 97.0;
@@ -22,8 +22,6 @@ const VARIED_SHARE: f64 = 0.1;
 const LIMIT_ELASTICITY: f64 = 0.05;
 /// Limits that are named at most.
 const LIMITS_MAX: usize = 3;
-/// Names of the priorities, for people.
-const PRIORITY_NAMES: [&str; PRIORITIES.len()] = ["interrupt handlers", "softirqs", "processes"];
 
 /// A part of the time.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -77,7 +75,7 @@ pub fn explain(outcome: &Outcome) -> Explanation {
     }
     let busy_us: f64 = outcome.counts.busy.into_iter().map(Span::as_us).sum();
     let work = |activities: &[Span], idle_us: f64| -> Vec<Part> {
-        let of = ACTIVITIES.into_iter().map(|(activity, name)| part(name, activities[activity as usize].as_us()));
+        let of = Activity::VARIANTS.iter().map(|of| part(of.name(), activities[*of as usize].as_us()));
         of.filter(|part| part.us_per_frame > 0.0).chain([part("idle", idle_us)]).collect()
     };
     let processor = work(&outcome.counts.activities, all_us * outcome.processors as f64 - busy_us);
@@ -123,12 +121,11 @@ pub fn limit(profile: &Profile, outcome: &Outcome) -> String {
 }
 
 fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
-    let workload = Workload::NAMES.iter().find(|(name, _)| *name == outcome.workload);
-    let (Some((_, workload)), Some(metric)) = (workload, metrics::find("throughput_bytes_per_s")) else {
+    let (Ok(workload), Some(metric)) = (outcome.workload.parse(), metrics::find("throughput_bytes_per_s")) else {
         return "not known".to_owned();
     };
     let (factors, not_varied) = factors(profile, Ranges::Share(VARIED_SHARE));
-    let study = Study { profile, workload: *workload, metric, threads: pool::threads(), not_varied: &not_varied };
+    let study = Study { profile, workload, metric, threads: pool::threads(), not_varied: &not_varied };
     let found = match elasticities(&study, &factors) {
         Ok(found) => found,
         Err(error) => return format!("nothing is fully used; with other parameters, {error}"),
@@ -143,64 +140,20 @@ fn by_experiment(profile: &Profile, outcome: &Outcome) -> String {
 
 /// The explanation for people.
 pub fn text(profile: &Profile, outcome: &Outcome) -> String {
-    let explanation = explain(outcome);
-    let mut out = String::new();
-    // Writing to a string does not fail.
-    let _ = writeln!(out, "A frame every {:.1} us.", explanation.us_between_frames);
-    write_parts(&mut out, "the line", &explanation.line);
-    if !explanation.bus.is_empty() {
-        write_parts(&mut out, "the bus", &explanation.bus);
-    }
-    let title = if outcome.processors > 1 { "the processors, all together" } else { "the processor" };
-    write_parts(&mut out, title, &explanation.processor);
-    for (at, parts) in explanation.processors.iter().enumerate() {
-        write_parts(&mut out, &format!("processor {at}"), parts);
-    }
-    let _ = writeln!(out, "\nthe processor by priority: {}", levels_text(outcome));
-    if outcome.queue_loads.len() > 1 {
-        let _ = writeln!(out, "\n{}", queues_text(outcome));
-    }
-    let _ =
-        writeln!(out, "a frame waits {:.1} us in the adapter's memory before it is read out", explanation.ring_wait_us);
-    let _ = writeln!(out, "limit: {}", limit(profile, outcome));
-    out
+    let (explanation, limit) = (explain(outcome), limit(profile, outcome));
+    render("explain.txt", context! { explanation, outcome, limit })
 }
 
-/// The share of all processors at each priority, for people.
-pub fn levels_text(outcome: &Outcome) -> String {
-    let shares = PRIORITY_NAMES.iter().zip(outcome.cpu_percent_by_priority);
-    let shares: Vec<_> = shares.map(|(name, percent)| format!("{name} {percent:.1} %")).collect();
-    shares.join(", ")
-}
-
-/// Who shares which queue, for people: a line for each.
-pub fn queues_text(outcome: &Outcome) -> String {
-    let mut out = format!(
-        "{:8} {:>9} {:>11} {:>10} {:>14} {:>11}\n",
-        "", "processor", "connections", "frames/s", "interrupts/s", "frames lost"
-    );
-    for (at, queue) in outcome.queue_loads.iter().enumerate() {
-        let processor = queue.processor.map_or_else(|| "any".to_owned(), |processor| processor.to_string());
-        let name = match queue.adapter {
-            0 => format!("queue {at}"),
-            _ => format!("out {}", at % (outcome.queue_loads.len() / 2)),
-        };
-        let (frames, interrupts) = (queue.frames_per_second, queue.interrupts_per_second);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "{name:8} {processor:>9} {:>11} {frames:>10.0} {interrupts:>14.0} {:>11}",
-            queue.flows, queue.lost_frames
-        );
-    }
-    out
-}
-
-fn write_parts(out: &mut String, title: &str, parts: &[Part]) {
-    const BAR_PERCENT: f64 = 2.5;
-    let _ = writeln!(out, "\n{title:36} {:>10} {:>7}", "us/frame", "share");
-    for part in parts {
-        let bar = "#".repeat((part.percent / BAR_PERCENT).round().max(0.0) as usize);
-        let _ = writeln!(out, "  {:34} {:>10.1} {:>5.1} %  {bar}", part.name, part.us_per_frame, part.percent);
-    }
+/// The outcome for people, and what it was made with.
+pub fn run_text(profile: &Profile, outcome: &Outcome) -> String {
+    let said = profile.said().map(|(key, quantity)| {
+        let (value, scaled) = profile.used(key);
+        let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval));
+        let notes: Vec<_> = scaled.into_iter().chain(interval).chain([quantity.source.clone()]).collect();
+        context! { name => key.name, value, tag => quantity.tag, notes }
+    });
+    let latency = outcome.latency.as_ref();
+    let is_of_frames = latency.is_some_and(|of| of.is_of_frames);
+    let (said, latency) = (said.collect::<Vec<_>>(), latency.map(Latency::text));
+    render("run.txt", context! { outcome, counts => outcome.counts, latency, is_of_frames, said })
 }

@@ -40,5 +40,6 @@ pub mod sensitivity;
 pub mod simulation;
 pub mod sweep;
 pub mod tcp;
+mod text;
 pub mod time;
 pub mod uncertainty;

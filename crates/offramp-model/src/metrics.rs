@@ -14,89 +14,49 @@ pub struct Metric {
     pub value: fn(&Outcome) -> f64,
 }
 
-/// Every figure, in the order of columns.
-pub static METRICS: &[Metric] = &[
-    Metric { name: "throughput_bytes_per_s", heading: "throughput, bytes/s", value: |of| of.bytes_per_second },
-    Metric { name: "throughput_kib_per_s", heading: "throughput, KiB/s", value: |of| of.kib_per_second },
-    Metric { name: "cpu_percent", heading: "processor, %", value: |of| of.cpu_percent },
-    Metric {
-        name: "cpu_busiest_percent",
-        heading: "the busiest processor, %",
-        value: |of| of.busiest_processor_percent,
-    },
-    Metric { name: "cpu_ns_per_byte", heading: "processor, ns/byte", value: cpu_ns_per_byte },
-    Metric {
-        name: "cpu_interrupt_percent",
-        heading: "processor in interrupt handlers, %",
-        value: |of| of.cpu_percent_by_priority[0],
-    },
-    Metric {
-        name: "cpu_softirq_percent",
-        heading: "processor in softirqs or DPCs, %",
-        value: |of| of.cpu_percent_by_priority[1],
-    },
-    Metric {
-        name: "cpu_process_percent",
-        heading: "processor in processes, %",
-        value: |of| of.cpu_percent_by_priority[2],
-    },
-    Metric { name: "ring_wait_us", heading: "wait of a frame in the adapter, us", value: |of| of.ring_wait_us },
-    Metric { name: "interrupts_per_s", heading: "interrupts/s", value: |of| of.interrupts_per_second },
-    Metric { name: "frames_per_s", heading: "frames to the host/s", value: |of| of.frames_per_second },
-    Metric { name: "line_in_percent", heading: "line, frames to the host, %", value: |of| of.line_percent[1] },
-    Metric { name: "line_out_percent", heading: "line, frames from the host, %", value: |of| of.line_percent[0] },
-    Metric { name: "bus_in_percent", heading: "bus to the host, %", value: |of| of.bus_percent[0] },
-    Metric { name: "bus_out_percent", heading: "bus from the host, %", value: |of| of.bus_percent[1] },
-    Metric { name: "in_flight_segments", heading: "segments under way", value: |of| of.in_flight_segments },
-    Metric { name: "lost_frames", heading: "frames lost in the adapter", value: |of| of.lost() as f64 },
-    Metric { name: "retransmissions", heading: "sent again", value: |of| of.counts.retransmissions as f64 },
-    Metric { name: "timeouts", heading: "timeouts", value: |of| of.counts.timeouts as f64 },
-    Metric {
-        name: "requests_per_s",
-        heading: "frames, requests or datagrams done/s",
-        value: |of| latency(of, |of| of.done_per_second),
-    },
-    Metric {
-        name: "requests_lost_per_s",
-        heading: "frames, requests or datagrams lost/s",
-        value: |of| latency(of, |of| of.lost_per_second),
-    },
-    Metric {
-        name: "offered_per_s",
-        heading: "frames, requests or datagrams due/s",
-        value: |of| latency(of, |of| of.offered_per_second),
-    },
-    Metric {
-        name: "lost_sender_per_s",
-        heading: "lost at the sender/s",
-        value: |of| latency(of, |of| of.sender_dropped_per_second),
-    },
-    Metric {
-        name: "lost_adapter_per_s",
-        heading: "lost in the adapter/s",
-        value: |of| latency(of, |of| of.adapter_dropped_per_second),
-    },
-    Metric {
-        name: "lost_backlog_per_s",
-        heading: "lost in the backlog/s",
-        value: |of| latency(of, |of| of.backlog_dropped_per_second),
-    },
-    Metric {
-        name: "lost_socket_per_s",
-        heading: "lost at the socket/s",
-        value: |of| latency(of, |of| of.socket_dropped_per_second),
-    },
-    Metric {
-        name: "lost_output_queue_per_s",
-        heading: "lost in the output queue/s",
-        value: |of| latency(of, |of| of.output_queue_dropped_per_second),
-    },
-    Metric { name: "latency_mean_us", heading: "latency, mean, us", value: |of| latency(of, |of| of.mean_us) },
-    Metric { name: "latency_p50_us", heading: "latency, p50, us", value: |of| latency(of, |of| of.p50_us) },
-    Metric { name: "latency_p95_us", heading: "latency, p95, us", value: |of| latency(of, |of| of.p95_us) },
-    Metric { name: "latency_p99_us", heading: "latency, p99, us", value: |of| latency(of, |of| of.p99_us) },
-    Metric { name: "latency_p999_us", heading: "latency, p99.9, us", value: |of| latency(of, |of| of.p999_us) },
-];
+/// The name, how to read it and the heading of each.
+macro_rules! metrics {
+    ($($name:ident: $value:expr, $heading:literal;)+) => {
+        /// Every figure, in the order of columns.
+        pub static METRICS: &[Metric] =
+            &[$(Metric { name: stringify!($name), heading: $heading, value: $value }),+];
+    };
+}
+
+metrics! {
+    throughput_bytes_per_s: |of| of.bytes_per_second, "throughput, bytes/s";
+    throughput_kib_per_s: |of| of.kib_per_second, "throughput, KiB/s";
+    cpu_percent: |of| of.cpu_percent, "processor, %";
+    cpu_busiest_percent: |of| of.busiest_processor_percent, "the busiest processor, %";
+    cpu_ns_per_byte: cpu_ns_per_byte, "processor, ns/byte";
+    cpu_interrupt_percent: |of| of.cpu_percent_by_priority[0], "processor in interrupt handlers, %";
+    cpu_softirq_percent: |of| of.cpu_percent_by_priority[1], "processor in softirqs or DPCs, %";
+    cpu_process_percent: |of| of.cpu_percent_by_priority[2], "processor in processes, %";
+    ring_wait_us: |of| of.ring_wait_us, "wait of a frame in the adapter, us";
+    interrupts_per_s: |of| of.interrupts_per_second, "interrupts/s";
+    frames_per_s: |of| of.frames_per_second, "frames to the host/s";
+    line_in_percent: |of| of.line_percent[1], "line, frames to the host, %";
+    line_out_percent: |of| of.line_percent[0], "line, frames from the host, %";
+    bus_in_percent: |of| of.bus_percent[0], "bus to the host, %";
+    bus_out_percent: |of| of.bus_percent[1], "bus from the host, %";
+    in_flight_segments: |of| of.in_flight_segments, "segments under way";
+    lost_frames: |of| of.lost() as f64, "frames lost in the adapter";
+    retransmissions: |of| of.counts.retransmissions as f64, "sent again";
+    timeouts: |of| of.counts.timeouts as f64, "timeouts";
+    requests_per_s: |of| latency(of, |of| of.done_per_second), "frames, requests or datagrams done/s";
+    requests_lost_per_s: |of| latency(of, |of| of.lost_per_second), "frames, requests or datagrams lost/s";
+    offered_per_s: |of| latency(of, |of| of.offered_per_second), "frames, requests or datagrams due/s";
+    lost_sender_per_s: |of| latency(of, |of| of.sender_dropped_per_second), "lost at the sender/s";
+    lost_adapter_per_s: |of| latency(of, |of| of.adapter_dropped_per_second), "lost in the adapter/s";
+    lost_backlog_per_s: |of| latency(of, |of| of.backlog_dropped_per_second), "lost in the backlog/s";
+    lost_socket_per_s: |of| latency(of, |of| of.socket_dropped_per_second), "lost at the socket/s";
+    lost_output_queue_per_s: |of| latency(of, |of| of.output_queue_dropped_per_second), "lost in the output queue/s";
+    latency_mean_us: |of| latency(of, |of| of.mean_us), "latency, mean, us";
+    latency_p50_us: |of| latency(of, |of| of.p50_us), "latency, p50, us";
+    latency_p95_us: |of| latency(of, |of| of.p95_us), "latency, p95, us";
+    latency_p99_us: |of| latency(of, |of| of.p99_us), "latency, p99, us";
+    latency_p999_us: |of| latency(of, |of| of.p999_us), "latency, p99.9, us";
+}
 
 /// The figure of a name.
 pub fn find(name: &str) -> Option<&'static Metric> {

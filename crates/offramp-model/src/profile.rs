@@ -19,13 +19,13 @@
 //! `write_copy_time = { value = 0.25, unit = "ns/byte", interval = [0.24, 0.27], tag = "measured", source = "…" }`.
 //! [`crate::uncertainty`] says what follows.
 
-pub mod effect;
 mod embedded;
 mod fit;
 pub mod parameters;
 pub mod quantity;
 pub mod schema;
 
+use crate::config::Workload;
 use crate::time::Span;
 use quantity::{Dimension, Quantity, Tag, nearest};
 use schema::{KEYS, Key, SECTIONS};
@@ -362,6 +362,19 @@ impl Profile {
     pub fn said(&self) -> impl Iterator<Item = (&'static Key, &Quantity)> {
         let is_said = |quantity: &&Quantity| !quantity.source.starts_with("the default");
         KEYS.iter().filter_map(move |key| Some((key, self.values.get(key.name).filter(is_said)?)))
+    }
+
+    /// What the user has set and changes nothing in a run of this workload, each with the reason.
+    pub fn without_effect(&self, workload: Workload) -> Vec<String> {
+        let why = |key: &Key| {
+            let name = key.name;
+            let in_vain = key.only_with.iter().map(|(other, words)| (other, words, self.word(other)));
+            let in_vain = in_vain.filter(|(_, words, is)| !words.contains(is));
+            let with = in_vain.map(|(other, _, is)| format!("{name} has no effect: {other} is {is:?}"));
+            let of = (!key.is_of(workload)).then(|| format!("{name} has no effect on {}", workload.name()));
+            with.chain(of).collect::<Vec<_>>()
+        };
+        self.all().filter(|(_, quantity)| quantity.tag == Tag::Set).flat_map(|(key, _)| why(key)).collect()
     }
 
     /// A parameter as a run uses it, for people, and how that comes about where the processor's times are scaled.

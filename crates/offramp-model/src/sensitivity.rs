@@ -20,6 +20,8 @@ use crate::profile::quantity::{Dimension, Quantity};
 use crate::profile::schema::Key;
 use crate::simulation::{ModelError, run};
 use crate::sweep::{POINTS_MAX, between};
+use crate::text::render;
+use minijinja::Value;
 use serde::Serialize;
 use std::num::NonZeroUsize;
 
@@ -256,6 +258,11 @@ fn ranked(
     effects.sort_by(|a, b| strength(b).total_cmp(&strength(a)));
     let not_varied = study.not_varied.to_vec();
     Sensitivity { not_varied, method, columns, metric: study.metric.heading, runs, effects }
+}
+
+/// What they do, for people.
+pub fn text(found: &Sensitivity) -> String {
+    render("sensitivity.txt", Value::from_serialize(found))
 }
 
 /// Checks that a range is one: a share above 0 and of at most 10.

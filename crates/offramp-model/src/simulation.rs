@@ -30,7 +30,7 @@ mod send;
 mod steering;
 
 pub use latency::{Latency, LatencyBucket, LatencyPart, QueueMean};
-pub use outcome::{ACTIVITIES, Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
+pub use outcome::{Activity, Counts, FULL_FRAME_LEN, Outcome, ProcessorLoad, QueueLoad};
 
 use crate::config::{Config, Placement, SendConfig, Workload};
 use crate::cpu::{Completion, Cpu, Priority};
@@ -44,11 +44,14 @@ use dma::{Dma, Master};
 use driver::{Completed, Driver};
 use exchange::{Exchanges, Message};
 use line::StationState;
+use napi::Polls;
 use offramp_impair::OutOfRange;
 use offramp_offload::segment::Refused;
+use outcome::Since;
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use steering::Steering;
+use strum::EnumCount;
 
 /// The host under study.
 const HOST: Station = 0;
@@ -176,6 +179,8 @@ enum Event {
     NextDatagram,
     /// A request, a datagram or a raw frame is due.
     RequestDue { from_host: bool },
+    /// A process runs that has waited for a message.
+    WakeUp(Message),
     /// A closed loop goes on.
     NextExchange { from_host: bool },
     /// A message is to be sent: the peer has it ready, or it was lost.
@@ -199,6 +204,7 @@ enum Job {
     ReadOut { queue: usize },
     BatchFrame { queue: usize, frame: Frame },
     BatchBegin { queue: usize },
+    PollTurn { queue: usize },
     Segment { flow: usize, start: u64, len: u64 },
     Ack { flow: usize, next: u64, window: u64 },
     Read { flow: usize, bytes: u64 },
@@ -217,39 +223,47 @@ enum Job {
 }
 
 impl Job {
-    /// The queue of a job of the driver.
-    fn queue(&self) -> Option<usize> {
+    /// A protocol takes a frame.
+    fn is_of_protocol(&self) -> bool {
+        matches!(self, Self::Segment { .. } | Self::Fragment { .. } | Self::AckIn { .. } | Self::Message(_))
+    }
+
+    fn owner(&self) -> Owner {
         match *self {
             Self::InterruptEntry { queue }
             | Self::ReadOut { queue }
             | Self::BatchFrame { queue, .. }
             | Self::BatchBegin { queue }
-            | Self::Completions { queue, .. } => Some(queue),
-            _ => None,
-        }
-    }
-
-    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
-    fn connection(&self) -> Option<usize> {
-        match *self {
+            | Self::PollTurn { queue }
+            | Self::Completions { queue, .. } => Owner::Queue(queue),
             Self::Segment { flow, .. }
             | Self::Ack { flow, .. }
             | Self::Read { flow, .. }
             | Self::BusyPoll { flow, .. }
             | Self::AckIn { flow, .. }
             | Self::Write { flow }
-            | Self::Send { flow, .. } => Some(flow),
-            Self::Message(message) | Self::Process(message) => Some(message.flow),
-            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Some(slot),
-            Self::Datagram
-            | Self::InterruptEntry { .. }
-            | Self::ReadOut { .. }
-            | Self::BatchFrame { .. }
-            | Self::BatchBegin { .. }
-            | Self::Completions { .. }
-            | Self::Mask => None,
+            | Self::Send { flow, .. } => Owner::Flow(flow),
+            Self::Message(message) | Self::Process(message) => Owner::Flow(message.flow),
+            Self::Fragment { slot, .. } | Self::Call { slot } | Self::Reply { slot } => Owner::Call(slot),
+            Self::Datagram | Self::Mask => Owner::None,
         }
     }
+
+    /// The number of the connection, or of the call, that it is for. What the driver does is for none.
+    fn connection(&self) -> Option<usize> {
+        match self.owner() {
+            Owner::Flow(number) | Owner::Call(number) => Some(number),
+            Owner::Queue(_) | Owner::None => None,
+        }
+    }
+}
+
+/// Whose a job is: the driver's of a queue, a connection's, or a call's.
+enum Owner {
+    Queue(usize),
+    Flow(usize),
+    Call(usize),
+    None,
 }
 
 /// A TCP connection with data in one direction.
@@ -291,7 +305,7 @@ struct Simulation {
     rng: ChaCha8Rng,
     cpus: Vec<Cpu<Job>>,
     /// Work given to each processor by what it is for.
-    activities: Vec<[Span; ACTIVITIES.len()]>,
+    activities: Vec<[Span; Activity::COUNT]>,
     /// The processor whose job is just done, and decides what follows.
     deciding: Option<usize>,
     /// Interrupts so far that were given to processors in turn.
@@ -313,8 +327,10 @@ struct Simulation {
     /// Payload of datagrams whose completion the host has not processed.
     datagram_bytes: u64,
     exchanges: Option<Exchanges>,
-    /// Frames on each processor that wait to be forwarded.
+    /// Frames on each processor that an interrupt handler has read out and that wait for their protocol.
     backlogs: Vec<usize>,
+    /// What softirqs of each processor poll.
+    polls: Vec<Polls>,
     /// Until when the slower link of the peer is busy.
     hop_free: Time,
     counts: Counts,
@@ -345,12 +361,13 @@ impl Simulation {
             now: Time::START,
             rng: ChaCha8Rng::seed_from_u64(config.workload.seed),
             cpus: (0..config.host.processors).map(|_| Cpu::default()).collect(),
-            activities: vec![[Span::ZERO; ACTIVITIES.len()]; config.host.processors as usize],
+            activities: vec![[Span::ZERO; Activity::COUNT]; config.host.processors as usize],
             deciding: None,
             interrupt_turn: 0,
             adapters: (0..adapters).map(|_| Adapter::new(config)).collect(),
             masters: Master::buses(&config.adapter, adapters),
             backlogs: vec![0; config.host.processors as usize],
+            polls: vec![Polls::default(); config.host.processors as usize],
             steering: Steering::new(config, &directions, calls as usize),
             drivers: (0..adapters as u64 * config.adapter.queues).map(|_| Driver::new(&config.adapter)).collect(),
             // The connections of exchanges have no stream.
@@ -447,6 +464,7 @@ impl Simulation {
             Event::Write { flow } => self.on_write(flow),
             Event::NextDatagram => self.on_next_datagram(),
             Event::RequestDue { from_host } => self.on_request_due(from_host),
+            Event::WakeUp(message) => self.serve(message),
             Event::NextExchange { from_host } => self.begin_exchange(from_host),
             Event::SendMessage(message) => self.on_send_message(message),
             Event::Retransmission { flow } => self.on_retransmission(flow),
@@ -460,10 +478,14 @@ impl Simulation {
     fn on_cpu(&mut self, processor: usize, generation: u64) {
         let Some(job) = self.cpus[processor].complete(self.now, generation) else { return };
         self.deciding = Some(processor);
+        if self.has_backlogs() && job.is_of_protocol() {
+            self.backlogs[processor] -= 1;
+        }
         match job {
             Job::InterruptEntry { queue } => self.on_interrupt(queue),
             Job::ReadOut { queue } => self.on_read_out(queue),
             Job::BatchBegin { queue } => self.begin_batch(queue),
+            Job::PollTurn { .. } => self.poll_on(processor),
             Job::Completions { queue, completed } => self.on_completions(queue, completed),
             Job::BatchFrame { queue, frame } => self.on_batch_frame(queue, frame),
             Job::Segment { flow, start, len } => self.on_segment(flow, start, len),
@@ -502,7 +524,7 @@ impl Simulation {
             _ if matches!(job, Job::Datagram) => count - 1,
             Placement::Balanced => job.connection().unwrap_or_else(|| self.turn_of(job)) % count,
             Placement::Pinned | Placement::Spread
-                if priority != Priority::User || matches!(job, Job::BatchBegin { .. }) =>
+                if priority != Priority::User || matches!(job, Job::PollTurn { .. }) =>
             {
                 self.queue_of(job) % count
             }
@@ -513,26 +535,16 @@ impl Simulation {
 
     /// Which of all interrupts a job of the driver follows from.
     fn turn_of(&self, job: &Job) -> usize {
-        job.queue().map_or(self.interrupt_turn, |queue| self.drivers[queue].turn)
+        if let Owner::Queue(queue) = job.owner() { self.drivers[queue].turn } else { self.interrupt_turn }
     }
 
     /// The queue whose interrupts a job follows from. Interrupts are shut out on the first processor.
     fn queue_of(&self, job: &Job) -> usize {
-        if let Some(queue) = job.queue() {
-            return queue;
-        }
-        match *job {
-            Job::Segment { flow, .. }
-            | Job::Ack { flow, .. }
-            | Job::Read { flow, .. }
-            | Job::BusyPoll { flow, .. }
-            | Job::AckIn { flow, .. }
-            | Job::Write { flow }
-            | Job::Send { flow, .. } => self.steering.of_flow(flow),
-            Job::Message(message) | Job::Process(message) => self.steering.of_flow(message.flow),
-            Job::Fragment { .. } | Job::Call { .. } | Job::Reply { .. } => self.steering.of_replies(),
-            Job::Datagram => Steering::OF_DATAGRAMS,
-            _ => 0,
+        match job.owner() {
+            Owner::Queue(queue) => queue,
+            Owner::Flow(flow) => self.steering.of_flow(flow),
+            Owner::Call(_) => self.steering.of_replies(),
+            Owner::None => Steering::OF_DATAGRAMS,
         }
     }
 

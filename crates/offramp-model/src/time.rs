@@ -3,7 +3,7 @@
 //! 64 bits of them last 213 days. Nothing here is floating point, so a run is the same on every machine. Additions
 //! saturate: a time after the end of time never comes.
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::ops::{Add, AddAssign, Sub};
 
 /// Picoseconds of a second.
@@ -20,7 +20,7 @@ const BITS_PER_BYTE: u128 = 8;
 pub struct Time(pub u64);
 
 /// A length of time, in picoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Span(pub u64);
 
 impl Time {

@@ -3,7 +3,6 @@
 //! Each number with an interval is one axis of a Latin hypercube ([`crate::sweep`]). Of two systems, a number that is an
 //! interval in both stands at the same place of it in both.
 
-use crate::compare::number;
 use crate::config::Workload;
 use crate::metrics::{METRICS, Metric};
 use crate::pool;
@@ -11,8 +10,9 @@ use crate::profile::Profile;
 use crate::profile::schema::{KEYS, Key};
 use crate::simulation::Outcome;
 use crate::sweep::{Axis, Design, Row, Sweep, SweepError, Values};
+use crate::text::render;
+use minijinja::Value;
 use serde::Serialize;
-use std::fmt::Write;
 
 /// Runs, unless told otherwise.
 pub const SAMPLES: usize = 64;
@@ -180,20 +180,7 @@ pub fn intervals(varied: &[&str]) -> String {
 
 /// What the figures may be, for people.
 pub fn text(spread: &Spread) -> String {
-    let Spread { varied, samples, failed, .. } = spread;
-    let mut out = format!("what it may be, in {samples} runs over {}\n", intervals(varied));
-    for Figure { heading, nominal, interval: [low, high], .. } in &spread.figures {
-        let [nominal, low, high] = [*nominal, *low, *high].map(number);
-        // Writing to a string does not fail.
-        let _ = writeln!(out, "  {heading:34} {nominal:>16}   {low} to {high}");
-    }
-    if spread.figures.is_empty() {
-        out.push_str("  nothing depends on them\n");
-    }
-    if let Some(why) = &spread.why {
-        let _ = writeln!(out, "  {failed} of the runs have no outcome; the first: {why}");
-    }
-    out
+    render("uncertainty.txt", Value::from_serialize(spread))
 }
 
 #[cfg(test)]

@@ -42,7 +42,7 @@ fn systems() -> impl Strategy<Value = Settings> {
 fn least_work(config: &Config) -> Span {
     let costs = &config.host.costs;
     let per_byte = Span::of_bytes(MSS, costs.checksum_fs_per_byte) + Span::of_bytes(MSS, costs.copy_fs_per_byte);
-    config.adapter.bus.processor_time(FULL_FRAME_LEN) + costs.frame + costs.tcp + per_byte
+    config.adapter.bus.processor_time(FULL_FRAME_LEN) + costs.frame_time + costs.tcp_time + per_byte
 }
 
 fn assert_bounds(config: &Config, outcome: &Outcome) {
@@ -76,7 +76,7 @@ fn assert_frames(config: &Config, outcome: &Outcome) {
     assert!(counts.interrupts <= counts.frames_arrived + counts.frames_sent, "more interrupts than reasons");
     assert!(counts.segments_received <= counts.frames_received);
     let tcp = counts.activities[Activity::Tcp as usize];
-    assert!(tcp >= config.host.costs.tcp.times(counts.segments_received), "segments that cost nothing");
+    assert!(tcp >= config.host.costs.tcp_time.times(counts.segments_received), "segments that cost nothing");
 }
 
 proptest! {

@@ -28,7 +28,7 @@ proptest! {
         let frames = outcome.counts.frames_received;
         // One more batch may have been taken than was handled.
         let ring = profile.value("adapter.receive_descriptors");
-        let took_s = config.host.costs.frame.times(frames.saturating_sub(ring)).as_s();
+        let took_s = config.host.costs.frame_time.times(frames.saturating_sub(ring)).as_s();
         let processors = config.host.processors as f64;
         prop_assert!(took_s <= outcome.seconds * processors, "{frames} frames in {} s", outcome.seconds);
     }

@@ -56,9 +56,3 @@ proptest! {
         prop_assert!(outcome.counts.bytes <= bytes, "{} of {bytes} bytes", outcome.counts.bytes);
     }
 }
-
-#[test]
-fn two_descriptors_and_a_hundred_interrupts_send_two_hundred_frames_a_second() {
-    let outcome = outcome(&system(2, 100).with("workload.time", "2s"), UdpSend);
-    assert!((398..=402).contains(&outcome.counts.frames_sent), "{:?}", outcome.counts);
-}

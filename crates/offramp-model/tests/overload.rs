@@ -73,6 +73,22 @@ proptest! {
     }
 
     #[test]
+    fn where_handlers_take_all_of_the_processor_the_backlog_bounds_what_waits_for_the_protocol(
+        costs in costs(),
+        overload_percent in 101_u64..300,
+        backlog in 1_u64..500,
+    ) {
+        let rate = overload_percent * 10_000 / costs.frame;
+        let settings = [("host.receive", "interrupt"), ("host.backlog", &backlog.to_string())];
+        let (overloaded, latency) = outcome(costs, rate, &settings);
+        // The ring, and what the socket has.
+        let waiting = backlog + 4096 + 1000;
+        prop_assert!(latency.under_way_at_end <= waiting, "{latency:?}");
+        prop_assert_eq!(latency.sender_dropped_per_second.to_bits(), 0.0_f64.to_bits());
+        prop_assert!(!latency.grows && overloaded.cpu_percent > 99.0);
+    }
+
+    #[test]
     fn a_poll_loop_with_a_budget_delivers_what_the_processor_can_when_receiving_alone_exceeds_it(
         costs in costs(),
         overload_percent in 110_u64..500,
@@ -91,15 +107,5 @@ proptest! {
         prop_assert!(other.done_per_second <= capacity * 1.01);
         let all = latency.done_per_second + latency.lost_per_second;
         prop_assert!((all / latency.offered_per_second - 1.0).abs() < 0.02, "{all} of {}", latency.offered_per_second);
-    }
-}
-
-#[test]
-fn a_host_that_receives_before_all_else_delivers_nothing_in_the_end() {
-    let costs = Costs { interrupt: 5, frame: 5, protocol: 10, application: 20 };
-    let done = |receive, rate| outcome(costs, rate, &[("host.receive", receive)]).1.done_per_second;
-    for receive in ["interrupt", "deferred"] {
-        let curve = [20_000, 40_000, 60_000, 200_000].map(|rate| done(receive, rate));
-        assert!(curve[0] > 19_000.0 && curve[1] < curve[0] && curve[3] < 100.0, "{receive}: {curve:?}");
     }
 }

@@ -233,19 +233,6 @@ proptest! {
 }
 
 #[test]
-fn the_curve_of_forwarding_falls_to_nothing_with_an_interrupt_a_frame_and_is_flat_with_a_poll_loop() {
-    let costs = Costs { interrupt: 10, frame: 10, route: 30 };
-    let curve = |settings: &[(&str, &str)]| {
-        [10_000, 20_000, 30_000, 40_000, 50_000, 100_000].map(|rate| costs.forwarded(rate, settings).1.done_per_second)
-    };
-    let livelock = curve(&[("host.receive", "interrupt"), ("host.backlog", "50")]);
-    assert!(livelock[0] > 9_990.0 && livelock[1..4].is_sorted_by(|a, b| a > b), "{livelock:?}");
-    assert!(livelock[4..].iter().all(|&done| done < 10.0), "{livelock:?}");
-    let polled = curve(&[("host.receive", "deferred"), ("host.poll_budget", "16")]);
-    assert!(polled[2..].iter().all(|done| (done / polled[2] - 1.0).abs() < 0.03), "{polled:?}");
-}
-
-#[test]
 fn equal_seeds_give_equal_bytes_and_another_seed_another_mix() {
     for workload in [Workload::Source, Workload::Forward] {
         let of = |seed: &str| {
@@ -258,64 +245,6 @@ fn equal_seeds_give_equal_bytes_and_another_seed_another_mix() {
         assert_eq!(first, again);
         assert_ne!(first, other);
     }
-}
-
-#[test]
-fn a_mix_has_its_shares() {
-    let settings = [("workload.frame_mix", "imix".to_owned()), ("workload.request_rate", "300000".to_owned())];
-    let (outcome, frames) = outcome("server-82599", Workload::Source, &settings);
-    let (weights, bytes) = IMIX.iter().fold((0, 0), |(weights, bytes), (of, len)| (weights + of, bytes + of * len));
-    let mean = outcome.bytes_per_second / frames.done_per_second;
-    assert!((mean / (bytes as f64 / weights as f64) - 1.0).abs() < 0.02, "{mean} bytes a frame");
-}
-
-#[test]
-fn two_adapters_share_a_pci_bus_and_neither_a_link_of_pci_express() {
-    let forwarded = |system: &str, settings: &[(&str, &str)]| {
-        let own = settings.iter().map(|(key, value)| (*key, (*value).to_owned()));
-        let all: Vec<_> = [("host.route_time", "0us"), ("host.frame_time", "0us"), ("host.completion_time", "0us")]
-            .map(|(key, value)| (key, value.to_owned()))
-            .into_iter()
-            .chain(own)
-            .collect();
-        outcome(system, Workload::Forward, &all)
-    };
-    let full = [("workload.frame_size", "1518byte"), ("workload.request_rate", "81000"), ("host.output_queue", "10")];
-    let (bus, frames) = forwarded("p4-e1000-pci", &full);
-    assert!(bus.bus_is_shared && bus.bus_limit_percent() > 99.0, "{:?}", bus.bus_percent);
-    assert!(frames.done_per_second < 70_000.0, "{}", frames.done_per_second);
-    let (_, alone) = forwarded("p4-e1000-pci", &[&full[..], &[("bus.kind", "unlimited")]].concat());
-    assert!(alone.done_per_second > 80_000.0, "{}", alone.done_per_second);
-    // What the second adapter asks its host for takes nothing of the first one's link, which is full.
-    let lane = [("bus.lanes", "1"), ("workload.frame_size", "256byte"), ("workload.request_rate", "4000000")];
-    let lane = [&lane[..], &[("adapter.segment_time", "0ns"), ("host.register_time", "0us")]].concat();
-    let (_, both) = forwarded("server-82599", &lane);
-    let settings: Vec<_> = lane.iter().map(|(key, value)| (*key, (*value).to_owned())).collect();
-    let (express, received) = outcome("server-82599", Workload::Source, &settings);
-    assert!(!express.bus_is_shared && express.bus_limit_percent() > 90.0, "{:?}", express.bus_percent);
-    assert!((both.done_per_second / received.done_per_second - 1.0).abs() < 0.01, "{both:?} {received:?}");
-}
-
-#[test]
-fn what_only_the_adapter_and_the_driver_limit_comes_at_the_drivers_rate_or_at_the_lines() {
-    let received = |frame_time: &str| {
-        let settings = [
-            ("host.processors", "1".to_owned()),
-            ("host.interrupt_time", "0us".to_owned()),
-            ("host.frame_time", frame_time.to_owned()),
-            ("adapter.receive_time", "0ns".to_owned()),
-            ("workload.request_rate", "20000000".to_owned()),
-            ("workload.time", "20ms".to_owned()),
-        ];
-        outcome("server-82599", Workload::Source, &settings).1
-    };
-    // 10 Gbit/s are 14.88 million of the smallest frames a second.
-    let line = received("20ns");
-    assert!((line.done_per_second / 14.880_952e6 - 1.0).abs() < 0.001, "{line:?}");
-    assert!((line.sender_dropped_per_second / 5.119_048e6 - 1.0).abs() < 0.001, "{line:?}");
-    assert!(line.under_way_at_end < 2000, "no more wait at the sender than its queue holds: {line:?}");
-    let driver = received("500ns");
-    assert!((driver.done_per_second / 2e6 - 1.0).abs() < 0.001, "{driver:?}");
 }
 
 #[test]

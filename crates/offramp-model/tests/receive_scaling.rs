@@ -19,31 +19,6 @@ fn receives(settings: &[(&str, &str)]) -> Outcome {
     run(&server(settings), TtcpReceive).unwrap()
 }
 
-/// Without coalescing, each frame costs its own receive work, which is the limit.
-fn frame_by_frame(queues: &str, flows: &str) -> Outcome {
-    // All that is under way fits into one ring: what is lost hides what queues bring.
-    let lossless = [("adapter.receive_descriptors", "4096"), ("host.receive_window", "128KiB")];
-    let settings = [("adapter.coalesce", "off"), ("adapter.queues", queues), ("workload.flows", flows)];
-    receives(&[&lossless[..], &settings].concat())
-}
-
-#[test]
-fn one_connection_is_no_faster_on_several_queues_whatever_its_hash() {
-    let single = receives(&[("adapter.queues", "1")]);
-    let of = |seed| receives(&[("adapter.queues", "4"), ("workload.seed", seed)]);
-    let shares = ["1", "2", "3", "4", "5"].map(|seed| of(seed).bytes_per_second / single.bytes_per_second);
-    assert!(shares.iter().all(|&share| (share - 1.0).abs() < 0.001), "{shares:?}");
-}
-
-#[test]
-fn many_connections_have_several_queues_work_at_once() {
-    let [one, two, four] = ["1", "2", "4"].map(|queues| frame_by_frame(queues, "32").bytes_per_second);
-    assert!((1.8..2.1).contains(&(two / one)), "{}", two / one);
-    assert!(four / one > 2.7, "{}", four / one);
-    let few = frame_by_frame("4", "2").bytes_per_second;
-    assert!(few < 1.01 * two, "two connections have two queues at most: {few} against {two}");
-}
-
 #[test]
 fn each_queue_interrupts_its_own_processor_and_processes_are_where_the_placement_says() {
     for placement in ["spread", "pinned"] {
@@ -59,13 +34,6 @@ fn each_queue_interrupts_its_own_processor_and_processes_are_where_the_placement
         assert_eq!(spare.busy_percent_by_priority[2] > 0.0, placement == "spread", "{spare:?}");
         assert_eq!(outcome.queue_loads.iter().map(|queue| queue.processor).collect::<Vec<_>>(), [Some(0), Some(1)]);
     }
-}
-
-#[test]
-fn queues_do_not_change_the_order_within_a_connection() {
-    let outcome = receives(&[("adapter.queues", "4"), ("workload.flows", "8")]);
-    assert_eq!((outcome.lost(), outcome.counts.out_of_order, outcome.counts.retransmissions), (0, 0, 0));
-    assert!(outcome.counts.segments_received > 0);
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use crate::exit::{self, FAILED, SETUP, fail};
 use crate::model::own_profile;
-use offramp_lab::calibrate::{CalibrateError, Calibration, plans, predict, predictions_text};
+use offramp_lab::calibrate::{
+    CalibrateError, Calibration, figures_text, plans, predict, predict_responses, predictions_text,
+};
 use offramp_lab::cpu::CpuTimes;
 use offramp_lab::error::LabError;
 use offramp_lab::machine;
@@ -32,7 +34,7 @@ pub const NAME: &str = "this-host";
 
 const EXAMPLES: &str = "\
 Examples:
-  offramp calibrate                                                    in three minutes
+  offramp calibrate                                                    in four minutes
   offramp model run this-host --workload ttcp --set adapter.lso=off    then the model knows this machine
   offramp model run this-host --workload ttcp-receive --set adapter.coalesce=off
 
@@ -108,6 +110,7 @@ fn calibrate(args: &Args) -> Result<(), Failure> {
     println!("\n{}\n", machine.cpu_split);
     let predictions = predict(&path.to_string_lossy(), &calibration, &experiments)?;
     print!("{}", predictions_text(&predictions));
+    print!("\n{}", figures_text(&predict_responses(&path.to_string_lossy(), &calibration, &experiments)?));
     if calibration.costs.receiver.is_none() {
         println!(
             "\nwhat a host pays that only receives was not measured: its receive work could not be moved to a processor of its own"
@@ -134,7 +137,7 @@ fn measure(args: &Args) -> Result<(Vec<Experiment>, bool), LabError> {
     // Before any thread: a user namespace can only be entered by a process of one.
     privilege::enter()?;
     let has_rps = Rig::start(&RigConfig::default())?.has_rps();
-    // Round trips are not learned from.
+    // Requests are an experiment of their own.
     let bench = Bench { program: std::env::current_exe()?, rtt_time: Duration::ZERO, rtt_rounds: 0, stop: &stop };
     let repeats = usize::from(args.repeats);
     let (mut done, total) = (0, plans.iter().map(|plan| plan.variants.len()).sum::<usize>() * repeats);

@@ -172,8 +172,7 @@ struct CheckArgs {
 
 /// Reads a workload; help and errors name all.
 fn workload() -> impl TypedValueParser<Value = Workload> {
-    let of_name = |name: String| Workload::NAMES.iter().find(|(of, _)| *of == name).map(|(_, workload)| *workload);
-    PossibleValuesParser::new(Workload::NAMES.map(|(name, _)| name)).map(move |name| of_name(name).unwrap_or_default())
+    PossibleValuesParser::new(Workload::names().map(|(name, _)| name)).try_map(|name| name.parse::<Workload>())
 }
 
 fn setting(text: &str) -> Result<(String, String), String> {
@@ -280,7 +279,7 @@ fn run_workload(args: &RunArgs, samples: &SampleArgs, html: Option<&Path>) -> Do
         let load = load::charts(&[&profile], args.workload).or_failed()?;
         write_page(&explanation::page(&profile, &outcome, spread.as_ref(), load, &command_line()), path)
     });
-    let mut text = run_text(&profile, &outcome);
+    let mut text = explain::run_text(&profile, &outcome);
     if let Some(spread) = &spread {
         let _ = write!(text, "\n{}", uncertainty::text(spread));
     }
@@ -330,60 +329,6 @@ fn warn(profile: &Profile, workload: Workload) {
     if profile.value("bus.clock") > profile.value("bus.reliable_clock") {
         eprintln!("model: at this bus.clock most hardware fails (bus.reliable_clock); the model does not");
     }
-}
-
-fn run_text(profile: &Profile, outcome: &Outcome) -> String {
-    let mut out = String::new();
-    let counts = &outcome.counts;
-    let mut line = |name: &str, value: String| {
-        // Writing to a string does not fail.
-        let _ = writeln!(out, "{name:24} {value}");
-    };
-    let kb = outcome.bytes_per_second / 1000.0;
-    let mbit = outcome.bytes_per_second * 8.0 / 1e6;
-    line("throughput", format!("{:.1} KiB/s ({kb:.1} kB/s, {mbit:.1} Mbit/s)", outcome.kib_per_second));
-    if outcome.counts.bytes_sent > 0 {
-        line("of this, sent", format!("{:.1} Mbit/s", outcome.sent_bytes_per_second * 8.0 / 1e6));
-    }
-    let busiest = outcome.busiest_processor_percent;
-    let processor = match outcome.processors {
-        1 => format!("{:.1} %", outcome.cpu_percent),
-        count => format!("{:.1} % of {count}, the busiest {busiest:.1} %", outcome.cpu_percent),
-    };
-    line("processor", processor);
-    if outcome.processors > 1 {
-        let each: Vec<_> = outcome.processor_loads.iter().map(|of| format!("{:.1} %", of.busy_percent)).collect();
-        line("each processor", each.join(", "));
-    }
-    if outcome.latency.as_ref().is_some_and(|of| of.is_of_frames) {
-        line("processor by level", explain::levels_text(outcome));
-    }
-    line("interrupts", format!("{:.0}/s", outcome.interrupts_per_second));
-    line("frames to the host", format!("{:.0}/s", outcome.frames_per_second));
-    line("frames lost", format!("{} drop, {} overrun", counts.dropped, counts.overrun));
-    line("sent again", format!("{}, after {} timeouts", counts.retransmissions, counts.timeouts));
-    line("collisions", format!("{}", counts.collisions));
-    line("line", format!("{:.1} % to the host, {:.1} % from it", outcome.line_percent[1], outcome.line_percent[0]));
-    if outcome.bus_limit_percent() > 0.0 {
-        let [to_host, from_host] = outcome.bus_percent;
-        line("bus", format!("{to_host:.1} % to the host, {from_host:.1} % from it"));
-    }
-    line("counted", format!("{:.1} s, {} events", outcome.seconds, outcome.events));
-    if let Some(latency) = &outcome.latency {
-        let _ = write!(out, "\n{}", latency.text());
-    }
-    if outcome.queue_loads.len() > 1 {
-        let _ = write!(out, "\n{}", explain::queues_text(outcome));
-    }
-    let _ = writeln!(out, "\nwhat it was made with");
-    for (key, quantity) in profile.said() {
-        let (value, scaled) = profile.used(key);
-        let interval = quantity.interval.map(|interval| key.dimension.show_interval(interval));
-        let notes: Vec<_> = scaled.into_iter().chain(interval).chain([quantity.source.clone()]).collect();
-        let tag = quantity.tag.to_string();
-        let _ = writeln!(out, "  {:28} {value:16} {tag:10} {}", key.name, notes.join("; "));
-    }
-    out
 }
 
 /// The table of claims, with what the lab measured beside it if there is a report of it.

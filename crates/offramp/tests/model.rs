@@ -385,7 +385,7 @@ fn overload_is_an_outcome_that_says_what_was_delivered_where_the_rest_was_lost_a
     let livelock = [
         ["--set", "host.receive=interrupt"],
         ["--set", "adapter.moderation=off"],
-        ["--set", "host.backlog=50"],
+        ["--set", "host.output_queue=50"],
         ["--set", "peer.gap=9.6us"],
         ["--set", "workload.time=1s"],
     ]
@@ -441,8 +441,8 @@ fn workloads_of_frames_are_listed_with_their_parameters() {
         let parameters = lines.nth(1).unwrap();
         assert_eq!(parameters.split_whitespace().any(|of| of == parameter), is_there, "{workload} {parameter}");
     }
-    let args = ["--workload", "udp-receive", "--set", "host.backlog=50", "--set", "workload.time=100ms"];
+    let args = ["--workload", "udp-receive", "--set", "host.output_queue=50", "--set", "workload.time=100ms"];
     let output = run(&[&["model", "run", "486-wd8003ep"], &args[..]].concat());
     let why = String::from_utf8(output.stderr).unwrap();
-    assert!(why.contains("host.backlog has no effect on udp-receive"), "{why}");
+    assert!(why.contains("host.output_queue has no effect on udp-receive"), "{why}");
 }

@@ -4,12 +4,15 @@ use super::CalibrateError;
 use super::experiments::{CHECKSUM_RECEIVED, CHECKSUM_SENT, LARGE_SENDS, LEARNED, PACED, UNCOALESCED};
 use super::least_squares::least_squares;
 use super::receiver::ReceiverCosts;
+use super::responses::Waits;
 use super::samples::{PerByte, Samples};
 use super::setup::{HEADERS_LEN, MSS, Setup};
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
 
 /// Largest large send that the model's profiles know.
 pub(super) const CHUNK_LEN_MAX: f64 = 65_400.0;
+/// One way over the link, as the profile assumes it.
+pub(super) const LINK_DELAY_NS: f64 = 10_000.0;
 /// Checksums that adapters make for hosts: one on sending, one on receiving.
 const CHECKSUMS: f64 = 2.0;
 
@@ -51,6 +54,8 @@ pub struct Costs {
     /// What receiving takes alone; `None`: the system does not let the receive work of a host be moved to its processor, or
     /// there is no second one.
     pub receiver: Option<ReceiverCosts>,
+    /// What a request waits for beside work; `None`: it was not measured.
+    pub waits: Option<Waits>,
 }
 
 /// One of the [`Costs`], to be named and found.
@@ -78,6 +83,9 @@ pub(super) enum Cost {
     PeerByte,
     PeerFrame,
     PeerHandOver,
+    WakeUp,
+    WakeUpTail,
+    Timer,
 }
 
 impl Cost {
@@ -106,6 +114,9 @@ impl Cost {
             Self::PeerByte => "its peer and adapters, ns/byte",
             Self::PeerFrame => "its peer and adapters, ns/frame",
             Self::PeerHandOver => "its peer and adapters, ns/hand-over",
+            Self::WakeUp => "both ends, ns/request until processes run",
+            Self::WakeUpTail => "both ends, ns/request on top, mean",
+            Self::Timer => "adapters, ns until a timer is noticed",
         }
     }
 }
@@ -137,7 +148,7 @@ impl Costs {
         let handed_over_ns = byte_ns + paced.sends * send_ns + paced.receives * receive_ns;
         let interrupts = paced.time_s * f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
         let (plain, large) = (samples.get(UNCOALESCED)?, samples.get(LARGE_SENDS)?);
-        Ok(Self {
+        let costs = Self {
             byte_ns,
             send_ns,
             receive_ns,
@@ -155,7 +166,9 @@ impl Costs {
             paced_coalesced_len: 1.0 / paced.receives,
             frames_per_segment: plain.wire_frames * MSS,
             receiver: ReceiverCosts::learn(samples),
-        })
+            waits: None,
+        };
+        Ok(Self { waits: Waits::learn(samples, &costs), ..costs })
     }
 
     /// All that were measured, in the order in which people read them.
@@ -179,6 +192,7 @@ impl Costs {
             (Cost::FramesPerSegment, self.frames_per_segment),
         ];
         values.extend(self.receiver.iter().flat_map(ReceiverCosts::values));
+        values.extend(self.waits.iter().flat_map(Waits::values));
         values
     }
 
@@ -198,6 +212,12 @@ impl Costs {
         } else {
             HandOvers { up, down: plain, acks: 0.0, chunk_len }
         }
+    }
+
+    /// Work and way of a small request and its response, as the model charges them.
+    pub(super) fn round_trip_ns(&self, setup: &Setup) -> f64 {
+        let received_ns = self.receiver.map_or(0.0, |of| of.hand_over_ns);
+        2.0 * LINK_DELAY_NS + received_ns + self.send_ns * self.frames_per_segment + self.engine_ns(setup)
     }
 
     /// The adapters, for each segment.

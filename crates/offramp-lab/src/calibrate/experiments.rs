@@ -1,7 +1,8 @@
 //! The experiments of the lab that calibration needs: those that it learns from, and those that it predicts.
 
+use super::responses;
 use super::setup::Setup;
-use crate::plan::{Plan, RECEIVER, Settings};
+use crate::plan::{Plan, RECEIVER, Settings, VariantPlan};
 use crate::traffic::Amount;
 
 /// Variants from which the costs of bytes and frames follow.
@@ -47,7 +48,9 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
     let mut plans = crate::plan::plans(settings);
     for plan in &mut plans {
         plan.variants.retain(|variant| needed.contains(&(plan.name, variant.name)));
-        for variant in plan.variants.iter_mut().filter(|variant| variant.rig.rate_bps.is_some()) {
+        // Where moderation is compared, nothing of the hosts' time is learned.
+        let is_paced = |variant: &VariantPlan| variant.rig.rate_bps.is_some() && !plan.name.starts_with("moderation");
+        for variant in plan.variants.iter_mut().filter(|variant| is_paced(variant)) {
             if let Amount::Usecs(usecs) = &mut variant.traffic.amount {
                 *usecs *= PACED_TIMES;
             }
@@ -60,7 +63,8 @@ pub fn plans(settings: &Settings) -> Vec<Plan> {
 fn needed() -> Vec<(&'static str, &'static str)> {
     let checksums = [CHECKSUM_SENT, CHECKSUM_RECEIVED].into_iter().flat_map(|name| [(name, "off"), (name, "on")]);
     let predicted = PREDICTED.into_iter().chain(PREDICTED_OF_RECEIVER).map(|(of, _)| of);
-    LEARNED.into_iter().chain([PACED]).chain(checksums).chain(LEARNED_OF_RECEIVER).chain(predicted).collect()
+    let learned = LEARNED.into_iter().chain([PACED]).chain(checksums).chain(LEARNED_OF_RECEIVER);
+    learned.chain(predicted).chain(responses::needed()).collect()
 }
 
 #[cfg(test)]

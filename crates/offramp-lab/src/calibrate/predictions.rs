@@ -82,7 +82,7 @@ impl Prediction {
     }
 }
 
-fn error_percent([predicted, measured]: [f64; 2]) -> f64 {
+pub(super) fn error_percent([predicted, measured]: [f64; 2]) -> f64 {
     100.0 * (predicted / measured - 1.0)
 }
 

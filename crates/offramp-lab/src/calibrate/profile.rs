@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use offramp_model::profile::schema::SECTIONS;
 
 use super::Calibration;
-use super::costs::{CHUNK_LEN_MAX, Cost, Costs};
+use super::costs::{CHUNK_LEN_MAX, Cost, Costs, LINK_DELAY_NS};
 use super::receiver::ReceiverCosts;
 use super::setup::{MSS, Setup};
 use crate::plan::GIGABIT_INTERRUPTS_PER_SECOND;
@@ -111,7 +111,12 @@ fn assumed() -> Vec<Line> {
         ),
         word("link.duplex", "full", "offramp's cable"),
         size("link.rate", 1000.0, "Gbit/s", "a cable in memory: the thread is the limit, and not the link"),
-        size("link.delay", 10.0, "us", "about the round trip that the lab measures, without what the processors do"),
+        size(
+            "link.delay",
+            LINK_DELAY_NS / 1000.0,
+            "us",
+            "about the round trip that the lab measures, without what the processors do",
+        ),
         size("peer.gap", 0.0, "ns", "the peer is the same processor, and its time is in the costs above"),
         size("peer.receive_window", 4.0, "MiB", "Linux grows it as far as it is needed"),
         word("peer.tcp", "cubic", "Linux' default"),
@@ -188,6 +193,11 @@ pub(super) fn settings(costs: &Costs, setup: &Setup) -> Vec<Setting> {
     if let Some(receiver) = costs.receiver {
         settings.push(Setting::time("peer.gap", receiver.peer_ns(costs, setup), Cost::PeerByte));
         settings.extend(receiver_settings(&receiver));
+    }
+    if let Some(waits) = costs.waits {
+        settings.push(Setting::time("host.wake_up_time", waits.wake_up_ns, Cost::WakeUp));
+        settings.push(Setting::time("host.wake_up_tail", waits.wake_up_tail_ns, Cost::WakeUpTail));
+        settings.push(Setting::time("adapter.timer_latency", waits.timer_ns, Cost::Timer));
     }
     settings
 }

@@ -1,7 +1,7 @@
 //! What samples say of a byte of payload.
 
 use super::predictions::CPU_PERCENT;
-use super::{CalibrateError, NANOSECONDS_PER_SECOND};
+use super::{CalibrateError, NANOSECONDS_PER_SECOND, missing};
 use crate::model::{Experiment, Sample};
 
 /// Largest uncertainty of a sample's host time, as a share of it. A hypervisor's time makes it uncertain; the limit is half
@@ -21,7 +21,7 @@ pub(super) struct Samples<'a> {
 impl Samples<'_> {
     /// What the samples of one variant of an experiment say together.
     pub(super) fn get(&self, (experiment, variant): (&str, &str)) -> Result<PerByte, CalibrateError> {
-        let missing = || CalibrateError::Missing { experiment: experiment.to_owned(), variant: variant.to_owned() };
+        let missing = || missing((experiment, variant));
         let of = self.experiments.iter().find(|of| of.name == experiment).ok_or_else(missing)?;
         let of = of.variants.iter().find(|of| of.name == variant).ok_or_else(missing)?;
         let rounds = of.samples.iter().filter(|sample| self.round.is_none_or(|round| sample.round == round));
@@ -37,6 +37,16 @@ impl Samples<'_> {
             wire_frames: middle(|of| of.wire_frames)?,
             time_s: middle(|of| of.time_s)?,
         })
+    }
+}
+
+impl Samples<'_> {
+    /// The mean of a figure of one variant of an experiment; `None` where it was not measured.
+    pub(super) fn mean(&self, (experiment, variant): (&str, &str), value: fn(&Sample) -> Option<f64>) -> Option<f64> {
+        let of = self.experiments.iter().find(|of| of.name == experiment)?;
+        let of = of.variants.iter().find(|of| of.name == variant)?;
+        let rounds = of.samples.iter().filter(|sample| self.round.is_none_or(|round| sample.round == round));
+        trimmed_mean(rounds.filter_map(value).collect())
     }
 }
 

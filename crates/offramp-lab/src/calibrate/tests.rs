@@ -27,6 +27,7 @@ const TRUE: Costs = Costs {
     paced_coalesced_len: 8_000.0,
     frames_per_segment: 1.05,
     receiver: Some(TRUE_RECEIVER),
+    waits: None,
 };
 
 const TRUE_RECEIVER: ReceiverCosts = ReceiverCosts {
@@ -302,4 +303,48 @@ fn a_sample_that_tells_nothing_costs_its_round_and_not_the_run() {
         sample.bytes = 0;
     }
     assert!(Calibration::of(&experiments).unwrap_err().to_string().contains("rx-checksum, on"));
+}
+
+/// Requests and bulk data under moderation, as a virtual machine with two processors had them: the median and the 99th
+/// percentile in microseconds, and interrupts per second of both hosts.
+fn moderated_experiments() -> Vec<Experiment> {
+    let rpc = [("off", 76.3, 101.0), ("8000/s", 140.3, 162.6), ("quiet-or-area", 77.0, 101.6), ("e1000", 76.7, 101.2)];
+    let rpc = rpc.into_iter().chain([("50 us or 32", 206.3, 233.0)]);
+    let request =
+        |(name, p50, p99)| (name, Sample { latency_p50_us: Some(p50), latency_p99_us: Some(p99), ..Sample::default() });
+    let bulk = [("8000/s", 14_148.0), ("50 us or 32", 26_744.0)];
+    let interrupted = |(name, per_s)| (name, Sample { interrupts_per_s: Some(per_s), ..Sample::default() });
+    let of = |name: &str, samples: Vec<(&str, Sample)>| {
+        let variant = |(name, sample): (&str, Sample)| {
+            let samples = (0..3).map(|round| Sample { round, ..sample.clone() }).collect();
+            Variant { name: name.to_owned(), samples, ..Variant::default() }
+        };
+        Experiment { variants: samples.into_iter().map(variant).collect(), ..experiment(name, &[]) }
+    };
+    let moderated =
+        [of("moderation-rpc", rpc.map(request).collect()), of("moderation-bulk", bulk.map(interrupted).into())];
+    experiments().into_iter().chain(moderated).collect()
+}
+
+#[test]
+fn latencies_and_interrupts_under_moderation_are_predicted_from_requests_with_none_and_with_a_gap() {
+    let experiments = moderated_experiments();
+    let calibration = Calibration::of(&experiments).unwrap();
+    let path = std::env::temp_dir().join(format!("offramp-waits-{}.toml", std::process::id()));
+    std::fs::write(&path, calibration.profile("this")).unwrap();
+    let figures = predict_responses(path.to_str().unwrap(), &calibration, &experiments);
+    std::fs::remove_file(&path).unwrap();
+    let figures = figures.unwrap();
+    let text = figures_text(&figures);
+    assert!(figures.len() == 8 && figures.iter().all(Figure::is_met) && text.contains("8 of 8 within"), "{text}");
+    let far = Figure { values: [126.0, 100.0], ..figures[0].clone() };
+    assert!(!far.is_met() && figures_text(&[far]).contains("MISS"));
+}
+
+#[test]
+fn a_machine_whose_requests_were_not_measured_predicts_none_of_them() {
+    let experiments = experiments();
+    let calibration = Calibration::of(&experiments).unwrap();
+    assert!(!calibration.profile("this").contains("wake_up_time"));
+    assert!(predict_responses("486-wd8003ep", &calibration, &experiments).unwrap().is_empty());
 }

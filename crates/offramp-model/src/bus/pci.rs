@@ -16,10 +16,13 @@ pub enum Command {
     /// Memory Write, or Memory Write and Invalidate.
     Write,
     /// Memory Read: a word or two; the bridge may fetch no more than a part of a cache line.
+    #[serde(alias = "mr")]
     Read,
     /// Memory Read Line: one cache line.
+    #[serde(alias = "mrl")]
     ReadLine,
     /// Memory Read Multiple: several cache lines.
+    #[serde(alias = "mrm")]
     ReadMultiple,
 }
 

@@ -189,8 +189,8 @@ impl Case {
         let missing = |key: &str| self.error(&format!("run.{name}.{key}"), format!("the {key} is missing"));
         let system = run.system.as_ref().or(self.system.as_ref()).ok_or_else(|| missing("system"))?;
         let workload = run.workload.as_ref().or(self.workload.as_ref()).ok_or_else(|| missing("workload"))?;
-        let names = Workload::NAMES.map(|(name, _)| name);
-        let (_, found) = Workload::NAMES.iter().find(|(name, _)| name == workload).ok_or_else(|| {
+        let found = workload.parse().map_err(|_| {
+            let names: Vec<_> = Workload::names().map(|(name, _)| name).collect();
             let why = format!("there is no workload {workload:?}; use one of: {}", names.join(", "));
             self.error("workload", why + &nearest(workload, &names))
         })?;
@@ -213,7 +213,7 @@ impl Case {
                 profile = varied;
                 fingerprint += &how;
             }
-            Ok(Planned { profile, workload: *found, fingerprint })
+            Ok(Planned { profile, workload: found, fingerprint })
         };
         settings.iter().map(planned).collect()
     }

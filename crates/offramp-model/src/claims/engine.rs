@@ -11,6 +11,7 @@ use crate::sensitivity::OF_THE_RUN;
 use crate::simulation::{ModelError, Outcome, run};
 use minijinja::value::{ValueKind, merge_maps};
 use minijinja::{Environment, Value};
+use serde::Serialize;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -98,6 +99,13 @@ impl Engine {
         let expression = self.environment.compile_expression(text).map_err(|error| error.to_string())?;
         let names = self.names(case, expression.undeclared_variables(true), variation, is_figure)?;
         expression.eval(names).map_err(|error| error.to_string())
+    }
+
+    /// Whether a condition on the curves of a chart holds.
+    pub(super) fn holds(&self, text: &str, curves: &impl Serialize) -> Result<bool, String> {
+        let curves = Value::from_iter([("of", Value::from_serialize(curves))]);
+        let found = self.environment.compile_expression(text).and_then(|expression| expression.eval(curves));
+        found.map(|value| value.is_true()).map_err(|error| error.to_string())
     }
 
     fn render(&self, case: &Case, text: &str) -> Result<String, String> {

@@ -29,6 +29,13 @@ pub(super) fn environment() -> Environment<'static> {
     environment.set_undefined_behavior(UndefinedBehavior::Strict);
     environment.add_filter("fixed", |value: f64, digits: usize| format!("{value:.digits$}"));
     environment.add_filter("signed", |value: f64, digits: usize| format!("{value:+.digits$}"));
+    environment.add_filter("at", |points: Points, x: f64| at(&points, x));
+    environment.add_filter("steps", |points: Points| -> Vec<f64> {
+        points.windows(2).map(|pair| pair[1][1] / pair[0][1]).collect()
+    });
+    environment.add_filter("over", |of: Points, to: Points| -> Result<Vec<f64>, Error> {
+        to.iter().map(|[x, y]| Ok(at(&of, *x)? / y)).collect()
+    });
     environment.add_function("ratio", |of: Value, to: Value| compare(&of, &to, &|ratio| ratio));
     environment
         .add_function("gain", |before: Value, after: Value| compare(&after, &before, &|ratio| 100.0 * (ratio - 1.0)));
@@ -59,6 +66,15 @@ pub(super) fn environment() -> Environment<'static> {
     environment
         .add_function("pcie_bench_iommu", || Value::from_serialize(IOMMU_READS.map(|(len, gbps)| (len / KIB, gbps))));
     environment
+}
+
+/// Points of a curve.
+type Points = ViaDeserialize<Vec<[f64; 2]>>;
+
+/// What a curve has at one of its points.
+fn at(points: &Points, x: f64) -> Result<f64, Error> {
+    let found = points.iter().find(|point| (point[0] - x).abs() < 1e-9);
+    found.map(|point| point[1]).ok_or_else(|| wrong(format!("no point at {x}")))
 }
 
 // The end of a `map_err`, which hands the reason over.

@@ -17,10 +17,12 @@
 //!     { name = "no wait states", y = "fast.throughput_kib_per_s" },
 //!     { name = "published", points = [[6.7, 740], [13.4, 970]] },
 //! ]
+//! holds = ["of['no wait states']|over(of['published'])|max < 1.05"]
 //! ```
 //!
 //! Runs and expressions are those of a [`Case`]. `y` is evaluated at each value of `x`, which it may
-//! name; the parameter of the axis has this value in every run.
+//! name; the parameter of the axis has this value in every run. What a panel is to show, `holds` says of its curves: `at` is the
+//! y at an x, `steps` are the ratios from each point to the next, `over` those to another curve at its points.
 
 use super::case::{Case, RunSpec, Settings, Variation, texts};
 use super::engine::Engine;
@@ -88,6 +90,8 @@ pub struct Panel {
     pub y_title: String,
     /// The curves.
     pub curves: Vec<Curve>,
+    #[serde(default)]
+    holds: Vec<String>,
 }
 
 /// Points of one system, or of a publication.
@@ -129,6 +133,15 @@ impl Mechanism {
         let drawn = drawn.into_iter().flatten().collect::<Result<Vec<_>, _>>()?;
         for (curve, points) in mechanism.panels.iter_mut().flat_map(|panel| &mut panel.curves).zip(drawn) {
             curve.points = points;
+        }
+        for panel in &mechanism.panels {
+            let curves: BTreeMap<_, _> = panel.curves.iter().map(|curve| (&curve.name, &curve.points)).collect();
+            for text in &panel.holds {
+                let wrong = |why: &str| key_error(&file.display().to_string(), "panel.holds", format!("{text}: {why}"));
+                if !engine.holds(text, &curves).map_err(|why| wrong(&why))? {
+                    return Err(wrong("it does not hold"));
+                }
+            }
         }
         Ok(mechanism)
     }
@@ -214,4 +227,16 @@ pub fn read(paths: &[PathBuf]) -> Result<Vec<Mechanism>, ProfileError> {
 }
 
 #[cfg(test)]
-mod tests;
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_chart_that_comes_with_offramp_shows_what_it_says_and_a_wrong_claim_is_refused() {
+        assert_eq!(all().unwrap_or_else(|error| panic!("{error}")).len(), EMBEDDED.len());
+        let (file, text) = EMBEDDED.iter().find(|(file, _)| file.ends_with("pci-bursts.toml")).unwrap();
+        let wrong = text.replace("|at(32)) > 1.5", "|at(32)) < 1.5");
+        assert_ne!(wrong, *text);
+        let error = Mechanism::draw(&wrong, Path::new(file)).unwrap_err().to_string();
+        assert!(error.contains("panel.holds") && error.ends_with("it does not hold"), "{error}");
+    }
+}

@@ -1,33 +1,9 @@
 //! What must fit together in a profile, which no single value can show to be wrong.
 
-use super::{Profile, ProfileError, key_error, schema};
-use crate::link::LinkConfig;
+use super::schema::{KEYS, Key};
+use super::{Profile, ProfileError, key_error};
+use crate::config;
 use crate::tcp::HEADERS_LEN;
-use crate::time::Span;
-
-/// Transfers per second and lane of each generation of PCI Express.
-const PCIE_TRANSFERS_PER_SECOND: &[u64] =
-    &[2_500_000_000, 5_000_000_000, 8_000_000_000, 16_000_000_000, 32_000_000_000, 64_000_000_000];
-/// Lanes of a PCI Express link (PCI Express Base Specification 3.0, 4.2.4: x1 to x32).
-const PCIE_LANES: &[u64] = &[1, 2, 4, 8, 12, 16, 32];
-/// Payloads and read requests (7.8.4); completions end at the same boundaries or at that of the read completion, 64 bytes.
-const PCIE_PAYLOAD_LENS: &[u64] = &[64, 128, 256, 512, 1024, 2048, 4096];
-/// Bytes of a data phase of PCI and PCI-X (PCI Local Bus Specification 2.2, 3.8: 32 and 64 bits).
-const PCI_WIDTHS: &[u64] = &[4, 8];
-/// Bytes of a transfer of a card that the processor reads: 8 and 16 bits of ISA, 32 of EISA and VESA's local bus.
-const CARD_WIDTHS: &[u64] = &[1, 2, 4];
-
-/// Which of the buses a parameter with few values belongs to, and these values.
-const FEW: [(&str, &[&str], &[u64]); 8] = [
-    ("adapter.transfer_width", &["isa"], CARD_WIDTHS),
-    ("bus.width", &["pci", "pci-x"], PCI_WIDTHS),
-    ("bus.clock", &["pcie"], PCIE_TRANSFERS_PER_SECOND),
-    ("bus.lanes", &["pcie"], PCIE_LANES),
-    ("bus.payload", &["pcie"], PCIE_PAYLOAD_LENS),
-    ("bus.read_request", &["pcie"], PCIE_PAYLOAD_LENS),
-    ("bus.completion", &["pcie"], PCIE_PAYLOAD_LENS),
-    ("bus.read_request", &["pci-x"], PCIE_PAYLOAD_LENS),
-];
 
 impl Profile {
     fn refuse(&self, name: &str, why: String) -> ProfileError {
@@ -56,8 +32,8 @@ impl Profile {
             }
         }
         self.check_bus()?;
-        self.check_link()?;
-        self.check_offloads()?;
+        config::link(self).check().map_err(|(name, why)| self.refuse(name, why))?;
+        self.check_needs()?;
         self.check_queues()
     }
 
@@ -68,44 +44,28 @@ impl Profile {
             let needed = if access == "master" { "other than \"isa\"" } else { "\"isa\"" };
             return Err(self.refuse("adapter.access", format!("{access:?} needs a bus.kind {needed}; it is {kind:?}")));
         }
-        for (name, kinds, values) in FEW {
-            if kinds.contains(&kind) && !values.contains(&self.value(name)) {
-                let show = |value| schema::find(name).map_or_else(String::new, |key| key.dimension.show(value));
-                let values: Vec<_> = values.iter().map(|&value| show(value)).collect();
-                let why =
-                    format!("there is no {kind} bus of {}; use one of: {}", show(self.value(name)), values.join(", "));
-                return Err(self.refuse(name, why));
+        let few = |key: &'static Key| Some((key, key.values.get(kind)?));
+        match KEYS.iter().filter_map(few).find(|(key, values)| !values.contains(&self.value(key.name))) {
+            Some((key, values)) => {
+                let show = |value| key.dimension.show(value);
+                let (is, values) = (show(self.value(key.name)), values.iter().map(|&value| show(value)));
+                let values: Vec<_> = values.collect();
+                let why = format!("there is no {kind} bus of {is}; use one of: {}", values.join(", "));
+                Err(self.refuse(key.name, why))
             }
-        }
-        Ok(())
-    }
-
-    /// Stations that share a line must hear of a collision while they send the shortest frame.
-    fn check_link(&self) -> Result<(), ProfileError> {
-        let link = LinkConfig {
-            rate_bps: self.value("link.rate"),
-            full_duplex: self.word("link.duplex") == "full",
-            delay: Span(self.value("link.delay")),
-        };
-        match link.check() {
-            Ok(()) => Ok(()),
-            Err((name, why)) => Err(self.refuse(name, why)),
+            None => Ok(()),
         }
     }
 
     /// What an adapter cannot do that is no bus master, or whose frames are read out one by one.
-    fn check_offloads(&self) -> Result<(), ProfileError> {
-        let needs = [
-            ("adapter.lso", "on", "adapter.access", "master"),
-            ("adapter.ipsec", "adapter", "adapter.access", "master"),
-            ("adapter.coalesce", "on", "adapter.access", "master"),
-            ("adapter.coalesce", "on", "host.receive", "deferred"),
-            ("adapter.coalesce", "host", "host.receive", "deferred"),
-        ];
-        for (name, set, needed, to_be) in needs {
-            if self.word(name) == set && self.word(needed) != to_be {
-                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {:?}", self.word(needed));
-                return Err(self.refuse(name, why));
+    fn check_needs(&self) -> Result<(), ProfileError> {
+        for key in KEYS.iter().filter(|key| !key.needs.is_empty()) {
+            let set = self.word(key.name);
+            let needs =
+                key.needs.get(set).into_iter().flatten().map(|(needed, to_be)| (needed, to_be, self.word(needed)));
+            if let Some((needed, to_be, is)) = needs.into_iter().find(|(_, to_be, is)| *to_be != is) {
+                let why = format!("{set:?} needs {needed} to be {to_be:?}; it is {is:?}");
+                return Err(self.refuse(key.name, why));
             }
         }
         Ok(())

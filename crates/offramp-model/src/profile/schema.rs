@@ -2,14 +2,18 @@
 //! says what it counts.
 
 use super::quantity::{Dimension, nearest, split};
+use crate::config::Workload;
 use crate::time::PICOSECONDS_PER_MICROSECOND;
 use Dimension::{BitRate, Bytes, Choice, Count, Frequency, Ratio, Time, TimePerByte};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::sync::LazyLock;
 
+/// Words, or what follows from them.
+type ByWord<T> = BTreeMap<&'static str, T>;
+
 /// A parameter.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Key {
     /// Section and name: `bus.clock`.
     pub name: &'static str,
@@ -25,9 +29,22 @@ pub struct Key {
     pub is_scaled: bool,
     /// Meaning, in a sentence.
     pub meaning: &'static str,
+    /// It matters only where another parameter is one of these words.
+    pub only_with: ByWord<Vec<&'static str>>,
+    /// Only these workloads have it; all do where none is named.
+    workloads: Vec<Workload>,
+    /// What other parameters must be where this one is a word.
+    pub(super) needs: ByWord<ByWord<&'static str>>,
+    /// All values, base units, that it has on a bus of a kind.
+    pub(super) values: ByWord<Vec<u64>>,
 }
 
 impl Key {
+    /// Whether a workload has it.
+    pub fn is_of(&self, workload: Workload) -> bool {
+        self.workloads.is_empty() || self.workloads.contains(&workload)
+    }
+
     /// A value as a user writes it, with its unit, in base units.
     ///
     /// # Errors
@@ -82,6 +99,14 @@ struct Entry {
     #[serde(default)]
     is_scaled: bool,
     meaning: &'static str,
+    #[serde(default)]
+    only_with: ByWord<Vec<&'static str>>,
+    #[serde(default)]
+    workloads: Vec<Workload>,
+    #[serde(default)]
+    needs: ByWord<ByWord<&'static str>>,
+    #[serde(default)]
+    values: ByWord<Vec<&'static str>>,
 }
 
 impl Entry {
@@ -95,11 +120,13 @@ impl Entry {
             words if words.is_empty() => (of_unit.unwrap_or(Count(unit)), u64::MAX),
             words => (Choice(words.leak()), last),
         };
-        let end = |text: Option<&str>, otherwise| {
-            text.map(split).map_or(Ok(otherwise), |(number, unit)| dimension.value(number, unit))
-        };
-        let Self { name, default, is_scaled, meaning, .. } = self;
-        Ok(Key { name, dimension, min: end(self.min, 0)?, max: end(self.max, last)?, default, is_scaled, meaning })
+        let value = |text: &str| dimension.value(split(text).0, split(text).1);
+        let end = |text: Option<_>, otherwise| text.map_or(Ok(otherwise), value);
+        let (min, max) = (end(self.min, 0)?, end(self.max, last)?);
+        let all = |(kind, of): (_, Vec<_>)| Ok((kind, of.into_iter().map(value).collect::<Result<_, String>>()?));
+        let values = self.values.into_iter().map(all).collect::<Result<_, String>>()?;
+        let Self { name, default, is_scaled, meaning, only_with, workloads, needs, .. } = self;
+        Ok(Key { name, dimension, min, max, default, is_scaled, meaning, only_with, workloads, needs, values })
     }
 }
 
@@ -160,6 +187,11 @@ mod tests {
             assert!(KEYS[at + 1..].iter().all(|other| other.name != key.name), "{}", key.name);
             let section = key.name.split_once('.').unwrap().0;
             assert!(SECTIONS.contains(&section), "{}", key.name);
+            let needs = key.needs.values().flatten().map(|(other, word)| (other, vec![*word]));
+            for (other, words) in key.only_with.clone().iter().map(|(a, b)| (a, b.clone())).chain(needs) {
+                let Some(Choice(known)) = find(other).map(|key| key.dimension) else { panic!("{}: {other}", key.name) };
+                assert!(words.iter().all(|word| known.contains(word)), "{}: {words:?}", key.name);
+            }
         }
     }
 }

@@ -1,5 +1,4 @@
 use super::*;
-use crate::config::Workload;
 
 /// A directory with files that goes when it is dropped.
 struct Files(PathBuf);
@@ -27,6 +26,12 @@ impl Drop for Files {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// A table of `wrong.toml`.
+fn wrong(name: &str) -> Vec<[String; 3]> {
+    let mut tables: BTreeMap<String, Vec<[String; 3]>> = toml::from_str(include_str!("wrong.toml")).unwrap();
+    tables.remove(name).unwrap()
 }
 
 const ADAPTER: &str = "kind = \"adapter\"\ntitle = \"mine\"\nextends = \"wd8003ep\"\n[adapter]\n";
@@ -62,65 +67,12 @@ fn a_file_of_a_user_starts_from_another_one_and_says_what_differs() {
 
 #[test]
 fn what_is_wrong_in_a_file_is_said_with_file_key_reason_and_nearest_name() {
-    // Lines behind a system's [bus]; REST is a tag and a source.
-    let lines = [
-        (r#"clok = { value = 8, unit = "MHz", REST }"#, "bus.clok", r#"did you mean "bus.clock""#),
-        ("clock = { value = 8, REST }", "bus.clock", "the unit is missing"),
-        (r#"clock = { value = 8, unit = "us", REST }"#, "bus.clock", "does not fit"),
-        (r#"clock = { value = 0, unit = "Hz", REST }"#, "bus.clock", "out of range"),
-        (r#"clock = { value = -8, unit = "MHz", REST }"#, "bus.clock", "not a number"),
-        (r#"clock = { value = true, unit = "MHz", REST }"#, "bus.clock", "no value"),
-        (r#"clock = { value = 8, unit = "MHz", tag = "assumed", source = " " }"#, "bus.clock", "source is empty"),
-        (r#"clock = { value = 8, unit = "MHz", tag = "fitted", source = "x" }"#, "bus.clock", "fitted_to"),
-        (r#"clock = { value = 8, unit = "MHz", tag = "guessed", source = "x" }"#, "bad.toml", "guessed"),
-        ("clock = 8", "bad.toml: bus.clock", "expected"),
-        (r#"clock = { value = 8, units = "MHz", REST }"#, "bus.clock", r#"did you mean "unit""#),
-        (r#"clock = { value = 8, unit = "MHz", tag = "assumed" }"#, "bus.clock", "source is missing"),
-        (r#"clock = { value = 8, unit = "MHz", interval = 8, REST }"#, "bus.clock", "[low, high]"),
-        (r#"clock = { value = 8, unit = "MHz", interval = [8], REST }"#, "bus.clock", "[low, high]"),
-        (
-            r#"clock = { value = 8, unit = "MHz", interval = [9, 10], REST }"#,
-            "bus.clock",
-            "9 MHz to 10 MHz does not hold its value of 8 MHz",
-        ),
-        (r#"clock = { value = 8, unit = "MHz", interval = [9, 7], REST }"#, "bus.clock", "the smaller end first"),
-        (
-            r#"clock = { value = 8, unit = "MHz", interval = [0, 9], REST }"#,
-            "bus.clock",
-            "its interval: 0 Hz is out of range",
-        ),
-        (
-            r#"clock = { value = 8, unit = "MHz", interval = ["7", 9], REST }"#,
-            "bus.clock",
-            r#"its interval: "7" is no value"#,
-        ),
-        ("[adapter]\noverflow = { value = \"drop\", interval = [0, 1], REST }", "adapter.overflow", "it is a word"),
-        ("clock = { value = 8, intervall = [7, 9], REST }", "bus.clock", r#"did you mean "interval""#),
-        ("[adaptor]", "bad.toml: adaptor", r#"did you mean "adapter""#),
-        (
-            "[adapter]\nreceive_descriptors = { value = 0, unit = \"frame\", REST }",
-            "adapter.receive_descriptors",
-            "out of range",
-        ),
-        (
-            "[workload]\nmss = { value = 60000, unit = \"byte\", REST }",
-            "host.receive_window",
-            "does not take one segment",
-        ),
-    ];
-    let files = [
-        ("kind = \"system\"\n", "bad.toml: title", "missing"),
-        ("kind = \"bus\"\ntitle = \"x\"\n", "bad.toml: kind", "a system is wanted"),
-        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhots = \"486dx-40\"\n", "parts.hots", r#""host""#),
-        ("kind = \"system\"\ntitle = \"x\"\n[parts]\nhost = \"486dx40\"\n", "486dx40", r#""486dx-40""#),
-        ("no profile", "bad.toml", ""),
-    ];
-    let line = |(text, key, why): (&str, _, _)| {
+    let line = |[text, key, why]: &[String; 3]| {
         let text = text.replace("REST", "tag = \"assumed\", source = \"a test\"");
-        (format!("kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\n{text}\n"), [key, why])
+        let text = format!("kind = \"system\"\ntitle = \"x\"\nextends = \"486-wd8003ep\"\n[bus]\n{text}\n");
+        [text, key.clone(), why.clone()]
     };
-    let files = files.map(|(text, key, why)| (text.to_owned(), [key, why]));
-    for (text, expected) in lines.map(line).into_iter().chain(files) {
+    for [text, expected @ ..] in wrong("lines").iter().map(line).chain(wrong("files")) {
         let files = Files::new("wrong", &[("bad.toml", &text)]);
         let error = files.error("bad.toml");
         assert!(expected.iter().all(|part| error.contains(part)), "{text}\n{error}");
@@ -221,25 +173,8 @@ fn a_user_sets_a_parameter_with_its_unit() {
     profile.set("adapter.overflow", "overrun").unwrap();
     profile.set("workload.flows", "2").unwrap();
     assert_eq!(profile.value("workload.flows"), 2);
-    for (name, text, why) in [
-        ("bus.clock", "13.4", "the unit is missing"),
-        ("bus.clk", "13.4MHz", "did you mean \"bus.clock\""),
-        ("adapter.overflow", "lose", "none of"),
-        ("host.receive_window", "1460byte", ""),
-        ("adapter.lso", "on", "\"on\" needs adapter.access to be \"master\""),
-        ("adapter.coalesce", "on", "needs adapter.access to be \"master\""),
-        ("adapter.coalesce", "host", "needs host.receive to be \"deferred\""),
-        ("workload.flows", "2.5", "\"2.5\" flow is not a whole number of flow"),
-        ("host.processors", "1.4", "not a whole number"),
-        ("adapter.interrupt_wait", "1.5us", "not a whole number of 1 us"),
-        ("adapter.transfer_width", "3byte", "there is no isa bus of 3 byte; use one of: 1 byte, 2 byte, 4 byte"),
-        ("bus.kind", "pcie", "\"memory\" needs a bus.kind \"isa\"; it is \"pcie\""),
-        ("adapter.access", "master", "needs a bus.kind other than \"isa\""),
-        ("adapter.transmit_fifo", "1600byte", ""),
-        ("workload.tcp_options", "40byte", ""),
-        ("peer.receive_window", "1460byte", ""),
-        ("workload.mss", "9000byte", "a window of 1460 bytes does not take one segment"),
-    ] {
+    for [name, text, why] in wrong("settings") {
+        let (name, text, why) = (name.as_str(), text.as_str(), why.as_str());
         let result = profile.set(name, text).map_err(|error| error.to_string());
         assert_eq!(result.is_ok(), why.is_empty(), "{name} {result:?}");
         assert!(result.err().unwrap_or_default().contains(why), "{name}");

@@ -242,7 +242,7 @@ impl Dma {
             return None;
         }
         self.receive_fifo += len;
-        self.receive_free = self.receive_free.max(began) + self.engine.receive;
+        self.receive_free = self.receive_free.max(began) + self.engine.receive_time;
         let ready = self.receive_free;
         let ready = self.crypt(ready, len);
         let descriptors = Descriptors::new(&self.engine, len.div_ceil(self.engine.buffer));
@@ -270,7 +270,7 @@ impl Dma {
         let bytes = if is_first { piece.len } else { piece.len - headers_len };
         let Transfer { done, from, taken } = master.read(now, bytes, is_part, &Descriptors::new(&self.engine, count));
         self.busy[1].book(now, from, taken);
-        self.transmit_free = self.transmit_free.max(done) + self.engine.segment;
+        self.transmit_free = self.transmit_free.max(done) + self.engine.segment_time;
         let ready = self.transmit_free;
         let ready = self.crypt(ready, piece.len);
         self.advance(is_last, piece.len - headers_len.min(piece.len));

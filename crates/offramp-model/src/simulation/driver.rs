@@ -260,7 +260,7 @@ impl Simulation {
     /// The driver processes what is completed. Whether that takes time: then it goes on in [`Self::on_completions`].
     fn process_completions(&mut self, queue: usize, priority: Priority) -> bool {
         let completed = std::mem::take(&mut self.drivers[queue].completed);
-        let took = self.config.host.costs.completion.times(completed.sends);
+        let took = self.config.host.costs.completion_time.times(completed.sends);
         if took == Span::ZERO {
             self.release(queue, completed);
             return false;
@@ -331,7 +331,7 @@ impl Simulation {
             driver.turn = self.interrupt_turn;
             self.enter_interrupt(queue);
         } else if let Some(due_ns) = driver.moderators().filter_map(|moderator| moderator.next_due_ns()).min() {
-            let due = Time::START + Span::ns(due_ns.max(now_ns + 1));
+            let due = Time::START + Span::ns(due_ns.max(now_ns + 1)) + self.config.adapter.timer_latency;
             if driver.moderation_at.is_none_or(|at| due < at) {
                 driver.moderation_at = Some(due);
                 self.events.schedule(due, Event::Moderation { queue });
@@ -342,8 +342,8 @@ impl Simulation {
     /// The handler begins. No other interrupt comes until what it has deferred has ended.
     pub(super) fn enter_interrupt(&mut self, queue: usize) {
         let costs = self.config.host.costs;
-        let wake = if self.finds_idle(&Job::InterruptEntry { queue }) { costs.wake } else { Span::ZERO };
-        let took = costs.interrupt + wake;
+        let wake = if self.finds_idle(&Job::InterruptEntry { queue }) { costs.wake_time } else { Span::ZERO };
+        let took = costs.interrupt_time + wake;
         let driver = &mut self.drivers[queue];
         (driver.is_active, driver.interrupted_at) = (true, self.now);
         driver.handling = driver.moderator.measures_next().then_some(Handling { frames: 0, took });
@@ -368,11 +368,11 @@ impl Simulation {
                     driver.moderator.costed(took.whole_ns());
                 }
             }
-            ReceiveIn::Deferred { .. } => self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]),
+            ReceiveIn::Deferred { .. } => self.begin_poll(queue),
         }
     }
 
-    fn polls(&self) -> bool {
+    pub(super) fn polls(&self) -> bool {
         let is_deferred = matches!(self.config.host.receive_in, ReceiveIn::Deferred { .. });
         is_deferred && self.config.host.poll_interval > Span::ZERO
     }
@@ -390,7 +390,7 @@ impl Simulation {
     pub(super) fn on_poll(&mut self, queue: usize) {
         let driver = &mut self.drivers[queue];
         (driver.poll_is_scheduled, driver.is_polling, driver.interrupted_at) = (false, true, self.now);
-        self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
+        self.begin_poll(queue);
     }
 
     /// The handler reads the next frame out, or ends.
@@ -405,7 +405,7 @@ impl Simulation {
         let Some(first) = driver.memory.begin() else { return driver.ends() };
         self.counts.ring_wait += Span::ns(self.now.ns().saturating_sub(first.at_ns));
         let costs = [
-            (Activity::Driver, self.config.host.costs.frame),
+            (Activity::Driver, self.config.host.costs.frame_time),
             (Activity::Bus, self.config.adapter.bus.processor_time(first.len as u64)),
         ];
         driver.handles(1, &costs);
@@ -430,6 +430,9 @@ impl Simulation {
 
     /// A deferred driver processes what is completed, once, and then takes the frames that are there.
     pub(super) fn begin_batch(&mut self, queue: usize) {
+        if self.is_out_of_budget(queue) {
+            return self.wait_for_turn(queue);
+        }
         self.drivers[queue].seen();
         if !self.process_completions(queue, Priority::Softirq) {
             self.take_batch(queue);
@@ -457,11 +460,11 @@ impl Simulation {
         // A coalesced frame was several frames, and the moderator has counted each.
         self.drivers[queue].handles(found as u64, &[]);
         let holds = self.batch_holds(queue, found);
-        let coalescing = self.config.adapter.coalescing;
-        if coalescing.by != CoalescedBy::Nobody {
-            coalesce(&mut batch, coalescing.segments_max);
+        let AdapterConfig { coalesced_by, segments_max, .. } = self.config.adapter;
+        if coalesced_by != CoalescedBy::Nobody {
+            coalesce(&mut batch, segments_max);
         }
-        if holds && coalescing.by == CoalescedBy::Host {
+        if holds && coalesced_by == CoalescedBy::Host {
             self.drivers[queue].held = self.hold(&mut batch);
         }
         let is_reversed = self.config.host.receive_in == ReceiveIn::Deferred { reversed: true };
@@ -476,7 +479,7 @@ impl Simulation {
     /// Takes out of a batch what software holds for further segments: the last aggregate of each connection, if it is open
     /// and was begun in this tick.
     fn hold(&self, batch: &mut Vec<Aggregate>) -> Vec<Aggregate> {
-        let segments_max = self.config.adapter.coalescing.segments_max;
+        let segments_max = self.config.adapter.segments_max;
         let last_of = |flow| batch.iter().rposition(|of| of.frame.flow() == flow);
         let is_held: Vec<bool> = (batch.iter().enumerate())
             .map(|(at, of)| of.is_open(segments_max) && !self.is_old(of.since) && last_of(of.frame.flow()) == Some(at))
@@ -496,11 +499,11 @@ impl Simulation {
             }
             return;
         };
-        let by_host = self.config.adapter.coalescing.by == CoalescedBy::Host;
+        let by_host = self.config.adapter.coalesced_by == CoalescedBy::Host;
         let handled = if by_host { segments } else { 1 };
-        let gro = if by_host { self.config.host.costs.gro } else { Span::ZERO };
+        let gro = if by_host { self.config.host.costs.gro_time } else { Span::ZERO };
         let costs = [
-            (Activity::Driver, (self.config.host.costs.frame + gro).times(handled)),
+            (Activity::Driver, (self.config.host.costs.frame_time + gro).times(handled)),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame.len)),
         ];
         self.drivers[queue].handles(0, &costs);
@@ -520,7 +523,7 @@ impl Simulation {
     }
 
     pub(super) fn on_mask(&mut self) {
-        let costs = [(Activity::Masked, self.config.host.mask)];
+        let costs = [(Activity::Masked, self.config.host.mask_time)];
         self.work(Priority::Interrupt, Job::Mask, &costs);
         self.schedule_mask();
     }

@@ -27,6 +27,8 @@ const LATENCY_MAX_NS: u64 = 3_600_000_000_000;
 const DIGITS: u8 = 3;
 /// What a frame in a socket's buffer counts beside its bytes: an `sk_buff` or an mbuf.
 const BUFFER_HEADER_LEN: u64 = 256;
+/// Part of those due by which those under way have to grow, so that it is said.
+const GROWTH_PARTS: u64 = 100;
 /// Buckets of the printed histogram: the first one's end in ns, and the ratio of an end to the one before it.
 const BUCKETS: (u64, f64) = (1000, std::f64::consts::SQRT_2);
 
@@ -216,6 +218,8 @@ pub(super) struct Exchanges {
     /// Raw frames that the host's process has not sent yet.
     pub(super) unsent: u64,
     under_way: Occupancy,
+    /// How many were under way when counting began.
+    under_way_at_start: u64,
     queues: [Occupancy; QUEUES.len()],
     latencies: Histogram<u64>,
     stages: [u128; STAGES.len()],
@@ -245,6 +249,7 @@ impl Exchanges {
             socket_len: 0,
             unsent: 0,
             under_way: Occupancy::default(),
+            under_way_at_start: 0,
             queues: Default::default(),
             latencies,
             stages: [0; STAGES.len()],
@@ -294,6 +299,7 @@ impl Exchanges {
     /// Counting begins.
     pub(super) fn count_from(&mut self, now: Time) {
         self.under_way.count_from(now);
+        self.under_way_at_start = self.under_way.count;
         self.queues.iter_mut().for_each(|queue| queue.count_from(now));
         (self.done, self.offered, self.lost) = (0, 0, [0; PLACES]);
         self.stages = [0; STAGES.len()];
@@ -378,6 +384,12 @@ impl Exchanges {
         Some(of.message)
     }
 
+    /// Whether more were due than were done or lost: by more than a part of those due, and than come at once.
+    fn grows(&self) -> bool {
+        let more = self.under_way.count.saturating_sub(self.under_way_at_start);
+        more > self.config.at_once() && more * GROWTH_PARTS > self.offered
+    }
+
     /// Their results by `now`, over the time that was counted.
     pub(super) fn outcome(&mut self, now: Time, counted: Span) -> Latency {
         let us = |quantile| self.latencies.value_at_quantile(quantile) as f64 / 1e3;
@@ -388,7 +400,9 @@ impl Exchanges {
             up_to_ns: bucket.value_iterated_to(),
             count: bucket.count_since_last_iteration(),
         });
-        let is_of_frames = self.is_of_frames();
+        let (is_of_frames, grows) = (self.is_of_frames(), self.grows());
+        let begun = self.slots.iter().filter(|of| of.message.number > 0).map(|of| of.due);
+        let waited = begun.fold(Span::ZERO, |sum, due| sum + now.since(due).min(counted));
         let lost = |place| per_second(self.lost[place as usize]);
         let queue = |(name, of): (&'static str, &mut Occupancy)| QueueMean { name, mean_frames: of.mean(now, counted) };
         let queues = QUEUES.into_iter().zip(&mut self.queues).map(queue);
@@ -403,7 +417,10 @@ impl Exchanges {
             socket_dropped_per_second: lost(Place::Socket),
             output_queue_dropped_per_second: lost(Place::OutputQueue),
             under_way: self.under_way.mean(now, counted),
+            under_way_at_start: self.under_way_at_start,
             under_way_at_end: self.under_way.count,
+            under_way_at_end_us: waited.as_us() / self.under_way.count.max(1) as f64,
+            grows,
             queues: queues.filter(|_| is_of_frames).collect(),
             mean_us: self.latencies.mean() / 1e3,
             p50_us: us(0.5),
@@ -440,13 +457,13 @@ impl Simulation {
 
     fn schedule_arrival(&mut self, from_host: bool) {
         let Some(exchanges) = &self.exchanges else { return };
-        let ExchangeConfig { arrivals, rate_per_second, burst, .. } = exchanges.config;
+        let ExchangeConfig { arrivals, request_rate, burst, .. } = exchanges.config;
         let arrived = exchanges.arrived[usize::from(from_host)];
         let at = match arrivals {
-            Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / rate_per_second)),
+            Arrivals::Poisson => self.now + self.exponential(Span(PICOSECONDS_PER_SECOND / request_rate)),
             // By the clock, so that no rounding adds up.
-            Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, rate_per_second),
-            Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, rate_per_second),
+            Arrivals::Bursts => Time::START + Span::of_cycles(arrived + burst, request_rate),
+            Arrivals::Closed | Arrivals::Periodic => Time::START + Span::of_cycles(arrived + 1, request_rate),
         };
         self.events.schedule(at, Event::RequestDue { from_host });
     }
@@ -511,15 +528,15 @@ impl Simulation {
         let len = if message.is_response { of.response_len } else { of.request_len };
         let frames = exchanges.frames(message);
         let (write, (protocol, each)) = match of.carrier {
-            Carrier::Tcp => (costs.write, (Activity::Segment, costs.segment)),
-            Carrier::Udp => (costs.write, (Activity::Udp, costs.udp)),
+            Carrier::Tcp => (costs.write_time, (Activity::Segment, costs.segment_time)),
+            Carrier::Udp => (costs.write_time, (Activity::Udp, costs.udp_time)),
             // Nothing but the driver sends it.
             Carrier::Frame(_) => (Span::ZERO, (Activity::Driver, Span::ZERO)),
         };
         [
             (Activity::Process, write),
             (protocol, each.times(frames.len() as u64)),
-            (Activity::Registers, costs.register.times(frames.len() as u64)),
+            (Activity::Registers, costs.register_time.times(frames.len() as u64)),
             (Activity::Copy, Span::of_bytes(len, costs.write_copy_fs_per_byte)),
             (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
@@ -547,8 +564,8 @@ impl Simulation {
         let costs = self.config.host.costs;
         let Some(of) = self.config.workload.exchange else { return };
         let protocol = match of.carrier {
-            Carrier::Tcp => (Activity::Tcp, costs.tcp),
-            Carrier::Udp => (Activity::Udp, costs.udp),
+            Carrier::Tcp => (Activity::Tcp, costs.tcp_time),
+            Carrier::Udp => (Activity::Udp, costs.udp_time),
             Carrier::Frame(_) if of.forwards => return self.receive_to_forward(message, len),
             // No protocol takes it.
             Carrier::Frame(_) => return self.finish(message),
@@ -559,13 +576,14 @@ impl Simulation {
             (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
         ];
-        self.work(Priority::Softirq, Job::Message(message), &costs);
+        self.work_of_protocol(Job::Message(message), &costs);
     }
 
     /// The protocol of the host has a frame: the last one of a message wakes the process.
     pub(super) fn on_message(&mut self, message: Message) {
         let Some(exchanges) = &mut self.exchanges else { return };
         exchanges.mark(self.now, message, Stage::Softirq);
+        exchanges.move_to(self.now, message, None);
         let of = exchanges.config;
         if of.forwards {
             return self.forward(message);
@@ -573,15 +591,33 @@ impl Simulation {
         if !exchanges.completes(message) {
             return;
         }
-        let is_tcp = of.carrier == Carrier::Tcp;
-        let len = if message.is_response { of.response_len } else { of.request_len };
-        if !message.is_response && !is_tcp {
+        if !message.is_response && of.carrier != Carrier::Tcp {
             if exchanges.socket_len + exchanges.request_buffer_len() > self.config.host.ack_policy.window {
                 return self.lose(message, Place::Socket);
             }
             exchanges.socket_len += exchanges.request_buffer_len();
         }
-        let service = self.config.host.costs.rpc;
+        match self.wake_up(message) {
+            Span::ZERO => self.serve(message),
+            wait => self.events.schedule(self.now + wait, Event::WakeUp(message)),
+        }
+    }
+
+    /// How long a process sleeps on that a message wakes; nothing of one that has work.
+    fn wake_up(&mut self, message: Message) -> Span {
+        let (least, tail) = (self.config.host.wake_up_time, self.config.host.wake_up_tail);
+        let processor = self.place(Priority::User, &Job::Process(message));
+        if least + tail == Span::ZERO || self.cpus[processor].waiting(Priority::User) > 0 {
+            return Span::ZERO;
+        }
+        least + self.exponential(tail)
+    }
+
+    /// The process of the host has work with a message.
+    pub(super) fn serve(&mut self, message: Message) {
+        let Some(of) = self.config.workload.exchange else { return };
+        let len = if message.is_response { of.response_len } else { of.request_len };
+        let service = self.config.host.costs.rpc_time;
         let service = if of.service_is_exponential { self.exponential(service) } else { service };
         let [read, copy] = self.read_costs(len);
         let mut costs = vec![read, copy, (Activity::Rpc, service)];
@@ -643,7 +679,7 @@ impl Simulation {
             return self.finish(message);
         }
         if let Some(response) = exchanges.response_to(message) {
-            self.events.schedule(self.now + self.config.peer.service, Event::SendMessage(response));
+            self.events.schedule(self.now + self.config.peer.service_time, Event::SendMessage(response));
         }
     }
 
@@ -656,7 +692,7 @@ impl Simulation {
         exchanges.done += 1;
         exchanges.end(self.now, message);
         self.counts.bytes += exchanges.kinds[of.kind].bytes;
-        let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround };
+        let wait = if message.from_host { Span::ZERO } else { self.config.peer.turnaround_time };
         self.next_of_loop(message.from_host, wait);
     }
 

@@ -1,10 +1,8 @@
 //! Raw frames: what their sender has no time for, and their way through a host that forwards them.
 
-use super::exchange::{Message, Place, Queue};
+use super::exchange::{Message, Queue};
 use super::line::SENDER_FRAMES;
 use super::{Activity, Content, Frame, Job, PEER, Simulation};
-use crate::config::ReceiveIn;
-use crate::cpu::Priority;
 
 impl Simulation {
     /// A sender of raw frames has as many before the next one as its own queue holds.
@@ -17,32 +15,20 @@ impl Simulation {
         self.is_behind(PEER, frames_max, exchanges.frame_len_max())
     }
 
-    /// A raw frame waits for the softirq that forwards it. One that an interrupt handler has read out is lost where the backlog
-    /// is full.
+    /// A raw frame waits for the softirq that forwards it.
     pub(super) fn receive_to_forward(&mut self, message: Message, len: u64) {
-        let job = Job::Message(message);
-        let processor = self.place(Priority::Softirq, &job);
-        let is_full = self.backlogs[processor] >= self.config.host.backlog;
-        if is_full && self.config.host.receive_in == ReceiveIn::Interrupt {
-            return self.lose(message, Place::Backlog);
-        }
-        self.backlogs[processor] += 1;
-        self.exchanges.iter_mut().for_each(|of| of.move_to(self.now, message, Some(Queue::Backlog)));
         let costs = &self.config.host.costs;
         let costs = [
-            (Activity::Route, costs.route),
-            (Activity::Registers, costs.register),
+            (Activity::Route, costs.route_time),
+            (Activity::Registers, costs.register_time),
             (Activity::Bus, self.config.adapter.bus.processor_time(len)),
         ];
-        self.work(Priority::Softirq, job, &costs);
+        self.work_of_protocol(Job::Message(message), &costs);
     }
 
     /// The host sends a raw frame out of its second adapter.
     pub(super) fn forward(&mut self, message: Message) {
-        let processor = self.place(Priority::Softirq, &Job::Message(message));
-        self.backlogs[processor] -= 1;
         let Some(exchanges) = &mut self.exchanges else { return };
-        exchanges.move_to(self.now, message, None);
         if let Some(forwarded) = exchanges.response_to(message) {
             self.transmit_message(forwarded);
         }

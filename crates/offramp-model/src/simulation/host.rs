@@ -1,6 +1,8 @@
 //! TCP, UDP and the processes of the host under study.
 
+use super::exchange::{Place, Queue};
 use super::{Activity, Content, Event, Frame, Job, Simulation};
+use crate::config::ReceiveIn;
 use crate::cpu::Priority;
 use crate::link::FRAME_LEN_MIN;
 use crate::rpc::{Call, REQUEST_FRAME_LEN};
@@ -18,7 +20,7 @@ impl Simulation {
             Content::Segment { flow, start, len } => {
                 let sum_fs_per_byte = costs.checksum_fs_per_byte.max(costs.capture_fs_per_byte);
                 let costs = [
-                    (Activity::Tcp, costs.tcp),
+                    (Activity::Tcp, costs.tcp_time),
                     (Activity::Checksum, Span::of_bytes(len, sum_fs_per_byte)),
                     (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
                 ];
@@ -26,11 +28,11 @@ impl Simulation {
             }
             Content::Fragment { slot, number, attempt } => {
                 let checksum = Span::of_bytes(frame.len, costs.checksum_fs_per_byte);
-                let costs = [(Activity::Udp, costs.udp), (Activity::Checksum, checksum)];
+                let costs = [(Activity::Udp, costs.udp_time), (Activity::Checksum, checksum)];
                 self.work_of_protocol(Job::Fragment { slot, number, attempt }, &costs);
             }
             Content::Ack { flow, next, window } => {
-                let costs = [(Activity::AckReceived, costs.ack_receive)];
+                let costs = [(Activity::AckReceived, costs.ack_receive_time)];
                 self.work_of_protocol(Job::AckIn { flow, next, window }, &costs);
             }
             Content::Message(message) => self.receive_message(message, frame.len),
@@ -39,7 +41,28 @@ impl Simulation {
         }
     }
 
-    fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
+    /// An interrupt handler leaves frames to softirqs.
+    pub(super) fn has_backlogs(&self) -> bool {
+        self.config.host.receive_in == ReceiveIn::Interrupt
+    }
+
+    /// A frame waits for the softirq of its protocol. One that an interrupt handler has read out is lost where the backlog is
+    /// full.
+    pub(super) fn work_of_protocol(&mut self, job: Job, costs: &[(Activity, Span)]) {
+        if self.has_backlogs() {
+            let processor = self.place(Priority::Softirq, &job);
+            if self.backlogs[processor] >= self.config.host.backlog {
+                self.counts.backlog_dropped += 1;
+                if let Job::Message(message) = job {
+                    self.lose(message, Place::Backlog);
+                }
+                return;
+            }
+            self.backlogs[processor] += 1;
+        }
+        if let (Job::Message(message), Some(exchanges)) = (job, &mut self.exchanges) {
+            exchanges.move_to(self.now, message, Some(Queue::Backlog));
+        }
         self.work(Priority::Softirq, job, costs);
     }
 
@@ -74,7 +97,7 @@ impl Simulation {
 
     fn ack_costs(&self) -> [(Activity, Span); 2] {
         let bus = self.config.adapter.bus.processor_time(self.ack_frame_len());
-        [(Activity::Ack, self.config.host.costs.ack), (Activity::Bus, bus)]
+        [(Activity::Ack, self.config.host.costs.ack_time), (Activity::Bus, bus)]
     }
 
     pub(super) fn on_ack_built(&mut self, flow: usize, next: u64, window: u64) {
@@ -88,7 +111,7 @@ impl Simulation {
 
     pub(super) fn delay_ack(&mut self, flow: usize, from: Time) {
         let is_ours = self.flows[flow].is_to_host;
-        let wait = if is_ours { self.config.host.delayed_ack } else { self.config.peer.delayed_ack };
+        let wait = if is_ours { self.config.host.delayed_ack_time } else { self.config.peer.delayed_ack_time };
         let due = from + wait;
         let state = &mut self.flows[flow];
         state.ack_due = Some(due);
@@ -129,7 +152,7 @@ impl Simulation {
 
     pub(super) fn read_costs(&self, bytes: u64) -> [(Activity, Span); 2] {
         let costs = &self.config.host.costs;
-        let reads = costs.read.times(bytes.div_ceil(costs.read_chunk));
+        let reads = costs.read_time.times(bytes.div_ceil(costs.read_chunk));
         [(Activity::Process, reads), (Activity::Copy, Span::of_bytes(bytes, costs.copy_fs_per_byte))]
     }
 
@@ -158,7 +181,7 @@ impl Simulation {
         self.calls[slot].deadline = deadline;
         self.watch_call(slot);
         let bus = self.config.adapter.bus.processor_time(REQUEST_FRAME_LEN);
-        let costs = [(Activity::Udp, self.config.host.costs.udp), (Activity::Bus, bus)];
+        let costs = [(Activity::Udp, self.config.host.costs.udp_time), (Activity::Bus, bus)];
         self.work(Priority::User, Job::Call { slot }, &costs);
     }
 
@@ -203,7 +226,7 @@ impl Simulation {
             call.is_answered = true;
             call.deadline = Time::NEVER;
             let [process, copy] = self.read_costs(self.config.workload.rpc_size);
-            let costs = [process, copy, (Activity::Rpc, self.config.host.costs.rpc)];
+            let costs = [process, copy, (Activity::Rpc, self.config.host.costs.rpc_time)];
             self.work(Priority::User, Job::Reply { slot }, &costs);
         }
     }

@@ -1,7 +1,8 @@
 //! What requests, datagrams and raw frames say of a run: how long they took, and what became of them.
 
+use crate::text::render;
+use minijinja::{Value, context};
 use serde::Serialize;
-use std::fmt::Write as _;
 
 /// The results of exchanges, over the time that was counted.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -27,8 +28,14 @@ pub struct Latency {
     pub output_queue_dropped_per_second: f64,
     /// Under way, on average over time.
     pub under_way: f64,
+    /// Under way when counting began.
+    pub under_way_at_start: u64,
     /// Under way when counting ended.
     pub under_way_at_end: u64,
+    /// Mean time, of that which was counted, that these had been under way by then, microseconds.
+    pub under_way_at_end_us: f64,
+    /// More were due than were done or lost: they wait ever longer, and each latency hangs on how long the run is.
+    pub grows: bool,
     /// Raw frames in each queue of the host, on average over time.
     pub queues: Vec<QueueMean>,
     /// Mean time from when one is due until it is done, microseconds.
@@ -52,56 +59,7 @@ pub struct Latency {
 impl Latency {
     /// For people.
     pub fn text(&self) -> String {
-        const BAR_LEN: u64 = 40;
-        let mut out = String::new();
-        // Writing to a string does not fail.
-        if self.is_of_frames {
-            let _ = write!(out, "{}", self.frames_text());
-        } else {
-            let _ = writeln!(
-                out,
-                "requests or datagrams    {:.0}/s due, {:.0}/s done, {:.0}/s lost ({:.0}/s by the socket), {:.2} under way",
-                self.offered_per_second,
-                self.done_per_second,
-                self.lost_per_second,
-                self.socket_dropped_per_second,
-                self.under_way
-            );
-        }
-        let _ = writeln!(
-            out,
-            "latency, us              p50 {:.2}, p95 {:.2}, p99 {:.2}, p99.9 {:.2}, mean {:.2}, max {:.2}",
-            self.p50_us, self.p95_us, self.p99_us, self.p999_us, self.mean_us, self.max_us
-        );
-        for LatencyPart { name, mean_us } in &self.parts {
-            let _ = writeln!(out, "  {name:22} {mean_us:.3}");
-        }
-        let most = self.histogram.iter().map(|bucket| bucket.count).max().unwrap_or(1);
-        for LatencyBucket { up_to_ns, count } in &self.histogram {
-            let bar = "#".repeat((count * BAR_LEN).div_ceil(most) as usize);
-            let _ = writeln!(out, "  up to {:>12.1} us {count:>10} {bar}", *up_to_ns as f64 / 1e3);
-        }
-        out
-    }
-
-    /// What became of raw frames, for people.
-    fn frames_text(&self) -> String {
-        let queues: Vec<_> = self.queues.iter().map(|of| format!("{} {:.2}", of.name, of.mean_frames)).collect();
-        format!(
-            "frames                   {:.0}/s due, {:.0}/s delivered, {:.0}/s lost, {:.2} under way\n\
-             lost where               {:.0}/s at the sender, {:.0}/s in the adapter, {:.0}/s in the backlog, {:.0}/s in the \
-             output queue\n\
-             wait, frames             {}\n",
-            self.offered_per_second,
-            self.done_per_second,
-            self.lost_per_second,
-            self.under_way,
-            self.sender_dropped_per_second,
-            self.adapter_dropped_per_second,
-            self.backlog_dropped_per_second,
-            self.output_queue_dropped_per_second,
-            queues.join(", ")
-        )
+        render("latency.txt", context! { is_of_frames => self.is_of_frames, ..Value::from_serialize(self) })
     }
 }
 

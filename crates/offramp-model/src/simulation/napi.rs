@@ -20,8 +20,6 @@ const JIFFY_PS: u64 = 1000 * PICOSECONDS_PER_MICROSECOND;
 pub(super) struct Napi {
     /// Frames that the poll under way has found.
     found: usize,
-    /// Frames that softirqs have taken since processes had their turn.
-    taken: usize,
     /// Polls without a frame until interrupts are on again.
     deferrals_left: u64,
     /// When the timer begins a poll, with interrupts on or off.
@@ -32,7 +30,53 @@ pub(super) struct Napi {
     pub(super) polled_on: Option<usize>,
 }
 
+/// What softirqs of a processor poll.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Polls {
+    /// Queues whose polls are not complete.
+    queues: usize,
+    /// Frames that were taken of all of them since processes had their turn.
+    taken: usize,
+    /// Those of them that are polled on after the next turn of processes.
+    waiting: Vec<usize>,
+}
+
 impl Simulation {
+    /// A softirq is to poll a queue.
+    pub(super) fn begin_poll(&mut self, queue: usize) {
+        let job = Job::BatchBegin { queue };
+        let processor = self.place(Priority::Softirq, &job);
+        self.polls[processor].queues += 1;
+        self.work(Priority::Softirq, job, &[]);
+    }
+
+    /// Whether the queues of the processor have taken the budget that they share (`net_rx_action`). Completed sends are not
+    /// part of it. A process that polls, and a timer at a fixed interval, have none.
+    pub(super) fn is_out_of_budget(&self, queue: usize) -> bool {
+        let driver = &self.drivers[queue];
+        let is_taken = self.deciding.is_some_and(|of| self.polls[of].taken >= self.config.host.poll.budget);
+        is_taken && driver.memory.first().is_some() && driver.napi.polled_on.is_none() && !self.polls()
+    }
+
+    /// The processes of the processor have their turn before a queue is polled on.
+    pub(super) fn wait_for_turn(&mut self, queue: usize) {
+        let Some(processor) = self.deciding else { return };
+        let waiting = &mut self.polls[processor].waiting;
+        waiting.push(queue);
+        if waiting.len() == 1 {
+            self.work(Priority::User, Job::PollTurn { queue }, &[]);
+        }
+    }
+
+    /// Processes have had their turn.
+    pub(super) fn poll_on(&mut self, processor: usize) {
+        let polls = &mut self.polls[processor];
+        polls.taken = 0;
+        for queue in std::mem::take(&mut polls.waiting) {
+            self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
+        }
+    }
+
     /// Frames that a batch may take.
     pub(super) fn batch_len_max(&self) -> usize {
         self.config.host.poll.weight.min(self.config.host.poll.budget)
@@ -42,33 +86,38 @@ impl Simulation {
     /// poll.
     pub(super) fn batch_holds(&mut self, queue: usize, found: usize) -> bool {
         let poll = self.config.host.poll;
+        if let Some(processor) = self.deciding {
+            self.polls[processor].taken += found;
+        }
         let napi = &mut self.drivers[queue].napi;
-        (napi.found, napi.taken) = (found, napi.taken + found);
-        poll.flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
+        napi.found = found;
+        poll.gro_flush_timeout > Span::ZERO && (found > 0 || napi.deferrals_left > 0)
     }
 
     /// All frames of a batch are handed over: the driver polls on, or the poll is complete.
     pub(super) fn batch_ends(&mut self, queue: usize) {
         let (poll, len_max) = (self.config.host.poll, self.batch_len_max());
+        let polls = &mut self.polls[self.deciding.unwrap_or_default()];
         let driver = &mut self.drivers[queue];
-        let Napi { found, taken, .. } = driver.napi;
+        let found = driver.napi.found;
         // With a weight, a poll that found less is complete, whatever has come since.
         let has_weight = poll.weight < usize::MAX;
         let goes_on = if has_weight { found == len_max } else { poll.budget < usize::MAX };
         if goes_on && driver.memory.first().is_some() {
-            let has_budget = has_weight && taken < poll.budget;
-            let priority = if has_budget { Priority::Softirq } else { Priority::User };
-            if !has_budget {
-                driver.napi.taken = 0;
+            if !has_weight || polls.taken >= poll.budget {
+                return self.wait_for_turn(queue);
             }
-            return self.work(priority, Job::BatchBegin { queue }, &[]);
+            return self.work(Priority::Softirq, Job::BatchBegin { queue }, &[]);
         }
-        driver.napi.taken = 0;
         if driver.napi.polled_on.is_some() {
             driver.napi.is_waiting = true;
-        } else {
-            self.poll_ends(queue);
+            return;
         }
+        polls.queues -= 1;
+        if polls.queues == 0 {
+            polls.taken = 0;
+        }
+        self.poll_ends(queue);
     }
 
     /// A poll is complete: interrupts are on again, unless a timer is to begin the next poll.
@@ -78,13 +127,13 @@ impl Simulation {
         if driver.napi.found > 0 {
             driver.napi.deferrals_left = poll.defer_hard_irqs;
         }
-        let is_deferred = driver.napi.deferrals_left > 0 && poll.flush_timeout > Span::ZERO;
+        let is_deferred = driver.napi.deferrals_left > 0 && poll.gro_flush_timeout > Span::ZERO;
         driver.napi.deferrals_left = driver.napi.deferrals_left.saturating_sub(1);
         if is_deferred {
-            return self.wait_for_timer(queue, poll.flush_timeout);
+            return self.wait_for_timer(queue, poll.gro_flush_timeout);
         }
         if !driver.held.is_empty() {
-            self.start_timer(queue, poll.flush_timeout);
+            self.start_timer(queue, poll.gro_flush_timeout);
         }
         self.interrupts_on(queue);
     }
@@ -115,7 +164,7 @@ impl Simulation {
 
     /// The process of a connection has done what there was to do: it polls before it sleeps.
     pub(super) fn process_waits(&mut self, flow: usize) {
-        let wait = self.config.host.poll.busy;
+        let wait = self.config.host.poll.busy_poll;
         if wait > Span::ZERO && !self.has_process_work() {
             self.poll_busily(flow, self.now + wait);
         }
@@ -127,7 +176,7 @@ impl Simulation {
     }
 
     fn poll_busily(&mut self, flow: usize, until: Time) {
-        let took = self.config.host.costs.poll;
+        let took = self.config.host.costs.poll_time;
         self.work(Priority::User, Job::BusyPoll { flow, until }, &[(Activity::Process, took)]);
     }
 
@@ -162,10 +211,10 @@ impl Simulation {
             return;
         }
         napi.polled_on = None;
-        if has_found && poll.suspend > Span::ZERO {
-            self.wait_for_timer(queue, poll.suspend);
-        } else if poll.defer_hard_irqs > 0 && poll.flush_timeout > Span::ZERO {
-            self.wait_for_timer(queue, poll.flush_timeout);
+        if has_found && poll.irq_suspend_timeout > Span::ZERO {
+            self.wait_for_timer(queue, poll.irq_suspend_timeout);
+        } else if poll.defer_hard_irqs > 0 && poll.gro_flush_timeout > Span::ZERO {
+            self.wait_for_timer(queue, poll.gro_flush_timeout);
         } else {
             napi.is_waiting = false;
             self.interrupts_on(queue);

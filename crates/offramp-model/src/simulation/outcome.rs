@@ -8,168 +8,151 @@ use crate::config::{Config, Placement, Workload};
 use crate::cpu::PRIORITIES;
 use crate::time::Span;
 use serde::Serialize;
+use strum::{EnumCount, EnumMessage};
 
 /// What the host's processor is busy with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::EnumCount, strum::EnumMessage, strum::VariantArray)]
 pub enum Activity {
-    /// Entering and leaving interrupts, registers of the adapter.
+    /// interrupts
     Interrupt,
-    /// The driver, per frame.
+    /// driver
     Driver,
-    /// Waiting for the bus, byte by byte.
+    /// bus, the processor waits
     Bus,
-    /// TCP and IP, receiving.
+    /// TCP and IP
     Tcp,
-    /// UDP and IP.
+    /// UDP and IP
     Udp,
-    /// Summing.
+    /// checksum
     Checksum,
-    /// Building acknowledgements.
+    /// acknowledgements
     Ack,
-    /// Copying to the process.
+    /// copy to the process
     Copy,
-    /// The process: waking up, system calls.
+    /// process, system calls
     Process,
-    /// Remote procedure calls.
+    /// RPC
     Rpc,
-    /// Interrupts are shut out.
+    /// interrupts shut out
     Masked,
-    /// TCP and IP, sending.
+    /// TCP and IP, sending
     Segment,
-    /// Acknowledgements received.
+    /// acknowledgements received
     AckReceived,
-    /// Encrypting and decrypting.
+    /// encryption
     Crypt,
-    /// Registers of the adapter.
+    /// registers of the adapter
     Registers,
-    /// Forwarding.
+    /// forwarding
     Route,
 }
 
-/// Every activity, with a name for people.
-pub const ACTIVITIES: [(Activity, &str); 16] = [
-    (Activity::Interrupt, "interrupts"),
-    (Activity::Driver, "driver"),
-    (Activity::Bus, "bus, the processor waits"),
-    (Activity::Tcp, "TCP and IP"),
-    (Activity::Udp, "UDP and IP"),
-    (Activity::Checksum, "checksum"),
-    (Activity::Ack, "acknowledgements"),
-    (Activity::Copy, "copy to the process"),
-    (Activity::Process, "process, system calls"),
-    (Activity::Rpc, "RPC"),
-    (Activity::Masked, "interrupts shut out"),
-    (Activity::Segment, "TCP and IP, sending"),
-    (Activity::AckReceived, "acknowledgements received"),
-    (Activity::Crypt, "encryption"),
-    (Activity::Registers, "registers of the adapter"),
-    (Activity::Route, "forwarding"),
-];
-
-/// Counters, all growing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Counts {
-    /// Payload bytes that the process has read, and that the peer has received in order.
-    pub bytes: u64,
-    /// Part of `bytes` that the host has sent over TCP.
-    pub bytes_sent: u64,
-    /// Segments, large sends or datagrams that the host has handed down.
-    pub sends: u64,
-    /// Sends and acknowledgements that the adapter has completed.
-    pub sends_completed: u64,
-    /// Segments that the host has refused because its adapter reported them as bad.
-    pub refused: u64,
-    /// Time of the bus towards the host and from it, where the adapter is master.
-    pub bus_busy: [Span; 2],
-    /// Frames that came to the adapter.
-    pub frames_arrived: u64,
-    /// Frames that the driver has read out.
-    pub frames_received: u64,
-    /// Frames that found no room.
-    pub dropped: u64,
-    /// Frames that the memory had stored, overwritten by newer ones.
-    pub overrun: u64,
-    /// Frames that the host has sent.
-    pub frames_sent: u64,
-    /// Interrupts.
-    pub interrupts: u64,
-    /// Batches that a deferred driver has handed over.
-    pub batches: u64,
-    /// Segments that TCP has received.
-    pub segments_received: u64,
-    /// Segments among them that arrived out of order.
-    pub out_of_order: u64,
-    /// Acknowledgements sent.
-    pub acks: u64,
-    /// Segments, or requests, that were sent again.
-    pub retransmissions: u64,
-    /// Timeouts of senders and calls.
-    pub timeouts: u64,
-    /// Acknowledgements that brought a sender nothing new.
-    pub duplicate_acks: u64,
-    /// Acknowledgements that came to a sender.
-    pub acks_received: u64,
-    /// Bytes that were under way when each of `acks_received` arrived, added.
-    pub in_flight: u64,
-    /// Calls answered.
-    pub calls: u64,
-    /// Collisions on the wire.
-    pub collisions: u64,
-    /// Frames that were given up after too many collisions.
-    pub excessive_collisions: u64,
-    /// Time that frames waited in the adapter's memory before they were read out, all frames together.
-    pub ring_wait: Span,
-    /// Time that each station's frames occupied the link.
-    pub line_busy: [Span; 2],
-    /// Time of the processor by priority.
-    pub busy: [Span; PRIORITIES.len()],
-    /// Work given to the processor by what it is for.
-    pub activities: [Span; ACTIVITIES.len()],
+impl Activity {
+    /// Its name for people.
+    pub fn name(self) -> &'static str {
+        self.get_documentation().unwrap_or_default()
+    }
 }
 
-impl Counts {
-    /// What came since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
-        let spans = |now: &[Span], before: &[Span]| -> Vec<Span> {
-            now.iter().zip(before).map(|(&now, &before)| now - before).collect()
-        };
-        let mut busy = [Span::ZERO; PRIORITIES.len()];
-        busy.copy_from_slice(&spans(&self.busy, &earlier.busy));
-        let mut activities = [Span::ZERO; ACTIVITIES.len()];
-        activities.copy_from_slice(&spans(&self.activities, &earlier.activities));
-        let bus_busy = std::array::from_fn(|at| self.bus_busy[at] - earlier.bus_busy[at]);
-        let line_busy = std::array::from_fn(|at| self.line_busy[at] - earlier.line_busy[at]);
-        Self {
-            bytes: self.bytes - earlier.bytes,
-            bytes_sent: self.bytes_sent - earlier.bytes_sent,
-            sends: self.sends - earlier.sends,
-            sends_completed: self.sends_completed - earlier.sends_completed,
-            refused: self.refused - earlier.refused,
-            bus_busy,
-            frames_arrived: self.frames_arrived - earlier.frames_arrived,
-            frames_received: self.frames_received - earlier.frames_received,
-            dropped: self.dropped - earlier.dropped,
-            overrun: self.overrun - earlier.overrun,
-            frames_sent: self.frames_sent - earlier.frames_sent,
-            interrupts: self.interrupts - earlier.interrupts,
-            batches: self.batches - earlier.batches,
-            segments_received: self.segments_received - earlier.segments_received,
-            out_of_order: self.out_of_order - earlier.out_of_order,
-            acks: self.acks - earlier.acks,
-            retransmissions: self.retransmissions - earlier.retransmissions,
-            timeouts: self.timeouts - earlier.timeouts,
-            duplicate_acks: self.duplicate_acks - earlier.duplicate_acks,
-            acks_received: self.acks_received - earlier.acks_received,
-            in_flight: self.in_flight - earlier.in_flight,
-            calls: self.calls - earlier.calls,
-            collisions: self.collisions - earlier.collisions,
-            excessive_collisions: self.excessive_collisions - earlier.excessive_collisions,
-            ring_wait: self.ring_wait - earlier.ring_wait,
-            line_busy,
-            busy,
-            activities,
+/// The difference of what grows.
+pub(super) trait Since {
+    fn since(&self, earlier: &Self) -> Self;
+}
+
+impl Since for u64 {
+    fn since(&self, earlier: &Self) -> Self {
+        self - earlier
+    }
+}
+
+impl Since for Span {
+    fn since(&self, earlier: &Self) -> Self {
+        *self - *earlier
+    }
+}
+
+impl<T: Since, const LEN: usize> Since for [T; LEN] {
+    fn since(&self, earlier: &Self) -> Self {
+        std::array::from_fn(|at| self[at].since(&earlier[at]))
+    }
+}
+
+/// A struct whose fields all grow.
+macro_rules! growing {
+    ($(#[$of:meta])* $vis:vis struct $name:ident { $($(#[$doc:meta])* $field_vis:vis $field:ident: $type:ty,)* }) => {
+        $(#[$of])*
+        $vis struct $name { $($(#[$doc])* $field_vis $field: $type,)* }
+
+        impl Since for $name {
+            fn since(&self, earlier: &Self) -> Self {
+                Self { $($field: self.$field.since(&earlier.$field),)* }
+            }
         }
+    };
+}
+
+growing! {
+    /// Counters, all growing.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+    pub struct Counts {
+        /// Payload bytes that the process has read, and that the peer has received in order.
+        pub bytes: u64,
+        /// Part of `bytes` that the host has sent over TCP.
+        pub bytes_sent: u64,
+        /// Segments, large sends or datagrams that the host has handed down.
+        pub sends: u64,
+        /// Sends and acknowledgements that the adapter has completed.
+        pub sends_completed: u64,
+        /// Segments that the host has refused because its adapter reported them as bad.
+        pub refused: u64,
+        /// Time of the bus towards the host and from it, where the adapter is master.
+        pub bus_busy: [Span; 2],
+        /// Frames that came to the adapter.
+        pub frames_arrived: u64,
+        /// Frames that the driver has read out.
+        pub frames_received: u64,
+        /// Frames that found no room.
+        pub dropped: u64,
+        /// Frames that the memory had stored, overwritten by newer ones.
+        pub overrun: u64,
+        /// Frames for which the queue between interrupt handler and protocol had no room.
+        pub backlog_dropped: u64,
+        /// Frames that the host has sent.
+        pub frames_sent: u64,
+        /// Interrupts.
+        pub interrupts: u64,
+        /// Batches that a deferred driver has handed over.
+        pub batches: u64,
+        /// Segments that TCP has received.
+        pub segments_received: u64,
+        /// Segments among them that arrived out of order.
+        pub out_of_order: u64,
+        /// Acknowledgements sent.
+        pub acks: u64,
+        /// Segments, or requests, that were sent again.
+        pub retransmissions: u64,
+        /// Timeouts of senders and calls.
+        pub timeouts: u64,
+        /// Acknowledgements that brought a sender nothing new.
+        pub duplicate_acks: u64,
+        /// Acknowledgements that came to a sender.
+        pub acks_received: u64,
+        /// Bytes that were under way when each of `acks_received` arrived, added.
+        pub in_flight: u64,
+        /// Calls answered.
+        pub calls: u64,
+        /// Collisions on the wire.
+        pub collisions: u64,
+        /// Frames that were given up after too many collisions.
+        pub excessive_collisions: u64,
+        /// Time that frames waited in the adapter's memory before they were read out, all frames together.
+        pub ring_wait: Span,
+        /// Time that each station's frames occupied the link.
+        pub line_busy: [Span; 2],
+        /// Time of the processor by priority.
+        pub busy: [Span; PRIORITIES.len()],
+        /// Work given to the processor by what it is for.
+        pub activities: [Span; Activity::COUNT],
     }
 }
 
@@ -233,11 +216,13 @@ impl Simulation {
     }
 }
 
-/// Counters of one processor, all growing.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct ProcessorCounts {
-    busy: [Span; PRIORITIES.len()],
-    activities: [Span; ACTIVITIES.len()],
+growing! {
+    /// Counters of one processor, all growing.
+    #[derive(Clone, Copy, Debug)]
+    pub(super) struct ProcessorCounts {
+        busy: [Span; PRIORITIES.len()],
+        activities: [Span; Activity::COUNT],
+    }
 }
 
 /// Counters of one queue, all growing but for the connections that it has.
@@ -259,10 +244,7 @@ pub(super) struct Parts {
 impl Parts {
     /// What came since `earlier`.
     pub(super) fn since(&self, earlier: &Self) -> Self {
-        let processors = self.processors.iter().zip(&earlier.processors).map(|(now, before)| ProcessorCounts {
-            busy: std::array::from_fn(|at| now.busy[at] - before.busy[at]),
-            activities: std::array::from_fn(|at| now.activities[at] - before.activities[at]),
-        });
+        let processors = self.processors.iter().zip(&earlier.processors).map(|(now, before)| now.since(before));
         let queues = self.queues.iter().zip(&earlier.queues).map(|(now, before)| QueueCounts {
             flows: now.flows,
             frames: now.frames - before.frames,
@@ -282,7 +264,7 @@ pub struct ProcessorLoad {
     pub busy_percent_by_priority: [f64; PRIORITIES.len()],
     /// Work given to it by what it is for.
     #[serde(skip)]
-    pub activities: [Span; ACTIVITIES.len()],
+    pub activities: [Span; Activity::COUNT],
 }
 
 /// One queue pair of the adapter.

@@ -85,7 +85,7 @@ impl Simulation {
     /// A frame that reaches the peer at a moment, now or a little later: nothing that happens until then changes what
     /// the peer makes of it.
     pub(super) fn on_peer_frame(&mut self, frame: Frame, arrives: Time) {
-        let at = arrives + self.config.peer.turnaround;
+        let at = arrives + self.config.peer.turnaround_time;
         match frame.content {
             Content::Ack { flow, next, window } if at > self.now => {
                 self.events.schedule(at, Event::PeerAck { flow, next, window });
@@ -120,7 +120,7 @@ impl Simulation {
         self.flows[flow].ack_due = None;
         let (next, window) = self.flows[flow].receiver.ack();
         let frame = Frame::new(self.ack_frame_len(), Content::Ack { flow, next, window });
-        let at = arrives + self.config.peer.turnaround;
+        let at = arrives + self.config.peer.turnaround_time;
         if at > self.now {
             self.events.schedule(at, Event::PeerSends(frame));
         } else {
@@ -137,7 +137,7 @@ impl Simulation {
     }
 
     fn reply(&mut self, arrives: Time, slot: usize, number: u64, attempt: u32) {
-        let at = arrives + self.config.peer.service;
+        let at = arrives + self.config.peer.service_time;
         self.events.schedule(at, Event::PeerReplies { slot, number, attempt });
     }
 

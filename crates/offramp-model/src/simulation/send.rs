@@ -29,8 +29,10 @@ impl Simulation {
         }
         state.process_works = true;
         let costs = &self.config.host.costs;
-        let costs =
-            [(Activity::Process, costs.write), (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte))];
+        let costs = [
+            (Activity::Process, costs.write_time),
+            (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte)),
+        ];
         self.work(Priority::User, Job::Write { flow }, &costs);
     }
 
@@ -65,11 +67,11 @@ impl Simulation {
     fn send_costs(&self, len: u64) -> [(Activity, Span); 5] {
         let costs = &self.config.host.costs;
         let is_large = len > self.config.host.send.sender.mss;
-        let large = costs.chunk + costs.page.times(len.div_ceil(PAGE_LEN));
+        let large = costs.chunk_time + costs.page_time.times(len.div_ceil(PAGE_LEN));
         let frame_len = len + self.config.workload.headers_len;
         [
-            (Activity::Segment, if is_large { large } else { costs.segment }),
-            (Activity::Registers, costs.register),
+            (Activity::Segment, if is_large { large } else { costs.segment_time }),
+            (Activity::Registers, costs.register_time),
             (Activity::Checksum, Span::of_bytes(len, costs.send_checksum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(len, costs.crypt_fs_per_byte)),
             (Activity::Bus, self.config.adapter.bus.processor_time(frame_len)),
@@ -103,10 +105,10 @@ impl Simulation {
         let fragments = self.datagram_frames.len() as u64;
         let on_bus: u64 = self.datagram_frames.iter().sum();
         let costs = [
-            (Activity::Process, costs.write),
+            (Activity::Process, costs.write_time),
             (Activity::Copy, Span::of_bytes(size, costs.write_copy_fs_per_byte)),
-            (Activity::Udp, costs.udp.times(fragments)),
-            (Activity::Registers, costs.register.times(fragments)),
+            (Activity::Udp, costs.udp_time.times(fragments)),
+            (Activity::Registers, costs.register_time.times(fragments)),
             (Activity::Checksum, Span::of_bytes(size, costs.send_checksum_fs_per_byte)),
             (Activity::Crypt, Span::of_bytes(size, costs.crypt_fs_per_byte)),
             (Activity::Bus, self.config.adapter.bus.processor_time(on_bus)),

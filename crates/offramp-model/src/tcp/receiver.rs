@@ -1,15 +1,18 @@
 //! The receiving half: what is in order, when it is acknowledged, and the window that is offered.
 
+use serde::Deserialize;
 use std::collections::BTreeMap;
 
 /// When a receiver acknowledges.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct AckPolicy {
     /// Segments in order that are acknowledged by one acknowledgement (RFC 1122 4.2.3.2: at most two full ones).
     pub segments_per_ack: u32,
     /// Payload of a full segment: a coalesced frame counts as several.
+    #[serde(skip)]
     pub mss: u64,
     /// Receive buffer, bytes: the window when nothing waits to be read.
+    #[serde(rename = "receive_window")]
     pub window: u64,
 }
 

@@ -1,6 +1,7 @@
 //! The sending half: window, congestion control, retransmission.
 
 use crate::time::{Span, Time};
+use serde::Deserialize;
 
 /// Duplicate acknowledgements that are taken for a loss (RFC 5681 3.2).
 const DUPLICATE_ACKS: u32 = 3;
@@ -15,10 +16,12 @@ const RTTVAR_SHIFT: u32 = 2;
 const RTTVAR_TIMES: u64 = 4;
 
 /// How a sender answers to loss.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Variant {
     /// As before 1988: it sends what the window takes, knows no duplicate acknowledgements, and goes back to the
     /// first byte that is not acknowledged when time is out.
+    #[default]
     GoBackN,
     /// BSD 4.3-Tahoe: slow start, congestion avoidance, fast retransmit.
     Tahoe,
@@ -60,17 +63,21 @@ fn cube_root(value: u128) -> u128 {
 }
 
 /// What a sender is made with.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub struct SenderConfig {
     /// Payload of a full segment, bytes.
+    #[serde(skip)]
     pub mss: u64,
     /// Its answer to loss.
+    #[serde(rename = "tcp")]
     pub variant: Variant,
     /// Shortest time until it retransmits.
     pub rto_min: Span,
     /// Segments that it may send before the first acknowledgement.
+    #[serde(rename = "initial_window")]
     pub initial_window_segments: u64,
     /// Window that the receiver offers at first, bytes.
+    #[serde(skip)]
     pub window: u64,
 }
 

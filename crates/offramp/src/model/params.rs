@@ -3,7 +3,6 @@
 use super::{Done, OrFail, print_json};
 use crate::exit::print;
 use offramp_model::config::Workload;
-use offramp_model::profile::effect::parameters_of;
 use offramp_model::profile::parameters::{Parameter, parameters};
 use serde::Serialize;
 use std::process::ExitCode;
@@ -43,12 +42,8 @@ struct About {
 }
 
 pub(super) fn workloads(json: bool) -> Done {
-    let about = |(name, workload): (&'static str, Workload)| About {
-        name,
-        meaning: workload.meaning(),
-        parameters: parameters_of(workload),
-    };
-    let all: Vec<_> = Workload::NAMES.into_iter().map(about).collect();
+    let about = |(name, of): (_, Workload)| About { name, meaning: of.meaning(), parameters: of.parameters() };
+    let all: Vec<_> = Workload::names().map(about).collect();
     if json {
         return print_json(&all);
     }

@@ -9,10 +9,9 @@ use offramp_model::metrics::{self, METRICS, Metric};
 use offramp_model::pool;
 use offramp_model::profile::Profile;
 use offramp_model::sensitivity::{
-    Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol,
+    Factor, Ranges, Sensitivity, Study, checked_runs, checked_share, elasticities, factors, morris, only, sobol, text,
 };
 use offramp_model::simulation::ModelError;
-use std::fmt::Write as _;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -131,25 +130,4 @@ fn study(
         Method::Morris => morris(&study, factors, args.paths.get(), args.seed),
         Method::Sobol => sobol(&study, factors, args.samples.get(), args.seed),
     }
-}
-
-fn text(found: &Sensitivity) -> String {
-    let [main, other] = found.columns;
-    let mut out = format!("{}\n{}; {} runs\n\n", found.metric, found.method, found.runs);
-    let head = format!("{:30} {:>14} {:10} {:>14} {:>14}", "parameter", "value", "known", "from", "to");
-    out += format!("{head} {main:>14} {other:>10}").trim_end();
-    out.push('\n');
-    for effect in &found.effects {
-        let second = effect.other.map(|other| format!("{other:>10.3}")).unwrap_or_default();
-        let [from, to] = &effect.range;
-        let line = format!("{:30} {:>14} {:10} {from:>14} {to:>14}", effect.name, effect.value, effect.tag);
-        out += format!("{line} {:>14.3} {second}", effect.main).trim_end();
-        out.push('\n');
-    }
-    if !found.not_varied.is_empty() {
-        let not_varied = found.not_varied.join(", ");
-        // Writing to a string does not fail.
-        let _ = writeln!(out, "\nnot varied, for want of another value in the range: {not_varied}");
-    }
-    out
 }

@@ -1,0 +1,205 @@
+//! What a request waits for beside the work that it costs: learned from round trips, and predicted for other moderation.
+
+use std::fmt::Write as _;
+
+use offramp_model::config::Workload;
+use offramp_model::profile::{Profile, ProfileError};
+use offramp_model::simulation::run;
+
+use super::costs::{Cost, Costs};
+use super::samples::Samples;
+use super::setup::Setup;
+use super::{CalibrateError, Calibration};
+use crate::model::{Experiment, Sample};
+use crate::plan::{GIGABIT_BPS, GIGABIT_INTERRUPTS_PER_SECOND};
+use crate::traffic::RR_MESSAGE_BYTES;
+
+/// A percentile of a latency is to be predicted within this, percent.
+pub const LATENCY_PERCENT: f64 = 25.0;
+/// Interrupts per second are to be predicted within this, percent.
+pub const INTERRUPTS_PERCENT: f64 = 20.0;
+/// One small request at a time over TCP, and bulk data, at 1 Gbit/s; the processors do not sleep.
+const ROUND_TRIPS: &str = "moderation-rpc";
+const BULK: &str = "moderation-bulk";
+/// Without moderation: what is learned from first.
+const PLAIN: (&str, &str) = (ROUND_TRIPS, "off");
+/// A request at a time is then as late as the timer that ends the gap between two interrupts.
+const CAPPED: (&str, &str) = (ROUND_TRIPS, "8000/s");
+/// Variants that waits are learned from.
+pub(super) const LEARNED_OF_RESPONSES: [(&str, &str); 2] = [PLAIN, CAPPED];
+const NANOSECONDS_PER_MICROSECOND: f64 = 1e3;
+/// Longest wait of a first frame in the lab's "50 us or 32", microseconds.
+const COALESCED_US: f64 = 50.0;
+
+/// Moderation as the lab has it, and as the model has it: `adapter.moderation`, and how long a first frame waits.
+struct Moderated {
+    of: (&'static str, &'static str),
+    moderation: &'static str,
+    wait_us: f64,
+}
+
+const fn moderated(of: (&'static str, &'static str), moderation: &'static str, wait_us: f64) -> Moderated {
+    Moderated { of, moderation, wait_us }
+}
+
+/// Variants that are predicted. The e1000's rule keeps either of two rates for bulk data at 1 Gbit/s, 4000 or 20,000 interrupts a
+/// second, so nothing is predicted of it.
+const PREDICTED_OF_RESPONSES: [Moderated; 5] = [
+    moderated((ROUND_TRIPS, "quiet-or-area"), "quiet-or-area", 0.0),
+    moderated((ROUND_TRIPS, "e1000"), "e1000", 0.0),
+    moderated((ROUND_TRIPS, "50 us or 32"), "coalescing", COALESCED_US),
+    moderated((BULK, "8000/s"), "fixed-gap", 0.0),
+    moderated((BULK, "50 us or 32"), "coalescing", COALESCED_US),
+];
+
+/// The variants that calibration needs for them.
+pub(super) fn needed() -> impl Iterator<Item = (&'static str, &'static str)> {
+    LEARNED_OF_RESPONSES.into_iter().chain(PREDICTED_OF_RESPONSES.iter().map(|of| of.of))
+}
+
+/// What a request waits for beside the work that it costs, in nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Waits {
+    /// Until the processes of both ends run, at least.
+    pub wake_up_ns: f64,
+    /// On top of it, exponentially distributed: the mean.
+    pub wake_up_tail_ns: f64,
+    /// From when an interrupt is due until the adapters' thread notices.
+    pub timer_ns: f64,
+}
+
+impl Waits {
+    /// `None` where the lab has not measured round trips.
+    pub(super) fn learn(samples: Samples, costs: &Costs) -> Option<Self> {
+        let ns = |of, value| samples.mean(of, value).map(|us| us * NANOSECONDS_PER_MICROSECOND);
+        let (p50, p99) = (ns(PLAIN, p50_us)?, ns(PLAIN, p99_us)?);
+        let gap_ns = 1e9 / f64::from(GIGABIT_INTERRUPTS_PER_SECOND);
+        // From the median to the 99th percentile of an exponential distribution.
+        let tail = (p99 - p50).max(0.0) / 50.0_f64.ln();
+        Some(Self {
+            wake_up_ns: (p50 - tail * 2.0_f64.ln() - costs.round_trip_ns(&GIGABIT)).max(0.0),
+            wake_up_tail_ns: tail,
+            timer_ns: (ns(CAPPED, p50_us)? - gap_ns.max(p50)).max(0.0),
+        })
+    }
+
+    /// All of them, in the order in which people read them.
+    pub(super) fn values(&self) -> [(Cost, f64); 3] {
+        [(Cost::WakeUp, self.wake_up_ns), (Cost::WakeUpTail, self.wake_up_tail_ns), (Cost::Timer, self.timer_ns)]
+    }
+}
+
+const GIGABIT: Setup = Setup { is_gigabit: true, ..Setup::ALL_ON };
+
+fn p50_us(sample: &Sample) -> Option<f64> {
+    sample.latency_p50_us
+}
+
+fn p99_us(sample: &Sample) -> Option<f64> {
+    sample.latency_p99_us
+}
+
+/// A figure that the model says of an experiment that was not learned from, and what was measured.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    /// The experiment.
+    pub experiment: &'static str,
+    /// The variant.
+    pub variant: &'static str,
+    /// What it is, with its unit.
+    pub name: &'static str,
+    /// Predicted and measured.
+    pub values: [f64; 2],
+    /// The target, percent.
+    pub within_percent: f64,
+}
+
+impl Figure {
+    /// By how much the prediction is above what was measured, percent.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        super::predictions::error_percent(self.values)
+    }
+
+    /// Whether it keeps to its target.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.error().abs() <= self.within_percent
+    }
+}
+
+/// Predicts latencies and interrupts of the variants that were not learned from, with the profile in a file; none where waits
+/// were not learned.
+///
+/// # Errors
+/// When the profile cannot be used, a run of the model fails, or an experiment is missing.
+pub fn predict_responses(
+    profile: &str,
+    calibration: &Calibration,
+    experiments: &[Experiment],
+) -> Result<Vec<Figure>, CalibrateError> {
+    let (base, samples) = (Profile::load(profile)?, Samples { experiments, round: None });
+    let mut found = Vec::new();
+    for moderated in &PREDICTED_OF_RESPONSES {
+        let Some(waits) = calibration.costs.waits else { return Ok(Vec::new()) };
+        let (experiment, variant) = moderated.of;
+        let profile = set_up(&base, moderated, &waits)?;
+        let mut add = |name, predicted, value: fn(&Sample) -> Option<f64>, within_percent| {
+            let measured = samples.mean(moderated.of, value).ok_or_else(|| super::missing(moderated.of))?;
+            found.push(Figure { experiment, variant, name, values: [predicted, measured], within_percent });
+            Ok::<_, CalibrateError>(())
+        };
+        if experiment == BULK {
+            // What an interrupt brings is acknowledged at once, and these acknowledgements interrupt the other host once.
+            let predicted = 2.0 * run(&profile, Workload::TtcpReceive)?.interrupts_per_second;
+            add("interrupts/s", predicted, |sample| sample.interrupts_per_s, INTERRUPTS_PERCENT)?;
+        } else if let Some(latency) = run(&profile, Workload::TcpRr)?.latency {
+            add("p50, us", latency.p50_us, p50_us, LATENCY_PERCENT)?;
+            add("p99, us", latency.p99_us, p99_us, LATENCY_PERCENT)?;
+        }
+    }
+    Ok(found)
+}
+
+/// Hosts that do not sleep, at 1 Gbit/s; what they send needs no interrupt.
+fn set_up(base: &Profile, moderated: &Moderated, waits: &Waits) -> Result<Profile, ProfileError> {
+    let mut profile = base.clone();
+    // The peer's adapter is moderated, too.
+    let peer_us =
+        if moderated.wait_us > 0.0 { moderated.wait_us + waits.timer_ns / NANOSECONDS_PER_MICROSECOND } else { 0.0 };
+    profile.set_all([
+        ("link.rate", format!("{GIGABIT_BPS}bit/s")),
+        ("host.wake_time", "0ns".to_owned()),
+        ("adapter.moderation", moderated.moderation.to_owned()),
+        ("adapter.interrupt_wait", format!("{:.0}us", moderated.wait_us.max(1.0))),
+        ("adapter.interrupt_frames", "32".to_owned()),
+        ("adapter.transmit_moderation", "coalescing".to_owned()),
+        ("adapter.transmit_wait", "1s".to_owned()),
+        ("adapter.transmit_frames", "1000000".to_owned()),
+        ("peer.service_time", format!("{peer_us:.3}us")),
+        ("workload.role", "client".to_owned()),
+        ("workload.request_size", format!("{RR_MESSAGE_BYTES}byte")),
+        ("workload.response_size", format!("{RR_MESSAGE_BYTES}byte")),
+        ("workload.time", "2s".to_owned()),
+    ])?;
+    Ok(profile)
+}
+
+/// The figures for people.
+#[must_use]
+pub fn figures_text(figures: &[Figure]) -> String {
+    if figures.is_empty() {
+        return String::new();
+    }
+    let mut out = format!("{:42} {:>10} {:>10} {:>8}\n", "not learned from", "predicted", "measured", "error");
+    for of in figures {
+        let name = format!("{}, {}, {}", of.experiment, of.variant, of.name);
+        let ([predicted, measured], verdict) = (of.values, if of.is_met() { "ok" } else { "MISS" });
+        // Writing to a string does not fail.
+        let _ = writeln!(out, "{name:42} {predicted:>10.1} {measured:>10.1} {:>+6.1} % {verdict}", of.error());
+    }
+    let met = figures.iter().filter(|of| of.is_met()).count();
+    let targets = format!("within {LATENCY_PERCENT} % of latencies and {INTERRUPTS_PERCENT} % of interrupts");
+    let _ = writeln!(out, "{met} of {} {targets}", figures.len());
+    out
+}

@@ -1,0 +1,44 @@
+//! What people read: templates in `texts/`, filled with what JSON has of the same.
+
+use crate::compare::number;
+use crate::uncertainty::intervals;
+use minijinja::{Environment, Value};
+use std::sync::LazyLock;
+
+macro_rules! embedded {
+    ($($name:literal),* $(,)?) => {
+        [$((concat!($name, ".txt"), include_str!(concat!("../texts/", $name, ".txt"))),)*]
+    };
+}
+
+static TEMPLATES: LazyLock<Environment<'static>> = LazyLock::new(|| {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_keep_trailing_newline(true);
+    environment.add_filter("number", number);
+    environment.add_filter("plain", |value: f64| value.to_string());
+    environment.add_filter("bar", |len: f64| "#".repeat(len.round().max(0.0) as usize));
+    environment.add_filter("intervals", |varied: Vec<String>| {
+        intervals(&varied.iter().map(String::as_str).collect::<Vec<_>>())
+    });
+    // The end of a name that is too long for its column: paths begin alike and end differently.
+    environment.add_filter("last_16", |name: String| -> String {
+        name.chars().skip(name.chars().count().saturating_sub(16)).collect()
+    });
+    for (name, text) in
+        embedded!["claims", "compare", "explain", "latency", "outcome", "run", "sensitivity", "uncertainty"]
+    {
+        environment.add_template(name, text).unwrap_or_else(|error| panic!("{error:#}"));
+    }
+    environment
+});
+
+/// A text, filled.
+///
+/// # Panics
+/// Never: the templates are part of the program, and tests fill them.
+pub(crate) fn render(template: &str, values: Value) -> String {
+    let template = TEMPLATES.get_template(template).unwrap_or_else(|error| panic!("{error:#}"));
+    template.render(values).unwrap_or_else(|error| panic!("{error:#}"))
+}
