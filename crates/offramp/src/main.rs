@@ -15,6 +15,7 @@ mod limit;
 #[cfg(feature = "lab")]
 mod model;
 mod moderation;
+mod ports;
 mod sa;
 mod set;
 mod show;
@@ -65,6 +66,12 @@ enum Command {
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),
+    /// Add and remove ports of a running daemon
+    #[command(subcommand)]
+    Port(ports::Command),
+    /// Add and remove switches of a running daemon
+    #[command(subcommand)]
+    Switch(ports::Command),
     /// Add, remove, replace and show security associations of a running adapter
     Sa(Box<sa::Args>),
 }
@@ -94,6 +101,8 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Port(command) => ports::run("port", &command),
+        Command::Switch(command) => ports::run("switch", &command),
         Command::Sa(args) => sa::run(&args),
     }
 }

@@ -391,6 +391,19 @@ impl VhostUser {
         }
     }
 
+    /// Disconnects the frontend and ends the control thread, which unmaps the guest's memory. Its queues go on without a
+    /// guest; whoever drives them drops them afterwards.
+    pub fn close(&mut self) {
+        let _ = self.stop.write(1);
+        // Nobody drives what was not taken, and nobody is to wait for it.
+        self.queues.clear();
+        if let Some(control) = self.control.take() {
+            // A panic in the thread was reported when it happened.
+            let _ = control.join();
+        }
+        self.socket_file = None;
+    }
+
     /// Changes what may be offered, from the guest's next negotiation on.
     pub fn allow(&self, offloads: Offloads) {
         self.allowed.store(offloads.bits(), Ordering::Relaxed);
@@ -437,12 +450,6 @@ impl VhostUser {
 
 impl Drop for VhostUser {
     fn drop(&mut self) {
-        let _ = self.stop.write(1);
-        // Nobody drives what was not taken, and nobody is to wait for it.
-        self.queues.clear();
-        if let Some(control) = self.control.take() {
-            // A panic in the thread was reported when it happened.
-            let _ = control.join();
-        }
+        self.close();
     }
 }

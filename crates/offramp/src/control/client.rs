@@ -1,11 +1,15 @@
 //! The other side: one request, one answer.
 
 use super::line::Lines;
-use super::{ANSWER_LEN_MAX, Answer, Outcome, REQUEST_LEN_MAX, Request, VERSION};
+use super::{ANSWER_LEN_MAX, Answer, LINE_TIME_MAX, Outcome, REQUEST_LEN_MAX, Request, VERSION};
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use zeroize::Zeroizing;
+
+/// Time for the answer to a change of many ports: each of them takes a moment.
+const CHANGE_TIME_MAX: Duration = Duration::from_mins(1);
 
 /// Why there is no answer, or not the one that was hoped for.
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +55,8 @@ fn exchange(mut lines: Lines, request: &Request) -> io::Result<Answer> {
     let mut text = Zeroizing::new(Vec::with_capacity(REQUEST_LEN_MAX));
     serde_json::to_writer(&mut *text, request)?;
     lines.write(std::str::from_utf8(&text).map_err(io::Error::other)?)?;
-    let line = lines.read()?.ok_or(io::ErrorKind::UnexpectedEof)?;
+    let time =
+        if matches!(request, Request::Add { .. } | Request::Remove { .. }) { CHANGE_TIME_MAX } else { LINE_TIME_MAX };
+    let line = lines.read_within(time)?.ok_or(io::ErrorKind::UnexpectedEof)?;
     Ok(serde_json::from_slice(&line)?)
 }

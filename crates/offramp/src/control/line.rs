@@ -40,7 +40,15 @@ impl Lines {
     /// # Errors
     /// `TimedOut` when it is not here in time, `InvalidData` when it is too long or ends without a newline.
     pub fn read(&mut self) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
-        let until = Instant::now() + LINE_TIME_MAX;
+        self.read_within(LINE_TIME_MAX)
+    }
+
+    /// As [`Lines::read`], with another limit on the time.
+    ///
+    /// # Errors
+    /// As [`Lines::read`].
+    pub fn read_within(&mut self, time: Duration) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
+        let until = Instant::now() + time;
         let mut searched = 0;
         loop {
             if let Some(at) = self.rest[searched..].iter().position(|&byte| byte == b'\n') {

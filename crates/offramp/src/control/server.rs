@@ -206,7 +206,7 @@ fn answer(line: &[u8], access: Access, handler: &impl Handler, client: &str) -> 
             "this socket only shows; daemon.control is the one that changes things",
         ),
         Ok(request) => {
-            let change = sa_change(&request);
+            let change = logged(&request);
             let answer = handler.answer(request);
             if let Some(change) = change {
                 let end = if matches!(answer.outcome, Outcome::Error(_)) { "refused" } else { "done" };
@@ -218,10 +218,13 @@ fn answer(line: &[u8], access: Access, handler: &impl Handler, client: &str) -> 
     }
 }
 
-/// What a request changes of security associations, for the log: who changed them must be found afterwards.
-fn sa_change(request: &Request) -> Option<String> {
+/// What a request changes of ports, switches and security associations, for the log: who changed them must be found
+/// afterwards.
+fn logged(request: &Request) -> Option<String> {
     match request {
         Request::Show { .. } | Request::Set { .. } => None,
+        Request::Add { source, .. } => Some(format!("add {source:?}")),
+        Request::Remove { ports, switches, .. } => Some(format!("remove ports {ports:?}, switches {switches:?}")),
         Request::SaAdd { port, sa, .. } => {
             let (direction, spi) = (sa.direction.as_deref().unwrap_or_default(), sa.spi.unwrap_or_default());
             Some(format!("port {port:?}: sa add {direction:?} {spi:#010x}"))

@@ -2,7 +2,7 @@
 
 use super::build::Threads;
 use super::config::{HostConfig, PortConfig, TapHost, VhostUserHost, WireConfig};
-use super::drain::{AnyHost, Mark, Named, Rest, Resting};
+use super::drain::{AnyHost, Mark, Rest, Resting};
 use super::privilege::Groups;
 use crate::control::{GuestCounters, HostStatus};
 use offramp_adapter::cable::CableEnd;
@@ -66,9 +66,9 @@ pub fn open_privileged(config: &PortConfig) -> Result<Option<Host>, HostError> {
 ///
 /// # Errors
 /// As [`open_privileged`].
-pub fn open_guest(config: &PortConfig, threads: Threads<'_>) -> Result<Option<Host>, HostError> {
+pub fn open_guest(config: &PortConfig, threads: &Threads) -> Result<Option<Host>, HostError> {
     let HostConfig::VhostUser(host) = &config.host else { return Ok(None) };
-    let opened = VhostUser::open_in(&guest_config(config, host, threads.groups), threads.sandbox.clone());
+    let opened = VhostUser::open_in(&guest_config(config, host, &threads.groups), threads.sandbox.clone());
     let port = opened.map_err(|cause| HostError::VhostUser { port: config.name.clone(), cause })?;
     Ok(Some(Host::VhostUser(Box::new(Mutex::new(port)))))
 }
@@ -188,6 +188,13 @@ impl Host {
         }
     }
 
+    /// Disconnects a guest's frontend for good, which gives back the guest's memory.
+    pub fn close(&self) {
+        if let Self::VhostUser(port) = self {
+            lock(port).close();
+        }
+    }
+
     /// Removes the socket's file, if the host has one.
     pub fn remove_socket(&self) {
         if let Self::VhostUser(port) = self {
@@ -233,22 +240,21 @@ fn pair_task<H: HostIo + Send + 'static>(
     parts: &TaskParts<'_>,
 ) -> Box<dyn Task> {
     let (memory, faults) = (parts.memory, parts.faults);
-    let who = format!("port \"{}\", queue pair {queue}: the host", parts.port);
     if memory.is_none() && faults.is_none() {
-        resting(host, wire, queue, parts, who)
+        resting(host, wire, queue, parts)
     } else {
-        resting(fault::host(host, faults, parts.control, queue), fault::wire(wire, faults, memory), queue, parts, who)
+        resting(fault::host(host, faults, parts.control, queue), fault::wire(wire, faults, memory), queue, parts)
     }
 }
 
-/// A queue pair that can be brought to rest; messages call its host `who`.
-fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>, who: String) -> Box<dyn Task>
+/// A queue pair that can be brought to rest.
+fn resting<H, W>(host: H, wire: W, queue: usize, parts: &TaskParts<'_>) -> Box<dyn Task>
 where
     H: HostIo + Send + 'static,
     W: Line + Send + 'static,
 {
     let pair = QueuePair::new(parts.adapter, parts.control, queue, host, wire);
-    Box::new(Resting::new(pair, parts.rest, parts.mark, vec![Named::new(None, who)]))
+    Box::new(Resting::new(pair, parts.rest, parts.mark))
 }
 
 fn guest_status(port: &VhostUser) -> HostStatus {
@@ -281,7 +287,6 @@ fn guest_status(port: &VhostUser) -> HostStatus {
 /// What a task has besides its host and its wire.
 #[derive(Clone, Copy, Debug)]
 pub struct TaskParts<'a> {
-    pub port: &'a str,
     pub adapter: &'a AdapterConfig,
     pub memory: &'a MemoryConfig,
     pub faults: &'a FaultConfig,
