@@ -15,6 +15,7 @@ mod limit;
 #[cfg(feature = "lab")]
 mod model;
 mod moderation;
+mod monitor;
 mod ports;
 mod sa;
 mod set;
@@ -66,6 +67,8 @@ enum Command {
     Show(show::Args),
     /// Switch features of a running adapter
     Set(set::Args),
+    /// Print what happens in a running daemon, a line of JSON for each event
+    Monitor(monitor::Args),
     /// Add and remove ports of a running daemon
     #[command(subcommand)]
     Port(ports::Command),
@@ -101,6 +104,7 @@ fn main() -> ExitCode {
         Command::Up(args) => up::run(&args),
         Command::Show(args) => show::run(&args),
         Command::Set(args) => set::run(&args),
+        Command::Monitor(args) => monitor::run(&args),
         Command::Port(command) => ports::run("port", &command),
         Command::Switch(command) => ports::run("switch", &command),
         Command::Sa(args) => sa::run(&args),

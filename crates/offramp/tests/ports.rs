@@ -394,3 +394,64 @@ fn a_client_that_may_only_look_adds_and_removes_nothing() {
     }
     assert_eq!(names(&bed), ["a", "b"]);
 }
+
+#[test]
+fn monitor_says_what_happens_while_it_happens() {
+    let bed = start("monitor", "");
+    let mut monitor = Command::new(env!("CARGO_BIN_EXE_offramp"))
+        .args(["monitor", "--control"])
+        .arg(bed.control())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(monitor.stdout.take().unwrap()).lines();
+    let mut next = || -> Value {
+        let event: Value = serde_json::from_str(&lines.next().unwrap().unwrap()).unwrap();
+        assert!(event["unix_ms"].as_u64().unwrap() > 1_700_000_000_000, "{event}");
+        event
+    };
+    // Its client may not be served yet: changes until it hears of one.
+    let heard = std::thread::scope(|scope| {
+        let first = scope.spawn(&mut next);
+        while !first.is_finished() {
+            done(&add_by(&bed, "switch", "[[switch]]\nname = \"s\"\n"));
+            done(&bed.run(&["switch", "remove", "s"]));
+        }
+        first.join().unwrap()
+    });
+    assert_eq!(heard["switch"], "s");
+    done(&add(&bed, &guest(&bed, "vm0", "switch = \"lan\"")));
+    let mut vm = Guest::builder().connect(socket(&bed, "vm0"));
+    vm.frontend();
+    drop(vm);
+    bed.until(|| bed.show()["ports"][2]["host"]["connected"] == false);
+    // A frontend that says what it may not.
+    let mut wrong = UnixStream::connect(socket(&bed, "vm0")).unwrap();
+    wrong.write_all(&[0xff; 64]).unwrap();
+    bed.until(|| bed.show()["ports"][2]["host"]["counters"]["bad_messages"] == 1);
+    done(&bed.run(&["port", "remove", "vm0"]));
+    let mut of_vm = Vec::new();
+    while of_vm.last().is_none_or(|event: &Value| event["event"] != "port_removed") {
+        let event = next();
+        of_vm.extend((event["port"] == "vm0").then_some(event));
+    }
+    let kinds: Vec<_> = of_vm.iter().map(|event| event["event"].as_str().unwrap()).collect();
+    let mut short = kinds.clone();
+    short.dedup();
+    let expected =
+        ["port_added", "connected", "negotiated", "disconnected", "connected", "disconnected", "port_removed"];
+    assert_eq!(short, expected, "{of_vm:?}");
+    let negotiated = of_vm.iter().rfind(|event| event["event"] == "negotiated").unwrap();
+    assert!(negotiated["virtio_features"].as_array().unwrap().contains(&"VERSION_1".into()), "{negotiated}");
+    let reasons: Vec<_> =
+        of_vm.iter().filter(|event| event["event"] == "disconnected").map(|event| event["reason"].clone()).collect();
+    assert!(reasons[0].is_null() && reasons[1].is_string(), "{reasons:?}");
+
+    assert!(bed.run(&["set", "a", "limit", "tx_bits_per_second=1000000"]).status.success());
+    bed.carry_tcp();
+    let limited = std::iter::from_fn(|| Some(next())).find(|event| event["event"] == "limit_reached").unwrap();
+    assert_eq!((&limited["port"], &limited["direction"]), (&"a".into(), &"transmit".into()));
+    // It ends with the daemon.
+    bed.signal(Signal::SIGTERM);
+    assert_eq!(monitor.wait().unwrap().code(), Some(1));
+}

@@ -109,6 +109,11 @@ impl PortControl {
         PortLimits { tx: self.tx_limiter.limit(), rx: self.rx_limiter.limit() }
     }
 
+    /// How often a queue had to wait, as the host was at its limit: of sending, and of receiving.
+    pub fn limits_reached(&self) -> [u64; 2] {
+        [&self.tx_limiter, &self.rx_limiter].map(|limiter| limiter.reached())
+    }
+
     /// Changes the rates at which the host may send and receive, from the next batch on. A direction whose limit differs
     /// starts with a full bucket. Wakes the threads that drive the port.
     pub fn set_limits(&self, limits: PortLimits) {

@@ -1,8 +1,9 @@
 //! Lines over a socket, with a limit on their length and on the time they take.
 
 use super::LINE_TIME_MAX;
-use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use nix::sys::socket::{MsgFlags, getsockopt, recv, sockopt::PeerCredentials};
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use zeroize::{Zeroize, Zeroizing};
@@ -33,6 +34,11 @@ impl Lines {
     pub fn peer(&self) -> String {
         let who = getsockopt(&self.stream, PeerCredentials);
         who.map_or("unknown client".to_owned(), |who| format!("uid {}, process {}", who.uid(), who.pid()))
+    }
+
+    /// Whether the other side has ended the connection, as far as everything was read before.
+    pub fn has_ended(&self) -> bool {
+        matches!(recv(self.stream.as_raw_fd(), &mut [0], MsgFlags::MSG_PEEK | MsgFlags::MSG_DONTWAIT), Ok(0))
     }
 
     /// The next line without its newline; `None` at the end.

@@ -41,6 +41,11 @@ pub enum Request {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         port: Option<String>,
     },
+    /// Everything that happens from now on, until the connection ends.
+    Monitor {
+        /// Version of the protocol that the client speaks.
+        version: u32,
+    },
     /// Switches features of a port, or changes its moderation or its limit; at least one of them.
     Set {
         /// Version of the protocol that the client speaks.
@@ -131,6 +136,10 @@ pub enum Outcome {
     Difference(Difference),
     /// To `sa_add`, `sa_del` and `sa_rekey`: the port's associations as they are now.
     Ipsec(Box<IpsecStatus>),
+    /// To `monitor`: events follow.
+    Monitoring {},
+    /// After `monitoring`, as often as something happens.
+    Event(Event),
     /// To anything that cannot be done.
     Error(Refusal),
 }
@@ -423,6 +432,80 @@ pub struct Changed {
     pub limit: Option<Box<Limit>>,
 }
 
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Event {
+    /// When, in milliseconds since 1970.
+    pub unix_ms: u64,
+    #[serde(flatten)]
+    pub event: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "event", rename_all = "snake_case")]
+pub enum EventKind {
+    /// A frontend is there.
+    Connected {
+        port: String,
+    },
+    /// Frontend and port have agreed on features.
+    Negotiated {
+        port: String,
+        virtio_features: Vec<String>,
+    },
+    /// The frontend is gone; `reason`: why the daemon disconnected it, if it did.
+    Disconnected {
+        port: String,
+        reason: Option<String>,
+    },
+    /// The host has come to its limit; again after a time below it.
+    LimitReached {
+        port: String,
+        direction: LimitDirection,
+    },
+    /// A thread stands still since a second, in the host of `port` if in one.
+    Stalled {
+        thread: i32,
+        port: Option<String>,
+    },
+    /// It goes on.
+    Resumed {
+        thread: i32,
+    },
+    /// A host, or an interface on a wire, is gone for good.
+    Gone {
+        port: String,
+        reason: String,
+    },
+    PortAdded {
+        port: String,
+    },
+    PortRemoved {
+        port: String,
+    },
+    SwitchAdded {
+        switch: String,
+    },
+    SwitchRemoved {
+        switch: String,
+    },
+    /// Events before this one that the client was too slow for.
+    Lost {
+        events: u64,
+    },
+}
+
+/// Which limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LimitDirection {
+    /// What the host sends.
+    Transmit,
+    /// What it receives.
+    Receive,
+}
+
 /// Ports and switches by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Names {
@@ -586,6 +669,25 @@ mod tests {
         Moderation::from_words(&["area".to_owned()]).unwrap()
     }
 
+    fn events() -> Vec<EventKind> {
+        let (port, switch, thread) = ("a".to_owned(), "s".to_owned(), 7);
+        vec![
+            EventKind::Connected { port: port.clone() },
+            EventKind::Negotiated { port: port.clone(), virtio_features: vec![] },
+            EventKind::Disconnected { port: port.clone(), reason: None },
+            EventKind::LimitReached { port: port.clone(), direction: LimitDirection::Transmit },
+            EventKind::LimitReached { port: port.clone(), direction: LimitDirection::Receive },
+            EventKind::Stalled { thread, port: None },
+            EventKind::Resumed { thread },
+            EventKind::Gone { port: port.clone(), reason: String::new() },
+            EventKind::PortAdded { port: port.clone() },
+            EventKind::PortRemoved { port },
+            EventKind::SwitchAdded { switch: switch.clone() },
+            EventKind::SwitchRemoved { switch },
+            EventKind::Lost { events: 1 },
+        ]
+    }
+
     fn names(value: &Value, found: &mut Vec<String>) {
         match value {
             Value::Object(fields) => fields.iter().for_each(|(name, value)| {
@@ -610,6 +712,7 @@ mod tests {
                 limit: None,
             })),
             Answer::new(Outcome::Difference(Difference::default())),
+            Answer::new(Outcome::Monitoring {}),
             Answer::refuse(RefusalCode::Busy, "x"),
         ];
         for answer in &answers {
@@ -632,9 +735,17 @@ mod tests {
         let del = Request::SaDel { version: VERSION, port: port.clone(), direction: direction.clone(), spi };
         let grace_seconds = Some(1);
         let rekey = Request::SaRekey { version: VERSION, port, direction, spi, to: sa, key, grace_seconds };
-        for request in [set, show, come, go, add, del, rekey] {
+        let monitor = Request::Monitor { version: VERSION };
+        for request in [set, show, monitor, come, go, add, del, rekey] {
             let value = serde_json::to_value(request).unwrap();
             found.push(value["request"].as_str().unwrap().to_owned());
+            names(&value, &mut found);
+        }
+        for event in events() {
+            let value = serde_json::to_value(Answer::new(Outcome::Event(Event { unix_ms: 1, event }))).unwrap();
+            found.extend(
+                ["event", "direction"].iter().filter_map(|key| value["event"][key].as_str().map(str::to_owned)),
+            );
             names(&value, &mut found);
         }
         let codes = [
@@ -697,6 +808,7 @@ mod tests {
             &requests[..],
             [
                 Request::Show { .. },
+                Request::Monitor { .. },
                 Request::Set { moderation: None, .. },
                 Request::Set { moderation: Some(_), .. },
                 Request::Set { moderation: Some(_), .. },

@@ -8,6 +8,7 @@
 
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, WireConfig};
 use super::drain::{AnyHost, Mark, Rest, Resting};
+use super::events::Events;
 use super::host::{Host, HostError, TaskParts, open_guest, open_privileged, open_tap_here};
 use super::ipsec::{EventLog, warn_of};
 use super::privilege::Groups;
@@ -109,7 +110,7 @@ impl Port {
         }
     }
 
-    /// What of it is gone for good, in words, with its error number.
+    /// What of it is gone for good, in words, with the error number.
     pub fn gone(&self) -> impl Iterator<Item = (String, i32)> {
         let on_switch = self.on_switch.as_ref().map(|(port, _)| port);
         let ends = [(on_switch, "the host"), (self.interface.as_ref(), "the interface on its wire")];
@@ -225,6 +226,8 @@ pub struct Threads {
     pub groups: Groups,
     /// Where sockets can be made; `None`: wherever the process's user may.
     pub socket_directories: Option<Vec<PathBuf>>,
+    /// Who hears what happens.
+    pub events: Arc<Events>,
 }
 
 /// Opens the guests, and starts the threads that drive cables and links. Ports on switches wait for

@@ -7,7 +7,8 @@
 use super::build::{BuildError, Devices, Port, RunningSwitch, open, privileged_key};
 use super::config::{Config, HostConfig, PortConfig, SwitchConfig, unknown};
 use super::daemon::{Daemon, State, allow};
-use crate::control::{Difference, RefusalCode};
+use super::events::Events;
+use crate::control::{Difference, EventKind, RefusalCode};
 use offramp_adapter::ipsec::{KeyRegistry, SaChange};
 use offramp_adapter::pair::PreparedIpsec;
 use offramp_ports::vhost_user::Mode;
@@ -56,14 +57,27 @@ pub fn start(daemon: &Arc<Daemon>, asked: Receiver<Asked>) -> io::Result<()> {
     thread::Builder::new().name("ofr-ports".into()).spawn(move || {
         for Asked { change, outcome } in asked {
             let is_last = matches!(change, Change::Stop);
+            let made = daemon.make(change);
+            if let Ok(difference) = &made {
+                publish(difference, &daemon.threads().events);
+            }
             // Whoever asked may have gone.
-            let _ = outcome.send(daemon.make(change));
+            let _ = outcome.send(made);
             if is_last {
                 return;
             }
         }
     })?;
     Ok(())
+}
+
+fn publish(Difference { added, removed }: &Difference, events: &Events) {
+    let ports = removed.ports.iter().map(|port| EventKind::PortRemoved { port: port.clone() });
+    let switches = removed.switches.iter().map(|switch| EventKind::SwitchRemoved { switch: switch.clone() });
+    ports.chain(switches).for_each(|event| events.publish(event));
+    let switches = added.switches.iter().map(|switch| EventKind::SwitchAdded { switch: switch.clone() });
+    let ports = added.ports.iter().map(|port| EventKind::PortAdded { port: port.clone() });
+    switches.chain(ports).for_each(|event| events.publish(event));
 }
 
 #[allow(clippy::needless_pass_by_value, reason = "errors are mapped by it")]
@@ -167,6 +181,9 @@ impl Daemon {
 
         let mut difference = Difference::default();
         let gone: Vec<Arc<Port>> = gone;
+        for port in &gone {
+            port.host.begin_close();
+        }
         for port in gone {
             difference.removed.ports.push(port.name.clone());
             alone(port).end();

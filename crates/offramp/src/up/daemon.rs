@@ -5,8 +5,8 @@ use super::change::{self, Asked, Change};
 use super::config::{Config, PortConfig, WireConfig, feature, unknown};
 use crate::control::server::Handler;
 use crate::control::{
-    Answer, Changed, DirectionStatus, FeatureStatus, Names, Outcome, PortStatus, QueueStatus, RefusalCode, Request,
-    SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
+    Answer, Changed, DirectionStatus, Event, FeatureStatus, Names, Outcome, PortStatus, QueueStatus, RefusalCode,
+    Request, SandboxStatus, Status, WaitsFor, WireLost, WireStatus,
 };
 use crate::limit::Limit;
 use crate::moderation::{Moderation, gap_usecs};
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
@@ -197,9 +197,15 @@ impl State {
 }
 
 impl Handler for Daemon {
+    fn events(&self) -> Receiver<Event> {
+        self.threads.events.subscribe()
+    }
+
     fn answer(&self, request: Request) -> Answer {
         let outcome = match request {
             Request::Show { port, .. } => self.show(port.as_deref()).map(Outcome::Status),
+            // Its events are sent by whoever has its connection.
+            Request::Monitor { .. } => Ok(Outcome::Monitoring {}),
             Request::Set { port, features, moderation, limit, .. } => {
                 self.set(&port, &features, moderation.as_ref(), limit).map(Outcome::Changed)
             }

@@ -8,6 +8,7 @@ mod change;
 pub mod config;
 mod daemon;
 mod drain;
+mod events;
 mod host;
 mod ipsec;
 mod metrics;
@@ -134,7 +135,8 @@ fn begin(args: &Args) -> Result<Option<Running>, UpError> {
     let controls = listen_for_clients(&config.daemon, groups)?;
     let rest = Rest::new().map_err(BuildError::Rest)?;
     keeper.start(&keys, &sandbox).map_err(system("starting a thread"))?;
-    let threads = Threads { keys, rest, sandbox: sandbox.clone(), groups: groups.clone(), socket_directories };
+    let (sandbox_of_ports, events) = (sandbox.clone(), Arc::default());
+    let threads = Threads { keys, rest, sandbox: sandbox_of_ports, groups: groups.clone(), socket_directories, events };
     let parts = start(&config, devices, &threads)?;
     let daemon = Daemon::start(file, config, parts, threads, sandbox_status.clone());
     let daemon = daemon.map_err(system("starting a thread"))?;

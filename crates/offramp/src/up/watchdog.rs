@@ -9,9 +9,10 @@
 
 use super::build::{Port, Queue};
 use super::daemon::Daemon;
+use super::events::Events;
 use super::notify::Heartbeat;
 use super::report::Report;
-use crate::control::HostStatus;
+use crate::control::{EventKind, HostStatus, LimitDirection};
 use offramp_adapter::port::PortError;
 use offramp_ports::sys::sandbox::{Sandbox, ThreadKind};
 use offramp_ports::worker::{Worker, clock_ns};
@@ -98,16 +99,26 @@ pub fn start(daemon: &Arc<Daemon>, sandbox: Sandbox) -> io::Result<()> {
     Ok(())
 }
 
+/// What was said of a port.
+#[derive(Default)]
+struct Reports {
+    guest: Report,
+    gone: BTreeSet<String>,
+    /// Of each direction, how often the limit was reached, and whether it was between the last two looks.
+    limits: [(u64, bool); 2],
+}
+
 fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
-    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::new());
+    let (mut seen, mut reports) = (BTreeMap::new(), BTreeMap::<usize, Reports>::new());
     loop {
         thread::sleep(INTERVAL);
         let Some(daemon) = daemon.upgrade() else { return };
         let ports = daemon.ports();
         let workers = workers(&ports);
         let mut is_well = true;
+        let events = &daemon.threads().events;
         for queues in workers.values() {
-            is_well &= look(queues, &mut seen, clock_ns());
+            is_well &= look(queues, &mut seen, events, clock_ns());
         }
         if is_well {
             heartbeat.beat();
@@ -115,9 +126,10 @@ fn run(daemon: &Weak<Daemon>, heartbeat: &Heartbeat) {
         seen.retain(|thread, _| workers.values().flatten().any(|(_, queue)| queue.worker.thread_id() == *thread));
         reports.retain(|id, _| ports.iter().any(|port| port.id == *id));
         for port in &ports {
-            let (report, gone): &mut (Report, BTreeSet<String>) = reports.entry(port.id).or_default();
-            report_guest(port, report, clock_ns());
-            report_gone(port, gone);
+            let Reports { guest, gone, limits } = reports.entry(port.id).or_default();
+            report_guest(port, guest, clock_ns());
+            report_gone(port, gone, events);
+            report_limits(port, limits, events);
         }
     }
 }
@@ -134,7 +146,7 @@ fn workers(ports: &[Arc<Port>]) -> BTreeMap<*const Worker, Vec<(&Port, &Queue)>>
 }
 
 /// Looks at the thread of these queue pairs; whether it makes turns.
-fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, now_ns: u64) -> bool {
+fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, events: &Events, now_ns: u64) -> bool {
     let Some((first, queue)) = queues.first() else { return true };
     let (worker, thread) = (&queue.worker, queue.worker.thread_id());
     let turns = worker.pulse().turns;
@@ -149,12 +161,14 @@ fn look(queues: &[(&Port, &Queue)], seen: &mut BTreeMap<i32, Seen>, now_ns: u64)
         Step::Nothing | Step::Interrupt => {}
         Step::GoesOn => {
             eprintln!("offramp: thread {thread} of port \"{}\" goes on", first.name);
+            events.publish(EventKind::Resumed { thread });
             set_stall(None);
         }
         Step::Name => {
             let place =
                 name.map_or("outside of all ports".to_owned(), |name| format!("in the host of port \"{name}\""));
             eprintln!("offramp: thread {thread} of port \"{}\" has stood still for a second, {place}", first.name);
+            events.publish(EventKind::Stalled { thread, port: name.map(str::to_owned) });
             set_stall(Some(name.unwrap_or_default()));
         }
         Step::End => end(port.unwrap_or(first)),
@@ -176,10 +190,26 @@ fn report_guest(port: &Port, report: &mut Report, now_ns: u64) {
 }
 
 /// Says once what is gone for good.
-fn report_gone(port: &Port, reported: &mut BTreeSet<String>) {
+fn report_gone(port: &Port, reported: &mut BTreeSet<String>, events: &Events) {
     for (who, errno) in port.gone() {
         if reported.insert(who.clone()) {
-            eprintln!("offramp: {who} is gone: {}; it carries nothing any more", PortError::Closed(errno));
+            let reason = format!("{who} is gone: {}", PortError::Closed(errno));
+            eprintln!("offramp: {reason}; it carries nothing any more");
+            events.publish(EventKind::Gone { port: port.name.clone(), reason });
+        }
+    }
+}
+
+/// Says when a host comes to its limit: once, until it was below it from one look to the next.
+fn report_limits(port: &Port, limits: &mut [(u64, bool); 2], events: &Events) {
+    let directions = [LimitDirection::Transmit, LimitDirection::Receive];
+    for ((direction, reached), (before, is_at_limit)) in
+        directions.into_iter().zip(port.control.limits_reached()).zip(limits)
+    {
+        let was_at_limit = std::mem::replace(is_at_limit, reached > *before);
+        *before = reached;
+        if *is_at_limit && !was_at_limit {
+            events.publish(EventKind::LimitReached { port: port.name.clone(), direction });
         }
     }
 }
